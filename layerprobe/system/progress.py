@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
 
@@ -21,3 +22,18 @@ class Listener(Protocol):
 
     def task(self, name: str, total: int, unit: str) -> AbstractContextManager[Task]:
         """Show a task of `total` steps, counted in `unit` (images), for the duration of the block."""
+
+
+class Silent:
+    """A listener, and its tasks, that show nothing."""
+
+    def say(self, text: str) -> None:
+        """Show nothing."""
+
+    @contextmanager
+    def task(self, name: str, total: int, unit: str) -> Iterator[Task]:  # noqa: ARG002 - of a listener
+        """A task that is not shown."""
+        yield self
+
+    def advance(self, steps: int = 1, **figures: float) -> None:
+        """Show nothing."""

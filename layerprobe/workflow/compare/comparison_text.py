@@ -40,6 +40,17 @@ def sentence(comparison: Comparison, names: tuple[str, str] | None = None) -> st
     return " ".join(filter(None, [found, few, before_text(a, comparison.before, comparison.effect, share)]))
 
 
+def short_text(comparison: Comparison) -> str:
+    """`pool5.3@max 82.1 % against fc6/l2 82.4 %, -0.3 points (95 % interval ...)`."""
+    if comparison.values is None or comparison.difference is None:
+        return "; ".join(comparison.notes)
+    share = is_fraction(comparison.basis.metric)
+    first, second = (value_text(value, share) for value in comparison.values)
+    gained = f"{difference_text(comparison.difference.value, share)}{' points' if share else ''}"
+    sides = f"{comparison.a.name} {first} against {comparison.b.name} {second}"
+    return f"{sides}, {gained} ({interval_text(comparison.difference, comparison.basis)})"
+
+
 def before_text(a: ComparedLayer, before: Difference | None, effect: Difference | None, share: bool) -> str:
     """The difference at epoch 0, and what training adds: `Before training the difference is +6.2 points ...`."""
     if before is None or effect is None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from layerprobe.reductions.chain import parse_chain
 from layerprobe.store import equal_layers
 from layerprobe.system.errors import DataError, LayerprobeError, RecipeError
 from layerprobe.values.best import best_layer, best_text
@@ -18,9 +19,9 @@ from layerprobe.values.scores import Score
 from layerprobe.workflow.compare.compare import compare_pairs
 from layerprobe.workflow.compare.compare_seeds import compare_trainings
 from layerprobe.workflow.compare.comparison import Comparison, SeedComparison
-from layerprobe.workflow.compare.comparison_text import sentence, value_text
+from layerprobe.workflow.compare.comparison_text import sentence, short_text, value_text
 from layerprobe.workflow.compare.evidence import Measure
-from layerprobe.workflow.compare.seeds_text import seeds_sentence
+from layerprobe.workflow.compare.seeds_text import seeds_sentence, short_seeds_text
 from layerprobe.workflow.run.embedding import LastTwo, last_two
 from layerprobe.workflow.run.experiments import experiments_of
 from layerprobe.workflow.run.indistinguishable import alike_of, searches_of
@@ -30,6 +31,7 @@ from layerprobe.workflow.run.stored_terms import ranked_epochs
 from layerprobe.workflow.run.trainings import Trainings
 
 METRIC = "R@1"
+_PROCESSED = "Each at its best post-processing on validation"
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,10 +92,12 @@ def finding(run_inputs: FindingInputs, chosen: BestOnValidation | None = None) -
         chosen: the layer; None for the one before the embedding.
     """
     layer, name = _first(run_inputs, chosen)
-    test = _compared(run_inputs.test, layer, run_inputs.layers.embedding)
-    train = None if run_inputs.train is None else _compared(run_inputs.train, layer, run_inputs.layers.embedding)
-    text = sentence(test, (name, _embedding(test.b.name)))
-    return text + _levels(None if train is None else train.values)
+    pair = (layer, run_inputs.layers.embedding)
+    processed = _post_processed([run_inputs], pair)
+    test, *also = compare_pairs(run_inputs.test, run_inputs.test, [pair, *processed], Measure(METRIC))
+    train = None if run_inputs.train is None else _compared(run_inputs.train, *pair)
+    text = sentence(test, (name, _embedding(test.b.name))) + _levels(None if train is None else train.values)
+    return text + "".join(f" {_PROCESSED}: {short_text(one)}." for one in also)
 
 
 @dataclass(frozen=True)
@@ -161,22 +165,49 @@ def finding_of_seeds(inputs: Sequence[FindingInputs], chosen: BestOnValidation |
     """The same over at least two trainings of one experiment, with one epoch and the same two layers."""
     layer, name = _first(inputs[0], chosen)
     pair = (layer, inputs[0].layers.embedding)
-    test = _over_trainings([run_inputs.test for run_inputs in inputs], pair)
+    processed = _post_processed(inputs, pair)
+    test, *also = _over_trainings([run_inputs.test for run_inputs in inputs], [pair, *processed])
     trains = [run_inputs.train for run_inputs in inputs if run_inputs.train is not None]
     text = seeds_sentence(test, (name, _embedding(test.b.name)))
-    if len(trains) < len(inputs):
-        return text
-    return text + _levels(_means(_over_trainings(trains, pair)), " on the mean")
+    if len(trains) == len(inputs):
+        text += _levels(_means(_over_trainings(trains, [pair])[0]), " on the mean")
+    return text + "".join(f" {_PROCESSED}: {short_seeds_text(one)}." for one in also)
 
 
-def _over_trainings(ranked_splits: Sequence[RankedSplit], pair: tuple[RankedLayer, RankedLayer]) -> SeedComparison:
+def _post_processed(
+    inputs: Sequence[FindingInputs], pair: tuple[RankedLayer, RankedLayer]
+) -> list[tuple[RankedLayer, RankedLayer]]:
+    """Both layers after the reduction with the highest mean recall on validation, unless that is none for both."""
+    validation = [run_inputs.validation.stored.ranks for run_inputs in inputs if run_inputs.validation is not None]
+    if len(validation) < len(inputs):
+        return []
+    known = set.intersection(*({*run_inputs.test.stored.ranks} for run_inputs in inputs))
+    best = []
+    for layer in pair:
+        own = [
+            ranked
+            for ranked in validation[0]
+            if (ranked.layer, ranked.similarity) == (layer.layer, layer.similarity)
+            and not parse_chain(ranked.reduction).draws
+            and ranked in known
+            and all(ranked in ranks and not ranks[ranked].open([1]).any() for ranks in validation)
+        ]
+        if not own:
+            return []
+        best.append(max(own, key=lambda ranked: sum(ranks[ranked].recall(1) for ranks in validation)))
+    found = (best[0], best[1])
+    return [] if found == pair else [found]
+
+
+def _over_trainings(
+    ranked_splits: Sequence[RankedSplit], pairs: Sequence[tuple[RankedLayer, RankedLayer]]
+) -> list[SeedComparison]:
     for ranked_split in ranked_splits[1:]:
         require_same_queries(ranked_splits[0], ranked_split)
     seeds = tuple(ranked_split.record.seed for ranked_split in ranked_splits)
     trainings = Trainings(seeds, tuple((ranked_split.run, ranked_split.run) for ranked_split in ranked_splits), ())
     both = [(ranked_split, ranked_split) for ranked_split in ranked_splits]
-    (found,) = compare_trainings(both[0], both, [pair], trainings, Measure(METRIC))
-    return found
+    return compare_trainings(both[0], both, pairs, trainings, Measure(METRIC))
 
 
 def _means(found: SeedComparison) -> tuple[float, float] | None:

@@ -59,6 +59,19 @@ def seeds_sentence(comparison: SeedComparison, names: tuple[str, str] | None = N
     return f"{text} {started} (of the means over trainings)."
 
 
+def short_seeds_text(comparison: SeedComparison) -> str:
+    """The same as `comparison_text.short_text` of the means over trainings."""
+    basis, over = comparison.basis, comparison.over
+    if over is None:
+        return "; ".join(comparison.notes)
+    share = is_fraction(basis.metric)
+    means = (sum(values) / len(values) for values in zip(*(one.values for one in comparison.trainings), strict=True))
+    first, second = (value_text(value, share) for value in means)
+    gained = f"{difference_text(over.mean, share)}{' points' if share else ''}"
+    ends = f"mean over trainings {_ends(over.trainings, share)}{corrected_text(basis)}"
+    return f"{comparison.a.name} {first} against {comparison.b.name} {second}, {gained} ({ends})"
+
+
 def _claim(over: OverSeeds, first: str, second: str, classes: str, where: str) -> str:
     better = "better" if over.mean > 0 else "worse"
     if is_significant(over.trainings):

@@ -16,6 +16,7 @@ from layerprobe.values.headline_layers import headline_layers
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer, names_by_layer
 from layerprobe.values.scores import Score
 from layerprobe.workflow.compare.finding import METRIC, best_on_validation, findings
+from layerprobe.workflow.report.choices import choices
 from layerprobe.workflow.report.provenance import made_of_page, made_of_run
 from layerprobe.workflow.report.report_gallery import Galleries, galleries_of
 from layerprobe.workflow.run.embedding import embedding_among
@@ -37,17 +38,17 @@ def made_report(runs: Sequence[Run], *, gallery: bool = True, refresh: int | Non
     runs = list({run.folder: run for run in runs}.values())
     scores, left_out = _kept({run.name: scores_of(run) for run in runs})
     pages = [_page(run, scores[run.name]) for run in runs]
-    found = findings(runs)
+    found, chosen = findings(runs), choices(runs)
     pages = [_with_best(run, page) for run, page in zip(runs, pages, strict=True)]
     galleries = galleries_of(list(zip(runs, pages, strict=True))) if gallery else Galleries()
     return Report(
         title=_title([run.name for run in runs]),
-        findings=found.sentences,
+        findings=(*chosen.sentences, *found.sentences),
         runs=tuple(pages),
         galleries=galleries.galleries,
         pictures=galleries.pictures,
         made=made_of_page(time.time()),
-        notes=(*left_out, *found.missing, *experiments_of(runs).notes, *galleries.notes),
+        notes=(*left_out, *chosen.missing, *found.missing, *experiments_of(runs).notes, *galleries.notes),
         refresh=refresh,
     )
 

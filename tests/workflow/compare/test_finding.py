@@ -232,3 +232,25 @@ def test_what_is_best_on_test_alone_is_not_named(tmp_path: Path) -> None:
     run = Run(tmp_path / "one")
     scores = stored(run, 5, "test", {POOL5: first_hit(9), FC6: first_hit(12)})
     assert best_on_validation(run, scores, {POOL5: "pool5", FC6: "fc6"}) == ""
+
+
+def test_each_layer_at_its_best_post_processing_stands_beside_and_is_corrected_together(tmp_path: Path) -> None:
+    run, white = Run(tmp_path / "one"), replace(FC6, reduction="l2+whiten:2:0.5+l2")
+    test = stored(run, 5, "test", {POOL5: first_hit(9), FC6: first_hit(6), white: first_hit(10)})
+    # On validation fc6 is better whitened, pool5 has no reduction.
+    hits = {POOL5: first_hit(7), FC6: first_hit(6), white: first_hit(8)}
+    written(run, test, stored(run, 5, "validation", hits, labels=PAIRS), layer_order=LAYERS)
+    text = finding(inputs_of(run))
+    processed = (
+        "Each at its best post-processing on validation: pool5@max 37.5 % against fc6/l2+whiten:2:0.5+l2 41.7 %,"
+    )
+    assert processed in text
+    assert text.count("corrected by Holm for 2 comparisons") == 2
+
+
+def test_a_reduction_that_is_better_on_test_alone_is_not_chosen(tmp_path: Path) -> None:
+    run, white = Run(tmp_path / "one"), replace(FC6, reduction="l2+whiten:2:0.5+l2")
+    test = stored(run, 5, "test", {POOL5: first_hit(9), FC6: first_hit(6), white: first_hit(10)})
+    hits = {POOL5: first_hit(7), FC6: first_hit(6), white: first_hit(5)}
+    written(run, test, stored(run, 5, "validation", hits, labels=PAIRS), layer_order=LAYERS)
+    assert "post-processing" not in finding(inputs_of(run))

@@ -1,0 +1,35 @@
+"""What `choose` says of the runs of a report."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from layerprobe.system.errors import LayerprobeError
+from layerprobe.system.progress import Silent
+from layerprobe.workflow.choose.candidates import ChooseRequest
+from layerprobe.workflow.choose.choice_text import advice_text, verdict_text
+from layerprobe.workflow.choose.choose import choose_runs
+from layerprobe.workflow.compare.finding import Findings
+from layerprobe.workflow.run.experiments import experiments_of
+from layerprobe.workflow.run.runs import Run
+
+
+def choices(runs: Sequence[Run]) -> Findings:
+    """The advice and the verdict of `choose` on each experiment with validation classes, from its stored ranks."""
+    names = experiments_of(runs).names
+    groups: dict[str, list[Run]] = defaultdict(list)
+    sentences, missing = [], []
+    for run in runs:
+        if run in names:  # its record can be read
+            groups[names[run]].append(run)
+    for group in groups.values():
+        called = ", ".join(run.name for run in group)
+        try:
+            if "validation" not in group[0].read().manifests:
+                continue
+            choice = choose_runs(group, ChooseRequest(device="cpu"), Silent())
+            sentences.append(f"{called}: {advice_text(choice)} {verdict_text(choice)}")
+        except LayerprobeError as error:
+            missing.append(f"{called}: no layer is chosen: {error}")
+    return Findings(tuple(sentences), tuple(missing))
