@@ -28,6 +28,10 @@ def plot(
         typer.Option("--layers", metavar="L,...", help="Layers to show: LAYER[@pool][/reduction] or a glob."),
     ] = None,
     epoch: Annotated[int | None, typer.Option("--epoch", min=0, help="Epoch to show (default: the last).")] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option("--metric", metavar="NAME", help="Metric to draw (default: R@1): R@10, MAP@R, NMI ..."),
+    ] = None,
     query: Annotated[
         str | None, typer.Option("--query", metavar="ID", help="Image to show as the query (panels only).")
     ] = None,
@@ -66,7 +70,7 @@ def plot(
     chosen = [find_run(cache, name) for name in runs] if runs else [find_run(cache, None)]
     if not runs:
         terminal.say(f"run {chosen[0].name}")
-    options = PlotOptions(split_names(layers), epoch, query, where, queries)
+    options = PlotOptions(split_names(layers), epoch, query, where, queries, metric)
     path = draw(PlotRequest(kind, chosen, out, csv, options))
     values = {"runs": [run.name for run in chosen], "plot": kind, "file": str(path), "csv": str(csv) if csv else None}
     with printed_apart(out, csv):

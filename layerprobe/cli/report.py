@@ -27,6 +27,9 @@ def report(
             "--out", help="Write the page to this .html file, or to - (stdout).", show_default="./report.html"
         ),
     ] = Path("report.html"),
+    metric: Annotated[
+        str, typer.Option("--metric", metavar="NAME", help="Metric of the findings, and first shown: R@1, MAP@R ...")
+    ] = "R@1",
     watch: Annotated[
         bool, typer.Option("--watch", help="Rewrite the page after every epoch while a run is trained or probed.")
     ] = False,
@@ -47,7 +50,7 @@ def report(
     found = [find_run(cache, name) for name in runs] if runs else [find_run(cache, None)]
     if not runs:
         terminal.say(f"run {found[0].name}")
-    made = watch_report(found, out, terminal) if watch else write_report(found, out)
+    made = watch_report(found, out, terminal, metric) if watch else write_report(found, out, metric)
     for note in made.notes:
         terminal.say(note)
     values = {

@@ -28,6 +28,10 @@ def summary(
             "--cluster", metavar="COLUMN", help="Resample the values of a column (parent: folders), not classes."
         ),
     ] = None,
+    metric: Annotated[
+        str,
+        typer.Option("--metric", metavar="NAME", help="Mean over queries to show: R@1, R@10, MAP@R, mAP ..."),
+    ] = "R@1",
     device: Device = "auto",
     form: Format = None,
     cache: Cache = DEFAULT_CACHE,
@@ -47,5 +51,5 @@ def summary(
     found = find_run(cache, run)
     if run is None:
         terminal.say(f"run {found.name}")
-    made = summarise(found, SummaryRequest(epochs, cluster, device), terminal)
+    made = summarise(found, SummaryRequest(epochs, cluster, device, metric), terminal)
     terminal.result(summary_values(made), *summary_tables(made))

@@ -16,7 +16,6 @@ from layerprobe.plots.chance import draw_chance
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
 from layerprobe.plots.shown import shown_first
 from layerprobe.plots.values import (
-    METRIC,
     Point,
     Series,
     by_run,
@@ -120,7 +119,7 @@ def draw(
     )
     figure, drawn = fig.panels([panel.title for panel in cells], layout)
     for axes, panel, named, key in zip(drawn, cells, labels, keys, strict=True):
-        _set_axes(axes, epochs, y_limits)
+        _set_axes(axes, epochs, y_limits, found[0].metric)
         draw_chance(axes, {split: floors[split] for split in panel.splits if split in floors})
         _draw_curves(axes, panel)
         fig.label_right(axes, named)
@@ -155,13 +154,13 @@ def _panels(runs: Mapping[str, Series], splits: Sequence[str]) -> list[_Panel]:
         of_run = fig.styles(list(runs))
         styles = {(run, name): fig.Style(of_run[run].colour, of_layer[name].marker) for run in runs for name in names}
         every = {f"{run} {name}": layer for run, series in runs.items() for name, layer in series.items()}
-        return [_Panel(runs, splits, f"{_measure(splits)}, {compared(every)}", styles)]
+        return [_Panel(runs, splits, f"{_measure(runs, splits)}, {compared(every)}", styles)]
     groups = [splits] if max(map(len, runs.values())) <= _TOGETHER else [[split] for split in splits]
     return [
         _Panel(
             {run: series},
             group,
-            f"{run}: {_measure(group)}, {compared(series)}",
+            f"{run}: {_measure(runs, group)}, {compared(series)}",
             {(run, name): of_layer[name] for name in series},
         )
         for run, series in runs.items()
@@ -169,8 +168,9 @@ def _panels(runs: Mapping[str, Series], splits: Sequence[str]) -> list[_Panel]:
     ]
 
 
-def _measure(splits: Sequence[str]) -> str:
-    return METRIC if len(splits) > 1 else f"{splits[0]} {METRIC}"
+def _measure(runs: Mapping[str, Series], splits: Sequence[str]) -> str:
+    metric = next(point.metric for series in runs.values() for layer in series.values() for point in layer)
+    return metric if len(splits) > 1 else f"{splits[0]} {metric}"
 
 
 def _limits(found: Sequence[Point], floors: Mapping[str, float]) -> tuple[float, float]:
@@ -214,7 +214,7 @@ def _columns(kinds: Sequence[object]) -> int:
     return 2 if len(kinds) in (2, 4) else 1
 
 
-def _set_axes(axes: Axes, epochs: Sequence[int], y_limits: tuple[float, float]) -> None:
+def _set_axes(axes: Axes, epochs: Sequence[int], y_limits: tuple[float, float], metric: str) -> None:
     margin = 0.02 * (epochs[-1] - epochs[0]) or 0.5
     axes.set_xlim(epochs[0] - margin, epochs[-1] + margin)
     axes.set_ylim(y_limits)
@@ -224,7 +224,7 @@ def _set_axes(axes: Axes, epochs: Sequence[int], y_limits: tuple[float, float]) 
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     fig.in_percent(axes, "y")
     axes.set_xlabel("epoch", fontsize=fig.FONT + 1)
-    axes.set_ylabel(METRIC, fontsize=fig.FONT + 1)
+    axes.set_ylabel(metric, fontsize=fig.FONT + 1)
 
 
 def _draw_curves(axes: Axes, panel: _Panel) -> None:
@@ -294,4 +294,4 @@ def plot(source: PlotSource, options: PlotOptions) -> Drawing:
     return Drawing(figure, curves_csv(scores, layers=layers, embeddings=embeddings))
 
 
-PLOT = Plot(plot, ("layers",))
+PLOT = Plot(plot, ("layers", "metric"))

@@ -44,7 +44,9 @@ def draw(reductions: Sequence[Reductions], *, data: Mapping[str, DataFacts] | No
 
 def table(reductions: Iterable[Reductions]) -> str:
     """The numbers drawn as CSV, with the split on which the best post-processing of a layer was chosen."""
-    numbers = ["dimensions", "R@1", "low", "high", "n", "best post-processing, chosen on", "note"]
+    reductions = list(reductions)
+    metric = reductions[0].values[0].score.metric
+    numbers = ["dimensions", metric, "low", "high", "n", "best post-processing, chosen on", "note"]
     rows: list[list[object]] = [[*_KEY, *numbers]]
     for each in reductions:
         for sized in each.values:
@@ -111,4 +113,4 @@ def plot(source: PlotSource, options: PlotOptions) -> Drawing:
     return Drawing(draw(reductions, data=source.data(each.run for each in reductions)), table(reductions))
 
 
-PLOT = Plot(plot)
+PLOT = Plot(plot, ("layers", "epoch", "metric"))

@@ -45,7 +45,7 @@ def draw(reductions: Sequence[Reductions], names: Mapping[Reducer, str], notes: 
             label.set(rotation=90 if upright else 0, parse_math=False)
         axes.grid(visible=False, axis="x")
         fig.in_percent(axes, "y")
-        axes.set_ylabel(f"R@1 on {each.split}", fontsize=fig.FONT + 1)
+        axes.set_ylabel(f"{each.values[0].score.metric} on {each.split}", fontsize=fig.FONT + 1)
         fig.label_right(axes, _draw_reducers(axes, each, own, names))
     return figure
 

@@ -50,7 +50,7 @@ def draw(reductions: Sequence[Reductions], names: Mapping[Reducer, str], notes: 
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         fig.in_percent(axes, "y")
         axes.set_xlabel("bits" if reducer.similarity == "hamming" else "dimensions", fontsize=fig.FONT + 1)
-        axes.set_ylabel(f"R@1 on {each.split}", fontsize=fig.FONT + 1)
+        axes.set_ylabel(f"{each.values[0].score.metric} on {each.split}", fontsize=fig.FONT + 1)
         for layer, label in texts.items():
             if values_of := _of(each, reducer, layer):
                 _draw_layer(axes, values_of, _raw(each, layer), styles[label], label)

@@ -17,11 +17,11 @@ from layerprobe.plots.asked import asked_layers
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
 from layerprobe.plots.saving import csv_text
 from layerprobe.plots.values import (
-    METRIC,
     Point,
     Series,
     by_run,
     compared,
+    metric_of,
     missing,
     of_one_kind,
     omitted,
@@ -64,10 +64,11 @@ def draw(
     """
     given, scores = scores, _shown(scores, layers)
     found, _ = of_one_kind(points(scores), lambda *_: False)  # a gap has none of their intervals
+    metric = metric_of(scores)
     gaps = [gap for point in found if (gap := _gap(point)) is not None]
     if not gaps:
         raise DataError(
-            f"no layer has {METRIC} on both {_SEEN} and {_UNSEEN}",
+            f"no layer has {metric} on both {_SEEN} and {_UNSEEN}",
             fix=f"Run layerprobe probe --splits {_SEEN},{_UNSEEN}",
         )
     runs, data = by_run(found), data or {}
@@ -87,14 +88,14 @@ def draw(
         columns=2,
         notes=notes,
     )
-    titles = [f"{run}: gap of {METRIC}, {compared(series)}" for run, series in runs.items()]
+    titles = [f"{run}: gap of {metric}, {compared(series)}" for run, series in runs.items()]
     figure, panels = fig.panels(titles, layout)
     for axes, series in zip(panels, runs.values(), strict=True):
         image = _draw_cells(axes, series, most)
         _name(axes, series)
         if not _write_numbers(axes, series, most):
             _draw_last(axes, series)
-        _draw_bar(axes, image)
+        _draw_bar(axes, image, metric)
     return figure
 
 
@@ -197,12 +198,12 @@ def _draw_last(axes: Axes, series: Series) -> None:
             text.set(va="center_baseline")
 
 
-def _draw_bar(axes: Axes, image: AxesImage) -> None:
+def _draw_bar(axes: Axes, image: AxesImage, metric: str) -> None:
     width, height = fig.size_of(axes)
     beside = axes.inset_axes((0, -0.62 / height, min(1.0, 2.4 / width), 0.1 / height))
     bar = axes.figure.colorbar(image, cax=beside, orientation="horizontal")
     bar.outline.set_visible(False)
-    bar.set_label(f"{_SEEN} - {_UNSEEN} {METRIC}, percentage points", fontsize=fig.FONT)
+    bar.set_label(f"{_SEEN} - {_UNSEEN} {metric}, percentage points", fontsize=fig.FONT)
     bar.ax.tick_params(labelsize=fig.FONT, length=2)
 
 
@@ -211,7 +212,8 @@ def gap_csv(scores: Sequence[Score], *, layers: Collection[RankedLayer] | None =
     key = ("run", "layer", "pool", "reduction", "similarity", "epoch")
     splits = (_SEEN, _UNSEEN)
     rows: list[list[object]] = []
-    rows.append([*key, f"{METRIC} gap", *(f"{s} {METRIC}" for s in splits), *(f"{s} note" for s in splits)])
+    metric = metric_of(scores)
+    rows.append([*key, f"{metric} gap", *(f"{s} {metric}" for s in splits), *(f"{s} note" for s in splits)])
     for point in points(_shown(scores, layers)):
         seen, unseen = (point.values.get(split) for split in splits)
         gap = None if seen is None or unseen is None else seen - unseen
@@ -228,4 +230,4 @@ def plot(source: PlotSource, options: PlotOptions) -> Drawing:
     return Drawing(draw(scores, data=data, layers=layers), gap_csv(scores, layers=layers))
 
 
-PLOT = Plot(plot, ("layers",))
+PLOT = Plot(plot, ("layers", "metric"))

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 
 from layerprobe.plots import figure as fig
 from layerprobe.plots.plot import Indistinguishable
-from layerprobe.plots.values import METRIC, Series, search_name
+from layerprobe.plots.values import Series, metric_of, search_name
 from layerprobe.system.wording import visible
 from layerprobe.values.best import Best, apart_text, best_layer, worse_text
 from layerprobe.values.scores import Score
@@ -97,7 +97,7 @@ def alike_lines(runs: Mapping[str, Series], scores: Sequence[Score], indistingui
         epochs = {point.epoch for layer in series.values() for point in layer}
         # With several reductions or similarities, `by_search` has named the panels.
         own = [s for s in scores if s.epoch in epochs and run in (s.run, search_name(s))]
-        near = indistinguishable(own, METRIC) if best else None
+        near = indistinguishable(own, metric_of(scores)) if best else None
         if best and near is not None:
             names = [name for name, layer in series.items() if layer and layer[0].ranked_layer in near]
             text = apart_text(
@@ -112,7 +112,8 @@ def worse_lines(runs: Mapping[str, Series], last: Mapping[str, int], starts: Map
     lines = []
     for run, series in runs.items():
         before, trained = (fractions(at_epoch(series, epoch), "test") for epoch in (0, last[run]))
-        if text := worse_text(list(series), before, trained, METRIC, starts[run]):
+        metric = next(point.metric for layer in series.values() for point in layer)
+        if text := worse_text(list(series), before, trained, metric, starts[run]):
             lines.append(f"{run}: " * (len(runs) > 1) + text)
     return lines
 

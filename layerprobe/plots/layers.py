@@ -25,12 +25,12 @@ from layerprobe.plots.layer_axis import (
 from layerprobe.plots.layers_together import draw_together
 from layerprobe.plots.plot import Drawing, Indistinguishable, Plot, PlotOptions, PlotSource
 from layerprobe.plots.values import (
-    METRIC,
     Point,
     Series,
     by_run,
     by_search,
     compared,
+    metric_of,
     missing,
     of_one_kind,
     omitted,
@@ -74,7 +74,7 @@ def draw(
     given, left_out = _drawn(scores)
     if 1 < len({score.run for score in given}) <= _TOGETHER:
         return draw_together(given, data or {}, indistinguishable, left_out)
-    own = points(given)
+    own, metric = points(given), metric_of(given)
     found, data = by_search(own), data or {}
     starts, one_search = _starts(own, found, data), found == own
     last: dict[str, int] = {}
@@ -101,14 +101,14 @@ def draw(
     )
     titles = []
     for run, series in runs.items():
-        what = f"{METRIC} by layer, epoch {last[run]}"
+        what = f"{metric} by layer, epoch {last[run]}"
         title = f"{run}: {what}, {compared(series)}" if one_search else f"{run}\n{what}"
         titles.append(f"{title}\n{_best(at_last[run])}")
     figure, panels = fig.panels(titles, layout)
     for axes, (run, series) in zip(panels, runs.items(), strict=True):
         axes.set_ylim(y_limits)
         fig.in_percent(axes, "y")
-        axes.set_ylabel(METRIC, fontsize=fig.FONT + 1)
+        axes.set_ylabel(metric, fontsize=fig.FONT + 1)
         name_layers(axes, list(series), upright=sizes.upright)
         labels = _draw_splits(axes, series, last[run], starts[run])
         mark_best(axes, at_last[run], list(series))
@@ -192,11 +192,12 @@ def _best(layers: Series) -> str:
 def layers_csv(scores: Sequence[Score]) -> str:
     """`points_csv` of the epochs, splits and layers that are drawn."""
     given, _ = _drawn(scores)
+    metric = metric_of(given)
     together = 1 < len({score.run for score in given}) <= _TOGETHER
     # As for the figure: by run where each has one panel, else by panel.
     last: dict[object, int] = {}
     for score in given:
-        if score.metric == METRIC:
+        if score.metric == metric:
             last[_panel(score, together)] = max(score.epoch, last.get(_panel(score, together), 0))
     return points_csv(
         [
@@ -222,4 +223,4 @@ def plot(source: PlotSource, options: PlotOptions) -> Drawing:
     return Drawing(draw(scores, data=data, indistinguishable=source.indistinguishable), layers_csv(scores))
 
 
-PLOT = Plot(plot)
+PLOT = Plot(plot, ("layers", "epoch", "metric"))

@@ -20,7 +20,6 @@ from layerprobe.plots.layer_axis import (
 )
 from layerprobe.plots.plot import Indistinguishable
 from layerprobe.plots.values import (
-    METRIC,
     Point,
     Series,
     by_run,
@@ -91,7 +90,7 @@ def draw_together(
     for axes, panel, names in zip(drawn, panels, merged, strict=True):
         axes.set_ylim(y_limits)
         fig.in_percent(axes, "y")
-        axes.set_ylabel(METRIC, fontsize=fig.FONT + 1)
+        axes.set_ylabel(found[0].metric, fontsize=fig.FONT + 1)
         name_layers(axes, list(names), upright=sizes.upright)
         labels = [label for run, own in panel.items() for label in _draw_run(axes, run, own, list(names), styles[run])]
         _draw_intervals(axes, panel, list(names), styles)
@@ -111,7 +110,7 @@ def _title(panel: Mapping[str, Series], last: Mapping[str, int]) -> str:
     every = {f"{run} {name}": layer for run, series in panel.items() for name, layer in series.items()}
     epochs = {last[run] for run in panel}
     when = f"epoch {epochs.pop()}" if len(epochs) == 1 else "last epochs"
-    return f"{METRIC} by layer, {when}, {compared(every)}"
+    return f"{next(iter(every.values()))[0].metric} by layer, {when}, {compared(every)}"
 
 
 def _best(runs: Mapping[str, Series]) -> list[str]:

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 
 from layerprobe.plots import figure as fig
 from layerprobe.plots.placing import Samples
-from layerprobe.plots.values import METRIC, Point
+from layerprobe.plots.values import Point
 from layerprobe.values.facts import level_text
 
 WIDTH = 3.3  # of a panel in inches
@@ -77,12 +77,12 @@ def _limits(found: Sequence[Point], split: str, floors: Mapping[str, float]) -> 
     return fig.limits(values, floors.get(split)) if values else None
 
 
-def set_axes(axes: Axes, window: Window, scored: Collection[str]) -> None:
+def set_axes(axes: Axes, window: Window, scored: Collection[str], metric: str) -> None:
     """Set the limits and names of the axes; the axis of a split without scores has no ticks."""
     axes.set_xlim(window.x)
     axes.set_ylim(window.y)
-    axes.set_xlabel(f"train {METRIC}", fontsize=fig.FONT + 1)
-    axes.set_ylabel(f"test {METRIC}", fontsize=fig.FONT + 1)
+    axes.set_xlabel(f"train {metric}", fontsize=fig.FONT + 1)
+    axes.set_ylabel(f"test {metric}", fontsize=fig.FONT + 1)
     for split, which, axis in (("train", "x", axes.xaxis), ("test", "y", axes.yaxis)):
         if split in scored:
             fig.in_percent(axes, which)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
-Option = Literal["layers", "epoch", "query", "where", "queries"]  # the fields of PlotOptions
+Option = Literal["layers", "epoch", "metric", "query", "where", "queries"]  # the fields of PlotOptions
 # Run and id of an item -> its pixels, uint8 (H, W, 3).
 ReadImage = Callable[[str, str], "NDArray[np.uint8]"]
 # Scores of one run and epoch, and a metric -> the layers indistinguishable from the best; None where unknown.
@@ -34,6 +34,7 @@ class PlotOptions:
     Args:
         layers: LAYER[@pool][/reduction], or a glob; None leaves the choice to the plot.
         epoch: 0 = before any step; None for the last.
+        metric: of the scores drawn, a share; None for R@1.
     """
 
     layers: tuple[str, ...] | None = None
@@ -41,6 +42,7 @@ class PlotOptions:
     query: str | None = None
     where: str | None = None
     queries: int | None = None
+    metric: str | None = None
 
 
 class PlotSource(Protocol):

@@ -21,7 +21,6 @@ from layerprobe.plots.plane import WIDTH, Window, draw_chance, draw_diagonal, se
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
 from layerprobe.plots.shown import shown_first
 from layerprobe.plots.values import (
-    METRIC,
     Point,
     Series,
     by_run,
@@ -87,10 +86,10 @@ def draw(
     styles = fig.styles(list(dict.fromkeys(key for panel in panels for key in panel.in_colour)))
     together = max(len(panel.runs) for panel in panels) > 1
     below = fig.Layout.below + (len(styles) * fig.KEY_ROW if together else 0)
-    titles = [f"{panel.title}{METRIC} by layer, {compared(panel.merged)}" for panel in panels]
+    titles = [f"{panel.title}{found[0].metric} by layer, {compared(panel.merged)}" for panel in panels]
     figure, axes_of = fig.panels(titles, fig.Layout(WIDTH, window.height, _BEYOND, below, notes=notes))
     for axes, panel in zip(axes_of, panels, strict=True):
-        set_axes(axes, window, scored)
+        set_axes(axes, window, scored, found[0].metric)
         draw_chance(axes, floors, scored)
         _draw_paths(axes, panel.paths(last, window, styles), window, diagonal=scored == set(_SPLITS))
         fig.key_below(axes, _kinds(drawn, common_start(data.values())))
@@ -312,4 +311,4 @@ def plot(source: PlotSource, options: PlotOptions) -> Drawing:
     return Drawing(figure, table(scores, layers=layers, embeddings=embeddings))
 
 
-PLOT = Plot(plot, ("layers",))
+PLOT = Plot(plot, ("layers", "metric"))

@@ -11,7 +11,7 @@ from layerprobe.values.intervals import Interval, IntervalKind, ShownKind
 from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, names_by_layer
 from layerprobe.values.scores import SPLITS, Matrix, Score, note_text, shared_notes
 
-METRIC = "R@1"  # of every plot of scores
+_DEFAULT = "R@1"  # of a plot of scores of several metrics
 _KEY = ("run", "layer", "pool", "reduction", "similarity", "epoch")
 
 
@@ -35,6 +35,7 @@ class Point:
     values: Mapping[str, float | None]
     notes: Mapping[str, tuple[str, ...]]
     intervals: Mapping[str, Interval] = field(default_factory=dict)
+    metric: str = _DEFAULT
 
     @property
     def ranked_layer(self) -> RankedLayer:
@@ -60,19 +61,29 @@ Series = dict[str, list[Point]]  # label of a layer -> its points by epoch; laye
 
 
 def points(scores: Iterable[Score]) -> list[Point]:
-    """A point for each run, layer and epoch: runs and layers in the order of the scores, epochs ascending."""
+    """A point for each run, layer and epoch: runs and layers in the order of the scores, epochs ascending.
+
+    It is of R@1, or of the only metric of the scores.
+    """
     scores = list(scores)
+    metric = metric_of(scores)
     chosen: dict[tuple[object, ...], dict[str, Score]] = {}
     for score in scores:
-        if score.metric == METRIC:
+        if score.metric == metric:
             chosen.setdefault(tuple(getattr(score, name) for name in _KEY), {})[score.split] = score
     if not chosen:
         known = ", ".join(dict.fromkeys(score.metric for score in scores))
-        raise LayerprobeError(f"no scores of {METRIC}", fix=f"There is {known}" if known else "Probe a layer first")
+        raise LayerprobeError(f"no scores of {metric}", fix=f"There is {known}" if known else "Probe a layer first")
     order = {key[:-1]: position for position, key in reversed(list(enumerate(chosen)))}
     found = [_point(splits) for splits in chosen.values()]
     runs = list(dict.fromkeys(point.run for point in found))
     return sorted(found, key=lambda p: (runs.index(p.run), order[_layer(p)], p.epoch))
+
+
+def metric_of(scores: Iterable[Score]) -> str:
+    """The metric that a plot of some scores draws: R@1, or theirs if they have one other metric."""
+    found = {score.metric for score in scores}
+    return found.pop() if len(found) == 1 else _DEFAULT
 
 
 def _point(splits: Mapping[str, Score]) -> Point:
@@ -80,7 +91,18 @@ def _point(splits: Mapping[str, Score]) -> Point:
     values = {split: score.value for split, score in splits.items()}
     notes = {split: score.notes for split, score in splits.items()}
     intervals = {split: found for split, score in splits.items() if (found := _interval(score))}
-    return Point(any_.run, any_.layer, any_.pool, any_.reduction, any_.similarity, any_.epoch, values, notes, intervals)
+    return Point(
+        any_.run,
+        any_.layer,
+        any_.pool,
+        any_.reduction,
+        any_.similarity,
+        any_.epoch,
+        values,
+        notes,
+        intervals,
+        any_.metric,
+    )
 
 
 def _interval(score: Score) -> Interval | None:
@@ -124,10 +146,10 @@ def points_csv(scores: Iterable[Score]) -> str:
     The cells of invalid values and absent intervals are empty. The notes have the intervals' kind.
     """
     found = points(scores)
-    splits = _splits(found)
-    ends = [f"{split} {METRIC} {end}" for split in splits for end in ("low", "high")]
+    splits, metric = _splits(found), found[0].metric
+    ends = [f"{split} {metric} {end}" for split in splits for end in ("low", "high")]
     notes = [f"{split} note" for split in splits]
-    rows: list[list[object]] = [[*_KEY, *(f"{split} {METRIC}" for split in splits), *ends, *notes]]
+    rows: list[list[object]] = [[*_KEY, *(f"{split} {metric}" for split in splits), *ends, *notes]]
     for point in found:
         key = [getattr(point, name) for name in _KEY]
         values = map(point.values.get, splits)

@@ -35,6 +35,7 @@ def page_data(report: Report) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "title": visible(report.title),
+        "metric": report.metric,
         "notes": [visible(note) for note in notes],
         "runs": [_run(run, kinds) for run in report.runs],
         "galleries": [_gallery(gallery, names.index(gallery.run), report.runs) for gallery in report.galleries],

@@ -29,7 +29,7 @@ window.layerprobe = (() => {
     runs: data.runs.map((_, i) => i),
     layers: few.length ? few : labels,
     epoch: epochs[epochs.length - 1],
-    metric: metrics.includes("R@1") ? "R@1" : metrics[0],
+    metric: metrics.includes(data.metric) ? data.metric : metrics[0],
     layer: embeddings.length ? embeddings[0] : labels[labels.length - 1],
   };
   const possible = { // what of a kept value still means something

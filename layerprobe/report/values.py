@@ -78,6 +78,7 @@ class Report:
         findings: what was found, a sentence each, with its interval; none where nothing can be said.
         runs: at least one.
         pictures: small JPEG or PNG files, each once, that galleries point at.
+        metric: of the findings, and first shown.
         refresh: seconds after which a browser reads the file again; None where it is not being written again.
     """
 
@@ -89,6 +90,7 @@ class Report:
     made: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
     refresh: int | None = None
+    metric: str = "R@1"
 
     @property
     def data(self) -> Mapping[str, DataFacts]:

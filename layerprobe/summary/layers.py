@@ -113,6 +113,7 @@ class RunSummary:
     sections: tuple[Reduced, ...] = ()
     processed: BestPostProcessing | None = None
     label_free: tuple[Agreement, ...] = ()
+    metric: str = "R@1"
 
     @property
     def main(self) -> tuple[LayerSummary, ...]:

@@ -27,7 +27,7 @@ def reduced_table(summary: RunSummary, section: Reduced) -> TextTable:
     names = [str(layer) for layer in section.layers]
     kind = ShownKind(summary.kind if section.intervals else None)
     what = "other reductions" if section.dim is None else f"equal dimension {section.dim}"
-    title = f"{what} of {summary.run}, epoch {section.epoch}, {section.split} R@1 in %"
+    title = f"{what} of {summary.run}, epoch {section.epoch}, {section.split} {summary.metric} in %"
     similarities = list(dict.fromkeys(processing.similarity for processing in section.processings))
     return TextTable(
         ("layer", *(_column_name(processing, similarities) for processing in section.processings)),
@@ -62,7 +62,8 @@ def processed_table(summary: RunSummary, found: BestPostProcessing) -> TextTable
     gains = [layer.gain.interval if layer.gain else None for layer in found.layers]
     similarities = list(dict.fromkeys(layer.ranked.similarity for layer in found.layers))
     kind = ShownKind(summary.kind if any([*intervals, *gains]) else None)
-    title = f"best post-processing of {summary.run}, epoch {found.epoch}, chosen on {found.split}, R@1 in %"
+    what = f"chosen on {found.split}, {summary.metric} in %"
+    title = f"best post-processing of {summary.run}, epoch {found.epoch}, {what}"
     rows = []
     for index, layer in enumerate(found.layers):
         gain = _ABSENT if layer.gain is None else f"{100 * layer.gain.value:+.1f}"
@@ -70,7 +71,7 @@ def processed_table(summary: RunSummary, found: BestPostProcessing) -> TextTable
             (_BEST * (index == best.place), names[index], share_text(layer.value), share_text(layer.test), gain)
         )
     return TextTable(
-        ("", "layer", f"{found.split}\nR@1", "test\nR@1", "gain\ntest"),
+        ("", "layer", f"{found.split}\n{summary.metric}", f"test\n{summary.metric}", "gain\ntest"),
         tuple(rows),
         numbers=frozenset(range(2, 5)),
         heading=(", ".join([title, *similarities[: len(similarities) == 1]]), *kind.lines(_BRACKETS)),

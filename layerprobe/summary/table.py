@@ -149,7 +149,9 @@ def _title(summary: RunSummary) -> str:
     similarities = {layer.ranked.similarity for layer in summary.layers}
     epochs = {level.epoch for layer in summary.layers for level in layer.levels.values()}
     when = f"epoch {epochs.pop()}" if len(epochs) == 1 else "each layer's last epoch"
-    return ", ".join([f"summary of {summary.run}", when, "R@1 in %", *(similarities if len(similarities) == 1 else ())])
+    return ", ".join(
+        [f"summary of {summary.run}", when, f"{summary.metric} in %", *(similarities if len(similarities) == 1 else ())]
+    )
 
 
 def _level_columns(summary: RunSummary) -> list[_Column]:
@@ -159,7 +161,9 @@ def _level_columns(summary: RunSummary) -> list[_Column]:
         levels = [layer.levels.get(split) for layer in summary.layers]
         ends = [None if level is None else level.interval for level in levels]
         columns.append(
-            _Column(f"{_SHORT.get(split, split)}\nR@1", [share_text(_value(level)) for level in levels], ends)
+            _Column(
+                f"{_SHORT.get(split, split)}\n{summary.metric}", [share_text(_value(level)) for level in levels], ends
+            )
         )
     # If all splits have equal sizes, the numbers on equal terms are the same.
     if summary.terms and any(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 EPOCH_0 = "epoch 0"  # the start if that network is unknown
 
@@ -40,6 +40,10 @@ class DataFacts:
     splits: Mapping[str, SplitFacts]
     start: str = "untrained"
     held_out: bool = False
+
+    def without_chance(self) -> DataFacts:
+        """The same for a metric other than R@1, of which the chance level is not known."""
+        return replace(self, splits={name: replace(split, chance=None) for name, split in self.splits.items()})
 
     @property
     def starts_training(self) -> bool:

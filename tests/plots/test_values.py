@@ -59,8 +59,16 @@ def test_other_metrics_are_left_out(make_scores: MakeScores) -> None:
 
 
 def test_scores_without_recall_are_an_error_that_names_their_metrics(make_scores: MakeScores) -> None:
-    with pytest.raises(LayerprobeError, match=r"^no scores of R@1\. There is MAP@R\.$"):
-        points([replace(score, metric="MAP@R") for score in make_scores()])
+    with pytest.raises(LayerprobeError, match=r"^no scores of R@1\. There is MAP@R, NMI\.$"):
+        points([replace(score, metric=name) for score in make_scores() for name in ("MAP@R", "NMI")])
+
+
+def test_scores_of_one_other_metric_are_drawn(make_scores: MakeScores) -> None:
+    found = points([replace(score, metric="MAP@R") for score in make_scores()])
+    assert {point.metric for point in found} == {"MAP@R"}
+    header = points_csv([replace(score, metric="MAP@R") for score in make_scores()]).splitlines()[0]
+    assert "test MAP@R" in header
+    assert "R@1" not in header
 
 
 def test_no_scores_at_all_are_an_error() -> None:

@@ -273,6 +273,7 @@ def _stored_values(run: Run, split: str, epochs: Sequence[int], metric: str, *, 
     }
     opened = [open_ranked_split(run, epoch, split) for epoch in epochs]
     last, found, identities, notes = opened[-1], {}, {}, []
+    lacking: list[CandidateKey] = []
     for at_epoch in opened:
         stored, epoch = at_epoch.stored, at_epoch.epoch
         prefix = f"{run.name}#{epoch}:"
@@ -290,19 +291,26 @@ def _stored_values(run: Run, split: str, epochs: Sequence[int], metric: str, *, 
             else:
                 try:
                     values = metric_values(at_epoch, ranked, metric)
-                except DataError as error:
-                    raise DataError(error.message, fix=_probe_all(opened, metric)) from error
+                except DataError:
+                    lacking.append((epoch, ranked))
+                    continue
                 found[epoch, ranked] = QueryValues(values, ranks.hits(1) - chance)
                 identities[epoch, ranked] = _identity(ranks)
         invalid = [ranked for ranked in stored.invalid if (epoch, ranked) in score_notes]
         notes += [f"skipped: {prefix}{at_epoch.name(x)}: {stored.invalid[x]}" for x in invalid]
+    if lacking:
+        fix = _probe_all(opened, lacking, metric)
+        if not found:
+            raise DataError(f"no {metric} of each query is stored", file=run.folder, fix=fix)
+        several = f"{len(lacking)} candidates without {metric}"
+        notes.append(f"skipped on {split}: {several}; {fix[0].lower()}{fix[1:]}")
     return StoredValues(last, found, identities, score_notes, tuple(dict.fromkeys(notes)))
 
 
-def _probe_all(opened: Sequence[RankedSplit], metric: str) -> str:
-    """The command that stores a metric of everything that is ranked at some epochs."""
-    last, stored = opened[-1], [one for each in opened for one in each.layers if "+" not in one.layer.layer]
-    epochs = ",".join(str(epoch) for epoch in sorted({each.epoch for each in opened}))
+def _probe_all(opened: Sequence[RankedSplit], lacking: Sequence[CandidateKey], metric: str) -> str:
+    """The command that stores a metric of what lacks it."""
+    last, stored = opened[-1], [ranked for _, ranked in lacking if "+" not in ranked.layer.layer]
+    epochs = ",".join(str(epoch) for epoch in sorted({epoch for epoch, _ in lacking}))
     layers = ",".join(dict.fromkeys(ranked.layer.layer for ranked in stored))
     reductions = ",".join(dict.fromkeys(ranked.reduction for ranked in stored))
     words = f"--epochs {epochs} --layers {layers} --reduce {reductions} {metric_flags(metric)}"

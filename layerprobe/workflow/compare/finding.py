@@ -85,7 +85,7 @@ def inputs_of(run: Run) -> FindingInputs:
     return FindingInputs(ranked_split, train, validation, found, same)
 
 
-def finding(run_inputs: FindingInputs, chosen: BestOnValidation | None = None) -> str:
+def finding(run_inputs: FindingInputs, chosen: BestOnValidation | None = None, metric: str = METRIC) -> str:
     """Compare a layer with the embedding on unseen classes, and state their levels on the training classes.
 
     Args:
@@ -94,8 +94,8 @@ def finding(run_inputs: FindingInputs, chosen: BestOnValidation | None = None) -
     layer, name = _first(run_inputs, chosen)
     pair = (layer, run_inputs.layers.embedding)
     processed = _post_processed([run_inputs], pair)
-    test, *also = compare_pairs(run_inputs.test, run_inputs.test, [pair, *processed], Measure(METRIC))
-    train = None if run_inputs.train is None else _compared(run_inputs.train, *pair)
+    test, *also = compare_pairs(run_inputs.test, run_inputs.test, [pair, *processed], Measure(metric))
+    train = None if run_inputs.train is None else _compared(run_inputs.train, *pair, metric)
     text = sentence(test, (name, _embedding(test.b.name))) + _levels(None if train is None else train.values)
     return text + "".join(f" {_PROCESSED}: {short_text(one)}." for one in also)
 
@@ -149,8 +149,8 @@ def _embedding(name: str) -> str:
     return f"the embedding {name}"
 
 
-def _compared(ranked_split: RankedSplit, layer: RankedLayer, embedding: RankedLayer) -> Comparison:
-    (found,) = compare_pairs(ranked_split, ranked_split, [(layer, embedding)], Measure(METRIC))
+def _compared(ranked_split: RankedSplit, layer: RankedLayer, embedding: RankedLayer, metric: str) -> Comparison:
+    (found,) = compare_pairs(ranked_split, ranked_split, [(layer, embedding)], Measure(metric))
     return found
 
 
@@ -161,16 +161,18 @@ def _levels(values: tuple[float, float] | None, mean: str = "") -> str:
     return f" On the training classes they reach {before} against {embedding}{mean}."
 
 
-def finding_of_seeds(inputs: Sequence[FindingInputs], chosen: BestOnValidation | None = None) -> str:
+def finding_of_seeds(
+    inputs: Sequence[FindingInputs], chosen: BestOnValidation | None = None, metric: str = METRIC
+) -> str:
     """The same over at least two trainings of one experiment, with one epoch and the same two layers."""
     layer, name = _first(inputs[0], chosen)
     pair = (layer, inputs[0].layers.embedding)
     processed = _post_processed(inputs, pair)
-    test, *also = _over_trainings([run_inputs.test for run_inputs in inputs], [pair, *processed])
+    test, *also = _over_trainings([run_inputs.test for run_inputs in inputs], [pair, *processed], metric)
     trains = [run_inputs.train for run_inputs in inputs if run_inputs.train is not None]
     text = seeds_sentence(test, (name, _embedding(test.b.name)))
     if len(trains) == len(inputs):
-        text += _levels(_means(_over_trainings(trains, [pair])[0]), " on the mean")
+        text += _levels(_means(_over_trainings(trains, [pair], metric)[0]), " on the mean")
     return text + "".join(f" {_PROCESSED}: {short_seeds_text(one)}." for one in also)
 
 
@@ -200,14 +202,14 @@ def _post_processed(
 
 
 def _over_trainings(
-    ranked_splits: Sequence[RankedSplit], pairs: Sequence[tuple[RankedLayer, RankedLayer]]
+    ranked_splits: Sequence[RankedSplit], pairs: Sequence[tuple[RankedLayer, RankedLayer]], metric: str
 ) -> list[SeedComparison]:
     for ranked_split in ranked_splits[1:]:
         require_same_queries(ranked_splits[0], ranked_split)
     seeds = tuple(ranked_split.record.seed for ranked_split in ranked_splits)
     trainings = Trainings(seeds, tuple((ranked_split.run, ranked_split.run) for ranked_split in ranked_splits), ())
     both = [(ranked_split, ranked_split) for ranked_split in ranked_splits]
-    return compare_trainings(both[0], both, pairs, trainings, Measure(METRIC))
+    return compare_trainings(both[0], both, pairs, trainings, Measure(metric))
 
 
 def _means(found: SeedComparison) -> tuple[float, float] | None:
@@ -240,7 +242,7 @@ class Findings:
     missing: tuple[str, ...]
 
 
-def findings(runs: Sequence[Run]) -> Findings:
+def findings(runs: Sequence[Run], metric: str = METRIC) -> Findings:
     """The findings of runs in their order; trainings of an experiment under several seeds share them."""
     inputs: dict[str, FindingInputs] = {}
     missing: list[str] = []
@@ -256,11 +258,15 @@ def findings(runs: Sequence[Run]) -> Findings:
             chosen = chosen_on_validation(group)
             # Two sentences for each of several runs would be more than anybody reads first.
             for layer in (chosen, None) if chosen is not None and len(groups) == 1 else (chosen,):
-                sentences.append(finding(group[0], layer) if len(group) == 1 else finding_of_seeds(group, layer))
+                sentences.append(_of_group(group, layer, metric))
         except LayerprobeError as error:
             names = ", ".join(run_inputs.test.run.name for run_inputs in group)
             missing.append(f"{names}: no finding: {error}")
     return Findings(tuple(sentences), tuple(missing))
+
+
+def _of_group(group: Sequence[FindingInputs], layer: BestOnValidation | None, metric: str) -> str:
+    return finding(group[0], layer, metric) if len(group) == 1 else finding_of_seeds(group, layer, metric)
 
 
 def _by_experiment(inputs: Iterable[FindingInputs]) -> list[list[FindingInputs]]:

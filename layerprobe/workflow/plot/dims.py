@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from layerprobe.plots.asked import asked_layers
 from layerprobe.plots.plot import PlotOptions
 from layerprobe.plots.reducers import MANY
+from layerprobe.plots.values import metric_of
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.reductions.reduction import NotApplicableError
 from layerprobe.store import read_dims
@@ -23,7 +24,6 @@ from layerprobe.values.views import Reductions, Sized, equal_dimensions
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.summary.reduced import post_processing_split, processings_of, unmeasured, usual_dimension
 
-_RECALL = "R@1"
 _SHOWN = ("test", "validation", "train")  # the first measured at an equal dimension is shown
 _NO_BEST = "no best post-processing"
 
@@ -117,7 +117,7 @@ def at_equal_dimensions(scores: Sequence[Score], epoch: int | None = None) -> li
     Returns:
         Empty if no layer was reduced to an equal dimension at that epoch.
     """
-    own = [score for score in scores if score.metric == _RECALL]
+    own = [score for score in scores if score.metric == metric_of(scores)]
     equal = {
         (processing.reduction, processing.similarity)
         for processing in processings_of(s.ranked_layer for s in own)
@@ -217,7 +217,7 @@ def _few(reductions: Reductions, scores: Iterable[Score], embedding: RankedLayer
         score.ranked_layer: score.value
         for score in scores
         if (score.run, score.epoch, score.split, score.metric)
-        == (reductions.run, reductions.epoch, "validation", _RECALL)
+        == (reductions.run, reductions.epoch, "validation", reductions.values[0].score.metric)
         and score.value is not None
         and score.reduction == NO_REDUCTION
         and score.ranked_layer in layers

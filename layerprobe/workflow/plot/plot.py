@@ -12,9 +12,11 @@ from layerprobe import registry
 from layerprobe.plots.asked import of_layers, until_epoch
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, ReadImage
 from layerprobe.plots.saving import FORMATS, encoded
-from layerprobe.system.errors import DataError, RecipeError
+from layerprobe.plots.values import metric_of
+from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.values.facts import DataFacts
 from layerprobe.values.keys import RankedLayer
+from layerprobe.values.metric_names import is_fraction, recall_of
 from layerprobe.values.scores import Matrix, Score, shared_notes
 from layerprobe.values.seeds import facts_over_seeds, over_seeds, trainings
 from layerprobe.values.views import Curve, Histogram, Neighbours, Reductions
@@ -34,6 +36,7 @@ from layerprobe.workflow.run.embedding import embedding_among
 from layerprobe.workflow.run.experiments import scores_of
 from layerprobe.workflow.run.facts import data_facts
 from layerprobe.workflow.run.indistinguishable import alike_of, searches_of
+from layerprobe.workflow.run.metric_values import metric_flags
 from layerprobe.workflow.run.outputs import require_output, write_output
 from layerprobe.workflow.run.runs import Run
 
@@ -80,9 +83,25 @@ def drawn(kind: str, runs: Sequence[Run], options: PlotOptions = _DEFAULTS) -> D
     scores = scores_of(runs)
     if not scores:
         raise DataError("no scores", file=runs[0].scores_file, fix="Run layerprobe probe first")
+    if options.metric:
+        scores = _of_metric(runs[0], scores, options.metric)
     if any("+" in name.partition("/")[0] for name in options.layers or ()):
         scores += [score for run in runs for score in concatenated_scores(run, scores)]
     return registered.draw(StoredRuns(runs, scores), options)
+
+
+def _of_metric(run: Run, scores: Sequence[Score], metric: str) -> list[Score]:
+    """The scores of a metric that is a share."""
+    found = [score for score in scores if score.metric == metric]
+    known = dict.fromkeys(score.metric for score in scores if is_fraction(score.metric))
+    if found and metric not in known:
+        raise RecipeError(f"{metric} is no share, and cannot be drawn in percent", fix=f"Choose {', '.join(known)}")
+    if not found and metric not in registry.METRICS and recall_of(metric) is None:
+        raise UnknownNameError("metric", metric, known)
+    if not found:
+        fix = f"Run layerprobe probe {run.name} {metric_flags(metric)}"
+        raise DataError(f"no scores of {metric}", file=run.scores_file, fix=fix)
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +119,8 @@ class StoredRuns:
     def data(self, runs: Iterable[str]) -> Mapping[str, DataFacts]:
         """Run, or mean of trainings -> its data."""
         facts = {run.name: data_facts(run, self.scores_of_runs) for run in self.runs}
+        if metric_of(self.scores_of_runs) != "R@1":
+            facts = {name: own.without_chance() for name, own in facts.items()}
         return facts_over_seeds(facts, {name: self._members.get(name, ()) for name in runs})
 
     def embeddings(self) -> Mapping[str, RankedLayer]:

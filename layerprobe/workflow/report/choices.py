@@ -15,8 +15,8 @@ from layerprobe.workflow.run.experiments import experiments_of
 from layerprobe.workflow.run.runs import Run
 
 
-def choices(runs: Sequence[Run]) -> Findings:
-    """The advice and the verdict of `choose` on each experiment with validation classes, from its stored ranks."""
+def choices(runs: Sequence[Run], metric: str = "R@1") -> Findings:
+    """The advice and the verdict of `choose` by a metric on each experiment with validation classes."""
     names = experiments_of(runs).names
     groups: dict[str, list[Run]] = defaultdict(list)
     sentences, missing = [], []
@@ -28,7 +28,7 @@ def choices(runs: Sequence[Run]) -> Findings:
         try:
             if "validation" not in group[0].read().manifests:
                 continue
-            choice = choose_runs(group, ChooseRequest(device="cpu"), Silent())
+            choice = choose_runs(group, ChooseRequest(device="cpu", metric=metric), Silent())
             sentences.append(f"{called}: {advice_text(choice)} {verdict_text(choice)}")
         except LayerprobeError as error:
             missing.append(f"{called}: no layer is chosen: {error}")

@@ -22,6 +22,7 @@ from layerprobe.workflow.report.report_gallery import Galleries, galleries_of
 from layerprobe.workflow.run.embedding import embedding_among
 from layerprobe.workflow.run.experiments import experiments_of
 from layerprobe.workflow.run.facts import data_facts
+from layerprobe.workflow.run.metric_values import metric_flags, require_mean_over_queries
 from layerprobe.workflow.run.outputs import require_output, write_output
 from layerprobe.workflow.run.runs import Run
 
@@ -29,16 +30,24 @@ MOST_SCORES = 50_000  # on a page; one takes about 80 characters, with its inter
 _NAMED = 3  # runs in a title
 
 
-def made_report(runs: Sequence[Run], *, gallery: bool = True, refresh: int | None = None) -> Report:
+def made_report(
+    runs: Sequence[Run], *, gallery: bool = True, refresh: int | None = None, metric: str = METRIC
+) -> Report:
     """Everything on the page of some runs.
 
     Args:
         runs: at least one; each is there once.
+        metric: of the findings, and first shown.
     """
+    require_mean_over_queries(metric)
     runs = list({run.folder: run for run in runs}.values())
-    scores, left_out = _kept({run.name: scores_of(run) for run in runs})
+    stored = {run.name: scores_of(run) for run in runs}
+    if metric != METRIC and not any(score.metric == metric for own in stored.values() for score in own):
+        fix = f"Run layerprobe probe {runs[0].name} {metric_flags(metric)}"
+        raise DataError(f"no scores of {metric}", file=runs[0].scores_file, fix=fix)
+    scores, left_out = _kept(stored, metric)
     pages = [_page(run, scores[run.name]) for run in runs]
-    found, chosen = findings(runs), choices(runs)
+    found, chosen = findings(runs, metric), choices(runs, metric)
     pages = [_with_best(run, page) for run, page in zip(runs, pages, strict=True)]
     galleries = galleries_of(list(zip(runs, pages, strict=True))) if gallery else Galleries()
     return Report(
@@ -50,13 +59,14 @@ def made_report(runs: Sequence[Run], *, gallery: bool = True, refresh: int | Non
         made=made_of_page(time.time()),
         notes=(*left_out, *chosen.missing, *found.missing, *experiments_of(runs).notes, *galleries.notes),
         refresh=refresh,
+        metric=metric,
     )
 
 
-def write_report(runs: Sequence[Run], out: Path) -> Report:
+def write_report(runs: Sequence[Run], out: Path, metric: str = METRIC) -> Report:
     """Write the page of some runs, and summarise it."""
     require_output(out, "html")
-    made = made_report(runs)
+    made = made_report(runs, metric=metric)
     write_output(out, render(made).encode())
     return made
 
@@ -125,9 +135,9 @@ def _title(names: Sequence[str]) -> str:
     return f"{', '.join(names[:_NAMED])}{more}: train and test recall of every layer"
 
 
-def _kept(scores: Mapping[str, Sequence[Score]]) -> tuple[dict[str, list[Score]], list[str]]:
+def _kept(scores: Mapping[str, Sequence[Score]], first: str) -> tuple[dict[str, list[Score]], list[str]]:
     """The scores that the page has room for: complete metrics, R@1 first; and a line on the omitted ones."""
-    counts: dict[str, int] = {METRIC: 0}
+    counts: dict[str, int] = {first: 0}
     for score in (score for own in scores.values() for score in own):
         counts[score.metric] = counts.get(score.metric, 0) + 1
     kept, room = set[str](), MOST_SCORES

@@ -12,6 +12,7 @@ from layerprobe.report.values import Report
 from layerprobe.system.errors import RecipeError
 from layerprobe.system.progress import Listener
 from layerprobe.system.signals import stoppable
+from layerprobe.workflow.compare.finding import METRIC
 from layerprobe.workflow.report.report import is_training, made_report
 from layerprobe.workflow.run.outputs import require_output, stream_of, write_output
 from layerprobe.workflow.run.runs import Run
@@ -22,7 +23,7 @@ _PAUSE = 1.0  # seconds between two looks at the files
 _State = tuple[tuple[int, int] | None, ...]  # time of change and size of each file; None where it is absent
 
 
-def watch_report(runs: Sequence[Run], out: Path, listener: Listener) -> Report:
+def watch_report(runs: Sequence[Run], out: Path, listener: Listener, metric: str = METRIC) -> Report:
     """Write the page of some runs, and again when their scores or records change, until nobody works on them.
 
     While a run is worked on, the page has no gallery, and a browser reads it again by itself. Runs that have no scores
@@ -43,17 +44,17 @@ def watch_report(runs: Sequence[Run], out: Path, listener: Listener) -> Report:
             listener.say("no process trains or probes these runs: the page is written once")
         while any(map(is_worked_on, runs)):
             if (state := _state(runs)) != seen:
-                shown, seen = _written(runs, out, listener) or shown, state
+                shown, seen = _written(runs, out, listener, metric) or shown, state
             time.sleep(_PAUSE)
             if stop and shown:
                 write_output(out, render(replace(shown, refresh=None)).encode())
             stop.raise_if_asked(f"stopped watching; {out} is complete" if shown else f"{out} was not written yet")
-    last = made_report(runs)
+    last = made_report(runs, metric=metric)
     write_output(out, render(last).encode())
     return last
 
 
-def _written(runs: Sequence[Run], out: Path, listener: Listener) -> Report | None:
+def _written(runs: Sequence[Run], out: Path, listener: Listener, metric: str) -> Report | None:
     """Write the page of the runs that have scores; None where none has."""
     absent = [run.name for run in runs if not run.scores_file.exists()]
     if absent:
@@ -61,7 +62,7 @@ def _written(runs: Sequence[Run], out: Path, listener: Listener) -> Report | Non
     having = [run for run in runs if run.name not in absent]
     if not having:
         return None
-    made = made_report(having, gallery=False, refresh=REFRESH)
+    made = made_report(having, gallery=False, refresh=REFRESH, metric=metric)
     made = replace(made, notes=(*made.notes, "images and their neighbours are shown once no process uses the runs"))
     write_output(out, render(made).encode())
     listener.say(f"{out}: {_progress(made)}")

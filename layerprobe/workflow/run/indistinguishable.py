@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 
 import numpy as np
@@ -29,10 +29,11 @@ _ROUNDING = 1e-6  # largest difference between a score and the mean hits of its 
 
 @dataclass(frozen=True, eq=False)
 class QueryRanks:
-    """The ranks of Q queries by layer, and their resampled units: (Q,) classes or clusters."""
+    """The ranks and values of Q queries by layer, and their resampled units: (Q,) classes or clusters."""
 
     units: NDArray[np.integer]
     ranks: Mapping[RankedLayer, Ranks]
+    values: Mapping[RankedLayer, Mapping[str, NDArray[np.float64]]] = field(default_factory=dict)
 
 
 # Epoch, split and column of the clusters -> the queries; None if they are unavailable.
@@ -47,11 +48,13 @@ def searches_of(run: Run) -> Searches:
         try:
             stored = read_stored_ranks(run.rank_file(epoch, split))
             if cluster is None:
-                return QueryRanks(stored.labels, stored.ranks)
+                return QueryRanks(stored.labels, stored.ranks, stored.values)
             from layerprobe.workflow.run.from_recipe import load_dataset  # it imports torch, which plots do not need
 
             dataset = load_dataset(recorded_recipe(run.read(), run.record_file))
-            return QueryRanks(units_of(dataset, stored.ids, stored.labels.astype(np.int64), cluster), stored.ranks)
+            return QueryRanks(
+                units_of(dataset, stored.ids, stored.labels.astype(np.int64), cluster), stored.ranks, stored.values
+            )
         except LayerprobeError:  # tables are shown without it
             return None
 
@@ -84,8 +87,12 @@ def alike_of(scores: Sequence[Score], metric: str, searches: Searches) -> tuple[
     draws = [ranked_as(layer, ranks) for layer in rivals]
     if not all(draws):
         return None
+
+    def of_draw(ranked: RankedLayer) -> NDArray[np.float64]:
+        return query_values(ranks[ranked], searched.values.get(ranked, {}), metric)
+
     try:
-        hits = np.stack([mean_of_queries(each, lambda x: query_values(ranks[x], {}, metric)) for each in draws])
+        hits = np.stack([mean_of_queries(each, of_draw) for each in draws])
     except DataError:
         return None
     if np.abs(hits.mean(1) - list(rivals.values())).max() > _ROUNDING:

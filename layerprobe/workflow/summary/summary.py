@@ -26,6 +26,8 @@ from layerprobe.values.metric_names import Terms
 from layerprobe.values.scores import SPLITS, Score
 from layerprobe.workflow.run.facts import data_facts
 from layerprobe.workflow.run.from_recipe import load_dataset
+from layerprobe.workflow.run.metric_values import metric_flags, metric_values, require_mean_over_queries
+from layerprobe.workflow.run.references import open_ranked_split
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.stored_terms import Offered, offered_terms
 from layerprobe.workflow.run.units import units_of_splits
@@ -39,6 +41,9 @@ from layerprobe.workflow.summary.reduced import (
     values_of,
 )
 
+_RECALL = "R@1"
+_LACKING = "layers and epochs whose {metric} is not stored are skipped"
+_NO_TERMS = "equal terms are drawn for R@1 alone"
 Images = tuple[NDArray[np.integer], tuple[str, ...]]  # (Q,) classes and names of a split's queries
 
 
@@ -50,22 +55,25 @@ class SummaryRequest:
         epochs: for which missing draws on equal terms are made: all, or last, best and numbers, separated by commas.
             Epoch 0 is included.
         cluster: the column whose texts are the units of resampling; None for the classes.
+        metric: R@1, or another stored mean over queries, which has no equal terms.
     """
 
     epochs: str = "last,best"
     cluster: str | None = None
     device: str = "auto"
+    metric: str = "R@1"
 
 
 def summarise(run: Run, request: SummaryRequest, listener: Listener) -> RunSummary:
     """The summary of a run, after missing draws on equal terms were made and stored."""
-    stored = _read(run, request.cluster)
+    require_mean_over_queries(request.metric)
+    stored = _read(run, request.cluster, request.metric)
     epochs = _epochs_to_draw(request.epochs, stored)
     if not stored.lacks(epochs):
         return stored.summary()
     kind = IntervalKind(cluster=request.cluster)
     made = equal_terms(run, epochs, listener, device=request.device, kind=kind, units=lambda split: stored.units[split])
-    found = _read(run, request.cluster).summary()
+    found = _read(run, request.cluster, request.metric).summary()
     return replace(found, notes=tuple(dict.fromkeys([*found.notes, *made.reasons])))
 
 
@@ -92,6 +100,7 @@ class _Stored:
     offered: Offered
     notes: tuple[str, ...]
     scores: Sequence[Score]
+    metric: str = _RECALL
 
     def lacks(self, epochs: Collection[int]) -> bool:
         """Whether a layer has no score on equal terms, or one with another kind of interval, at some of the epochs."""
@@ -137,6 +146,7 @@ class _Stored:
             reduced_sections(self.layers, processings, raw),
             processed_layers(self.run, self.layers, processings, raw),
             last_agreements(self.scores),
+            self.metric,
         )
 
     def _on_equal_terms(self) -> Mapping[str, SplitCells]:
@@ -148,19 +158,23 @@ class _Stored:
         return {split: replace(cells, equal=cells.raw) for split, cells in self.splits.items()}
 
 
-def _read(run: Run, cluster: str | None) -> _Stored:
+def _read(run: Run, cluster: str | None, metric: str = _RECALL) -> _Stored:
     scores = run.scores()
+    if metric != _RECALL and not any(score.metric == metric for score in scores):
+        fix = f"Run layerprobe probe {run.name} {metric_flags(metric)}"
+        raise DataError(f"no scores of {metric}", file=run.scores_file, fix=fix)
     measured = _measured(scores)
     images = {split: found for split in SPLITS if (found := _images(run, split, measured.get(split, {}))) is not None}
     if not images:
         raise DataError("no ranks are stored", file=run.folder, fix=f"Run layerprobe probe {run.name}")
-    data, units, offered = data_facts(run, scores), _units(run, images, cluster), _offered(run, images)
+    data, units = data_facts(run, scores), _units(run, images, cluster)
+    offered = _offered(run, images) if metric == _RECALL else Offered(None, reasons=(_NO_TERMS,))
     seed: int = run.read().seed
     notes: list[str] = []
     splits: dict[str, SplitCells] = {}
     for split, found in images.items():
         weights = _weights(found[0], offered, seed, split)
-        reading = _Reading(run, split, found, units[split], offered.terms, weights)
+        reading = _Reading(run, split, found, units[split], offered.terms, weights, metric)
         splits[split], left_out = reading.cells(measured[split])
         notes += left_out
     known = {ranked for cells in splits.values() for ranked, _ in cells.faults}
@@ -168,7 +182,10 @@ def _read(run: Run, cluster: str | None) -> _Stored:
         raise DataError("; ".join(notes), file=run.folder, fix=f"Run layerprobe probe {run.name}")
     layers = [ranked for ranked in dict.fromkeys(score.ranked_layer for score in scores) if ranked in known]
     facts = DataFacts(data.name, {split: data.splits[split] for split in splits}, data.start)
-    return _Stored(run, IntervalKind(cluster=cluster), facts, layers, splits, units, offered, tuple(notes), scores)
+    if metric != _RECALL:
+        facts = facts.without_chance()
+    kind = IntervalKind(cluster=cluster)
+    return _Stored(run, kind, facts, layers, splits, units, offered, tuple(dict.fromkeys(notes)), scores, metric)
 
 
 def _epochs_to_draw(text: str, stored: _Stored) -> list[int]:
@@ -241,6 +258,7 @@ class _Reading:
     units: NDArray[np.int64]  # (Q,)
     terms: Terms | None
     weights: NDArray[np.float64] | None  # (Q,) of the queries on these terms
+    metric: str = _RECALL
 
     def cells(self, epochs: Mapping[int, set[RankedLayer]]) -> tuple[SplitCells, list[str]]:
         """The stored ranks of the layers of each epoch, and a line for each skipped epoch."""
@@ -259,11 +277,27 @@ class _Reading:
             if lost := sorted({str(ranked.layer) for ranked in layers - found.keys()}):
                 why = "as their ranks are not stored; probe them again"
                 notes.append(f"{self.split}, epoch {epoch}: {', '.join(lost)} skipped, {why}")
-            faults |= {(ranked, epoch): fault for ranked, fault in found.items()}
             valid = [ranked for ranked, fault in found.items() if not fault.invalid]
-            raw = raw.with_epoch(epoch, {ranked: hits_of(stored, ranked) for ranked in valid}, self.units)
+            values, lacking = self._values(epoch, stored, valid)
+            notes += lacking
+            faults |= {(x, epoch): fault for x, fault in found.items() if fault.invalid or x in values}
+            raw = raw.with_epoch(epoch, values, self.units)
             equal = equal.with_epoch(epoch, self._equal(stored, valid), self.units, self.weights)
         return SplitCells(raw, equal, faults, frozenset(np.unique(self.units).tolist())), notes
+
+    def _values(
+        self, epoch: int, stored: StoredRanks, layers: Sequence[RankedLayer]
+    ) -> tuple[dict[RankedLayer, NDArray[np.float64]], list[str]]:
+        """Layer -> (Q,) contributions of its queries; and a line if some are not stored."""
+        if self.metric == _RECALL:
+            return {ranked: hits_of(stored, ranked) for ranked in layers}, []
+        place, found, missing = open_ranked_split(self.run, epoch, self.split), {}, 0
+        for ranked in layers:
+            try:
+                found[ranked] = metric_values(place, ranked, self.metric)
+            except DataError:
+                missing += 1
+        return found, [_LACKING.format(metric=self.metric)] * bool(missing)
 
     def _equal(self, stored: StoredRanks, layers: Sequence[RankedLayer]) -> dict[RankedLayer, NDArray[np.float64]]:
         """Layer -> (Q,) contributions of its queries on equal terms, where stored."""
