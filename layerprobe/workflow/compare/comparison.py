@@ -75,7 +75,7 @@ class SeedComparison:
         trainings: by seed; empty where a layer of one has no valid number, with the reason in `notes`.
         over: a - b over the trainings, both p corrected for all comparisons; None likewise.
         one: whether a and b belong to the same experiment.
-        same_training: whether the training images were the same in all seeds.
+        same_training: whether the training classes were the same in all seeds.
     """
 
     a: ComparedLayer
@@ -101,7 +101,7 @@ class SeedComparison:
             "other_classes": None if over is None else over.other_classes,
         }
         more = {"sd": None if over is None else over.sd, "networks": networks, "one_further_training": further}
-        return row | more | {"same_training_images": self.same_training, "seeds": seeds}
+        return row | more | {"same_training_classes": self.same_training, "seeds": seeds}
 
 
 def is_significant(difference: Difference | None) -> bool:
