@@ -178,16 +178,17 @@ def gap_table(sets: int) -> None:
 def seeds_table(sets: int) -> None:
     print("A difference of 2 points over S trainings on 60 classes, which vary by 10 points; covered: the mean over")
     print("trainings, one further training on these classes, one on 60 others; the share of the variance between")
-    print("trainings that classes make which gain in one training alone")
+    print("trainings that is the interaction of training and class. Expected: 92 to 98, more only where it dominates")
     for number in (3, 5, 10):
         for effects in ("normal", "t3"):
-            for spread, own in ((1.0, 3.0), (1.0, 10.0), (0.0, 10.0)):
+            for spread, own in ((1.0, 0.0), (1.0, 3.0), (1.0, 10.0), (0.0, 10.0)):
                 each = [seeds_hold(number, effects, spread, own, seed) for seed in range(sets)]
                 held: FloatArray = np.mean(each, axis=0)
                 share = (own**2 / 60) / (spread**2 + own**2 / 60)
                 shown = "  ".join(f"{100 * one:5.1f}" for one in held)
-                print(f"{number:3} trainings, {effects:6}, sd {spread} of trainings, {own:4} of classes in one:"
-                      f" {shown} | {100 * share:3.0f} %", flush=True)  # fmt: skip
+                kept = held.min() >= 0.92 and (held.max() <= 0.98 or share > 0.5)
+                print(f"{number:3} trainings, {effects:6}, sd {spread} of trainings, {own:4} of interaction:"
+                      f" {shown} | {100 * share:3.0f} %{'' if kept else ', NOT AS EXPECTED'}", flush=True)  # fmt: skip
 
 
 def seeds_hold(number: int, effects: str, spread: float, own: float, seed: int) -> FloatArray:

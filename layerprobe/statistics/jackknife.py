@@ -99,8 +99,7 @@ def jackknife_over_seeds(values: ArrayLike, left_out: ArrayLike) -> OverSeeds:
     _require(each, tables)
     means, variances, units = _checked(each.mean(keepdims=True), tables.mean(0, keepdims=True))
     classes = _difference(float(means[0]), float(variances[0]), units)
-    sd = float(each.std(ddof=1)) if len(each) > 1 else None
-    return statements(classes, float(variances[0]), units, sd, len(each))
+    return statements(classes, float(variances[0]), units, each)
 
 
 def _checked(values: ArrayLike, left_out: ArrayLike) -> tuple[FloatArray, FloatArray, int]:

@@ -22,9 +22,11 @@ from scipy.special import stdtr, stdtrit
 
 from layerprobe.statistics.bootstrap import differences
 from layerprobe.statistics.units import UnitSums
+from layerprobe.values.arrays import FloatArray
 from layerprobe.values.intervals import Difference, Interval, OverSeeds
 
 FEWEST_TRAININGS = 3  # that a further one is predicted from
+_ROUNDING = 1e-12  # a spread that equal values have by the order of their sums
 
 
 def over_seeds(cells: UnitSums, *, resamples: int = 10_000, seed: int = 0) -> OverSeeds:
@@ -48,26 +50,27 @@ def over_seeds(cells: UnitSums, *, resamples: int = 10_000, seed: int = 0) -> Ov
     classes = differences(mean, resamples=resamples, seed=seed)[0]
     units, left = mean.units, mean.sums - classes.value * mean.counts
     variance = float((left**2).sum() / mean.counts.sum() ** 2 * units / max(1, units - 1))
-    sd = float(cells.means.std(ddof=1)) if len(cells.sums) > 1 else None
-    return statements(classes, variance, units, sd, len(cells.sums))
+    return statements(classes, variance, units, cells.means)
 
 
-def statements(classes: Difference, variance: float, units: int, sd: float | None, count: int) -> OverSeeds:
+def statements(classes: Difference, variance: float, units: int, each: FloatArray) -> OverSeeds:
     """The three statements of this module.
 
     Args:
-        classes: the mean of `count` trainings, with its interval for these networks.
+        classes: the mean of the trainings, with its interval for these networks.
         variance: Vc, of the mean over the choice of units.
         units: from which it was estimated.
-        sd: between the trainings; None for a single one.
+        each: (S,) the value in each training.
     """
-    mean, known = classes.value, classes.low is not None
+    mean, known, count = classes.value, classes.low is not None, len(each)
+    sd = float(each.std(ddof=1)) if count > 1 else None
     trainings, same, other = Difference(mean), None, None
     if sd is not None and known:
         trainings = _mean_over_trainings(mean, sd**2 / count, count, variance, units)
     if sd is not None and count >= FEWEST_TRAININGS:
         further = (1 + 1 / count) * sd**2
-        same = _interval(mean, further, count - 1)
+        if np.ptp(each) > _ROUNDING * np.abs(each).max():  # an interval of no width would claim certainty
+            same = _interval(mean, further, count - 1)
         if known:
             other = _interval(mean, further + 2 * variance, _degrees(further, count, 2 * variance, units))
     return OverSeeds(mean, sd, count, classes, trainings, same, other)

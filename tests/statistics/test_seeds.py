@@ -50,18 +50,19 @@ def test_trainings_that_differ_much_leave_students_interval_over_trainings() -> 
 
 
 KNOWN = Difference(1.0, 0.9, 1.1, 0.01)
+THREE = np.array([0.7, 1.0, 1.3])  # sd 0.3
 
 
 def test_the_mean_over_trainings_by_hand() -> None:
     # Variances 0.04 of 11 classes and 0.09 / 3 of trainings: degrees 0.07^2 / (0.04^2 / 10 + 0.03^2 / 2) = 8.03.
-    found = statements(KNOWN, 0.04, 11, 0.3, 3).trainings
+    found = statements(KNOWN, 0.04, 11, THREE).trainings
     half = stats.t.ppf(0.975, 0.0049 / 0.00061) * 0.07**0.5
     assert (found.value, found.low, found.high) == pytest.approx((1, 1 - half, 1 + half))
     assert found.p == pytest.approx(2 * stats.t.sf(1 / 0.07**0.5, 0.0049 / 0.00061))
 
 
 def test_one_further_training_by_hand() -> None:
-    found = statements(KNOWN, 0.04, 11, 0.3, 3)
+    found = statements(KNOWN, 0.04, 11, THREE)
     half = stats.t.ppf(0.975, 2) * 0.3 * (4 / 3) ** 0.5
     assert found.same_classes is not None
     assert (found.same_classes.low, found.same_classes.high) == pytest.approx((1 - half, 1 + half))
@@ -69,6 +70,20 @@ def test_one_further_training_by_hand() -> None:
     half = stats.t.ppf(0.975, 0.04 / (0.0072 + 0.00064)) * 0.2**0.5
     assert found.other_classes is not None
     assert (found.other_classes.low, found.other_classes.high) == pytest.approx((1 - half, 1 + half))
+
+
+def test_units_count_by_their_queries() -> None:
+    rng = np.random.default_rng(0)
+    counts = rng.integers(1, 20, 12).astype(float)
+    sums = rng.normal(0.1, 0.3, (3, 12)) * counts
+    found = over_seeds(UnitSums(sums, np.tile(counts, (3, 1))))
+    mean = sum(sums.mean(0)) / sum(counts)
+    variance = 12 / 11 * sum((s - mean * n) ** 2 for s, n in zip(sums.mean(0), counts, strict=True)) / sum(counts) ** 2
+    expected = statements(found.classes, variance, 12, sums.sum(1) / sum(counts))
+    assert found.other_classes is not None
+    assert expected.other_classes is not None
+    assert found.trainings.low == pytest.approx(expected.trainings.low)
+    assert found.other_classes.low == pytest.approx(expected.other_classes.low)
 
 
 def test_two_trainings_predict_no_further_one(three: UnitSums) -> None:
@@ -89,6 +104,13 @@ def test_the_prediction_holds_a_further_training_on_other_classes(effects: str) 
     assert held >= 270  # 95 % are 285 +- 4
 
 
+def test_trainings_of_one_value_predict_nothing_on_these_classes() -> None:
+    # 0.1 + 0.1 + 0.1 is not 3 x 0.1: the standard deviation of the three is 1.7e-17.
+    found = statements(KNOWN, 0.04, 11, np.full(3, 0.1))
+    assert found.same_classes is None
+    assert found.other_classes is not None
+
+
 def test_a_single_training_says_nothing_of_another(three: UnitSums) -> None:
     found = over_seeds(trainings(three.sums[:1]))
     assert (found.sd, found.n, found.trainings) == (None, 1, Difference(found.mean))
@@ -101,7 +123,7 @@ def test_nine_classes_have_no_interval() -> None:
 
 
 def test_a_clear_difference_has_a_p_above_0() -> None:
-    found = statements(Difference(1e9, 9e8, 2e9, 0.0), 1e-9, 100_000, 0.0, 3).trainings
+    found = statements(Difference(1e9, 9e8, 2e9, 0.0), 1e-9, 100_000, np.full(3, 1e9)).trainings
     assert found.p is not None
     assert 0 < found.p < 1e-300
 

@@ -80,7 +80,9 @@ def compare_trainings(
     basis = basis_of(a, measure, evidence[0].units, len(valid))
     notes = tuple(dict.fromkeys([*trainings.left_out, *(note for x, y in ranked_splits for note in input_notes(x, y))]))
     comparisons = []
-    same = all(len({x[side].record.manifests.get("train") for x in ranked_splits}) == 1 for side in (0, 1))
+    # Seeds draw images of classes at most (`data.share`): folds alone change the training classes.
+    folds = [{x[side].record.data.get("validation_fold", 0) for x in ranked_splits} for side in (0, 1)]
+    same = all(len(each) == 1 for each in folds)
     for pair in pairs:
         sides = side_of(a, pair[0]), side_of(b, pair[1])
         if reason := invalid[pair]:

@@ -80,7 +80,7 @@ class SeedComparison:
         trainings: by seed; empty where a layer of one has no valid number, with the reason in `notes`.
         over: a - b over the trainings, both p corrected for all comparisons; None likewise.
         one: whether a and b belong to the same experiment.
-        same_training: whether the training images were the same in all seeds.
+        same_training: whether the training classes were the same in all seeds.
         before: a - b at epoch 0 over the trainings; None where that is not stored.
         effect: what training adds, paired by trainings and queries; None likewise.
     """
@@ -112,7 +112,7 @@ class SeedComparison:
         more = {"sd": None if over is None else over.sd, "networks": networks, "one_further_training": further}
         started = None if self.before is None else self.before.trainings
         added = _training(started, None if self.effect is None else self.effect.trainings)
-        return row | more | {"same_training_images": self.same_training, "seeds": seeds} | added
+        return row | more | {"same_training_classes": self.same_training, "seeds": seeds} | added
 
 
 def is_significant(difference: Difference | None) -> bool:

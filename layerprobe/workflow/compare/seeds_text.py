@@ -96,17 +96,21 @@ def _intervals_text(comparison: SeedComparison, over: OverSeeds) -> str:
         f"{basis.kind.over(basis.units)}: for these {over.n} {_networks(comparison)} {_ends(over.classes, share)}, for"
         f" the mean over trainings {_ends(over.trainings, share)}{corrected_text(basis)}."
     )
-    return f"{text} {_further_text(comparison, over)}.{few and ' ' + few}"
+    classes = f"{_training_classes(comparison).capitalize()}."
+    return " ".join(filter(None, (text, f"{_further_text(comparison, over)}.", classes, few)))
 
 
 def _further_text(comparison: SeedComparison, over: OverSeeds) -> str:
-    """The prediction for one further training, and what it was made from."""
+    """The prediction for one further training."""
     found = over.other_classes
     if found is None:
         return f"One further training is not predicted from {over.n}: {FEWEST_TRAININGS} are needed"
     ends = range_text(found.low, found.high, is_fraction(comparison.basis.metric))
-    images = "the same training images in all seeds" if comparison.same_training else "other training images by seed"
-    return f"One further training on as many other classes: {ends} (95 % prediction interval; {images})"
+    return f"One further training on as many other classes: {ends} (95 % prediction interval)"
+
+
+def _training_classes(comparison: SeedComparison) -> str:
+    return f"the training classes {'are the same in all' if comparison.same_training else 'differ between'} seeds"
 
 
 def _ends(found: Difference, share: bool) -> str:
@@ -160,6 +164,7 @@ def seeds_table(comparisons: Sequence[SeedComparison]) -> TextTable:
             f"p is of the mean over trainings, corrected by Holm for {basis.comparisons} comparisons; the intervals are"
             " not",
             "one further training on as many other classes: 95 % prediction interval, from 3 trainings on",
+            _training_classes(measured),
             *([few] if few else []),
             *dict.fromkeys(notes),
         ),

@@ -164,15 +164,15 @@ def test_the_claim_is_about_the_mean_over_trainings(classes: Difference, trainin
             in said
         )
         assert said.endswith(
-            "One further training on as many other classes: -1.1 to +3.5 (95 % prediction interval; the same training"
-            " images in all seeds)."
+            "One further training on as many other classes: -1.1 to +3.5 (95 % prediction interval). The training"
+            " classes are the same in all seeds."
         )
 
 
 def test_two_trainings_predict_no_further_one_and_say_so(cache: Path) -> None:
     (cache / "s2" / "run.json").unlink()
     (found,) = compared(cache, "s0:c1", "s0:fc6")
-    assert seeds_sentence(found).endswith("One further training is not predicted from 2: 3 are needed.")
+    assert "One further training is not predicted from 2: 3 are needed." in seeds_sentence(found)
     assert found.as_json()["one_further_training"] == {"same_classes": None, "other_classes": None}
 
 
@@ -187,6 +187,19 @@ def test_what_training_adds_is_paired_by_trainings(cache: Path) -> None:
     assert found.before is not None
     assert found.before.mean == 0.5
     assert "Before training the difference is +50.0 points" in seeds_sentence(found)
+
+
+def test_folds_have_other_training_classes_and_seeds_that_draw_images_have_not(tmp_path: Path) -> None:
+    for name in ("fold", "share"):
+        for seed in (0, 1):
+            recipe = {"data": {"share": 0.5, "validation_fold": seed if name == "fold" else 0}}
+            manifests = {"train": f"images {seed}", "test": "x"}
+            run = write_run(tmp_path, f"{name}{seed}", experiment=name, seed=seed, recipe=recipe, manifests=manifests)
+            store_ranks(run, HITS[seed], LABELS)
+    (folds,), (shares,) = (compared(tmp_path, f"{name}0:c1", f"{name}0:fc6") for name in ("fold", "share"))
+    assert (folds.as_json()["same_training_classes"], shares.as_json()["same_training_classes"]) == (False, True)
+    assert seeds_sentence(folds).endswith("The training classes differ between seeds.")
+    assert "the training classes are the same in all seeds" in seeds_table([shares]).notes
 
 
 def test_the_table_has_the_prediction_beside_the_mean(cache: Path) -> None:
