@@ -2,9 +2,10 @@
 
     python benchmarks/coverage.py [--sets N] [--only mean|null|bands|gap|seeds]
 
-Every set of queries draws its units anew. A class has a hit rate of its own, normal on the logit scale around that of
-its layer, and each of its queries hits or misses by it; the truth is the hit rate of all classes there could be, each
-weighed by its queries. A thousand sets of all tables take ten minutes of one thread.
+Every set of queries draws its units anew. A class has a hit rate of its own on the logit scale, around that of its
+layer, normal or with heavy tails (Student's t with 3 degrees of freedom, of the same standard deviation), and each of
+its queries hits or misses by it; the truth is the hit rate of all classes there could be, each weighed by its queries.
+A thousand sets of all tables take half an hour of one thread.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -20,57 +22,76 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from layerprobe.statistics.bootstrap import bands, between, differences, intervals
+from layerprobe.statistics.bootstrap import bands, between, differences
 from layerprobe.statistics.holm import holm
+from layerprobe.statistics.means import intervals
 from layerprobe.statistics.seeds import over_seeds
 from layerprobe.statistics.units import UnitSums
 from layerprobe.values.intervals import Difference, Interval
 
 FloatArray = NDArray[np.float64]
-Sizes = Callable[[np.random.Generator, tuple[int, ...]], NDArray[np.int64]]
 
 UNITS = (10, 20, 60, 200)
 LAYERS = 14
 # Sets that share the draws of units: few enough that the luck of the draws averages out.
 SHARED = 50
 POPULATION = 400_000
-LIKE_CUB, LIKE_SOP, CLUSTERS, UNEQUAL = "classes of 41 to 60", "of 2 to 12", "clusters of 1 to 12", "of 2 to 300"
+LIKE_CUB, LIKE_SOP, CLUSTERS = "classes of 41 to 60", "of 2 to 12", "clusters of 1 to 12"
+UNEQUAL, HARDER = "of 2 to 300", "of 2 to 300, larger harder"
+Effects = Callable[[np.random.Generator, tuple[int, ...]], FloatArray]
 
 
-def units(rng: np.random.Generator, kind: str, shape: tuple[int, ...], logit: float, sd: float) -> UnitSums:
+def normal(rng: np.random.Generator, shape: tuple[int, ...]) -> FloatArray:
+    return rng.normal(size=shape)
+
+
+def heavy_tailed(rng: np.random.Generator, shape: tuple[int, ...]) -> FloatArray:
+    """Of Student's t with 3 degrees of freedom, whose variance is 3."""
+    return rng.standard_t(3, shape) / 3**0.5
+
+
+def layers_apart(rng: np.random.Generator, shape: tuple[int, ...]) -> FloatArray:
+    """Effects that all layers share, and of half that variance their own."""
+    return rng.normal(0, 1.5**0.5, shape)
+
+
+EFFECTS: dict[str, Effects] = {"normal": normal, "t3": heavy_tailed}
+
+
+def units(
+    rng: np.random.Generator, kind: str, shape: tuple[int, ...], logit: float, effects: Effects = normal
+) -> UnitSums:
     """Hits and queries of units.
 
-    In clusters, two thirds of the variance are the classes' own. In classes of very unequal sizes, an e-fold larger one
-    has a logit lower by 0.3.
+    In clusters, two thirds of the variance are the classes' own. Where larger classes are harder, an e-fold larger
+    one has a logit lower by 0.3.
     """
     if kind == CLUSTERS:
         classes = np.arange(12) < rng.integers(1, 13, (*shape, 1))
         counts = classes * rng.integers(10, 31, (*shape, 12))
-        own = rng.normal(0, sd * (2 / 3) ** 0.5, counts.shape)
-        rates = expit(logit + rng.normal(0, sd * (1 / 3) ** 0.5, (*shape, 1)) + own)
+        own = (2 / 3) ** 0.5 * effects(rng, counts.shape)
+        rates = expit(logit + (1 / 3) ** 0.5 * effects(rng, (*shape, 1)) + own)
         return UnitSums(rng.binomial(counts, rates).sum(-1).astype(float), counts.sum(-1).astype(float))
-    effects = rng.normal(0, sd, shape)
-    if kind == UNEQUAL:
+    own = effects(rng, shape)
+    if kind in (UNEQUAL, HARDER):
         logs = rng.normal(3, 0.8, shape)
         counts = np.exp(logs).round().astype(int).clip(2, 300)
-        effects -= 0.3 * (logs - 3)
+        own -= 0.3 * (logs - 3) * (kind == HARDER)
     else:
         counts = rng.integers(41, 61, shape) if kind == LIKE_CUB else rng.integers(2, 13, shape)
-    return UnitSums(rng.binomial(counts, expit(logit + effects)).astype(float), counts.astype(float))
+    return UnitSums(rng.binomial(counts, expit(logit + own)).astype(float), counts.astype(float))
 
 
-def truth(kind: str, logit: float, sd: float) -> float:
+def truth(kind: str, logit: float, effects: Effects = normal) -> float:
     """The hit rate of a population of units."""
     size = POPULATION // (10 if kind == CLUSTERS else 1)
-    return float(units(np.random.default_rng(1), kind, (1, size), logit, sd).means[0])
+    return float(units(np.random.default_rng(1), kind, (1, size), logit, effects).means[0])
 
 
-def percentiles(cells: UnitSums, seed: int) -> list[Interval | None]:
-    """The 2.5 and 97.5 % points of the drawn means, for comparison."""
-    number = cells.sums.shape[1]
-    drawn = np.random.default_rng(seed).multinomial(number, np.full(number, 1 / number), 2000).astype(float)
-    low, high = np.quantile((drawn @ cells.sums.T) / (drawn @ cells.counts.T), (0.025, 0.975), axis=0)
-    return [Interval(*pair) for pair in zip(low.tolist(), high.tolist(), strict=True)]
+def bootstrap_t(cells: UnitSums, seed: int) -> list[Interval | None]:
+    """The band of each mean alone, for comparison: the two-sided bootstrap-t."""
+    rows = (UnitSums(cells.sums[[row]], cells.counts[[row]]) for row in range(len(cells.sums)))
+    return [bands(row, seed=seed)[0] for row in rows]
 
 
 def pieces(sets: int) -> Iterator[tuple[int, int]]:
@@ -90,18 +111,18 @@ def covered(found: Sequence[Interval | Difference | None], true: float) -> str:
 
 def mean_table(sets: int) -> None:
     print("Means. Covered, truth above and below the interval, mean width in points, sets without an interval;")
-    print("then the same of plain percentiles")
-    for kind in (LIKE_CUB, LIKE_SOP, CLUSTERS, UNEQUAL):
-        for number in UNITS:
-            for logit in (0.0, 2.0, 3.2, 4.2):
-                rng, true = np.random.default_rng(0), truth(kind, logit, 1.0)
-                found: list[Interval | None] = []
-                plain: list[Interval | None] = []
-                for seed, some in pieces(sets):
-                    cells = units(rng, kind, (some, number), logit, 1.0)
-                    found += intervals(cells, seed=seed)
-                    plain += percentiles(cells, seed)
-                print(f"{kind:<20}{number:4} {100 * true:5.1f} | {covered(found, true)} | {covered(plain, true)}")
+    print("then the same of the bootstrap-t")
+    for kind, (name, effects) in product((LIKE_CUB, LIKE_SOP, CLUSTERS, UNEQUAL, HARDER), EFFECTS.items()):
+        for number, logit in product(UNITS, (0.0, 2.0, 3.2, 4.2, 5.3)):
+            rng, true = np.random.default_rng(0), truth(kind, logit, effects)
+            found: list[Interval | None] = []
+            drawn: list[Interval | None] = []
+            for seed, some in pieces(sets):
+                cells = units(rng, kind, (some, number), logit, effects)
+                found += intervals(cells)
+                drawn += bootstrap_t(cells, seed)
+            shown = f"{covered(found, true)} | {covered(drawn, true)}"
+            print(f"{kind:<27}{name:<7}{number:4} {100 * true:5.1f} | {shown}", flush=True)
 
 
 def null_cells(rng: np.random.Generator, sets: int, number: int, logit: float) -> list[UnitSums]:
@@ -132,7 +153,7 @@ def null_table(sets: int) -> None:
                     own = p[start : start + LAYERS]
                     alone += rejected(own[:1])
                     together += rejected(holm(own))
-            recall = 100 * truth(LIKE_CUB, logit, 1.5**0.5)
+            recall = 100 * truth(LIKE_CUB, logit, layers_apart)
             print(
                 f"{number:4} units, recall {recall:4.1f}: {100 * alone / sets:5.1f} %  {100 * together / sets:5.1f} %"
             )
@@ -147,7 +168,7 @@ def bands_table(sets: int) -> None:
     logits = np.linspace(0, 3, LAYERS)
     for number in (20, 60):
         rng = np.random.default_rng(0)
-        true = np.array([truth(LIKE_CUB, logit, 1.5**0.5) for logit in logits])
+        true = np.array([truth(LIKE_CUB, logit, layers_apart) for logit in logits])
         held = np.zeros((2, 2))
         for start in range(sets):
             counts = np.broadcast_to(rng.integers(41, 61, number), (LAYERS, number))
@@ -155,8 +176,7 @@ def bands_table(sets: int) -> None:
             hits = rng.binomial(counts, expit(logits[:, None] + effects)).astype(float)
             cells = UnitSums(hits, counts.astype(float))
             best = int(cells.means.argmax())
-            for row, kind in enumerate((bands, intervals)):
-                found = kind(cells, seed=start)
+            for row, found in enumerate((bands(cells, seed=start), intervals(cells))):
                 holds = [one is not None and one.low <= at <= one.high for one, at in zip(found, true, strict=True)]
                 held[row] += (all(holds), holds[best])
         print(f"{number:4} units: {'  '.join(f'{100 * share:5.1f} %' for share in held.ravel() / sets)}")
@@ -167,10 +187,10 @@ def gap_table(sets: int) -> None:
     for train, test in ((10, 10), (100, 20), (20, 100), (60, 60), (100, 100)):
         for logits in ((2.0, 0.5), (4.2, 2.0), (0.5, 0.5)):
             rng = np.random.default_rng(0)
-            true = truth(LIKE_CUB, logits[0], 1.0) - truth(LIKE_CUB, logits[1], 1.0)
+            true = truth(LIKE_CUB, logits[0]) - truth(LIKE_CUB, logits[1])
             found: list[Difference] = []
             for seed, some in pieces(sets):
-                pair = (units(rng, LIKE_CUB, (some, n), at, 1.0) for n, at in zip((train, test), logits, strict=True))
+                pair = (units(rng, LIKE_CUB, (some, n), at) for n, at in zip((train, test), logits, strict=True))
                 found += between(*pair, seed=seed, resamples=2000)
             print(f"{train:4} and {test:4} units, gap {100 * true:5.1f}: {covered(found, true)}")
 
@@ -180,9 +200,9 @@ def seeds_table(sets: int) -> None:
     print("trainings, one further training on these classes, one on 60 others; the share of the variance between")
     print("trainings that is the interaction of training and class. Expected: 92 to 98, more only where it dominates")
     for number in (3, 5, 10):
-        for effects in ("normal", "t3"):
+        for effects in EFFECTS:
             for spread, own in ((1.0, 0.0), (1.0, 3.0), (1.0, 10.0), (0.0, 10.0)):
-                each = [seeds_hold(number, effects, spread, own, seed) for seed in range(sets)]
+                each = [seeds_hold(number, EFFECTS[effects], spread, own, seed) for seed in range(sets)]
                 held: FloatArray = np.mean(each, axis=0)
                 share = (own**2 / 60) / (spread**2 + own**2 / 60)
                 shown = "  ".join(f"{100 * one:5.1f}" for one in held)
@@ -191,16 +211,12 @@ def seeds_table(sets: int) -> None:
                       f" {shown} | {100 * share:3.0f} %{'' if kept else ', NOT AS EXPECTED'}", flush=True)  # fmt: skip
 
 
-def seeds_hold(number: int, effects: str, spread: float, own: float, seed: int) -> FloatArray:
+def seeds_hold(number: int, effects: Effects, spread: float, own: float, seed: int) -> FloatArray:
     """(3,) whether each of the three statements holds in a set."""
     rng = np.random.default_rng([number, seed])
 
-    def drawn(*shape: int) -> FloatArray:
-        made: FloatArray = rng.normal(size=shape) if effects == "normal" else rng.standard_t(3, shape) / 3**0.5
-        return made
-
     shifts = rng.normal(0, spread, (number + 1, 1))
-    means = 2 + shifts + 10 * drawn(120) + own * drawn(number + 1, 120)
+    means = 2 + shifts + 10 * effects(rng, (120,)) + own * effects(rng, (number + 1, 120))
     found = over_seeds(UnitSums(means[:number, :60], np.ones((number, 60))), seed=seed, resamples=100)
     if found.same_classes is None or found.other_classes is None:
         raise SystemExit("no interval")

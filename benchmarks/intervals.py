@@ -2,9 +2,9 @@
 
     python benchmarks/intervals.py [--epochs N] [--queries N] [--classes N]
 
-Writes rank files of random counts to a temporary folder, reads them, and makes the intervals of all cells of a split
-from the same 2,000 draws of classes. Seconds of the clock, CPU seconds, and the most memory so far. For the size of
-Stanford Online Products: `--queries 60502 --classes 11316 --epochs 3`.
+Writes rank files of random counts to a temporary folder, reads them, and makes the intervals of all cells of a split.
+Seconds of the clock, CPU seconds, and the most memory so far. For the size of Stanford Online Products:
+`--queries 60502 --classes 11316 --epochs 3`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.measure.analysis import query_values
-from layerprobe.statistics.bootstrap import bands, between, differences, intervals
+from layerprobe.statistics.bootstrap import bands, between, differences
+from layerprobe.statistics.means import intervals
 from layerprobe.statistics.units import UnitSums, unit_sums
 from layerprobe.store import FeatureKey, RankEntry, RankKey, Rows, read_stored_ranks, write_ranks
 from layerprobe.values.keys import LayerKey, RankedLayer

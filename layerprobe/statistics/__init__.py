@@ -1,1 +1,1 @@
-"""How sure a number is: one method a module, on arrays. Enter by `bootstrap`, `jackknife`, `seeds` or `choice`."""
+"""How sure a number is: a method a module, on arrays. By `means`, `bootstrap`, `jackknife`, `seeds` or `choice`."""

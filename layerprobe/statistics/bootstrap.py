@@ -1,12 +1,12 @@
-"""Intervals of means and of their differences, by resampling units: classes, or clusters of classes.
+"""Intervals of differences of means, and of many means at once, by resampling units: classes, or clusters of classes.
 
 What they speak of is the gallery that was searched: other queries of classes like these, not another draw of classes to
-search among (for that see `jackknife.py`).
+search among (for that see `jackknife.py`). `means.py` has the interval of a single mean.
 
 The interval is a bootstrap-t (Efron & Tibshirani, 1993, chapter 12). A draw of U units, with replacement, gives a mean
 m* = sum of drawn sums / sum of drawn counts. Its standard error s* is that of the ratio, linearised: with
 e = sum - m* count for each drawn unit, s*^2 = sum(e^2) / sum(count)^2. The 2.5 and 97.5 % points of t* = (m* - m) / s*
-give the interval m - t*_{97.5} s to m - t*_{2.5} s. So t* holds what few units cost, and the skewness of a recall near
+give the band m - t*_{97.5} s to m - t*_{2.5} s. So t* holds what few units cost, and the skewness of a recall near
 100 %; percentiles of m* account for neither.
 
 The interval of a difference is symmetric, m -+ |t*|_{95} s. Where few classes differ, the skewness seen is chance: with
@@ -37,32 +37,6 @@ RESAMPLES = 2000
 FEWEST_RESAMPLES = 100  # fewer have no 2.5 % point to speak of
 _BLOCK = 2**22  # numbers of a table held at once: 32 MiB
 _FLOOR = 0.3  # of s; at 0.5, means near 97 % were held by 84 % of the intervals over 20 small classes
-_NO_SPREAD = 1e-12  # units whose means differ by less, relative to them, are equal up to rounding
-
-
-def intervals(
-    cells: UnitSums, *, bounds: tuple[float, float] = (0.0, 1.0), resamples: int = RESAMPLES, seed: int = 0
-) -> list[Interval | None]:
-    """A 95 % interval for each of C means, from the same draws of units.
-
-    Args:
-        cells: of the means, in whatever unit.
-        bounds: range of the means; the ends are clipped to it.
-        resamples: draws of units, at least 100.
-        seed: of the draws.
-
-    Returns:
-        C; None for a mean of fewer than 10 units, and for one that is the same in every unit, as at 100 % everywhere:
-        an interval without width would claim certainty.
-
-    Raises:
-        ValueError: fewer than 100 resamples.
-    """
-    found: list[Interval | None] = []
-    for means, errors, drawn in _studentised(cells, resamples, seed):
-        low, high = _ends(means, errors, drawn)
-        found += _intervals(low, high, errors, bounds)
-    return found
 
 
 def bands(
@@ -75,7 +49,7 @@ def bands(
 ) -> list[Interval | None]:
     """Intervals for C means of which, in 95 % of the cases, all hold at once: also the best of many, whichever it is.
 
-    The largest t* and the smallest of all cells in each draw take the place of a cell's own t* (see `intervals`).
+    The largest t* and the smallest of all cells in each draw take the place of a cell's own t*.
 
     Args:
         cells: of the means.
@@ -86,7 +60,7 @@ def bands(
         seed: of the draws.
 
     Returns:
-        C; None where `intervals` has none: these cells take no part.
+        C; None with fewer than 10 units, and for a mean that is the same in every unit: these cells take no part.
 
     Raises:
         ValueError: fewer than 100 resamples.
@@ -113,7 +87,7 @@ def bands(
 def upper_ends(cells: UnitSums, *, resamples: int = RESAMPLES, seed: int = 0) -> FloatArray:
     """Upper ends of one-sided intervals for C differences of which, in 95 % of the cases, all hold at once.
 
-    The smallest t* of all cells in each draw takes the place of a cell's own t* (see `intervals`).
+    The smallest t* of all cells in each draw takes the place of a cell's own t*.
 
     Args:
         cells: of the differences: `a.minus(b)`.
@@ -151,7 +125,8 @@ def differences(cells: UnitSums, *, resamples: int = 10_000, seed: int = 0) -> l
         seed: of the draws.
 
     Returns:
-        C; without interval and p where `intervals` has none, as where two layers hit the same queries.
+        C; without interval and p with fewer than 10 units, and for a difference that is the same in every unit, as
+        where two layers hit the same queries.
 
     Raises:
         ValueError: fewer than 100 resamples.
@@ -229,12 +204,6 @@ class _Resampled:
         return found
 
 
-def _studentised(cells: UnitSums, resamples: int, seed: int) -> Iterator[tuple[FloatArray, FloatArray, FloatArray]]:
-    """Means (C,), standard errors (C,) and t* (R, C) of some cells at a time."""
-    for part in _resampled(cells, resamples, np.random.SeedSequence(seed)):
-        yield part.means, part.errors, part.studentised(_FLOOR)
-
-
 def _resampled(cells: UnitSums, resamples: int, seed: np.random.SeedSequence) -> Iterator[_Resampled]:
     """Some cells at a time, all from the same draws."""
     if resamples < FEWEST_RESAMPLES:
@@ -243,14 +212,15 @@ def _resampled(cells: UnitSums, resamples: int, seed: np.random.SeedSequence) ->
     size = max(1, _BLOCK // max(resamples, used.sum()))
     for start in range(0, len(cells.sums), size):
         part = slice(start, start + size)
-        yield _of_part(cells.sums[part][:, used], cells.counts[part][:, used], resamples, seed)
+        yield _of_part(UnitSums(cells.sums[part][:, used], cells.counts[part][:, used]), resamples, seed)
 
 
-def _of_part(sums: FloatArray, counts: FloatArray, resamples: int, seed: np.random.SeedSequence) -> _Resampled:
+def _of_part(cells: UnitSums, resamples: int, seed: np.random.SeedSequence) -> _Resampled:
     """Draws of means that are all held at once."""
-    means, totals = sums.sum(1) / counts.sum(1), counts.sum(1)
+    sums, counts = cells.sums, cells.counts
+    means, totals = cells.means, counts.sum(1)
     left = sums - means[:, None] * counts
-    left[~_spread(sums, counts)] = 0.0
+    left[~cells.differ] = 0.0
     # Counts are mostly those of the first mean: then a single column of them is drawn.
     weighed = counts[:1] if (counts == counts[:1]).all() else counts
     columns = [left.T, (left**2).T, (left * counts).T, weighed.T, (weighed**2).T]
@@ -265,15 +235,6 @@ def _of_part(sums: FloatArray, counts: FloatArray, resamples: int, seed: np.rand
         variances[rows] = (squares - 2 * shifts[rows] * products + shifts[rows] ** 2 * square) / number**2
         row += len(drawn)
     return _Resampled(means, (left**2).sum(1) / totals**2, (counts > 0).sum(1), shifts, variances)
-
-
-def _spread(sums: FloatArray, counts: FloatArray) -> NDArray[np.bool_]:
-    """(C,) whether the units have different means."""
-    there = counts > 0
-    units = np.divide(sums, counts, out=np.zeros_like(sums), where=there)
-    highest, lowest = units.max(1, initial=-np.inf, where=there), units.min(1, initial=np.inf, where=there)
-    spread: NDArray[np.bool_] = highest - lowest > _NO_SPREAD * np.maximum(np.abs(highest), np.abs(lowest))
-    return spread
 
 
 def _draws(units: int, resamples: int, seed: np.random.SeedSequence) -> Iterator[FloatArray]:
@@ -299,12 +260,6 @@ def _reach(drawn: FloatArray) -> FloatArray:
     place = len(drawn) + 1 - math.ceil(0.05 * (len(drawn) + 1))
     reach: FloatArray = np.partition(drawn, place, axis=0)[place]
     return reach
-
-
-def _ends(means: FloatArray, errors: FloatArray, drawn: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """The two ends (C,) from t* (R, C); both are the mean where there is no interval."""
-    lowest, highest = _points(drawn)
-    return means - errors * highest, means - errors * lowest
 
 
 def _intervals(

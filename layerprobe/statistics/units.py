@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from layerprobe.values.arrays import FloatArray
+
+_NO_SPREAD = 1e-12  # units whose means differ by less, relative to them, are equal up to rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +44,15 @@ class UnitSums:
     def units(self) -> int:
         """How many units have a query."""
         return int((self.counts > 0).any(0).sum())
+
+    @property
+    def differ(self) -> NDArray[np.bool_]:
+        """(C,) whether the units have different means, beyond rounding."""
+        there = self.counts > 0
+        units = np.divide(self.sums, self.counts, out=np.zeros_like(self.sums), where=there)
+        highest, lowest = units.max(1, initial=-np.inf, where=there), units.min(1, initial=np.inf, where=there)
+        spread: NDArray[np.bool_] = highest - lowest > _NO_SPREAD * np.maximum(np.abs(highest), np.abs(lowest))
+        return spread
 
     def minus(self, other: UnitSums) -> UnitSums:
         """The differences of these means and others of the same queries.

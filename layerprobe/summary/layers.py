@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from layerprobe.statistics.best_of_many import indistinguishable_from_best
-from layerprobe.statistics.bootstrap import RESAMPLES, between, intervals
+from layerprobe.statistics.bootstrap import RESAMPLES, between
+from layerprobe.statistics.means import intervals
 from layerprobe.summary.cells import Cells, Faults, LayerEpoch, SplitCells
 from layerprobe.summary.processed import BestPostProcessing
 from layerprobe.summary.reduced import Reduced

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from layerprobe.statistics.bootstrap import differences, intervals
+from layerprobe.statistics.bootstrap import differences
 from layerprobe.statistics.choice import CrossFitted, folds_of, optimism, pick, resampled
+from layerprobe.statistics.means import intervals
 from layerprobe.statistics.units import UnitSums
 from layerprobe.statistics.verdict import judge
 from layerprobe.system.errors import DataError, NumericError, RecipeError
@@ -56,7 +57,7 @@ def choose_among(
     folds = () if crossed is None else (f"cross-fitted, {len(crossed.places)} folds",)
 
     def scored(place: int, split: str, row: UnitSums, own: tuple[str, ...]) -> Score:
-        return _score(candidate_set.subject_of(candidate_set.candidates[place], split), metric, row, own, seed)
+        return _score(candidate_set.subject_of(candidate_set.candidates[place], split), metric, row, own)
 
     chosen = scored(picked.place, candidate_set.split, _row(choosing, picked.place), folds)
     names, of_searched = (
@@ -133,7 +134,7 @@ def _gain(
     if baseline is None or row is None:
         return None, None
     subject_of = candidate_set.subject_of
-    score = _score(subject_of(baseline.candidate, "test"), metric, baseline.test, (), seed)
+    score = _score(subject_of(baseline.candidate, "test"), metric, baseline.test, ())
     alike = _alike(candidate_set, shipped, baseline)
     if alike is None or candidate_set.on_test is None:
         return Embedding(baseline.candidate.ship, score), _difference(row, baseline.test, seed)
@@ -141,7 +142,7 @@ def _gain(
     embedding = Embedding(
         baseline.candidate.ship,
         score,
-        _score(subject_of(candidate_set.candidates[alike], "test"), metric, test, (), seed),
+        _score(subject_of(candidate_set.candidates[alike], "test"), metric, test, ()),
         _difference(row, test, seed),
     )
     return embedding, _difference(row, baseline.test, seed)
@@ -212,12 +213,12 @@ def _row(sums: UnitSums, place: int) -> UnitSums:
     return UnitSums(sums.sums[[place]], sums.counts[[place]])
 
 
-def _score(subject: Subject, metric: str, row: UnitSums, notes: tuple[str, ...], seed: int) -> Score:
+def _score(subject: Subject, metric: str, row: UnitSums, notes: tuple[str, ...]) -> Score:
     """The score of a single mean, with its interval."""
     count = round(float(row.counts.sum()))
     if not np.isfinite(row.sums).all():
         return subject.score(metric, None, count, [*notes, "NaN"])
-    (interval,) = intervals(row, seed=seed)
+    (interval,) = intervals(row)
     said = _KIND.notes_on(row.units) if interval is not None or row.units < FEWEST_UNITS else ()
     return subject.score(metric, float(row.means[0]), count, [*notes, *said], interval)
 

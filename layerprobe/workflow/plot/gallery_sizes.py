@@ -13,7 +13,7 @@ from layerprobe.metrics.recall import positives_and_negatives
 from layerprobe.metrics.thinned import thinned_hits
 from layerprobe.plots.asked import asked_layers
 from layerprobe.recipe.recipe import recorded_recipe
-from layerprobe.statistics.bootstrap import intervals
+from layerprobe.statistics.means import intervals
 from layerprobe.statistics.units import unit_sums
 from layerprobe.store import StoredRanks, read_chance, read_index, read_stored_ranks
 from layerprobe.system.errors import DataError

@@ -1,4 +1,4 @@
-"""Intervals of scores: the units that are resampled on each split, and notes on them."""
+"""Intervals of scores: the units on each split, and notes on them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from layerprobe.data.splits import Dataset
 from layerprobe.measure.analysis import Scored
-from layerprobe.statistics.bootstrap import intervals
+from layerprobe.statistics.means import intervals
 from layerprobe.statistics.units import unit_sums
 from layerprobe.values.intervals import FEWEST_UNITS, IntervalKind
 from layerprobe.values.scores import Score
@@ -23,6 +23,7 @@ class Resampling:
 
     Args:
         units: split -> (Q,) the unit of each of its images; of galleries too.
+        seed: of the groups of units that `redraw` leaves out together.
     """
 
     units: Mapping[str, NDArray[np.int64]]
@@ -30,7 +31,7 @@ class Resampling:
     seed: int = 0
 
     def scores(self, split: str, layers: Sequence[Scored]) -> list[Score]:
-        """The scores of some layers with their intervals: from the same draws of units, or as given.
+        """The scores of some layers with their intervals: over units, or as given.
 
         Returns:
             In the order given. Scores that are no means over the queries are unchanged.
@@ -45,7 +46,7 @@ class Resampling:
         if self.kind.estimand == "redraw":
             made = [scores[place][0].redrawn.get(found[place].metric) for place in means]
         else:
-            made = intervals(cells, seed=self.seed)
+            made = intervals(cells)
         for place, count, ends in zip(means, units, made, strict=True):
             score = found[place]
             if ends is not None:

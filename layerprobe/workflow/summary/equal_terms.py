@@ -21,8 +21,8 @@ from layerprobe import store
 from layerprobe.measure.analysis import hits_in_draws, layer_notes, recall_notes
 from layerprobe.recipe.recipe import recorded_recipe
 from layerprobe.reductions.chain import parse_chain
-from layerprobe.statistics.bootstrap import intervals
 from layerprobe.statistics.draws import Rows
+from layerprobe.statistics.means import intervals
 from layerprobe.statistics.units import unit_sums
 from layerprobe.system.progress import Listener, Task
 from layerprobe.system.signals import Stop, stoppable

@@ -7,8 +7,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from layerprobe.statistics.bootstrap import intervals
 from layerprobe.statistics.choice import optimism
+from layerprobe.statistics.means import intervals
 from layerprobe.statistics.units import UnitSums
 from layerprobe.system.errors import DataError, NumericError
 from layerprobe.values.choice import Candidate, Choice
@@ -105,7 +105,7 @@ def test_the_cheapest_within_half_of_the_points_is_shipped() -> None:
 def test_the_scores_have_the_intervals_of_their_means() -> None:
     choosing, test = cells_of([0.9, 0.7]), cells_of([0.6, 0.65], seed=1)
     choice = chosen([EARLY, LATE], choosing, test, seed=4)
-    expected = [intervals(cells, seed=4)[0] for cells in (choosing, test)]
+    expected = [intervals(cells)[0] for cells in (choosing, test)]
     assert choice.test is not None
     for score, interval in zip((choice.chosen, choice.test), expected, strict=True):
         assert interval is not None

@@ -12,8 +12,8 @@ from PIL import Image
 from layerprobe import store
 from layerprobe.data.splits import Dataset, Split
 from layerprobe.measure.analysis import Scored
-from layerprobe.statistics.bootstrap import intervals
 from layerprobe.statistics.jackknife import jackknife_intervals
+from layerprobe.statistics.means import intervals
 from layerprobe.statistics.units import UnitSums
 from layerprobe.system.errors import RecipeError, UnknownNameError
 from layerprobe.values.intervals import IntervalKind

@@ -11,8 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 from layerprobe import registry, store
-from layerprobe.statistics.bootstrap import intervals
 from layerprobe.statistics.draws import draws
+from layerprobe.statistics.means import intervals
 from layerprobe.statistics.units import unit_sums
 from layerprobe.system.errors import BusyError, DataError
 from layerprobe.system.progress import Task
