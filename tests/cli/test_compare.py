@@ -36,7 +36,8 @@ def compare(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 
 def test_a_person_reads_a_sentence(compare: Command) -> None:
     code, out, err = compare("netA:fc6", "netA:c1")
-    assert (code, err, out.count("\n")) == (0, "", 1)
+    assert (code, err, out.count("\n")) == (0, "", 2)
+    assert out.splitlines()[1].startswith("the difference before training is not stored: run layerprobe probe netA")
     assert out.startswith(
         "fc6 retrieves unseen classes better than c1@max in this trained network (netA, epoch 2): R@1 83"
     )
@@ -49,6 +50,7 @@ def test_other_input_is_a_line_of_its_own(compare: Command) -> None:
 
 def test_json_has_the_fields_of_a_comparison_or_a_list_of_them(compare: Command) -> None:
     fields = {"a", "b", "metric", "split", "difference", "low", "high", "p", "comparisons", "n", "classes", "note"}
+    fields |= {"before_training", "added_by_training"}
     _, out, _ = compare("netA:fc6", "netA:c1", "--json")
     assert json.loads(out).keys() == {"schema", *fields}
     _, out, _ = compare("netA:c*", "netA:fc6", "--json")
@@ -63,9 +65,10 @@ def test_seeds_are_told_one_by_one(compare: Command, tmp_path: Path) -> None:
     code, out, _ = compare("netA:fc6", "netA:c1", "--seeds")
     assert code == 0
     assert "(seed 0 +33.3, seed 1 +33.3)" in out
-    assert out.splitlines()[1] == "wide left out: netA has its seed 0"
+    assert "wide left out: netA has its seed 0" in out.splitlines()
     _, out, _ = compare("netA:fc6", "netA:c1", "--seeds", "--json")
     assert [one["seed"] for one in json.loads(out)["seeds"]] == [0, 1]
+    assert json.loads(out)["schema"] == 2
 
 
 @pytest.mark.parametrize(
