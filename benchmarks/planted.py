@@ -16,8 +16,9 @@ classes to choose on are drawn, and searched among themselves. The candidates:
   comparison, a later one, and so dearer.
 
 The true difference is that of R@1 in a search among 100 unseen classes, the mean over 200 draws of these. Told is how
-often the rule of `choose` (the cheapest at most half a point below the best mean) finds the best, and its mean regret: the true
-difference of the best and the chosen. Two minutes of one core, and less with --cache, where the trained run is kept.
+often the rule of `choose` (the cheapest at most half a point below the best mean) finds the best, and its mean regret:
+the true difference of the best and the chosen. Two minutes of one core, and less with --cache, where the trained run is
+kept.
 """
 
 from __future__ import annotations

@@ -129,14 +129,17 @@ def measure_layers(net: NamedLayers, image_size: int) -> Measured:
             f"the network does not take images of {image_size} px: {_reason(error)}",
             fix="Choose another size with --set data.image_size=N",
         ) from error
-    other_size, other = _at_another_size(module, image_size)
+    # Of a map of one place every pool is the same: then a larger one may tell.
+    unknown = FinalPool() if final_pool.found is None else None
+    other_size, other = _at_another_size(module, image_size, unknown)
+    own_pool = final_pool.found or (unknown.found if unknown else None)
     if [output.shape for output in other] == [output.shape for output in two]:
         # The network makes one size of all images itself, so that another size tells nothing.
         other_size, other = None, []
     in_rows = not any(type(part).__name__ in _IN_WINDOWS for part in module.modules())
     model = Model(image_size, other_size, net.prefix_tokens, _has_class_token(module), in_rows)
-    pools = (final_pool.found or "avg",) if net.own_pool else ()
-    return Measured(net, _calls(module, two, [three, other], model), final_pool.found, pools)
+    pools = (own_pool or "avg",) if net.own_pool else ()
+    return Measured(net, _calls(module, two, [three, other], model), own_pool, pools)
 
 
 def _calls(
@@ -173,7 +176,9 @@ def _alike(outputs: Sequence[_Output], runs: Mapping[str, int]) -> dict[tuple[st
     }
 
 
-def _at_another_size(module: nn.Module, image_size: int) -> tuple[int | None, list[_Output]]:
+def _at_another_size(
+    module: nn.Module, image_size: int, final_pool: FinalPool | None
+) -> tuple[int | None, list[_Output]]:
     """Another size that the network takes, and its outputs there."""
     if image_size <= _SMALL:
         # Half of it may be one patch, which position embeddings broadcast to as many tokens as ever.
@@ -183,7 +188,7 @@ def _at_another_size(module: nn.Module, image_size: int) -> tuple[int | None, li
         sizes = [image_size // 2, *(round(image_size / 2 / step) * step for step in (32, 28, 16))]
     for size in dict.fromkeys(sizes):
         with contextlib.suppress(*REFUSALS):
-            return size, _outputs(module, 2, size)
+            return size, _outputs(module, 2, size, final_pool)
     return None, []
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from layerprobe.values.keys import RankedLayer
 from layerprobe.values.pooling import NO_POOL
 
+UNLIKE = "they differ in"
+
 
 def unlike_text(first: RankedLayer, second: RankedLayer, dims: tuple[int | None, int | None]) -> str:
     """`they differ in pool (max, avg) and dimensions (256, 512)`; empty where they are alike.
@@ -23,4 +25,4 @@ def unlike_text(first: RankedLayer, second: RankedLayer, dims: tuple[int | None,
         found.append(f"post-processing ({first.reduction}, {second.reduction})")
     if not found:
         return ""
-    return f"they differ in {' and '.join([', '.join(found[:-1]), found[-1]] if len(found) > 1 else found)}"
+    return f"{UNLIKE} {' and '.join([', '.join(found[:-1]), found[-1]] if len(found) > 1 else found)}"

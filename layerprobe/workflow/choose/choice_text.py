@@ -21,14 +21,11 @@ def choice_lines(choice: Choice) -> list[str]:
         f"{head}{advice if head else advice[0].upper() + advice[1:]}",
         verdict_text(choice),
         *_today(choice),
-        f"  ship: {ship_text(choice.ship)}",
+        f"  ship: {ship_text(choice.ship)}{_operations(choice)}",
         *_on_test(choice),
         f"  chosen on {choice.chosen.split}: {_value(choice.chosen)}, {_count(choice.classes, 'class', 'classes')},"
         f" {_count(choice.candidates, 'candidate', 'candidates')}",
     ]
-    if choice.cut is not None:
-        parameters, operations = _percent(choice.cut.parameters), _percent(choice.cut.operations)
-        lines.append(f"  after the layer: {parameters} of the network's parameters, {operations} of its multiply-adds")
     return [*lines, *_details(choice), *choice.notes, *_notes(choice)]
 
 
@@ -120,6 +117,15 @@ def _today(choice: Choice) -> list[str]:
             f" {100 * embedding.gain.difference:+.1f} points{_ends(embedding.gain)}"
         )
     return lines
+
+
+def _operations(choice: Choice) -> str:
+    """`, 61 % of the network's multiply-adds and 12 % of its parameters`."""
+    share = choice.price.share_of_multiply_adds
+    if share is None or choice.cut is None:
+        return ""
+    parameters = _percent(1 - choice.cut.parameters)
+    return f", {_percent(share)} of the network's multiply-adds and {parameters} of its parameters"
 
 
 def _on_test(choice: Choice) -> list[str]:

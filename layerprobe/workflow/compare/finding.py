@@ -15,6 +15,7 @@ from layerprobe.store import equal_layers
 from layerprobe.system.errors import DataError, LayerprobeError, RecipeError
 from layerprobe.values.best import best_layer, best_text
 from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer
+from layerprobe.values.likeness import UNLIKE
 from layerprobe.values.scores import Score
 from layerprobe.workflow.compare.compare import compare_pairs
 from layerprobe.workflow.compare.compare_seeds import compare_trainings
@@ -97,6 +98,7 @@ def finding(run_inputs: FindingInputs, chosen: BestOnValidation | None = None, m
     test, *also = compare_pairs(run_inputs.test, run_inputs.test, [pair, *processed], Measure(metric))
     train = None if run_inputs.train is None else _compared(run_inputs.train, *pair, metric)
     text = sentence(test, (name, _embedding(test.b.name))) + _levels(None if train is None else train.values)
+    text += _unlike(test)
     return text + "".join(f" {_PROCESSED}: {short_text(one)}." for one in also)
 
 
@@ -173,7 +175,13 @@ def finding_of_seeds(
     text = seeds_sentence(test, (name, _embedding(test.b.name)))
     if len(trains) == len(inputs):
         text += _levels(_means(_over_trainings(trains, [pair], metric)[0]), " on the mean")
+    text += _unlike(test)
     return text + "".join(f" {_PROCESSED}: {short_seeds_text(one)}." for one in also)
+
+
+def _unlike(found: Comparison | SeedComparison) -> str:
+    """In what the two layers differ besides."""
+    return "".join(f" {note}." for note in found.notes if UNLIKE in note)
 
 
 def _post_processed(

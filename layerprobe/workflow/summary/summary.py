@@ -23,6 +23,7 @@ from layerprobe.values.intervals import IntervalKind
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer
 from layerprobe.values.label_free import last_agreements
 from layerprobe.values.metric_names import Terms
+from layerprobe.values.pooling import NO_POOL
 from layerprobe.values.scores import SPLITS, Score
 from layerprobe.workflow.run.facts import data_facts
 from layerprobe.workflow.run.from_recipe import load_dataset
@@ -134,6 +135,9 @@ class _Stored:
         raw, processings = {split: cells.raw for split, cells in splits.items()}, processings_of(self.layers)
         last = max(epoch for cells in splits.values() for _, epoch in cells.faults)
         notes += dimension_hint(self.run, self.layers, last, splits)
+        pools = dict.fromkeys(ranked.layer.pool for ranked in self.layers if ranked.layer.pool != NO_POOL)
+        if len(pools) > 1:
+            notes.append(f"layers differ in pool ({', '.join(pools)}): compare those of one pool")
         return RunSummary(
             self.run.name,
             self.kind,

@@ -102,8 +102,9 @@ def test_the_best_on_test_is_labelled_with_regret_and_selection_bias() -> None:
 
 
 def test_what_can_be_cut_is_said_where_it_is_known() -> None:
-    line = "  after the layer: 33 % of the network's parameters, 0.08 % of its multiply-adds"
-    assert line in choice_lines(replace(CHOICE, cut=TruncationSavings(0.3326, 0.00083)))
+    cut = replace(CHOICE, cut=TruncationSavings(0.3326, 0.9992), price=Price(400, 0.0008))
+    shares = "0.08 % of the network's multiply-adds and 67 % of its parameters"
+    assert f"  ship: c1@max, epoch 2: 100 numbers, 400 bytes an image, {shares}" in choice_lines(cut)
     assert not any("multiply" in line for line in choice_lines(CHOICE))
 
 

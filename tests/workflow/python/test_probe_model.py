@@ -98,6 +98,20 @@ def test_a_transformer_is_probed_by_its_class_token_and_its_patches() -> None:
     ]  # fmt: skip
 
 
+def test_layers_of_a_resnet_are_pooled_as_its_output_is() -> None:
+    # Before, an earlier layer's maximum was compared with the network's own average.
+    from torchvision.models import resnet18
+
+    torch.manual_seed(0)
+    model = resnet18(weights=None).eval()
+    model.fc = nn.Identity()
+    images = torch.randn(8, 3, 32, 32)
+    loader = [(images, torch.tensor([0, 0, 1, 1, 2, 2, 3, 3]))]
+    found = layerprobe.probe(model, {"test": loader}, layers="layer4.1,output", ks=[1])
+    assert {score.pool for score in found.scores} == {"avg", "none"}
+    np.testing.assert_allclose(found.features["test", "layer4.1"], found.features["test", "output"], rtol=1e-5)
+
+
 def test_a_maximum_over_tokens_warns() -> None:
     torch.manual_seed(0)
     model = timm.models.VisionTransformer(img_size=12, patch_size=3, embed_dim=16, depth=1, num_heads=2, num_classes=0)
