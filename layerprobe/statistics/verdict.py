@@ -64,7 +64,7 @@ def judge(cells: UnitSums, picked: Picked, *, within: float, seed: int = 0) -> J
         return Judged("open", None)
     if not others:
         return Judged("clear", 0.0, (place,))
-    leads = [_constant(lead) for lead in differences(_against(cells, place, others, sign=-1), seed=seed)]
+    leads = [with_ends(lead, cells.units) for lead in differences(_against(cells, place, others, sign=-1), seed=seed)]
     runner_up = max(range(len(others)), key=lambda index: means[others[index]])
     clear = picked.place == picked.best and all(lead.low is not None and lead.low > 0 for lead in leads)
     lacking = _against(cells, place, others)
@@ -102,9 +102,9 @@ def _lacks(cells: UnitSums, place: int, seed: int) -> float:
     return max(0.0, float(upper_ends(_against(cells, place, others), seed=seed).max()))
 
 
-def _constant(difference: Difference) -> Difference:
-    """The same with an interval without width where the difference is the same in every unit."""
-    if difference.low is not None:
+def with_ends(difference: Difference, units: int) -> Difference:
+    """The same with an interval without width where the difference is the same in each of at least 10 units."""
+    if difference.low is not None or units < FEWEST_UNITS:
         return difference
     return Difference(difference.value, difference.value, difference.value)
 

@@ -51,7 +51,7 @@ def choose_runs(
     tried: frozenset[CandidateKey] = frozenset()
     refitted = Refitted(groups)
     if first.split != "validation":
-        refitted = Refits(device, request.metric, listener).within_folds(groups, further)
+        refitted = Refits(device, seed, request.metric, listener).within_folds(groups, further)
         groups = refitted.groups
         notes += refitted.notes
         if first.split == "test" and not refitted.folded:

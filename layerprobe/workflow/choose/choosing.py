@@ -11,10 +11,10 @@ from layerprobe.statistics.bootstrap import differences
 from layerprobe.statistics.choice import CrossFitted, folds_of, optimism, pick, resampled
 from layerprobe.statistics.means import intervals
 from layerprobe.statistics.units import UnitSums
-from layerprobe.statistics.verdict import judge
+from layerprobe.statistics.verdict import judge, with_ends
 from layerprobe.system.errors import DataError, NumericError, RecipeError
 from layerprobe.values.choice import Advice, Candidate, Choice, Embedding, Gain, Price, candidate_names
-from layerprobe.values.intervals import FEWEST_UNITS, Difference, IntervalKind
+from layerprobe.values.intervals import FEWEST_UNITS, IntervalKind
 from layerprobe.values.scores import Score, Subject
 from layerprobe.workflow.choose.candidate_set import Baseline, CandidateSet
 
@@ -169,13 +169,7 @@ def _without_dimensions(reduction: str) -> str:
 
 def _difference(first: UnitSums, second: UnitSums, seed: int) -> Gain:
     (found,) = differences(first.minus(second), seed=seed)
-    return _as_gain(found, first.units)
-
-
-def _as_gain(found: Difference, units: int) -> Gain:
-    """The same in every class: then its interval has no width."""
-    if found.low is None and units >= FEWEST_UNITS:
-        return Gain(found.value, found.value, found.value)
+    found = with_ends(found, first.units)
     return Gain(found.value, found.low, found.high)
 
 

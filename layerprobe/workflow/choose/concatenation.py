@@ -206,7 +206,7 @@ class _Ranking:
         self.advance()
         try:
             if part == "choosing" and self.how.folded:
-                return search.within_folds(ranked, self.how.metric)
+                return search.within_folds(ranked, self.how.seed, self.how.metric)
             if self.how.metric != "R@1":
                 return search.values(ranked, self.how.metric)
             if store.ranked_alike(search.rank_file, [ranked, like[1]]):

@@ -38,6 +38,7 @@ class Refits:
     """Ranks candidates from stored features, with reductions fitted by fold of classes."""
 
     device: torch.device
+    seed: int
     metric: str
     listener: Listener
 
@@ -64,7 +65,7 @@ class Refits:
                     for key in dict.fromkeys([*group.keys, *added[group], *filter(None, baseline)]):
                         stop.raise_if_asked(_STOPPED)
                         try:
-                            own[key] = self._search(candidate_run, key).within_folds(key[1], self.metric)
+                            own[key] = self._search(candidate_run, key).within_folds(key[1], self.seed, self.metric)
                         except (DataError, NotApplicableError, NumericError) as error:
                             notes[f"skipped: {candidate_run.run.name}#{key[0]}:{key[1]}: {error.message}"] = None
                         task.advance()

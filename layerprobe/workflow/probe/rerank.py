@@ -2,7 +2,7 @@
 
 stored = StoredSearch(run, epoch, "validation", torch.device("cpu"))
 stored.ranks(ranked)                         # as the rank file would have them
-stored.within_folds(ranked)                  # a fitted reduction that has not seen the classes searched
+stored.within_folds(ranked, seed)            # a fitted reduction that has not seen the classes searched
 """
 
 from __future__ import annotations
@@ -85,14 +85,18 @@ class StoredSearch:
         with self._stored.opened(self.epoch, self.split, ranked) as found:
             return found
 
-    def within_folds(self, ranked: RankedLayer, metric: str = "R@1") -> QueryValues:
-        """The values of all queries, searched within folds of classes, by a reduction fitted on the other folds."""
+    def within_folds(self, ranked: RankedLayer, seed: int, metric: str = "R@1") -> QueryValues:
+        """The values of all queries, searched within folds of classes, by a reduction fitted on the other folds.
+
+        Args:
+            seed: of the folds.
+        """
         queries, gallery = self.features(replace(ranked, reduction=NO_REDUCTION))
-        seed, chain = self._stored.seed, parse_chain(ranked.reduction)
+        chain = parse_chain(ranked.reduction)
         folds = folds_of(queries.labels, seed=seed)[np.unique(queries.labels, return_inverse=True)[1]]
         options = self.run.read().recipe.get("metrics", {})
         search = FoldSearch(queries, gallery, folds, ranked.similarity, self.device, metric, options=options)
-        return search.values(lambda fold: search.fitted_without(chain, fold, seed))
+        return search.values(lambda fold: search.fitted_without(chain, fold, self._stored.seed))
 
     def values(self, ranked: RankedLayer, metric: str = "R@1") -> QueryValues:
         """The values of all queries in the whole gallery."""

@@ -92,3 +92,15 @@ def test_features_without_any_class_gain_nothing_by_a_fit_on_other_classes(tmp_p
     run = write_run(tmp_path, "a", {"test": {C1: np.ones(4 * CLASSES)}}, features=noise, epochs=(0,))
     with pytest.raises(DataError, match="no layer is above chance on the 12 test classes"):
         choose_runs([run], ChooseRequest(device="cpu"), Silent(), further=[WHITE])
+
+
+def test_trainings_of_several_seeds_have_the_same_folds(tmp_path: Path) -> None:
+    # Else a class would be chosen on in one training, and judged in another.
+    features = {"test": {"c1@max": features_of("test")}}
+    on = {"test": {C1: np.ones(4 * CLASSES)}}
+    runs = [
+        write_run(tmp_path, name, on, features=features, epochs=(0,), seed=seed) for seed, name in ((0, "a"), (5, "b"))
+    ]
+    both = choose_runs(runs, ChooseRequest(device="cpu"), Silent(), further=[WHITE])
+    alone = choose_runs(runs[:1], ChooseRequest(device="cpu"), Silent(), further=[WHITE])
+    assert both.chosen.value == alone.chosen.value
