@@ -18,7 +18,6 @@ The quarter is chosen by simulation; benchmarks/README.md, "Coverage", has the t
 from __future__ import annotations
 
 import numpy as np
-from scipy.special import expit, logit, stdtrit
 
 from layerprobe.statistics.units import UnitSums
 from layerprobe.values.arrays import FloatArray
@@ -53,6 +52,8 @@ def intervals(cells: UnitSums) -> list[Interval | None]:
 
 def _ends(cells: UnitSums, added: float) -> tuple[FloatArray, FloatArray]:
     """The ends (C,) with so much of an average unit added."""
+    from scipy.special import expit, logit, stdtrit  # most plots make no interval
+
     totals = cells.counts.sum(1)
     extra = added * totals / (cells.counts > 0).sum(1)
     together = totals + extra
