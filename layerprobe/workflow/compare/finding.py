@@ -92,14 +92,34 @@ def finding(run_inputs: FindingInputs, chosen: BestOnValidation | None = None, m
     Args:
         chosen: the layer; None for the one before the embedding.
     """
-    layer, name = _first(run_inputs, chosen)
-    pair = (layer, run_inputs.layers.embedding)
-    processed = _post_processed([run_inputs], pair)
-    test, *also = compare_pairs(run_inputs.test, run_inputs.test, [pair, *processed], Measure(metric))
-    train = None if run_inputs.train is None else _compared(run_inputs.train, *pair, metric)
-    text = sentence(test, (name, _embedding(test.b.name))) + _levels(None if train is None else train.values)
-    text += _unlike(test)
-    return text + "".join(f" {_PROCESSED}: {short_text(one)}." for one in also)
+    (found,) = findings_of([run_inputs], [chosen], metric)
+    return found
+
+
+def findings_of(
+    inputs: Sequence[FindingInputs], layers: Sequence[BestOnValidation | None], metric: str = METRIC
+) -> list[str]:
+    """The findings of a run, or over trainings of one experiment with one epoch and the same two layers.
+
+    Each layer is compared with the embedding without a reduction, and each of the two at its best post-processing on
+    validation; p is corrected for all these comparisons.
+
+    Args:
+        layers: as `chosen` of `finding`.
+    """
+    named = [_first(inputs[0], chosen) for chosen in layers]
+    raw = [(layer, inputs[0].layers.embedding) for layer, _ in named]
+    processed = [_post_processed(inputs, pair) for pair in raw]
+    every = list(dict.fromkeys([*raw, *(pair for pair in processed if pair is not None)]))
+    test = dict(zip(every, _compared([each.test for each in inputs], every, metric), strict=True))
+    trains = [each.train for each in inputs if each.train is not None]
+    train = [None] * len(raw) if len(trains) < len(inputs) else _compared(trains, raw, metric)
+    found = []
+    for (_, name), pair, also, seen in zip(named, raw, processed, train, strict=True):
+        text = _sentence(test[pair], (name, f"the embedding {test[pair].b.name}")) + _levels(seen)
+        text += "".join(f" {note}." for note in test[pair].notes if UNLIKE in note)
+        found.append(text if also is None else f"{text} {_PROCESSED}: {_short(test[also])}.")
+    return found
 
 
 @dataclass(frozen=True)
@@ -147,50 +167,31 @@ def _first(run_inputs: FindingInputs, chosen: BestOnValidation | None) -> tuple[
     return chosen.layer, f"{name}, the best of {chosen.among} layers on validation,"
 
 
-def _embedding(name: str) -> str:
-    return f"the embedding {name}"
+def _sentence(found: Comparison | SeedComparison, names: tuple[str, str]) -> str:
+    return sentence(found, names) if isinstance(found, Comparison) else seeds_sentence(found, names)
 
 
-def _compared(ranked_split: RankedSplit, layer: RankedLayer, embedding: RankedLayer, metric: str) -> Comparison:
-    (found,) = compare_pairs(ranked_split, ranked_split, [(layer, embedding)], Measure(metric))
-    return found
+def _short(found: Comparison | SeedComparison) -> str:
+    return short_text(found) if isinstance(found, Comparison) else short_seeds_text(found)
 
 
-def _levels(values: tuple[float, float] | None, mean: str = "") -> str:
+def _levels(found: Comparison | SeedComparison | None) -> str:
+    """The two levels on the training classes, on the mean of several trainings."""
+    several = isinstance(found, SeedComparison)
+    values = None if found is None else _means(found) if isinstance(found, SeedComparison) else found.values
     if values is None:
         return ""
     before, embedding = (value_text(value, share=True) for value in values)
-    return f" On the training classes they reach {before} against {embedding}{mean}."
-
-
-def finding_of_seeds(
-    inputs: Sequence[FindingInputs], chosen: BestOnValidation | None = None, metric: str = METRIC
-) -> str:
-    """The same over at least two trainings of one experiment, with one epoch and the same two layers."""
-    layer, name = _first(inputs[0], chosen)
-    pair = (layer, inputs[0].layers.embedding)
-    processed = _post_processed(inputs, pair)
-    test, *also = _over_trainings([run_inputs.test for run_inputs in inputs], [pair, *processed], metric)
-    trains = [run_inputs.train for run_inputs in inputs if run_inputs.train is not None]
-    text = seeds_sentence(test, (name, _embedding(test.b.name)))
-    if len(trains) == len(inputs):
-        text += _levels(_means(_over_trainings(trains, [pair], metric)[0]), " on the mean")
-    text += _unlike(test)
-    return text + "".join(f" {_PROCESSED}: {short_seeds_text(one)}." for one in also)
-
-
-def _unlike(found: Comparison | SeedComparison) -> str:
-    """In what the two layers differ besides."""
-    return "".join(f" {note}." for note in found.notes if UNLIKE in note)
+    return f" On the training classes they reach {before} against {embedding}{' on the mean' if several else ''}."
 
 
 def _post_processed(
     inputs: Sequence[FindingInputs], pair: tuple[RankedLayer, RankedLayer]
-) -> list[tuple[RankedLayer, RankedLayer]]:
+) -> tuple[RankedLayer, RankedLayer] | None:
     """Both layers after the reduction with the highest mean recall on validation, unless that is none for both."""
     validation = [run_inputs.validation.stored.ranks for run_inputs in inputs if run_inputs.validation is not None]
     if len(validation) < len(inputs):
-        return []
+        return None
     known = set.intersection(*({*run_inputs.test.stored.ranks} for run_inputs in inputs))
     best = []
     for layer in pair:
@@ -203,15 +204,18 @@ def _post_processed(
             and all(ranked in ranks and not ranks[ranked].open([1]).any() for ranks in validation)
         ]
         if not own:
-            return []
+            return None
         best.append(max(own, key=lambda ranked: sum(ranks[ranked].recall(1) for ranks in validation)))
     found = (best[0], best[1])
-    return [] if found == pair else [found]
+    return None if found == pair else found
 
 
-def _over_trainings(
+def _compared(
     ranked_splits: Sequence[RankedSplit], pairs: Sequence[tuple[RankedLayer, RankedLayer]], metric: str
-) -> list[SeedComparison]:
+) -> Sequence[Comparison | SeedComparison]:
+    """Compare pairs of layers in a run, or over several trainings."""
+    if len(ranked_splits) == 1:
+        return compare_pairs(ranked_splits[0], ranked_splits[0], pairs, Measure(metric))
     for ranked_split in ranked_splits[1:]:
         require_same_queries(ranked_splits[0], ranked_split)
     seeds = tuple(ranked_split.record.seed for ranked_split in ranked_splits)
@@ -265,16 +269,12 @@ def findings(runs: Sequence[Run], metric: str = METRIC) -> Findings:
         try:
             chosen = chosen_on_validation(group)
             # Two sentences for each of several runs would be more than anybody reads first.
-            for layer in (chosen, None) if chosen is not None and len(groups) == 1 else (chosen,):
-                sentences.append(_of_group(group, layer, metric))
+            layers = (chosen, None) if chosen is not None and len(groups) == 1 else (chosen,)
+            sentences += findings_of(group, layers, metric)
         except LayerprobeError as error:
             names = ", ".join(run_inputs.test.run.name for run_inputs in group)
             missing.append(f"{names}: no finding: {error}")
     return Findings(tuple(sentences), tuple(missing))
-
-
-def _of_group(group: Sequence[FindingInputs], layer: BestOnValidation | None, metric: str) -> str:
-    return finding(group[0], layer, metric) if len(group) == 1 else finding_of_seeds(group, layer, metric)
 
 
 def _by_experiment(inputs: Iterable[FindingInputs]) -> list[list[FindingInputs]]:
