@@ -76,22 +76,33 @@ def plot(request: PlotRequest) -> Path:
 def drawn(kind: str, runs: Sequence[Run], options: PlotOptions = _DEFAULTS) -> Drawing:
     """Draw a plot of one or more runs; nothing is written."""
     registered: Plot = registry.load("plot", registry.PLOTS, kind)
-    unknown = [name for name, value in vars(options).items() if value is not None and name not in registered.options]
-    if unknown:
-        known = ", ".join(f"--{name}" for name in registered.options)
-        raise RecipeError(f"plot {kind} has no option --{unknown[0]}", fix=f"Its options are {known}")
+    require_options(kind, registered, options)
     scores = scores_of(runs)
     if not scores:
         raise DataError("no scores", file=runs[0].scores_file, fix="Run layerprobe probe first")
     if options.metric:
-        scores = _of_metric(runs[0], scores, options.metric)
+        scores = of_metric(
+            scores, options.metric, f"Run layerprobe probe {runs[0].name} {metric_flags(options.metric)}"
+        )
     if any("+" in name.partition("/")[0] for name in options.layers or ()):
         scores += [score for run in runs for score in concatenated_scores(run, scores)]
     return registered.draw(StoredRuns(runs, scores), options)
 
 
-def _of_metric(run: Run, scores: Sequence[Score], metric: str) -> list[Score]:
-    """The scores of a metric that is a share."""
+def require_options(kind: str, registered: Plot, options: PlotOptions) -> None:
+    """Check that a plot has the options that are given."""
+    unknown = [name for name, value in vars(options).items() if value is not None and name not in registered.options]
+    if unknown:
+        known = ", ".join(f"--{name}" for name in registered.options)
+        raise RecipeError(f"plot {kind} has no option --{unknown[0]}", fix=f"Its options are {known}")
+
+
+def of_metric(scores: Sequence[Score], metric: str, fix: str) -> list[Score]:
+    """The scores of a metric that is a share.
+
+    Args:
+        fix: how to measure it.
+    """
     found = [score for score in scores if score.metric == metric]
     known = dict.fromkeys(score.metric for score in scores if is_fraction(score.metric))
     if found and metric not in known:
@@ -99,8 +110,7 @@ def _of_metric(run: Run, scores: Sequence[Score], metric: str) -> list[Score]:
     if not found and metric not in registry.METRICS and recall_of(metric) is None:
         raise UnknownNameError("metric", metric, known)
     if not found:
-        fix = f"Run layerprobe probe {run.name} {metric_flags(metric)}"
-        raise DataError(f"no scores of {metric}", file=run.scores_file, fix=fix)
+        raise DataError(f"no scores of {metric}", fix=fix)
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -14,6 +14,7 @@ from layerprobe.measure.cka import layer_cka
 from layerprobe.measure.pair_similarities import Labelled
 from layerprobe.metrics.recall import positives_and_negatives
 from layerprobe.plots.plot import Plot, PlotOptions, ReadImage
+from layerprobe.plots.values import metric_of
 from layerprobe.system.errors import DataError, NumericError, RecipeError, UnknownNameError
 from layerprobe.tables.formats import Shown
 from layerprobe.values.facts import DataFacts
@@ -26,6 +27,7 @@ from layerprobe.workflow.plot.feature_views import histograms_of, shown_layers, 
 from layerprobe.workflow.plot.gallery_sizes import RECALL, QueriesSearched, curves_of, layers_shown
 from layerprobe.workflow.plot.gallery_sizes import SPLIT as SEARCHED
 from layerprobe.workflow.plot.matrices import COMPARED
+from layerprobe.workflow.plot.plot import of_metric, require_options
 from layerprobe.workflow.run.facts import epoch_tables, split_facts
 from layerprobe.workflow.run.indistinguishable import QueryRanks, alike_of
 from layerprobe.workflow.run.opened_run import score_frame
@@ -114,15 +116,23 @@ class Probed:
         """
         return score_frame(self.scores)
 
-    def plot(self, kind: str) -> Figure:
+    def plot(self, kind: str, metric: str | None = None) -> Figure:
         """Draw a registered plot, such as `layers`, `train-vs-test` or `cka`.
 
+        Args:
+            metric: a share that was measured, of plots of scores; None for R@1.
+
         Raises:
-            UnknownNameError: unknown plot.
-            LayerprobeError: the plot needs other scores.
+            UnknownNameError: unknown plot or metric.
+            LayerprobeError: the plot needs other scores, or draws none.
         """
         plot: Plot = registry.load("plot", registry.PLOTS, kind)
-        return plot.draw(_ProbedSource(self), PlotOptions()).figure
+        options = PlotOptions(metric=metric)
+        require_options(kind, plot, options)
+        scores = (
+            self.scores if metric is None else tuple(of_metric(self.scores, metric, f"Probe with metrics={metric!r}"))
+        )
+        return plot.draw(_ProbedSource(replace(self, scores=scores)), options).figure
 
     def __repr__(self) -> str:
         layers = {score.layer_key for score in self.scores}
@@ -155,7 +165,8 @@ class _ProbedSource:
         return self.probed.scores
 
     def data(self, _: Iterable[str]) -> Mapping[str, DataFacts]:
-        return {self.probed.name: self.probed.data_facts()}
+        facts = self.probed.data_facts()
+        return {self.probed.name: facts if metric_of(self.scores) == "R@1" else facts.without_chance()}
 
     def embeddings(self) -> Mapping[str, RankedLayer]:
         return {}  # no network is recorded

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from matplotlib.text import Text
 
 import layerprobe
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
@@ -66,6 +67,16 @@ def test_every_plot_is_drawn(result: Probed, kind: str) -> None:
     texts = {text.get_text() for axes in figure.axes for text in axes.get_xticklabels() + axes.texts}
     assert figure.axes
     assert kind != "layers" or any("output" in text for text in texts)
+
+
+def test_another_metric_is_drawn_and_named(result: Probed) -> None:
+    said = " ".join(text.get_text() for text in result.plot("layers", "NMI").findobj(Text))
+    assert "NMI by layer" in said
+    assert "R@1" not in said
+    with pytest.raises(DataError, match=r"no scores of MAP@R\. Probe with metrics='MAP@R'"):
+        result.plot("layers", "MAP@R")
+    with pytest.raises(RecipeError, match="plot cka has no option --metric"):
+        result.plot("cka", "NMI")
 
 
 def test_layers_at_one_dimension_are_drawn_or_how_to_bring_them_there_is_told(result: Probed) -> None:
