@@ -81,8 +81,14 @@ def pick(cells: UnitSums, costs: Sequence[Cost], *, within: float) -> Picked:
     return Picked(int(order[place]), int(order[best]))
 
 
-def resampled(
-    cells: UnitSums, costs: Sequence[Cost], *, within: float, resamples: int = RESAMPLES, seed: int = 0
+def resampled(  # noqa: PLR0913 - the candidates, the rule and the draws
+    cells: UnitSums,
+    costs: Sequence[Cost],
+    *,
+    within: float,
+    found: Callable[[FloatArray], NDArray[np.bool_]] | None = None,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
 ) -> Resampled:
     """Choose as `pick` does on resamples of the units, with replacement.
 
@@ -90,6 +96,7 @@ def resampled(
         cells: see `pick`.
         costs: see `pick`.
         within: see `pick`.
+        found: (U,) how often each unit is drawn -> (C,) the candidates that a search finds there; None: all.
         resamples: draws of units.
         seed: of the draws.
 
@@ -98,15 +105,25 @@ def resampled(
         ValueError: a cost is missing.
     """
     order, valid = _cheapest_first(cells, costs)
+    used = (cells.counts > 0).any(0)
     units = valid.sums.shape[1]
-    drawn = np.random.default_rng(seed).multinomial(units, np.full(units, 1 / units), resamples).astype(np.float64)
+    drawn = draws_of(units, resamples, seed)
     number = drawn @ valid.counts.T
     means = np.divide(drawn @ valid.sums.T, number, out=np.full(number.shape, -np.inf), where=number > 0)
+    if found is not None:
+        every = np.zeros((resamples, cells.sums.shape[1]))
+        every[:, used] = drawn
+        means = np.where(np.array([found(weights)[order] for weights in every]), means, -np.inf)
     places = _near(means, within if valid.units >= FEWEST_UNITS else 0.0).argmax(1)
     shares = np.zeros(len(costs))
     shares[order] = np.bincount(places, minlength=len(order)) / resamples
     on_all = valid.means
     return Resampled(float(on_all.max() - on_all[places].mean()), shares)
+
+
+def draws_of(units: int, resamples: int = RESAMPLES, seed: int = 0) -> FloatArray:
+    """(R, U) how often each of U units is drawn, with replacement, in each of R resamples."""
+    return np.random.default_rng(seed).multinomial(units, np.full(units, 1 / units), resamples).astype(np.float64)
 
 
 def folds_of(units: ArrayLike, *, count: int = FOLDS, seed: int = 0) -> NDArray[np.int64]:

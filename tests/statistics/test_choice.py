@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike, NDArray
 
-from layerprobe.statistics.choice import Picked, cross_fitted, folds_of, greedy, optimism, pick, resampled
+from layerprobe.statistics.choice import Picked, cross_fitted, draws_of, folds_of, greedy, optimism, pick, resampled
 from layerprobe.statistics.units import UnitSums
 from layerprobe.system.errors import NumericError
 
@@ -73,6 +73,17 @@ def test_a_resample_chooses_as_pick_does_on_copies_of_the_drawn_units() -> None:
     found = resampled(cells, costs(4), within=0.02, resamples=4000)
     assert found.shares == pytest.approx(expected, abs=0.03)
     assert found.expected_loss == pytest.approx(float((cells.means.max() - cells.means) @ found.shares))
+
+
+def test_a_candidate_is_chosen_only_where_the_search_finds_it() -> None:
+    # The second is the best always, and found where the first unit is drawn more than once.
+    cells = cells_of([[0.5] * 12, [0.9] * 12])
+    often = draws_of(12, 500, seed=3)
+    found = resampled(
+        cells, costs(2), within=0.0, found=lambda weights: np.array([True, weights[0] > 1]), resamples=500, seed=3
+    )
+    assert found.shares[1] == (often[:, 0] > 1).mean()
+    assert found.expected_loss == pytest.approx(0.4 * found.shares[0])
 
 
 def test_two_units_give_shares_by_hand() -> None:

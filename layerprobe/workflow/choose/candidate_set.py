@@ -30,6 +30,20 @@ class Baseline:
 
 
 @dataclass(frozen=True, eq=False)
+class TriedSets:
+    """The sets of concatenated layers that a search has ranked, for the search to be repeated on resamples.
+
+    Args:
+        cells: (S, U) values on the classes that are chosen on.
+        search: (U,) how often each class is drawn -> the places of the sets that are found there and admitted.
+    """
+
+    candidates: Sequence[Candidate]
+    cells: UnitSums
+    search: Callable[[NDArray[np.float64]], Sequence[int]]
+
+
+@dataclass(frozen=True, eq=False)
 class CandidateSet:
     """C candidates.
 
@@ -43,7 +57,8 @@ class CandidateSet:
         folds: (U,) fold of each class; None unless cross-fitted.
         baselines: run, as in `Candidate` -> its embedding; empty if that is unknown or not measured.
         found: index of a set that a search found -> the folds without which it is found, None for on all classes;
-            others are candidates always.
+            others are candidates always. Without any it is no candidate, and only compared.
+        tried: None where no sets are searched for.
     """
 
     candidates: Sequence[Candidate]
@@ -56,6 +71,7 @@ class CandidateSet:
     folds: NDArray[np.int64] | None = None
     baselines: Mapping[str, Baseline] = field(default_factory=dict)
     found: Mapping[int, frozenset[int | None]] = field(default_factory=dict)
+    tried: TriedSets | None = None
 
     @property
     def costs(self) -> list[tuple[int, ...]]:

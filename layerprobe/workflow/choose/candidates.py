@@ -135,6 +135,15 @@ class CandidateRun:
         return sorted(both, key=lambda key: (key[0], positions[key[1]]))
 
     @property
+    def embeddings(self) -> list[CandidateKey]:
+        """The embedding, stored of both parts, where it is no candidate."""
+        if self.baseline is None or self.test is None:
+            return []
+        layer, epochs = self.baseline[1].layer, {epoch for epoch, _ in self.candidates}
+        both = [key for key in self.choosing.of if key in self.test.of and key not in self.candidates]
+        return [key for key in both if key[1].layer == layer and key[0] in epochs]
+
+    @property
     def untested(self) -> list[CandidateKey]:
         """The candidates stored of `choosing` alone."""
         if self.test is None:
@@ -183,6 +192,12 @@ class Group:
         """The candidates of all runs, in the first one's order."""
         others = [set(candidate_run.keys) for candidate_run in self.runs[1:]]
         return [key for key in self.runs[0].keys if all(key in other for other in others)]
+
+    @property
+    def embeddings(self) -> list[CandidateKey]:
+        """The embedding of all runs, where it is no candidate."""
+        others = [set(candidate_run.embeddings) for candidate_run in self.runs[1:]]
+        return [key for key in self.runs[0].embeddings if all(key in other for other in others)]
 
     @property
     def folds(self) -> dict[int | None, list[CandidateRun]]:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from layerprobe.system.progress import Listener
 from layerprobe.values.choice import Choice
 from layerprobe.values.keys import RankedLayer
+from layerprobe.workflow.choose.candidate_set import TriedSets
 from layerprobe.workflow.choose.candidates import CandidateKey, ChooseRequest, Group, grouped, open_candidates
 from layerprobe.workflow.choose.choosing import choose_among
 from layerprobe.workflow.choose.concatenation import SetSearch, with_concatenations
 from layerprobe.workflow.choose.refits import Refits, Refitted
-from layerprobe.workflow.choose.run_candidates import candidate_set_of, keys_of, of_groups
+from layerprobe.workflow.choose.run_candidates import candidate_set_of, keys_of, of_groups, tried_sets
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.metric_values import require_mean_over_queries
 from layerprobe.workflow.run.runs import Run
@@ -49,6 +51,7 @@ def choose_runs(
     notes = [note for group in groups for note in _notes_of(group)]
     found: Mapping[CandidateKey, frozenset[int | None]] = {}
     tried: frozenset[CandidateKey] = frozenset()
+    sets: TriedSets | None = None
     refitted = Refitted(groups)
     if first.split != "validation":
         refitted = Refits(device, seed, request.metric, listener).within_folds(groups, further)
@@ -58,14 +61,19 @@ def choose_runs(
             notes.append("every fold searches the whole gallery")
     if request.combine:
         keys = keys_of(groups)
-        best, _ = keys[int(np.nanargmax(candidate_set_of(groups, seed).choosing.means))]
+        best, _ = keys[int(np.nanargmax(candidate_set_of(groups, seed).choosing.means[: len(keys)]))]
         combined = with_concatenations(best, SetSearch(request.metric, refitted.folded, device, seed), listener)
         groups = [combined.group if group is best else group for group in groups]
         found, tried = combined.found, combined.tried
+        sets = tried_sets(combined.group, combined.group.name if len(groups) > 1 else "", combined)
         notes += combined.notes
     notes += [note for group in groups for note in _skipped(group, tried)]
     choice = choose_among(
-        candidate_set_of(groups, seed, found), notes, metric=request.metric, within=request.within, seed=seed
+        replace(candidate_set_of(groups, seed, found), tried=sets),
+        notes,
+        metric=request.metric,
+        within=request.within,
+        seed=seed,
     )
     return of_groups(choice, groups)
 

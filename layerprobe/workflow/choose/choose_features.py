@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.ranking.sampled_cosines import sampled_cosines
-from layerprobe.statistics.choice import folds_of, greedy
+from layerprobe.statistics.choice import draws_of, folds_of, greedy
 from layerprobe.statistics.units import UnitSums, unit_sums
 from layerprobe.system.errors import UnknownNameError
 from layerprobe.system.memory import memory_faults_told
@@ -21,15 +22,17 @@ from layerprobe.system.threads import OfEach, in_threads
 from layerprobe.values.choice import Choice
 from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, concatenated_key, named
 from layerprobe.values.scores import Subject
-from layerprobe.workflow.choose.candidate_set import Baseline, CandidateSet
+from layerprobe.workflow.choose.candidate_set import Baseline, CandidateSet, TriedSets
 from layerprobe.workflow.choose.choose_time import counted, say_how_long
 from layerprobe.workflow.choose.choosing import choose_among, require_points
 from layerprobe.workflow.choose.given_features import GivenFeatures, given_features, read_given
 from layerprobe.workflow.choose.measured_features import SIMILARITY, Measured, measured, searches
 from layerprobe.workflow.choose.row_splits import RowSplits, row_splits_of
-from layerprobe.workflow.choose.searched_sets import Found, admitted
+from layerprobe.workflow.choose.searched_sets import Found, admitted, searched
 from layerprobe.workflow.run.metric_values import require_mean_over_queries
 
+_AGAIN = 200  # draws of classes by which the admission of sets is repeated on a resample
+_RARE = 4  # of the resamples that find a set; sets of fewer are not measured
 Concatenation = tuple[tuple[int, ...], bool]  # indices of the layers, ascending; whether half-whitened
 
 
@@ -157,7 +160,7 @@ def _chosen(
     row_splits = row_splits_of(given, how.seed, seen, file).without_collapsed(file)
     say_how_long(row_splits, listener)
     requested = _requested(row_splits.given, how.layers, file)
-    notes = list(row_splits.notes)
+    notes, tried = list(row_splits.notes), None
     with in_threads() as of_each:
         layers = range(len(row_splits.given.features))
         with counted(listener, "ranking", 2 * len(layers) * searches(row_splits)) as advance:
@@ -169,10 +172,10 @@ def _chosen(
             if each.candidate.ranked.layer not in requested
         }
         if how.combine:
-            candidates, sets, also = _combined(row_splits, candidates, requested, of_each, how, listener)
+            candidates, sets, tried, also = _combined(row_splits, candidates, requested, of_each, how, listener)
             found |= sets
             notes += also
-    candidate_set = _candidate_set(row_splits, candidates, found, how)
+    candidate_set = replace(_candidate_set(row_splits, candidates, found, how), tried=tried)
     return choose_among(candidate_set, notes, metric=how.metric, within=how.within, seed=how.seed)
 
 
@@ -183,65 +186,97 @@ def _combined(  # noqa: PLR0913 - the candidates, the rule and the progress
     of_each: OfEach,
     how: _How,
     listener: Listener | None,
-) -> tuple[list[Measured], dict[int, frozenset[int | None]], tuple[str, ...]]:
-    """The candidates with the concatenated layers, if these are admitted; where each was found; notes."""
-    _, classes = np.unique(row_splits.labels, return_inverse=True)
-    folds = folds_of(classes, seed=how.seed)
+) -> tuple[list[Measured], dict[int, frozenset[int | None]], TriedSets | None, tuple[str, ...]]:
+    """The candidates with the concatenated layers, if these are admitted; where each was found; those tried; notes."""
     asked = [each for each in singles if each.candidate.ranked.layer in requested]
-    by_fold = _sampled_search(row_splits, asked, folds[classes], of_each, how.seed)
-    wanted = list(dict.fromkeys(each for found in by_fold.values() for each in found.sets))
-    with counted(listener, "ranking concatenated layers", len(wanted) * searches(row_splits)) as advance:
-        # Concatenated layers are larger than each of them: their folds are computed at once, not several of them.
-        sets = {
-            each: measured(row_splits, each[0], [each[1]], metric=how.metric, of_each=of_each, advance=advance)
-            for each in wanted
-        }
-    of_name = {_concatenation(each): each for each in singles} | {name: own[0] for name, own in sets.items() if own}
-    by_fold = {
-        fold: replace(found, sets=tuple(each for each in found.sets if sets[each])) for fold, found in by_fold.items()
-    }
-    decided = admitted(
-        by_fold, lambda name: unit_sums(of_name[name].choosing.values, row_splits.labels), folds, seed=how.seed
-    )
+    search = _SampledSearch(row_splits, asked, how.seed)
+    folds = folds_of(row_splits.labels, seed=how.seed)
+    by_fold = searched(search.on, folds)
+    measured_sets: dict[Concatenation, Measured] = {}
+
+    def measure(names: Iterable[Concatenation]) -> None:
+        wanted = [name for name in dict.fromkeys(names) if name not in measured_sets]
+        with counted(listener, "ranking concatenated layers", len(wanted) * searches(row_splits)) as advance:
+            # Concatenated layers are larger than each of them: their folds are computed at once, not several of them.
+            for members, whitened in wanted:
+                for one in measured(
+                    row_splits, members, [whitened], metric=how.metric, of_each=of_each, advance=advance
+                ):
+                    measured_sets[members, whitened] = one
+
+    def cells_of(name: Concatenation) -> UnitSums:
+        known = measured_sets.get(name) or next(each for each in singles if _concatenation(each) == name)
+        return unit_sums(known.choosing.values, row_splits.labels)
+
+    def known(found: Found[Concatenation]) -> Found[Concatenation]:
+        return replace(found, sets=tuple(name for name in found.sets if name in measured_sets))
+
+    measure(name for found in by_fold.values() for name in found.sets)
+    by_fold = {fold: known(found) for fold, found in by_fold.items()}
+    decided = admitted(by_fold, cells_of, folds, seed=how.seed)
     if not decided.admitted:
-        return singles, {}, decided.notes
-    further = [name for name in wanted if sets[name]]
+        return singles, {}, None, decided.notes
+    further = list(measured_sets)
     where = {
         len(singles) + place: frozenset(fold for fold, found in by_fold.items() if name in found.sets)
         for place, name in enumerate(further)
     }
-    return [*singles, *(of_name[name] for name in further)], where, decided.notes
+    candidates = [*singles, *(measured_sets[name] for name in further)]
+    # The sets that resamples find are measured, too, but for rare ones.
+    often = Counter(name for weights in draws_of(len(folds), seed=how.seed) for name in search.on(weights).sets)
+    measure(name for name, count in often.items() if count >= _RARE)
+    tried = list(measured_sets)
+
+    def again(weights: NDArray[np.float64]) -> list[int]:
+        on_weights = {fold: known(found) for fold, found in searched(search.on, folds, weights).items()}
+        on_resample = admitted(on_weights, cells_of, folds, seed=how.seed, weights=weights, resamples=_AGAIN)
+        return [tried.index(name) for name in on_weights[None].sets] if on_resample.admitted else []
+
+    cells = unit_sums(np.stack([measured_sets[name].choosing.values for name in tried]), row_splits.labels)
+    sets = TriedSets([measured_sets[name].candidate for name in tried], cells, again)
+    return candidates, where, sets, decided.notes
 
 
 def _concatenation(found: Measured) -> Concatenation:
     return found.members, found.candidate.ranked.reduction != NO_REDUCTION
 
 
-def _sampled_search(
-    row_splits: RowSplits, singles: Sequence[Measured], fold_of_row: NDArray[np.int64], of_each: OfEach, seed: int
-) -> dict[int | None, Found[Concatenation]]:
-    """Fold that is left out -> what a greedy search on a sample of the queries finds; None: without none."""
-    given, layers = row_splits.given, list(row_splits.given.features)
-    groups = None if given.groups is None else given.groups[row_splits.choosing]
-    values = [values[row_splits.choosing] for values in given.features.values()]
-    sample = sampled_cosines(values, row_splits.labels, groups, seed)
+class _SampledSearch:
+    """A greedy search for sets of layers, on a sample of the queries."""
 
-    def without(fold: int | None) -> Found[Concatenation]:
-        """Greedily, from the best single layer on the other folds, in its reduction."""
-        kept, sampled = fold_of_row != fold, fold_of_row[sample.queries] != fold
-        best = max(singles, key=lambda each: float(np.nanmean(each.choosing.values[kept])))
+    def __init__(self, row_splits: RowSplits, singles: Sequence[Measured], seed: int) -> None:
+        given, self.layers, self.singles = row_splits.given, list(row_splits.given.features), singles
+        groups = None if given.groups is None else given.groups[row_splits.choosing]
+        values = [values[row_splits.choosing] for values in given.features.values()]
+        self.sample = sampled_cosines(values, row_splits.labels, groups, seed)
+        self.cells = unit_sums(np.stack([each.choosing.values for each in singles]), row_splits.labels)
+        _, classes = np.unique(row_splits.labels, return_inverse=True)
+        self.classes, self.count = classes[self.sample.queries], int(classes.max()) + 1
+        self.known: dict[tuple[int, ...], NDArray[np.float64]] = {}
+        self.sampled = np.bincount(self.classes, minlength=self.count).astype(np.float64)
+
+    def on(self, weights: NDArray[np.float64]) -> Found[Concatenation]:
+        """The sets from the best single layer, in its reduction, where classes count by weights (U,)."""
+        means = (self.cells.sums @ weights) / (self.cells.counts @ weights)
+        best = self.singles[int(means.argmax())]
 
         def recall_of(members: tuple[int, ...]) -> float:
-            possible = concatenated_key([layers[member] for member in members]) is not None and sampled.any()
-            return float(sample.hits(members)[sampled].mean()) if possible else math.nan
+            total = float(self.sampled @ weights)
+            if concatenated_key([self.layers[member] for member in members]) is None or not total:
+                return math.nan
+            return float(self._hits(tuple(sorted(members))) @ weights) / total
 
-        start = _concatenation(best)
-        others = sorted({each.members[0] for each in singles})
+        others = sorted({each.members[0] for each in self.singles})
         found = greedy(best.members, others, recall_of)
+        start = _concatenation(best)
         return Found(start, tuple((tuple(sorted(members)), start[1]) for members in found))
 
-    folds: list[int | None] = [None, *np.unique(fold_of_row).tolist()]
-    return dict(zip(folds, of_each(without, folds), strict=True))
+    def _hits(self, members: tuple[int, ...]) -> NDArray[np.float64]:
+        """(U,) hits of a set by class."""
+        if members not in self.known:
+            hits = np.bincount(self.classes, self.sample.hits(members), self.count)
+            self.known[members] = hits.astype(np.float64)
+        return self.known[members]
 
 
 def _candidate_set(

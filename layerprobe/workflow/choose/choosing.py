@@ -6,11 +6,12 @@ import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from layerprobe.statistics.bootstrap import differences
-from layerprobe.statistics.choice import CrossFitted, folds_of, optimism, pick, resampled
+from layerprobe.statistics.choice import CrossFitted, Resampled, folds_of, optimism, pick, resampled
 from layerprobe.statistics.means import intervals
-from layerprobe.statistics.units import UnitSums
+from layerprobe.statistics.units import UnitSums, stacked
 from layerprobe.statistics.verdict import judge, with_ends
 from layerprobe.system.errors import DataError, NumericError, RecipeError
 from layerprobe.values.choice import Advice, Candidate, Choice, Embedding, Gain, Price, candidate_names
@@ -51,7 +52,7 @@ def choose_among(
     picked = pick(choosing, costs, within=share)
     judged = judge(choosing, picked, within=share, seed=seed)
     known = judged.at_most is not None
-    again = resampled(searched.choosing, searched.costs, within=share, seed=seed)
+    pool, again = _resampled(searched, share, seed)
     crossed, test = searched.cross_fitted(share), candidate_set.on_test
     shipped = candidate_set.candidates[picked.place]
     folds = () if crossed is None else (f"cross-fitted, {len(crossed.places)} folds",)
@@ -60,8 +61,9 @@ def choose_among(
         return _score(candidate_set.subject_of(candidate_set.candidates[place], split), metric, row, own)
 
     chosen = scored(picked.place, candidate_set.split, _row(choosing, picked.place), folds)
-    names, of_searched = (
-        candidate_names(each.candidates, chosen.run, given.candidates) for each in (candidate_set, searched)
+    names, of_searched, of_pool = (
+        candidate_names(each, chosen.run, given.candidates)
+        for each in (candidate_set.candidates, searched.candidates, pool)
     )
     on_test = best = shipped_test = None
     if test is not None:
@@ -69,7 +71,7 @@ def choose_among(
         on_test = scored(picked.place, "test", shipped_test, folds)
         place = pick(test, costs, within=0.0).best
         best = scored(place, "test", _row(test, place), (BEST_ON_TEST,))
-    embedding, gain = _gain(candidate_set, shipped, shipped_test, metric, seed)
+    embedding, gain = _gain(given, shipped, shipped_test, metric, seed)
     cheapest_first = sorted(judged.equivalent, key=costs.__getitem__)
     lead = judged.lead
     return Choice(
@@ -93,7 +95,7 @@ def choose_among(
         best_on_test=best,
         regret=None if crossed is not None else _regret(on_test, best),
         optimism=None if test is None else optimism(test, folds_of(range(test.sums.shape[1]), seed=seed)),
-        shares=_largest_first(dict(zip(of_searched, again.shares.tolist(), strict=True))),
+        shares=_largest_first(dict(zip(of_pool, again.shares.tolist(), strict=True))),
         within=within,
         notes=(*skipped, *folds, *_agreement(crossed, of_searched), *dict.fromkeys(notes)),
     )
@@ -124,6 +126,23 @@ def _eligible(given: CandidateSet, seed: int) -> tuple[CandidateSet, list[str]]:
         verb = "ranks" if alike == 1 else "rank"
         notes.append(f"counted once: {_named(same)} {verb} every query like another candidate")
     return valid.only(distinct), notes
+
+
+def _resampled(searched: CandidateSet, within: float, seed: int) -> tuple[Sequence[Candidate], Resampled]:
+    """The choice on resamples, with the search for sets repeated in each; and the candidates that its shares are of."""
+    tried = searched.tried
+    if tried is None:
+        return searched.candidates, resampled(searched.choosing, searched.costs, within=within, seed=seed)
+    singles = searched.only([place for place in range(len(searched.candidates)) if place not in searched.found])
+    pool, count = [*singles.candidates, *tried.candidates], len(singles.candidates)
+
+    def found(weights: NDArray[np.float64]) -> NDArray[np.bool_]:
+        there = np.arange(len(pool)) < count
+        there[[count + place for place in tried.search(weights)]] = True
+        return there
+
+    cells, costs = stacked([singles.choosing, tried.cells]), [candidate.cost for candidate in pool]
+    return pool, resampled(cells, costs, within=within, found=found, seed=seed)
 
 
 def _gain(

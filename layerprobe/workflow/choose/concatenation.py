@@ -24,11 +24,12 @@ from layerprobe.system.signals import Stop, stoppable
 from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, concatenated_key
 from layerprobe.values.retrieval import Ranks
 from layerprobe.workflow.choose.candidates import CandidateKey, CandidateRun, Group, Part, chance_of
-from layerprobe.workflow.choose.searched_sets import Found, admitted
+from layerprobe.workflow.choose.searched_sets import Found, admitted, mean_on, searched
 from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.run.references import RankedSplit, open_ranked_split
 from layerprobe.workflow.run.runs import locked
 
+_AGAIN = 200  # draws of classes by which the admission of sets is repeated on a resample
 _PERFECT = 1 - 1e-9  # a recall that no further layer can raise
 _STOPPED = "ranking stopped; stored results are complete, the same command resumes"
 
@@ -40,12 +41,16 @@ class Concatenated:
     Args:
         found: concatenated candidate -> the folds without which the search finds it, None for all classes.
         tried: every concatenation that was ranked, found or not.
+        cells: (1, U) the values of each.
+        search: (U,) how often each class is drawn -> what is found and admitted there, of those in `cells`.
     """
 
     group: Group
     found: Mapping[CandidateKey, frozenset[int | None]] = field(default_factory=dict)
     tried: frozenset[CandidateKey] = frozenset()
     notes: tuple[str, ...] = ()
+    cells: Mapping[CandidateKey, UnitSums] = field(default_factory=dict)
+    search: Callable[[NDArray[np.float64]], Sequence[CandidateKey]] | None = None
 
 
 @dataclass(frozen=True)
@@ -81,14 +86,22 @@ def with_concatenations(group: Group, how: SetSearch, listener: Listener) -> Con
         except DataError as error:
             return Concatenated(group, notes=(f"no concatenated layers are tried: {error.message}",))
         search = _Search(group, singles, cells, ranking)
-        by_fold = {fold: search.on(folds != fold) for fold in (None, *np.unique(folds).tolist())}
-        decided = admitted(by_fold, search.means_on, folds, seed=how.seed)
+        by_fold = searched(search.on, folds)
+        decided = admitted(by_fold, search.cells_of, folds, seed=how.seed)
         tried = frozenset(search.values)
         if not decided.admitted:
             return Concatenated(group, tried=tried, notes=decided.notes)
         found = {key: frozenset(fold for fold in by_fold if key in by_fold[fold].sets) for key in search.values}
         found = {key: of_folds for key, of_folds in found.items() if of_folds}
-        return Concatenated(search.grown(list(found)), found, tried, decided.notes)
+        grown = search.grown(list(found))
+    search.ranking = None  # resamples are of what is ranked
+
+    def again(weights: NDArray[np.float64]) -> Sequence[CandidateKey]:
+        on_weights = searched(search.on, folds, weights)
+        decided = admitted(on_weights, search.cells_of, folds, seed=how.seed, weights=weights, resamples=_AGAIN)
+        return on_weights[None].sets if decided.admitted else ()
+
+    return Concatenated(grown, found, tried, decided.notes, {key: search.cells_of(key) for key in search.values}, again)
 
 
 def is_single(ranked: RankedLayer) -> bool:
@@ -103,13 +116,14 @@ class _Search:
     group: Group
     singles: Sequence[CandidateKey]
     cells: UnitSums
-    ranking: _Ranking
+    ranking: _Ranking | None
     values: dict[CandidateKey, list[QueryValues]] = field(default_factory=dict)
     _starts: dict[CandidateKey, CandidateKey] = field(default_factory=dict)
+    _cells: dict[CandidateKey, UnitSums] = field(default_factory=dict)
 
-    def on(self, kept: NDArray[np.bool_]) -> Found[CandidateKey]:
-        """What the search finds on some of the classes."""
-        means = self.cells.sums[:, kept].sum(1) / self.cells.counts[:, kept].sum(1)
+    def on(self, weights: NDArray[np.float64]) -> Found[CandidateKey]:
+        """What the search finds where classes count by weights (U,)."""
+        means = (self.cells.sums @ weights) / (self.cells.counts @ weights)
         best = self.singles[int(np.nan_to_num(means, nan=-1.0).argmax())]
         epoch, ranked = best
         layers = list(dict.fromkeys(one.layer for number, one in self.singles if number == epoch))
@@ -117,25 +131,29 @@ class _Search:
         sets: list[CandidateKey] = []
         for start in dict.fromkeys([raw, ranked]):
             if (epoch, start) in self.singles and not parse_chain(start.reduction).needs_classifier:
-                sets += self._from((epoch, start), layers, kept)
+                sets += self._from((epoch, start), layers, weights)
         return Found(best, tuple(sets))
 
-    def means_on(self, key: CandidateKey) -> UnitSums:
+    def cells_of(self, key: CandidateKey) -> UnitSums:
         """(1, U) the values of a candidate."""
-        return self._with(key, "choosing").sums([key], "choosing")
+        if key not in self._cells:
+            self._cells[key] = self._with(key, "choosing").sums([key], "choosing")
+        return self._cells[key]
 
     def grown(self, keys: Sequence[CandidateKey]) -> Group:
         """The group with some of the concatenations."""
         grown = self.group
         for key in keys:
             grown = _with_values(grown, "choosing", key, self.values[key])
-            if grown.runs[0].test is not None and grown.runs[0].split != "test":
+            if self.ranking is not None and grown.runs[0].test is not None and grown.runs[0].split != "test":
                 start = self._starts[key]
                 in_runs = [self.ranking.values(each, "test", key, start) for each in self.group.runs]
                 grown = _with_values(grown, "test", key, [own for own in in_runs if own is not None])
         return grown
 
-    def _from(self, start: CandidateKey, layers: Sequence[LayerKey], kept: NDArray[np.bool_]) -> list[CandidateKey]:
+    def _from(
+        self, start: CandidateKey, layers: Sequence[LayerKey], weights: NDArray[np.float64]
+    ) -> list[CandidateKey]:
         epoch, first = start
 
         def key_of(members: tuple[int, ...]) -> CandidateKey | None:
@@ -146,8 +164,7 @@ class _Search:
             key = key_of(members)
             if key is None or not (key == start or self._ranked(key, start)):
                 return math.nan
-            cells = self.means_on(key)
-            return float(cells.sums[:, kept].sum() / cells.counts[:, kept].sum())
+            return mean_on(self.cells_of(key), weights)
 
         alone = (layers.index(first.layer),)
         path = [] if mean_of(alone) >= _PERFECT else greedy(alone, range(len(layers)), mean_of)
@@ -155,7 +172,7 @@ class _Search:
 
     def _ranked(self, key: CandidateKey, start: CandidateKey) -> bool:
         """Whether a concatenation has valid values, which are kept."""
-        if key not in self._starts:
+        if key not in self._starts and self.ranking is not None:
             self._starts[key] = start
             in_runs = [self.ranking.values(each, "choosing", key, start) for each in self.group.runs]
             own = [values for values in in_runs if values is not None]

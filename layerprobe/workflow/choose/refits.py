@@ -60,9 +60,8 @@ class Refits:
                 for candidate_run in group.runs:
                     own: dict[CandidateKey, QueryValues] = {}
                     values.append(own)
-                    # The baseline of a cross-fitted choice is searched alike.
-                    baseline = [key for key in [candidate_run.baseline] if key in candidate_run.choosing.of]
-                    for key in dict.fromkeys([*group.keys, *added[group], *filter(None, baseline)]):
+                    # The embedding, with which the choice is compared, is searched alike.
+                    for key in dict.fromkeys([*group.keys, *added[group], *_embeddings(candidate_run)]):
                         stop.raise_if_asked(_STOPPED)
                         try:
                             own[key] = self._search(candidate_run, key).within_folds(key[1], self.seed, self.metric)
@@ -94,8 +93,19 @@ class Refits:
 def _replaced(
     candidate_run: CandidateRun, own: Mapping[CandidateKey, QueryValues], lost: set[CandidateKey]
 ) -> CandidateRun:
-    found = candidate_run.with_values("choosing", own).without(lost)
+    gone = set(_embeddings(candidate_run)) - own.keys() - candidate_run.candidates
+    kept = {key: values for key, values in candidate_run.choosing.of.items() if key not in gone}
+    stored = replace(candidate_run.choosing, of=kept)
+    both = candidate_run.test is candidate_run.choosing
+    clean = replace(candidate_run, choosing=stored, test=stored if both else candidate_run.test)
+    found = clean.with_values("choosing", own).without(lost)
     return found if found.baseline in own or found.split != "test" else replace(found, baseline=None)
+
+
+def _embeddings(candidate_run: CandidateRun) -> list[CandidateKey]:
+    """The baseline and the embeddings that are no candidates, on the classes that are chosen on."""
+    baseline = [key for key in [candidate_run.baseline] if key in candidate_run.choosing.of]
+    return [*filter(None, baseline), *candidate_run.embeddings]
 
 
 def _unfitted(group: Group) -> Group:

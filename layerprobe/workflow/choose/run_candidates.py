@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
 
 from layerprobe import store
 from layerprobe.reductions.chain import parse_chain
@@ -14,8 +17,9 @@ from layerprobe.system.errors import DataError
 from layerprobe.values.choice import Candidate, Choice, Price
 from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, members_of
 from layerprobe.values.scores import Score, Subject, shared_notes
-from layerprobe.workflow.choose.candidate_set import Baseline, CandidateSet
+from layerprobe.workflow.choose.candidate_set import Baseline, CandidateSet, TriedSets
 from layerprobe.workflow.choose.candidates import CandidateKey, Group, Part
+from layerprobe.workflow.choose.concatenation import Concatenated
 from layerprobe.workflow.choose.cut import cut_after
 from layerprobe.workflow.run.runs import Run
 
@@ -29,7 +33,6 @@ def candidate_set_of(
         found: concatenated candidate -> the folds without which it is found, as in `CandidateSet`.
     """
     first = groups[0].runs[0]
-    choosing = _sums(groups, "choosing")
     crossed, several = first.split == "test", len(groups) > 1
 
     def subject_of(candidate: Candidate, split: str) -> Subject:
@@ -37,17 +40,33 @@ def candidate_set_of(
         return _subject(group_of(groups, candidate.run), candidate, split, part)
 
     names = [group.name if several else "" for group in groups]
+    pairs = list(zip(groups, names, strict=True))
+    candidates = [one for group, name in pairs for one in _candidates(group, name, group.keys)]
+    only_compared = [one for group, name in pairs for one in _candidates(group, name, group.embeddings)]
+    places = {place: found[key] for place, (_, key) in enumerate(keys_of(groups)) if found and key in found}
+    places |= {len(candidates) + place: frozenset() for place in range(len(only_compared))}
+
+    def rows(sums_of: Callable[[Group, Sequence[CandidateKey]], UnitSums]) -> UnitSums:
+        return stacked(
+            [
+                *(sums_of(group, group.keys) for group in groups),
+                *(sums_of(group, group.embeddings) for group in groups if group.embeddings),
+            ]
+        )
+
+    choosing = rows(lambda group, keys: group.sums(keys, "choosing"))
     return CandidateSet(
-        [candidate for group, name in zip(groups, names, strict=True) for candidate in _candidates(group, name)],
+        [*candidates, *only_compared],
         first.split,
         subject_of,
         choosing,
-        stacked([group.above_chance(group.keys) for group in groups]),
-        [_identities(group, key) for group in groups for key in group.keys],
-        None if crossed or first.test is None else _sums(groups, "test"),
+        rows(lambda group, keys: group.above_chance(keys)),
+        [_identities(group, key) for group in groups for key in group.keys]
+        + [_identities(group, key) for group in groups for key in group.embeddings],
+        None if crossed or first.test is None else rows(lambda group, keys: group.sums(keys, "test")),
         folds_of(range(choosing.sums.shape[1]), seed=seed) if crossed else None,
-        {name: baseline for group, name in zip(groups, names, strict=True) if (baseline := _baseline(group, name))},
-        {place: found[key] for place, (_, key) in enumerate(keys_of(groups)) if found and key in found},
+        {name: baseline for group, name in pairs if (baseline := _baseline(group, name))},
+        places,
     )
 
 
@@ -82,10 +101,6 @@ def of_groups(choice: Choice, groups: Sequence[Group]) -> Choice:
     )
 
 
-def _sums(groups: Sequence[Group], part: Part) -> UnitSums:
-    return stacked([group.sums(group.keys, part) for group in groups])
-
-
 def _identities(group: Group, key: CandidateKey) -> tuple[Hashable, ...]:
     """Equal for candidates that rank every query alike: those of their ranks, or of the layer before a new fit."""
     epoch, ranked = key
@@ -108,12 +123,22 @@ def _baseline(group: Group, name: str) -> Baseline | None:
     return Baseline(candidate, group.sums([key], "test"))
 
 
-def _candidates(group: Group, name: str) -> list[Candidate]:
+def tried_sets(group: Group, name: str, concatenated: Concatenated) -> TriedSets | None:
+    """The concatenated layers that were ranked, for the search to be repeated; None without any admitted."""
+    again, keys = concatenated.search, list(concatenated.cells)
+    if again is None:
+        return None
+
+    def places(weights: NDArray[np.float64]) -> list[int]:
+        return [keys.index(key) for key in again(weights)]
+
+    return TriedSets(_candidates(group, name, keys), stacked([concatenated.cells[key] for key in keys]), places)
+
+
+def _candidates(group: Group, name: str, keys: Sequence[CandidateKey]) -> list[Candidate]:
     run, order = group.runs[0].run, group.runs[0].record.layer_order
     dims = _Dims(run)
-    return [
-        Candidate(epoch, ranked, dims.of(ranked), _position(ranked.layer, order), name) for epoch, ranked in group.keys
-    ]
+    return [Candidate(epoch, ranked, dims.of(ranked), _position(ranked.layer, order), name) for epoch, ranked in keys]
 
 
 def _subject(group: Group, candidate: Candidate, split: str, part: Part) -> Subject:

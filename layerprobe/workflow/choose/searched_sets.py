@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from layerprobe.statistics.bootstrap import differences
 from layerprobe.statistics.units import UnitSums
+from layerprobe.values.arrays import FloatArray
 from layerprobe.values.choice import Gain
 
 Name = TypeVar("Name")
@@ -53,12 +54,28 @@ class Decided:
         )
 
 
-def admitted(
+def searched(
+    search: Callable[[FloatArray], Found[Name]], folds: NDArray[np.int64], weights: FloatArray | None = None
+) -> dict[int | None, Found[Name]]:
+    """Fold that is left out -> what a search finds on the other classes; None: on all.
+
+    Args:
+        search: (U,) how much each class counts -> what is found.
+        weights: (U,) how often each class is drawn; None for once.
+    """
+    often = np.ones(len(folds)) if weights is None else weights
+    left_out: list[int | None] = [None, *np.unique(folds).tolist()]
+    return {fold: search(often if fold is None else np.where(folds == fold, 0.0, often)) for fold in left_out}
+
+
+def admitted(  # noqa: PLR0913 - the sets, the classes and the draws
     by_fold: Mapping[int | None, Found[Name]],
     cells_of: Callable[[Name], UnitSums],
     folds: NDArray[np.int64],
     *,
     seed: int,
+    weights: FloatArray | None = None,
+    resamples: int = 10_000,
 ) -> Decided:
     """Decide by the paired 95 % interval of the cross-fitted gain: it must lie above 0.
 
@@ -67,6 +84,8 @@ def admitted(
         cells_of: candidate -> (1, U) its values.
         folds: (U,) the fold of each class.
         seed: of the draws of classes.
+        weights: (U,) how often each class is drawn; None for once.
+        resamples: draws of classes.
     """
     if not any(found.sets for found in by_fold.values()):
         return Decided(admitted=False)
@@ -77,11 +96,16 @@ def admitted(
         own, single = folds == fold, cells_of(found.single)
         counts[:, own] = single.counts[:, own]
         if found.sets:
-            best = max(map(cells_of, found.sets), key=lambda cells: _mean(cells, ~own))
+            kept = np.where(own, 0.0, np.ones(len(folds)) if weights is None else weights)
+            best = max(map(cells_of, found.sets), key=lambda cells: mean_on(cells, kept))
             sums[:, own] = best.sums[:, own] - single.sums[:, own]
-    (gain,) = differences(UnitSums(sums, counts), seed=seed)
+    if weights is not None:
+        often = weights.astype(int)
+        sums, counts = np.repeat(sums, often, axis=1), np.repeat(counts, often, axis=1)
+    (gain,) = differences(UnitSums(sums, counts), resamples=resamples, seed=seed)
     return Decided(gain.low is not None and gain.low > 0, Gain(gain.value, gain.low, gain.high))
 
 
-def _mean(cells: UnitSums, kept: NDArray[np.bool_]) -> float:
-    return float(cells.sums[:, kept].sum() / cells.counts[:, kept].sum())
+def mean_on(cells: UnitSums, weights: FloatArray) -> float:
+    """The mean of a single row of cells, where classes count by weights (U,)."""
+    return float((cells.sums[0] @ weights) / (cells.counts[0] @ weights))

@@ -201,6 +201,18 @@ def test_the_gain_over_the_embedding_is_paired_on_test(tmp_path: Path) -> None:
     assert (found.gain.low, found.gain.high) == pytest.approx((expected.low, expected.high), abs=0.02)
 
 
+def test_the_embedding_at_the_shipped_epoch_is_compared_though_it_is_no_candidate(tmp_path: Path) -> None:
+    layers = {"validation": {C1: FAIR, FC6: GOOD}, "test": {C1: GOOD, FC6: FAIR}}
+    run = write_run(tmp_path, "a", layers, epochs=(1, 2), network=network_of("fc6"))
+    found = choose_runs([run], ChooseRequest("1", device="cpu", layers=("c1",)), Silent())
+    assert (found.ship.name, found.ship.epoch, found.candidates) == ("c1@max", 1, 1)
+    assert found.embedding is not None
+    assert found.embedding.alike is not None
+    assert (found.embedding.layer.epoch, found.embedding.alike.epoch) == (2, 1)
+    assert found.embedding.gain is not None
+    assert found.embedding.gain.difference == 0.25
+
+
 def test_the_candidates_can_be_restricted_but_not_the_embedding(tmp_path: Path) -> None:
     run = write_run(tmp_path, "a", HELD_OUT, network=network_of("fc6"))
     found = choose_runs([run], ChooseRequest(device="cpu", layers=("c1",)), Silent())

@@ -13,8 +13,10 @@ from layerprobe.system.errors import BusyError, InterruptedRun
 from layerprobe.system.signals import Stop
 from layerprobe.values.choice import Choice
 from layerprobe.values.keys import LayerKey, RankedLayer
-from layerprobe.workflow.choose.candidates import ChooseRequest
+from layerprobe.workflow.choose.candidates import CandidateKey, ChooseRequest
 from layerprobe.workflow.choose.choose import choose_runs
+from layerprobe.workflow.choose.concatenation import _Search
+from layerprobe.workflow.choose.searched_sets import Found
 from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.run.runs import Run, locked
 from tests.workflow.choosing_runs import C1, C2, FC6, labels_of, write_run
@@ -91,6 +93,20 @@ def test_a_set_of_layers_that_proves_nothing_is_no_candidate(tmp_path: Path) -> 
     assert "+" not in found.ship.layer
     (note,) = [note for note in found.notes if note.startswith("concatenated layers: ")]
     assert "none is better" in note or "no candidates, as the interval does not lie above 0" in note
+
+
+def test_resamples_repeat_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[NDArray[np.float64]] = []
+    plain = _Search.on
+
+    def counted(search: _Search, weights: NDArray[np.float64]) -> Found[CandidateKey]:
+        asked.append(weights)
+        return plain(search, weights)
+
+    monkeypatch.setattr(_Search, "on", counted)
+    found = chosen(write(tmp_path))
+    assert len(asked) == 6 + 200 * 6  # on all classes and without each fold; the same of each resample
+    assert found.shares["c1+c2@max"] > 0.9
 
 
 def test_a_second_choice_finds_the_ranks_and_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
