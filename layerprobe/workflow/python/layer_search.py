@@ -43,7 +43,12 @@ class SearchResults:
 
 
 def search(
-    searches: Searches, measures: Measures, layers: Sequence[RankedLayer], track: Track[RankedLayer]
+    searches: Searches,
+    measures: Measures,
+    layers: Sequence[RankedLayer],
+    track: Track[RankedLayer],
+    *,
+    epoch: int = EPOCH,
 ) -> SearchResults:
     """Rank and score layers on every split but galleries."""
     dataset = searches.features.dataset
@@ -55,7 +60,7 @@ def search(
     # One layer on all splits, then the next: a map fitted on train is fitted once.
     for ranked in track(layers, "ranking"):
         for split in dataset.searched:
-            subject, key_of = searches.subject(EPOCH, split, ranked), searches.key_of(EPOCH, split)
+            subject, key_of = searches.subject(epoch, split, ranked), searches.key_of(epoch, split)
             of_layer, ranks = scorer.layer(subject, key_of, {})
             if error := of_layer.refused:
                 inapplicable[InapplicableReduction(ranked.layer, ranked.reduction, error.message, error.fix)] = None
@@ -63,15 +68,15 @@ def search(
             scored[split].append(of_layer)
             entries[split] |= ranks
             for name in dict.fromkeys((split, searches.gallery(split))):
-                reduced[name] |= _reduced(searches, name, ranked)
+                reduced[name] |= _reduced(searches, epoch, name, ranked)
     scores = [score for split, found in scored.items() for score in scorer.resampling.scores(split, found)]
     return SearchResults(scores, entries, reduced, list(inapplicable))
 
 
-def _reduced(searches: Searches, split: str, ranked: RankedLayer) -> dict[RankedLayer, NDArray[Any]]:
+def _reduced(searches: Searches, epoch: int, split: str, ranked: RankedLayer) -> dict[RankedLayer, NDArray[Any]]:
     """The reduced features of a layer, or of its draws; none where a map cannot be fitted on NaN or Inf."""
     found: dict[RankedLayer, NDArray[Any]] = {}
     for draw in draws_of(ranked) if ranked.reduction != NO_REDUCTION else ():
         with contextlib.suppress(NotFiniteError):
-            found[draw] = torch.as_tensor(searches.reduced.layer(EPOCH, split, draw).values).cpu().numpy()
+            found[draw] = torch.as_tensor(searches.reduced.layer(epoch, split, draw).values).cpu().numpy()
     return found

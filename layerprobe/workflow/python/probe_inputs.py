@@ -45,13 +45,17 @@ class ProbeInputs:
     @property
     def run_name(self) -> str:
         """The name of the run, `ResNet-1a2b3c`."""
-        name = re.sub("[^A-Za-z0-9._-]+", "-", self.model).lstrip("._-") or "model"
-        return f"{name}-{self.sha256[:6]}"
+        return f"{folder_name(self.model)}-{self.sha256[:6]}"
 
     @property
     def experiment(self) -> str:
         """As in scores."""
         return self.sha256[:12]
+
+
+def folder_name(model: str) -> str:
+    """A model's name with the characters that the name of a run may have."""
+    return re.sub("[^A-Za-z0-9._-]+", "-", model).lstrip("._-") or "model"
 
 
 def image_digests(images: Tensor, labels: NDArray[np.int64]) -> list[str]:

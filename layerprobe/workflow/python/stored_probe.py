@@ -25,26 +25,36 @@ def known_layers(run: Run) -> list[str]:
     return list(run.read().layer_order) if run.exists() else []
 
 
-def store_probe(
-    features: MemoryFeatures, searches: Searches, results: SearchResults, layer_order: Sequence[str]
+def store_probe(  # noqa: PLR0913 - what is stored, and of which epoch
+    features: MemoryFeatures,
+    searches: Searches,
+    results: SearchResults,
+    layer_order: Sequence[str],
+    *,
+    epoch: int = EPOCH,
+    record: RunRecord | None = None,
 ) -> None:
-    """Add results to the run of their model and images."""
+    """Add the results of an epoch to the run of their model and images.
+
+    Args:
+        record: None for that of a probe.
+    """
     run = features.run
     with locked(run):
         run.remove_leftovers()
-        run.write(_record(features.inputs, str(searches.device), layer_order))
+        run.write(record or probe_record(features.inputs, str(searches.device), layer_order))
         before = read_scores(run.scores_file) if run.scores_file.exists() else []
         table = ScoreTable(before, layer_order=layer_order, stored=before)
         for split in results.entries:
-            stale = searches.stale(EPOCH, split)
+            stale = searches.stale(epoch, split)
             scored = {score.ranked_layer for score in before if score.split == split}
-            table.drop(EPOCH, split, {x for x in scored if stale.intersection(draws_of(x))})
+            table.drop(epoch, split, {x for x in scored if stale.intersection(draws_of(x))})
         table.write(run.scores_file)  # first, so that a kill leaves no score whose features are gone
         for split in features.splits:
-            _write_features(features, split, str(searches.device))
+            _write_features(features, epoch, split, str(searches.device))
         for split, entries in results.entries.items():
-            known = searches.read(EPOCH, split)
-            store.write_ranks(run.rank_file(EPOCH, split), _rows(features, split), _merged(known, entries))
+            known = searches.read(epoch, split)
+            store.write_ranks(run.rank_file(epoch, split), _rows(features, split), _merged(known, entries))
         table.add(results.scores)
         table.write(run.scores_file)
     _warn_of_lost(run, before, table.scores())
@@ -67,7 +77,8 @@ def _measurement(score: Score) -> tuple[object, ...]:
     return score.split, score.ranked_layer, score.metric
 
 
-def _record(inputs: ProbeInputs, device: str, layer_order: Sequence[str]) -> RunRecord:
+def probe_record(inputs: ProbeInputs, device: str, layer_order: Sequence[str]) -> RunRecord:
+    """The record of a model measured from Python."""
     contents = {split: inputs.contents(split) for split in inputs.images}
     return RunRecord(
         state="finished",
@@ -94,8 +105,8 @@ def _rows(features: MemoryFeatures, split: str) -> store.Rows:
     return store.Rows(dataset.splits[split].labels, dataset.splits[split].ids, dataset.class_names)
 
 
-def _write_features(features: MemoryFeatures, split: str, device: str) -> None:
-    path, key, values = features.run.feature_file(EPOCH, split), features.key(EPOCH, split), features.splits[split]
+def _write_features(features: MemoryFeatures, epoch: int, split: str, device: str) -> None:
+    path, key, values = features.run.feature_file(epoch, split), features.key(epoch, split), features.splits[split]
     columns = store.Columns(
         dims={layer: rows.shape[1] for layer, rows in values.features.items()},
         device=device,
