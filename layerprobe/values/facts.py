@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 EPOCH_0 = "epoch 0"  # the start if that network is unknown
+START = "start"  # of a watched training, whether or not its weights come from elsewhere
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,8 @@ class DataFacts:
     Args:
         name: of the data set, with its folder's if it has one; empty if unknown.
         splits: split -> its facts, in the order train, validation, test.
-        start: the network of epoch 0: untrained; pretrained, if its weights come from elsewhere; or `epoch 0`, if the
-            epochs are files of a foreign training.
+        start: the network of epoch 0: untrained; pretrained, if its weights come from elsewhere; `start` of a watched
+            training; or `epoch 0`, if the epochs are files of a foreign training.
         held_out: whether the run trained on the training classes only, so that the others are unseen.
     """
 

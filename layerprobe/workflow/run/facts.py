@@ -15,7 +15,7 @@ from layerprobe.metrics.recall import chance_recall
 from layerprobe.store import read_chance, read_index
 from layerprobe.system.errors import BusyError, DataError
 from layerprobe.tables.tables import TextTable, layer_table, metric_table
-from layerprobe.values.facts import EPOCH_0, DataFacts, SplitFacts
+from layerprobe.values.facts import EPOCH_0, START, DataFacts, SplitFacts
 from layerprobe.values.keys import NO_REDUCTION
 from layerprobe.values.metric_names import is_recall
 from layerprobe.values.records import RunRecord
@@ -43,6 +43,8 @@ def _start(record: RunRecord) -> str:
     # Only the user knows what their own function returns.
     if not record.untrained or str(record.net.get("name")).startswith("python:"):
         return EPOCH_0
+    if record.from_python:
+        return START
     return "untrained" if record.net.get("weights", "none") == "none" else "pretrained"
 
 

@@ -33,6 +33,7 @@ from layerprobe.values.scores import Score, in_network_order, read_scores
 
 SCHEMA = 1
 _LONGEST = 240  # of the 255 bytes of a folder's name: the rest is for `~1` of --fresh and the members of ensembles
+WATCHED = ".watched"  # locked by a watched training from its first epoch to its end
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+~-]*")
 
 
@@ -151,16 +152,17 @@ class Run:
         return in_network_order(scores, layer_order)
 
     def is_held(self) -> bool | None:
-        """Whether a process of this machine holds the run's lock; None if the system does not tell."""
+        """Whether a process of this machine holds the run's lock or watches it; None if the system does not tell."""
+        inodes = []
         try:
-            lines = Path("/proc/locks").read_text(encoding="ascii").splitlines()
-            inode = (self.folder / ".lock").stat().st_ino
-        except FileNotFoundError as error:
-            return False if str(error.filename) != "/proc/locks" else None
+            for name in (".lock", WATCHED):
+                with contextlib.suppress(FileNotFoundError):
+                    inodes.append(f":{(self.folder / name).stat().st_ino}")
+            lines = Path("/proc/locks").read_text(encoding="ascii").splitlines() if inodes else []
         except OSError:
             return None
         # `1: FLOCK  ADVISORY  WRITE 4711 00:35:1234 0 EOF`; a waiting process has `->` before FLOCK
-        return any(words[1] == "FLOCK" and words[5].endswith(f":{inode}") for words in map(str.split, lines))
+        return any(words[1] == "FLOCK" and words[5].endswith(tuple(inodes)) for words in map(str.split, lines))
 
     def log(self, *lines: str) -> None:
         """Append lines to log.txt, under one time."""
