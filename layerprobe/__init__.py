@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from layerprobe.workflow.python.own_model import extract, layers
     from layerprobe.workflow.python.probe_model import probe
     from layerprobe.workflow.run.opened_run import open_run
+    from layerprobe.workflow.watch.watch import Watch
 
 __version__ = "0.1.0"
 __all__ = [
     "SearchRules",
+    "Watch",
     "__version__",
     "choose",
     "extract",
@@ -32,6 +34,7 @@ __all__ = [
 
 _MODULES = {
     "SearchRules": "values.retrieval",
+    "Watch": "workflow.watch.watch",
     "choose": "workflow.choose.choose_features",
     "extract": "workflow.python.own_model",
     "layers": "workflow.python.own_model",

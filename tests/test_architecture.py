@@ -26,6 +26,7 @@ LEVELS = (
     "workflow.choose workflow.compare workflow.summary",
     "workflow.plot",
     "workflow.report workflow.python",
+    "workflow.watch",
     "workflow.manage",
     "cli",
     "__main__",

@@ -1,0 +1,1 @@
+"""What a training in anybody's loop is measured by at each epoch. Enter by `watch.Watch`."""

@@ -1,0 +1,326 @@
+"""Watch: the layers of a model at each epoch of anybody's training, kept as a run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import uuid
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from numbers import Integral
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from layerprobe.nets.net import Net
+from layerprobe.system.errors import RecipeError, UnknownNameError
+from layerprobe.system.memory import free_memory
+from layerprobe.system.signals import stoppable
+from layerprobe.values.scores import SPLITS
+from layerprobe.workflow.probe.measures import Measures, build_measures
+from layerprobe.workflow.python.own_model import names_of, net_of, placed
+from layerprobe.workflow.python.probe_inputs import folder_name
+from layerprobe.workflow.python.stored_probe import probe_record, store_probe
+from layerprobe.workflow.run.runs import Run, named_run
+from layerprobe.workflow.run.stored_terms import ranked_epochs
+from layerprobe.workflow.watch.epoch_line import LayerEpochs, best_words
+from layerprobe.workflow.watch.random_state import kept_random_state
+from layerprobe.workflow.watch.watched_images import WatchedImages, image_rows, read_images
+from layerprobe.workflow.watch.watched_network import (
+    MeasuredEpoch,
+    WatchedNetwork,
+    least_epoch,
+    measure_epoch,
+    wait_for,
+    watched_network,
+)
+from layerprobe.workflow.watch.watched_run import (
+    continued_run,
+    epoch_record,
+    finish,
+    forget_from,
+    mark_watched,
+    remove_features,
+    require_same_images,
+    stored_counts,
+)
+
+if TYPE_CHECKING:
+    from lightning.pytorch.callbacks import Callback
+    from transformers import Trainer, TrainerCallback
+
+_MEMORY = 0.1  # of the free memory, for the images of all splits
+
+
+@dataclass(eq=False)
+class _Training:
+    """A training since its first watched epoch."""
+
+    run: Run
+    images: Mapping[str, WatchedImages]
+    network: WatchedNetwork
+    experiment: str
+    epochs: LayerEpochs
+    epoch: int
+    first: MeasuredEpoch | None
+    ended: float = 0.0  # when the last watched epoch had been stored
+
+
+class Watch:
+    """Measure the layers of a model at each epoch of a training, in any loop.
+
+    >>> import torch, layerprobe
+    >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Conv2d(4, 8, 3))
+    >>> labels = torch.arange(24) // 2
+    >>> images = torch.rand(12, 3, 1, 1)[labels].expand(-1, -1, 8, 8)
+    >>> splits = {"train": [(images[:12], labels[:12])], "test": [(images[12:], labels[12:])]}
+    >>> watch = layerprobe.Watch(splits, layers="0,2", pools="avg", ks=[1], name="mine")
+    >>> _ = watch(model, 0)  # before training
+    >>> for epoch in range(1, 4):
+    ...     values = watch(model, epoch)  # after each epoch
+    >>> list(values)
+    ['train_R@1/0@avg', 'train_R@1/2@avg', 'test_R@1/0@avg', 'test_R@1/2@avg']
+    >>> watch.close()
+
+    The training is not changed: modes, weights, buffers, gradients, hooks and random state (torch, numpy, Python) are
+    as before each call. Lightning takes `watch.lightning()`, the Trainer of transformers `watch.trainer(trainer)`.
+
+    The first call reads the images, which are then held in memory and are the same at each epoch, in the order of the
+    data set and with random transforms drawn once. Whole classes are drawn by a seed, or some images of 10 where fewer
+    fit, so that a call takes less than `share` of an epoch; the first line says how many. Each call prints a line to
+    stderr: recall and gap of the last layer, the epoch at which its gap opened, the best layer, and the seconds that it
+    took. Values are stored as a run; features of the first and last epoch only.
+
+    A call for the epoch measured last replaces it. `watch(model, 0)` of another training moves the run of the same
+    name aside, as `NAME~1`; a first call for a later epoch continues it.
+
+    Args:
+        splits: train, validation or test -> batches of (images, labels), as for `layerprobe.probe`. A layer can be
+            chosen on classes of `validation` that the training does not use.
+        layers, pools, metrics, device: as for `layerprobe.probe`.
+        ks: K of Recall@K; those that are not below the number of watched images are left out.
+        every: epochs from one measurement to the next; other calls do nothing.
+        share: of an epoch's time, in (0, 1]; None for all images. A tenth of the free memory bounds the images, too.
+        cache: folder of runs; None for that of the commands, LAYERPROBE_CACHE or ./cache.
+        name: of the run; None for the name of the model's class.
+
+    Raises:
+        UnknownNameError: unknown split or metric.
+        RecipeError: no split, or an invalid `every`, `share`, `name`, K or metric.
+    """
+
+    def __init__(  # noqa: PLR0913 - those of layerprobe.probe, and of the run
+        self,
+        splits: Mapping[str, Iterable[Any]],
+        *,
+        layers: str | Sequence[str] = "*",
+        pools: str | Sequence[str] | None = None,
+        ks: Sequence[int] = (1, 2, 4, 8),
+        metrics: str | Sequence[str] | Mapping[str, Mapping[str, Any]] = (),
+        every: int = 1,
+        share: float | None = 0.1,
+        device: str | torch.device = "auto",
+        cache: str | Path | None = None,
+        name: str | None = None,
+    ) -> None:
+        if not isinstance(splits, Mapping) or not splits:
+            raise RecipeError("there is no split to watch", fix='Give loaders: {"train": loader, "test": loader}')
+        for split in splits:
+            if split not in SPLITS:
+                raise UnknownNameError("split", split, SPLITS)
+        if isinstance(every, bool) or not isinstance(every, Integral) or every < 1:
+            raise RecipeError(f"every is {every!r}", fix="Give a whole number of epochs from 1")
+        if share is not None and not 0 < share <= 1:
+            raise RecipeError(f"share is {share!r}", fix="Give a share of an epoch in (0, 1], or None for all images")
+        names, options = (list(metrics), metrics) if isinstance(metrics, Mapping) else (names_of(metrics), {})
+        if "accuracy" in names:
+            raise RecipeError("accuracy needs the classifier of a training run", fix="Leave it out")
+        self._measures: partial[Measures] = partial(build_measures, names, [1, *ks], options=options, may_drop=True)
+        self._measures({})  # refuses unknown metrics before the training
+        self._cache: Path = Path(os.environ.get("LAYERPROBE_CACHE", "cache") if cache is None else cache)
+        self._run: Run | None = None if name is None else named_run(self._cache, name)
+        self._splits: dict[str, Iterable[Any]] = {split: splits[split] for split in SPLITS if split in splits}
+        self._layers: list[str] = names_of(layers)
+        self._pools: list[str] | None = None if pools is None else names_of(pools)
+        self._every: int = int(every)
+        self._share: float | None = share
+        self._device: str = str(device)
+        self._training: _Training | None = None
+        self._finish: weakref.finalize[..., Watch] | None = None
+
+    def __call__(self, model: nn.Module | Net, epoch: int) -> dict[str, float]:
+        """Measure a model after an epoch of its training.
+
+        Args:
+            model: the same at each call, with present weights.
+            epoch: 0 = before training.
+
+        Returns:
+            For a logger: `test_R@1/layer3@avg` -> its value, a fraction for shares. Empty where `every` skips an epoch.
+
+        Raises:
+            UnknownNameError: unknown layer or pool.
+            RecipeError: an epoch before the last one, a model of other parts, a name that another run has, a run that
+                is continued on other images, and what `layerprobe.probe` raises.
+            DataError: invalid batches, a split of fewer than 2 classes, a class in two splits.
+            BusyError: another process uses the run.
+        """
+        if isinstance(epoch, bool) or not isinstance(epoch, Integral) or epoch < 0:
+            raise RecipeError(f"the epoch is {epoch!r}", fix="Give a whole number: 0 before training, 1 after an epoch")
+        epoch = int(epoch)
+        if epoch % self._every:
+            return {}
+        if self._training is not None and epoch < self._training.epoch:
+            what = f"epoch {epoch} comes after epoch {self._training.epoch}"
+            raise RecipeError(what, fix="Give epochs in ascending order, and another training another Watch")
+        net = net_of(model)
+        with kept_random_state(), placed(net.module, self._device) as device:
+            wait_for(device)
+            began = time.perf_counter()
+            if self._training is None:
+                self._training = self._begin(net, epoch, device)
+            elif epoch == self._training.epoch:
+                _say(f"epoch {epoch} is measured again, in place of its first values")
+            training = self._training
+            training.network.require_same(net.module)
+            found, training.first = training.first or self._measure(training, net, epoch, device), None
+            _store(training, found, epoch)
+            seconds = time.perf_counter() - began
+        self._tell(training, found, epoch, began, seconds)
+        training.epoch, training.ended = epoch, time.perf_counter()
+        if self._finish is None:
+            self._finish = weakref.finalize(self, finish, training.run, mark_watched(training.run), os.getpid())
+        scores = found.results.scores
+        return {f"{x.split}_{x.metric}/{x.ranked_layer}": x.value for x in scores if x.value is not None}
+
+    def close(self) -> None:
+        """Record the run as finished, as the end of the process does."""
+        if self._finish is not None:
+            self._finish()
+
+    def lightning(self, network: str | None = None) -> Callback:
+        """A callback for Lightning's Trainer: measures before training and at the end of each epoch.
+
+        Args:
+            network: attribute of the LightningModule; "" for itself, None for its only submodule with parameters.
+        """
+        from layerprobe.workflow.watch.lightning_callback import WatchCallback
+
+        return WatchCallback(network, self, self.close)
+
+    def trainer(self, trainer: Trainer, network: str = "") -> TrainerCallback:
+        """Add a callback to the Trainer of transformers: measures before training and at the end of each epoch.
+
+        Args:
+            network: path of a submodule of its model; "" for the model.
+        """
+        from layerprobe.workflow.watch.trainer_callback import WatchCallback
+
+        callback = WatchCallback(trainer, network, self, self.close)
+        trainer.add_callback(callback)
+        return callback
+
+    def _begin(self, net: Net, epoch: int, device: torch.device) -> _Training:
+        """Read the images, find the layers, and measure as many images as the share allows."""
+        run = self._run or named_run(self._cache, folder_name(type(net.module).__name__))
+        record = continued_run(run, epoch, _say)
+        images = self._read(run, continued=record is not None)
+        size = next(iter(images.values())).images.shape[-1]
+        network, doubts = watched_network(net, self._layers, self._pools, size)
+        for doubt in doubts:
+            _say(doubt)
+        experiment = uuid.uuid4().hex[:12] if record is None else record.experiment
+        training = _Training(run, images, network, experiment, LayerEpochs(network.rows[-1], {}), epoch, None)
+        training.first = self._measure(training, net, epoch, device)
+        if record is None:
+            self._shrink(training, net, device)
+        else:
+            require_same_images(run, record, training.first.features.inputs)
+        splits = training.first.features.dataset.splits
+        training.epochs = LayerEpochs(network.rows[-1], {split: splits[split].labels for split in images})
+        stored = ranked_epochs(run, next(iter(images))) if record else []
+        for known in (each for each in stored if each < epoch):
+            training.epochs = training.epochs.with_stored(run, known)
+        watched = "; ".join(f"{split}: {found}" for split, found in training.images.items())
+        _say(f"{watched}; run {run.folder}")
+        return training
+
+    def _read(self, run: Run, *, continued: bool) -> dict[str, WatchedImages]:
+        most = None
+        if self._share is not None and (rows := image_rows(next(iter(self._splits.values())))) is not None:
+            # A measurement costs at least a forward of each of its images, an epoch three of each training image.
+            most = max(1, int(3 * self._share * len(rows) / len(self._splits)))
+        memory = int(_MEMORY * free_memory() / len(self._splits))
+        found = {}
+        for split, loader in self._splits.items():
+            counts = stored_counts(run, split) if continued else None
+            found[split] = read_images(loader, split, memory=memory, most=most, counts=counts)
+        return found
+
+    def _shrink(self, training: _Training, net: Net, device: torch.device) -> None:
+        """Leave classes out until a measurement takes less than the share of the shortest epoch that there can be."""
+        if self._share is None:
+            return
+        first = next(iter(training.images.values()))
+        least = least_epoch(net.module, next(first.batches), sum(first.counts.values()), device)
+        while True:
+            began = time.perf_counter()
+            training.first = self._measure(training, net, training.epoch, device)
+            allowed = self._share * least / (time.perf_counter() - began)
+            fewer = {
+                split: images.at_most(int(0.9 * allowed * len(images.labels)))
+                for split, images in training.images.items()
+            }
+            if allowed >= 1 or all(len(x.labels) == len(training.images[s].labels) for s, x in fewer.items()):
+                return
+            training.images = fewer
+
+    def _measure(self, training: _Training, net: Net, epoch: int, device: torch.device) -> MeasuredEpoch:
+        sizes = {split: len(images.labels) for split, images in training.images.items()}
+        return measure_epoch(
+            training.network,
+            net,
+            training.images,
+            self._measures(sizes),
+            run=training.run,
+            epoch=epoch,
+            experiment=training.experiment,
+            device=device,
+        )
+
+    def _tell(self, training: _Training, found: MeasuredEpoch, epoch: int, began: float, seconds: float) -> None:
+        entries = {split: known[training.epochs.ranked] for split, known in found.results.entries.items()}
+        training.epochs = training.epochs.with_epoch(epoch, entries)
+        best = best_words(found.results.scores, "R@1", training.epochs.ranked)
+        took = f"{seconds:.2g} s" if seconds < 1 else f"{seconds:.1f} s"
+        if training.ended and epoch > training.epoch:
+            took += f", {seconds / (began - training.ended) * (epoch - training.epoch) * 100:.0f} % of an epoch"
+        _say(f"epoch {epoch}: {training.epochs.text(epoch)}{best} ({took})")
+
+
+def _store(training: _Training, found: MeasuredEpoch, epoch: int) -> None:
+    """Store an epoch as a whole: a signal arrives after it."""
+    features, order = found.features, training.network.layer_order
+    with stoppable() as stop:
+        forget_from(training.run, epoch)
+        record = epoch_record(
+            probe_record(features.inputs, str(found.searches.device), order),
+            epoch,
+            training.experiment,
+            training.images,
+        )
+        store_probe(features, found.searches, found.results, order, epoch=epoch, record=record)
+        if 0 < training.epoch < epoch:
+            remove_features(training.run, list(training.images), training.epoch)
+    if stop.signal_number is not None:
+        signal.raise_signal(stop.signal_number)
+
+
+def _say(line: str) -> None:
+    print(f"watch: {line}", file=sys.stderr, flush=True)

@@ -1,0 +1,129 @@
+"""The network of a watched training: its layers, found once, and their values at an epoch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from layerprobe.data.splits import require_retrieval
+from layerprobe.nets.net import Net
+from layerprobe.system.errors import RecipeError
+from layerprobe.taps import Tap, execution_order, extracted, find_layers, outlying_tokens, pools_left_out
+from layerprobe.taps.hooks import hooked, prepared
+from layerprobe.values.keys import NO_REDUCTION, RankedLayer, network_order
+from layerprobe.workflow.probe.measures import Measures
+from layerprobe.workflow.probe.searches import Searches
+from layerprobe.workflow.probe.selection import storable
+from layerprobe.workflow.python.layer_search import SearchResults, search
+from layerprobe.workflow.python.loaders import Batch
+from layerprobe.workflow.python.memory_features import MemoryFeatures, extracted_features
+from layerprobe.workflow.python.own_model import measured
+from layerprobe.workflow.python.probe_inputs import SEED, ProbeInputs, weights_sha256
+from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.watch.watched_images import WatchedImages
+
+_FORWARDS = 3  # a training step costs at least a forward, and a backward of twice its arithmetic
+
+
+@dataclass(frozen=True, eq=False)
+class WatchedNetwork:
+    """The watched layers of a network.
+
+    Args:
+        parts: path, class and shapes of the tensors of every module; the same at each epoch.
+    """
+
+    members: Sequence[Tap]
+    layer_order: Sequence[str]
+    rows: Sequence[RankedLayer]
+    parts: Sequence[tuple[str, str]]
+
+    def require_same(self, module: nn.Module) -> None:
+        """Check that a module has the parts of the first one."""
+        now = parts_of(module)
+        if now != self.parts:
+            changed = [f"{name or 'the model'} ({what})" for name, what in {*now} ^ {*self.parts}]
+            what = f"the model has other parts than at the first epoch: {', '.join(sorted(changed)[:3])}"
+            raise RecipeError(what, fix="Give the same model each time, or make another Watch with another name")
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredEpoch:
+    """What an epoch gave."""
+
+    features: MemoryFeatures
+    searches: Searches
+    results: SearchResults
+
+
+def watched_network(
+    net: Net, layers: Sequence[str], pools: Sequence[str] | None, size: int
+) -> tuple[WatchedNetwork, list[str]]:
+    """The asked layers of a network that takes images of a size, and doubts about their pools."""
+    network = measured(net, size)
+    taps = storable(find_layers(layers, network, pools=pools))
+    if not taps:
+        raise RecipeError("layers is empty", fix='Name some, such as layers="*"')
+    members = extracted(taps)
+    doubts = [*pools_left_out(layers, network, pools=pools), *network.unknown_pool(pools), *outlying_tokens(members)]
+    order = execution_order([tap.layer for tap in members], network)
+    rows = network_order([RankedLayer(tap.key, NO_REDUCTION, "cosine") for tap in taps], order)
+    return WatchedNetwork(members, order, rows, parts_of(net.module)), doubts
+
+
+def parts_of(module: nn.Module) -> list[tuple[str, str]]:
+    """Path, and class with the shapes of its own tensors, of every module."""
+    found = []
+    for path, part in module.named_modules():
+        tensors = [*part.named_parameters(recurse=False), *part.named_buffers(recurse=False)]
+        shapes = "".join(f" {name} {tuple(tensor.shape)}" for name, tensor in tensors)
+        found.append((path, f"{type(part).__name__}{shapes}"))
+    return found
+
+
+def measure_epoch(  # noqa: PLR0913 - the network, its images, and where their values go
+    network: WatchedNetwork,
+    net: Net,
+    images: Mapping[str, WatchedImages],
+    measures: Measures,
+    *,
+    run: Run,
+    epoch: int,
+    experiment: str,
+    device: torch.device,
+) -> MeasuredEpoch:
+    """Extract, rank and score the watched layers."""
+    module = net.module
+    by_split = {
+        split: extracted_features(module, network.members, found.batches, device, hashed=True)
+        for split, found in images.items()
+    }
+    digests = {split: each.digests for split, each in by_split.items()}
+    inputs = ProbeInputs(type(module).__name__, weights_sha256(module), digests)
+    features = MemoryFeatures(run, inputs, by_split)
+    require_retrieval(features.dataset, fix="Put all images of a class into one split")
+    searches = Searches(features, experiment, SEED, device)
+    results = search(searches, measures, network.rows, lambda layers, _: layers, epoch=epoch)
+    return MeasuredEpoch(features, searches, results)
+
+
+def least_epoch(module: nn.Module, batch: Batch, images: int, device: torch.device) -> float:
+    """Seconds that an epoch of so many training images takes at least: three forwards."""
+    with hooked(module, {}), torch.inference_mode():
+        inputs = prepared(batch.images.to(device), module)
+        module(inputs)  # the first one allocates
+        wait_for(device)
+        began = time.perf_counter()
+        module(inputs)
+        wait_for(device)
+    return _FORWARDS * images * (time.perf_counter() - began) / len(inputs)
+
+
+def wait_for(device: torch.device) -> None:
+    """Wait until a GPU has computed what was asked of it."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

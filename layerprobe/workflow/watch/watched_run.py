@@ -1,0 +1,120 @@
+"""The run of a watched training: begun, continued, and its epochs stored."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from layerprobe.store import read_classes, read_index
+from layerprobe.system.errors import BusyError, DataError, RecipeError
+from layerprobe.values.records import RunRecord
+from layerprobe.values.scores import SPLITS, ScoreTable, read_scores
+from layerprobe.workflow.python.probe_inputs import ProbeInputs
+from layerprobe.workflow.run.runs import WATCHED, Run, locked, set_aside
+from layerprobe.workflow.run.stored_terms import ranked_epochs
+
+COMMAND = "layerprobe.Watch"
+
+
+def continued_run(run: Run, epoch: int, say: Callable[[str], None]) -> RunRecord | None:
+    """The record of the run that a training continues at an epoch; None for a new run.
+
+    A training that begins at epoch 0 is a new one: a run that has its name is moved aside.
+    """
+    if not run.exists():
+        if epoch > 0:
+            say(
+                f"no epoch 0, which shows what training changes and when the gap opens: call watch(model, 0) before"
+                f" training, now begun at epoch {epoch}"
+            )
+        return None
+    record = run.read()
+    if record.command != COMMAND:
+        raise RecipeError(f"{run.name} is a run of {record.command}", file=run.folder, fix="Watch by another name=")
+    if run.is_held():
+        raise BusyError("run is in use by another training or command", file=run.folder, fix="Watch by another name=")
+    if epoch == 0:
+        say(f"{run.name} had epochs 0 to {record.epochs_done}, and is now {set_aside(run).name}")
+        return None
+    again = f"; epochs {epoch} to {record.epochs_done} are measured again" if record.epochs_done >= epoch else ""
+    say(f"{run.name} is continued at epoch {epoch}{again}")
+    return record
+
+
+def stored_counts(run: Run, split: str) -> dict[int, int] | None:
+    """Class -> number of its stored images of a split; None where none are stored."""
+    for epoch in reversed(ranked_epochs(run, split)):
+        path = run.feature_file(epoch, split)
+        with contextlib.suppress(DataError):
+            names = read_classes(path)[0]
+            return {int(names[label]): count for label, count in Counter(read_index(path)[0].tolist()).items()}
+    return None
+
+
+def require_same_images(run: Run, record: RunRecord, inputs: ProbeInputs) -> None:
+    """Check that a run is continued on its images."""
+    for split in {**record.contents, **inputs.images}:
+        known = record.contents.get(split)
+        if split not in inputs.images or known != inputs.contents(split):
+            raise RecipeError(
+                f"has other {split} images than are given now", file=run.folder, fix="Give its images, or another name="
+            )
+
+
+def forget_from(run: Run, epoch: int) -> None:
+    """Remove the stored values of an epoch and of those after it."""
+    if not run.exists():
+        return
+    with locked(run):
+        if run.scores_file.exists():
+            known = read_scores(run.scores_file)
+            kept = [score for score in known if score.epoch < epoch]
+            ScoreTable(kept, layer_order=run.read().layer_order, stored=known).write(run.scores_file)
+        for split in SPLITS:
+            for later in [each for each in ranked_epochs(run, split) if each >= epoch]:
+                run.rank_file(later, split).unlink(missing_ok=True)
+                run.feature_file(later, split).unlink(missing_ok=True)
+
+
+def remove_features(run: Run, splits: Sequence[str], epoch: int) -> None:
+    """Remove the features of an epoch; its ranks and scores are kept."""
+    with locked(run):
+        for split in splits:
+            run.feature_file(epoch, split).unlink(missing_ok=True)
+
+
+def epoch_record(record: RunRecord, epoch: int, experiment: str, watched: Mapping[str, object]) -> RunRecord:
+    """The record of a watched training after an epoch, from that of a probe."""
+    return replace(
+        record,
+        state="training",
+        command=COMMAND,
+        untrained=True,
+        recipe={**record.recipe, "train": {"epochs": epoch}},
+        experiment=experiment,
+        epochs_done=epoch,
+        notes=tuple(f"{split}: {images}" for split, images in watched.items()),
+    )
+
+
+def mark_watched(run: Run) -> int:
+    """Mark a run as worked on until the process ends; the descriptor of the mark."""
+    run.folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(run.folder / WATCHED, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    return descriptor
+
+
+def finish(run: Run, descriptor: int, process: int) -> None:
+    """End the mark, and record the run as finished."""
+    if os.getpid() != process:  # a data worker, which holds the mark too
+        return
+    os.close(descriptor)
+    with contextlib.suppress(DataError, BusyError):  # removed, or used by a command meanwhile
+        if run.exists():
+            with locked(run):
+                run.write(replace(run.read(), state="finished"))
