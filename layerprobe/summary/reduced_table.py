@@ -10,6 +10,7 @@ from layerprobe.summary.processed import BestPostProcessing
 from layerprobe.summary.reduced import PostProcessing, Reduced
 from layerprobe.tables.tables import Ends, TextTable
 from layerprobe.values.best import Best, best_text
+from layerprobe.values.facts import split_text
 from layerprobe.values.intervals import Interval, ShownKind
 from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, layer_names
 
@@ -26,8 +27,9 @@ def reduced_table(summary: RunSummary, section: Reduced) -> TextTable:
     ]
     names = [str(layer) for layer in section.layers]
     kind = ShownKind(summary.kind if section.intervals else None)
+    split = split_text(section.split, [summary.data])
     what = "other reductions" if section.dim is None else f"equal dimension {section.dim}"
-    title = f"{what} of {summary.run}, epoch {section.epoch}, {section.split} {summary.metric} in %"
+    title = f"{what} of {summary.run}, epoch {section.epoch}, {split} {summary.metric} in %"
     similarities = list(dict.fromkeys(processing.similarity for processing in section.processings))
     return TextTable(
         ("layer", *(_column_name(processing, similarities) for processing in section.processings)),
@@ -50,19 +52,20 @@ def processed_table(summary: RunSummary, found: BestPostProcessing) -> TextTable
     """A row for each layer: its best post-processing, where that was chosen, and its recall on test."""
     layers = [layer.ranked.layer for layer in found.layers]
     names = layer_names(layer.ranked for layer in found.layers)
+    chosen_on = split_text(str(found.split), [summary.data])
     values: dict[str, list[float | None]] = {
-        str(found.split): [layer.value for layer in found.layers],
+        chosen_on: [layer.value for layer in found.layers],
         "test": [layer.test for layer in found.layers],
     }
     most = max(layer.value for layer in found.layers)
     choices = [layer.value for layer in found.layers]
-    best = Best(choices.index(most), str(found.split), choices.count(most))
+    best = Best(choices.index(most), chosen_on, choices.count(most))
     near = None if found.alike is None else [n for n, key in zip(names, layers, strict=True) if key in found.alike]
     intervals = [layer.interval for layer in found.layers]
     gains = [layer.gain.interval if layer.gain else None for layer in found.layers]
     similarities = list(dict.fromkeys(layer.ranked.similarity for layer in found.layers))
     kind = ShownKind(summary.kind if any([*intervals, *gains]) else None)
-    what = f"chosen on {found.split}, {summary.metric} in %"
+    what = f"chosen on {chosen_on}, {summary.metric} in %"
     title = f"best post-processing of {summary.run}, epoch {found.epoch}, {what}"
     rows = []
     for index, layer in enumerate(found.layers):
@@ -71,7 +74,13 @@ def processed_table(summary: RunSummary, found: BestPostProcessing) -> TextTable
             (_BEST * (index == best.place), names[index], share_text(layer.value), share_text(layer.test), gain)
         )
     return TextTable(
-        ("", "layer", f"{found.split}\n{summary.metric}", f"test\n{summary.metric}", "gain\ntest"),
+        (
+            "",
+            "layer",
+            f"{chosen_on}\n{summary.metric}",
+            f"test\n{summary.metric}",
+            "gain\ntest",
+        ),
         tuple(rows),
         numbers=frozenset(range(2, 5)),
         heading=(", ".join([title, *similarities[: len(similarities) == 1]]), *kind.lines(_BRACKETS)),

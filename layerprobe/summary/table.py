@@ -21,13 +21,12 @@ from layerprobe.summary.reduced_table import (
 )
 from layerprobe.tables.tables import TextTable
 from layerprobe.values.best import best_layer, best_text
-from layerprobe.values.facts import fact_lines
+from layerprobe.values.facts import fact_lines, split_header, split_text
 from layerprobe.values.intervals import FEW_UNITS, FEWEST_UNITS, Difference, Interval, ShownKind
 from layerprobe.values.keys import layer_names
 from layerprobe.values.label_free import agreement_lines
 
 _ABSENT, _BEST, _NEVER = "-", "*", "never"
-_SHORT = {"validation": "valid."}
 _RAW = "raw"
 
 
@@ -79,7 +78,7 @@ def summary_table(summary: RunSummary) -> TextTable:
             *_layer_notes(summary, names),
             *_unit_notes(summary),
             *summary.notes,
-            *agreement_lines(summary.label_free),
+            *agreement_lines(summary.label_free, [summary.data]),
         ),
         marked=best.place if best else None,
         intervals={
@@ -162,14 +161,16 @@ def _level_columns(summary: RunSummary) -> list[_Column]:
         ends = [None if level is None else level.interval for level in levels]
         columns.append(
             _Column(
-                f"{_SHORT.get(split, split)}\n{summary.metric}", [share_text(_value(level)) for level in levels], ends
+                f"{split_header(split, [summary.data])}\n{summary.metric}",
+                [share_text(_value(level)) for level in levels],
+                ends,
             )
         )
     # If all splits have equal sizes, the numbers on equal terms are the same.
     if summary.terms and any(
         level.equal not in (None, level.value) for layer in summary.layers for level in layer.levels.values()
     ):
-        short = "/".join(_SHORT.get(split, split) for split in splits)
+        short = "/".join(split_header(split, [summary.data]) for split in splits)
         cells = ["/".join(share_text(_equal(layer.levels.get(split))) for split in splits) for layer in summary.layers]
         columns.append(_Column(f"{short}\n{_terms(summary, True)}", cells))
     return columns
@@ -202,7 +203,7 @@ def _epoch_columns(summary: RunSummary) -> list[_Column]:
     if all(layer.epochs == 1 for layer in summary.layers):
         return []
     splits = [split for split in summary.data.splits if any(split in layer.best_epochs for layer in summary.layers)]
-    short = "/".join(_SHORT.get(split, split) for split in splits)
+    short = "/".join(split_header(split, [summary.data]) for split in splits)
     cells = ["/".join(str(layer.best_epochs.get(split, _ABSENT)) for split in splits) for layer in summary.layers]
     return [_Column(f"best epoch\n{short}", cells)]
 
@@ -237,7 +238,7 @@ def _layer_notes(summary: RunSummary, names: Sequence[str]) -> list[str]:
                 noted.setdefault(text, []).append(name)
         for text, having in noted.items():
             where = "every layer" if len(having) == len(names) > 1 else ", ".join(having)
-            lines.append(f"{split}, {where}: {text}")
+            lines.append(f"{split_text(split, [summary.data])}, {where}: {text}")
     return lines
 
 
@@ -260,7 +261,10 @@ def _faults_after(summary: RunSummary, section: Reduced) -> list[str]:
         for layer in rows:
             for text in _fault_texts(replace(layer.faults.get(split, Faults()), zeros=0, lone=0)):
                 found.setdefault((split, layer.ranked.reduction, text), []).append(str(layer.ranked.layer))
-    return [f"{split}, {', '.join(names)} after {how}: {text}" for (split, how, text), names in found.items()]
+    return [
+        f"{split_text(split, [summary.data])}, {', '.join(names)} after {how}: {text}"
+        for (split, how, text), names in found.items()
+    ]
 
 
 def _fault_texts(faults: Faults) -> list[str]:
@@ -272,8 +276,9 @@ def _fault_texts(faults: Faults) -> list[str]:
 
 def _unit_notes(summary: RunSummary) -> list[str]:
     units = "classes" if summary.kind.cluster is None else f"clusters ({summary.kind.cluster})"
-    without = [f"{split} {count}" for split, count in summary.units.items() if count < FEWEST_UNITS]
-    few = [f"{split} {count}" for split, count in summary.units.items() if FEWEST_UNITS <= count < FEW_UNITS]
+    counts = [(split_text(split, [summary.data]), count) for split, count in summary.units.items()]
+    without = [f"{split} {count}" for split, count in counts if count < FEWEST_UNITS]
+    few = [f"{split} {count}" for split, count in counts if FEWEST_UNITS <= count < FEW_UNITS]
     notes = [f"no interval below {FEWEST_UNITS} {units}: {', '.join(without)}"] if without else []
     return notes + ([f"few {units}, so that an interval is rough: {', '.join(few)}"] if few else [])
 

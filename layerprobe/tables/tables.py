@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from layerprobe.values.best import best_layer, best_text, worse_text
-from layerprobe.values.facts import DataFacts, fact_lines
+from layerprobe.values.facts import DataFacts, fact_lines, split_header, split_text
 from layerprobe.values.intervals import ShownKind
 from layerprobe.values.keys import RankedLayer, layer_names
 from layerprobe.values.label_free import agreement_lines, agreements
@@ -15,7 +15,6 @@ from layerprobe.values.scores import SPLITS, Score, note_text
 
 _ABSENT = "-"
 _BEST = "*"
-_SHORT = {"validation": "valid."}  # split -> its name in a narrow column
 _BRACKETS = "in brackets"
 Ends = tuple[str, str]  # of an interval, as text
 
@@ -69,16 +68,15 @@ def layer_table(
     further = list(dict.fromkeys(s.metric for s in scores if s.split == "test" and is_recall(s.metric)))
     further = [name for name in further if name != metric]
     both = {"train", "test"} <= set(splits)
-    headers = [f"{_SHORT.get(split, split)}\n{metric}" for split in splits] + ["gap"] * both
+    data = data or DataFacts("", {})
+    headers = [f"{split_header(split, [data])}\n{metric}" for split in splits] + ["gap"] * both
     headers += [f"test\n{name}" for name in further]
 
     values = {split: [_value(cells.get((row, split, metric))) for row in rows] for split in ("validation", "test")}
     best = best_layer(values)
     names = layer_names(rows)
     before = {score.ranked_layer: score for score in untrained if (score.split, score.metric) == ("test", metric)}
-    worse = worse_text(
-        names, [_value(before.get(row)) for row in rows], values["test"], metric, data.start if data else "untrained"
-    )
+    worse = worse_text(names, [_value(before.get(row)) for row in rows], values["test"], metric, data.start)
     near = None if alike is None else [n for n, row in zip(names, rows, strict=True) if row in alike]
     notes = [f"{_BEST} {best_text(best, names, values, near)}"] if best else []
     notes += [worse] if worse else []
@@ -98,14 +96,14 @@ def layer_table(
         columns,
         tuple(texts),
         numbers=frozenset(range(2, len(columns))),
-        heading=(title, *(fact_lines(data) if data else ()), *kind.lines(_BRACKETS)),
-        notes=(*notes, *_notes(noted, rows, kind)),
+        heading=(title, *fact_lines(data), *kind.lines(_BRACKETS)),
+        notes=(*notes, *_notes(noted, rows, kind, data)),
         marked=best.place if best else None,
         intervals=_intervals(compared, 2, kind),
     )
 
 
-def metric_table(scores: Sequence[Score]) -> TextTable | None:
+def metric_table(scores: Sequence[Score], data: DataFacts | None = None) -> TextTable | None:
     """A table of the metrics other than R@K, with a row for each metric and layer; None without such a metric.
 
     Shares are percent with one decimal, other numbers have three digits. Values have their intervals if all of these
@@ -117,10 +115,11 @@ def metric_table(scores: Sequence[Score]) -> TextTable | None:
         return None
     cells = {(score.ranked_layer, score.split, score.metric): score for score in further}
     splits = [split for split in SPLITS if any(score.split == split for score in further)]
+    data = data or DataFacts("", {})
     metrics = list(dict.fromkeys(score.metric for score in further))
     rows = list(dict.fromkeys(score.ranked_layer for score in further))
     names = dict(zip(rows, layer_names(rows), strict=True))
-    columns = ("metric", "layer", *(_SHORT.get(split, split) for split in splits))
+    columns = ("metric", "layer", *(split_header(split, [data]) for split in splits))
     shares = "shares in %" if any(map(is_fraction, metrics)) else ""
     lines = [(metric, row) for metric in metrics for row in rows]
     by_split = [[cells.get((row, split, metric)) for metric, row in lines] for split in splits]
@@ -132,7 +131,7 @@ def metric_table(scores: Sequence[Score]) -> TextTable | None:
         ),
         numbers=frozenset(range(2, len(columns))),
         heading=(_title(further[0], rows, shares), *kind.lines(_BRACKETS)),
-        notes=(*_notes(_own_notes(scores), rows, kind), *agreement_lines(agreements(scores))),
+        notes=(*_notes(_own_notes(scores), rows, kind, data), *agreement_lines(agreements(scores), [data])),
         intervals=_intervals(by_split, 2, kind),
     )
 
@@ -208,7 +207,7 @@ def _own_notes(scores: Sequence[Score]) -> list[Score]:
     ]
 
 
-def _notes(scores: Sequence[Score], rows: Sequence[RankedLayer], kind: ShownKind) -> list[str]:
+def _notes(scores: Sequence[Score], rows: Sequence[RankedLayer], kind: ShownKind, data: DataFacts) -> list[str]:
     """A line for each split and note, with its layers, and its metrics other than R@K if only some have it.
 
     Notes of invalid values are in their cells.
@@ -228,5 +227,5 @@ def _notes(scores: Sequence[Score], rows: Sequence[RankedLayer], kind: ShownKind
         )
         having = dict.fromkeys(score.metric for score in noted)
         which = "" if having.keys() == metrics or all(map(is_recall, metrics)) else f" ({', '.join(having)})"
-        lines.append(f"{split}, {where}: {note}{which}")
+        lines.append(f"{split_text(split, [data])}, {where}: {note}{which}")
     return lines

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 
 EPOCH_0 = "epoch 0"  # the start if that network is unknown
 START = "start"  # of a watched training, whether or not its weights come from elsewhere
+CHOOSING = "choosing classes"  # train, where no network was trained on it
+_HEADERS = {"validation": "valid.", CHOOSING: "choosing"}
 
 
 @dataclass(frozen=True)
@@ -35,12 +37,14 @@ class DataFacts:
         start: the network of epoch 0: untrained; pretrained, if its weights come from elsewhere; `start` of a watched
             training; or `epoch 0`, if the epochs are files of a foreign training.
         held_out: whether the run trained on the training classes only, so that the others are unseen.
+        seen: whether a network was, or may have been, trained on the training classes.
     """
 
     name: str
     splits: Mapping[str, SplitFacts]
     start: str = "untrained"
     held_out: bool = False
+    seen: bool = True
 
     def without_chance(self) -> DataFacts:
         """The same for a metric other than R@1, of which the chance level is not known."""
@@ -52,6 +56,22 @@ class DataFacts:
         return self.start != EPOCH_0
 
 
+def split_text(split: str, data: Iterable[DataFacts]) -> str:
+    """A split's name in text: `choosing classes` instead of train where none of the data's networks was trained on it.
+
+    Args:
+        data: of all runs that the text is about; without any, the split's own name.
+    """
+    runs = list(data)
+    return CHOOSING if split == "train" and runs and not any(facts.seen for facts in runs) else split
+
+
+def split_header(split: str, data: Iterable[DataFacts]) -> str:
+    """The same for a narrow column: `choosing`, `valid.`."""
+    text = split_text(split, data)
+    return _HEADERS.get(text, text)
+
+
 def fact_lines(facts: DataFacts) -> list[str]:
     """A line for each split: `glyphs test: 1,360 queries, 68 classes, chance R@1 1.4 %`."""
     lines = []
@@ -60,7 +80,7 @@ def fact_lines(facts: DataFacts) -> list[str]:
         parts += [] if found.classes is None else [f"{found.classes:,} classes"]
         parts += [] if found.gallery is None else [f"a gallery of {found.gallery:,}"]
         parts += [] if found.chance is None else [f"chance R@1 {level_text(100 * found.chance)}"]
-        lines.append(f"{facts.name} {split}: {', '.join(parts)}".lstrip())
+        lines.append(f"{facts.name} {split_text(split, [facts])}: {', '.join(parts)}".lstrip())
     return lines
 
 
@@ -107,7 +127,7 @@ def _caption(facts: DataFacts, splits: Collection[str] | None, *, searched: bool
     lines = [", ".join(parts)] if parts and shown else []
     for split, found in shown.items():
         new = " not trained on" if facts.held_out and split != "train" else ""
-        text = f"{split}: {found.queries:,} {'queries' if searched else 'images'}"
+        text = f"{split_text(split, [facts])}: {found.queries:,} {'queries' if searched else 'images'}"
         text += "" if found.classes is None else f" of {found.classes:,} classes{new}"
         if searched:
             text += "" if found.gallery is None else f" in a gallery of {found.gallery:,}"

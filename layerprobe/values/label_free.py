@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from layerprobe.values.facts import DataFacts, split_text
 from layerprobe.values.keys import NO_REDUCTION
 from layerprobe.values.metric_names import is_recall
 from layerprobe.values.scores import Score
@@ -67,7 +68,7 @@ def _spearman(pairs: Sequence[tuple[float, float]]) -> float | None:
     return round(float(spearmanr(*zip(*pairs, strict=True)).statistic), 12)
 
 
-def agreement_lines(found: Sequence[Agreement]) -> list[str]:
+def agreement_lines(found: Sequence[Agreement], data: Sequence[DataFacts] = ()) -> list[str]:
     """A line for each metric, epoch, reduction and similarity, with its splits, and a definition.
 
     `two-nn at epoch 20: rank correlation with R@1 on train -0.60, on test 0.81, over 6 layers`
@@ -83,7 +84,7 @@ def agreement_lines(found: Sequence[Agreement]) -> list[str]:
     texts = [
         f"{subject}: no rank correlation with {recall} {over}"
         if all(each.layers < FEWEST_LAYERS for each in of_line)
-        else f"{subject}: rank correlation with {recall} {', '.join(map(_of_split, of_line))}, {over}"
+        else f"{subject}: rank correlation with {recall} {', '.join(_of_split(each, data) for each in of_line)}, {over}"
         for (subject, recall, over), of_line in lines.items()
     ]
     return [*texts, "rank correlations are Spearman's over these layers; no layer is chosen by such numbers"] * bool(
@@ -91,7 +92,8 @@ def agreement_lines(found: Sequence[Agreement]) -> list[str]:
     )
 
 
-def _of_split(each: Agreement) -> str:
+def _of_split(each: Agreement, data: Sequence[DataFacts]) -> str:
+    split = split_text(each.split, data)
     if each.correlation is None:
-        return f"on {each.split} none, as all values of one are equal"
-    return f"on {each.split} {each.correlation:.2f}"
+        return f"on {split} none, as all values of one are equal"
+    return f"on {split} {each.correlation:.2f}"

@@ -10,6 +10,8 @@ from layerprobe.values.facts import (
     fact_lines,
     image_lines,
     run_lines,
+    split_header,
+    split_text,
 )
 
 GLYPHS = DataFacts("glyphs", {"train": SplitFacts(48, 6, chance=0.149), "test": SplitFacts(1360, 68, chance=0.111)})
@@ -21,6 +23,17 @@ def test_a_line_has_the_queries_classes_and_chance_of_a_split() -> None:
         "glyphs train: 48 queries, 6 classes, chance R@1 14.9 %",
         "glyphs test: 1,360 queries, 68 classes, chance R@1 11.1 %",
     ]
+
+
+def test_train_is_named_choosing_classes_only_if_no_network_may_have_seen_it() -> None:
+    unseen = replace(GLYPHS, seen=False)
+    named = [split_text("train", data) for data in ([unseen], [unseen, unseen], [GLYPHS, unseen], [])]
+    assert named == ["choosing classes", "choosing classes", "train", "train"]
+    assert [split_text(split, [unseen]) for split in ("validation", "test")] == ["validation", "test"]
+    headers = [split_header("train", [unseen]), split_header("train", [GLYPHS]), split_header("validation", [GLYPHS])]
+    assert headers == ["choosing", "train", "valid."]
+    assert fact_lines(unseen)[0].startswith("glyphs choosing classes: 48 queries")
+    assert run_lines({"a": unseen})[1].startswith("choosing classes: 48 queries of 6 classes")
 
 
 def test_a_gallery_is_named_and_a_low_chance_keeps_two_digits() -> None:

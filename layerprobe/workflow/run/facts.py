@@ -23,20 +23,21 @@ from layerprobe.values.scores import SPLITS, Score
 from layerprobe.values.sections import SEARCH_KEYS
 from layerprobe.workflow.run.indistinguishable import Searches, alike_of, searches_of
 from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.run.seen import trains_on_train
 
 
 def data_facts(run: Run, scores: Sequence[Score]) -> DataFacts:
     """The data that a run's scores were measured on; unreadable facts are unknown."""
     own = [score for score in scores if score.run == run.name]
     splits = [split for split in SPLITS if any(score.split == split for score in own)]
-    name, start = "", DataFacts.start
+    name, start, seen = "", DataFacts.start, DataFacts.seen
     data: Mapping[str, Any] = {}
     with contextlib.suppress(DataError):
         record = run.read()
-        data, start = record.data, _start(record)
+        data, start, seen = record.data, _start(record), trains_on_train(record)
         name = _data_name(data)
     held_out = start != EPOCH_0 and any(score.epoch > 0 for score in own)
-    return DataFacts(name, {split: _split_facts(run, data, split, own) for split in splits}, start, held_out)
+    return DataFacts(name, {split: _split_facts(run, data, split, own) for split in splits}, start, held_out, seen)
 
 
 def _start(record: RunRecord) -> str:
@@ -118,7 +119,7 @@ def epoch_tables(
         facts = replace(data, splits={}) if tables else data
         alike = alike_of(own, first, searches)
         tables.append(layer_table(own, metric=first, data=facts, untrained=before, alike=alike))
-        tables += [table for table in [metric_table(own)] if table]
+        tables += [table for table in [metric_table(own, data)] if table]
     return tables
 
 

@@ -35,6 +35,12 @@ def has_seen_train(record: RunRecord, epoch: int) -> bool:
     return bool(record.data.get("seen", True))
 
 
+def trains_on_train(record: RunRecord) -> bool:
+    """Whether a network of the run is, or may have been, trained on the training classes."""
+    epochs = record.recipe.get("train", {}).get("epochs", 0)
+    return epochs > 0 or any(has_seen_train(record, epoch) for epoch in range(record.epochs_done + 1))
+
+
 def split_to_choose_on(run: Run, record: RunRecord, epochs: Collection[int]) -> str:
     """The split to choose on: validation, else train if its classes are unseen, else test, cross-fitted."""
     if "validation" in record.manifests:

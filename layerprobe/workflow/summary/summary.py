@@ -185,7 +185,7 @@ def _read(run: Run, cluster: str | None, metric: str = _RECALL) -> _Stored:
     if not known:
         raise DataError("; ".join(notes), file=run.folder, fix=f"Run layerprobe probe {run.name}")
     layers = [ranked for ranked in dict.fromkeys(score.ranked_layer for score in scores) if ranked in known]
-    facts = DataFacts(data.name, {split: data.splits[split] for split in splits}, data.start)
+    facts = replace(data, splits={split: data.splits[split] for split in splits})
     if metric != _RECALL:
         facts = facts.without_chance()
     kind = IntervalKind(cluster=cluster)

@@ -65,6 +65,23 @@ def test_test_classes_are_new_to_a_network_that_was_trained_here(
     assert data_facts(run, [replace(SCORE, epoch=epoch)]).held_out is new
 
 
+@pytest.mark.parametrize(
+    ("recipe", "seen"),
+    [
+        ({"train": {"epochs": 0}, "net": {"weights": "model"}}, False),
+        ({"train": {"epochs": 0}, "net": {"weights": "tuned.pt"}}, True),
+        ({"train": {"epochs": 0}, "net": {"weights": "tuned.pt"}, "data": {"seen": False}}, False),
+        ({"train": {"epochs": 2}, "net": {"weights": "imagenet"}}, True),  # not trained yet, but it will be
+    ],
+)
+def test_train_is_unseen_of_a_network_that_is_not_trained_on_it(
+    tmp_path: Path, recipe: dict[str, object], seen: bool
+) -> None:
+    run = Run(tmp_path / "one")
+    run.write(recorded(RECORD | {"epochs_done": 0, "recipe": recipe}))
+    assert data_facts(run, [replace(SCORE, epoch=0)]).seen is seen
+
+
 def test_queries_and_classes_are_counted_in_the_stored_labels_and_the_splits_ordered(tmp_path: Path) -> None:
     run = Run(tmp_path / "one")
     stored(run, 1, "test", [0, 0, 1, 1])
