@@ -335,7 +335,7 @@ def test_faiss_searches_on_its_gpu_up_to_what_that_can(
             return self.index.search(queries, count)
 
     monkeypatch.setattr(faiss, "get_num_gpus", lambda: 1)
-    monkeypatch.setattr(faiss, "StandardGpuResources", object)
+    monkeypatch.setattr(faiss, "StandardGpuResources", object, raising=False)
     monkeypatch.setattr(faiss, "GpuIndexFlatIP", OnGpu, raising=False)
     angles = np.linspace(0, 1, 2100)
     gallery = np.stack([np.cos(angles), np.sin(angles)], 1)
@@ -345,12 +345,12 @@ def test_faiss_searches_on_its_gpu_up_to_what_that_can(
 
 
 def test_the_processor_serves_where_the_gpu_fails(faiss: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-
     def full(*_: object) -> None:
         raise RuntimeError("CUDA error: out of memory")
 
     monkeypatch.setattr(faiss, "get_num_gpus", lambda: 1)
-    monkeypatch.setattr(faiss, "StandardGpuResources", full)
+    monkeypatch.setattr(faiss, "StandardGpuResources", full, raising=False)  # faiss-cpu has neither
+    monkeypatch.setattr(faiss, "GpuIndexFlatIP", None, raising=False)
     assert nearest_neighbours(CIRCLE, 1, backend="faiss").indices[:, 0].tolist() == [1, 2, 1, 2]
 
 
