@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -49,6 +50,18 @@ def state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(folder))
         yield folder
+
+
+@pytest.fixture(scope="session")
+def faiss() -> Any:
+    """The module faiss; a test that needs it is skipped where it is absent."""
+    from layerprobe.ranking.faiss_search import import_faiss
+    from layerprobe.system.errors import EnvironmentFault
+
+    try:
+        return import_faiss()
+    except EnvironmentFault as fault:
+        pytest.skip(str(fault))
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ def import_faiss() -> Any:
         reason = (str(fault).splitlines() or [type(fault).__name__])[0]
         raise EnvironmentFault(
             f"faiss cannot be imported ({reason})",
-            fix="Install faiss-gpu (Linux x86-64) or faiss-cpu, not both; layerprobe doctor tells which",
+            fix="pip install faiss-cpu, unless faiss-gpu or faiss-gpu-cuvs is there; only indexes need faiss",
         ) from fault
     return faiss
 

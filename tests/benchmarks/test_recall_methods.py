@@ -37,7 +37,9 @@ def problem(request: pytest.FixtureRequest, tmp_path: Path) -> Problem:
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.filterwarnings("ignore")  # of the peers' own imports
-def test_every_method_finds_what_a_loop_finds(problem: Problem, method: str) -> None:
+def test_every_method_finds_what_a_loop_finds(problem: Problem, method: str, request: pytest.FixtureRequest) -> None:
+    if method in ("faiss", "pytorch-metric-learning"):  # which searches by faiss
+        request.getfixturevalue("faiss")
     if method == "open-metric-learning" and not find_spec("oml"):
         pytest.skip("not installed")
     expected = brute_force(problem)

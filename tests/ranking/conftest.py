@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from layerprobe.values.retrieval import Ranks
 
 Array = NDArray[np.float64]
 Labels = NDArray[np.int64]
+
+
+@pytest.fixture(scope="session", params=["torch", "faiss"])
+def backend(request: pytest.FixtureRequest) -> Any:
+    if request.param == "faiss":
+        request.getfixturevalue("faiss")
+    return request.param
 
 
 def counts(found: Ranks) -> list[tuple[int, int, int]]:

@@ -11,21 +11,21 @@ import pytest
 import torch
 
 from layerprobe.ranking import export_index, nearest_neighbours
-from layerprobe.ranking.faiss_search import import_faiss
 from layerprobe.system.errors import EnvironmentFault, LayerprobeError, NumericError
 from layerprobe.system.files import sha256
 from tests.no_files import NO_FILES
 
 IDS = ["bird/ä.jpg", "bird/b.jpg", "car/c d.jpg"]
 FEATURES = np.array([[3.0, 4], [0, 2], [1, 0]])
-faiss = import_faiss()
+
+pytestmark = pytest.mark.usefixtures("faiss")
 
 
 def listing(path: Path) -> Any:
     return json.loads(path.with_name(f"{path.name}.json").read_text(encoding="utf-8"))
 
 
-def test_a_user_reads_the_index_and_the_ids_of_its_neighbours(tmp_path: Path) -> None:
+def test_a_user_reads_the_index_and_the_ids_of_its_neighbours(tmp_path: Path, faiss: Any) -> None:
     path = tmp_path / "made" / "fc6.faiss"
     assert export_index(path, FEATURES, IDS) == (path, tmp_path / "made" / "fc6.faiss.json")
     index = faiss.read_index(str(path))
@@ -40,14 +40,19 @@ def test_a_user_reads_the_index_and_the_ids_of_its_neighbours(tmp_path: Path) ->
     [("dot", [1, 1], [0, 1, 2], [7, 2, 1]), ("euclidean", [0, 1], [1, 2, 0], [1, 2, 18])],
 )
 def test_the_other_similarities_keep_the_features_as_they_are(
-    similarity: Literal["dot", "euclidean"], query: list[float], best: list[int], values: list[float], tmp_path: Path
+    similarity: Literal["dot", "euclidean"],
+    query: list[float],
+    best: list[int],
+    values: list[float],
+    tmp_path: Path,
+    faiss: Any,
 ) -> None:
     export_index(tmp_path / "x.faiss", torch.from_numpy(FEATURES), IDS, similarity=similarity)
     found, places = faiss.read_index(str(tmp_path / "x.faiss")).search(np.array([query], np.float32), 3)
     assert (places[0].tolist(), found[0].tolist()) == (best, values)
 
 
-def test_packed_bits_are_a_binary_index(tmp_path: Path) -> None:
+def test_packed_bits_are_a_binary_index(tmp_path: Path, faiss: Any) -> None:
     codes = np.array([[255, 0], [0, 0], [3, 0]], np.uint8)
     export_index(tmp_path / "x.faiss", codes, IDS, similarity="hamming")
     found, places = faiss.read_index_binary(str(tmp_path / "x.faiss")).search(np.array([[1, 0]], np.uint8), 3)
@@ -57,7 +62,7 @@ def test_packed_bits_are_a_binary_index(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean"])
 def test_the_index_finds_what_nearest_neighbours_finds(
-    similarity: Literal["cosine", "dot", "euclidean"], tmp_path: Path
+    similarity: Literal["cosine", "dot", "euclidean"], tmp_path: Path, faiss: Any
 ) -> None:
     features = np.random.default_rng(0).normal(size=(200, 16)).astype(np.float32)
     path, _ = export_index(tmp_path / "x.faiss", features, [str(i) for i in range(200)], similarity=similarity)
@@ -81,7 +86,7 @@ def test_the_listing_says_what_the_index_is(tmp_path: Path) -> None:
     }
 
 
-def test_a_zero_vector_stays_zero(tmp_path: Path) -> None:
+def test_a_zero_vector_stays_zero(tmp_path: Path, faiss: Any) -> None:
     path, _ = export_index(tmp_path / "x.faiss", np.eye(2) * [0, 1], ["a", "b"])
     assert faiss.read_index(str(path)).reconstruct(0).tolist() == [0, 0]
 
@@ -120,7 +125,9 @@ def test_without_faiss_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("fails", ["index", "listing"])
-def test_a_full_disk_leaves_the_old_pair(fails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_the_old_pair(
+    fails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faiss: Any
+) -> None:
     path, beside = export_index(tmp_path / "x.faiss", FEATURES, IDS)
     before = path.read_bytes(), beside.read_bytes()
 

@@ -233,7 +233,6 @@ def test_a_gpu_gives_the_same_counts_and_neighbours(similarity: Similarity) -> N
         assert (found.indices == on_cpu.indices).all(), seed
 
 
-@pytest.mark.parametrize("backend", ["torch", "faiss"])
 @pytest.mark.parametrize("similarity", SIMILARITIES)
 def test_neighbours_are_never_taken_out(
     similarity: Similarity, backend: Literal["torch", "faiss"], monkeypatch: pytest.MonkeyPatch

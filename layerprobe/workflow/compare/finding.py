@@ -86,16 +86,6 @@ def inputs_of(run: Run) -> FindingInputs:
     return FindingInputs(ranked_split, train, validation, found, same)
 
 
-def finding(run_inputs: FindingInputs, chosen: BestOnValidation | None = None, metric: str = METRIC) -> str:
-    """Compare a layer with the embedding on unseen classes, and state their levels on the training classes.
-
-    Args:
-        chosen: the layer; None for the one before the embedding.
-    """
-    (found,) = findings_of([run_inputs], [chosen], metric)
-    return found
-
-
 def findings_of(
     inputs: Sequence[FindingInputs], layers: Sequence[BestOnValidation | None], metric: str = METRIC
 ) -> list[str]:
@@ -105,7 +95,7 @@ def findings_of(
     validation; p is corrected for all these comparisons.
 
     Args:
-        layers: as `chosen` of `finding`.
+        layers: each None for the layer before the embedding.
     """
     named = [_first(inputs[0], chosen) for chosen in layers]
     raw = [(layer, inputs[0].layers.embedding) for layer, _ in named]

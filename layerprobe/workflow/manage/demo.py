@@ -1,44 +1,46 @@
-"""demo: train, probe and plot on the embedded data."""
+"""demo: train and probe a small network on generated images, choose its layer, and write the report."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
+from layerprobe.recipe.overrides import Overrides
 from layerprobe.recipe.recipe import load_recipe
-from layerprobe.registry import PLOTS
-from layerprobe.store import read_dims
 from layerprobe.system.progress import Listener
-from layerprobe.values.scores import Score
-from layerprobe.workflow.compare.finding import finding, inputs_of
-from layerprobe.workflow.plot.plot import PlotRequest, plot
+from layerprobe.values.choice import Choice
+from layerprobe.workflow.choose.candidates import ChooseRequest
+from layerprobe.workflow.choose.choose import choose_runs
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest
+from layerprobe.workflow.report.report import write_report
 from layerprobe.workflow.run.runs import Run
-from layerprobe.workflow.summary.reduced import usual_dimension
 from layerprobe.workflow.train.building import TrainRequest
 from layerprobe.workflow.train.train import train
 
 RECIPE = "quick"
+# 60 classes each to train on, to choose on and to test on, for as many epochs as take a few minutes.
+OVERRIDES = Overrides(settings=("data.train_classes=120", "data.validation_classes=0.5", "train.epochs=6"))
 
 
 @dataclass(frozen=True)
 class Demo:
-    """The run, its last epoch's scores, plots and finding."""
+    """The run, what is chosen of it, and its report."""
 
     run: Run
-    scores: list[Score]
-    plots: list[Path]
-    finding: str
+    choice: Choice
+    report: Path
 
 
 def demo(cache: Path, listener: Listener) -> Demo:
-    """Train the quick recipe, probe all layers and epochs, the last also at equal dimension, and draw every plot."""
-    request = TrainRequest(recipe=load_recipe(RECIPE), overridden=False, cache=cache)
+    """Train the quick recipe, probe all layers and epochs, choose on validation classes, and write the report."""
+    listener.say(
+        "training a VGG16-BN on 60 classes of generated characters; 60 others are to choose on, and 60 to test on"
+    )
+    request = TrainRequest(recipe=load_recipe(RECIPE, OVERRIDES), overridden=True, cache=cache)
     run = train(request, listener)
-    scores = probe(run, ProbeRequest(), listener)
-    last = max(score.epoch for score in scores)
-    dim = usual_dimension(read_dims(run.feature_file(last, "test")).values())
-    probe(run, ProbeRequest(epochs=str(last), splits=("test",), equal_dim=dim), listener)
-    plots = [plot(PlotRequest(kind, [run])) for kind in PLOTS]
-    return Demo(run, [score for score in scores if score.epoch == last], plots, finding(inputs_of(run)))
+    probe(run, ProbeRequest(), listener)
+    choice = choose_runs([run], ChooseRequest(), listener)
+    report = run.folder / "report.html"
+    write_report([run], report)
+    return Demo(run, choice, report)

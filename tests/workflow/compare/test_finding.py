@@ -14,8 +14,8 @@ from layerprobe.workflow.compare.finding import (
     BestOnValidation,
     best_on_validation,
     chosen_on_validation,
-    finding,
     findings,
+    findings_of,
     inputs_of,
 )
 from layerprobe.workflow.run.runs import Run
@@ -23,6 +23,12 @@ from tests.records import rewrite
 from tests.workflow.rank_files import FC6, POOL5, first_hit, ranks_of, stored, written
 
 LAYERS = ["pool5", "fc6"]
+
+
+def finding(run: Run) -> str:
+    """The finding of the layer before the embedding."""
+    (found,) = findings_of([inputs_of(run)], [None])
+    return found
 
 
 def run_of(cache: Path, name: str = "one", *, seed: int = 0, better: int = 9) -> Run:
@@ -35,7 +41,7 @@ def run_of(cache: Path, name: str = "one", *, seed: int = 0, better: int = 9) ->
 
 
 def test_the_layer_before_the_embedding_is_compared_with_it(tmp_path: Path) -> None:
-    text = finding(inputs_of(run_of(tmp_path)))
+    text = finding(run_of(tmp_path))
     # 9 and 6 of 24 test images, 12 and 9 of 24 training images
     assert "pool5@max, the layer before the embedding," in text
     assert "and the embedding fc6 do not differ significantly on unseen classes" in text
@@ -46,20 +52,20 @@ def test_the_layer_before_the_embedding_is_compared_with_it(tmp_path: Path) -> N
 def test_the_last_epoch_that_is_ranked_counts(tmp_path: Path) -> None:
     run = run_of(tmp_path)
     rewrite(run, epochs_done=9)
-    assert "(one, epoch 5)" in finding(inputs_of(run))
+    assert "(one, epoch 5)" in finding(run)
 
 
 def test_an_epoch_that_is_ranked_and_not_scored_yet_does_not_count(tmp_path: Path) -> None:
     run = run_of(tmp_path)
     rewrite(run, epochs_done=6)
     stored(run, 6, "test", {POOL5: first_hit(1), FC6: first_hit(1)})
-    assert "(one, epoch 5)" in finding(inputs_of(run))
+    assert "(one, epoch 5)" in finding(run)
 
 
 def test_without_training_ranks_they_are_not_mentioned(tmp_path: Path) -> None:
     run = run_of(tmp_path)
     run.rank_file(5, "train").unlink()
-    assert "training classes" not in finding(inputs_of(run))
+    assert "training classes" not in finding(run)
 
 
 def test_a_layer_that_may_not_be_the_last_but_one_is_not_called_so(tmp_path: Path) -> None:
@@ -67,7 +73,7 @@ def test_a_layer_that_may_not_be_the_last_but_one_is_not_called_so(tmp_path: Pat
     network = run.read().network
     assert network is not None
     rewrite(run, network=replace(network, layers=("pool5", "norm5", "fc6")))
-    text = finding(inputs_of(run))
+    text = finding(run)
     assert "pool5@max, the last layer probed before the embedding," in text
 
 
@@ -76,7 +82,7 @@ def test_too_few_classes_for_an_interval_are_told(tmp_path: Path) -> None:
     labels = np.repeat(np.arange(3), 2)
     ranks = {POOL5: ranks_of([1, 1, 0, 0, 0, 0]), FC6: ranks_of([1, 0, 0, 0, 0, 0])}
     written(run, stored(run, 5, "test", ranks, labels=labels), layer_order=LAYERS)
-    assert "+16.7 points (no interval: 3 classes, and it takes 10)" in finding(inputs_of(run))
+    assert "+16.7 points (no interval: 3 classes, and it takes 10)" in finding(run)
 
 
 def test_an_embedding_that_is_not_ranked_is_told_with_the_command(tmp_path: Path) -> None:
@@ -240,7 +246,7 @@ def test_each_layer_at_its_best_post_processing_stands_beside_and_is_corrected_t
     # On validation fc6 is better whitened, pool5 has no reduction.
     hits = {POOL5: first_hit(7), FC6: first_hit(6), white: first_hit(8)}
     written(run, test, stored(run, 5, "validation", hits, labels=PAIRS), layer_order=LAYERS)
-    text = finding(inputs_of(run))
+    text = finding(run)
     processed = (
         "Each at its best post-processing on validation: pool5@max 37.5 % against fc6/l2+whiten:2:0.5+l2 41.7 %,"
     )
@@ -253,4 +259,4 @@ def test_a_reduction_that_is_better_on_test_alone_is_not_chosen(tmp_path: Path) 
     test = stored(run, 5, "test", {POOL5: first_hit(9), FC6: first_hit(6), white: first_hit(10)})
     hits = {POOL5: first_hit(7), FC6: first_hit(6), white: first_hit(5)}
     written(run, test, stored(run, 5, "validation", hits, labels=PAIRS), layer_order=LAYERS)
-    assert "post-processing" not in finding(inputs_of(run))
+    assert "post-processing" not in finding(run)

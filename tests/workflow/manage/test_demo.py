@@ -5,50 +5,45 @@ from pathlib import Path
 
 import pytest
 
-from layerprobe.registry import PLOTS
-from layerprobe.values.scores import read_scores
+from layerprobe.recipe.overrides import Overrides
+from layerprobe.recipe.recipe import load_recipe
+from layerprobe.workflow.choose.candidates import ChooseRequest
+from layerprobe.workflow.choose.choice_text import advice_text
+from layerprobe.workflow.choose.choose import choose_runs
 from layerprobe.workflow.manage import demo as module
 from tests.workflow.conftest import Silent
 
-TINY = """# tiny: the demo, small enough for a test
-[data]
-name = "glyphs"
-train_classes = 4
-test_classes = 4
-images_per_class = 4
-image_size = 28
-[net]
-name = "lenet"
-fc = [8]
-[loss]
-name = "smooth_triplet"
-[train]
-epochs = 1
-batch_size = 8
-images_per_class = 2
-[probe]
-layers = ["c3", "c5", "fc6"]
-k = [1, 2]
-"""
+# The demo on a network and images small enough for a test.
+SMALL = (
+    "data.train_classes=8", "data.test_classes=4", "data.images_per_class=4", "data.image_size=28", "net.name=lenet",
+    "net.fc=[8]", "train.epochs=1", "train.batch_size=8", "train.images_per_class=2",
+)  # fmt: skip
 
 
-def test_the_finding_is_computed_from_the_runs_own_numbers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    recipe = tmp_path / "tiny.toml"
-    recipe.write_text(TINY)
-    monkeypatch.setattr(module, "RECIPE", str(recipe))
-    shown = module.demo(tmp_path / "cache", Silent())
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "OVERRIDES", Overrides(settings=(*module.OVERRIDES.settings, *SMALL)))
 
-    value = {
-        (score.split, score.layer): score.value
-        for score in read_scores(shown.run.scores_file)
-        if (score.epoch, score.metric, score.reduction) == (1, "R@1", "none")
-    }
-    numbers = r"R@1 (\S+) % against (\S+) %.*On the training classes they reach (\S+) % against (\S+) %\."
-    figures = re.search(numbers, shown.finding)
-    assert figures is not None
-    pairs = [("test", "c5"), ("test", "fc6"), ("train", "c5"), ("train", "fc6")]
-    assert list(figures.groups()) == [f"{100 * (value[pair] or 0):.1f}" for pair in pairs]
-    assert "c5@max, the last layer probed before the embedding," in shown.finding  # pool5 lies between
-    assert "fc6" in shown.finding
-    assert [path.name for path in shown.plots] == [f"{kind}.png" for kind in PLOTS]
-    assert all(path.stat().st_size > 10_000 for path in shown.plots)
+
+def test_the_demo_chooses_on_classes_that_were_held_out_and_reports_it(tmp_path: Path) -> None:
+    shown = module.demo(tmp_path, Silent())
+    assert (shown.choice.chosen.split, shown.choice.classes) == ("validation", 4)  # half of eight
+    assert shown.choice == choose_runs([shown.run], ChooseRequest(), Silent())
+    assert shown.report == shown.run.folder / "report.html"
+    assert advice_text(shown.choice) in re.sub(r"<[^>]+>", "", shown.report.read_text())
+
+
+def test_a_second_demo_has_nothing_to_train(tmp_path: Path) -> None:
+    first = module.demo(tmp_path, Silent())
+    before = first.run.checkpoint_file(1).stat().st_mtime_ns
+    listener = Silent()
+    second = module.demo(tmp_path, listener)
+    assert (second.run.name, second.choice) == (first.run.name, first.choice)
+    assert f"nothing to do: {first.run.name} has all its 1 epochs" in listener.heard
+    assert first.run.checkpoint_file(1).stat().st_mtime_ns == before
+
+
+def test_the_demo_names_as_many_classes_as_it_trains_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    data = load_recipe(module.RECIPE, module.OVERRIDES).data.model_dump()
+    assert data["train_classes"] * (1 - data["validation_classes"]) == data["test_classes"] == 60

@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,8 +27,7 @@ Requests = Callable[..., TrainRequest]
 REQUEST = ProbeRequest(layers=("pool5.3", "fc6"), epochs="last", ks=(1, 2), device="cpu", workers=0)
 
 
-def test_an_index_of_the_last_epoch_is_exported_with_its_ids(run: Run) -> None:
-    faiss = pytest.importorskip("faiss")
+def test_an_index_of_the_last_epoch_is_exported_with_its_ids(run: Run, faiss: Any) -> None:
     probe(run, replace(REQUEST, epochs="all", layers=("fc6",), export_index=True), Silent())
     path = run.index_file(2, "test", RankedLayer(FC6, "none", "cosine"))
     assert sorted(file.name for file in path.parent.glob("*.faiss")) == [
@@ -49,8 +49,7 @@ def test_without_faiss_no_index_is_begun(run: Run, monkeypatch: pytest.MonkeyPat
     assert not run.feature_file(2, "test").exists()
 
 
-def test_an_index_is_searched_by_the_runs_similarity_and_keeps_that_of_the_cosine(run: Run) -> None:
-    faiss = pytest.importorskip("faiss")
+def test_an_index_is_searched_by_the_runs_similarity_and_keeps_that_of_the_cosine(run: Run, faiss: Any) -> None:
     asked = replace(REQUEST, layers=("fc6",), splits=("test",), export_index=True)
     probe(run, asked, Silent())
     path = run.index_file(2, "test", RankedLayer(FC6, "none", "cosine"))
@@ -65,8 +64,7 @@ def test_an_index_is_searched_by_the_runs_similarity_and_keeps_that_of_the_cosin
     assert json.loads(other.with_name(f"{other.name}.json").read_text())["similarity"] == "euclidean"
 
 
-def test_a_reduced_layer_has_an_index_of_its_own_as_it_is_searched(run: Run) -> None:
-    faiss = pytest.importorskip("faiss")
+def test_a_reduced_layer_has_an_index_of_its_own_as_it_is_searched(run: Run, faiss: Any) -> None:
     listener = Silent()
     names = ("pca:3", "l2+binary", "random:2x3")
     probe(run, replace(REQUEST, layers=("fc6",), splits=("test",), reduce=names, export_index=True), listener)

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -114,8 +115,7 @@ def test_a_member_that_is_not_stored_is_told(untrained: Run) -> None:
         pass
 
 
-def test_its_index_has_what_it_is_searched_by(untrained: Run) -> None:
-    faiss = pytest.importorskip("faiss")
+def test_its_index_has_what_it_is_searched_by(untrained: Run, faiss: Any) -> None:
     probe(untrained, replace(REQUEST, splits=("test",), export_index=True), Silent())
     index = faiss.read_index(str(untrained.index_file(0, "test", RankedLayer(BOTH, "none", "cosine"))))
     expected = by_hand(untrained.feature_file(0, "test")) / np.sqrt(2)  # of length 1, as the cosine needs
