@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -32,6 +32,8 @@ from layerprobe.cli.output import Terminal, error_values, show_error
 from layerprobe.system.errors import RecipeError
 
 if TYPE_CHECKING:
+    from layerprobe.values.scores import Score
+    from layerprobe.workflow.run.runs import Run
     from layerprobe.workflow.train.frozen import FrozenRequest
 
 
@@ -108,6 +110,9 @@ def probe(
     ] = False,
     device: Device = "auto",
     workers: Workers = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Show all scores of the last epoch, and what `summary` shows.")
+    ] = False,
     dry_run: DryRun = False,
     form: Format = None,
     cache: Cache = DEFAULT_CACHE,
@@ -117,8 +122,8 @@ def probe(
 ) -> None:
     """Measure every layer's recall on training and unseen classes.
 
-    Defaults of layers, pools, reductions, similarity, K and metrics come from [probe] of the recipe. Ends with what
-    `layerprobe summary` shows, except for equal terms that are not stored.
+    Defaults of layers, pools, reductions, similarity, K and metrics come from [probe] of the recipe. It ends with one
+    table of the last epoch; --full shows everything.
 
     With --model and no RUN, a pretrained model is measured on the images of --data.
     """
@@ -127,7 +132,7 @@ def probe(
     from layerprobe.values.metric_names import is_recall
     from layerprobe.workflow.probe.selection import ProbeRequest
     from layerprobe.workflow.run.damage import PartlyMeasuredError, PartlyReducedError
-    from layerprobe.workflow.run.facts import score_tables
+    from layerprobe.workflow.run.facts import overview, score_tables
     from layerprobe.workflow.run.runs import find_run
     from layerprobe.workflow.summary.summary import stored_summary
     from layerprobe.workflow.train.ensemble import estimate_probe_of, probe_any
@@ -184,11 +189,10 @@ def probe(
         "summary": summary_values(summary),
     }
     damage = {} if damaged is None else {"error": error_values(damaged)}
-    terminal.result(values | damage, *score_tables(found, scores), *summary_tables(summary))
-    plot = "train-vs-test" if any(score.split == "train" for score in scores) else "layers"
-    terminal.say(
-        f"{len(scores)} scores in {found.scores_file}; next: layerprobe plot {plot} {found.name}{cache_flag(cache)}"
-    )
+    tables = [*score_tables(found, scores), *summary_tables(summary)] if full else [overview(found, scores)]
+    terminal.result(values | damage, *tables)
+    commands = [f"layerprobe {command} {found.name}{cache_flag(cache)}" for command in _next(found, scores)]
+    terminal.say(f"{len(scores)} scores in {found.scores_file}; next: {' or '.join(commands)}")
     without = [score for score in scores if score.value is None]
     if without:
         terminal.say(f"without a value: {len(without)} of these; the notes say why")
@@ -199,6 +203,16 @@ def probe(
     # A further metric may not be defined on features that are finite.
     if any(is_recall(score.metric) for score in without):
         raise typer.Exit(4)
+
+
+def _next(run: Run, scores: Sequence[Score]) -> list[str]:
+    """The commands that fit next."""
+    if len({score.epoch for score in scores}) > 1:
+        return ["plot curves"]
+    record = run.read()
+    if not record.recipe["train"]["epochs"] or "validation" in record.manifests:
+        return ["choose", "report"]
+    return ["plot layers", "report"]
 
 
 def require_absent(given: Mapping[str, object]) -> None:

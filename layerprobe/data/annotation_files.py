@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from layerprobe.data.counts import Count, count, differences, partial_notes
-from layerprobe.data.image_files import Files, fingerprint, first_named, missing, require_inside, require_utf8, sizes_of
+from layerprobe.data.image_files import Files, fingerprint, missing, require_inside, require_utf8, sizes_of
 from layerprobe.data.splits import ClassId, Dataset, Split, distinct_names
 from layerprobe.system.errors import DataError
 from layerprobe.system.files import require_file
+from layerprobe.system.wording import first_named
 
 # Keys of [data] whose defaults the benchmarks of the papers share.
 DEFAULTS: Mapping[str, object] = {"transform": "D1"}

@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from layerprobe.data.annotation_files import Annotations, every_image
-from layerprobe.data.image_files import Files, file_sizes, first_named, require_utf8
+from layerprobe.data.image_files import Files, file_sizes, require_utf8
 from layerprobe.data.images import EXTENSIONS
 from layerprobe.data.spec import DatasetSpec
 from layerprobe.data.splits import IN_GALLERY, Dataset, Split
 from layerprobe.system.errors import DataError, RecipeError
+from layerprobe.system.wording import first_named
 
 _LAYOUT = (
     "DIR/CLASS/IMAGE, classes at any depth; or DIR/query/CLASS/IMAGE and DIR/gallery/CLASS/IMAGE, with or without"

@@ -11,8 +11,7 @@ from pathlib import Path
 from layerprobe.data.images import read_image
 from layerprobe.data.splits import Dataset, Image, Split
 from layerprobe.system.errors import DataError
-
-_NAMED = 5  # names in an error
+from layerprobe.system.wording import first_named
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,12 +81,6 @@ def sizes_of(folder: Path, names: Iterable[str]) -> list[int | None]:
 def missing(names: Sequence[str], of: int) -> str:
     """The message that these images are missing, the first five of them named."""
     return f"{len(names):,} of {of:,} listed images are missing: {first_named(names)}"
-
-
-def first_named(names: Sequence[str]) -> str:
-    """`a, b, c, d, e and 7 more`."""
-    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
 
 
 def leaves_folder(name: str) -> bool:

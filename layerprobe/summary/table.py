@@ -19,6 +19,7 @@ from layerprobe.summary.reduced_table import (
     reduced_values,
     share_text,
 )
+from layerprobe.system.wording import first_named
 from layerprobe.tables.tables import TextTable
 from layerprobe.values.best import best_layer, best_text
 from layerprobe.values.facts import fact_lines, split_header, split_text
@@ -216,7 +217,7 @@ def _column_notes(summary: RunSummary, names: Sequence[str]) -> list[str]:
         if layer.gap and not layer.gap.equal and any(other.gap and other.gap.equal for other in summary.layers)
     ]
     if lacking:
-        notes.append(f"no equal terms stored: {', '.join(lacking)}")
+        notes.append(f"no equal terms stored: {first_named(lacking)}")
     if summary.terms:
         many = f"{summary.terms.classes} classes of {summary.terms.images} images"
         notes.append(f"{_terms(summary, True)}: on equal terms, {many} of every split")
@@ -237,7 +238,7 @@ def _layer_notes(summary: RunSummary, names: Sequence[str]) -> list[str]:
             for text in _texts(summary, layer, split):
                 noted.setdefault(text, []).append(name)
         for text, having in noted.items():
-            where = "every layer" if len(having) == len(names) > 1 else ", ".join(having)
+            where = "every layer" if len(having) == len(names) > 1 else first_named(having)
             lines.append(f"{split_text(split, [summary.data])}, {where}: {text}")
     return lines
 
@@ -262,7 +263,7 @@ def _faults_after(summary: RunSummary, section: Reduced) -> list[str]:
             for text in _fault_texts(replace(layer.faults.get(split, Faults()), zeros=0, lone=0)):
                 found.setdefault((split, layer.ranked.reduction, text), []).append(str(layer.ranked.layer))
     return [
-        f"{split_text(split, [summary.data])}, {', '.join(names)} after {how}: {text}"
+        f"{split_text(split, [summary.data])}, {first_named(names)} after {how}: {text}"
         for (split, how, text), names in found.items()
     ]
 

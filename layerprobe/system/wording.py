@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Sequence
 
 # Python's surrogates for the bytes of a path that is not UTF-8, without those that 8-bit terminals read as controls.
 BYTES = "".join(map(chr, range(0xDCA0, 0xDD00)))
 _LONG_WORD = re.compile(r"[^\s/]{256,}")  # longer than a file's name can be
 _LONG_LINE = 10_000
+_NAMED = 5  # names in a line
 
 
 def as_size(count: int) -> str:
@@ -27,6 +29,12 @@ def as_duration(seconds: float) -> str:
 def as_moment(seconds: float) -> str:
     """Seconds since 1970 as UTC to the second: `2026-11-22T01:30:00Z`."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
+def first_named(names: Sequence[str]) -> str:
+    """`a, b, c, d, e and 7 more`."""
+    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
 
 
 def visible(text: str, *, keep: str = "") -> str:

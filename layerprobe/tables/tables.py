@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from layerprobe.values.best import best_layer, best_text, worse_text
+from layerprobe.system.wording import first_named
+from layerprobe.values.best import Best, best_layer, best_text, worse_text
 from layerprobe.values.facts import DataFacts, fact_lines, split_header, split_text
 from layerprobe.values.intervals import ShownKind
-from layerprobe.values.keys import RankedLayer, layer_names
+from layerprobe.values.keys import NO_REDUCTION, RankedLayer, layer_names
 from layerprobe.values.label_free import agreement_lines, agreements
 from layerprobe.values.metric_names import is_fraction, is_recall
 from layerprobe.values.scores import SPLITS, Score, note_text
@@ -16,6 +17,7 @@ from layerprobe.values.scores import SPLITS, Score, note_text
 _ABSENT = "-"
 _BEST = "*"
 _BRACKETS = "in brackets"
+_FURTHER = 2  # further metrics with a column of their own in an overview
 Ends = tuple[str, str]  # of an interval, as text
 
 
@@ -101,6 +103,124 @@ def layer_table(
         marked=best.place if best else None,
         intervals=_intervals(compared, 2, kind),
     )
+
+
+def overview_table(
+    scores: Sequence[Score],
+    *,
+    metric: str,
+    data: DataFacts,
+    alike: Collection[RankedLayer] | None = None,
+    embedding: RankedLayer | None = None,
+) -> TextTable:
+    """The table with which `probe` ends: a row for each unreduced layer, with the metric on every split.
+
+    The first two further metrics have columns on test. At most four lines below it: the best layer, how the embedding
+    compares with it, the best layer after each reduction, and the first of the notes.
+
+    Args:
+        scores: of one run at its last epoch, and of epoch 0 where test before training is to be shown; reduced layers
+            are rows if there are no others.
+        alike: the layers not significantly different from the best on its split; None if unknown.
+        embedding: None if unknown.
+    """
+    last = max(score.epoch for score in scores)
+    shown = [score for score in scores if score.epoch == last]
+    own = [score for score in shown if score.reduction == NO_REDUCTION] or shown
+    before = {s.ranked_layer: s for s in scores if (s.epoch, s.split, s.metric) == (0, "test", metric) and last > 0}
+    cells = {(score.ranked_layer, score.split): score for score in own if score.metric == metric}
+    rows = list(dict.fromkeys(score.ranked_layer for score in own))
+    names = dict(zip(rows, layer_names(rows), strict=True))
+    splits = [split for split in SPLITS if any(score.split == split for score in own)]
+    compared = [[cells.get((row, split)) for row in rows] for split in splits]
+    values = {split: list(map(_value, column)) for split, column in zip(splits, compared, strict=True)}
+    best, kind = best_layer(values), _kind([score for column in compared for score in column])
+    first = rows[best.place] if best else None
+    words = [", ".join(["best"] * (row == first) + ["embedding"] * (row == embedding)) for row in rows]
+    start = [before.get(row) for row in rows]
+    further = list(dict.fromkeys(s.metric for s in own if s.split == "test" and not is_recall(s.metric)))
+    measured = {(s.ranked_layer, s.metric): s for s in own if s.split == "test"}
+    columns = [list(map(_percent, column)) for column in compared + [start] * bool(before)]
+    columns += [[_number(measured.get((row, name))) for row in rows] for name in further[:_FURTHER]]
+    headers = [f"{split_header(split, [data])}\n{metric}" for split in splits] + [f"test,\n{data.start}"] * bool(before)
+    headers += [f"test\n{name}" for name in further[:_FURTHER]]
+    worse = worse_text(
+        list(names.values()), list(map(_value, start)), values.get("test", [None] * len(rows)), metric, data.start
+    )
+    notes = _notes([score for score in own if is_recall(score.metric)], rows, kind, data)
+    notes = [*([worse] if worse else []), *sorted(notes, key=lambda note: ", every layer: " in note)]
+    notes += [f"--full also has {', '.join(further[_FURTHER:])}"] if further[_FURTHER:] else []
+    return TextTable(
+        ("layer", *headers, ""),
+        tuple(zip(names.values(), *columns, words, strict=True)),
+        numbers=frozenset(range(1, len(headers) + 1)),
+        heading=(_title(own[0], rows, f"{metric} in %"), *fact_lines(data), *kind.lines(_BRACKETS)),
+        notes=(
+            *([_best_line(best, names, values, alike)] if best else []),
+            *([_embedding_line(best, embedding, names, values, alike)] if best and embedding in names else []),
+            *_reduced_line(shown, metric, embedding, best),
+            *([f"{notes[0]}{_more(notes[1:], 'note')}"] if notes else []),
+        ),
+        marked=best.place if best else None,
+        intervals=_intervals(compared, 1, kind),
+    )
+
+
+def _best_line(
+    best: Best,
+    names: Mapping[RankedLayer, str],
+    values: Mapping[str, Sequence[float | None]],
+    alike: Collection[RankedLayer] | None,
+) -> str:
+    """`best on test (chosen on test): layer2.0@avg, 40.4 %; significantly better than 5 of the 8 others`."""
+    others = len(names) - 1
+    line = best_text(best, list(names.values()), values)
+    if alike is None or not others:
+        return line
+    on = "" if best.split == "test" else f" on {best.split}"
+    lower = others - len(alike)
+    many = "all others" if lower == others else f"{lower} of the {others} others" if lower else "none of the others"
+    return f"{line}; significantly better than {many}{on}"
+
+
+def _embedding_line(
+    best: Best,
+    embedding: RankedLayer | None,
+    names: Mapping[RankedLayer, str],
+    values: Mapping[str, Sequence[float | None]],
+    alike: Collection[RankedLayer] | None,
+) -> str:
+    """`embedding: output, 32.8 % on test, 7.6 points below the best, not significant`."""
+    place = list(names).index(embedding)  # type: ignore[arg-type] # it is among them
+    line = f"embedding: {list(names.values())[place]}"
+    own, most = values[best.split][place], values[best.split][best.place]
+    if place == best.place:
+        return f"{line}, the best"
+    if own is None or most is None:
+        return f"{line}, without a value on {best.split}"
+    sure = "" if alike is None else f", {'not ' * (embedding in alike)}significant"
+    return f"{line}, {_share(own)} % on {best.split}, {_share(most - own)} points below the best{sure}"
+
+
+def _reduced_line(scores: Sequence[Score], metric: str, embedding: RankedLayer | None, best: Best | None) -> list[str]:
+    """The best layer after each reduction, where unreduced layers are the rows."""
+    found: dict[str, dict[RankedLayer, float]] = {}
+    for score in scores:
+        if best and (score.metric, score.split) == (metric, best.split) and score.value is not None:
+            found.setdefault(score.reduction, {})[score.ranked_layer] = score.value
+    if best is None or found.pop(NO_REDUCTION, None) is None or not found:
+        return []
+    parts = []
+    for reduction, layers in found.items():
+        first = max(layers, key=layers.__getitem__)
+        own = [value for row, value in layers.items() if embedding and row.layer == embedding.layer]
+        beside = f" (embedding {_share(own[0])} %)" if own and embedding and first.layer != embedding.layer else ""
+        parts.append(f"{reduction}: {first.layer}, {_share(layers[first])} %{beside}")
+    return [f"best on {best.split} after {'; '.join(parts[:2])}{_more(parts[2:], 'reduction')}"]
+
+
+def _more(items: Sequence[str], noun: str) -> str:
+    return f"; {len(items)} more {noun}{'s' * (len(items) > 1)}: --full" if items else ""
 
 
 def metric_table(scores: Sequence[Score], data: DataFacts | None = None) -> TextTable | None:
@@ -223,9 +343,11 @@ def _notes(scores: Sequence[Score], rows: Sequence[RankedLayer], kind: ShownKind
     for (split, note), noted in found.items():
         layers = dict.fromkeys(score.ranked_layer for score in noted)
         where = (
-            "every layer" if len(layers) == len(rows) > 1 else ", ".join(dict.fromkeys(names[row] for row in layers))
+            "every layer"
+            if len(layers) == len(rows) > 1
+            else first_named(list(dict.fromkeys(names[row] for row in layers)))
         )
-        having = dict.fromkeys(score.metric for score in noted)
-        which = "" if having.keys() == metrics or all(map(is_recall, metrics)) else f" ({', '.join(having)})"
+        of = dict.fromkeys(score.metric for score in noted)
+        which = "" if of.keys() == metrics or all(map(is_recall, metrics)) else f" ({', '.join(of)})"
         lines.append(f"{split_text(split, [data])}, {where}: {note}{which}")
     return lines

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from layerprobe.system.wording import first_named
+
 Values = Sequence[float | None]  # fractions of the layers; None without a value
 
 
@@ -63,7 +65,7 @@ def apart_text(best: Best, alike: Sequence[str]) -> str:
     """`not significantly different: c3, c4`, or `significantly better than all others`."""
     where = "" if best.split == "test" else f" on {best.split}"
     return (
-        f"not significantly different{where}: {', '.join(alike)}"
+        f"not significantly different{where}: {first_named(alike)}"
         if alike
         else f"significantly better than all others{where}"
     )

@@ -235,7 +235,10 @@ def test_train_probe_plot_and_a_second_time(layerprobe: Command, tmp_path: Path)
     code, out, err = layerprobe("probe", "--layers", "pool5.3,fc6", "--k", "1,2")
     assert code == 0
     assert err.startswith("run tiny\n")
-    assert [word in out for word in ("tiny", "pool5.3", "fc6", "R@1", "train", "test", "gap")] == [True] * 7
+    words = ("tiny", "pool5.3", "fc6", "R@1", "train", "test", "best", "embedding")
+    assert [word in out for word in words] == [True] * 8
+    assert "gap" not in out
+    assert "gap" in layerprobe("probe", "--layers", "pool5.3,fc6", "--k", "1,2", "--full")[1]
     code, out, _ = layerprobe("probe", "tiny", "--layers", "fc6", "--json")
     shown = json.loads(out)
     assert (code, shown["schema"], shown["run"]) == (0, 1, "tiny")
@@ -245,7 +248,9 @@ def test_train_probe_plot_and_a_second_time(layerprobe: Command, tmp_path: Path)
     }  # fmt: skip
     assert [layer["layer"] for layer in shown["summary"]["layers"]] == ["pool5.3", "fc6"]
 
-    code, out, err = layerprobe("probe", "tiny", "--layers", "fc6", "--k", "1", "--metrics", "MRR", "--format", "csv")
+    code, out, err = layerprobe(
+        "probe", "tiny", "--layers", "fc6", "--k", "1", "--metrics", "MRR", "--format", "csv", "--full"
+    )
     tables = [list(csv.reader(part.splitlines())) for part in out.split("\n\n")]
     assert [[line[:2] for line in table] for table in tables] == [
         [["", "layer"], ["*", "fc6"]],
@@ -407,7 +412,9 @@ def test_the_next_command_names_the_cache_that_was_given(
     _, _, err = layerprobe(*train_words(root, "--cache", "my runs"))
     assert err.splitlines()[-1] == "next: layerprobe probe tiny --cache 'my runs'"
     _, _, err = layerprobe("probe", "tiny", "--epochs", "last", "--layers", "fc6", "--cache", "my runs")
-    assert err.splitlines()[-1].endswith("next: layerprobe plot train-vs-test tiny --cache 'my runs'")
+    assert err.splitlines()[-1].endswith(
+        "next: layerprobe plot layers tiny --cache 'my runs' or layerprobe report tiny --cache 'my runs'"
+    )
     monkeypatch.setenv("LAYERPROBE_CACHE", "my runs")
     _, _, err = layerprobe(*train_words(root))
     assert err.splitlines() == ["nothing to do: tiny has all its 1 epochs", "next: layerprobe probe tiny"]

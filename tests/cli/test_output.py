@@ -80,7 +80,7 @@ def test_of_two_tasks_at_once_the_outer_one_alone_has_an_estimate(
     terminal = Terminal()
     with terminal.task("training", 4, "images") as outer:
         outer.advance(1)
-        with terminal.task("probing", 4, "images run and ranked") as inner:
+        with terminal.task("probing", 4, "images") as inner:
             inner.advance(1)
         outer.advance(1)
     with terminal.task("probing", 4, "images") as alone:

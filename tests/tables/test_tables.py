@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from layerprobe.tables.formats import as_rich
-from layerprobe.tables.tables import TextTable, layer_table, metric_table, plain_table
+from layerprobe.tables.tables import TextTable, layer_table, metric_table, overview_table, plain_table
 from layerprobe.values.facts import DataFacts, SplitFacts
 from layerprobe.values.scores import Score
 
@@ -350,3 +350,69 @@ def test_further_metrics_have_their_intervals() -> None:
     # columns: metric, layer, train, test
     assert table.intervals == {3: (("58.0", "64.1"), ("11.3", "14"))}
     assert table.heading[1:] == ("in brackets: 95 % interval over classes, against this gallery",)
+
+
+NO_DATA = DataFacts("", {})
+
+
+def test_an_overview_marks_the_best_layer_and_the_embedding() -> None:
+    scores = [score("a", "test", 0.5), score("b", "test", 0.6), score("c", "test", 0.55)]
+    table = overview_table(scores, metric="R@1", data=NO_DATA, embedding=scores[2].ranked_layer)
+    assert table.rows == (("a", "50.0", ""), ("b", "60.0", "best"), ("c", "55.0", "embedding"))
+
+
+def test_an_overview_says_how_the_embedding_compares_with_the_best() -> None:
+    scores = [score("a", "test", 0.5), score("b", "test", 0.6), score("c", "test", 0.524)]
+    rows = [one.ranked_layer for one in scores]
+    table = overview_table(scores, metric="R@1", data=NO_DATA, alike=[rows[2]], embedding=rows[2])
+    assert table.notes == (
+        "best on test (chosen on test): b, 60.0 %; significantly better than 1 of the 2 others",
+        "embedding: c, 52.4 % on test, 7.6 points below the best, not significant",
+    )
+    table = overview_table(scores, metric="R@1", data=NO_DATA, alike=[], embedding=rows[2])
+    assert table.notes[0].endswith("significantly better than all others")
+    assert table.notes[1].endswith("below the best, significant")
+
+
+def test_an_overview_compares_on_validation_where_the_best_is_chosen_there() -> None:
+    scores = [score(layer, split, value) for split, a, b in (("validation", 0.7, 0.6), ("test", 0.4, 0.5))
+              for layer, value in (("a", a), ("b", b))]  # fmt: skip
+    table = overview_table(scores, metric="R@1", data=NO_DATA, embedding=scores[1].ranked_layer)
+    assert table.notes == (
+        "best on validation: a, 70.0 %; on test 40.0 %",
+        "embedding: b, 60.0 % on validation, 10.0 points below the best",
+    )
+
+
+def test_an_overview_has_test_before_training_beside_it() -> None:
+    scores = [score("a", "test", 0.5), score("a", "test", 0.3, epoch=0), score("b", "test", 0.4)]
+    table = overview_table(scores, metric="R@1", data=NO_DATA)
+    assert table.columns == ("layer", "test\nR@1", "test,\nuntrained", "")
+    assert [line[2] for line in table.rows] == ["30.0", "-"]
+
+
+def test_an_overview_has_a_line_for_the_best_layer_after_each_reduction() -> None:
+    reduced = [score("a", "test", 0.7, reduction="pca:8"), score("b", "test", 0.65, reduction="pca:8")]
+    scores = [score("a", "test", 0.5), score("b", "test", 0.6), *reduced]
+    table = overview_table(scores, metric="R@1", data=NO_DATA, embedding=scores[1].ranked_layer)
+    assert [line[0] for line in table.rows] == ["a", "b"]
+    assert table.notes[-1] == "best on test after pca:8: a, 70.0 % (embedding 65.0 %)"
+    assert [line[0] for line in overview_table(reduced, metric="R@1", data=NO_DATA).rows] == ["a/pca:8", "b/pca:8"]
+
+
+def test_an_overview_shows_its_first_note_and_counts_the_others() -> None:
+    scores = [score("a", "test", 0.5, notes=("3 zero vectors",)), score("b", "test", 0.6, notes=("2 zero vectors",))]
+    table = overview_table(scores, metric="R@1", data=NO_DATA)
+    assert table.notes[-1] == "test, a: 3 zero vectors; 1 more note: --full"
+
+
+def test_an_overview_has_columns_for_two_further_metrics() -> None:
+    scores = [score("a", "test", 0.5), *(score("a", "test", 0.25, metric=name) for name in ("MAP@R", "NMI", "AMI"))]
+    table = overview_table(scores, metric="R@1", data=NO_DATA)
+    assert table.columns == ("layer", "test\nR@1", "test\nMAP@R", "test\nNMI", "")
+    assert table.notes[-1] == "--full also has AMI"
+
+
+def test_a_note_of_many_layers_names_the_first_five() -> None:
+    noted = [score(layer, "test", 0.5, notes=("1 zero vectors",)) for layer in "abcdefg"]
+    assert layer_table([*noted, score("h", "test", 0.4)]).notes[1] == "test, a, b, c, d, e and 2 more: 1 zero vectors"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from torch import Tensor
@@ -38,7 +38,7 @@ from layerprobe.workflow.probe.selection import (
 )
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.damage import PartlyReducedError, require_measured, whole_epochs
-from layerprobe.workflow.run.features import RunFeatures, features_of
+from layerprobe.workflow.run.features import Missing, RunFeatures, features_of
 from layerprobe.workflow.run.kept import require_kept
 from layerprobe.workflow.run.manifests import require_same_images
 from layerprobe.workflow.run.reduction_draws import draws_of
@@ -139,18 +139,16 @@ def measure(probing: Probing, epochs: Sequence[int], listener: Listener, stop: S
             require_kept(features.run, record, item.epoch)  # fails before the work, not in the middle of it
         if item.taps and (note := features.stale_note(item.epoch, item.split)):
             listener.say(note)
-    # One count for both kinds of work: an image run through the network, and an image ranked in all layers.
-    images = sum(map(extractor.images, missing))
-    images += len(epochs) * sum(len(features.dataset.splits[split]) for split in selection.splits)
+    work = {(item.epoch, item.split): _Work.of(probing, item) for item in missing}
     measured: list[Score] = []
     refused: list[tuple[int, InapplicableReduction]] = []
-    with listener.task(f"probing {features.run.name}", images, "images run and ranked") as task:
+    with listener.task(f"probing {features.run.name}", sum(of.images for of in work.values()), "images") as task:
         for epoch in epochs:
             _drop_stale(probing, epoch, listener)
             for item in missing:
                 if item.epoch == epoch and item.taps:
-                    extractor.extract(item, _told(task, stop))
-            layers = _scored(probing, epoch, task, stop)
+                    extractor.extract(item, _told(work[epoch, item.split], task, stop))
+            layers = _scored(probing, epoch, work, task, stop)
             refused += [
                 (epoch, InapplicableReduction(of.layer, of.reduction, error.message, error.fix))
                 for of_split in layers.values()
@@ -169,7 +167,30 @@ def measure(probing: Probing, epochs: Sequence[int], listener: Listener, stop: S
     return measured
 
 
-def _scored(probing: Probing, epoch: int, task: Task, stop: Stop) -> dict[str, list[Scored]]:
+@dataclass(frozen=True)
+class _Work:
+    """The images of an epoch and split: each counts once, half of it when it is extracted, half when it is ranked.
+
+    Args:
+        extracted: how many of the images count when they are extracted.
+        passes: images that run through networks, several times those of the split for an ensemble.
+    """
+
+    images: int
+    extracted: int
+    passes: int
+
+    @classmethod
+    def of(cls, probing: Probing, item: Missing) -> _Work:
+        """The work on a split: what is missing of it is extracted, and it is ranked unless it is only searched."""
+        passes, ranked = probing.extractor.images(item), item.split in probing.selection.splits
+        images = item.images if passes or ranked else 0
+        return cls(images, images if not ranked else images // 2 if passes else 0, passes)
+
+
+def _scored(
+    probing: Probing, epoch: int, work: Mapping[tuple[int, str], _Work], task: Task, stop: Stop
+) -> dict[str, list[Scored]]:
     """Split -> what each layer scores at an epoch.
 
     A layer is scored on all splits before the next, so that a map that is fitted on training features is fitted once.
@@ -183,8 +204,9 @@ def _scored(probing: Probing, epoch: int, task: Task, stop: Stop) -> dict[str, l
         ]
         for number, of_layer in enumerate(stop.between(zip(*scores, strict=True), _STOPPED)):
             for split, one in zip(selection.splits, of_layer, strict=True):
-                queries, ranked = len(probing.features.dataset.splits[split]), len(selection.ranked)
-                task.advance(queries * (number + 1) // ranked - queries * number // ranked)
+                of_split, ranked = work[epoch, split], len(selection.ranked)
+                rest = of_split.images - of_split.extracted
+                task.advance(rest * (number + 1) // ranked - rest * number // ranked)
                 found[split].append(one)
     return found
 
@@ -220,11 +242,15 @@ def _drop_stale(probing: Probing, epoch: int, listener: Listener) -> None:
         table.write(searches.features.run.scores_file)
 
 
-def _told(task: Task, stop: Stop) -> Callable[[Iterable[Tensor]], Iterator[Tensor]]:
+def _told(work: _Work, task: Task, stop: Stop) -> Callable[[Iterable[Tensor]], Iterator[Tensor]]:
+    done = 0  # over all members of an ensemble
+
     def tell(batches: Iterable[Tensor]) -> Iterator[Tensor]:
+        nonlocal done
         for batch in stop.between(batches, _STOPPED):
             yield batch
-            task.advance(len(batch))
+            before, done = done, done + len(batch)
+            task.advance(work.extracted * done // work.passes - work.extracted * before // work.passes)
 
     return tell
 

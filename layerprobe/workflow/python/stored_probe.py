@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from layerprobe import store
-from layerprobe.data.image_files import first_named
+from layerprobe.system.wording import first_named
 from layerprobe.values.keys import RankedLayer
 from layerprobe.values.records import RunRecord
 from layerprobe.values.scores import Score, ScoreTable, read_scores

@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from layerprobe.metrics.recall import chance_recall
 from layerprobe.store import read_chance, read_index
 from layerprobe.system.errors import BusyError, DataError
-from layerprobe.tables.tables import TextTable, layer_table, metric_table
+from layerprobe.tables.tables import TextTable, layer_table, metric_table, overview_table
 from layerprobe.values.facts import EPOCH_0, START, DataFacts, SplitFacts
 from layerprobe.values.keys import NO_REDUCTION
 from layerprobe.values.metric_names import is_recall
 from layerprobe.values.records import RunRecord
 from layerprobe.values.scores import SPLITS, Score
 from layerprobe.values.sections import SEARCH_KEYS
+from layerprobe.workflow.run.embedding import embedding_among
 from layerprobe.workflow.run.indistinguishable import Searches, alike_of, searches_of
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.seen import trains_on_train
@@ -94,10 +95,34 @@ def split_facts(
 
 def score_tables(run: Run, scores: Sequence[Score]) -> list[TextTable]:
     """The tables of the last epoch of a run's scores, of which at least one is Recall@K."""
+    shown, untrained = _last_epoch(run, scores)
+    return epoch_tables(shown, data_facts(run, shown), searches_of(run), untrained)
+
+
+def overview(run: Run, scores: Sequence[Score]) -> TextTable:
+    """One table of the last epoch of a run's scores, of which at least one is Recall@K."""
+    shown, untrained = _last_epoch(run, scores)
+    metric, data = _first_recall(shown), data_facts(run, shown)
+    unreduced = [score for score in shown if score.reduction == NO_REDUCTION] or shown
+    return overview_table(
+        [*shown, *(untrained if data.starts_training else ())],
+        metric=metric,
+        data=data,
+        alike=alike_of(unreduced, metric, searches_of(run)),
+        embedding=embedding_among(run.read(), dict.fromkeys(score.ranked_layer for score in shown)),
+    )
+
+
+def _last_epoch(run: Run, scores: Sequence[Score]) -> tuple[list[Score], list[Score]]:
+    """The scores of the last epoch, and all of epoch 0 where that is an earlier one."""
     last = max(score.epoch for score in scores)
     shown = [score for score in scores if score.epoch == last]
-    untrained = [score for score in run.scores() if score.epoch == 0 < last]
-    return epoch_tables(shown, data_facts(run, shown), searches_of(run), untrained)
+    return shown, [score for score in run.scores() if score.epoch == 0 < last]
+
+
+def _first_recall(scores: Sequence[Score]) -> str:
+    recalls = [score.metric for score in scores if is_recall(score.metric)]
+    return "R@1" if "R@1" in recalls else recalls[0]
 
 
 def epoch_tables(
@@ -109,8 +134,7 @@ def epoch_tables(
         scores: of one run and epoch, in network order; at least one is Recall@K.
         untrained: scores of epoch 0, for a later epoch.
     """
-    recalls = [score.metric for score in scores if is_recall(score.metric)]
-    first = "R@1" if "R@1" in recalls else recalls[0]
+    first = _first_recall(scores)
     reductions = dict.fromkeys(score.reduction for score in scores)
     tables: list[TextTable] = []
     for reduction in sorted(reductions, key=lambda name: name != NO_REDUCTION):

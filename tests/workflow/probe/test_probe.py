@@ -1,18 +1,21 @@
 from __future__ import annotations
 
+import contextlib
 import csv
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import h5py
 import numpy as np
+import pytest
 import safetensors.torch
 import torch
 from PIL import Image
 
 from layerprobe import store
+from layerprobe.system.progress import Task
 from layerprobe.values.keys import LayerKey
 from layerprobe.values.scores import Score, read_scores
 from layerprobe.workflow.probe.estimate_probe import estimate_probe
@@ -98,6 +101,27 @@ def test_a_dry_run_writes_nothing_and_knows_the_bytes(run: Run) -> None:
     # 3 epochs x 32 images x (64 + 8) float32
     assert estimate.disk == 3 * 32 * 72 * 4
     assert estimate.seconds > 0
+
+
+class Counting(Silent):
+    total = done = 0
+
+    @contextlib.contextmanager
+    def task(self, name: str, total: int, unit: str) -> Iterator[Task]:
+        self.total += total
+        yield self
+
+    def advance(self, steps: int = 1, **figures: float) -> None:
+        self.done += steps
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_progress_counts_each_image_once(run: Run, again: bool) -> None:
+    if again:  # nothing to extract, all to rank
+        probe(run, replace(REQUEST, epochs="last"), Silent())
+    listener = Counting()
+    probe(run, replace(REQUEST, epochs="last"), listener)
+    assert listener.total == listener.done == 16 + 16  # 4 classes of 4 images on each side
 
 
 def test_a_pool_that_globbed_layers_cannot_have_is_said(run: Run) -> None:
