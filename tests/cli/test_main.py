@@ -235,8 +235,8 @@ def test_train_probe_plot_and_a_second_time(layerprobe: Command, tmp_path: Path)
     code, out, err = layerprobe("probe", "--layers", "pool5.3,fc6", "--k", "1,2")
     assert code == 0
     assert err.startswith("run tiny\n")
-    words = ("tiny", "pool5.3", "fc6", "R@1", "train", "test", "best", "embedding")
-    assert [word in out for word in words] == [True] * 8
+    shown_words = ("tiny", "pool5.3", "fc6", "R@1", "train", "test", "best", "embedding")
+    assert [word in out for word in shown_words] == [True] * 8
     assert "gap" not in out
     assert "gap" in layerprobe("probe", "--layers", "pool5.3,fc6", "--k", "1,2", "--full")[1]
     code, out, _ = layerprobe("probe", "tiny", "--layers", "fc6", "--json")

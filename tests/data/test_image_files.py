@@ -5,15 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from layerprobe.data.image_files import (
-    file_sizes,
-    fingerprint,
-    first_named,
-    leaves_folder,
-    missing,
-    require_inside,
-    sizes_of,
-)  # fmt: skip
+from layerprobe.data.image_files import file_sizes, fingerprint, leaves_folder, missing, require_inside, sizes_of
 from layerprobe.system.errors import DataError
 
 
@@ -34,8 +26,7 @@ def test_only_a_file_has_a_size(tmp_path: Path) -> None:
     assert sizes_of(tmp_path, ("a", "b", "c", "a/d")) == [3, None, None, None]
 
 
-def test_five_names_stand_for_all() -> None:
-    assert first_named(list("abcde")) == "a, b, c, d, e"
+def test_a_message_names_the_first_five_missing_images() -> None:
     assert missing(list("abcdefg"), 1200) == "7 of 1,200 listed images are missing: a, b, c, d, e and 2 more"
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from layerprobe.system.wording import as_duration, as_moment, as_size, one_line, visible
+from layerprobe.system.wording import as_duration, as_moment, as_size, first_named, one_line, visible
 
 
 @pytest.mark.parametrize(
@@ -15,6 +15,11 @@ def test_bytes_are_given_in_mb_or_gb(count: int, words: str) -> None:
 @pytest.mark.parametrize(("seconds", "words"), [(0.4, "0 s"), (59, "59 s"), (200, "3 min 20 s"), (7260, "2 h 1 min")])
 def test_a_duration_is_given_in_its_two_largest_units(seconds: float, words: str) -> None:
     assert as_duration(seconds) == words
+
+
+def test_five_names_stand_for_all() -> None:
+    assert first_named(list("abcde")) == "a, b, c, d, e"
+    assert first_named(list("abcdefg")) == "a, b, c, d, e and 2 more"
 
 
 def test_a_moment_is_utc() -> None:
