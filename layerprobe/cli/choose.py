@@ -89,7 +89,7 @@ def choose(
     from layerprobe.workflow.run.seen import epochs_to_choose_among, split_to_choose_on, state_seen
 
     terminal = Terminal(as_json, quiet)
-    given = {"--weights": weights, "--data": data, "--set": settings, "--run": name}
+    given: dict[str, object] = {"--weights": weights, "--data": data, "--set": settings, "--run": name}
     request = ChooseRequest(epochs, within, device, split_names(layers) or (), metric, combine)
     file, found, frozen = None, [], None
     if model is not None:

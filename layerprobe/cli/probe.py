@@ -149,7 +149,7 @@ def probe(
         model=model if run is not None else None,
     )
     given = {"--weights": weights, "--data": data, "--set": settings, "--seed": seed, "--run": name}
-    frozen, found = None, None
+    frozen: FrozenRequest | None = None
     if model is None or run is not None:
         require_absent(given)
         found = find_run(cache, run)
@@ -171,10 +171,10 @@ def probe(
     from layerprobe.workflow.train.ensemble import estimate_probe_of, probe_any
     from layerprobe.workflow.train.frozen import estimate_frozen, frozen_run
 
-    if frozen is not None and dry_run:
-        terminal.estimate(*estimate_frozen(frozen, request))
-        return
-    if found is None:
+    if frozen is not None:
+        if dry_run:
+            terminal.estimate(*estimate_frozen(frozen, request))
+            return
         found = frozen_run(frozen, terminal)
     elif unseen and not dry_run:
         state_seen(found, seen=False)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from layerprobe.system.errors import RecipeError
+from layerprobe.system.naming import require_device_name
+from layerprobe.values.epochs import require_epochs
 from layerprobe.workflow.run.metric_values import require_mean_over_queries
 
 
@@ -30,6 +32,8 @@ class ChooseRequest:
     def __post_init__(self) -> None:
         require_points(self.within)
         require_mean_over_queries(self.metric)
+        require_epochs(self.epochs, ("all", "last"))
+        require_device_name(self.device)
 
 
 def require_points(within: float) -> None:

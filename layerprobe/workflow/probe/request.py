@@ -6,9 +6,12 @@ from dataclasses import dataclass
 
 from layerprobe.registry import METRICS
 from layerprobe.system.errors import RecipeError, UnknownNameError
+from layerprobe.system.naming import require_device_name
+from layerprobe.values.epochs import require_epochs
 from layerprobe.values.intervals import estimand_of
 from layerprobe.values.keys import VECTOR_SIMILARITIES
 from layerprobe.values.metric_names import recall_of
+from layerprobe.values.pooling import require_pool
 from layerprobe.values.scores import SPLITS
 from layerprobe.workflow.probe.reducing import FITTED_ON, asked_chains
 
@@ -57,9 +60,13 @@ class ProbeRequest:
         for name in self.metrics or ():
             if name not in METRICS and recall_of(name) is None and not name.startswith("R@"):
                 raise UnknownNameError("metric", name, METRICS)
+        for name in self.pools or ():
+            require_pool(name)
         for name in self.splits or ():
             if name not in SPLITS:
                 raise UnknownNameError("split", name, SPLITS)
+        require_epochs(self.epochs, ("all", "last", "best"))
+        require_device_name(self.device)
         asked_chains(self.reduce or (), self.fit, self.equal_dim)
         if estimand_of(self.interval) == "redraw" and self.gallery_size is not None:
             what = "--gallery-size with --interval redraw: a smaller gallery is drawn from this one"

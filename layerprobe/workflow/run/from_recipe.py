@@ -28,6 +28,7 @@ from layerprobe.nets.weights import imagenet_weights
 from layerprobe.recipe.recipe import Recipe
 from layerprobe.sources.source import Source
 from layerprobe.system.errors import EnvironmentFault, RecipeError
+from layerprobe.system.naming import require_device_name
 from layerprobe.values.own_input import OwnInput
 from layerprobe.workflow.run.epoch_weights import last_weights
 from layerprobe.workflow.run.images import Decoding, with_contents, with_decoded
@@ -236,9 +237,8 @@ def choose_device(name: str) -> torch.device:
     """The device of a name: `auto`, `cpu`, `cuda` or `cuda:i`."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    require_device_name(name)
     kind, _, index = name.partition(":")
-    if kind not in ("cpu", "cuda") or (index and not index.isdecimal()):
-        raise RecipeError(f"unknown device {name!r}", fix="Known: auto, cpu, cuda, cuda:0")
     if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
         raise EnvironmentFault(
             f"no device {name}: torch {torch.__version__} (CUDA {torch.version.cuda or 'not built in'}) sees"
