@@ -147,7 +147,7 @@ def _started(split: str, start: str) -> str:
     return f"{split}, {start}"
 
 
-def _draw_splits(axes: Axes, series: Series, last: int, start: str, train: str) -> list[fig.Label]:
+def _draw_splits(axes: Axes, series: Series, last: int, start: str, train_text: str) -> list[fig.Label]:
     """Draw the lines and the gap; returns the lines' labels."""
     lines = tracks(series)
     labels = []
@@ -159,7 +159,7 @@ def _draw_splits(axes: Axes, series: Series, last: int, start: str, train: str) 
             valid = [i for i in range(len(series)) if np.isfinite(values[i])]
             if not valid:
                 continue
-            text = train if split == "train" else split
+            text = train_text if split == "train" else split
             name = _started(text, start) if epoch == 0 else text
             for number, places in enumerate(lines):
                 line_values = [values[i] for i in places]

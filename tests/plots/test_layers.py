@@ -59,7 +59,7 @@ def test_a_line_is_a_split_in_percent_over_layers(make_scores: MakeScores, name:
 
 def test_train_is_named_choosing_classes_where_no_network_has_seen_it(make_scores: MakeScores) -> None:
     (run,) = {score.run for score in make_scores()}
-    (axes,) = draw(make_scores(), {run: DataFacts("", {}, seen=False)}).axes
+    (axes,) = draw(make_scores(), data={run: DataFacts("", {}, seen=False)}).axes
     assert has(axes, "choosing classes")
     assert not has(axes, "train")
 
