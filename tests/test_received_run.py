@@ -22,7 +22,8 @@ from layerprobe.workflow.manage.layers import layers
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run.runs import Run
-from layerprobe.workflow.train.frozen import FrozenRequest, frozen_run
+from layerprobe.workflow.train.frozen import frozen_run
+from layerprobe.workflow.train.frozen_request import FrozenRequest
 from tests.workflow.conftest import Silent
 
 CODE = """

@@ -19,6 +19,7 @@ from layerprobe.cli.options import (
     ModelSettings,
     ModelWeights,
     Quiet,
+    Unseen,
     Workers,
     cache_flag,
     split_names,
@@ -48,6 +49,7 @@ def choose(
         int | None, typer.Option("--seed", min=0, help="Random seed of --weights none, or of the folds of FEATURES.")
     ] = None,
     name: ModelRun = None,
+    unseen: Unseen = False,
     epochs: Annotated[
         str, typer.Option("--epochs", metavar="all|last|0,5", help="Candidate epochs; all: every probed one.")
     ] = "all",
@@ -82,48 +84,63 @@ def choose(
     With --model, a pretrained model is first measured on the images of --data. FEATURES needs no model: a .npz has
     `labels` (N,), optionally `split` and `group`, and an array (N, D) for each layer.
     """
-    from layerprobe.workflow.choose.choice_text import choice_lines, next_step
+    from layerprobe.workflow.choose.request import ChooseRequest
     from layerprobe.workflow.run.runs import find_run
+    from layerprobe.workflow.run.seen import epochs_to_choose_among, split_to_choose_on, state_seen
 
     terminal = Terminal(as_json, quiet)
-    named = split_names(layers) or ()
-    given = {"--weights": weights, "--data": data, "--set": settings, "--run": name}
-    if model is None:
+    given: dict[str, object] = {"--weights": weights, "--data": data, "--set": settings, "--run": name}
+    request = ChooseRequest(epochs, within, device, split_names(layers) or (), metric, combine)
+    file, found, frozen = None, [], None
+    if model is not None:
+        given |= {"--seed": seed}
+        run = runs[0] if runs else None
+        frozen = frozen_request(model, run, given, unseen=unseen, cache=cache, device=device, workers=workers)
+        frozen.require_ready()
+        frozen.require_choosable()
+    else:
         require_absent(given)
-        if file := _file_of(runs or []):
-            if epochs != "all":
-                raise RecipeError(f"--epochs {epochs}: {file} has one epoch only", fix="Leave it out, or name a run")
-            from layerprobe.workflow.choose.choose_features import choose_file
+        file = _file_of(runs or [])
+        if file and epochs != "all":
+            raise RecipeError(f"--epochs {epochs}: {file} has one epoch only", fix="Leave it out, or name a run")
+        if not file:
+            require_absent({"--seed": seed})
+            found = [find_run(cache, word) for word in dict.fromkeys(runs)] if runs else [find_run(cache, None)]
+        for each in found:
+            if unseen:
+                state_seen(each, seen=False)
+            record = each.read()
+            split_to_choose_on(each, record, epochs_to_choose_among(each, record, epochs))
 
-            choice = choose_file(
-                file,
-                within=within,
-                metric=metric,
-                combine=combine,
-                layers=named,
-                seed=seed or 0,
-                listener=terminal,
-            )
-            terminal.result(choice, *choice_lines(choice))
-            return
-        require_absent({"--seed": seed})
-    from layerprobe.workflow.choose.candidates import ChooseRequest  # not needed for a file
-    from layerprobe.workflow.choose.choose import choose_runs
+    # All that imports torch comes after what can be refused without it.
+    from layerprobe.workflow.choose.choice_text import choice_lines, next_step
 
-    request = ChooseRequest(epochs, within, device, named, metric, combine)
-    if model is None:
-        found = [find_run(cache, word) for word in dict.fromkeys(runs)] if runs else [find_run(cache, None)]
+    if file:
+        from layerprobe.workflow.choose.choose_features import choose_file
+
+        choice = choose_file(
+            file,
+            seen=not unseen,
+            within=within,
+            metric=metric,
+            combine=combine,
+            layers=request.layers,
+            seed=seed or 0,
+            listener=terminal,
+        )
+        terminal.result(choice, *choice_lines(choice))
+        return
+    if frozen is not None:
+        from layerprobe.workflow.choose.choose_model import choose_model
+
+        run_of_model, choice = choose_model(frozen, request, terminal)
+        found = [run_of_model]
+    else:
+        from layerprobe.workflow.choose.choose import choose_runs
+
         if not runs:
             terminal.say(f"run {found[0].name}")
         choice = choose_runs(found, request, terminal)
-    else:
-        from layerprobe.workflow.choose.choose_model import choose_model
-
-        frozen = frozen_request(
-            model, runs[0] if runs else None, given | {"--seed": seed}, cache=cache, device=device, workers=workers
-        )
-        run, choice = choose_model(frozen, request, terminal)
-        found = [run]
     terminal.result(choice, *choice_lines(choice))
     chosen = next(run for run in found if choice.run in (run.name, run.read().experiment))
     if chosen.read().from_python:

@@ -55,6 +55,14 @@ def compare(
     Defaults: the run used last, its last epoch, the embedding, the run's similarity.
     """
     from layerprobe.values.keys import is_glob
+    from layerprobe.workflow.run.metric_values import require_mean_over_queries
+    from layerprobe.workflow.run.references import find_reference
+
+    require_mean_over_queries(metric)
+    for text in (a, b):
+        find_reference(cache, text)
+
+    # All that imports torch comes after what can be refused without it.
     from layerprobe.workflow.compare.compare import CompareRequest
     from layerprobe.workflow.compare.compare import compare as compared
     from layerprobe.workflow.compare.compare_seeds import compare_seeds

@@ -51,6 +51,12 @@ ModelSettings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="data.KEY=VALUE", help="Key of [data] for --model; repeatable."),
 ]
+Unseen = Annotated[
+    bool,
+    typer.Option(
+        "--not-trained-on-these", help="The weights were not trained on the training classes (data.seen = false)."
+    ),
+]
 ModelRun = Annotated[str | None, typer.Option("--run", metavar="NAME", help="Name of the run of --model.")]
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]?)i?B?", re.IGNORECASE)

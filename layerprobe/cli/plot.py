@@ -58,16 +58,18 @@ def plot(
     debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
     """Plot scores, features or nearest neighbours of runs."""
-    from layerprobe.plots.plot import PlotOptions
     from layerprobe.system.errors import UnknownNameError
-    from layerprobe.workflow.plot.plot import PlotRequest
-    from layerprobe.workflow.plot.plot import plot as draw
     from layerprobe.workflow.run.runs import find_run
 
     if kind not in PLOTS:
         raise UnknownNameError("plot", kind, PLOTS)
     terminal = Terminal(as_json, quiet)
     chosen = [find_run(cache, name) for name in runs] if runs else [find_run(cache, None)]
+
+    from layerprobe.plots.plot import PlotOptions
+    from layerprobe.workflow.plot.plot import PlotRequest
+    from layerprobe.workflow.plot.plot import plot as draw
+
     if not runs:
         terminal.say(f"run {chosen[0].name}")
     options = PlotOptions(split_names(layers), epoch, query, where, queries, metric)

@@ -23,6 +23,7 @@ from layerprobe.cli.options import (
     ModelWeights,
     Quiet,
     RunName,
+    Unseen,
     Workers,
     byte_count,
     cache_flag,
@@ -34,7 +35,7 @@ from layerprobe.system.errors import RecipeError
 if TYPE_CHECKING:
     from layerprobe.values.scores import Score
     from layerprobe.workflow.run.runs import Run
-    from layerprobe.workflow.train.frozen import FrozenRequest
+    from layerprobe.workflow.train.frozen_request import FrozenRequest
 
 
 def register(app: typer.Typer) -> None:
@@ -50,6 +51,7 @@ def probe(
     settings: ModelSettings = None,
     seed: Annotated[int | None, typer.Option("--seed", min=0, help="Random seed of --weights none.")] = None,
     name: ModelRun = None,
+    unseen: Unseen = False,
     layers: Annotated[
         str | None, typer.Option("--layers", metavar="L,...", help="Layers to probe: names, globs or module paths.")
     ] = None,
@@ -127,16 +129,8 @@ def probe(
 
     With --model and no RUN, a pretrained model is measured on the images of --data.
     """
-    from layerprobe.summary.table import summary_tables, summary_values
-    from layerprobe.values.label_free import agreements
-    from layerprobe.values.metric_names import is_recall
-    from layerprobe.workflow.probe.selection import ProbeRequest
-    from layerprobe.workflow.run.damage import PartlyMeasuredError, PartlyReducedError
-    from layerprobe.workflow.run.facts import overview, score_tables
-    from layerprobe.workflow.run.runs import find_run
-    from layerprobe.workflow.summary.summary import stored_summary
-    from layerprobe.workflow.train.ensemble import estimate_probe_of, probe_any
-    from layerprobe.workflow.train.frozen import estimate_frozen, frozen_run
+    from layerprobe.workflow.probe.request import ProbeRequest
+    from layerprobe.workflow.run.runs import find_run, require_free
 
     terminal = Terminal(as_json, quiet, chosen_format(form, as_json=as_json))
     request = ProbeRequest(
@@ -160,15 +154,35 @@ def probe(
         model=model if run is not None else None,
     )
     given = {"--weights": weights, "--data": data, "--set": settings, "--seed": seed, "--run": name}
+    frozen: FrozenRequest | None = None
     if model is None or run is not None:
         require_absent(given)
         found = find_run(cache, run)
+        if not dry_run:
+            require_free(found)
     else:
-        frozen = frozen_request(model, run, given, cache=cache, device=device, workers=workers)
+        frozen = frozen_request(model, run, given, unseen=unseen, cache=cache, device=device, workers=workers)
+    if frozen is not None and not dry_run:
+        frozen.require_ready()
+
+    # All that imports torch comes after what can be refused without it.
+    from layerprobe.summary.table import summary_tables, summary_values
+    from layerprobe.values.label_free import agreements
+    from layerprobe.values.metric_names import is_recall
+    from layerprobe.workflow.run.damage import PartlyMeasuredError, PartlyReducedError
+    from layerprobe.workflow.run.facts import overview, score_tables
+    from layerprobe.workflow.run.seen import state_seen
+    from layerprobe.workflow.summary.summary import stored_summary
+    from layerprobe.workflow.train.ensemble import estimate_probe_of, probe_any
+    from layerprobe.workflow.train.frozen import estimate_frozen, frozen_run
+
+    if frozen is not None:
         if dry_run:
             terminal.estimate(*estimate_frozen(frozen, request))
             return
         found = frozen_run(frozen, terminal)
+    elif unseen and not dry_run:
+        state_seen(found, seen=False)
     if run is None:
         terminal.say(f"run {found.name}")
     if dry_run:
@@ -223,9 +237,11 @@ def require_absent(given: Mapping[str, object]) -> None:
             raise RecipeError(f"{flag} is for a model that is named by --model, without RUN", fix=fix)
 
 
-def frozen_request(model: str, run: str | None, given: Mapping[str, Any], **where: Any) -> FrozenRequest:
+def frozen_request(
+    model: str, run: str | None, given: Mapping[str, Any], *, unseen: bool, **where: Any
+) -> FrozenRequest:
     """The request for a frozen model."""
-    from layerprobe.workflow.train.frozen import FrozenRequest
+    from layerprobe.workflow.train.frozen_request import FrozenRequest
 
     if run is not None:
         raise RecipeError(f"{run} and --model {model}: one of them", fix=f"Name the model's run by --run {run}")
@@ -235,7 +251,7 @@ def frozen_request(model: str, run: str | None, given: Mapping[str, Any], **wher
         model,
         given["--data"],
         weights=given["--weights"] or "model",
-        settings=tuple(given["--set"] or ()),
+        settings=(*(given["--set"] or ()), *(["data.seen=false"] if unseen else [])),
         seed=given["--seed"] or 0,
         run=given["--run"],
         **where,

@@ -42,14 +42,21 @@ def report(
 
     Runs are not changed. Ctrl-C ends --watch and keeps the page.
     """
-    from layerprobe.workflow.report.report import write_report
-    from layerprobe.workflow.report.report_watch import watch_report
+    from layerprobe.workflow.run.metric_values import require_mean_over_queries
+    from layerprobe.workflow.run.outputs import require_output
     from layerprobe.workflow.run.runs import find_run
 
     terminal = Terminal(as_json, quiet)
     found = [find_run(cache, name) for name in runs] if runs else [find_run(cache, None)]
     if not runs:
         terminal.say(f"run {found[0].name}")
+    require_mean_over_queries(metric)
+    require_output(out, "html")
+
+    # All that imports torch comes after what can be refused without it.
+    from layerprobe.workflow.report.report import write_report
+    from layerprobe.workflow.report.report_watch import watch_report
+
     made = watch_report(found, out, terminal, metric) if watch else write_report(found, out, metric)
     for note in made.notes:
         terminal.say(note)

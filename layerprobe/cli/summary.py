@@ -43,12 +43,17 @@ def summary(
 
     Splits are compared on equal terms: the mean over 20 draws of equally many classes and images. Draws are stored.
     """
-    from layerprobe.summary.table import summary_tables, summary_values
+    from layerprobe.workflow.run.metric_values import require_mean_over_queries
     from layerprobe.workflow.run.runs import find_run
-    from layerprobe.workflow.summary.summary import SummaryRequest, summarise
 
     terminal = Terminal(as_json, quiet, chosen_format(form, as_json=as_json))
     found = find_run(cache, run)
+    require_mean_over_queries(metric)
+
+    # All that imports torch comes after what can be refused without it.
+    from layerprobe.summary.table import summary_tables, summary_values
+    from layerprobe.workflow.summary.summary import SummaryRequest, summarise
+
     if run is None:
         terminal.say(f"run {found.name}")
     made = summarise(found, SummaryRequest(epochs, cluster, device, metric), terminal)

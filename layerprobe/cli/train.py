@@ -58,7 +58,10 @@ def train(
     """Train a recipe, or resume its run."""
     from layerprobe.recipe.overrides import Overrides
     from layerprobe.recipe.recipe import is_changed, load_recipe
+    from layerprobe.system.files import require_writable
 
+    if not dry_run:
+        require_writable(cache)
     overrides = Overrides(data, tuple(settings or ()), seed)
     loaded = load_recipe(recipe, overrides, model)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-import torch
 
 from layerprobe.metrics.metric import Metric
 from layerprobe.system.errors import NumericError
@@ -36,6 +35,8 @@ class Accuracy(Metric):
         known = classifier.classes[np.minimum(columns, len(classifier.classes) - 1)] == retrieval.labels
         if not known.all():
             return {}
+        import torch  # slow to import, and the names of metrics are checked without it
+
         features = torch.as_tensor(retrieval.features)
         hits = 0.0
         for rows, wanted in zip(features.split(_ROWS), torch.from_numpy(columns).split(_ROWS), strict=True):

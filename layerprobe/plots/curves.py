@@ -30,7 +30,7 @@ from layerprobe.plots.values import (
     unreduced,
 )
 from layerprobe.system.wording import visible
-from layerprobe.values.facts import DataFacts, common_chance, run_lines
+from layerprobe.values.facts import DataFacts, common_chance, run_lines, split_text
 from layerprobe.values.keys import RankedLayer
 from layerprobe.values.scores import Score
 
@@ -108,7 +108,7 @@ def draw(
     shown = [split for split in _SPLITS if any(point.percent(split) is not None for point in found)] or ["test"]
     cells = _panels(runs, shown)
     labels = [_labels(panel) for panel in cells]
-    keys = [_key(panel) for panel in cells]
+    keys = [_key(panel, data) for panel in cells]
     layout = fig.Layout(
         _WIDTH,
         max(_HEIGHT, _LABEL * max(map(len, labels))),
@@ -120,7 +120,9 @@ def draw(
     figure, drawn = fig.panels([panel.title for panel in cells], layout)
     for axes, panel, named, key in zip(drawn, cells, labels, keys, strict=True):
         _set_axes(axes, epochs, y_limits, found[0].metric)
-        draw_chance(axes, {split: floors[split] for split in panel.splits if split in floors})
+        draw_chance(
+            axes, {split_text(split, data.values()): floors[split] for split in panel.splits if split in floors}
+        )
         _draw_curves(axes, panel)
         fig.label_right(axes, named)
         if key:
@@ -197,10 +199,11 @@ def _labels(panel: _Panel) -> list[fig.Label]:
     return labels
 
 
-def _key(panel: _Panel) -> list[dict[str, object]]:
+def _key(panel: _Panel, data: Mapping[str, DataFacts]) -> list[dict[str, object]]:
     """Legend entries for splits and runs, which the labels do not name."""
     # A single split is in the title.
-    kinds = [_mark(split, fig.GREY) | {"label": split} for split in panel.splits if len(panel.splits) > 1]
+    splits = {split: split_text(split, data.values()) for split in panel.splits if len(panel.splits) > 1}
+    kinds = [_mark(split, fig.GREY) | {"label": text} for split, text in splits.items()]
     if len(panel.runs) > 1:
         colours = {run: panel.styles[run, next(iter(series))].colour for run, series in panel.runs.items()}
         kinds += [

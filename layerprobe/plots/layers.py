@@ -40,7 +40,7 @@ from layerprobe.plots.values import (
     unreduced,
 )
 from layerprobe.values.best import best_text
-from layerprobe.values.facts import DataFacts, common_chance, run_lines
+from layerprobe.values.facts import DataFacts, common_chance, run_lines, split_text
 from layerprobe.values.scores import Score
 
 _HEIGHT = 3.2  # inches
@@ -77,6 +77,7 @@ def draw(
     own, metric = points(given), metric_of(given)
     found, data = by_search(own), data or {}
     starts, one_search = _starts(own, found, data), found == own
+    trains = _trains(own, found, data)
     last: dict[str, int] = {}
     for point in found:
         last[point.run] = max(point.epoch, last.get(point.run, 0))
@@ -94,7 +95,7 @@ def draw(
     layout = fig.Layout(
         sizes.width,
         _HEIGHT,
-        fig.width_of([_started("train", starts[run]) for run in runs] + ["validation"]) + 0.3,
+        fig.width_of([_started(trains[run], starts[run]) for run in runs] + ["validation"]) + 0.3,
         below=sizes.names + 0.35,
         columns=2,
         notes=notes,
@@ -110,9 +111,9 @@ def draw(
         fig.in_percent(axes, "y")
         axes.set_ylabel(metric, fontsize=fig.FONT + 1)
         name_layers(axes, list(series), upright=sizes.upright)
-        labels = _draw_splits(axes, series, last[run], starts[run])
+        labels = _draw_splits(axes, series, last[run], starts[run], trains[run])
         mark_best(axes, at_last[run], list(series))
-        draw_chance(axes, floors)
+        draw_chance(axes, {trains[run] if split == "train" else split: level for split, level in floors.items()})
         fig.label_right(axes, labels)
     return figure
 
@@ -136,11 +137,17 @@ def _starts(given: Sequence[Point], found: Sequence[Point], data: Mapping[str, D
     return {panel: data[run].start if run in data else DataFacts.start for panel, run in runs.items()}
 
 
+def _trains(given: Sequence[Point], found: Sequence[Point], data: Mapping[str, DataFacts]) -> dict[str, str]:
+    """Panel -> the name of its training classes; arguments of `_starts`."""
+    runs = {panel.run: point.run for point, panel in zip(given, found, strict=True)}
+    return {panel: split_text("train", [data[run]] if run in data else []) for panel, run in runs.items()}
+
+
 def _started(split: str, start: str) -> str:
     return f"{split}, {start}"
 
 
-def _draw_splits(axes: Axes, series: Series, last: int, start: str) -> list[fig.Label]:
+def _draw_splits(axes: Axes, series: Series, last: int, start: str, train_text: str) -> list[fig.Label]:
     """Draw the lines and the gap; returns the lines' labels."""
     lines = tracks(series)
     labels = []
@@ -152,7 +159,8 @@ def _draw_splits(axes: Axes, series: Series, last: int, start: str) -> list[fig.
             valid = [i for i in range(len(series)) if np.isfinite(values[i])]
             if not valid:
                 continue
-            name = _started(split, start) if epoch == 0 else split
+            text = train_text if split == "train" else split
+            name = _started(text, start) if epoch == 0 else text
             for number, places in enumerate(lines):
                 line_values = [values[i] for i in places]
                 (line,) = axes.plot(places, line_values, color=_COLOURS[split], marker=_MARKERS[split])

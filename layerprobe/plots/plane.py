@@ -77,11 +77,15 @@ def _limits(found: Sequence[Point], split: str, floors: Mapping[str, float]) -> 
     return fig.limits(values, floors.get(split)) if values else None
 
 
-def set_axes(axes: Axes, window: Window, scored: Collection[str], metric: str) -> None:
-    """Set the limits and names of the axes; the axis of a split without scores has no ticks."""
+def set_axes(axes: Axes, window: Window, scored: Collection[str], metric: str, train: str) -> None:
+    """Set the limits and names of the axes; the axis of a split without scores has no ticks.
+
+    Args:
+        train: the name of the training classes.
+    """
     axes.set_xlim(window.x)
     axes.set_ylim(window.y)
-    axes.set_xlabel(f"train {metric}", fontsize=fig.FONT + 1)
+    axes.set_xlabel(f"{train} {metric}", fontsize=fig.FONT + 1)
     axes.set_ylabel(f"test {metric}", fontsize=fig.FONT + 1)
     for split, which, axis in (("train", "x", axes.xaxis), ("test", "y", axes.yaxis)):
         if split in scored:

@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter
 from layerprobe.plots import figure as fig
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
 from layerprobe.plots.saving import csv_text
-from layerprobe.values.facts import DataFacts, image_lines
+from layerprobe.values.facts import DataFacts, image_lines, split_text
 from layerprobe.values.keys import RankedLayer, names_by_layer
 from layerprobe.values.scores import note_text, shared_notes
 from layerprobe.values.views import Curve
@@ -59,7 +59,7 @@ def draw(curves: Sequence[Curve], *, data: Mapping[str, DataFacts] | None = None
         _set_axes(axes, curves)
         _draw_curves(axes, layers, styles)
         splits = dict.fromkeys(curve.split for curve in curves if curve.run == run)
-        fig.key_below(axes, [_LINES[split] | {"label": split, "marker": ""} for split in splits])
+        fig.key_below(axes, [_LINES[x] | {"label": split_text(x, (data or {}).values()), "marker": ""} for x in splits])
     return figure
 
 

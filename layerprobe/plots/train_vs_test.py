@@ -33,7 +33,7 @@ from layerprobe.plots.values import (
     shared,
     unreduced,
 )
-from layerprobe.values.facts import DataFacts, common_chance, common_start, run_lines
+from layerprobe.values.facts import DataFacts, common_chance, common_start, run_lines, split_text
 from layerprobe.values.keys import RankedLayer
 from layerprobe.values.scores import Score
 
@@ -89,7 +89,7 @@ def draw(
     titles = [f"{panel.title}{found[0].metric} by layer, {compared(panel.merged)}" for panel in panels]
     figure, axes_of = fig.panels(titles, fig.Layout(WIDTH, window.height, _BEYOND, below, notes=notes))
     for axes, panel in zip(axes_of, panels, strict=True):
-        set_axes(axes, window, scored, found[0].metric)
+        set_axes(axes, window, scored, found[0].metric, split_text("train", data.values()))
         draw_chance(axes, floors, scored)
         _draw_paths(axes, panel.paths(last, window, styles), window, diagonal=scored == set(_SPLITS))
         fig.key_below(axes, _kinds(drawn, common_start(data.values())))

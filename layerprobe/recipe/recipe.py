@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -46,10 +46,11 @@ from layerprobe.values.sections import (
 )
 
 _KNOWN = (*SECTIONS, "metrics")
-# What decides the trained weights, without the keys that say where images come from, what is kept on the disk and how
-# queries are searched.
+# What decides the trained weights, without the keys that say where images come from, what is kept on the disk, how
+# queries are searched, and what weights from a file were trained on.
 _DECIDING = ("data", "net", "loss", "train", "ensemble")
-_NOT_DECIDING = {("data", "root"), ("data", "download"), ("data", "cache"), ("train", "keep")} | {
+_SEEN = {("data", "seen")}
+_NOT_DECIDING = {("data", "root"), ("data", "download"), ("data", "cache"), ("train", "keep"), *_SEEN} | {
     ("data", key) for key in SEARCH_KEYS
 }
 
@@ -135,8 +136,15 @@ class Recipe:
         A key at the default of its first release is omitted, so that a key that a later version adds
         renames no run.
         """
+        return self._hash(_NOT_DECIDING if with_seed else _NOT_DECIDING | _WITHIN_EXPERIMENT)
+
+    @property
+    def identity_with_seen(self) -> str:
+        """The identity of versions in which `data.seen` was part of it, which may name the run's folder."""
+        return self._hash(_NOT_DECIDING - _SEEN)
+
+    def _hash(self, left_out: Collection[tuple[str, str]]) -> str:
         found = {name: getattr(self, name).without_defaults() for name in _DECIDING if getattr(self, name) is not None}
-        left_out = _NOT_DECIDING if with_seed else _NOT_DECIDING | _WITHIN_EXPERIMENT
         for section, key in left_out:
             found[section].pop(key, None)
         return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
@@ -262,11 +270,16 @@ def resolve(  # noqa: PLR0913 - the recipe, its origin and the user's overrides
             *ensemble_problems(recipe.train, recipe.ensemble),
             *(loss.contradictions(recipe.train, recipe.net) if loss else []),
         ]
+    require_none(problems, source, overrides or Overrides())
+    return recipe
+
+
+def require_none(problems: Sequence[Problem], source: object, overrides: Overrides) -> None:
+    """Raise the problems of a recipe, if any, each with the flag that caused it."""
     if problems:
-        flags = [(overrides or Overrides()).flags(problem.section, problem.keys) for problem in problems]
+        flags = [overrides.flags(problem.section, problem.keys) for problem in problems]
         lines = [f"{flag or source} {problem}" for flag, problem in zip(flags, problems, strict=True)]
         raise RecipeError(lines[0], problems=lines)
-    return recipe
 
 
 def _reduction_problems(names: tuple[str, ...]) -> list[Problem]:

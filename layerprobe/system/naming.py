@@ -9,10 +9,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from layerprobe.system.errors import RecipeError
 
 PYTHON = "python:"
 _VARIABLE = "LAYERPROBE_NAMED_MODELS"
@@ -43,6 +46,12 @@ def name_model(model: str) -> None:
 def user_named(model: str) -> bool:
     """Whether the user named a model in this process or a parent."""
     return _resolved(model) in _named()
+
+
+def require_device_name(name: str) -> None:
+    """Check that a text is auto, cpu, cuda or cuda:i; whether there is such a device is not looked at."""
+    if not re.fullmatch("auto|(cpu|cuda)(:[0-9]*)?", name):
+        raise RecipeError(f"unknown device {name!r}", fix="Known: auto, cpu, cuda, cuda:0")
 
 
 def split_python(name: str) -> tuple[Path, str]:

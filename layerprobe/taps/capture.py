@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from layerprobe.system.errors import NumericError, RecipeError, UnknownNameError
+from layerprobe.system.errors import NumericError, RecipeError
 from layerprobe.taps.hooks import hooked, parts_by_path, prepared
 from layerprobe.taps.layouts import Layout
 from layerprobe.taps.outputs import taken
@@ -185,12 +184,6 @@ def pooled_dim(name: str, layout: Layout, pool: str, *, negative: bool) -> int:
         what = f"{name}@{pool}: the map is {layout.grid[0]} x {layout.grid[1]}"
         raise RecipeError(what, fix="Choose a smaller grid, or max")
     return layout.dim * side**2
-
-
-def require_pool(pool: str) -> None:
-    """Check that a pool is known."""
-    if pool not in (*POOLS, *TOKEN_POOLS, NO_POOL) and not re.fullmatch("grid:[1-9][0-9]*", pool):
-        raise UnknownNameError("pool", pool, (*POOLS, *TOKEN_POOLS, "grid:s"))
 
 
 def _a(layout: Layout) -> str:

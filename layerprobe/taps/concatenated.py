@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from layerprobe.system.errors import RecipeError
-from layerprobe.taps.capture import Tap, require_pool
+from layerprobe.taps.capture import Tap
 from layerprobe.taps.expressions import MODULES, execution_order, find_taps, unpooled
 from layerprobe.taps.measuring import Measured
 from layerprobe.values.keys import LayerKey
-from layerprobe.values.pooling import NO_POOL, TOKEN_POOLS
+from layerprobe.values.pooling import NO_POOL, TOKEN_POOLS, require_pool
 
 _GLOB = "*?["
 

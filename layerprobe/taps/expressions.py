@@ -11,11 +11,12 @@ import torch
 from torch import nn
 
 from layerprobe.system.errors import RecipeError, UnknownNameError
-from layerprobe.taps.capture import Tap, default_pools, pooled_dim, possible_pools, require_pool
+from layerprobe.taps.capture import Tap, default_pools, pooled_dim, possible_pools
 from layerprobe.taps.hooks import hooked, parts_by_path, plain_path, prepared
 from layerprobe.taps.layouts import Layout, Unclear
 from layerprobe.taps.measuring import REFUSALS, Call, Measured, NamedLayers, measure_layers
 from layerprobe.values.keys import OUTPUT
+from layerprobe.values.pooling import require_pool
 
 MODULES = "modules"  # every named layer and every named part of one
 _NORMED = "normed("  # `normed(NAME)`: the layer's output through the model's final norm

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from layerprobe.system.errors import RecipeError
 
@@ -17,17 +17,24 @@ def named_epochs(
         known: the valid numbers, ascending.
     """
     found: set[int] = set()
-    for word in (part.strip() for part in text.split(",")):
+    for word in require_epochs(text, words):
         if word in words:
             found.update(words[word]())
-        elif not (word.isascii() and word.isdecimal()):
-            what = f"--epochs {text}: {word!r} is neither {', '.join(words)} nor an epoch"
-            raise RecipeError(what, fix="For example --epochs last or --epochs 0,5")
         elif int(word) not in known:
             raise RecipeError(f"--epochs {text}: {run} has epochs {_text_of(known)}", fix="Choose among these")
         else:
             found.add(int(word))
     return sorted(found)
+
+
+def require_epochs(text: str, words: Collection[str]) -> list[str]:
+    """The parts of `last,best` or `0,5`, each a word or a number, whether or not a run has it."""
+    parts = [part.strip() for part in text.split(",")]
+    for word in parts:
+        if word not in words and not (word.isascii() and word.isdecimal()):
+            what = f"--epochs {text}: {word!r} is neither {', '.join(words)} nor an epoch"
+            raise RecipeError(what, fix="For example --epochs last or --epochs 0,5")
+    return parts
 
 
 def _text_of(known: Sequence[int]) -> str:

@@ -63,7 +63,12 @@ def split_text(split: str, data: Iterable[DataFacts]) -> str:
         data: of all runs that the text is about; without any, the split's own name.
     """
     runs = list(data)
-    return CHOOSING if split == "train" and runs and not any(facts.seen for facts in runs) else split
+    return chosen_on_text(split) if runs and not any(facts.seen for facts in runs) else split
+
+
+def chosen_on_text(split: str) -> str:
+    """The same of the split that a layer was chosen on, which is train only where the network has not seen it."""
+    return CHOOSING if split == "train" else split
 
 
 def split_header(split: str, data: Iterable[DataFacts]) -> str:

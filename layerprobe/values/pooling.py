@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Literal, get_args
+
+from layerprobe.system.errors import UnknownNameError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -14,6 +17,12 @@ NO_POOL = "none"  # of a vector
 
 _GEM_POWER = 3
 _GEM_FLOOR = 1e-6
+
+
+def require_pool(pool: str) -> None:
+    """Check that a pool is known."""
+    if pool not in (*POOLS, *TOKEN_POOLS, NO_POOL) and not re.fullmatch("grid:[1-9][0-9]*", pool):
+        raise UnknownNameError("pool", pool, (*POOLS, *TOKEN_POOLS, "grid:s"))
 
 
 def gem(maps: Tensor) -> Tensor:

@@ -113,6 +113,68 @@ def test_plots_import_no_torch(probed: Path) -> None:
     assert set().union(*packages.values()) == {"numpy", "h5py", "matplotlib", "PIL"}
 
 
+_MODEL = "--model python:mine.py:build --data folder:images"
+REFUSED = {
+    "probe nope": 2,
+    "choose nope": 2,
+    "summary nope": 2,
+    "compare nope:a nope:b": 2,
+    "plot layers nope": 2,
+    "report nope": 2,
+    "probe one --k 0": 2,
+    "probe one --metrics zz": 2,
+    "probe one --splits zz": 2,
+    "probe one --reduce zz": 2,
+    "probe one --similarity zz": 2,
+    "probe one --interval zz": 2,
+    "probe one --fit zz": 2,
+    "probe one --epochs x": 2,
+    "probe one --pool zz": 2,
+    "probe one --device zz": 2,
+    "train quick --cache mine.py": 5,
+    "probe one --memory x": 2,
+    "probe one --format zz": 2,
+    "probe one --weights w.pt": 2,
+    "choose one --metric NMI": 2,
+    "choose one --within -1": 2,
+    "choose one --epochs x": 2,
+    "choose one": 2,
+    "summary one --metric zz": 2,
+    "compare one:fc6 one:fc6 --metric zz": 2,
+    "report one --metric zz": 2,
+    "report one --out images": 2,
+    "probe --model zz:a --data folder:images": 2,
+    "probe --model python:mine.py:build": 2,
+    f"probe {_MODEL} --set net.fc=3": 2,
+    f"probe {_MODEL} --set data.zz=3": 2,
+    f"probe {_MODEL} --run a/b": 2,
+    f"probe {_MODEL} --weights gone.pt": 3,
+    f"probe {_MODEL} --weights run:nope": 2,
+    f"probe {_MODEL} --cache mine.py": 5,
+    "probe --model python:mine.py:build --data folder:gone": 3,
+    "probe --model python:mine.py:build --data folder:empty": 3,
+    "probe --model python:mine.py:build --data csv:gone.csv": 3,
+    f"choose {_MODEL} --weights mine.py": 2,
+    f"choose {_MODEL} --metric zz": 2,
+}
+
+
+def test_what_is_refused_without_a_network_imports_no_torch(probed: Path) -> None:
+    for name in ("a", "b", "c", "d"):
+        (probed / "images" / name).mkdir(parents=True)
+        for number in "01":
+            (probed / "images" / name / f"{number}.png").touch()
+    (probed / "empty").mkdir()
+    (probed / "mine.py").touch()
+    record = {"epochs_done": 1, "manifests": {"train": "m", "test": "m"}, "recipe": {"train": {"epochs": 1}}}
+    Run(probed / "cache" / "one").write(recorded(record))
+    before = sorted(probed.rglob("*.json"))
+    found = imported(probed, *REFUSED)
+    assert {line: code for line, (code, _) in found.items()} == REFUSED
+    assert not {"torch", "torchvision", "matplotlib", "faiss"} & set().union(*(names for _, names in found.values()))
+    assert sorted(probed.rglob("*.json")) == before
+
+
 def test_the_import_tests_can_fail(tmp_path: Path) -> None:
     code, names = imported(tmp_path, "layers vgg16_bn")["layers vgg16_bn"]
     assert code == 0

@@ -57,6 +57,13 @@ def test_a_line_is_a_split_in_percent_over_layers(make_scores: MakeScores, name:
     assert x(line(axes, name)) == list(range(14))
 
 
+def test_train_is_named_choosing_classes_where_no_network_has_seen_it(make_scores: MakeScores) -> None:
+    (run,) = {score.run for score in make_scores()}
+    (axes,) = draw(make_scores(), data={run: DataFacts("", {}, seen=False)}).axes
+    assert has(axes, "choosing classes")
+    assert not has(axes, "train")
+
+
 def test_layers_stand_in_network_order(make_scores: MakeScores) -> None:
     names = ["pool5.2", "fc6", "alpha"]
     (axes,) = draw(make_scores(names)).axes

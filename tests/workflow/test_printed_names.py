@@ -17,9 +17,9 @@ from layerprobe.system.encoding import encoded
 from layerprobe.tables.tables import TextTable
 from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.scores import Subject
-from layerprobe.workflow.choose.candidates import ChooseRequest
 from layerprobe.workflow.choose.choice_text import choice_lines
 from layerprobe.workflow.choose.choose import choose_runs
+from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.compare.compare import CompareRequest, compare
 from layerprobe.workflow.plot.concatenated import concatenated_scores
 from layerprobe.workflow.report.report import made_report

@@ -20,46 +20,22 @@ from layerprobe.metrics.recall import chance_recall
 from layerprobe.statistics.units import UnitSums, mean_of, side_by_side, unit_sums
 from layerprobe.store import read_chance
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
-from layerprobe.values.epochs import named_epochs
 from layerprobe.values.intervals import IntervalKind
 from layerprobe.values.keys import RankedLayer, named, network_order
 from layerprobe.values.metric_names import is_recall
 from layerprobe.values.records import RunRecord
 from layerprobe.values.retrieval import Ranks
-from layerprobe.workflow.choose.choosing import require_points
+from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.run.embedding import embedding_among
 from layerprobe.workflow.run.experiments import experiments_of
 from layerprobe.workflow.run.metric_values import metric_flags, metric_values
 from layerprobe.workflow.run.references import RankedSplit, open_ranked_split, probe_fix, require_same_queries
 from layerprobe.workflow.run.runs import Run
-from layerprobe.workflow.run.seen import split_to_choose_on
+from layerprobe.workflow.run.seen import epochs_to_choose_among, split_to_choose_on
 from layerprobe.workflow.run.stored_terms import ranked_epochs
 
 CandidateKey = tuple[int, RankedLayer]  # epoch and layer
 Part = Literal["choosing", "test"]
-
-
-@dataclass(frozen=True)
-class ChooseRequest:
-    """A call of `layerprobe choose`.
-
-    Args:
-        epochs: all, which are all ranked ones; last; or numbers separated by commas.
-        within: how much worse than the best the shipped candidate may be, in points of the metric, 0 to 100.
-        layers: the candidates, `LAYER[@pool][/reduction]` or globs; empty for all.
-        metric: that decides: R@K, or another mean over queries.
-        combine: whether sets of concatenated layers are candidates.
-    """
-
-    epochs: str = "all"
-    within: float = 1.0
-    device: str = "auto"
-    layers: tuple[str, ...] = ()
-    metric: str = "R@1"
-    combine: bool = False
-
-    def __post_init__(self) -> None:
-        require_points(self.within)
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,8 +202,7 @@ class Group:
 def open_candidates(run: Run, request: ChooseRequest) -> CandidateRun:
     """Read the stored values of a run."""
     record, epochs = run.read(), request.epochs
-    every = range(record.epochs_done + 1)
-    requested = named_epochs(epochs, {"all": lambda: every, "last": lambda: every[-1:]}, every, run.name)
+    requested = epochs_to_choose_among(run, record, epochs)
     split = split_to_choose_on(run, record, requested)
     if split == "test" and "test" not in record.manifests:
         raise DataError(f"{run.name} has no classes to choose a layer on", file=run.folder, fix="Give a split test")

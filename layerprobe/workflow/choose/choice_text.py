@@ -6,6 +6,7 @@ import shlex
 
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.values.choice import Choice, Gain, Ship
+from layerprobe.values.facts import chosen_on_text
 from layerprobe.values.keys import NO_REDUCTION, LayerKey
 from layerprobe.values.likeness import unlike_text
 from layerprobe.values.scores import Score, note_text
@@ -17,13 +18,14 @@ def choice_lines(choice: Choice) -> list[str]:
     """The advice and the verdict, then what they rest on; a line each."""
     head = f"{choice.run}: " if choice.run else ""
     advice = advice_text(choice)
+    chosen_on = chosen_on_text(choice.chosen.split)
     lines = [
         f"{head}{advice if head else advice[0].upper() + advice[1:]}",
         verdict_text(choice),
         *_today(choice),
         f"  ship: {ship_text(choice.ship)}{_operations(choice)}",
         *_on_test(choice),
-        f"  chosen on {choice.chosen.split}: {_value(choice.chosen)}, {_count(choice.classes, 'class', 'classes')},"
+        f"  chosen on {chosen_on}: {_value(choice.chosen)}, {_count(choice.classes, 'class', 'classes')},"
         f" {_count(choice.candidates, 'candidate', 'candidates')}",
     ]
     return [*lines, *_details(choice), *choice.notes, *_notes(choice)]
@@ -55,7 +57,8 @@ def advice_text(choice: Choice) -> str:
 
 def verdict_text(choice: Choice) -> str:
     """How sure it is that the shipped candidate is the best, or as good."""
-    classes, others = f"{choice.classes:,} {choice.chosen.split} classes", choice.candidates - 1
+    chosen_on = chosen_on_text(choice.chosen.split).removesuffix(" classes")
+    classes, others = f"{choice.classes:,} {chosen_on} classes", choice.candidates - 1
     name, within = choice.ship.name, f"{choice.within:g}"
     if choice.at_most is None:
         return f"Open: {_count(choice.classes, 'class', 'classes')} are too few, so {name} is the best mean only."
@@ -166,7 +169,7 @@ def _notes(choice: Choice) -> list[str]:
     """The notes of the scores that are not among those of the choice."""
     own = [(chosen.split, chosen.notes) for chosen in (choice.chosen, choice.test) if chosen is not None]
     found = [(split, [note for note in notes if note not in choice.notes]) for split, notes in own]
-    return [f"{split}: {note_text(notes)}" for split, notes in dict(found).items() if notes]
+    return [f"{chosen_on_text(split)}: {note_text(notes)}" for split, notes in dict(found).items() if notes]
 
 
 def _lacking(lead: Gain) -> str:

@@ -9,15 +9,16 @@ import numpy as np
 
 from layerprobe.system.progress import Listener
 from layerprobe.values.choice import Choice
+from layerprobe.values.facts import CHOOSING, chosen_on_text
 from layerprobe.values.keys import RankedLayer
 from layerprobe.workflow.choose.candidate_set import TriedSets
-from layerprobe.workflow.choose.candidates import CandidateKey, ChooseRequest, Group, grouped, open_candidates
+from layerprobe.workflow.choose.candidates import CandidateKey, Group, grouped, open_candidates
 from layerprobe.workflow.choose.choosing import choose_among
 from layerprobe.workflow.choose.concatenation import SetSearch, with_concatenations
 from layerprobe.workflow.choose.refits import Refits, Refitted
+from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.choose.run_candidates import candidate_set_of, keys_of, of_groups, tried_sets
 from layerprobe.workflow.run import from_recipe
-from layerprobe.workflow.run.metric_values import require_mean_over_queries
 from layerprobe.workflow.run.runs import Run
 
 _NAMED = 4  # layers that a note names
@@ -44,7 +45,6 @@ def choose_runs(
         RecipeError: the metric is not a mean over queries, or runs cannot be compared.
         UnknownNameError: `layers` name no candidate.
     """
-    require_mean_over_queries(request.metric)
     groups: Sequence[Group] = grouped([open_candidates(run, request) for run in runs])
     first = groups[0].runs[0]
     seed, device = int(first.record.seed), from_recipe.choose_device(request.device)
@@ -84,10 +84,11 @@ def _notes_of(group: Group) -> list[str]:
     parts = [part for candidate_run in group.runs for part in (candidate_run.choosing, candidate_run.test) if part]
     notes = [note for part in parts for note in part.notes]
     counts = [len(np.unique(part.labels)) for part in (first.choosing, first.test) if part]
+    kind = chosen_on_text(first.split).removesuffix(" classes")
     if first.split != "test" and counts[-1] >= _MANY_TIMES * counts[0]:
         notes.append(
-            f"{first.split} has {counts[0]} classes and test {counts[-1]}: differences grow with the number of classes"
-            f" searched, so {first.split} understates them"
+            f"{counts[0]} {kind} classes and {counts[-1]} test classes: differences grow with the number of classes"
+            f" searched, so the {kind} classes understate them"
         )
     if len(group.runs) > 1:
         notes.append(f"experiment {group.name}: mean of {group.run_names}")
@@ -97,16 +98,16 @@ def _notes_of(group: Group) -> list[str]:
         if missing := [str(fold) for fold in range(count) if fold not in group.folds]:
             notes.append(f"missing of {count} folds: {', '.join(missing)}; name their runs to choose on every class")
     if first.split == "train":
-        notes.append("the network has not seen the training classes at these epochs")
+        notes.append(f"{CHOOSING}: those of train, which the network has not seen at these epochs")
         source = str(first.record.net.get("name", ""))
-        if source.startswith("python:"):
-            notes.append(f"assumed, not verified: {source} was not trained on them")
+        if source.startswith("python:") or not first.record.data.get("seen", True):
+            notes.append(f"assumed, not verified: {source or first.run.name} was not trained on them")
     return notes
 
 
 def _skipped(group: Group, tried: Collection[CandidateKey]) -> list[str]:
     """What is not ranked everywhere."""
-    known, split = set(group.keys), group.runs[0].split
+    known, split = set(group.keys), chosen_on_text(group.runs[0].split)
     partial = [key for candidate_run in group.runs for key in candidate_run.keys if key not in known]
     notes = []
     if partial:

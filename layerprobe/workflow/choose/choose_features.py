@@ -24,9 +24,10 @@ from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, concaten
 from layerprobe.values.scores import Subject
 from layerprobe.workflow.choose.candidate_set import Baseline, CandidateSet, TriedSets
 from layerprobe.workflow.choose.choose_time import counted, say_how_long
-from layerprobe.workflow.choose.choosing import choose_among, require_points
+from layerprobe.workflow.choose.choosing import choose_among
 from layerprobe.workflow.choose.given_features import GivenFeatures, given_features, read_given
 from layerprobe.workflow.choose.measured_features import SIMILARITY, Measured, measured, searches
+from layerprobe.workflow.choose.request import require_points
 from layerprobe.workflow.choose.row_splits import RowSplits, row_splits_of
 from layerprobe.workflow.choose.searched_sets import Found, admitted, searched
 from layerprobe.workflow.run.metric_values import require_mean_over_queries
@@ -105,6 +106,7 @@ def choose(  # noqa: PLR0913 - the rows, their relation to the network, and the 
 def choose_file(  # noqa: PLR0913 - as `choose`
     path: Path,
     *,
+    seen: bool = True,
     within: float = 1.0,
     metric: str = "R@1",
     combine: bool = False,
@@ -112,14 +114,14 @@ def choose_file(  # noqa: PLR0913 - as `choose`
     seed: int = 0,
     listener: Listener | None = None,
 ) -> Choice:
-    """Choose from a .npz or a feature file, as `choose` does with `seen=True`.
+    """Choose from a .npz or a feature file, as `choose` does.
 
     Args:
         layers: the candidates, as names or globs; empty for all.
     """
     how = _How(within, metric, combine, seed, tuple(layers))
     with memory_faults_told(path):
-        return _chosen(read_given(path), how, file=path, listener=listener)
+        return _chosen(read_given(path), how, seen=seen, file=path, listener=listener)
 
 
 @dataclass(frozen=True)

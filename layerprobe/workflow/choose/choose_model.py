@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 
 import numpy as np
 import torch
@@ -12,17 +14,20 @@ from layerprobe import store
 from layerprobe.reductions.applying import Blocks
 from layerprobe.reductions.half_whitening import half_whitened, half_whitening
 from layerprobe.statistics.choice import folds_of
+from layerprobe.system.errors import UnknownNameError
 from layerprobe.system.progress import Listener
 from layerprobe.values.choice import Choice
 from layerprobe.values.keys import NO_REDUCTION, LayerKey
-from layerprobe.workflow.choose.candidates import ChooseRequest
+from layerprobe.values.records import RunRecord
 from layerprobe.workflow.choose.choose import choose_runs
+from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.reducing import FITTED_ON
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run.runs import Run
-from layerprobe.workflow.run.seen import split_to_choose_on
-from layerprobe.workflow.train.frozen import FrozenRequest, frozen_run
+from layerprobe.workflow.run.seen import epochs_to_choose_among, split_to_choose_on
+from layerprobe.workflow.train.frozen import frozen_run
+from layerprobe.workflow.train.frozen_request import FrozenRequest
 
 
 def choose_model(frozen: FrozenRequest, request: ChooseRequest, listener: Listener) -> tuple[Run, Choice]:
@@ -37,6 +42,8 @@ def choose_model(frozen: FrozenRequest, request: ChooseRequest, listener: Listen
     """
     run = frozen_run(frozen, listener)
     record = run.read()
+    require_layers(record, request.layers)
+    epochs_to_choose_among(run, record, request.epochs)
     split = split_to_choose_on(run, record, range(record.epochs_done + 1))
     raw = ProbeRequest(
         layers=("*",), epochs=request.epochs, device=request.device, workers=frozen.workers, reduce=(NO_REDUCTION,)
@@ -55,6 +62,15 @@ def choose_model(frozen: FrozenRequest, request: ChooseRequest, listener: Listen
         expressions = tuple(str(ranked.layer) for ranked in further if ranked.reduction == reduction)
         probe(run, replace(raw, layers=expressions, reduce=(reduction,)), listener)
     return run, choose_runs([run], request, listener)
+
+
+def require_layers(record: RunRecord, candidates: Sequence[str]) -> None:
+    """Check that names of candidates mean layers of the network, whatever their pools and reductions."""
+    known = () if record.network is None else record.network.layers
+    for text in candidates:
+        layer = re.split("[@/~]", text)[0]
+        if not any(fnmatchcase(name, layer) for name in known):
+            raise UnknownNameError("layer", layer, known)
 
 
 def _whitened_dims(run: Run, epoch: int, split: str, layers: Sequence[LayerKey]) -> Mapping[LayerKey, int]:

@@ -13,7 +13,7 @@ from layerprobe.statistics.choice import CrossFitted, Resampled, folds_of, optim
 from layerprobe.statistics.means import intervals
 from layerprobe.statistics.units import UnitSums, stacked
 from layerprobe.statistics.verdict import judge, with_ends
-from layerprobe.system.errors import DataError, NumericError, RecipeError
+from layerprobe.system.errors import DataError, NumericError
 from layerprobe.values.choice import Advice, Candidate, Choice, Embedding, Gain, Price, candidate_names
 from layerprobe.values.intervals import FEWEST_UNITS, IntervalKind
 from layerprobe.values.scores import Score, Subject
@@ -22,12 +22,6 @@ from layerprobe.workflow.choose.candidate_set import Baseline, CandidateSet
 BEST_ON_TEST = "best on test: chosen by looking"
 _KIND = IntervalKind()
 _NAMED = 4  # candidates that a note names
-
-
-def require_points(within: float) -> None:
-    """Check how much worse than the best the shipped candidate may be."""
-    if not 0 <= within <= 100:
-        raise RecipeError(f"within {within:g}: not a number of points from 0 to 100", fix="Leave it out for 1")
 
 
 def choose_among(

@@ -9,8 +9,8 @@ from layerprobe.recipe.overrides import Overrides
 from layerprobe.recipe.recipe import load_recipe
 from layerprobe.system.progress import Listener
 from layerprobe.values.choice import Choice
-from layerprobe.workflow.choose.candidates import ChooseRequest
 from layerprobe.workflow.choose.choose import choose_runs
+from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.report.report import write_report

@@ -11,7 +11,6 @@ from layerprobe.reductions.chain import ON_GALLERY, Chain, parse_chain
 from layerprobe.reductions.equal import equal_dimension
 from layerprobe.reductions.reduction import NotApplicableError
 from layerprobe.system.errors import RecipeError, UnknownNameError
-from layerprobe.taps import Layer
 from layerprobe.values.keys import LayerKey
 
 if TYPE_CHECKING:
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
 
     from layerprobe.reductions.reduction import Reduce
     from layerprobe.store import FeatureKey
+    from layerprobe.taps import Layer
 
 FITTED_ON = "train"  # the split that reductions learn from
 FITS = (FITTED_ON, "gallery")

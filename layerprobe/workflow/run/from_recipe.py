@@ -28,19 +28,17 @@ from layerprobe.nets.weights import imagenet_weights
 from layerprobe.recipe.recipe import Recipe
 from layerprobe.sources.source import Source
 from layerprobe.system.errors import EnvironmentFault, RecipeError
+from layerprobe.system.naming import require_device_name
 from layerprobe.values.own_input import OwnInput
 from layerprobe.workflow.run.epoch_weights import last_weights
 from layerprobe.workflow.run.images import Decoding, with_contents, with_decoded
+from layerprobe.workflow.run.listing import listed
 from layerprobe.workflow.run.runs import find_run
 
 
 def load_dataset(recipe: Recipe) -> Dataset:
     """The data set of a recipe, in original sizes; no image is read."""
-    data = recipe.data
-    spec = registry.load("data set", registry.DATASETS, data.name)
-    common = {"root": Path(data.root or ""), "image_size": data.image_size}
-    dataset: Dataset = spec.load(**spec.taken(common), **data.options())
-    return dataset
+    return listed(recipe.data)
 
 
 def build_dataset(recipe: Recipe, decoding: Decoding | None = None, loaded: Dataset | None = None) -> Dataset:
@@ -91,8 +89,7 @@ def _with_splits(dataset: Dataset, recipe: Recipe, searching: Searching) -> Data
     dataset = with_validation(dataset, data.validation_classes)
     dataset = with_validation_fold(dataset, data.validation_folds, data.validation_fold)
     dataset = with_share(dataset, data.share, seed=recipe.train.seed)
-    unseen = () if data.seen else ("data.seen = false: the weights were not trained on the training classes",)
-    dataset = replace(dataset, notes=(*dataset.notes, *overlaps(dataset), *unseen))
+    dataset = replace(dataset, notes=(*dataset.notes, *overlaps(dataset)))
     dataset = with_search_rules(dataset, searching)
     return require_retrieval(dataset, source=data.root or data.name)
 
@@ -240,9 +237,8 @@ def choose_device(name: str) -> torch.device:
     """The device of a name: `auto`, `cpu`, `cuda` or `cuda:i`."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    require_device_name(name)
     kind, _, index = name.partition(":")
-    if kind not in ("cpu", "cuda") or (index and not index.isdecimal()):
-        raise RecipeError(f"unknown device {name!r}", fix="Known: auto, cpu, cuda, cuda:0")
     if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
         raise EnvironmentFault(
             f"no device {name}: torch {torch.__version__} (CUDA {torch.version.cuda or 'not built in'}) sees"

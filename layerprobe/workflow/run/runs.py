@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from layerprobe.system.errors import BusyError, DataError, EnvironmentFault, RecipeError, UnknownNameError
 from layerprobe.system.files import (
@@ -30,6 +30,9 @@ from layerprobe.system.wording import BYTES, visible
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer
 from layerprobe.values.records import RunRecord
 from layerprobe.values.scores import Score, in_network_order, read_scores
+
+if TYPE_CHECKING:
+    from layerprobe.recipe.recipe import Recipe
 
 SCHEMA = 1
 _LONGEST = 240  # of the 255 bytes of a folder's name: the rest is for `~1` of --fresh and the members of ensembles
@@ -202,6 +205,13 @@ def named_run(cache: Path, name: str) -> Run:
     return Run(cache / name)
 
 
+def recipe_run(cache: Path, recipe: Recipe) -> Run:
+    """The run NAME-HASH of a recipe; where a version with another hash made it, under that name."""
+    hashes = (recipe.identity_with_seen, recipe.identity())
+    former, run = (named_run(cache, f"{recipe.name}-{identity[:6]}") for identity in hashes)
+    return former if former.exists() else run
+
+
 def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not a JSON number")
 
@@ -284,6 +294,13 @@ def locked(run: Run) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def require_free(run: Run) -> None:
+    """Check that no other process holds the run's lock; the run need not exist."""
+    if run.exists():
+        with locked(run):
+            pass
 
 
 def command_line() -> str:

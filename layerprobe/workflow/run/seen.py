@@ -5,16 +5,23 @@ from __future__ import annotations
 import contextlib
 import shlex
 from collections.abc import Collection
+from dataclasses import replace
 
 import numpy as np
 
 from layerprobe.store import read_index
 from layerprobe.system.errors import DataError, RecipeError
+from layerprobe.values.epochs import named_epochs
 from layerprobe.values.records import RunRecord
-from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.run.runs import Run, command_line, locked
 from layerprobe.workflow.run.stored_terms import ranked_epochs
 
 _OWN_WEIGHTS = ("none", "model", "imagenet")  # random, or the source's own
+NO_OTHERS = ", and there are no others to choose a layer on but those of test"
+UNSEEN_FIX = (
+    "If the weights were trained on other classes, add --not-trained-on-these;"
+    " else give a validation split of classes that they have not seen"
+)
 _SHARE = 0.2  # of the training classes that the suggested command holds out
 _FEW = 10  # of fewer classes it holds out half
 
@@ -41,6 +48,29 @@ def trains_on_train(record: RunRecord) -> bool:
     return epochs > 0 or any(has_seen_train(record, epoch) for epoch in range(record.epochs_done + 1))
 
 
+def state_seen(run: Run, seen: bool) -> None:
+    """Write to a run's record whether its weights were trained on its training classes; features and ranks stay.
+
+    Raises:
+        RecipeError: it was trained here, or measured from Python.
+    """
+    record = run.read()
+    if record.from_python or record.recipe["train"]["epochs"]:
+        what = "was measured from Python" if record.from_python else "was trained on its training classes"
+        fix = _held_out_fix(run, record) if record.from_python else "Leave --not-trained-on-these out"
+        raise RecipeError(f"--not-trained-on-these: {run.name} {what}", fix=fix)
+    if record.data.get("seen", True) != seen:
+        with locked(run):
+            run.write(replace(record, recipe={**record.recipe, "data": {**record.data, "seen": seen}}))
+            run.log(f"data.seen = {str(seen).lower()}: {command_line()}")
+
+
+def epochs_to_choose_among(run: Run, record: RunRecord, text: str) -> list[int]:
+    """The epochs of `choose --epochs`, ascending."""
+    every = range(record.epochs_done + 1)
+    return named_epochs(text, {"all": lambda: every, "last": lambda: every[-1:]}, every, run.name)
+
+
 def split_to_choose_on(run: Run, record: RunRecord, epochs: Collection[int]) -> str:
     """The split to choose on: validation, else train if its classes are unseen, else test, cross-fitted."""
     if "validation" in record.manifests:
@@ -51,18 +81,14 @@ def split_to_choose_on(run: Run, record: RunRecord, epochs: Collection[int]) -> 
         return "train"
     trained = record.epochs_done > 0 and not record.weights_files
     verb = "has seen" if trained else "counts as having seen"
-    what = f"{run.name} {verb} its training classes, and has no others to choose a layer on but those of test"
-    raise RecipeError(what, fix=_held_out_fix(run, record))
+    raise RecipeError(f"{run.name} {verb} its training classes{NO_OTHERS}", fix=_held_out_fix(run, record))
 
 
 def _held_out_fix(run: Run, record: RunRecord) -> str:
     if record.from_python:
         return "Give classes that the model has not seen as a split: layerprobe.probe(model, {'validation': ..., ...})"
     if record.recipe["train"]["epochs"] == 0:
-        return (
-            "If its weights were trained on other classes, measure it as a new run with --set data.seen=false;"
-            " else give a validation split of classes that they have not seen"
-        )
+        return UNSEEN_FIX
     share, cost = _cost(run)
     first = f"Train with classes held out: {_train_command(run, record, share)}"
     folds = "or data.validation_folds=5 with data.validation_fold=0 to 4, five trainings that hold out each class once"

@@ -20,7 +20,7 @@ from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.features import feature_disk
 from layerprobe.workflow.run.images import Decoding, with_contents
 from layerprobe.workflow.run.run_network import run_network
-from layerprobe.workflow.run.runs import Run, named_run
+from layerprobe.workflow.run.runs import Run, named_run, recipe_run
 from layerprobe.workflow.train.plan import build_plan, build_targets, split_to_train
 
 
@@ -47,8 +47,9 @@ class TrainRequest:
 
     def target(self) -> Run:
         """The run that this trains."""
-        name = self.recipe.name
-        return named_run(self.cache, self.run or (f"{name}-{self.recipe.identity()[:6]}" if self.overridden else name))
+        if self.run is None and self.overridden:
+            return recipe_run(self.cache, self.recipe)
+        return named_run(self.cache, self.run or self.recipe.name)
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,23 +6,17 @@ somebody else's training, measured where they lie, one for each epoch.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from layerprobe.nets.weight_paths import expand
-from layerprobe.recipe.overrides import Overrides, overridden
-from layerprobe.recipe.recipe import Recipe, resolve
-from layerprobe.registry import SOURCES
-from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
+from layerprobe.recipe.recipe import Recipe
+from layerprobe.system.errors import RecipeError
 from layerprobe.system.files import sha256
-from layerprobe.system.naming import name_model
 from layerprobe.system.progress import Listener
 from layerprobe.values.estimate import Estimate
 from layerprobe.values.records import WeightsFile
-from layerprobe.values.sections import SECTIONS
 from layerprobe.workflow.probe.estimate_probe import estimate_new_probe, estimate_probe
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run import from_recipe
@@ -33,60 +27,10 @@ from layerprobe.workflow.run.new_record import new_record
 from layerprobe.workflow.run.run_network import require_same_files
 from layerprobe.workflow.run.runs import Run, command_line, find_run, locked, named_run
 from layerprobe.workflow.train.building import TrainRequest
+from layerprobe.workflow.train.frozen_request import FrozenRequest, require_weights
 from layerprobe.workflow.train.train import is_done, keep_probing, require_same_data, train
 
-OWN_WEIGHTS = ("model", "none")
-_EXAMPLES = "timm:NAME, hf:ORG/NAME, open_clip:ARCH/TAG, torchvision:NAME/WEIGHTS or python:FILE.py:FUNCTION"
 _NEW_RUN = "Use --run NAME for a new run"
-
-
-@dataclass(frozen=True)
-class FrozenRequest:
-    """A call of `layerprobe probe --model`.
-
-    Args:
-        model: a source and what follows it, `timm:resnet50`.
-        weights: model, none, FILE[#PART], a glob of such files, or run:NAME.
-        run: the run's name; None for one made of the model's.
-        device: auto, cpu, cuda or cuda:i.
-        workers: data worker processes; None chooses.
-    """
-
-    model: str
-    data: str
-    cache: Path
-    weights: str = "model"
-    settings: tuple[str, ...] = ()
-    seed: int = 0
-    run: str | None = None
-    device: str = "auto"
-    workers: int | None = None
-
-    def recipe(self) -> Recipe:
-        """The recipe of the run: 0 epochs, and a loss that is never computed."""
-        source, colon, name = self.model.partition(":")
-        if not (source and colon and name):
-            raise RecipeError(f"--model {self.model}: not a source and a model", fix=f"Write it like {_EXAMPLES}")
-        if f"{source}:" not in SOURCES:
-            raise UnknownNameError("source in --model", source, [name.removesuffix(":") for name in SOURCES])
-        for text in self.settings:
-            if not text.strip().startswith("data."):
-                raise RecipeError(f"--set {text}: a model is only measured", fix="Set keys of [data], data.KEY=VALUE")
-        sections: dict[str, Any] = {
-            "net": {"name": self.model, "weights": self.weights},
-            "loss": {"name": "contrastive"},
-            "train": {"epochs": 0},
-        }
-        name_model(self.model)
-        overrides = Overrides(self.data, self.settings, self.seed)
-        sections = overridden(sections, overrides, SECTIONS)
-        sections["data"] = {"transform": "model", **sections["data"]}
-        name = re.sub("[^A-Za-z0-9._-]+", "-", self.model)
-        return resolve(name, sections, source=f"--model {self.model}", overrides=overrides)
-
-    def target(self, recipe: Recipe) -> Run:
-        """The run that this makes."""
-        return named_run(self.cache, self.run or f"{recipe.name}-{recipe.identity()[:6]}")
 
 
 def frozen_run(request: FrozenRequest, listener: Listener) -> Run:
@@ -124,7 +68,7 @@ def _run_of(request: FrozenRequest, given: list[tuple[Path, str | None]], listen
 
 def _given_files(request: FrozenRequest) -> list[tuple[Path, str | None]]:
     """The files whose weights are the epochs, each with the part that is meant; none for the source's own and drawn."""
-    if request.weights in OWN_WEIGHTS:
+    if not request.has_files:
         return []
     if request.weights.startswith("run:"):
         return [last_weights(find_run(request.cache, request.weights.removeprefix("run:")))]
@@ -136,11 +80,8 @@ def _hashed(given: list[tuple[Path, str | None]]) -> list[WeightsFile]:
 
 
 def _sha256(path: Path) -> str:
-    try:
-        return sha256(path)
-    except OSError as error:
-        what = f"no readable weights file: {error.strerror}"
-        raise DataError(what, file=path, fix="Name one by --weights, or use --weights none") from error
+    require_weights(path)
+    return sha256(path)
 
 
 def _require_same(run: Run, recipe: Recipe, known: Sequence[WeightsFile], given: list[tuple[Path, str | None]]) -> None:

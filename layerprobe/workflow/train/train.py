@@ -27,6 +27,7 @@ from layerprobe.workflow.run.kept import kept_epochs, remove_checkpoints, requir
 from layerprobe.workflow.run.manifests import require_same_images
 from layerprobe.workflow.run.new_record import new_record
 from layerprobe.workflow.run.runs import Run, command_line, locked, set_aside
+from layerprobe.workflow.run.seen import state_seen
 from layerprobe.workflow.train.building import Built, TrainRequest, build, with_decoded_images, with_hashed_images
 from layerprobe.workflow.train.estimate import require_space
 from layerprobe.workflow.train.plan import build_schedule, never_reached
@@ -133,6 +134,10 @@ def keep_probing(run: Run, recipe: Recipe, listener: Listener) -> None:
         old = resolve(record.recipe_name, old, source=run.record_file, own_size=False).as_dict()
     sections = [name for name in ("probe", "metrics") if old.get(name) != new[name]]
     keys = [key for key in SEARCH_KEYS if old.get("data", {}).get(key) != new["data"][key]]
+    if recipe.data.seen != old.get("data", {}).get("seen", True):
+        state_seen(run, recipe.data.seen)
+        listener.say(f"{run.name}: data.seen = {str(recipe.data.seen).lower()} from now on; nothing is measured again")
+        record = run.read()
     if sections or keys:
         data = {**record.data, **{key: new["data"][key] for key in keys}}
         with locked(run):

@@ -12,8 +12,8 @@ from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.values.choice import Choice
 from layerprobe.values.keys import LayerKey
 from layerprobe.values.records import RecordedNetwork
-from layerprobe.workflow.choose.candidates import ChooseRequest
 from layerprobe.workflow.choose.choose import choose_runs
+from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.run.runs import Run
 from tests.workflow.choosing_runs import C1, C2, FC6, hits, labels_of, write_run
 from tests.workflow.conftest import Silent
@@ -60,8 +60,8 @@ def test_a_test_split_of_many_more_classes_is_told(classes: int, told: bool, tmp
     few = {C1: FAIR[: 4 * classes], C2: GOOD[: 4 * classes]}
     found = chosen(write_run(tmp_path, "a", {"validation": few, "test": {C1: FAIR, C2: FAIR}}))
     note = (
-        f"validation has {classes} classes and test 20: differences grow with the number of classes searched,"
-        " so validation understates them"
+        f"{classes} validation classes and 20 test classes: differences grow with the number of classes searched,"
+        " so the validation classes understate them"
     )
     assert (note in found.notes) == told
 

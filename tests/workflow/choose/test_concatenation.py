@@ -13,9 +13,10 @@ from layerprobe.system.errors import BusyError, InterruptedRun
 from layerprobe.system.signals import Stop
 from layerprobe.values.choice import Choice
 from layerprobe.values.keys import LayerKey, RankedLayer
-from layerprobe.workflow.choose.candidates import CandidateKey, ChooseRequest
+from layerprobe.workflow.choose.candidates import CandidateKey
 from layerprobe.workflow.choose.choose import choose_runs
 from layerprobe.workflow.choose.concatenation import _Search
+from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.choose.searched_sets import Found
 from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.run.runs import Run, locked

@@ -13,8 +13,8 @@ from layerprobe.reductions.chain import parse_chain
 from layerprobe.statistics.choice import folds_of
 from layerprobe.system.errors import DataError
 from layerprobe.values.keys import RankedLayer
-from layerprobe.workflow.choose.candidates import ChooseRequest
 from layerprobe.workflow.choose.choose import choose_runs
+from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.run.runs import Run
 from tests.workflow.choosing_runs import C1, labels_of, write_run
 from tests.workflow.conftest import Silent

@@ -10,8 +10,8 @@ import pytest
 
 from layerprobe.plots.plot import PlotOptions
 from layerprobe.system.errors import UnknownNameError
-from layerprobe.workflow.choose.candidates import ChooseRequest
 from layerprobe.workflow.choose.choose import choose_runs
+from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.plot.plot import drawn
 from layerprobe.workflow.run.runs import Run
 from tests.workflow.choosing_runs import C1, C2, labels_of, write_run

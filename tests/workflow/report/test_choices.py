@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from layerprobe.workflow.choose.candidates import ChooseRequest
 from layerprobe.workflow.choose.choice_text import choice_lines
 from layerprobe.workflow.choose.choose import choose_runs
+from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.report.choices import choices
 from layerprobe.workflow.report.report import made_report
 from tests.workflow.choosing_runs import C1, C2, hits, write_run

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from layerprobe.system.errors import RecipeError
-from layerprobe.workflow.run.seen import has_seen_train, split_to_choose_on
+from layerprobe.workflow.run.seen import has_seen_train, split_to_choose_on, state_seen
 from tests.records import recorded
 from tests.workflow.choosing_runs import C1, hits, write_run
 
@@ -43,8 +43,29 @@ def test_weights_that_were_trained_on_others_have_not_seen_train_until_they_are_
 
 def test_what_weights_from_a_file_need_is_said(tmp_path: Path) -> None:
     run = write_run(tmp_path, "a", FEW, epochs=(0,), net={"weights": "file.pt"})
-    with pytest.raises(RecipeError, match="a counts as having seen its training classes.* --set data.seen=false"):
+    with pytest.raises(RecipeError, match="a counts as having seen its training classes.* --not-trained-on-these"):
         split_to_choose_on(run, run.read(), [0])
+
+
+def test_a_frozen_run_is_stated_not_to_have_seen_its_training_classes(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "a", FEW, epochs=(0,), net={"weights": "file.pt"})
+    features = {path: path.stat().st_mtime_ns for path in run.folder.rglob("*.h5")}
+    state_seen(run, seen=False)
+    assert split_to_choose_on(run, run.read(), [0]) == "train"
+    assert {path: path.stat().st_mtime_ns for path in run.folder.rglob("*.h5")} == features
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [({}, "a was trained on its training classes"), ({"from_python": True}, "a was measured from Python")],
+)
+def test_a_run_that_was_trained_here_has_seen_them_whatever_is_stated(
+    tmp_path: Path, more: dict[str, Any], message: str
+) -> None:
+    run = write_run(tmp_path, "a", FEW, **more)
+    with pytest.raises(RecipeError, match=f"--not-trained-on-these: {message}"):
+        state_seen(run, seen=False)
+    assert "seen" not in run.read().data
 
 
 def test_a_run_from_python_is_told_what_to_give_in_python(tmp_path: Path) -> None:

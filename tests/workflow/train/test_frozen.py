@@ -21,7 +21,8 @@ from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.facts import score_tables
 from layerprobe.workflow.run.removal import plan_removal, remove
 from layerprobe.workflow.run.runs import Run
-from layerprobe.workflow.train.frozen import FrozenRequest, estimate_frozen, frozen_run
+from layerprobe.workflow.train.frozen import estimate_frozen, frozen_run
+from layerprobe.workflow.train.frozen_request import FrozenRequest
 from tests.records import rewrite
 from tests.workflow.conftest import Silent
 

@@ -1,0 +1,42 @@
+"""What `layerprobe choose` is asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from layerprobe.system.errors import RecipeError
+from layerprobe.system.naming import require_device_name
+from layerprobe.values.epochs import require_epochs
+from layerprobe.workflow.run.metric_values import require_mean_over_queries
+
+
+@dataclass(frozen=True)
+class ChooseRequest:
+    """A call of `layerprobe choose`.
+
+    Args:
+        epochs: all, which are all ranked ones; last; or numbers separated by commas.
+        within: how much worse than the best the shipped candidate may be, in points of the metric, 0 to 100.
+        layers: the candidates, `LAYER[@pool][/reduction]` or globs; empty for all.
+        metric: that decides: R@K, or another mean over queries.
+        combine: whether sets of concatenated layers are candidates.
+    """
+
+    epochs: str = "all"
+    within: float = 1.0
+    device: str = "auto"
+    layers: tuple[str, ...] = ()
+    metric: str = "R@1"
+    combine: bool = False
+
+    def __post_init__(self) -> None:
+        require_points(self.within)
+        require_mean_over_queries(self.metric)
+        require_epochs(self.epochs, ("all", "last"))
+        require_device_name(self.device)
+
+
+def require_points(within: float) -> None:
+    """Check how much worse than the best the shipped candidate may be."""
+    if not 0 <= within <= 100:
+        raise RecipeError(f"within {within:g}: not a number of points from 0 to 100", fix="Leave it out for 1")

@@ -1,0 +1,127 @@
+"""The request for a model that is measured as it is, and what can be refused before the model is built."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from layerprobe.nets.weight_paths import expand
+from layerprobe.recipe.overrides import Overrides, overridden
+from layerprobe.recipe.recipe import Recipe, require_none, resolve
+from layerprobe.recipe.validation import data_problems, validated
+from layerprobe.registry import SOURCES
+from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
+from layerprobe.system.files import require_writable
+from layerprobe.system.naming import name_model
+from layerprobe.values.sections import SECTIONS, Data, Problem
+from layerprobe.workflow.run.listing import listed
+from layerprobe.workflow.run.runs import Run, find_run, named_run, recipe_run, require_free
+from layerprobe.workflow.run.seen import NO_OTHERS, UNSEEN_FIX
+
+OWN_WEIGHTS = ("model", "none")
+_EXAMPLES = "timm:NAME, hf:ORG/NAME, open_clip:ARCH/TAG, torchvision:NAME/WEIGHTS or python:FILE.py:FUNCTION"
+
+
+@dataclass(frozen=True)
+class FrozenRequest:
+    """A call of `layerprobe probe --model`.
+
+    Args:
+        model: a source and what follows it, `timm:resnet50`.
+        weights: model, none, FILE[#PART], a glob of such files, or run:NAME.
+        run: the run's name; None for one made of the model's.
+        device: auto, cpu, cuda or cuda:i.
+        workers: data worker processes; None chooses.
+    """
+
+    model: str
+    data: str
+    cache: Path
+    weights: str = "model"
+    settings: tuple[str, ...] = ()
+    seed: int = 0
+    run: str | None = None
+    device: str = "auto"
+    workers: int | None = None
+
+    def recipe(self) -> Recipe:
+        """The recipe of the run: 0 epochs, and a loss that is never computed."""
+        sections = self._sections()
+        name_model(self.model)
+        name = re.sub("[^A-Za-z0-9._-]+", "-", self.model)
+        return resolve(name, sections, source=f"--model {self.model}", overrides=self._overrides)
+
+    @property
+    def has_files(self) -> bool:
+        """Whether the weights are of somebody's training: in files, or those of a run."""
+        return self.weights not in OWN_WEIGHTS
+
+    @property
+    def _overrides(self) -> Overrides:
+        return Overrides(self.data, self.settings, self.seed)
+
+    def _sections(self) -> dict[str, Any]:
+        source, colon, name = self.model.partition(":")
+        if not (source and colon and name):
+            raise RecipeError(f"--model {self.model}: not a source and a model", fix=f"Write it like {_EXAMPLES}")
+        if f"{source}:" not in SOURCES:
+            raise UnknownNameError("source in --model", source, [name.removesuffix(":") for name in SOURCES])
+        for text in self.settings:
+            if not text.strip().startswith("data."):
+                raise RecipeError(f"--set {text}: a model is only measured", fix="Set keys of [data], data.KEY=VALUE")
+        sections: dict[str, Any] = {
+            "net": {"name": self.model, "weights": self.weights},
+            "loss": {"name": "contrastive"},
+            "train": {"epochs": 0},
+        }
+        sections = overridden(sections, self._overrides, SECTIONS)
+        return {**sections, "data": {"transform": "model", **sections["data"]}}
+
+    def _data(self) -> Data:
+        problems: list[Problem] = []
+        data = validated("data", self._sections()["data"], problems)
+        problems += data_problems(data) if isinstance(data, Data) else []
+        require_none(problems, f"--model {self.model}", self._overrides)
+        if not isinstance(data, Data):
+            raise ValueError("a section without problems is read")
+        return data
+
+    def require_ready(self) -> None:
+        """Refuse what is wrong without the model being built: flags, paths, permissions, a run in use.
+
+        No torch is needed. `recipe`, `frozen_run` and `probe` check the same where they need it.
+        """
+        data = self._data()
+        require_writable(self.cache)
+        if self.run is not None:
+            require_free(named_run(self.cache, self.run))
+        if self.weights.startswith("run:"):
+            find_run(self.cache, self.weights.removeprefix("run:"))
+        elif self.has_files:
+            for path, _ in expand(self.weights):
+                require_weights(path)
+        listed(data)
+
+    def require_choosable(self) -> None:
+        """Refuse to choose on classes that the weights may have seen."""
+        data = self._data()
+        splits = {*listed(data).splits, *(["validation"] if data.validation_classes or data.validation_folds else [])}
+        if self.has_files and data.seen and "train" in splits and "validation" not in splits:
+            what = f"--weights {self.weights} counts as having seen the training classes of {self.data}"
+            raise RecipeError(f"{what}{NO_OTHERS}", fix=UNSEEN_FIX)
+
+    def target(self, recipe: Recipe) -> Run:
+        """The run that this makes."""
+        return recipe_run(self.cache, recipe) if self.run is None else named_run(self.cache, self.run)
+
+
+def require_weights(path: Path) -> None:
+    """Check that a weights file can be read."""
+    try:
+        with path.open("rb"):
+            pass
+    except OSError as error:
+        what = f"no readable weights file: {error.strerror}"
+        raise DataError(what, file=path, fix="Name one by --weights, or use --weights none") from error
