@@ -92,9 +92,9 @@ def queries(page: Page) -> list[str]:
 def test_the_first_query_is_shown_at_the_last_epoch_by_few_layers(open_page: Callable[..., Page]) -> None:
     page = open_page(report_with(gallery_of("one")))
     assert page.locator("#gallery-found ol").evaluate_all("all => all.map(one => one.ariaLabel)") == [
-        "pool1", "pool3", "pool4", "fc6",
+        "pool1@max", "pool3@max", "pool4@max", "fc6",
     ]  # fmt: skip
-    assert shown(page, "pool3") == found_by(2, 3, 0)
+    assert shown(page, "pool3@max") == found_by(2, 3, 0)
     assert shown(page, "fc6") == found_by(4, 3, 0)
 
 
@@ -102,7 +102,7 @@ def test_a_query_is_picked_by_keyboard(open_page: Callable[..., Page]) -> None:
     page = open_page(report_with(gallery_of("one")))
     page.locator("#gallery-query-0").focus()
     page.keyboard.press("ArrowRight")
-    assert shown(page, "pool3") == found_by(2, 3, 6)
+    assert shown(page, "pool3@max") == found_by(2, 3, 6)
     assert page.locator("#gallery-query figcaption b").text_content() == "bird"
 
 
@@ -110,12 +110,12 @@ def test_the_epoch_and_the_layers_of_the_page_are_those_of_the_gallery(open_page
     page = open_page(report_with(gallery_of("one", (6, 0, 13))))
     page.locator("#epoch").focus()
     page.keyboard.press("ArrowLeft")
-    assert shown(page, "pool1") == found_by(0, 2, 6)
+    assert shown(page, "pool1@max") == found_by(0, 2, 6)
     page.locator("#choose-layers > summary").click()
-    page.get_by_role("checkbox", name="pool2").check()
-    assert shown(page, "pool2") == found_by(1, 2, 6)
-    page.get_by_role("checkbox", name="pool1").uncheck()
-    assert shown(page, "pool1") == []
+    page.get_by_role("checkbox", name="pool2@max").check()
+    assert shown(page, "pool2@max") == found_by(1, 2, 6)
+    page.get_by_role("checkbox", name="pool1@max").uncheck()
+    assert shown(page, "pool1@max") == []
 
 
 def test_hits_and_misses_differ_in_frame_and_sign(open_page: Callable[..., Page]) -> None:
@@ -128,7 +128,7 @@ def test_hits_and_misses_differ_in_frame_and_sign(open_page: Callable[..., Page]
     )
     assert rows.nth(0).locator("li").evaluate_all(told) == [["✓", "solid"]] * 3
     assert rows.nth(3).locator("li").evaluate_all(told) == [["✗", "dashed"]] * 3  # fc6: 5, 6, 7
-    assert page.locator(".gallery-layer").all_text_contents()[0] == "pool1 3 of 3 right"
+    assert page.locator(".gallery-layer").all_text_contents()[0] == "pool1@max 3 of 3 right"
 
 
 def test_queries_are_filtered_by_rule_and_text(open_page: Callable[..., Page]) -> None:
@@ -136,10 +136,10 @@ def test_queries_are_filtered_by_rule_and_text(open_page: Callable[..., Page]) -
     assert queries(page) == ["0/0.png", "1/6.png", "2/13.png"]
     page.locator("#gallery-rule").select_option("other")
     assert queries(page) == ["1/6.png", "2/13.png"]
-    assert shown(page, "pool3") == found_by(2, 3, 6)
+    assert shown(page, "pool3@max") == found_by(2, 3, 6)
     page.locator("#gallery-text").fill("TREE")
     assert queries(page) == ["2/13.png"]
-    assert shown(page, "pool3") == found_by(2, 3, 13)
+    assert shown(page, "pool3@max") == found_by(2, 3, 13)
     assert page.locator("#gallery-count").text_content() == "1 of 3"
     page.locator("#gallery-text").fill("no such class")
     assert page.locator("#gallery-found").text_content() == "No query has this rule and text."
@@ -150,7 +150,7 @@ def test_a_query_stays_when_the_page_is_read_again(open_page: Callable[..., Page
     page.locator("#gallery-text").fill("tree")
     page.reload()
     assert page.locator("#gallery-text").input_value() == "tree"
-    assert shown(page, "pool3") == found_by(2, 3, 13)
+    assert shown(page, "pool3@max") == found_by(2, 3, 13)
 
 
 def test_runs_that_searched_for_a_query_stand_side_by_side(open_page: Callable[..., Page]) -> None:
@@ -159,9 +159,9 @@ def test_runs_that_searched_for_a_query_stand_side_by_side(open_page: Callable[.
     assert page.locator("#gallery-query span:not([class])").all_text_contents() == ["rule: first", "rule: random"]
     assert queries(page) == ["0/0.png", "1/6.png", "2/13.png", "1/7.png"]
     assert page.locator("#gallery-found h3").all_text_contents() == ["one, test, epoch 4", "two, test, epoch 4"]
-    assert shown(page, "pool3") == found_by(2, 3, 0) * 2
+    assert shown(page, "pool3@max") == found_by(2, 3, 0) * 2
     page.locator("#gallery-queries label").nth(1).click()
-    assert shown(page, "pool3") == found_by(2, 3, 6)
+    assert shown(page, "pool3@max") == found_by(2, 3, 6)
     assert "It was not searched for in this run." in (page.locator("#gallery-found").text_content() or "")
 
 
@@ -169,7 +169,7 @@ def test_an_image_without_a_picture_is_named(open_page: Callable[..., Page]) -> 
     page = open_page(report_with(gallery_of("one", (13, 6, 0))))
     page.locator("#epoch").fill("1")
     # pool1 finds 19, 0, 1 for the image 13, and 19 has no picture
-    assert shown(page, "pool1")[0] == "wrong: boat, 3/19.png"
+    assert shown(page, "pool1@max")[0] == "wrong: boat, 3/19.png"
     assert page.locator("#gallery-found li").first.locator(".gallery-picture").text_content() == "no image"
 
 
@@ -177,7 +177,7 @@ def test_a_layer_that_found_nothing_says_so(open_page: Callable[..., Page]) -> N
     found = gallery_of("one").found.copy()
     found[-1, 0] = -1
     page = open_page(report_with(gallery_of("one", found=found)))
-    assert page.locator(".gallery-layer").all_text_contents()[0] == "pool1 nothing stored"
+    assert page.locator(".gallery-layer").all_text_contents()[0] == "pool1@max nothing stored"
 
 
 def test_a_report_without_galleries_says_where_the_reason_is(open_page: Callable[..., Page]) -> None:

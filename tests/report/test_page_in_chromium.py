@@ -85,17 +85,23 @@ def test_a_layer_that_is_chosen_is_named_at_its_curves(open_page: Open) -> None:
     opened = open_page()
     assert opened.texts("#curves .panel:first-child .label text tspan") != []
     opened.page.locator("#choose-layers > summary").click()
-    opened.page.get_by_label("pool2").check()
-    assert opened.page.locator('#curves [data-label="pool2"]').count() == 2  # on train and on test
-    opened.page.get_by_label("pool2").uncheck()
-    assert opened.page.locator('#curves [data-label="pool2"]').count() == 0
+    opened.page.get_by_label("pool2@max").check()
+    assert opened.page.locator('#curves [data-label="pool2@max"]').count() == 2  # on train and on test
+    opened.page.get_by_label("pool2@max").uncheck()
+    assert opened.page.locator('#curves [data-label="pool2@max"]').count() == 0
 
 
 def test_all_layers_are_chosen_without_their_reductions(open_page: Open) -> None:
     opened = open_page()
     opened.page.locator("#choose-layers > summary").click()
     opened.page.get_by_role("button", name="all layers").click()
-    assert opened.page.evaluate("layerprobe.state.get('layers')") == ["pool1", "pool2", "pool3", "pool4", "fc6"]
+    assert opened.page.evaluate("layerprobe.state.get('layers')") == [
+        "pool1@max",
+        "pool2@max",
+        "pool3@max",
+        "pool4@max",
+        "fc6",
+    ]
     opened.page.get_by_text("reductions: 1").click()
     opened.page.get_by_label("fc6/l2+pca:64+l2").check()
     assert opened.page.locator("#map .name").last.text_content() == "fc6/l2+pca:64+l2"
@@ -163,7 +169,7 @@ def test_text_filters_the_rows_of_the_table(open_page: Open) -> None:
 def test_the_name_of_a_layer_opens_all_that_is_stored_of_it(open_page: Open) -> None:
     run = run_page("one")
     opened = open_page(report_of(run))
-    opened.page.get_by_role("button", name="pool3", exact=True).click()
+    opened.page.get_by_role("button", name="pool3@max", exact=True).click()
     rows = opened.texts(".inner tbody tr")
     expected = [s for s in run.scores if (s.epoch, s.layer) == (4, "pool3")]
     assert len(rows) == len(expected) == 4
@@ -195,7 +201,7 @@ def test_arrow_keys_move_through_a_figure_and_tell_its_numbers(open_page: Open) 
     opened.page.keyboard.press("ArrowUp")  # from fc6 to pool4
     opened.page.keyboard.press("ArrowLeft")
     (value,) = [s.value for s in run.scores if (s.epoch, s.layer, s.split, s.metric) == (2, "pool4", "test", "R@1")]
-    assert opened.texts("#readout strong") == ["pool4, epoch 2"]
+    assert opened.texts("#readout strong") == ["pool4@max, epoch 2"]
     assert f"R@1 on test = {value!r}" in opened.texts("#readout span")
 
 
@@ -225,7 +231,7 @@ def test_remarks_are_numbered_below_the_table(open_page: Open) -> None:
     ]
     opened = open_page(report_of(replace(run, scores=tuple(noted))))
     assert opened.texts("#table-remarks li") == ["1 few classes"]
-    assert opened.texts("#table-box tr:has(sup) th[scope=row]") == ["pool2"]
+    assert opened.texts("#table-box tr:has(sup) th[scope=row]") == ["pool2@max"]
     assert opened.texts("#table-box .invalid") == ["NaN (3 rows)"]
 
 
@@ -234,7 +240,7 @@ def test_a_remark_that_most_numbers_have_marks_none_of_them(open_page: Open) -> 
     noted = [replace(s, notes=("a", "b") if s.layer == "pool2" else ("a",)) for s in run.scores]
     opened = open_page(report_of(replace(run, scores=tuple(noted))))
     assert opened.texts("#table-remarks li") == ["Unless marked: a", "1 a; b"]
-    assert opened.texts("#table-box tr:has(sup) th[scope=row]") == ["pool2"]
+    assert opened.texts("#table-box tr:has(sup) th[scope=row]") == ["pool2@max"]
 
 
 def test_a_curve_breaks_where_there_is_no_valid_number(open_page: Open) -> None:

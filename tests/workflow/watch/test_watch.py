@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -236,6 +237,15 @@ def interrupted(*_: object, **__: object) -> None:
     signal.raise_signal(signal.SIGINT)
 
 
+@pytest.fixture
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C interrupts, also where the shell that started the tests ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_interruptible")
 def test_an_interrupt_while_an_epoch_is_stored_leaves_it_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watch, model, write_ranks = watching(tmp_path), network(), store.write_ranks
     watch(model, 0)
@@ -252,6 +262,7 @@ def test_an_interrupt_while_an_epoch_is_stored_leaves_it_whole(tmp_path: Path, m
     assert len(values(Run(tmp_path / "watched").scores(), 1)) == 4
 
 
+@pytest.mark.usefixtures("_interruptible")
 def test_an_interrupt_while_an_epoch_is_measured_leaves_the_ones_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
