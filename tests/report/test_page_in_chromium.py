@@ -93,7 +93,7 @@ def test_a_layer_that_is_chosen_is_named_at_its_curves(open_page: Open) -> None:
     assert opened.page.locator('#curves [data-label="pool2@max"]').count() == 0
 
 
-def test_the_layers_chosen_are_those_of_curves_map_table_and_gallery(open_page: Open) -> None:
+def test_the_layers_chosen_are_those_of_curves_map_and_table(open_page: Open) -> None:
     opened = open_page()
     opened.page.locator("#choose-layers > summary").click()
     opened.page.get_by_role("button", name="none").click()
