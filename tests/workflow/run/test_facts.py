@@ -84,7 +84,13 @@ def test_train_is_unseen_of_a_network_that_is_not_trained_on_it(
 
 def test_the_network_is_that_of_the_record(tmp_path: Path) -> None:
     run = Run(tmp_path / "one")
-    network = {"layers": ["c1", "fc6"], "embedding": ["fc6", "none"], "cuts": {}, "input": None, "files": {}}
+    network: dict[str, object] = {
+        "layers": ["c1", "fc6"],
+        "embedding": ["fc6", "none"],
+        "cuts": {},
+        "input": None,
+        "files": {},
+    }
     run.write(recorded(RECORD | {"recipe": {"net": {"name": "lenet"}}, "network": network}))
     facts = data_facts(run, [SCORE])
     assert (facts.network, facts.layers) == ("lenet", ("c1", "fc6"))
