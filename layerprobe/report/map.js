@@ -94,7 +94,7 @@ window.layerprobe.map = () => {
     rows.forEach((layer, j) => {
       const main = layer.label === state.get("layer");
       if (main) picture.append(svg("rect", { class: "row", x: 0, y: TOP + j * row, width, height: row - 1 }));
-      picture.append(svg("text", { class: `name${main ? " main" : ""}`, x: named - 8, y: TOP + (j + 0.5) * row + 4, "text-anchor": "end" }, P.short(layer.label, named - 10)));
+      picture.append(svg("text", { class: `name${main ? " main" : ""}`, x: named - 8, y: TOP + (j + 0.5) * row + 4, "text-anchor": "end" }, P.short(layer.label, named - 10, main ? "700 12px system-ui, sans-serif" : undefined)));
     });
     if (mapped) picture.append(heat(run, rows, { x0: named, width: heatWide, row }, shared));
     picture.append(dots(run, rows, { x0: dotsAt, width: dotsWide, row }, shared));

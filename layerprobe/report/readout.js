@@ -105,8 +105,8 @@ Object.assign(window.layerprobe, (() => {
   };
   // A label of a layer shortened to a width: first its reduction at the end, then the layer's name at its beginning, so
   // that its pool stays.
-  const short = (label, width) => {
-    const fits = (text) => widthOf(text) <= width;
+  const short = (label, width, font) => {
+    const fits = (text) => widthOf(text, font) <= width;
     if (fits(label)) return label;
     const base = label.split(/[/~]/)[0], name = base.split("@")[0], more = base.length < label.length ? "…" : "";
     for (let end = label.length - 1; end >= base.length && more; end--) if (fits(label.slice(0, end) + more)) return label.slice(0, end) + more;
