@@ -1,13 +1,18 @@
-"""Text -> the weights files that it means, in the order of training."""
+"""Text -> the weights files that it means, in the order of training, and their epochs."""
 
 from __future__ import annotations
 
 import glob
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from layerprobe.system.errors import DataError
+
+# `epoch_05`, `epoch=12`, `ep7`; a number of more digits counts something else, such as seconds.
+_EPOCH = re.compile(r"(?<![a-z])ep(?:och)?[^a-z0-9]{0,2}([0-9]{1,9})(?![0-9])", re.IGNORECASE)
+_NUMBER = re.compile(r"[0-9]+")
+_DIGITS = 9
 
 
 def split_part(text: str) -> tuple[Path, str | None]:
@@ -43,3 +48,33 @@ def expand(pattern: str) -> list[tuple[Path, str | None]]:
     if not found:
         raise DataError("no file has such a name", file=path, fix="Name at least one weights file")
     return [(file, part) for file in natural_order(found)]
+
+
+def expand_epochs(pattern: str) -> dict[int, tuple[Path, str | None]]:
+    """Epoch -> file and part, in the order of `expand`.
+
+    The epoch of a file that a pattern matches is the number in its name, where each has one of its own; else its place.
+    """
+    found = expand(pattern)
+    named = found != [split_part(pattern)]
+    epochs = _named_epochs([path for path, _ in found]) if named else [0]
+    return dict(zip(epochs, found, strict=True))
+
+
+def _named_epochs(paths: Sequence[Path]) -> Sequence[int]:
+    """The number after `epoch` in each name, else the only number in which the paths differ, else their places."""
+    texts = [str(path.with_suffix("")) for path in paths]
+    after = [_EPOCH.findall(path.stem) for path in paths]
+    if len(paths) == 1:
+        numbers = [_NUMBER.findall(paths[0].stem)]
+    elif len({_NUMBER.sub("0", text) for text in texts}) == 1:
+        columns = [column for column in zip(*map(_NUMBER.findall, texts), strict=True) if len(set(column)) > 1]
+        numbers = list(map(list, zip(*columns, strict=True)))
+    else:
+        numbers = []
+    for found in (after, numbers):
+        if found and all(len(own) == 1 and len(own[0]) <= _DIGITS for own in found):
+            epochs = [int(own[0]) for own in found]
+            if len(set(epochs)) == len(paths):
+                return epochs
+    return range(len(paths))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
+from itertools import takewhile
 
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.ft2font import LoadFlags
@@ -32,6 +34,44 @@ def shortened(name: str, width: float, size: float) -> str:
         if head:
             return f"{name[:head]}{_ELLIPSIS}{tail}"
     return _ELLIPSIS
+
+
+def distinct(names: Iterable[str], width: float, size: float) -> dict[str, str]:
+    """Name -> the name shortened to a width so that it differs from the others, as far as the width permits.
+
+    Names that `shortened` would make the same begin, after an ellipsis, where they differ.
+
+    Args:
+        size: of the font, in points.
+    """
+    begins = dict.fromkeys(names, 0)
+    while True:
+        texts = {name: _from(name, begin, width, size) for name, begin in begins.items()}
+        groups: dict[str, list[str]] = {}
+        for name, text in texts.items():
+            groups.setdefault(text, []).append(name)
+        # Of a name that begins another one, the last character is left.
+        differ = {
+            name: min(_shared(group), min(map(len, group)) - 1)
+            for group in groups.values()
+            if len(group) > 1
+            for name in group
+        }
+        further = {name: place for name, place in differ.items() if place > begins[name]}
+        if not further:
+            return texts
+        begins |= further
+
+
+def _shared(names: Iterable[str]) -> int:
+    """Number of characters with which all names begin."""
+    return sum(1 for _ in takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False)))
+
+
+def _from(name: str, begin: int, width: float, size: float) -> str:
+    if not begin:
+        return shortened(name, width, size)
+    return _ELLIPSIS + shortened(name[begin:], width - _width(_ELLIPSIS, size), size)
 
 
 def in_lines(name: str, width: float, size: float, count: int) -> list[str]:

@@ -11,8 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from layerprobe.plots import figure as fig
-from layerprobe.plots.asked import asked_layers
+from layerprobe.plots.asked import asked_layers, of_layers
 from layerprobe.plots.chance import draw_chance
+from layerprobe.plots.layers import draw_by_layer
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
 from layerprobe.plots.shown import shown_first
 from layerprobe.plots.values import (
@@ -79,6 +80,7 @@ def draw(
     data: Mapping[str, DataFacts] | None = None,
     layers: Collection[RankedLayer] | None = None,
     embeddings: Mapping[str, RankedLayer] | None = None,
+    remarks: Sequence[str] = (),
 ) -> Figure:
     """Draw curves of a few layers; each is labelled with its last value in percent.
 
@@ -90,24 +92,26 @@ def draw(
         data: run -> the data its scores were measured on; chance levels on which the runs agree are drawn.
         layers: those to draw; None for those of `shown_first`.
         embeddings: run -> its embedding layer, where that is known.
+        remarks: further notes.
     """
-    chosen = _chosen(scores, layers, embeddings or {})
+    data = data or {}
+    chosen = _chosen(scores, layers, embeddings or {}, data)
     found = points(chosen)
     epochs = sorted({point.epoch for point in found})
     both = max(map(len, by_run(found).values())) <= _TOGETHER
-    banded = () if len(epochs) == 1 else _SPLITS[:1] if both else _SPLITS
+    banded = _SPLITS[:1] if both else _SPLITS
     found, kind = of_one_kind(found, lambda _, split: split in banded)
-    runs, data = by_run(found), data or {}
+    runs = by_run(found)
     floors = {split: 100 * value for split, value in common_chance(data.values()).items()}
     y_limits = _limits(found, floors)
     notes = run_lines(data, _SPLITS) + shared(runs) + missing(runs, _SPLITS)
     notes += list(kind.lines("Bands around test curves" if both else "Bands"))
-    notes += [f"One epoch only ({epochs[0]}): no curves."] if len(epochs) == 1 else []
     notes += _left_out(scores, chosen) if layers is None else []
+    notes += remarks
 
     shown = [split for split in _SPLITS if any(point.percent(split) is not None for point in found)] or ["test"]
     cells = _panels(runs, shown)
-    labels = [_labels(panel) for panel in cells]
+    labels = [_labels(panel, data) for panel in cells]
     keys = [_key(panel, data) for panel in cells]
     layout = fig.Layout(
         _WIDTH,
@@ -131,14 +135,17 @@ def draw(
 
 
 def _chosen(
-    scores: Sequence[Score], layers: Collection[RankedLayer] | None, embeddings: Mapping[str, RankedLayer]
+    scores: Sequence[Score],
+    layers: Collection[RankedLayer] | None,
+    embeddings: Mapping[str, RankedLayer],
+    data: Mapping[str, DataFacts],
 ) -> list[Score]:
     """The scores to draw."""
     if layers is not None:
         own = [score for score in scores if score.ranked_layer in layers]
     else:
         own = unreduced(scores)
-        first = shown_first(by_run(points(own)), embeddings)
+        first = shown_first(by_run(points(own)), embeddings, data)
         own = [score for score in own if score.ranked_layer in first]
     return [score for score in own if score.split in _SPLITS] or own
 
@@ -187,13 +194,13 @@ def _valid(layer: Sequence[Point], split: str) -> tuple[list[int], list[float]]:
     return [epoch for epoch, _ in valid], [value for _, value in valid]
 
 
-def _labels(panel: _Panel) -> list[fig.Label]:
+def _labels(panel: _Panel, data: Mapping[str, DataFacts]) -> list[fig.Label]:
     labels = []
     for run, name, split, layer in panel.curves:
         last = max(point.epoch for own in panel.runs[run].values() for point in own)
         epochs, values = _valid(layer, split)
         if values:
-            parts = [name, *([split] if len(panel.splits) > 1 else []), f"{values[-1]:.1f}"]
+            parts = [name, *([split_text(split, data.values())] if len(panel.splits) > 1 else []), f"{values[-1]:.1f}"]
             parts += [f"(epoch {epochs[-1]})"] if epochs[-1] != last else []
             labels.append(fig.Label(" ".join(parts), epochs[-1], values[-1], panel.styles[run, name].text))
     return labels
@@ -221,10 +228,7 @@ def _set_axes(axes: Axes, epochs: Sequence[int], y_limits: tuple[float, float], 
     margin = 0.02 * (epochs[-1] - epochs[0]) or 0.5
     axes.set_xlim(epochs[0] - margin, epochs[-1] + margin)
     axes.set_ylim(y_limits)
-    if len(epochs) == 1:
-        axes.set_xticks(epochs)
-    else:
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     fig.in_percent(axes, "y")
     axes.set_xlabel("epoch", fontsize=fig.FONT + 1)
     axes.set_ylabel(metric, fontsize=fig.FONT + 1)
@@ -283,18 +287,28 @@ def curves_csv(
     *,
     layers: Collection[RankedLayer] | None = None,
     embeddings: Mapping[str, RankedLayer] | None = None,
+    data: Mapping[str, DataFacts] | None = None,
 ) -> str:
     """`points_csv` of the layers and splits that are drawn."""
-    return points_csv(_chosen(scores, layers, embeddings or {}))
+    return points_csv(_chosen(scores, layers, embeddings or {}, data or {}))
 
 
 def plot(source: PlotSource, options: PlotOptions) -> Drawing:
-    """Draw a few layers, or the requested ones."""
+    """Draw a few layers, or the requested ones; runs of one epoch are drawn by layer if no run has several."""
     scores, embeddings = source.scores, source.embeddings()
     layers = asked_layers(options.layers, [score.ranked_layer for score in scores])
-    data = source.data(dict.fromkeys(score.run for score in scores))
-    figure = draw(scores, data=data, layers=layers, embeddings=embeddings)
-    return Drawing(figure, curves_csv(scores, layers=layers, embeddings=embeddings))
+    epochs: dict[str, set[int]] = {}
+    for score in of_layers(scores, options.layers):
+        epochs.setdefault(score.run, set()).add(score.epoch)
+    single = {run: min(own) for run, own in epochs.items() if len(own) == 1}
+    if single.keys() == epochs.keys():
+        which = ", ".join(map(str, sorted(set(single.values()))))
+        return draw_by_layer(source, options, [f"One epoch only ({which}): by layer instead of over epochs."])
+    data = source.data([run for run in epochs if run not in single])
+    scores = [score for score in scores if score.run not in single]
+    remarks = [f"{run}: one epoch only ({epoch}), no curves; plot layers shows it." for run, epoch in single.items()]
+    figure = draw(scores, data=data, layers=layers, embeddings=embeddings, remarks=remarks)
+    return Drawing(figure, curves_csv(scores, layers=layers, embeddings=embeddings, data=data))
 
 
 PLOT = Plot(plot, ("layers", "metric"))

@@ -31,7 +31,7 @@ from layerprobe.plots.values import (
 )
 from layerprobe.system.errors import DataError
 from layerprobe.system.wording import visible
-from layerprobe.values.facts import EPOCH_0, DataFacts, run_lines
+from layerprobe.values.facts import EPOCH_0, DataFacts, run_lines, split_text
 from layerprobe.values.keys import RankedLayer
 from layerprobe.values.scores import Score, note_text
 
@@ -95,7 +95,7 @@ def draw(
         _name(axes, series)
         if not _write_numbers(axes, series, most):
             _draw_last(axes, series)
-        _draw_bar(axes, image, metric)
+        _draw_bar(axes, image, f"{split_text(_SEEN, data.values())} - {_UNSEEN} {metric}, percentage points")
     return figure
 
 
@@ -198,12 +198,12 @@ def _draw_last(axes: Axes, series: Series) -> None:
             text.set(va="center_baseline")
 
 
-def _draw_bar(axes: Axes, image: AxesImage, metric: str) -> None:
+def _draw_bar(axes: Axes, image: AxesImage, label: str) -> None:
     width, height = fig.size_of(axes)
     beside = axes.inset_axes((0, -0.62 / height, min(1.0, 2.4 / width), 0.1 / height))
     bar = axes.figure.colorbar(image, cax=beside, orientation="horizontal")
     bar.outline.set_visible(False)
-    bar.set_label(f"{_SEEN} - {_UNSEEN} {metric}, percentage points", fontsize=fig.FONT)
+    bar.set_label(label, fontsize=fig.FONT)
     bar.ax.tick_params(labelsize=fig.FONT, length=2)
 
 

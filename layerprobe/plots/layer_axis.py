@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +28,20 @@ class Sizes:
     width: float
     names: float
     upright: bool
+
+
+@dataclass(frozen=True)
+class Track:
+    """A line through layers.
+
+    Args:
+        places: positions of the layers that it joins.
+        pool: of these layers; empty where they have one pool each.
+    """
+
+    places: Sequence[int]
+    pool: str = ""
+    dashes: fig.Dashes = "-"
 
 
 def sizes_of(runs: Mapping[str, Series]) -> Sizes:
@@ -59,23 +73,31 @@ def name_layers(axes: Axes, names: Sequence[str], *, upright: bool) -> None:
         label.set(rotation=90 if upright else 0, parse_math=False)
 
 
-def tracks(series: Series) -> list[list[int]]:
-    """The positions that each line joins: a line for each reduction, and for each pool where layers have several.
+def tracks(series: Series) -> list[Track]:
+    """The lines through the layers: one for each reduction, and for each pool where layers have several.
 
     A layer with one pool, such as a vector among maps, is on every line of its reduction. Each `A+B` is on its own, as
     it is no step of the network.
     """
     points = [layer[0] for layer in series.values()]
-    joint = [[i] for i, point in enumerate(points) if "+" in point.layer]
-    lines: list[list[int]] = []
+    joint = [i for i, point in enumerate(points) if "+" in point.layer]
+    lines: list[Track] = []
     for reduction in dict.fromkeys(point.reduction for point in points):
-        rows = [i for i, point in enumerate(points) if point.reduction == reduction and [i] not in joint]
+        rows = [i for i, point in enumerate(points) if point.reduction == reduction and i not in joint]
         times = Counter(points[i].layer for i in rows)
         several = list(dict.fromkeys(points[i].pool for i in rows if times[points[i].layer] > 1))
         # Without any such layer, every layer is on the one line.
-        for pool in several or [""]:
-            lines.append([i for i in rows if times[points[i].layer] == 1 or points[i].pool == pool])
-    return [line for line in lines if line] + joint
+        for number, pool in enumerate(several or [""]):
+            places = [i for i in rows if times[points[i].layer] == 1 or points[i].pool == pool]
+            lines.append(Track(places, pool, fig.LINES[number % len(fig.LINES)]))
+    return [line for line in lines if line.places] + [Track([i]) for i in joint]
+
+
+def pool_kinds(runs: Iterable[Series]) -> list[dict[str, object]]:
+    """Legend entries of the pools that have a line of their own."""
+    dashes = {track.pool: track.dashes for series in runs for track in tracks(series) if track.pool}
+    line = {"marker": "", "linewidth": 1.6}
+    return [line | {"label": f"pool {pool}", "linestyle": own} for pool, own in dashes.items()]
 
 
 def fractions(layers: Series, split: str) -> list[float | None]:

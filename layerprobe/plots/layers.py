@@ -18,11 +18,13 @@ from layerprobe.plots.layer_axis import (
     heights,
     mark_best,
     name_layers,
+    pool_kinds,
     sizes_of,
     tracks,
     worse_lines,
 )
 from layerprobe.plots.layers_together import draw_together
+from layerprobe.plots.networks import by_network
 from layerprobe.plots.plot import Drawing, Indistinguishable, Plot, PlotOptions, PlotSource
 from layerprobe.plots.values import (
     Point,
@@ -59,23 +61,26 @@ def draw(
     *,
     data: Mapping[str, DataFacts] | None = None,
     indistinguishable: Indistinguishable | None = None,
+    remarks: Sequence[str] = (),
 ) -> Figure:
     """Draw a line for each split at the last epoch and lighter ones of train and test for epoch 0.
 
     The gap between train and test is shaded. The bars of the last epoch are intervals. The best layer, chosen on
-    validation if measured, has a ring, and a note names the layers indistinguishable from it. Two or three runs share a
-    panel, as in `draw_together`. Each reduction and similarity has its own panel; if these are too many, only the
-    unreduced layers are drawn.
+    validation if measured, has a ring, and a note names the layers indistinguishable from it. Where layers have several
+    pools, each has a line. Two or three runs of one network share a panel, as in `draw_together`. Each reduction and
+    similarity has its own panel; if these are too many, only the unreduced layers are drawn.
 
     Args:
         data: run -> the data its scores were measured on; chance levels on which the runs agree are drawn.
         indistinguishable: gives the layers indistinguishable from the best of some scores; None where unknown.
+        remarks: further notes.
     """
     given, left_out = _drawn(scores)
-    if 1 < len({score.run for score in given}) <= _TOGETHER:
-        return draw_together(given, data or {}, indistinguishable, left_out)
+    data, left_out = data or {}, [*left_out, *remarks]
+    if _share_panel(given, data):
+        return draw_together(given, data, indistinguishable, left_out)
     own, metric = points(given), metric_of(given)
-    found, data = by_search(own), data or {}
+    found = by_search(own)
     starts, one_search = _starts(own, found, data), found == own
     trains = _trains(own, found, data)
     last: dict[str, int] = {}
@@ -91,12 +96,12 @@ def draw(
     notes += [] if indistinguishable is None or kind.mixed else alike_lines(at_last, given, indistinguishable)
     notes += worse_lines(runs, last, starts) + missing(at_last, _GAP) + list(kind.lines("Bars"))
     notes += left_out
-    sizes = sizes_of(runs)
+    sizes, pools = sizes_of(runs), {run: pool_kinds([series]) for run, series in runs.items()}
     layout = fig.Layout(
         sizes.width,
         _HEIGHT,
         fig.width_of([_started(trains[run], starts[run]) for run in runs] + ["validation"]) + 0.3,
-        below=sizes.names + 0.35,
+        below=sizes.names + (0.6 if any(pools.values()) else 0.35),
         columns=2,
         notes=notes,
     )
@@ -115,7 +120,17 @@ def draw(
         mark_best(axes, at_last[run], list(series))
         draw_chance(axes, {trains[run] if split == "train" else split: level for split, level in floors.items()})
         fig.label_right(axes, labels)
+        if pools[run]:
+            fig.key_below(axes, pools[run], under=sizes.names + 0.2)
     return figure
+
+
+def _share_panel(scores: Sequence[Score], data: Mapping[str, DataFacts]) -> bool:
+    """Whether there are several runs, few enough, of one network: layers of different networks share no axis."""
+    layers: dict[str, dict[str, None]] = {}
+    for score in scores:
+        layers.setdefault(score.run, {}).update(dict.fromkeys(score.layer.split("+")))
+    return 1 < len(layers) <= _TOGETHER and len(by_network(layers, data)) == 1
 
 
 def _drawn(scores: Sequence[Score]) -> tuple[list[Score], list[str]]:
@@ -161,18 +176,19 @@ def _draw_splits(axes: Axes, series: Series, last: int, start: str, train_text: 
                 continue
             text = train_text if split == "train" else split
             name = _started(text, start) if epoch == 0 else text
-            for number, places in enumerate(lines):
-                line_values = [values[i] for i in places]
-                (line,) = axes.plot(places, line_values, color=_COLOURS[split], marker=_MARKERS[split])
+            for number, track in enumerate(lines):
+                line_values = [values[i] for i in track.places]
+                (line,) = axes.plot(track.places, line_values, color=_COLOURS[split], marker=_MARKERS[split])
+                line.set(linestyle=(0, (2, 2)) if epoch == 0 and not track.pool else track.dashes)
                 line.set(linewidth=0.9 if light else 1.6, markersize=3 if light else 5, alpha=0.6 if light else 1)
                 line.set_label(f"_{name}" if number else name)
                 if epoch == 0:
-                    line.set(linestyle=(0, (2, 2)), markerfacecolor="white")
+                    line.set(markerfacecolor="white")
             labels.append(fig.Label(name, valid[-1], values[valid[-1]], _COLOURS[split]))
     layers = at_epoch(series, last)
     _draw_intervals(axes, layers)
     train, test = (np.array(heights(layers, split)) for split in _GAP)
-    for places in lines:
+    for places in (list(track.places) for track in lines):
         axes.fill_between(
             places, train[places], test[places], color="0.5", alpha=0.13, linewidth=0, label="_gap", zorder=0.5
         )
@@ -197,11 +213,11 @@ def _best(layers: Series) -> str:
     return best_text(best, list(layers), values) if best else ""
 
 
-def layers_csv(scores: Sequence[Score]) -> str:
+def layers_csv(scores: Sequence[Score], data: Mapping[str, DataFacts] | None = None) -> str:
     """`points_csv` of the epochs, splits and layers that are drawn."""
     given, _ = _drawn(scores)
     metric = metric_of(given)
-    together = 1 < len({score.run for score in given}) <= _TOGETHER
+    together = _share_panel(given, data or {})
     # As for the figure: by run where each has one panel, else by panel.
     last: dict[object, int] = {}
     for score in given:
@@ -221,14 +237,19 @@ def _panel(score: Score, together: bool) -> object:
     return score.run if together else (score.run, score.reduction, score.similarity)
 
 
-def plot(source: PlotSource, options: PlotOptions) -> Drawing:
-    """Draw the last epoch, or the requested one, beside epoch 0."""
+def draw_by_layer(source: PlotSource, options: PlotOptions, remarks: Sequence[str] = ()) -> Drawing:
+    """Draw the last epoch, or the requested one, beside epoch 0.
+
+    Args:
+        remarks: further notes.
+    """
     scores = source.scores
     if options.epoch is not None:
         scores = [score for score in scores if score.epoch in (0, asked_epoch(scores, options.epoch))]
     scores = of_layers(scores, options.layers)
     data = source.data(dict.fromkeys(score.run for score in scores))
-    return Drawing(draw(scores, data=data, indistinguishable=source.indistinguishable), layers_csv(scores))
+    figure = draw(scores, data=data, indistinguishable=source.indistinguishable, remarks=remarks)
+    return Drawing(figure, layers_csv(scores, data))
 
 
-PLOT = Plot(plot, ("layers", "epoch", "metric"))
+PLOT = Plot(draw_by_layer, ("layers", "epoch", "metric"))

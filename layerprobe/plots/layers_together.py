@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -15,6 +16,7 @@ from layerprobe.plots.layer_axis import (
     heights,
     mark_best,
     name_layers,
+    pool_kinds,
     sizes_of,
     tracks,
 )
@@ -33,7 +35,7 @@ from layerprobe.plots.values import (
 )
 from layerprobe.system.wording import visible
 from layerprobe.values.best import best_text
-from layerprobe.values.facts import DataFacts, common_chance, run_lines
+from layerprobe.values.facts import DataFacts, common_chance, run_lines, split_text
 from layerprobe.values.scores import Score
 
 _WIDTH, _HEIGHT = 3.1, 3.2  # inches; the width is the least
@@ -60,7 +62,7 @@ def draw_together(
     found, kind = of_one_kind(
         [point for point in found if point.epoch == last[point.run]], lambda _, split: split == "test"
     )
-    styles = fig.styles(list(last))
+    styles, texts = fig.styles(list(last)), {split: split_text(split, data.values()) for split in _SPLITS}
     searches = list(dict.fromkeys((point.reduction, point.similarity) for point in found))
     panels = [by_run([p for p in found if (p.reduction, p.similarity) == search]) for search in searches]
     floors = {split: 100 * value for split, value in common_chance(data.values()).items() if split in _SPLITS}
@@ -77,12 +79,12 @@ def draw_together(
     notes += left_out
     merged: list[Series] = [{name: [] for name in names_in_order(panel)} for panel in panels]
     sizes = sizes_of({str(place): names for place, names in enumerate(merged)})
-    under = sizes.names + 0.2
+    under, pools = sizes.names + 0.2, pool_kinds(series for panel in panels for series in panel.values())
     layout = fig.Layout(
         max(sizes.width, _WIDTH),
         _HEIGHT,
-        fig.width_of(_SPLITS) + 0.3,
-        below=under + 0.17 * len(last) + 0.2,
+        fig.width_of(list(texts.values())) + 0.3,
+        below=under + 0.17 * (len(last) + len(pools)) + 0.2,
         columns=2,
         notes=notes,
     )
@@ -92,11 +94,15 @@ def draw_together(
         fig.in_percent(axes, "y")
         axes.set_ylabel(found[0].metric, fontsize=fig.FONT + 1)
         name_layers(axes, list(names), upright=sizes.upright)
-        labels = [label for run, own in panel.items() for label in _draw_run(axes, run, own, list(names), styles[run])]
+        labels = [
+            replace(label, text=texts[label.text])
+            for run, own in panel.items()
+            for label in _draw_run(axes, run, own, list(names), styles[run])
+        ]
         _draw_intervals(axes, panel, list(names), styles)
-        draw_chance(axes, floors)
+        draw_chance(axes, {texts[split]: level for split, level in floors.items()})
         fig.label_right(axes, labels)
-        fig.key_below(axes, [_kind(run, styles[run]) for run in panel], columns=1, under=under)
+        fig.key_below(axes, [*(_kind(run, styles[run]) for run in panel), *pools], columns=1, under=under)
     return figure
 
 
@@ -130,9 +136,9 @@ def _draw_run(axes: Axes, run: str, layers: Series, names: Sequence[str], style:
         valid = [i for i, layer in enumerate(layers.values()) if layer[0].percent(split) is not None]
         if not valid:
             continue
-        for number, own in enumerate(tracks(layers)):
-            (line,) = axes.plot([places[i] for i in own], [values[i] for i in own])
-            line.set(**_mark(split, style))
+        for number, track in enumerate(tracks(layers)):
+            (line,) = axes.plot([places[i] for i in track.places], [values[i] for i in track.places])
+            line.set(**_mark(split, style) | ({"linestyle": track.dashes} if track.pool else {}))
             line.set_label(f"{'_' * bool(number)}{run} {split}")
         labels.append(fig.Label(split, places[valid[-1]], values[valid[-1]], style.text))
     mark_best(axes, layers, names, style.text)

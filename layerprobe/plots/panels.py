@@ -13,7 +13,7 @@ from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
 from layerprobe.plots import figure as fig
-from layerprobe.plots.class_names import in_lines, shortened
+from layerprobe.plots.class_names import distinct, in_lines, shortened
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource, ReadImage
 from layerprobe.plots.saving import csv_text
 from layerprobe.values.facts import DataFacts, run_lines
@@ -68,13 +68,15 @@ def draw(neighbours: Sequence[Neighbours], *, image: ReadImage, data: Mapping[st
     figure, (axes,) = fig.panels([_title(neighbours)], layout)
     axes.set_axis_off()
     several = len({one.run for one in neighbours}) > 1
+    names = distinct(dict.fromkeys(each.item.name for one in neighbours for each in one.found), side - 0.12, _NAMES)
     top = 0.0
     for block, own in zip(blocks, heights, strict=True):
         if top:
             axes.plot([0, _WIDTH], [top - _BETWEEN / 2] * 2, color="0.8", linewidth=0.8)
         _draw_query(axes, block[0], image, top, own)
         for place, one in enumerate(block):
-            _draw_row(axes, one, image, (top + place * row, side), _row_name(one, neighbours, several=several))
+            title = _row_name(one, neighbours, several=several)
+            _draw_row(axes, one, image, (top + place * row, side), title=title, names=names)
         top += own + _BETWEEN
     axes.set(xlim=(0, _WIDTH), ylim=(height, 0))
     return figure
@@ -116,14 +118,22 @@ def _draw_query(axes: Axes, one: Neighbours, image: ReadImage, top: float, heigh
     text.set_parse_math(False)
 
 
-def _draw_row(axes: Axes, one: Neighbours, image: ReadImage, place: tuple[float, float], name: str) -> None:
-    """Draw the neighbours by one layer: their pictures and signs, and the class of wrong ones."""
+def _draw_row(  # noqa: PLR0913 - where, what, and its texts
+    axes: Axes,
+    one: Neighbours,
+    image: ReadImage,
+    place: tuple[float, float],
+    *,
+    title: str,
+    names: Mapping[str, str],
+) -> None:
+    """Draw the neighbours by one layer: their pictures and signs, and the shortened name of the class of wrong ones."""
     top, side = place
     left = _QUERY + _BESIDE
     axes.text(
         left,
         top + _TEXT / 2,
-        shortened(name, _WIDTH - left, fig.FONT),
+        shortened(title, _WIDTH - left, fig.FONT),
         fontsize=fig.FONT,
         va="center",
         parse_math=False,
@@ -134,7 +144,7 @@ def _draw_row(axes: Axes, one: Neighbours, image: ReadImage, place: tuple[float,
         below = top + _TEXT + side + 0.09
         axes.text(left - 0.01, below, frame.sign, fontsize=fig.FONT, color=frame.colour, va="center", weight="bold")
         if each.item.name != one.query.name:
-            short = shortened(each.item.name, side - 0.12, _NAMES)
+            short = names[each.item.name]
             axes.text(left + 0.12, below, short, fontsize=_NAMES, color=fig.GREY, va="center", parse_math=False)
         left += side + _SPACE
 

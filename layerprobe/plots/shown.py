@@ -5,20 +5,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from statistics import fmean
 
-from layerprobe.plots.values import Series, names_in_order
+from layerprobe.plots.networks import by_network
+from layerprobe.plots.values import Series, layer_names_of, names_in_order
+from layerprobe.values.facts import DataFacts
 from layerprobe.values.headline_layers import headline_layers
 from layerprobe.values.keys import RankedLayer
 
 _ALL = 5  # as many layers are all shown
 
 
-def shown_first(runs: Mapping[str, Series], embeddings: Mapping[str, RankedLayer]) -> list[RankedLayer]:
-    """At most five layers in network order, the same for all runs: all there are, or the `headline_layers`.
+def shown_first(
+    runs: Mapping[str, Series], embeddings: Mapping[str, RankedLayer], data: Mapping[str, DataFacts]
+) -> list[RankedLayer]:
+    """At most five layers of each network, the same for all its runs: all there are, or the `headline_layers`.
 
     Args:
         runs: run -> its layers. The best on validation is that of the mean over the runs, each at its last epoch.
         embeddings: run -> its embedding layer where that is known; of several the last is shown.
+        data: run -> its network, where that is known.
     """
+    groups = by_network({run: layer_names_of(series) for run, series in runs.items()}, data)
+    found = [ranked for group in groups for ranked in _of_network({run: runs[run] for run in group}, embeddings)]
+    return list(dict.fromkeys(found))
+
+
+def _of_network(runs: Mapping[str, Series], embeddings: Mapping[str, RankedLayer]) -> list[RankedLayer]:
+    """The layers of `shown_first` in network order, of runs of one network."""
     by_label: dict[str, RankedLayer] = {}
     validation: dict[RankedLayer, list[float]] = {}
     for series in runs.values():

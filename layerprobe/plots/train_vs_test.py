@@ -67,7 +67,8 @@ def draw(
     found = points(unreduced(scores, layers))
     runs = by_run(found)
     last = {run: max(p.epoch for layer in series.values() for p in layer) for run, series in runs.items()}
-    bright = shown_first(runs, embeddings or {}) if layers is None else layers
+    data = data or {}
+    bright = shown_first(runs, embeddings or {}, data) if layers is None else layers
     found, kind = of_one_kind(
         [_drawn(point) for point in found],
         lambda point, _: point.epoch == last[point.run] and point.ranked_layer in bright,
@@ -76,7 +77,6 @@ def draw(
     drawn = [
         point for panel in panels for series in panel.runs.values() for layer in series.values() for point in layer
     ]
-    data = data or {}
     floors = {split: 100 * value for split, value in common_chance(data.values()).items()}
     window = window_of(drawn, floors)
     scored = {split for point in drawn for split, value in point.values.items() if value is not None}
@@ -292,11 +292,13 @@ def table(
     *,
     layers: Collection[RankedLayer] | None = None,
     embeddings: Mapping[str, RankedLayer] | None = None,
+    data: Mapping[str, DataFacts] | None = None,
 ) -> str:
     """The points of all paths, as `points_csv` has them."""
     own = unreduced(scores, layers)
     runs = by_run(points(own))
-    panels = _panels(runs, shown_first(runs, embeddings or {}) if layers is None else layers)
+    bright = shown_first(runs, embeddings or {}, data or {}) if layers is None else layers
+    panels = _panels(runs, bright)
     drawn = {(point.run, point.ranked_layer) for panel in panels for layer in panel.merged.values() for point in layer}
     own = [score for score in own if (score.run, score.ranked_layer) in drawn]
     return points_csv([score for score in own if score.split in _SPLITS] or own)
@@ -308,7 +310,7 @@ def plot(source: PlotSource, options: PlotOptions) -> Drawing:
     layers = asked_layers(options.layers, [score.ranked_layer for score in scores])
     data = source.data(dict.fromkeys(score.run for score in scores))
     figure = draw(scores, data=data, layers=layers, embeddings=embeddings)
-    return Drawing(figure, table(scores, layers=layers, embeddings=embeddings))
+    return Drawing(figure, table(scores, layers=layers, embeddings=embeddings, data=data))
 
 
 PLOT = Plot(plot, ("layers", "metric"))

@@ -178,6 +178,11 @@ def by_run(found: Sequence[Point]) -> dict[str, Series]:
     return runs
 
 
+def layer_names_of(series: Series) -> list[str]:
+    """The measured layers without their pools and reductions, in network order; `A+B` is A and B."""
+    return list(dict.fromkeys(name for layer in series.values() for name in layer[0].layer.split("+")))
+
+
 def names_in_order(runs: Mapping[str, Series]) -> list[str]:
     """Every layer of the runs once, in network order; one that only a later run has follows its predecessor there."""
     names: list[str] = []

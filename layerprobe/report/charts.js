@@ -1,7 +1,7 @@
 "use strict";
 
-// Train and test over epochs: a panel for each split with common axes, the layers chosen in colour and named at their
-// ends, the others pale.
+// Train and test over epochs: a panel for each split with common axes and the layers chosen, few of many in colour and
+// named at their ends, the others pale. Runs of one epoch have none.
 window.layerprobe.curves = () => {
   const P = window.layerprobe;
   const { data, state, text, html, svg, cell, readout } = P;
@@ -55,12 +55,12 @@ window.layerprobe.curves = () => {
     const at = run.epochs[P.epochPlace(run, state.get("epoch"))];
     if (at !== undefined) group.append(svg("line", { class: "now", x1: x(at), x2: x(at), y1: y0 - 4, y2: y0 + height }));
 
-    const chosen = state.get("layers"), ends = [];
-    run.layers.forEach((layer, i) => {
-      const own = points(run, metric, split, i);
+    const coloured = P.inColour(), ends = [];
+    P.chosenLayers(run).forEach((layer) => {
+      const i = layer.i, own = points(run, metric, split, i);
       if (!own.length) return;
       const path = own.map((point) => `${point.broken ? "M" : "L"}${x(point.epoch).toFixed(1)} ${y(point.value).toFixed(1)}`).join("");
-      const colours = P.tint(layer.label), on = chosen.includes(layer.label), main = layer.label === marked;
+      const colours = P.tint(layer.label), on = coloured.includes(layer.label), main = layer.label === marked;
       for (const point of own) found.push({ ...point, layer: i, split, on, x: x(point.epoch), y: y(point.value) });
       if (!on && !main) {
         back.append(svg("path", { d: path }));
@@ -109,7 +109,8 @@ window.layerprobe.curves = () => {
       holder.append(html("p", { class: "plain" }, `no ${metric}`));
       return;
     }
-    const shown = [...state.get("layers"), shared.marked].filter((label) => P.placeOf(run, label) >= 0);
+    const here = P.chosenLayers(run).map((layer) => layer.label);
+    const shown = here.filter((label) => label === shared.marked || P.inColour().includes(label));
     const widest = Math.max(40, ...shown.map((label) => P.widthOf(label))) + P.widthOf("100.0") + (shown.length > 6 ? 34 : 22);
     const across = stacked ? 1 : names.length, room = Math.min(widest, (width / across) * 0.38);
     const height = Math.max(stacked ? 170 : 290, new Set(shown).size * LINE);
@@ -148,7 +149,7 @@ window.layerprobe.curves = () => {
 
   // Left and right choose the epoch, up and down the layer that stands out.
   const keys = (event, run, names) => {
-    if (!P.stepped(event, run, state.get("layers"))) return;
+    if (!P.stepped(event, run, P.inColour())) return;
     const scene = document.getElementById(`curves-${data.runs.indexOf(run)}`), area = scene.getBoundingClientRect();
     scene.focus({ preventScroll: true });
     const layer = P.placeOf(run, state.get("layer")), epoch = P.epochPlace(run, state.get("epoch"));
@@ -157,7 +158,7 @@ window.layerprobe.curves = () => {
   };
 
   P.drawn(["runs", "layers", "epoch", "metric", "layer"], () => {
-    const runs = P.shownRuns(), metric = state.get("metric"), focused = document.activeElement && document.activeElement.id;
+    const runs = P.shownRuns().filter((run) => run.epochs.length > 1), metric = state.get("metric"), focused = document.activeElement && document.activeElement.id;
     const epochs = runs.flatMap((run) => run.epochs);
     const shared = { metric, domain: P.limits(valuesOf(runs, metric), metric), range: [Math.min(...epochs), Math.max(...epochs)], marked: state.get("layer") };
     place.replaceChildren();
@@ -167,8 +168,9 @@ window.layerprobe.curves = () => {
     const interval = P.intervalOf(metric);
     document.getElementById("curves-caption").textContent = [
       `Labels: ${metric}${P.percent(metric) ? " in %" : ""} at the last epoch.`,
-      interval ? `Band of ${shared.marked}: ${interval}.` : "",
-      state.get("layers").length < P.labels.length ? "Pale lines: the other layers." : "",
+      interval && runs.some((run) => P.chosenLayers(run).some((layer) => layer.label === shared.marked)) ? `Band of ${shared.marked}: ${interval}.` : "",
+      P.inColour().length < state.get("layers").length ? "Pale lines: the other layers chosen." : "",
+      runs.length < P.shownRuns().length ? `By layer alone, having one epoch: ${P.shownRuns().filter((run) => run.epochs.length < 2).map((run) => run.name).join(", ")}.` : "",
       `Epoch 0: ${[...new Set(runs.map((run) => run.start))].join(" or ")}.`,
     ].join(" ");
   });

@@ -8,10 +8,37 @@
   const once = (values) => [...new Set(values)];
   const keyOf = (item) => `${item.picture} ${item.id}`; // two data sets may have one id for different images
   const names = (item) => (item.name === item.id ? item.name : `${item.name}, ${item.id}`);
-  // Both ends of a long name: names of classes often differ at the end alone.
+  // Both ends of a long name: names of classes often differ at the end alone. Those that would be the same begin where
+  // they differ, as in plots/class_names.py.
+  const cut = (name, from) => {
+    const rest = name.slice(from), most = from ? 21 : 22;
+    return (from ? "…" : "") + (rest.length > most ? `${rest.slice(0, most - 12)}…${rest.slice(-11)}` : rest);
+  };
+  const distinct = (all) => {
+    const begins = new Map(all.map((name) => [name, 0]));
+    for (let moved = true; moved;) {
+      moved = false;
+      const groups = new Map();
+      for (const name of all) {
+        const text = cut(name, begins.get(name));
+        groups.set(text, [...(groups.get(text) || []), name]);
+      }
+      for (const group of groups.values()) {
+        if (group.length < 2) continue;
+        let place = 0;
+        while (group.every((name) => place < name.length - 1 && name[place] === group[0][place])) place++;
+        for (const name of group) {
+          if (place <= begins.get(name)) continue;
+          begins.set(name, place);
+          moved = true;
+        }
+      }
+    }
+    return begins;
+  };
+  const begins = distinct(once(data.galleries.flatMap((gallery) => gallery.items.map((item) => item.name))));
   const short = (name) => {
-    const cut = name.length > 22 ? `${name.slice(0, 10)}…${name.slice(-11)}` : name;
-    return cut.split(/(?<=[/_])/).flatMap((part) => [part, html("wbr")]); // a line may end after a `/` or `_`
+    return cut(name, begins.get(name)).split(/(?<=[/_])/).flatMap((part) => [part, html("wbr")]); // a line may end after a `/` or `_`
   };
 
   // A gallery with its tables decoded: find(epoch, layer, query) gives the items found, nearest first.
@@ -90,7 +117,7 @@
 
     const block = (gallery, key) => {
       const name = `${several ? `${gallery.run.name}, ` : ""}${gallery.split}, epoch ${epochOf(gallery)}`;
-      const layers = gallery.layers.filter((layer) => state.get("layers").includes(gallery.label(layer)));
+      const layers = gallery.layers.filter((layer) => page.inColour().includes(gallery.label(layer)));
       const query = gallery.places.get(key);
       const rows = query === undefined ? [] : layers.map((layer) => row(gallery, layer, query));
       const missing = query === undefined ? "It was not searched for in this run." : "No layer chosen above is searched here.";

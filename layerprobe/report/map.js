@@ -9,9 +9,7 @@ window.layerprobe.map = () => {
   document.getElementById("map").hidden = false;
   const TOP = 30, BOTTOM = 36;
 
-  // The layers of a run as they are, and the reductions chosen.
-  const rowsOf = (run, metric) => run.layers.map((layer, i) => ({ ...layer, i }))
-    .filter((layer) => layer.reduction === "none" || state.get("layers").includes(layer.label))
+  const rowsOf = (run, metric) => P.chosenLayers(run)
     .filter((layer) => P.splits(run, metric).some((split) => run.epochs.some((_, e) => cell(run, metric, split, layer.i, e))));
   const gapsOf = (runs, metric) => runs.flatMap((run) => rowsOf(run, metric).flatMap((layer) =>
     run.epochs.map((_, e) => P.gap(run, metric, layer.i, e)).filter((gap) => gap !== null)));
@@ -83,11 +81,12 @@ window.layerprobe.map = () => {
     place.append(holder);
     if (data.runs.length > 1) holder.append(html("h3", {}, run.name));
     if (!rows.length) {
-      holder.append(html("p", { class: "plain" }, `no ${metric}`));
+      holder.append(html("p", { class: "plain" }, P.chosenLayers(run).length ? `no ${metric}` : "No layer chosen above is measured here."));
       return;
     }
-    const named = Math.min(Math.max(...rows.map((layer) => P.widthOf(layer.label, "700 12px system-ui, sans-serif"))) + 12, width * 0.27), row = shared.row;
-    const mapped = shared.epochs.length > 1 && rows.some((layer) => run.epochs.some((_, e) => P.gap(run, metric, layer.i, e) !== null));
+    const mapped = run.epochs.length > 1 && rows.some((layer) => run.epochs.some((_, e) => P.gap(run, metric, layer.i, e) !== null));
+    const widest = Math.max(...rows.map((layer) => P.widthOf(layer.label, "700 12px system-ui, sans-serif"))) + 12;
+    const named = Math.min(widest, width * (mapped ? 0.27 : 0.45)), row = shared.row;
     const rest = width - named - 10, heatWide = mapped ? Math.min(rest * 0.62, shared.epochs.length * 48) : 0;
     const dotsAt = named + heatWide + (mapped ? 26 : 4), dotsWide = Math.min(width - dotsAt - 12, 620), height = TOP + rows.length * row + BOTTOM;
     const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img",
@@ -95,7 +94,7 @@ window.layerprobe.map = () => {
     rows.forEach((layer, j) => {
       const main = layer.label === state.get("layer");
       if (main) picture.append(svg("rect", { class: "row", x: 0, y: TOP + j * row, width, height: row - 1 }));
-      picture.append(svg("text", { class: `name${main ? " main" : ""}`, x: named - 8, y: TOP + (j + 0.5) * row + 4, "text-anchor": "end" }, P.short(layer.label, named - 10)));
+      picture.append(svg("text", { class: `name${main ? " main" : ""}`, x: named - 8, y: TOP + (j + 0.5) * row + 4, "text-anchor": "end" }, P.short(layer.label, named - 10, main ? "700 12px system-ui, sans-serif" : undefined)));
     });
     if (mapped) picture.append(heat(run, rows, { x0: named, width: heatWide, row }, shared));
     picture.append(dots(run, rows, { x0: dotsAt, width: dotsWide, row }, shared));

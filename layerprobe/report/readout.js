@@ -40,22 +40,24 @@ Object.assign(window.layerprobe, (() => {
   });
   addEventListener("scroll", hide, { passive: true });
 
-  // A layer's colour follows its depth in the network; the embedding layer has one of its own. Reductions of a layer
-  // have its colour and a broken line.
+  // A layer's colour follows its depth in the network of the first run that has it; the embedding layer has one of its
+  // own. Further pools and reductions of a layer have its colour and a broken line.
   const layersOf = new Map();
   for (const run of data.runs) for (const layer of run.layers) if (!layersOf.has(layer.label)) layersOf.set(layer.label, layer);
-  const names = [...new Set(labels.map((label) => layersOf.get(label).layer))];
+  const depths = new Map();
+  for (const run of data.runs) {
+    const names = [...new Set(run.layers.map((layer) => layer.layer))];
+    names.forEach((name, i) => depths.has(name) || depths.set(name, names.length > 1 ? (100 * i) / (names.length - 1) : 100));
+  }
   const embedded = new Set(data.runs.filter((run) => run.embedding !== null).map((run) => run.layers[run.embedding].layer));
   const reduced = (label) => layersOf.get(label).reduction !== "none";
   const tint = (label) => {
     const name = layersOf.get(label).layer;
-    const depth = names.length > 1 ? (100 * names.indexOf(name)) / (names.length - 1) : 100;
-    return { class: embedded.has(name) ? "embedding" : "depth", style: `--at:${depth.toFixed(1)}%` };
+    return { class: embedded.has(name) ? "embedding" : "depth", style: `--at:${depths.get(name).toFixed(1)}%` };
   };
   const dashes = (label) => {
-    if (!reduced(label)) return null;
-    const ways = labels.filter((other) => reduced(other) && layersOf.get(other).layer === layersOf.get(label).layer);
-    return ["6 2.5", "2 2.5", "8 2 2 2"][ways.indexOf(label) % 3];
+    const place = labels.filter((other) => layersOf.get(other).layer === layersOf.get(label).layer).indexOf(label);
+    return place ? ["6 2.5", "2 2.5", "8 2 2 2"][(place - 1) % 3] : null;
   };
 
   const ticks = (low, high, count) => {
@@ -101,11 +103,15 @@ Object.assign(window.layerprobe, (() => {
     measure.font = font;
     return measure.measureText(string).width;
   };
-  const short = (string, width) => {
-    if (widthOf(string) <= width) return string;
-    let end = string.length;
-    while (end > 1 && widthOf(`${string.slice(0, end)}…`) > width) end--;
-    return `${string.slice(0, end)}…`;
+  // A label of a layer shortened to a width: first its reduction at the end, then the layer's name at its beginning, so
+  // that its pool stays.
+  const short = (label, width, font) => {
+    const fits = (text) => widthOf(text, font) <= width;
+    if (fits(label)) return label;
+    const base = label.split(/[/~]/)[0], name = base.split("@")[0], more = base.length < label.length ? "…" : "";
+    for (let end = label.length - 1; end >= base.length && more; end--) if (fits(label.slice(0, end) + more)) return label.slice(0, end) + more;
+    for (let from = 1; from < name.length; from++) if (fits(`…${base.slice(from)}${more}`)) return `…${base.slice(from)}${more}`;
+    return `…${base.slice(name.length - 1)}${more}`;
   };
 
   // The runs that are shown, each with its place.

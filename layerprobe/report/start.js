@@ -65,7 +65,8 @@
 
   metric();
   epoch();
-  choice("layers", "Layers", P.labels.map((label) => ({ value: label, text: label, colours: P.tint(label), more: P.reduced(label) })), [["few", P.few], ["all layers", P.labels.filter((label) => !P.reduced(label))], ["none", []]]);
+  choice("layers", "Layers", P.labels.map((label) => ({ value: label, text: label, colours: P.tint(label), more: P.reduced(label) })), [["few", P.few], ["all layers", P.unreduced],
+    ...(P.unreduced.length < P.labels.length ? [["with reductions", P.labels]] : []), ["none", []]]);
   if (data.runs.length > 1) choice("runs", "Runs", data.runs.map((run, i) => ({ value: i, text: run.name })), [["all", data.runs.map((_, i) => i)]]);
 
   P.curves();

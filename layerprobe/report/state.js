@@ -2,8 +2,8 @@
 
 // The data of the page, its state, and numbers as text. Every script shares them as window.layerprobe.
 //
-// The keys of the state: `runs`, the places of the runs that are shown; `layers`, the labels of the layers that are
-// shown in colour; `epoch`, one of the epochs that a run has; `metric`; `layer`, the label of the layer that stands out.
+// The keys of the state: `runs`, the places of the runs that are shown; `layers`, the labels of the layers that figures
+// and the table show, at first all but reductions; `epoch`, one of the epochs that a run has; `metric`; `layer`, the label of the layer that stands out.
 // A value is kept when the page is read again, as it is while a training is watched.
 window.layerprobe = (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
@@ -23,11 +23,12 @@ window.layerprobe = (() => {
   const metrics = merged(data.runs.map((run) => run.metrics.map((metric) => metric.name)));
   const epochs = [...new Set(data.runs.flatMap((run) => run.epochs))].sort((a, b) => a - b);
   const few = labels.filter((label) => data.runs.some((run) => run.few.some((i) => run.layers[i].label === label)));
+  const unreduced = labels.filter((label) => data.runs.some((run) => run.layers.some((layer) => layer.label === label && layer.reduction === "none")));
   const embeddings = data.runs.filter((run) => run.embedding !== null).map((run) => run.layers[run.embedding].label);
 
   const starts = {
     runs: data.runs.map((_, i) => i),
-    layers: few.length ? few : labels,
+    layers: unreduced.length ? unreduced : labels,
     epoch: epochs[epochs.length - 1],
     metric: metrics.includes(data.metric) ? data.metric : metrics[0],
     layer: embeddings.length ? embeddings[0] : labels[labels.length - 1],
@@ -132,10 +133,18 @@ window.layerprobe = (() => {
     return made;
   };
 
+  // Of many layers chosen a few are in colour, so that curves can be told apart and the gallery is short.
+  const MOST = 8;
+  const inColour = () => {
+    const chosen = state.get("layers"), some = chosen.filter((label) => few.includes(label));
+    return chosen.length > MOST && some.length ? some : chosen;
+  };
+  const chosenLayers = (run) => run.layers.map((layer, i) => ({ ...layer, i })).filter((layer) => state.get("layers").includes(layer.label));
+
   const frozen = epochs.length === 1 && epochs[0] === 0; // nothing was trained
 
   return {
-    data, state, frozen, text, labels, metrics, epochs, few, percent, epochPlace, cell, gap, intervalOf, splits, resume,
+    data, state, frozen, text, labels, metrics, epochs, few, unreduced, inColour, chosenLayers, percent, epochPlace, cell, gap, intervalOf, splits, resume,
     html: make(null), svg: make("http://www.w3.org/2000/svg"),
   };
 })();

@@ -1,6 +1,6 @@
 "use strict";
 
-// The table of the chosen epoch: a row for each layer of each run. Rows are sorted by any column and found by text; the
+// The table of the chosen epoch: a row for each layer chosen of each run. Rows are sorted by any column and found by text; the
 // name of a layer opens all that is stored of it at that epoch.
 window.layerprobe.table = () => {
   const P = window.layerprobe;
@@ -14,8 +14,8 @@ window.layerprobe.table = () => {
 
   const rowsOf = (metric) => P.shownRuns().flatMap((run) => {
     const e = P.epochPlace(run, state.get("epoch"));
-    return run.layers.map((layer, i) => ({ run, layer, i, e, gap: P.gap(run, metric, i, e),
-      ...Object.fromEntries(P.splits(run, metric).map((split) => [split, cell(run, metric, split, i, e)])) }));
+    return P.chosenLayers(run).map((layer) => ({ run, layer, i: layer.i, e, gap: P.gap(run, metric, layer.i, e),
+      ...Object.fromEntries(P.splits(run, metric).map((split) => [split, cell(run, metric, split, layer.i, e)])) }));
   });
 
   const columnsOf = (rows, splits) => [
@@ -82,7 +82,7 @@ window.layerprobe.table = () => {
     state.set("sort", now.key === key ? { key, up: !now.up } : { key, up: !numbers });
   };
 
-  P.drawn(["runs", "epoch", "metric", "filter", "sort"], () => {
+  P.drawn(["runs", "layers", "epoch", "metric", "filter", "sort"], () => {
     const metric = state.get("metric"), focused = document.activeElement && document.activeElement.id;
     const all = rowsOf(metric), splits = ["train", "validation", "test"].filter((split) => all.some((row) => row[split]));
     const rows = all.filter((row) => splits.some((split) => row[split])), columns = columnsOf(rows, splits);
@@ -113,7 +113,8 @@ window.layerprobe.table = () => {
       if (shown) body.append(details(row, columns.length));
     }
     box.replaceChildren(html("table", {}, html("thead", {}, head), body));
-    count.textContent = `${found.length} of ${rows.length} rows`;
+    const others = P.shownRuns().reduce((sum, run) => sum + run.layers.length, 0) - all.length;
+    count.textContent = `${found.length} of ${rows.length} rows${others ? `; ${others} more of layers not chosen above` : ""}`;
     const interval = P.intervalOf(metric);
     document.getElementById("table-lead").replaceChildren(`${metric}${P.percent(metric) ? " in %" : ""}${P.frozen ? "" : ` at epoch ${state.get("epoch")}`}.`,
       html("span", { class: "hint" }, " Choose the name of a layer for every number that is stored of it."));

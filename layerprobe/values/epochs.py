@@ -21,7 +21,7 @@ def named_epochs(
         if word in words:
             found.update(words[word]())
         elif int(word) not in known:
-            raise RecipeError(f"--epochs {text}: {run} has epochs {_text_of(known)}", fix="Choose among these")
+            raise RecipeError(f"--epochs {text}: {run} has epochs {epochs_text(known)}", fix="Choose among these")
         else:
             found.add(int(word))
     return sorted(found)
@@ -37,6 +37,7 @@ def require_epochs(text: str, words: Collection[str]) -> list[str]:
     return parts
 
 
-def _text_of(known: Sequence[int]) -> str:
+def epochs_text(known: Sequence[int]) -> str:
+    """`0 to 12`, or `5, 12, 300`."""
     whole = len(known) > 1 and list(known) == list(range(known[0], known[-1] + 1))
     return f"{known[0]} to {known[-1]}" if whole else ", ".join(map(str, known))

@@ -1,4 +1,4 @@
-"""The data on which scores were measured: the data set, and queries, classes and chance level of each split."""
+"""What scores were measured on: the data set, queries, classes and chance level of each split, and the network."""
 
 from __future__ import annotations
 
@@ -38,6 +38,8 @@ class DataFacts:
             training; or `epoch 0`, if the epochs are files of a foreign training.
         held_out: whether the run trained on the training classes only, so that the others are unseen.
         seen: whether a network was, or may have been, trained on the training classes.
+        network: name of the network; empty if unknown.
+        layers: of the network in execution order, whether or not they were measured; empty if unknown.
     """
 
     name: str
@@ -45,6 +47,8 @@ class DataFacts:
     start: str = "untrained"
     held_out: bool = False
     seen: bool = True
+    network: str = ""
+    layers: tuple[str, ...] = ()
 
     def without_chance(self) -> DataFacts:
         """The same for a metric other than R@1, of which the chance level is not known."""

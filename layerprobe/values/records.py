@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, get_args
 
@@ -22,12 +22,14 @@ class WeightsFile:
         part: path of the dict inside it, separated by dots; empty for the whole file; None for the only one that fits
             the network.
         size: in bytes; compared before the file is read.
+        epoch: by the file's name, or its place among the files.
     """
 
     path: str
     part: str | None
     sha256: str
     size: int
+    epoch: int
 
     @property
     def weights_sha256(self) -> str:
@@ -94,7 +96,7 @@ class RunRecord:
         network: None for a model measured from Python.
         layer_order: every layer ever measured, in execution order.
         checkpoints_removed: epochs. Their hashes remain, so that their features stay valid.
-        weights_files: one for each epoch of a run that wrote no checkpoints.
+        weights_files: one for each epoch of a run that wrote no checkpoints, by epoch.
         untrained: whether epoch 0 is the network before training.
         touched: when run.json was written, in ISO 8601.
         others: fields that a later version wrote.
@@ -137,6 +139,15 @@ class RunRecord:
         return self.recipe.get("net", {})
 
     @property
+    def epochs(self) -> Sequence[int]:
+        """The epochs that the run has weights of, ascending, whether or not they were removed."""
+        return [file.epoch for file in self.weights_files] or range(self.epochs_done + 1)
+
+    def weights_file(self, epoch: int) -> WeightsFile:
+        """The file of an epoch that the run has, where it wrote no checkpoints."""
+        return next(file for file in self.weights_files if file.epoch == epoch)
+
+    @property
     def similarity(self) -> str:
         """The default similarity."""
         return str(self.recipe.get("probe", {}).get("similarity", "cosine"))
@@ -166,7 +177,7 @@ class RunRecord:
         known = {name: tuple(each) if isinstance(each, list) else each for name, each in known.items()}
         if "network" in known:
             known["network"] = RecordedNetwork.of_json(known["network"])
-        known["weights_files"] = tuple(WeightsFile(**file) for file in value.get("weights_files", ()))
+        known["weights_files"] = tuple(WeightsFile(**file) for file in _with_epochs(value.get("weights_files", ())))
         return cls(**known, others={name: value[name] for name in value if name not in (*names, "schema")})
 
 
@@ -198,11 +209,18 @@ def _is_recipe(value: Any) -> bool:
     return sections and ("train" not in value or _is_whole(value["train"].get("epochs")))
 
 
+def _with_epochs(files: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The files of run.json; those of an earlier version are numbered in their order."""
+    return [{"epoch": place} | dict(file) for place, file in enumerate(files)]
+
+
 def _is_weights_file(value: Any) -> bool:
-    if not isinstance(value, dict) or value.keys() != {each.name for each in fields(WeightsFile)}:
+    names = {each.name for each in fields(WeightsFile)}
+    if not isinstance(value, dict) or value.keys() not in (names, names - {"epoch"}):
         return False
     is_part = value["part"] is None or _is_text(value["part"])
-    return _is_text(value["path"]) and _is_text(value["sha256"]) and is_part and _is_whole(value["size"])
+    wholes = _is_whole(value["size"]) and _is_whole(value.get("epoch", 0))
+    return _is_text(value["path"]) and _is_text(value["sha256"]) and is_part and wholes
 
 
 def _is_share(value: Any) -> bool:
@@ -281,9 +299,9 @@ def _fault(value: Mapping[str, Any]) -> str:
             return f"{name} is missing, expected {expected}"
         if name in value and not is_right(value[name]):
             return f"{name} is {_shown(value[name])}, expected {expected}"
-    epochs, files = value["epochs_done"] + 1, value.get("weights_files")
-    if files and len(files) != epochs:
-        return f"weights_files has {len(files)} files, expected one for each of the epochs 0 to {epochs - 1}"
+    epochs, last = [file["epoch"] for file in _with_epochs(value.get("weights_files", ()))], value["epochs_done"]
+    if epochs and (epochs != sorted(set(epochs)) or epochs[-1] != last):
+        return f"weights_files has the epochs {', '.join(map(str, epochs))}, expected ascending ones up to {last}"
     return ""
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from layerprobe.nets.weight_paths import expand, natural_order, split_part
+from layerprobe.nets.weight_paths import expand, expand_epochs, natural_order, split_part
 from layerprobe.system.errors import DataError
 
 
@@ -58,3 +58,32 @@ def test_a_file_with_signs_in_its_name_is_taken_literally(tmp_path: Path, name: 
 
 def test_an_empty_part_is_the_top_of_the_file(tmp_path: Path) -> None:
     assert split_part("a.pt#") == (Path("a.pt"), "")
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"epoch_05.pth": 5, "epoch_12.pth": 12},
+        {"model-epoch=12-step=3.ckpt": 12, "model-epoch=13-step=6.ckpt": 13},
+        {"epoch=2-loss=0.25.ckpt": 2, "epoch=10-loss=0.2.ckpt": 10},
+        {"checkpoint_0300.pt": 300, "checkpoint_0400.pt": 400},
+        {"checkpoint_0300.pt": 300},
+        {"resnet50_3.pt": 3, "resnet50_10.pt": 10},  # the only number in which they differ
+        {"checkpoint-500/model.pt": 500, "checkpoint-1000/model.pt": 1000},
+        {"a.pt": 0, "b.pt": 1},
+        {"resnet50-0676ba61.pth": 0},
+        {"epoch_05.pth": 0, "last.pth": 1},
+        {"epoch=3-v1.ckpt": 0, "epoch=3.ckpt": 1},
+        {"rank_1_5.pt": 0, "rank_2_9.pt": 1},
+        {"1700000000.pt": 0, "1700000060.pt": 1},  # seconds
+    ],
+)
+def test_an_epoch_is_the_number_of_its_own_in_a_name_or_the_place(tmp_path: Path, names: dict[str, int]) -> None:
+    touched(tmp_path, *names)
+    pattern = f"{tmp_path}/*/*" if "/" in next(iter(names)) else f"{tmp_path}/*"
+    assert expand_epochs(pattern) == {epoch: (tmp_path / name, None) for name, epoch in names.items()}
+
+
+def test_a_file_that_is_named_alone_is_epoch_0(tmp_path: Path) -> None:
+    touched(tmp_path, "epoch_05.pth")
+    assert expand_epochs(f"{tmp_path}/epoch_05.pth#ema") == {0: (tmp_path / "epoch_05.pth", "ema")}

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from layerprobe.plots.class_names import drawable, in_lines, shortened
+from layerprobe.plots.class_names import distinct, drawable, in_lines, shortened
 from layerprobe.plots.figure import FONT, width_of
 
 MAGI = "Alphabet_of_the_Magi/character01"
@@ -46,3 +46,30 @@ def test_a_very_long_name_is_shortened_at_once() -> None:
     began = time.monotonic()
     in_lines("x" * 100_000, 1.0, FONT, 3)
     assert time.monotonic() - began < 60
+
+
+SAME_ENDS = [f"Alphabet_of_the_{alphabet}/character{n:02}" for alphabet in ("Magi", "Braille") for n in (1, 2, 11)]
+
+
+@pytest.mark.parametrize("width", [0.8, 1.2, 4.0])
+def test_names_that_share_their_beginning_and_end_stay_different(width: float) -> None:
+    short = distinct(SAME_ENDS, width, FONT)
+    assert list(short) == SAME_ENDS
+    assert len(set(short.values())) == len(SAME_ENDS)
+    assert width_of(list(short.values())) <= width + 0.01
+
+
+def test_names_begin_where_they_differ() -> None:
+    first, second = SAME_ENDS[0], SAME_ENDS[3]
+    assert shortened(first, 0.8, FONT) == shortened(second, 0.8, FONT) == "Alphab…r01"
+    assert distinct([first, second], 0.8, FONT) == {first: "…Magi…r01", second: "…Braill…r01"}
+    assert distinct([first, "Braille"], 0.8, FONT) == {first: "Alphab…r01", "Braille": "Braille"}
+
+
+def test_a_name_differs_from_one_that_goes_on() -> None:
+    short = distinct(["x" * 40, "x" * 41], 0.8, FONT)
+    assert list(short.values()) == ["…x", "…xx"]
+
+
+def test_names_that_no_room_can_tell_apart_end_the_search() -> None:
+    assert distinct(SAME_ENDS, 0.1, FONT) == dict.fromkeys(SAME_ENDS, "……")

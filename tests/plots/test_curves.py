@@ -165,13 +165,6 @@ def test_a_missing_split_is_said_and_the_other_drawn(make_scores: MakeScores) ->
     assert figure.axes[0].get_legend() is None
 
 
-def test_one_epoch_is_drawn_and_said(make_scores: MakeScores) -> None:
-    figure = draw(make_scores(DEEP, [15]))
-    assert x(line(figure.axes[0], "fc6 test")) == [15]
-    assert list(figure.axes[0].get_xticks()) == [15]
-    assert "One epoch only (15): no curves." in notes(figure)
-
-
 def test_invalid_values_are_left_out_and_said(make_scores: MakeScores) -> None:
     scores = [
         replace(s, value=None, notes=("NaN (3 rows)",)) if (s.layer, s.split) == ("fc6", "test") and s.epoch > 2 else s
@@ -246,12 +239,6 @@ def test_ranges_of_trainings_are_drawn_and_intervals_of_a_run_beside_them_not(ma
     assert list(bands(figure.axes[0])) == ["_interval of s* (2 seeds) fc6 test"]
     assert "Bands around test curves: lowest to highest training" in notes(figure)
     assert "interval: lowest" not in notes(figure)
-
-
-def test_one_epoch_has_no_bands(make_scores: MakeScores) -> None:
-    figure = draw(sure(make_scores(DEEP, [15])))
-    assert bands(figure.axes[0]) == {}
-    assert "interval" not in notes(figure)
 
 
 def test_reductions_are_not_drawn_beside_the_layers_as_they_are(make_scores: MakeScores) -> None:

@@ -15,7 +15,7 @@ from layerprobe.plots.layers import draw, layers_csv
 from layerprobe.values.facts import DataFacts
 from layerprobe.values.keys import RankedLayer
 from layerprobe.values.scores import Score
-from tests.plots.conftest import sure, with_chance
+from tests.plots.conftest import VGG, sure, with_chance
 
 MakeScores = Callable[..., list[Score]]
 Overlaps = Callable[[Figure], list[tuple[str, str]]]
@@ -254,6 +254,36 @@ def test_layers_of_several_pools_have_a_line_for_each(make_scores: MakeScores) -
     # blocks.0@avg, blocks.0@cls, blocks.1@avg, blocks.1@cls, output
     assert [x(line(axes, label)) for label in ("test, untrained", "_test, untrained")] == [[0, 2, 4], [1, 3, 4]]
     assert len([part for part in axes.collections if part.get_label() == "_gap"]) == 2
+
+
+def test_the_lines_of_pools_differ_and_are_named(make_scores: MakeScores) -> None:
+    scores = [replace(score, pool=pool) for pool in ("max", "avg") for score in make_scores(DEEP[:3])]
+    (axes,) = draw(scores).axes
+    dashes = {label: line(axes, label).get_linestyle() for label in ("train", "_train", "test", "_test")}
+    assert dashes == {"train": "-", "test": "-", "_train": "--", "_test": "--"}
+    legend = axes.get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == ["pool max", "pool avg"]
+
+
+def test_runs_of_different_networks_have_panels_of_their_own_layers(
+    make_scores: MakeScores, overlaps: Overlaps
+) -> None:
+    blocks = [*(f"blocks.{place}" for place in range(12)), "fc6"]
+    figure = draw([*make_scores(), *make_scores(blocks, run="vit")])
+    first, second = figure.axes
+    assert [label.get_text() for label in first.get_xticklabels()] == VGG
+    assert [label.get_text() for label in second.get_xticklabels()] == blocks
+    assert first.get_ylim() == second.get_ylim()
+    assert overlaps(figure) == []
+
+
+def test_networks_with_layers_of_the_same_names_have_panels_of_their_own(make_scores: MakeScores) -> None:
+    networks = {"netA": ("pool5.1", "pool5.2", "pool5.3", "fc6"), "deep": ("pool5.1", "pool5.3", "fc6")}
+    data = {run: DataFacts("", {}, network=run, layers=layers) for run, layers in networks.items()}
+    scores = [*make_scores(DEEP), *make_scores(["pool5.1", "pool5.3", "fc6"], run="deep")]
+    assert len(draw(scores, data=data).axes) == 2
+    assert len(draw(scores).axes) == 1
 
 
 def test_each_reduction_has_a_line_of_maps_and_vectors(make_scores: MakeScores) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -75,6 +76,14 @@ def test_layers_that_are_compared_in_another_way_say_so() -> None:
     assert {"fc6", "fc6/binary"} <= set(texts(figure))
     same = draw([neighbours(FC6, [True])], image=image, data=DATA)
     assert "Compared by cosine" in " ".join(same.texts[0].get_text().split())
+
+
+def test_wrong_classes_that_share_beginning_and_end_have_different_names() -> None:
+    names = [f"Alphabet_of_the_{alphabet}/character01" for alphabet in ("Magi", "Braille")]
+    found = tuple(FoundItem(Item(name, name), 0.5, False) for name in names)
+    figure = draw([replace(neighbours(FC6, [True]), found=found)], image=image, data=DATA)
+    shown = [text for text in texts(figure) if "…" in text]
+    assert len(shown) == len(set(shown)) == 2
 
 
 def test_several_runs_are_named_at_their_rows() -> None:

@@ -13,7 +13,7 @@ MakeScores = Callable[..., list[Score]]
 
 
 def first(scores: list[Score], embeddings: dict[str, RankedLayer] | None = None) -> list[str]:
-    return [str(ranked) for ranked in shown_first(by_run(points(scores)), embeddings or {})]
+    return [str(ranked) for ranked in shown_first(by_run(points(scores)), embeddings or {}, {})]
 
 
 def test_the_few_of_fourteen_layers_are_first_middle_and_the_last_two(make_scores: MakeScores) -> None:
@@ -45,3 +45,11 @@ def test_of_runs_with_different_embeddings_the_last_in_the_network_is_shown(make
 
 def test_up_to_five_layers_are_all_shown(make_scores: MakeScores) -> None:
     assert first(make_scores(VGG[:5])) == VGG[:5]
+
+
+def test_each_network_shows_layers_of_its_own(make_scores: MakeScores) -> None:
+    blocks = [f"blocks.{place}" for place in range(7)]
+    scores = [*make_scores([*blocks, "fc6"], run="vit"), *make_scores()]
+    # of 8 layers the middle one, rounded down, is the fourth
+    expected = ["pool1.1", "pool3.3", "pool5.3", "fc6", "blocks.0", "blocks.3", "blocks.6"]
+    assert first(scores) == expected

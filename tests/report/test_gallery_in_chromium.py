@@ -89,10 +89,10 @@ def queries(page: Page) -> list[str]:
     ]
 
 
-def test_the_first_query_is_shown_at_the_last_epoch_by_few_layers(open_page: Callable[..., Page]) -> None:
+def test_the_first_query_is_shown_at_the_last_epoch_by_the_layers_chosen(open_page: Callable[..., Page]) -> None:
     page = open_page(report_with(gallery_of("one")))
     assert page.locator("#gallery-found ol").evaluate_all("all => all.map(one => one.ariaLabel)") == [
-        "pool1@max", "pool3@max", "pool4@max", "fc6",
+        "pool1@max", "pool2@max", "pool3@max", "pool4@max", "fc6",
     ]  # fmt: skip
     assert shown(page, "pool3@max") == found_by(2, 3, 0)
     assert shown(page, "fc6") == found_by(4, 3, 0)
@@ -127,8 +127,16 @@ def test_hits_and_misses_differ_in_frame_and_sign(open_page: Callable[..., Page]
         " getComputedStyle(one.querySelector('.gallery-frame')).borderTopStyle])"
     )
     assert rows.nth(0).locator("li").evaluate_all(told) == [["✓", "solid"]] * 3
-    assert rows.nth(3).locator("li").evaluate_all(told) == [["✗", "dashed"]] * 3  # fc6: 5, 6, 7
+    assert rows.nth(4).locator("li").evaluate_all(told) == [["✗", "dashed"]] * 3  # fc6: 5, 6, 7
     assert page.locator(".gallery-layer").all_text_contents()[0] == "pool1@max 3 of 3 right"
+
+
+def test_classes_that_share_beginning_and_end_have_different_names(open_page: Callable[..., Page]) -> None:
+    classes = [f"Alphabet_of_the_{alphabet}/character01" for alphabet in ("Magi", "Braille", "Gurmukhi", "Korean")]
+    items = tuple(Item(item.id, classes[i // 5]) for i, item in enumerate(ITEMS))
+    page = open_page(report_with(gallery_of("one", items=items)))
+    names = page.locator("#gallery-found .gallery-name").all_text_contents()
+    assert {"…Magi/character01", "…Korean/character01"} == set(names)
 
 
 def test_queries_are_filtered_by_rule_and_text(open_page: Callable[..., Page]) -> None:

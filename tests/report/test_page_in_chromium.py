@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,8 +14,9 @@ import pytest
 
 from layerprobe.report.page import render
 from layerprobe.report.values import Report
+from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.scores import ScoreTable
-from tests.report.fabricated import HOSTILE, report_of, run_page
+from tests.report.fabricated import HOSTILE, report_of, run_page, scores_of
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -91,6 +93,86 @@ def test_a_layer_that_is_chosen_is_named_at_its_curves(open_page: Open) -> None:
     assert opened.page.locator('#curves [data-label="pool2@max"]').count() == 0
 
 
+def test_the_layers_chosen_are_those_of_curves_map_and_table(open_page: Open) -> None:
+    opened = open_page()
+    opened.page.locator("#choose-layers > summary").click()
+    opened.page.get_by_role("button", name="none").click()
+    for name in ("pool3@max", "fc6"):
+        opened.page.get_by_label(name, exact=True).check()
+    places = {"#curves .panel:first-child .label": 2, "#curves .pale path": 0, "#table-box tbody tr": 2}
+    assert {place: opened.page.locator(place).count() for place in places} == places
+    assert opened.texts("#map .name") == opened.texts("#table-box th[scope=row]") == ["pool3@max", "fc6"]
+    assert opened.texts("#table-count") == ["2 of 2 rows; 4 more of layers not chosen above"]
+
+
+def test_of_many_layers_chosen_few_are_in_colour(open_page: Open) -> None:
+    layers = tuple(RankedLayer(LayerKey(f"blocks.{i}", "cls"), "none", "cosine") for i in range(12))
+    run = run_page("vit", layers=layers, few=(0, 5, 10, 11), embedding=11, scores=scores_of("vit", layers, (0, 1), 0))
+    opened = open_page(report_of(run))
+    assert opened.page.locator("#curves .panel:first-child .label").count() == 4
+    assert opened.page.locator("#curves .panel:first-child .pale path").count() == 8
+    assert opened.page.locator("#map .name").count() == opened.page.locator("#table-box tbody tr").count() == 12
+
+
+@pytest.mark.parametrize("epochs", [(0,), (0, 1, 2, 4)])
+def test_a_narrow_page_shows_the_pool_of_each_layer(open_page: Open, epochs: tuple[int, ...]) -> None:
+    names = [f"features.denseblock{i}.denselayer1{i}" for i in range(1, 5)]
+    layers = tuple(RankedLayer(LayerKey(name, pool), "none", "cosine") for name in names for pool in ("max", "avg"))
+    run = run_page("dense", layers=layers, few=(0, 3), embedding=7, scores=scores_of("dense", layers, epochs, 0))
+    opened = open_page(report_of(run), width=390)
+    shown = opened.texts("#map .name")
+    assert [text.rpartition("@")[2] for text in shown] == ["max", "avg"] * 4
+    assert len(set(shown)) == 8
+    labels = opened.texts("#curves .label text")
+    assert all(re.search(r"@(max|avg) ", text) for text in labels)
+    assert len(labels) == (16 if len(epochs) > 1 else 0)
+    assert opened.page.evaluate("document.documentElement.scrollWidth") == 390
+
+
+def test_a_shortened_label_loses_its_reduction_before_the_name_of_its_layer(open_page: Open) -> None:
+    opened = open_page()
+
+    def short(label: str, share: float) -> str:
+        width = "layerprobe.widthOf(label)"
+        return str(
+            opened.page.evaluate(f"([label, share]) => layerprobe.short(label, share * {width})", [label, share])
+        )
+
+    assert short("layer2.0@avg", 1) == "layer2.0@avg"
+    assert re.fullmatch(r"….*2\.0@avg", short("layer2.0@avg", 0.8))
+    assert re.fullmatch(r"layer2\.0@avg/l2.*…", short("layer2.0@avg/l2+pca:64+l2", 0.8))
+    assert re.fullmatch(r"….*0@avg…", short("layer2.0@avg/l2+pca:64+l2", 0.35))
+
+
+def test_the_pools_of_a_layer_have_its_colour_and_lines_of_their_own(open_page: Open) -> None:
+    layers = tuple(RankedLayer(LayerKey("c5", pool), "none", "cosine") for pool in ("max", "avg", "gem"))
+    run = run_page("one", layers=layers, few=(0,), embedding=None, scores=scores_of("one", layers, (0, 1), 0))
+    opened = open_page(report_of(run))
+    lines = opened.page.locator("#curves .panel:first-child .line").all()
+    assert len({line.get_attribute("stroke-dasharray") for line in lines}) == 3
+    assert len({line.evaluate("one => getComputedStyle(one).stroke") for line in lines}) == 1
+
+
+def test_the_colour_of_a_layer_is_its_depth_in_its_own_network(open_page: Open) -> None:
+    names = {"one": ["c1", "c2", "c3", "fc"], "two": ["blocks.0", "blocks.1", "blocks.2", "fc"]}
+    runs = []
+    for name, own in names.items():
+        layers = tuple(RankedLayer(LayerKey(layer, "none"), "none", "cosine") for layer in own)
+        scores = scores_of(name, layers, (0, 1), 0)
+        runs.append(run_page(name, layers=layers, few=(0, 1, 2, 3), embedding=3, scores=scores))
+    opened = open_page(report_of(*runs))
+    # the first of four layers is at 0 %, the second at 1/3 of the depth
+    for label, depth in (("c1", 0), ("c2", 33.3), ("blocks.0", 0), ("blocks.2", 66.7)):
+        assert opened.page.evaluate(f"layerprobe.tint('{label}').style") == f"--at:{depth:.1f}%"
+
+
+def test_a_run_of_one_epoch_has_no_curves_beside_one_that_has(open_page: Open) -> None:
+    opened = open_page(report_of(run_page("frozen", epochs=(0,)), run_page("trained")))
+    assert opened.texts("#curves h3") == ["trained"]
+    assert opened.texts("#map h3") == ["frozen", "trained"]
+    assert "By layer alone, having one epoch: frozen." in opened.texts("#curves-caption")[0]
+
+
 def test_all_layers_are_chosen_without_their_reductions(open_page: Open) -> None:
     opened = open_page()
     opened.page.locator("#choose-layers > summary").click()
@@ -120,6 +202,7 @@ def test_the_keyboard_chooses_the_epoch_of_table_and_figures(open_page: Open) ->
 def test_every_number_of_the_table_has_the_digits_of_scores_csv(open_page: Open, tmp_path: Path) -> None:
     run = run_page("one")
     opened = open_page(report_of(run))
+    opened.page.evaluate("layerprobe.state.set('layers', layerprobe.labels)")
     ScoreTable(run.scores, layer_order=[layer.layer.layer for layer in run.layers]).write(tmp_path / "scores.csv")
     with (tmp_path / "scores.csv").open(newline="") as stream:
         rows = [row for row in csv.DictReader(stream) if row["metric"] == "R@1"]
@@ -161,6 +244,9 @@ def test_a_click_on_a_column_sorts_the_table(open_page: Open) -> None:
 
 def test_text_filters_the_rows_of_the_table(open_page: Open) -> None:
     opened = open_page(report_of(run_page("one"), run_page("two")))
+    assert opened.texts("#table-count") == ["10 of 10 rows; 2 more of layers not chosen above"]
+    opened.page.locator("#choose-layers > summary").click()
+    opened.page.get_by_role("button", name="with reductions").click()
     opened.page.get_by_label("Show rows with").fill("TWO pca:64")
     assert opened.texts("#table-box tbody tr > :nth-child(2)") == ["fc6/l2+pca:64+l2"]
     assert opened.texts("#table-count") == ["1 of 12 rows"]
@@ -182,7 +268,7 @@ def test_a_run_that_is_not_chosen_is_not_shown(open_page: Open) -> None:
     opened.page.locator("#choose-runs > summary").click()
     opened.page.get_by_role("checkbox", name="one").uncheck()
     assert opened.texts("#curves h3") == opened.texts("#map h3") == ["two"]
-    assert opened.page.locator("#table-box tbody tr").count() == 6
+    assert opened.page.locator("#table-box tbody tr").count() == 5
 
 
 def test_what_is_chosen_is_kept_when_the_page_is_read_again(open_page: Open) -> None:

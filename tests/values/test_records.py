@@ -20,7 +20,7 @@ def test_the_input_of_a_model_is_read_back() -> None:
 
 
 def test_a_record_is_written_as_it_was_read() -> None:
-    file = {"path": "/a.pt", "part": None, "sha256": "0", "size": 3}
+    file = {"path": "/a.pt", "part": None, "sha256": "0", "size": 3, "epoch": 0}
     fields = {"network": NETWORK, "layer_order": ["a", "b"], "weights_files": [file], "untrained": False, "later": [1]}
     written = json.loads(json.dumps(recorded(fields).as_json()))
     assert {name: written[name] for name in fields} == json.loads(json.dumps(fields))
@@ -62,8 +62,11 @@ def test_a_network_that_is_none_is_told(part: dict[str, Any]) -> None:
 
 def test_files_of_weights_are_one_for_each_epoch() -> None:
     file = {"path": "/a.pt", "part": None, "sha256": "0", "size": 3}
-    assert len(recorded({"weights_files": [file, file], "epochs_done": 1}).weights_files) == 2
-    with pytest.raises(ValueError, match="^weights_files has 1 files, expected one for each of the epochs 0 to 1"):
-        recorded({"weights_files": [file], "epochs_done": 1})
+    assert recorded({"weights_files": [file, file], "epochs_done": 1}).epochs == [0, 1]
+    named = [file | {"epoch": 5}, file | {"epoch": 12}]
+    assert recorded({"weights_files": named, "epochs_done": 12}).epochs == [5, 12]
+    for files, epochs in ([file], "0"), (named[:1], "5"), (named[::-1], "12, 5"), (named[1:] * 2, "12, 12"):
+        with pytest.raises(ValueError, match=f"^weights_files has the epochs {epochs}, expected ascending"):
+            recorded({"weights_files": files, "epochs_done": 12})
     with pytest.raises(ValueError, match="^weights_files is "):
         recorded({"weights_files": [file | {"size": -1}]})

@@ -44,7 +44,7 @@ def choose_model(frozen: FrozenRequest, request: ChooseRequest, listener: Listen
     record = run.read()
     require_layers(record, request.layers)
     epochs_to_choose_among(run, record, request.epochs)
-    split = split_to_choose_on(run, record, range(record.epochs_done + 1))
+    split = split_to_choose_on(run, record, record.epochs)
     raw = ProbeRequest(
         layers=("*",), epochs=request.epochs, device=request.device, workers=frozen.workers, reduce=(NO_REDUCTION,)
     )

@@ -180,7 +180,7 @@ def select_epochs(
         return found
 
     words = {"all": kept, "last": lambda: [done], "best": lambda: [_best(features, kept(), deciding, listener)]}
-    return named_epochs(text, words, range(done + 1), run.name)
+    return named_epochs(text, words, record.epochs, run.name)
 
 
 def _best(features: RunFeatures, kept: Sequence[int], deciding: RankedLayer, listener: Listener | None) -> int:

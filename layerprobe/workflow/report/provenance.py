@@ -80,7 +80,7 @@ def _recipe(sections: Mapping[str, Mapping[str, Any]]) -> str:
 
 def _weights(run: Run, record: RunRecord) -> str:
     """The hash of the last epoch's weights, or of the files that they came from."""
-    files = [f"{each.path}, sha256 {each.sha256}" for each in record.weights_files]
+    files = [f"epoch {each.epoch}: {each.path}, sha256 {each.sha256}" for each in record.weights_files]
     name = run.checkpoint_file(record.epochs_done).name
     found = record.hashes.get(name)
     return "\n".join([*files, *([f"{name}, sha256 {found}"] if found else [])])

@@ -21,7 +21,7 @@ def last_weights(run: Run) -> tuple[Path, str | None]:
     """The file with the weights of a run's last epoch, and their part of it."""
     record = run.read()
     if files := record.weights_files:
-        _require_same_file(run, record.epochs_done, files[-1])
+        _require_same_file(run, files[-1])
         return Path(files[-1].path), files[-1].part
     path = run.checkpoint_file(record.epochs_done)
     require_unchanged(path, [record.hashes.get(path.name, "")])
@@ -31,8 +31,8 @@ def last_weights(run: Run) -> tuple[Path, str | None]:
 def weights_sha256(run: Run, epoch: int) -> str:
     """Hash of an epoch's weights; DataError if they have changed."""
     record = run.read()
-    if files := record.weights_files:
-        return files[epoch].weights_sha256
+    if record.weights_files:
+        return record.weights_file(epoch).weights_sha256
     path = run.checkpoint_file(epoch)
     if epoch not in kept_epochs(run, record) and path.name in record.hashes:
         return record.hashes[path.name]
@@ -42,16 +42,15 @@ def weights_sha256(run: Run, epoch: int) -> str:
 def load_net(run: Run, epoch: int, net: Net) -> None:
     """Load an epoch's weights into the network, after checking their hash."""
     record = run.read()
-    files = record.weights_files
-    if not files:
+    if not record.weights_files:
         load_checkpoint(run, epoch, {"net": net.module})
         return
-    file = files[epoch]
-    _require_same_file(run, epoch, file)
+    file = record.weights_file(epoch)
+    _require_same_file(run, file)
     load_file(net, record.net["name"], Path(file.path), file.part)
 
 
-def _require_same_file(run: Run, epoch: int, file: WeightsFile) -> None:
+def _require_same_file(run: Run, file: WeightsFile) -> None:
     """Check the size, then the hash, of a file of weights."""
     path = Path(file.path)
     try:
@@ -62,7 +61,7 @@ def _require_same_file(run: Run, epoch: int, file: WeightsFile) -> None:
         require_unchanged(path, [file.sha256])
     except DataError as error:
         fix = "Restore it, or measure the new file as another run with --run NAME"
-        raise DataError(f"{error.message}; it is epoch {epoch} of {run.name}", file=error.file, fix=fix) from error
+        raise DataError(f"{error.message}; it is epoch {file.epoch} of {run.name}", file=error.file, fix=fix) from error
 
 
 def load_file(net: Net, name: str, path: Path, part: str | None) -> tuple[str, ...]:

@@ -32,13 +32,16 @@ def data_facts(run: Run, scores: Sequence[Score]) -> DataFacts:
     own = [score for score in scores if score.run == run.name]
     splits = [split for split in SPLITS if any(score.split == split for score in own)]
     name, start, seen = "", DataFacts.start, DataFacts.seen
+    network, layers = DataFacts.network, DataFacts.layers
     data: Mapping[str, Any] = {}
     with contextlib.suppress(DataError):
         record = run.read()
         data, start, seen = record.data, _start(record), trains_on_train(record)
-        name = _data_name(data)
+        name, network = _data_name(data), str(record.net.get("name", ""))
+        layers = record.network.layers if record.network else ()
     held_out = start != EPOCH_0 and any(score.epoch > 0 for score in own)
-    return DataFacts(name, {split: _split_facts(run, data, split, own) for split in splits}, start, held_out, seen)
+    facts = {split: _split_facts(run, data, split, own) for split in splits}
+    return DataFacts(name, facts, start, held_out, seen, network, layers)
 
 
 def _start(record: RunRecord) -> str:

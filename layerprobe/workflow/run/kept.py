@@ -22,7 +22,7 @@ def kept_epochs(run: Run, record: RunRecord) -> list[int]:
     """The epochs whose checkpoints were not removed, ascending; of an ensemble, from no member."""
     records = [record, *(named_run(run.folder.parent, name).read() for name in record.members)]
     removed = {epoch for each in records for epoch in each.checkpoints_removed}
-    return [epoch for epoch in range(record.epochs_done + 1) if epoch not in removed]
+    return [epoch for epoch in record.epochs if epoch not in removed]
 
 
 def require_kept(run: Run, record: RunRecord, epoch: int) -> None:

@@ -11,6 +11,7 @@ from layerprobe.data.splits import IN_GALLERY
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.store import StoredRanks, read_stored_ranks
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError, near_miss
+from layerprobe.values.epochs import epochs_text
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer, find_layer, is_glob, is_named, named, network_order
 from layerprobe.values.records import RunRecord
 from layerprobe.values.retrieval import SIMILARITIES
@@ -144,8 +145,8 @@ def open_ranked_split(run: Run, epoch: int | None, split: str) -> RankedSplit:
     splits = [name for name in SPLITS if name in record.manifests] or list(SPLITS)
     if split not in splits:
         raise UnknownNameError(f"split of {run.name}:", split, splits)
-    if epoch is not None and epoch > done:
-        raise RecipeError(f"{run.name} has no epoch {epoch}", fix=f"Choose one from 0 to {done}")
+    if epoch is not None and epoch not in record.epochs:
+        raise RecipeError(f"{run.name} has no epoch {epoch}", fix=f"Choose one from {epochs_text(record.epochs)}")
     epoch = done if epoch is None else epoch
     path = run.rank_file(epoch, split)
     if not path.exists():

@@ -45,7 +45,7 @@ def has_seen_train(record: RunRecord, epoch: int) -> bool:
 def trains_on_train(record: RunRecord) -> bool:
     """Whether a network of the run is, or may have been, trained on the training classes."""
     epochs = record.recipe.get("train", {}).get("epochs", 0)
-    return epochs > 0 or any(has_seen_train(record, epoch) for epoch in range(record.epochs_done + 1))
+    return epochs > 0 or any(has_seen_train(record, epoch) for epoch in record.epochs)
 
 
 def state_seen(run: Run, seen: bool) -> None:
@@ -67,7 +67,7 @@ def state_seen(run: Run, seen: bool) -> None:
 
 def epochs_to_choose_among(run: Run, record: RunRecord, text: str) -> list[int]:
     """The epochs of `choose --epochs`, ascending."""
-    every = range(record.epochs_done + 1)
+    every = record.epochs
     return named_epochs(text, {"all": lambda: every, "last": lambda: every[-1:]}, every, run.name)
 
 

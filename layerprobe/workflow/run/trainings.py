@@ -64,7 +64,7 @@ def _by_seed(
             continue
         if reason := difference(named, Conditions(run, record)):
             different.setdefault(reason, []).append(run.name)
-        elif record.epochs_done < epoch:
+        elif epoch not in record.epochs:
             notes.append(f"{run.name} left out: it has no epoch {epoch}")
         elif record.seed in runs:
             notes.append(f"{run.name} left out: {runs[record.seed].name} has its seed {record.seed}")

@@ -6,11 +6,12 @@ somebody else's training, measured where they lie, one for each epoch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from os.path import commonpath
 from pathlib import Path
 
-from layerprobe.nets.weight_paths import expand
+from layerprobe.nets.weight_paths import expand_epochs
 from layerprobe.recipe.recipe import Recipe
 from layerprobe.system.errors import RecipeError
 from layerprobe.system.files import sha256
@@ -31,6 +32,7 @@ from layerprobe.workflow.train.frozen_request import FrozenRequest, require_weig
 from layerprobe.workflow.train.train import is_done, keep_probing, require_same_data, train
 
 _NEW_RUN = "Use --run NAME for a new run"
+_Given = Mapping[int, tuple[Path, str | None]]  # epoch -> the file with its weights, and the part that is meant
 
 
 def frozen_run(request: FrozenRequest, listener: Listener) -> Run:
@@ -38,8 +40,8 @@ def frozen_run(request: FrozenRequest, listener: Listener) -> Run:
     return _run_of(request, _given_files(request), listener)
 
 
-def _run_of(request: FrozenRequest, given: list[tuple[Path, str | None]], listener: Listener) -> Run:
-    """The run of a model whose epochs are some files, each with the part that is meant."""
+def _run_of(request: FrozenRequest, given: _Given, listener: Listener) -> Run:
+    """The run of a model whose epochs are some files."""
     recipe = request.recipe()
     run = request.target(recipe)
     if run.exists():
@@ -57,26 +59,44 @@ def _run_of(request: FrozenRequest, given: list[tuple[Path, str | None]], listen
             )
         return run
     known = run.read().weights_files if run.exists() else ()
+    given = _numbered_as(known, given)
+    if len(given) > 1 or 0 not in given:
+        listener.say(_epochs_text(given))
     if run.exists():
         _require_same(run, recipe, known, given)
         if len(known) == len(given):
             keep_probing(run, recipe, listener)
             return run
-    _begin(request, recipe, [*known, *_hashed(given[len(known) :])], listener)
+    further = {epoch: file for epoch, file in given.items() if epoch not in {file.epoch for file in known}}
+    files = sorted([*known, *_hashed(further)], key=lambda file: file.epoch)
+    _begin(request, recipe, files, listener)
     return run
 
 
-def _given_files(request: FrozenRequest) -> list[tuple[Path, str | None]]:
-    """The files whose weights are the epochs, each with the part that is meant; none for the source's own and drawn."""
+def _given_files(request: FrozenRequest) -> _Given:
+    """The files whose weights are the epochs; none for the source's own and drawn."""
     if not request.has_files:
-        return []
+        return {}
     if request.weights.startswith("run:"):
-        return [last_weights(find_run(request.cache, request.weights.removeprefix("run:")))]
-    return [(path.absolute(), part) for path, part in expand(request.weights)]
+        return {0: last_weights(find_run(request.cache, request.weights.removeprefix("run:")))}
+    return {epoch: (path.absolute(), part) for epoch, (path, part) in expand_epochs(request.weights).items()}
 
 
-def _hashed(given: list[tuple[Path, str | None]]) -> list[WeightsFile]:
-    return [WeightsFile(str(path), part, _sha256(path), path.stat().st_size) for path, part in given]
+def _numbered_as(known: Sequence[WeightsFile], given: _Given) -> _Given:
+    """The files with the epochs that their run knows them by: it may have counted its files."""
+    counted = [file.epoch for file in known] == list(range(len(known)))
+    same = all(given.get(file.epoch) == (Path(file.path), file.part) for file in known)
+    return dict(enumerate(given.values())) if counted and not same else given
+
+
+def _epochs_text(given: _Given) -> str:
+    """`epoch 5 is epoch_05.pth, 12 is epoch_12.pth`."""
+    folder = commonpath([path.parent for path, _ in given.values()])
+    return "epoch " + ", ".join(f"{epoch} is {path.relative_to(folder)}" for epoch, (path, _) in sorted(given.items()))
+
+
+def _hashed(given: _Given) -> list[WeightsFile]:
+    return [WeightsFile(str(path), part, _sha256(path), path.stat().st_size, n) for n, (path, part) in given.items()]
 
 
 def _sha256(path: Path) -> str:
@@ -84,18 +104,19 @@ def _sha256(path: Path) -> str:
     return sha256(path)
 
 
-def _require_same(run: Run, recipe: Recipe, known: Sequence[WeightsFile], given: list[tuple[Path, str | None]]) -> None:
+def _require_same(run: Run, recipe: Recipe, known: Sequence[WeightsFile], given: _Given) -> None:
     """Check that this request started the run; its files may have increased."""
     changes = recipe.changes_since(run.read())
     if changes:
         what = f"measures something else: {', '.join(map(str, changes))}"
         raise RecipeError(what, file=run.folder, fix=f"Use the old values. {_NEW_RUN}")
-    for epoch, file in enumerate(known):
-        if epoch >= len(given) or (Path(file.path), file.part) != given[epoch]:
-            found = given[epoch][0] if epoch < len(given) else "no file"
-            raise RecipeError(f"epoch {epoch} is {file.path}, and would now be {found}", file=run.folder, fix=_NEW_RUN)
-        if _sha256(given[epoch][0]) != file.sha256:
-            what = f"has changed since {run.name} began, whose epoch {epoch} it is"
+    for file in known:
+        found, part = given.get(file.epoch, ("no file", None))
+        if (str(found), part) != (file.path, file.part):
+            what = f"epoch {file.epoch} is {file.path}, and would now be {found}"
+            raise RecipeError(what, file=run.folder, fix=_NEW_RUN)
+        if _sha256(Path(file.path)) != file.sha256:
+            what = f"has changed since {run.name} began, whose epoch {file.epoch} it is"
             raise RecipeError(what, file=file.path, fix=f"Restore it. {_NEW_RUN} that measures it as it is now")
 
 
@@ -119,7 +140,7 @@ def _begin(request: FrozenRequest, recipe: Recipe, files: list[WeightsFile], lis
             notes=(*record.notes, *_trained_on_others(request, record.transform)),
             weights_files=tuple(files),
             untrained=False,
-            epochs_done=len(files) - 1,
+            epochs_done=files[-1].epoch,
             state="finished",
         )
         run.write(record)
@@ -150,6 +171,6 @@ def estimate_frozen(request: FrozenRequest, wanted: ProbeRequest) -> tuple[str, 
     given = _given_files(request)
     if given:
         net = from_recipe.build_net(recipe)
-        for path, part in given:  # a mismatch is reported now
+        for path, part in given.values():  # a mismatch is reported now
             load_file(net, request.model, path, part)
     return run.name, estimate_new_probe(run, recipe, wanted, len(given) or 1)

@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from layerprobe import store
-from layerprobe.plots import cka, curves
+from layerprobe.plots import cka
+from layerprobe.plots import layers as by_layer
 from layerprobe.plots.plot import PlotOptions
 from layerprobe.registry import PLOTS
 from layerprobe.system.errors import DataError, LayerprobeError, RecipeError, UnknownNameError
@@ -71,14 +72,14 @@ def seeds(cache: Path, names: Sequence[str], more: Mapping[str, Mapping[str, obj
 def chance_drawn(monkeypatch: pytest.MonkeyPatch, *runs: Run) -> dict[str, float]:
     """The chance levels that the drawing function is given."""
     given: dict[str, float] = {}
-    draw = curves.draw
+    draw = by_layer.draw
 
     def spy(scores: Sequence[Score], *, data: Mapping[str, DataFacts], **_: object) -> Figure:
         given.update(common_chance(data.values()))
         return draw(scores, data=data)
 
-    monkeypatch.setattr(curves, "draw", spy)
-    plot(PlotRequest("curves", runs))
+    monkeypatch.setattr(by_layer, "draw", spy)
+    plot(PlotRequest("layers", runs))
     return given
 
 
@@ -141,6 +142,26 @@ def test_the_layers_asked_for_are_drawn(tmp_path: Path) -> None:
     write_scores(run.scores_file, [replace(SCORE, layer=name) for name in ("pool5.2", "pool5.3", "fc6")])
     figure = drawn("layers", [run], PlotOptions(layers=("pool5.*",))).figure
     assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["pool5.2", "pool5.3"]
+
+
+def test_curves_of_one_epoch_are_drawn_by_layer_and_that_is_told(tmp_path: Path) -> None:
+    run = run_with(tmp_path, "one", {"test": [0, 0]})
+    write_scores(run.scores_file, [replace(SCORE, layer=name) for name in ("pool5.2", "pool5.3", "fc6")])
+    drawing, other = (drawn(kind, [run]) for kind in ("curves", "layers"))
+    (axes,) = drawing.figure.axes
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["pool5.2", "pool5.3", "fc6"]
+    assert "One epoch only (1): by layer instead of over epochs." in drawing.figure.texts[0].get_text()
+    assert drawing.csv == other.csv
+
+
+def test_a_run_of_one_epoch_is_left_out_of_the_curves_of_another_and_named(tmp_path: Path) -> None:
+    run, frozen = (run_with(tmp_path, name, {"test": [0, 0]}) for name in ("one", "frozen"))
+    write_scores(run.scores_file, [replace(SCORE, epoch=epoch) for epoch in (1, 2)])
+    figure = drawn("curves", [run, frozen]).figure
+    (axes,) = figure.axes
+    assert axes.get_xlabel() == "epoch"
+    note = "frozen: one epoch only (1), no curves; plot layers shows it."
+    assert note in " ".join(figure.texts[0].get_text().split())
 
 
 def test_chance_is_that_of_the_stored_labels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

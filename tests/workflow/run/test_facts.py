@@ -82,6 +82,20 @@ def test_train_is_unseen_of_a_network_that_is_not_trained_on_it(
     assert data_facts(run, [replace(SCORE, epoch=0)]).seen is seen
 
 
+def test_the_network_is_that_of_the_record(tmp_path: Path) -> None:
+    run = Run(tmp_path / "one")
+    network: dict[str, object] = {
+        "layers": ["c1", "fc6"],
+        "embedding": ["fc6", "none"],
+        "cuts": {},
+        "input": None,
+        "files": {},
+    }
+    run.write(recorded(RECORD | {"recipe": {"net": {"name": "lenet"}}, "network": network}))
+    facts = data_facts(run, [SCORE])
+    assert (facts.network, facts.layers) == ("lenet", ("c1", "fc6"))
+
+
 def test_queries_and_classes_are_counted_in_the_stored_labels_and_the_splits_ordered(tmp_path: Path) -> None:
     run = Run(tmp_path / "one")
     stored(run, 1, "test", [0, 0, 1, 1])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -157,13 +158,39 @@ def test_drawn_weights_follow_the_seed(asked: Requests) -> None:
     assert one.read().experiment == other.read().experiment
 
 
-def test_files_of_weights_are_epochs_in_natural_order(asked: Requests, checkpoints: Path) -> None:
-    request = asked(f"{checkpoints}/*.pt")
-    run, scores = measured(request)
+def test_files_of_weights_are_the_epochs_of_their_names(asked: Requests, checkpoints: Path) -> None:
+    request, heard = asked(f"{checkpoints}/*.pt"), Silent()
+    run = frozen_run(request, heard)
+    scores = probe(run, ProbeRequest(device="cpu", workers=0, ks=(1,)), heard)
+    assert "epoch 2 is epoch2.pt, 9 is epoch9.pt, 10 is epoch10.pt" in heard.heard
     assert [Path(file.path).name for file in run.read().weights_files] == ["epoch2.pt", "epoch9.pt", "epoch10.pt"]
-    for epoch in range(3):
+    assert {score.epoch for score in scores} == {2, 9, 10}
+    for seed, epoch in enumerate((2, 9, 10)):
         for split in ("train", "test"):
-            assert r1(scores, epoch, split) == by_hand(draw(epoch), request, split)
+            assert r1(scores, epoch, split) == by_hand(draw(seed), request, split)
+
+
+@pytest.mark.parametrize(("asked_for", "found"), [("last", {10}), ("2,last", {2, 10}), ("9", {9})])
+def test_epochs_are_asked_for_by_the_numbers_in_the_names(
+    asked: Requests, checkpoints: Path, asked_for: str, found: set[int]
+) -> None:
+    _, scores = measured(asked(f"{checkpoints}/*.pt"), layers=(LAYER,), epochs=asked_for)
+    assert {score.epoch for score in scores} == found
+
+
+def test_an_epoch_without_a_file_is_refused_with_those_that_have_one(asked: Requests, checkpoints: Path) -> None:
+    with pytest.raises(RecipeError, match=r"--epochs 1: .* has epochs 2, 9, 10"):
+        measured(asked(f"{checkpoints}/*.pt"), epochs="1")
+
+
+def test_files_that_a_run_has_counted_stay_counted(asked: Requests, checkpoints: Path) -> None:
+    run = frozen_run(asked(f"{checkpoints}/*.pt"), Silent())
+    stored = json.loads(run.record_file.read_text())
+    files = [{key: file[key] for key in file if key != "epoch"} for file in stored["weights_files"]]
+    run.record_file.write_text(json.dumps(stored | {"weights_files": files, "epochs_done": 2}))
+    torch.save(draw(7).state_dict(), checkpoints / "epoch12.pt")
+    again = frozen_run(asked(f"{checkpoints}/*.pt"), Silent())
+    assert [file.epoch for file in again.read().weights_files] == [0, 1, 2, 3]
 
 
 def test_files_of_weights_are_not_copied(asked: Requests, checkpoints: Path) -> None:
@@ -184,15 +211,25 @@ def test_further_files_are_further_epochs(asked: Requests, checkpoints: Path) ->
     run, _ = measured(asked(f"{checkpoints}/*.pt"))
     torch.save(draw(7).state_dict(), checkpoints / "epoch11.pt")
     again, scores = measured(asked(f"{checkpoints}/*.pt"))
-    assert (again, again.read().epochs_done) == (run, 3)
-    assert r1(scores, 3, "test") == by_hand(draw(7), asked(), "test")
+    assert (again, again.read().epochs_done) == (run, 11)
+    assert r1(scores, 11, "test") == by_hand(draw(7), asked(), "test")
 
 
-def test_a_file_before_those_known_is_refused(asked: Requests, checkpoints: Path) -> None:
+def test_a_file_of_an_earlier_epoch_is_that_epoch(asked: Requests, checkpoints: Path) -> None:
     frozen_run(asked(f"{checkpoints}/*.pt"), Silent())
     torch.save(draw(7).state_dict(), checkpoints / "epoch1.pt")
-    with pytest.raises(RecipeError, match=r"epoch 0 is .*epoch2.pt, and would now be .*epoch1.pt"):
-        frozen_run(asked(f"{checkpoints}/*.pt"), Silent())
+    run, scores = measured(asked(f"{checkpoints}/*.pt"), layers=(LAYER,))
+    assert [file.epoch for file in run.read().weights_files] == [1, 2, 9, 10]
+    assert r1(scores, 1, "test") == by_hand(draw(7), asked(), "test")
+
+
+def test_a_file_before_those_counted_is_refused(asked: Requests, checkpoints: Path) -> None:
+    for name, seed in (("b.pth", 1), ("c.pth", 2)):
+        torch.save(draw(seed).state_dict(), checkpoints / name)
+    frozen_run(asked(f"{checkpoints}/*.pth"), Silent())
+    torch.save(draw(7).state_dict(), checkpoints / "a.pth")
+    with pytest.raises(RecipeError, match=r"epoch 0 is .*b.pth, and would now be .*a.pth"):
+        frozen_run(asked(f"{checkpoints}/*.pth"), Silent())
 
 
 def test_a_file_that_has_changed_is_never_measured_under_the_old_name(asked: Requests, checkpoints: Path) -> None:
@@ -241,7 +278,7 @@ def test_a_file_of_another_network_leaves_no_run(asked: Requests, tmp_path: Path
 def test_the_weights_of_a_run_are_its_last_epochs(asked: Requests, checkpoints: Path) -> None:
     run, scores = measured(asked(f"{checkpoints}/*.pt"))
     _, found = measured(asked(f"run:{run.name}"))
-    assert r1(found, 0, "test") == r1(scores, 2, "test")
+    assert r1(found, 0, "test") == r1(scores, 10, "test")
 
 
 def test_the_weights_of_a_run_are_those_that_it_recorded(asked: Requests, checkpoints: Path) -> None:
@@ -249,7 +286,7 @@ def test_the_weights_of_a_run_are_those_that_it_recorded(asked: Requests, checkp
     record = run.read()
     last = replace(record.weights_files[-1], sha256="0" * 64)
     rewrite(run, weights_files=(*record.weights_files[:-1], last))
-    with pytest.raises(DataError, match="epoch10.pt: is not the file that the run wrote; it is epoch 2 of"):
+    with pytest.raises(DataError, match="epoch10.pt: is not the file that the run wrote; it is epoch 10 of"):
         frozen_run(asked(f"run:{run.name}", run="other"), Silent())
 
 
@@ -333,7 +370,7 @@ class Payload:
     [
         ("pipe", "a pipe, socket or device, not a file"),
         ("folder", "cannot be read"),
-        ("size", r"has 1 bytes, expected [0-9,]+; it is epoch 0 of .*"),
+        ("size", r"has 1 bytes, expected [0-9,]+; it is epoch 2 of .*"),
         ("content", "is not the file that the run wrote"),
         ("code", "Python code"),
     ],
@@ -359,5 +396,5 @@ def test_weights_that_a_record_names_are_read_as_tensors_alone(
         named = replace(named, sha256=sha256(path), size=path.stat().st_size)
     rewrite(run, weights_files=(named, *record.weights_files[1:]))
     with pytest.raises(DataError, match=message):
-        probe(run, ProbeRequest(layers=(LAYER,), epochs="0", device="cpu", workers=0), Silent())
+        probe(run, ProbeRequest(layers=(LAYER,), epochs="2", device="cpu", workers=0), Silent())
     assert not marker.exists()
