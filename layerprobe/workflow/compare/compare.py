@@ -16,8 +16,7 @@ from layerprobe.system.errors import DataError, NumericError, RecipeError
 from layerprobe.values.keys import RankedLayer, members_of
 from layerprobe.values.likeness import unlike_text
 from layerprobe.workflow.compare.before_training import before_training, missing_note
-from layerprobe.workflow.compare.comparison import Basis, ComparedLayer, Comparison
-from layerprobe.workflow.compare.comparison_text import inputs_text
+from layerprobe.workflow.compare.comparison import Basis, ComparedLayer, Comparison, inputs_text
 from layerprobe.workflow.compare.evidence import Measure, gather, query_units
 from layerprobe.workflow.probe.reducing import TRANSDUCTIVE
 from layerprobe.workflow.run.facts import data_facts

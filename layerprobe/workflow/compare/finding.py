@@ -19,8 +19,7 @@ from layerprobe.values.likeness import UNLIKE
 from layerprobe.values.scores import Score
 from layerprobe.workflow.compare.compare import compare_pairs
 from layerprobe.workflow.compare.compare_seeds import compare_trainings
-from layerprobe.workflow.compare.comparison import Comparison, SeedComparison
-from layerprobe.workflow.compare.comparison_text import sentence, short_text, value_text
+from layerprobe.workflow.compare.comparison import Comparison, SeedComparison, sentence, short_text, value_text
 from layerprobe.workflow.compare.evidence import Measure
 from layerprobe.workflow.compare.seeds_text import seeds_sentence, short_seeds_text
 from layerprobe.workflow.run.embedding import LastTwo, last_two

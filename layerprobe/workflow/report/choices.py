@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.system.errors import LayerprobeError
 from layerprobe.system.progress import Silent
-from layerprobe.workflow.choose.choice_text import advice_text, verdict_text
+from layerprobe.values.choice import advice_text, verdict_text
 from layerprobe.workflow.choose.choose import choose_runs
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.compare.finding import Findings
