@@ -91,6 +91,7 @@ def _model(name: str, *, pretrained: bool, image_size: int | None) -> Foreign:
         final_norms=_FINAL_NORMS,
         prefix_tokens=prefix if isinstance(prefix, int) else None,
         notes=notes if pretrained else (),
+        classifier=", ".join([named] if isinstance(named := configuration.classifier or "", str) else named),
     )
 
 
