@@ -106,8 +106,14 @@ def execution_order(names: Iterable[str], measured: Measured) -> list[str]:
         called = () if path is None else measured.calls.get(path, ())
         place = int(number) if number.isdecimal() else 1
         if 1 <= place <= len(called):
-            found[name] = (called[place - 1].order, normed)
+            found[name] = (_order(path, called[place - 1], measured), normed)
     return sorted(found, key=found.__getitem__)
+
+
+def _order(path: str | None, call: Call, measured: Measured) -> float:
+    """When a call is done; of the input of a classifier just before that is."""
+    classifier = None if path is None else _classifier(path, measured.net)
+    return call.order if classifier is None else measured.calls[classifier][0].order - 0.5
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from layerprobe.system.errors import DataError, NumericError, RecipeError, Unkno
 from layerprobe.tables.formats import Shown
 from layerprobe.values.choice import Choice
 from layerprobe.values.facts import DataFacts
-from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, is_glob, named
-from layerprobe.values.metric_names import is_recall
+from layerprobe.values.keys import NO_REDUCTION, OUTPUT, LayerKey, RankedLayer, is_glob, named
+from layerprobe.values.metric_names import recall_of
 from layerprobe.values.retrieval import Ranks
 from layerprobe.values.scores import Matrix, Score
 from layerprobe.values.views import Curve, Histogram, Neighbours, Reductions
@@ -121,7 +121,8 @@ class Probed:
 
     def table(self) -> Shown:
         """The tables of `layerprobe probe`: text if printed, HTML in a notebook."""
-        return Shown(tuple(epoch_tables(self.scores, self.data_facts(), self.query_ranks)))
+        first, *others = epoch_tables(self.scores, self.data_facts(), self.query_ranks)
+        return Shown((replace(first, notes=(*first.notes, *self.kept.notes)), *others))
 
     def frame(self) -> DataFrame:
         """A row for each score, with the columns of scores.csv.
@@ -144,9 +145,7 @@ class Probed:
         plot: Plot = registry.load("plot", registry.PLOTS, kind)
         options = PlotOptions(metric=metric)
         require_options(kind, plot, options)
-        scores = (
-            self.scores if metric is None else tuple(of_metric(self.scores, metric, f"Probe with metrics={metric!r}"))
-        )
+        scores = self.scores if metric is None else tuple(of_metric(self.scores, metric, _measuring(metric)))
         return plot.draw(_ProbedSource(replace(self, scores=scores)), options).figure
 
     def choose(  # noqa: PLR0913 - what `layerprobe choose` has flags for
@@ -183,6 +182,8 @@ class Probed:
             NumericError: features of a layer are not finite.
         """
         require_mean_over_queries(metric)
+        if recall_of(metric) is None:  # Recall at any K follows from the ranks
+            of_metric(self.scores, metric, _measuring(metric))
         ranked_split = self.kept.ranked_split(split)
         pair = _one_layer(ranked_split, a), _one_layer(ranked_split, b)
         return compare_pairs(ranked_split, ranked_split, [pair], Measure(metric))[0]
@@ -203,13 +204,13 @@ class Probed:
         out = Path(path)
         require_output(out, "html")
         require_mean_over_queries(metric)
-        of_metric(self.scores, metric, f"Probe with {'ks' if is_recall(metric) else 'metrics'} for it")
+        of_metric(self.scores, metric, _measuring(metric))
         chosen = told(self.name, lambda: self.choose(metric=metric, seen=seen))
         with self.kept.as_run() as run:
             write_report([run], out, metric, OfResult(chosen, lasting=self.kept.cached))
 
     def given(self) -> GivenFeatures:
-        """The unreduced features of single layers, a row for each image of all splits."""
+        """The unreduced features of single layers, the embedding last, with a row for each image of all splits."""
         if self.gallery:
             what = f"{next(iter(self.gallery))} is searched in a gallery, and choose searches each split in itself"
             raise RecipeError(what, fix="Probe without the gallery")
@@ -233,6 +234,7 @@ class Probed:
         )
         ranked = [{ranked.layer for ranked in self.ranks.of(split)} for split in self.labels]
         finite = [layer for layer in unreduced if all(layer in known for known in ranked)]
+        finite.sort(key=lambda layer: layer.layer == OUTPUT)
         if not unreduced:
             raise RecipeError("only concatenated layers were probed", fix='Probe single ones, such as layers="*"')
         return finite, [layer for layer in unreduced if layer not in finite]
@@ -255,6 +257,12 @@ class Probed:
     def query_ranks(self, epoch: int, split: str, cluster: str | None) -> QueryRanks | None:  # noqa: ARG002 - only one
         """The ranks of a split's queries; None with a cluster, whose texts are not kept."""
         return None if cluster is not None else QueryRanks(self.labels[split], self.ranks.of(split))
+
+
+def _measuring(metric: str) -> str:
+    """What to probe with for a metric."""
+    recall = recall_of(metric)
+    return f"Probe with metrics={metric!r}" if recall is None else f"Probe with ks=(1, {recall.k})"
 
 
 def _one_layer(ranked_split: RankedSplit, text: str) -> RankedLayer:

@@ -32,7 +32,7 @@ def made_of_page(seconds: float, *, in_python: bool = False) -> Made:
         seconds: since 1970, now.
         in_python: by the report of a result, not by the command.
     """
-    where = "scores of the result" if in_python else "scores.csv, in its run's folder"
+    where = "the result's scores" if in_python else "scores.csv, in its run's folder"
     return (
         ("command", "layerprobe.probe(...).report(...)" if in_python else command_line()),
         ("made by", f"layerprobe {__version__}, Python {platform.python_version()}"),
@@ -55,10 +55,11 @@ def made_of_run(run: Run, *, kept: bool = True) -> Made:
     versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
     threads = record.threads
     device = ", ".join(str(part) for part in (record.device, threads and _counted(threads, "thread")) if part)
+    experiment = record.experiment and f"experiment {record.experiment}, "
     found = {
         "command": record.command,
         "state": f"{record.state}, {_counted(record.epochs_done, 'epoch')} done",
-        "recipe": f"{record.recipe_name}, experiment {record.experiment or 'not stored'}, seed {record.seed}",
+        "recipe": f"{record.recipe_name}, {experiment}seed {record.seed}",
         "recipe in full": _recipe(record.recipe),
         "versions": versions,
         "device": device,

@@ -65,3 +65,10 @@ def test_gem_is_a_pool_of_layers_that_cannot_be_negative_alone(tmp_path: Path) -
 def test_the_size_of_each_map_is_listed(tmp_path: Path) -> None:
     sizes = {row.layer: row.size for row in layers("torchvision:resnet18", tmp_path).layers}
     assert (sizes["layer1.0"], sizes["layer4.1"], sizes["output"]) == ("56x56", "7x7", "")
+
+
+def test_a_classifier_that_is_left_out_is_noted(tmp_path: Path) -> None:
+    assert layers("torchvision:resnet18", tmp_path).notes == (
+        "output is the input of the classifier fc, which is left out",
+    )
+    assert layers("vgg16_bn", tmp_path).notes == ()
