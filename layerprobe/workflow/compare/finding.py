@@ -77,7 +77,7 @@ def inputs_of(run: Run) -> FindingInputs:
     if found is None:
         name = record.network.embedding.layer
         what = f"the embedding {name} and a layer before it are not both ranked at epoch {ranked_split.epoch}"
-        raise DataError(what, file=run.folder, fix=probe_fix(run, record, ranked_split.epoch, "test"))
+        raise DataError(what, fix=probe_fix(run, record, ranked_split.epoch, "test"))
     train, validation = (
         open_ranked_split(run, ranked_split.epoch, split) if ranked_split.epoch in ranked_epochs(run, split) else None
         for split in ("train", "validation")

@@ -262,7 +262,9 @@ class Probed:
 def _measuring(metric: str) -> str:
     """What to probe with for a metric."""
     recall = recall_of(metric)
-    return f"Probe with metrics={metric!r}" if recall is None else f"Probe with ks=(1, {recall.k})"
+    if recall is None:
+        return f"Probe with metrics={metric!r}"
+    return f"Probe with ks={tuple(sorted({1, recall.k}))}"
 
 
 def _one_layer(ranked_split: RankedSplit, text: str) -> RankedLayer:

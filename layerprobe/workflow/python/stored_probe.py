@@ -15,7 +15,7 @@ import torch
 from layerprobe import store
 from layerprobe.system.errors import UnknownNameError
 from layerprobe.system.wording import first_named
-from layerprobe.values.keys import RankedLayer
+from layerprobe.values.keys import VECTOR_SIMILARITIES, RankedLayer
 from layerprobe.values.records import RecordedNetwork, RunRecord
 from layerprobe.values.scores import Score, ScoreTable, read_scores
 from layerprobe.workflow.probe.searches import Searches
@@ -72,7 +72,7 @@ class MemoryProbe:
             invalid={ranked: entry.invalid for ranked, entry in entries.items() if entry.ranks is None},
         )
         dims = {layer: values.shape[1] for layer, values in self.features.splits[split].features.items()}
-        return RankedSplit(self.features.run, self.record(self.layer_order), EPOCH, split, stored, dims)
+        return RankedSplit(self.features.run, self._own_record(), EPOCH, split, stored, dims)
 
     @contextlib.contextmanager
     def as_run(self) -> Iterator[Run]:
@@ -84,8 +84,15 @@ class MemoryProbe:
             features = replace(self.features, run=Run(Path(folder, self.features.run.name)))
             experiment = features.inputs.experiment
             searches = Searches(features, experiment, SEED, torch.device(self.device))
-            store_probe(features, searches, self.results, self.layer_order, record=self.record(self.layer_order))
+            store_probe(features, searches, self.results, self.layer_order, record=self._own_record())
             yield features.run
+
+    def _own_record(self) -> RunRecord:
+        """The record of a run of nothing else: its similarity is that of the results."""
+        record = self.record(self.layer_order)
+        found = [score.similarity for score in self.results.scores if score.similarity in VECTOR_SIMILARITIES]
+        sections = {"probe": {"similarity": found[0]}} if found else {}
+        return replace(record, recipe={**record.recipe, **sections})
 
 
 def store_probe(  # noqa: PLR0913 - what is stored, and of which epoch

@@ -134,6 +134,11 @@ def test_a_comparison_needs_no_cache(result: Probed) -> None:
     assert found.difference.value == pytest.approx(one.mean() - other.mean())
 
 
+def test_a_layer_is_compared_by_the_similarity_that_was_asked_for() -> None:
+    found = probed(similarity="euclidean", layers="0.1,output").compare("0.1", "output")
+    assert str(found).startswith("0.1@avg and output do not differ significantly on the test classes")
+
+
 @pytest.mark.parametrize(
     ("a", "options", "kind", "message"),
     [
