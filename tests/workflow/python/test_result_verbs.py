@@ -132,6 +132,7 @@ def test_a_comparison_needs_no_cache(result: Probed) -> None:
     one, other = (result.ranks["test", name].hits(1) for name in ("0.1", "output"))
     assert found.difference is not None
     assert found.difference.value == pytest.approx(one.mean() - other.mean())
+    assert found.notes == ("0.1@avg and output: they differ in dimensions (6, 5)",)
 
 
 def test_a_layer_is_compared_by_the_similarity_that_was_asked_for() -> None:
