@@ -33,22 +33,25 @@ def photos(tmp_path: Path) -> Path:
             folder = tmp_path / "photos" / split / f"{split}{label}"
             folder.mkdir(parents=True)
             for i in range(5):
-                Image.fromarray(rng.integers(0, 256, (40, 40, 3), np.uint8)).save(folder / f"{i}.png")
+                pixels = rng.integers(0, 128, (40, 40, 3), np.uint8)
+                pixels[..., label] += 127  # a colour for each class
+                Image.fromarray(pixels).save(folder / f"{i}.png")
     torch.manual_seed(0)
     torch.save(resnet18().state_dict(), tmp_path / "resnet18.pt")
     return tmp_path
 
 
-def test_the_five_lines_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_six_lines_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     monkeypatch.chdir(tmp_path)
-    images, labels = torch.rand(40, 3, 8, 8), torch.arange(40) // 4
+    labels = torch.arange(40) // 4
+    images = torch.rand(10, 3, 1, 1)[labels] + torch.rand(40, 3, 8, 8) / 10  # a colour for each class
     train, test = TensorDataset(images[:20], labels[:20]), TensorDataset(images[20:], labels[20:])
     names = {"model": torch.nn.Conv2d(3, 4, 3), "train": train, "test": test}
     (lines,) = python_blocks(README)
     exec(compile(lines, str(README), "exec"), names)
-    assert sum(map(bool, lines.splitlines())) == 5
-    assert Path("layers.png").stat().st_size > 1000
+    assert sum(map(bool, lines.splitlines())) == 6
+    assert Path("report.html").stat().st_size > 1000
 
 
 def test_the_python_of_the_page_runs(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -221,7 +221,7 @@ def test_a_recipe_of_the_runs_name_names_nothing(received: Path, monkeypatch: py
     with pytest.raises(RecipeError, match="net.py:build .* is a Python file that you have not named"):
         layers("m", Path("cache"))
     assert not (received / "marker").exists()
-    assert layers("m", Path("cache"), "python:net.py:build")[-1].layer == "output"
+    assert layers("m", Path("cache"), "python:net.py:build").layers[-1].layer == "output"
 
 
 def test_a_named_copy_measures_the_run_and_holds_until_it_is_swapped(received: Path, layerprobe: Command) -> None:

@@ -113,7 +113,8 @@ def choose(
             split_to_choose_on(each, record, epochs_to_choose_among(each, record, epochs))
 
     # All that imports torch comes after what can be refused without it.
-    from layerprobe.workflow.choose.choice_text import choice_lines, next_step
+    from layerprobe.values.choice import choice_lines
+    from layerprobe.workflow.choose.next_step import next_step
 
     if file:
         from layerprobe.workflow.choose.choose_features import choose_file

@@ -66,7 +66,7 @@ def compare(
     from layerprobe.workflow.compare.compare import CompareRequest
     from layerprobe.workflow.compare.compare import compare as compared
     from layerprobe.workflow.compare.compare_seeds import compare_seeds
-    from layerprobe.workflow.compare.comparison_text import comparison_table, sentence
+    from layerprobe.workflow.compare.comparison import comparison_table, sentence
     from layerprobe.workflow.compare.evidence import Measure
     from layerprobe.workflow.compare.seeds_text import seeds_sentence, seeds_table
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated
 
 import typer
@@ -36,11 +36,12 @@ def layers(
     from layerprobe.tables.tables import plain_table
     from layerprobe.workflow.manage.layers import layers as list_layers
 
-    rows = list_layers(name, cache, model)
-    columns = ("layer", "module", "dim", "kind", "size", "pools", *(["weights"] if rows[0].weights else []))
-    shown = [{**asdict(row), "pools": ", ".join(row.pools)} for row in rows]
+    found = list_layers(name, cache, model)
+    columns = ("layer", "module", "dim", "kind", "size", "pools", *(["weights"] if found.layers[0].weights else []))
+    shown = [{**asdict(row), "pools": ", ".join(row.pools)} for row in found.layers]
     table = plain_table(columns, [[str(row[column]) for column in columns] for row in shown])
-    Terminal(as_json, quiet).result({"name": name, "layers": rows}, table)
+    values = {"name": name, "layers": found.layers, "notes": found.notes}
+    Terminal(as_json, quiet).result(values, replace(table, notes=found.notes))
 
 
 def recipes(

@@ -24,6 +24,8 @@ class Net:
         own_input: the images that this model was trained on; None where nothing is known of them.
         final_norm: path of the norm that the model applies after its last block; None where it has none.
         prefix_tokens: how many tokens before the patches the model says it has; None where it says nothing.
+        classifier: path of the final classifier, whose input stands for the model's output; None where it gives an
+            embedding.
         own_pool: whether layers are pooled by default as the model itself pools its last map or tokens; False: the
             papers' max.
         versions: the packages that the model comes from, each with its version.
@@ -42,6 +44,7 @@ class Net:
     own_input: OwnInput | None = None
     final_norm: str | None = None
     prefix_tokens: int | None = None
+    classifier: str | None = None
     own_pool: bool = False
     versions: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)

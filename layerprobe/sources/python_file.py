@@ -11,11 +11,12 @@ from typing import get_args
 import torch
 from torch import nn
 
-from layerprobe.sources.source import Foreign, Source
+from layerprobe.sources.source import NO_OWN_SIZE, Foreign, Source, take_off
 from layerprobe.sources.user_code import imported_file
 from layerprobe.system.errors import DataError, LayerprobeError, RecipeError, UnknownNameError
 from layerprobe.system.files import sha256
 from layerprobe.system.naming import split_python
+from layerprobe.taps import find_classifier
 from layerprobe.values.imagenet import DEVIATION, MEAN
 from layerprobe.values.own_input import Filter, OwnInput
 
@@ -121,7 +122,10 @@ def _own_input(name: str) -> OwnInput | None:
 
 def _model(name: str, *, pretrained: bool, image_size: int | None) -> Foreign:  # noqa: ARG001 - the file's own weights
     module, own, files = _given(name)
-    return Foreign(module, own, image_size, ("norm", "fc_norm"), files=files)
+    classifier = find_classifier(module, image_size or (own.size if own else NO_OWN_SIZE))
+    if classifier is not None:
+        take_off(module, classifier)
+    return Foreign(module, own, image_size, ("norm", "fc_norm"), classifier=classifier or "", files=files)
 
 
 SOURCE = Source(prefix="python:", model=_model, own_input=_own_input, versions=_versions, files=_files)

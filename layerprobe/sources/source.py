@@ -17,10 +17,11 @@ from layerprobe.nets.head import Head
 from layerprobe.nets.net import Net
 from layerprobe.sources.readout import Readout, measured_output
 from layerprobe.system.errors import UnknownNameError
+from layerprobe.values.keys import OUTPUT
 from layerprobe.values.own_input import OwnInput
 
 _MODEL, _READOUT = "model", "readout"
-_NO_OWN_SIZE = 224  # of a model that does not state its input
+NO_OWN_SIZE = 224  # of a model that does not state its input
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +33,7 @@ class Foreign:
         image_size: side of the images that it was built for; None for its own.
         final_norms: paths of modules that may be the norm after its last block; the first that is one counts.
         prefix_tokens: how many tokens before the patches it says it has, if it says so.
+        classifier: path at which the model had one, whose input its output now is; empty where it had none.
         files: of a user's own code, path from the file's folder -> SHA-256 of all that was imported from there; the
             file itself under the empty path.
     """
@@ -42,6 +44,7 @@ class Foreign:
     final_norms: tuple[str, ...] = ()
     prefix_tokens: int | None = None
     notes: tuple[str, ...] = ()
+    classifier: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -114,7 +117,7 @@ class Source:
             torch.default_generator.manual_seed(seed)
             foreign = self.model(name, pretrained=weights == "model", image_size=image_size)
             model = foreign.module.cpu().float()
-            size = foreign.image_size or (foreign.own_input.size if foreign.own_input else _NO_OWN_SIZE)
+            size = foreign.image_size or (foreign.own_input.size if foreign.own_input else NO_OWN_SIZE)
             output = measured_output(
                 full, model, size, final_norms=foreign.final_norms, prefix_tokens=foreign.prefix_tokens
             )
@@ -123,6 +126,8 @@ class Source:
         del new["pool5"]  # the readout stands in its place
         module = nn.Sequential(OrderedDict({_MODEL: model, _READOUT: readout, **new}))
         loaded, notes = {key for key in shapes(module) if key.startswith(f"{_MODEL}.")}, foreign.notes
+        if foreign.classifier:
+            notes = (*notes, f"{OUTPUT} is the input of the classifier {foreign.classifier}, which is left out")
         if weights is None:
             loaded = set()
         elif weights != "model":
@@ -136,7 +141,7 @@ class Source:
             module=module,
             layers={
                 **{block: f"{_MODEL}.{block}" for block in blocks},
-                "output": _MODEL,
+                OUTPUT: _MODEL,
                 **{name: name for name in head.layers},
             },
             embedding_dim=fc[-1] if fc else readout.dim,
@@ -157,6 +162,12 @@ class Source:
 def interpolated(name: str, own_size: int, size: int) -> str:
     """The note on a model with position embeddings that takes images of another size than its own."""
     return f"{name} is made for {own_size} px: its position embeddings are interpolated to {size} px"
+
+
+def take_off(model: nn.Module, path: str, instead: nn.Module | None = None) -> None:
+    """Put a module in the place of a classifier; None: one that gives what it takes."""
+    parent, _, child = path.rpartition(".")
+    setattr(model.get_submodule(parent), child, instead or nn.Identity())
 
 
 def _anew(names: Sequence[str], layers: int) -> tuple[str, ...]:

@@ -91,7 +91,14 @@ def _model(name: str, *, pretrained: bool, image_size: int | None) -> Foreign:
         final_norms=_FINAL_NORMS,
         prefix_tokens=prefix if isinstance(prefix, int) else None,
         notes=notes if pretrained else (),
+        classifier=_classifier(configuration),
     )
+
+
+def _classifier(configuration: Any) -> str:
+    """The path of the classifier that a model's weights come with; empty where they have none, as of DINOv2."""
+    named = configuration.classifier if configuration.num_classes else ""
+    return named if isinstance(named, str) else " and ".join(named or ())
 
 
 def _weights(name: str, configuration: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from layerprobe.nets.checkpoint_files import read_checkpoint
 from layerprobe.nets.fitting import with_versions
 from layerprobe.sources.hub import OTHER_WEIGHTS, first_line, url_file
 from layerprobe.sources.libraries import quiet, unknown_model
-from layerprobe.sources.source import Foreign, Source, interpolated
+from layerprobe.sources.source import NO_OWN_SIZE, Foreign, Source, interpolated, take_off
 from layerprobe.system.errors import RecipeError, UnknownNameError
 from layerprobe.values.own_input import OwnInput
 
@@ -29,7 +29,6 @@ _CLASSIFIERS = ("fc", "classifier", "heads", "head")
 # Their published weights expect the pixels that the network converts itself, and have classifiers inside.
 _CONVERTING = {"googlenet", "inception_v3"}
 _AUXILIARY = ("AuxLogits.", "aux1.", "aux2.")
-_NO_OWN_SIZE = 224
 _FINAL_NORMS = ("encoder.ln", "norm", "features.norm5")
 
 
@@ -74,7 +73,7 @@ def _model(name: str, *, pretrained: bool, image_size: int | None) -> Foreign:
     if network in _CONVERTING:
         options |= {"transform_input": True, "aux_logits": False, "init_weights": True}
     notes = [f"{full}: {weights.name}"] if pretrained and "/" not in name else []
-    own_size = own.size if own else _NO_OWN_SIZE
+    own_size = own.size if own else NO_OWN_SIZE
     if takes_size := network.startswith("vit_"):
         options["image_size"] = image_size or own_size
     try:
@@ -90,20 +89,20 @@ def _model(name: str, *, pretrained: bool, image_size: int | None) -> Foreign:
             tensors = dict(interpolate_embeddings(options["image_size"], model.patch_size, OrderedDict(tensors)))
         tensors = {key: tensor for key, tensor in tensors.items() if not key.startswith(_AUXILIARY)}
         model.load_state_dict(with_versions(tensors, model))
-    _take_classifier_off(model)
-    return Foreign(model, own, image_size, _FINAL_NORMS, notes=tuple(notes))
+    classifier = _take_classifier_off(model)
+    return Foreign(model, own, image_size, _FINAL_NORMS, notes=tuple(notes), classifier=classifier)
 
 
-def _take_classifier_off(model: nn.Module) -> None:
-    """Put nothing in the place of the layer that gives the classes; what comes before it stays."""
+def _take_classifier_off(model: nn.Module) -> str:
+    """Put nothing in the place of the layer that gives the classes, whose path is returned; what is before it stays."""
     path = next(path for path in _CLASSIFIERS if hasattr(model, path))
     linear = [
         name for name, part in model.get_submodule(path).named_modules(prefix=path) if isinstance(part, nn.Linear)
     ]
     # SqueezeNet's is a convolution, whose input is a map.
-    last, instead = (linear[-1], nn.Identity()) if linear else (path, nn.AdaptiveAvgPool2d(1))
-    parent, _, child = last.rpartition(".")
-    setattr(model.get_submodule(parent), child, instead)
+    last, instead = (linear[-1], None) if linear else (path, nn.AdaptiveAvgPool2d(1))
+    take_off(model, last, instead)
+    return last
 
 
 SOURCE = Source(prefix="torchvision:", model=_model, own_input=_own_input, versions=_versions)

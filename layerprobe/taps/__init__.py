@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from layerprobe.taps.capture import Tap, outlying_tokens, tapped
+    from layerprobe.taps.classifier import find_classifier, without_classifier
     from layerprobe.taps.concatenated import Concatenated, Layer, extracted, find_layers, pools_left_out
     from layerprobe.taps.expressions import LayerInfo, execution_order, find_taps, list_layers, resolve_taps
     from layerprobe.taps.measuring import Measured, NamedLayers, measure_layers
@@ -20,6 +21,7 @@ __all__ = [
     "Tap",
     "execution_order",
     "extracted",
+    "find_classifier",
     "find_layers",
     "find_taps",
     "list_layers",
@@ -28,6 +30,7 @@ __all__ = [
     "pools_left_out",
     "resolve_taps",
     "tapped",
+    "without_classifier",
 ]
 
 _MODULES = {
@@ -39,6 +42,7 @@ _MODULES = {
     "Tap": "capture",
     "execution_order": "expressions",
     "extracted": "concatenated",
+    "find_classifier": "classifier",
     "find_layers": "concatenated",
     "find_taps": "expressions",
     "list_layers": "expressions",
@@ -47,6 +51,7 @@ _MODULES = {
     "pools_left_out": "concatenated",
     "resolve_taps": "expressions",
     "tapped": "capture",
+    "without_classifier": "classifier",
 }
 
 

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from layerprobe.system.errors import NumericError, RecipeError
+from layerprobe.taps.classifier import without_classifier
 from layerprobe.taps.hooks import hooked, parts_by_path, prepared
 from layerprobe.taps.layouts import Layout
 from layerprobe.taps.outputs import taken
@@ -33,6 +34,7 @@ class Tap:
         pool: max, avg, gem or grid:s for a map and for the patches of tokens, cls or cls+avg for tokens; none for a
             vector.
         norm: path of the module that the output goes through before it is pooled, if it does.
+        classifier: path of the classifier whose input stands for the model's output; of that layer alone.
     """
 
     layer: str
@@ -42,6 +44,7 @@ class Tap:
     dim: int
     layout: Layout
     norm: str | None = None
+    classifier: str | None = None
 
     @property
     def key(self) -> LayerKey:
@@ -94,7 +97,8 @@ def tapped(module: nn.Module, taps: Sequence[Tap]) -> Iterator[Callable[[Tensor]
                 raise ValueError(f"{tap.module} was called {called[tap.module]} times, {tap.key} needs {tap.call}")
         return {tap.key: features[tap.key] for tap in taps}
 
-    with hooked(module, {path: partial(hook, path) for path in wanted}):
+    classifier = next((tap.classifier for tap in taps if tap.classifier), None)
+    with without_classifier(module, classifier), hooked(module, {path: partial(hook, path) for path in wanted}):
         yield features_of
 
 

@@ -33,6 +33,7 @@ class LayerInfo:
     calls: int  # of the module in a forward
     layout: Layout  # as text: shape, prefix tokens, and which part of the output it is
     pools: tuple[str, ...]  # that it can have, the default ones first
+    classifier: str | None = None  # path of the model's classifier, of the layer that is its input
 
 
 def list_layers(net: NamedLayers, image_size: int) -> list[LayerInfo]:
@@ -46,7 +47,9 @@ def list_layers(net: NamedLayers, image_size: int) -> list[LayerInfo]:
         layout = _require_layout(name, last)
         first = default_pools(layout, measured.pools)
         pools = tuple(dict.fromkeys((*first, *possible_pools(layout, negative=last.negative))))
-        info = LayerInfo(name, path, layout.dim, layout.kind, len(measured.calls[path]), layout, pools)
+        info = LayerInfo(
+            name, path, layout.dim, layout.kind, len(measured.calls[path]), layout, pools, _classifier(path, net)
+        )
         found.append((last.order, info))
     return [info for _, info in sorted(found, key=lambda pair: pair[0])]
 
@@ -103,8 +106,14 @@ def execution_order(names: Iterable[str], measured: Measured) -> list[str]:
         called = () if path is None else measured.calls.get(path, ())
         place = int(number) if number.isdecimal() else 1
         if 1 <= place <= len(called):
-            found[name] = (called[place - 1].order, normed)
+            found[name] = (_order(path, called[place - 1], measured), normed)
     return sorted(found, key=found.__getitem__)
+
+
+def _order(path: str | None, call: Call, measured: Measured) -> float:
+    """When a call is done; of the input of a classifier just before that is."""
+    classifier = None if path is None else _classifier(path, measured.net)
+    return call.order if classifier is None else measured.calls[classifier][0].order - 0.5
 
 
 @dataclass(frozen=True)
@@ -172,7 +181,7 @@ def _at_call(path: str, number: str, normed: bool, pools: Sequence[str] | None, 
         tap: Tap | RecipeError
         try:
             dim = pooled_dim(name, layout, pool, negative=call.negative or normed)
-            tap = Tap(name, path, place, pool, dim, layout, norm)
+            tap = Tap(name, path, place, pool, dim, layout, norm, _classifier(path, measured.net))
         except RecipeError as error:
             tap = error
         found.append(_Asked(name, call, pool, tap))
@@ -183,6 +192,11 @@ def _without_normed(layer: str) -> tuple[str, bool]:
     """The name in `normed(...)`, and whether it is such an expression."""
     normed = layer.startswith(_NORMED) and layer.endswith(")")
     return (layer.removeprefix(_NORMED)[:-1], True) if normed else (layer, False)
+
+
+def _classifier(path: str, net: NamedLayers) -> str | None:
+    """The classifier that stands between a module's output and what is measured of it."""
+    return net.classifier if path == net.root else None
 
 
 def _absolute(path: str, net: NamedLayers) -> str:

@@ -52,6 +52,10 @@ class NamedLayers(Protocol):
         """Path of the norm after the last block."""
 
     @property
+    def classifier(self) -> str | None:
+        """Path of the classifier whose input stands for the model's output."""
+
+    @property
     def own_pool(self) -> bool:
         """Whether layers are pooled by default as the model pools."""
 

@@ -40,6 +40,14 @@ def wrong_input():
 
 def unknown_input():
     return build(), {"sise": 32}
+
+class Classifying(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.classifier = build(), torch.nn.Linear(4, 9)
+
+    def forward(self, images):
+        return self.classifier(self.body(images).mean((2, 3)))
 """
 
 
@@ -118,3 +126,11 @@ def test_a_file_that_is_absent_is_said(tmp_path: Path, name: str) -> None:
     found, argument = source(f"python:{tmp_path}/{name}:build")
     with pytest.raises(DataError, match="no such file. Give .* to a run whose file has moved, by --model"):
         found.files(argument)
+
+
+def test_its_classifier_is_left_out_as_from_the_models_of_libraries(file: Path) -> None:
+    name_model(f"python:{file}:Classifying")
+    net = build(f"python:{file}:Classifying")
+    assert net.embedding_dim == 4
+    assert embeddings(net, noise(32)).shape[1] == 4
+    assert net.notes == ("output is the input of the classifier classifier, which is left out",)

@@ -21,6 +21,7 @@ class Layers:
     root: str = ""
     final_norm: str | None = None
     prefix_tokens: int | None = None
+    classifier: str | None = None
     own_pool: bool = False
 
 

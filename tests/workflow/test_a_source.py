@@ -115,4 +115,7 @@ def test_a_run_gives_it_the_model_and_the_head(trained: Run, request_for: Callab
     net = from_recipe.build_net(request_for(*settings).recipe, cache=trained.folder.parent)
     stored = safetensors.torch.load_file(trained.checkpoint_file(1))
     assert all(torch.equal(value, stored[f"net.{name}"]) for name, value in net.module.state_dict().items())
-    assert (net.new_parameters, net.notes) == (frozenset(), ())
+    assert (net.new_parameters, net.notes) == (
+        frozenset(),
+        ("output is the input of the classifier head.fc, which is left out",),
+    )

@@ -15,9 +15,9 @@ from layerprobe.report.data import page_data
 from layerprobe.summary.table import summary_tables
 from layerprobe.system.encoding import encoded
 from layerprobe.tables.tables import TextTable
+from layerprobe.values.choice import choice_lines
 from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.scores import Subject
-from layerprobe.workflow.choose.choice_text import choice_lines
 from layerprobe.workflow.choose.choose import choose_runs
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.compare.compare import CompareRequest, compare

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from layerprobe.ranking.sampled_cosines import sampled_cosines
 from layerprobe.statistics.choice import draws_of, folds_of, greedy
 from layerprobe.statistics.units import UnitSums, unit_sums
-from layerprobe.system.errors import UnknownNameError
+from layerprobe.system.errors import DataError, UnknownNameError
 from layerprobe.system.memory import memory_faults_told
 from layerprobe.system.progress import Listener
 from layerprobe.system.threads import OfEach, in_threads
@@ -37,15 +37,24 @@ _RARE = 4  # of the resamples that find a set; sets of fewer are not measured
 Concatenation = tuple[tuple[int, ...], bool]  # indices of the layers, ascending; whether half-whitened
 
 
+@runtime_checkable
+class HasFeatures(Protocol):
+    """The result of `layerprobe.probe`."""
+
+    def given(self) -> GivenFeatures:
+        """Its features, labels and splits."""
+
+
 def choose(  # noqa: PLR0913 - the rows, their relation to the network, and the rule
-    features: Mapping[str, Any],
-    labels: Any,
+    features: Mapping[str, Any] | HasFeatures,
+    labels: Any = None,
     *,
     splits: Any = None,
     seen: bool = True,
     within: float = 1.0,
     metric: str = "R@1",
     combine: bool = False,
+    layers: str | Sequence[str] = (),
     seed: int = 0,
 ) -> Choice:
     """Choose the layer to ship from features of any origin, without looking at the classes that judge it.
@@ -78,18 +87,19 @@ def choose(  # noqa: PLR0913 - the rows, their relation to the network, and the 
 
     Args:
         features: name of a layer -> (N, D) real numbers, an array or tensor each; in network order, as of layers of
-            equal size the earlier one is cheaper.
-        labels: (N,) integers or strings, the class of each row.
+            equal size the earlier one is cheaper. Or the result of `layerprobe.probe`, with its labels and splits.
+        labels: (N,) integers or strings, the class of each row; not of a result.
         splits: (N,) train, validation or test for each row; None for a single split. No class may be in two splits.
         seen: whether the network may have been trained on the train rows.
         within: how much worse than the best the shipped candidate may be, in points, 0 to 100.
         metric: that decides: R@K, or another mean over queries such as MAP@R.
         combine: whether concatenations of at most three layers are candidates: those of a greedy search, if the 95 %
             interval of its cross-fitted gain over the best single layer lies above 0.
+        layers: the candidates, as names or globs; empty for all.
         seed: of folds, resamples and the sample on which concatenations are tried.
 
     Returns:
-        What to ship, its gain over the embedding on test, and how sure the choice is.
+        What to ship, its gain over the embedding on test, and how sure the choice is; `print` shows the command's text.
 
     Raises:
         DataError: no features, shapes or types that do not fit, fewer than 2 classes, a class in two splits, or every
@@ -97,10 +107,15 @@ def choose(  # noqa: PLR0913 - the rows, their relation to the network, and the 
         NumericError: NaN or Inf.
         RecipeError: `within` is not from 0 to 100, all are train rows that may have been seen, or the metric is not a
             mean over queries.
-        UnknownNameError: a split or metric of another name.
+        UnknownNameError: a split, metric or layer of another name.
     """
-    how = _How(within, metric, combine, seed)
-    return _chosen(given_features(features, labels, splits), how, seen=seen)
+    candidates = [name.strip() for name in layers.split(",")] if isinstance(layers, str) else layers
+    how = _How(within, metric, combine, seed, tuple(filter(None, candidates)))
+    if not isinstance(features, HasFeatures):
+        return _chosen(given_features(features, labels, splits), how, seen=seen)
+    if labels is not None or splits is not None:
+        raise DataError("a result of probe has labels and splits of its own", fix="Give the result alone")
+    return _chosen(features.given(), how, seen=seen)
 
 
 def choose_file(  # noqa: PLR0913 - as `choose`

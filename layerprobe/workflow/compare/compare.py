@@ -16,11 +16,10 @@ from layerprobe.system.errors import DataError, NumericError, RecipeError
 from layerprobe.values.keys import RankedLayer, members_of
 from layerprobe.values.likeness import unlike_text
 from layerprobe.workflow.compare.before_training import before_training, missing_note
-from layerprobe.workflow.compare.comparison import Basis, ComparedLayer, Comparison
-from layerprobe.workflow.compare.comparison_text import inputs_text
+from layerprobe.workflow.compare.comparison import Basis, ComparedLayer, Comparison, inputs_text
 from layerprobe.workflow.compare.evidence import Measure, gather, query_units
 from layerprobe.workflow.probe.reducing import TRANSDUCTIVE
-from layerprobe.workflow.run.facts import data_facts
+from layerprobe.workflow.run.facts import start_of
 from layerprobe.workflow.run.references import (
     RankedSplit,
     Reference,
@@ -121,9 +120,7 @@ def basis_of(ranked_split: RankedSplit, measure: Measure, units: int, comparison
 
 def side_of(ranked_split: RankedSplit, ranked: RankedLayer) -> ComparedLayer:
     """A layer of a comparison."""
-    return ComparedLayer(
-        ranked_split.subject(ranked), ranked_split.name(ranked), data_facts(ranked_split.run, ()).start
-    )
+    return ComparedLayer(ranked_split.subject(ranked), ranked_split.name(ranked), start_of(ranked_split.record))
 
 
 def invalid_reason(ranked_split: RankedSplit, ranked: RankedLayer) -> str:
@@ -151,9 +148,10 @@ def unlike_notes(one: tuple[RankedSplit, RankedLayer], other: tuple[RankedSplit,
 
 def _dim(ranked_split: RankedSplit, ranked: RankedLayer) -> int | None:
     """The dimensions of a layer after its reduction; None where its features are gone."""
-    path = ranked_split.run.feature_file(ranked_split.epoch, ranked_split.split)
+    dims = ranked_split.dims
     try:
-        dims = read_dims(path)
+        if dims is None:
+            dims = read_dims(ranked_split.run.feature_file(ranked_split.epoch, ranked_split.split))
     except DataError:
         return None
     members = members_of(ranked.layer, dims)

@@ -1,12 +1,16 @@
-"""Two layers compared on the same queries: the values that `compare` returns."""
+"""Two layers compared on the same queries: the values that `compare` returns, as sentences and as a table."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from layerprobe.tables.tables import TextTable
 from layerprobe.values.facts import DataFacts
-from layerprobe.values.intervals import Difference, IntervalKind, OverSeeds
+from layerprobe.values.intervals import FEW_UNITS, FEWEST_UNITS, Difference, IntervalKind, OverSeeds
+from layerprobe.values.metric_names import is_fraction, recall_of
 from layerprobe.values.scores import Subject, note_text
 from layerprobe.workflow.run.references import reference_text
 
@@ -41,9 +45,9 @@ class Training:
     values: tuple[float, float]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
-    """Layer a against layer b.
+    """Layer a against layer b; printed as the command does.
 
     Args:
         values: the metric of both; None where one has no valid number, with the reason in `notes`.
@@ -70,6 +74,9 @@ class Comparison:
         """The fields in JSON; `note` states the kind of interval unless it is the default."""
         row = _row(self.a, self.b, self.basis, self.difference, self.notes)
         return row | _training(self.before, self.effect)
+
+    def __repr__(self) -> str:
+        return "\n".join([sentence(self), *self.notes])
 
 
 @dataclass(frozen=True)
@@ -141,3 +148,232 @@ def _row(
         "classes": basis.classes,
         "note": note_text([*notes, *basis.kind.notes_on(basis.units)]),
     }
+
+
+def sentence(comparison: Comparison, names: tuple[str, str] | None = None) -> str:
+    """The difference with its interval, in a sentence or two.
+
+    `pool5.3 retrieves unseen classes better than fc6 in this trained network (netA, epoch 20): R@1 85.8 % against
+    84.0 %, +1.8 points (95 % interval over 68 classes, against this gallery: +0.6 to +3.0; p = 0.004).`
+
+    Args:
+        names: of the layers; None for the layers' names, with epoch and run where these differ.
+    """
+    a, b, basis = comparison.a, comparison.b, comparison.basis
+    first, second = names or _names(a, b)
+    classes, where = classes_text(a, b), network_text(a, b)
+    if comparison.values is None or comparison.difference is None:
+        return f"{first} and {second} cannot be compared on {classes} {where}: {'; '.join(comparison.notes)}."
+    if comparison.claimed:
+        better = "better" if comparison.difference.value > 0 else "worse"
+        claim = f"{first} retrieves {classes} {better} than {second} {where}"
+    elif comparison.difference.p is not None:
+        claim = f"{first} and {second} do not differ significantly on {classes} {where}"
+    else:
+        claim = f"{first} against {second} on {classes} {where}"
+    share = is_fraction(basis.metric)
+    level = " against ".join(value_text(value, share) for value in comparison.values)
+    gained = f"{difference_text(comparison.difference.value, share)}{' points' if share else ''}"
+    found = f"{claim}: {metric_text(basis.metric)} {level}, {gained} ({interval_text(comparison.difference, basis)})."
+    few = few_text(basis) if comparison.difference.low is not None else ""
+    return " ".join(filter(None, [found, few, before_text(a, comparison.before, comparison.effect, share)]))
+
+
+def short_text(comparison: Comparison) -> str:
+    """`pool5.3@max 82.1 % against fc6/l2 82.4 %, -0.3 points (95 % interval ...)`."""
+    if comparison.values is None or comparison.difference is None:
+        return "; ".join(comparison.notes)
+    share = is_fraction(comparison.basis.metric)
+    first, second = (value_text(value, share) for value in comparison.values)
+    gained = f"{difference_text(comparison.difference.value, share)}{' points' if share else ''}"
+    sides = f"{comparison.a.name} {first} against {comparison.b.name} {second}"
+    return f"{sides}, {gained} ({interval_text(comparison.difference, comparison.basis)})"
+
+
+def before_text(a: ComparedLayer, before: Difference | None, effect: Difference | None, share: bool) -> str:
+    """The difference at epoch 0, and what training adds: `Before training the difference is +6.2 points ...`."""
+    if before is None or effect is None:
+        return ""
+    start = {"untrained": "Before training", "pretrained": "Before training (pretrained)"}.get(a.start, "At epoch 0")
+    first, added = _with_ends(before, share, " points" if share else ""), _with_ends(effect, share)
+    p = "" if effect.p is None else f", p {p_words(effect.p)}"
+    return f"{start} the difference is {first}; training adds {added}{p}."
+
+
+def _with_ends(found: Difference, share: bool, unit: str = "") -> str:
+    ends = "" if (interval := found.interval) is None else f" ({range_text(interval.low, interval.high, share)})"
+    return f"{difference_text(found.value, share)}{unit}{ends}"
+
+
+def comparison_table(comparisons: Sequence[Comparison]) -> TextTable:
+    """A row for each comparison of a corrected family; at least one, all between the same two splits."""
+    first = comparisons[0]
+    basis, share = first.basis, is_fraction(first.basis.metric)
+    corrected = f"p is corrected by Holm for {basis.comparisons} comparisons; the intervals are not"
+    few = few_text(basis)
+    return TextTable(
+        ("a", "b", f"a\n{basis.metric}", f"b\n{basis.metric}", "a - b", "interval", "p", ""),
+        tuple(_table_row(one, share) for one in comparisons),
+        numbers=frozenset(range(2, 7)),
+        heading=(
+            f"{_places_text(first.a, first.b)}: {metric_text(basis.metric).rstrip(',')}{' in %' if share else ''} on"
+            f" {classes_text(first.a, first.b)}, {basis.queries:,} queries",
+            basis.kind.over(basis.units),
+        ),
+        notes=(corrected, *([few] if few else []), *_shared(comparisons)),
+    )
+
+
+def _table_row(one: Comparison, share: bool) -> tuple[str, ...]:
+    if one.values is None or one.difference is None:
+        return (one.a.name, one.b.name, "-", "-", "-", "-", "-", "; ".join(one.notes))
+    found = one.difference
+    values = (number_text(value, share) for value in one.values)
+    difference = difference_text(found.value, share)
+    return (one.a.name, one.b.name, *values, difference, ends_cell(found, share), *verdict_cells(found))
+
+
+def ends_cell(difference: Difference, share: bool) -> str:
+    """The interval in a row."""
+    return "-" if (ends := difference.interval) is None else range_text(ends.low, ends.high, share)
+
+
+def verdict_cells(difference: Difference) -> tuple[str, str]:
+    """The p of a row, and which layer is significantly better."""
+    better = "a better" if difference.value > 0 else "b better"
+    verdict = better if is_significant(difference) else "not significant"
+    return "-" if difference.p is None else p_text(difference.p), verdict
+
+
+def _places_text(a: ComparedLayer, b: ComparedLayer) -> str:
+    """`netA, epoch 20`, or `a netA, epoch 20, b netB, epoch 20`."""
+    first, second = (f"{x.subject.run}, epoch {x.subject.epoch}" for x in (a, b))
+    return first if first == second else f"a = {first}; b = {second}"
+
+
+def _shared(comparisons: Sequence[Comparison]) -> list[str]:
+    """The notes of comparisons that have values, each once; the others are in their rows."""
+    return list(dict.fromkeys(note for one in comparisons if one.values is not None for note in one.notes))
+
+
+def _names(a: ComparedLayer, b: ComparedLayer) -> tuple[str, str]:
+    """The layers' names, with epoch and run where these differ."""
+    first, second = a.subject, b.subject
+    if first.run != second.run:
+        return f"{a.name} of {first.run} (epoch {first.epoch})", f"{b.name} of {second.run} (epoch {second.epoch})"
+    if first.epoch != second.epoch:
+        return f"{a.name} at epoch {first.epoch}", f"{b.name} at epoch {second.epoch}"
+    return a.name, b.name
+
+
+def classes_text(a: ComparedLayer, b: ComparedLayer) -> str:
+    """`unseen classes`, if the networks have not seen them as far as is known; `the training classes`."""
+    split = a.subject.split
+    if split != "test":
+        return "the training classes" if split == "train" else f"the {split} classes"
+    unseen = all(x.start == "untrained" or (x.start == "pretrained" and x.subject.epoch > 0) for x in (a, b))
+    return "unseen classes" if unseen else "the test classes"
+
+
+def network_text(a: ComparedLayer, b: ComparedLayer) -> str:
+    """`in this trained network (netA, epoch 20)`: one training is no evidence on another."""
+    first, second = a.subject, b.subject
+    trained = "trained " if first.epoch > 0 and second.epoch > 0 else ""
+    if first.run != second.run:
+        return f"in these two {trained}networks"
+    if first.epoch != second.epoch:
+        return f"in this training ({first.run})"
+    start = f"{a.start} " if a.start in ("untrained", "pretrained") and not trained else trained
+    return f"in this {start}network ({first.run}, epoch {first.epoch})"
+
+
+def metric_text(metric: str) -> str:
+    """The metric, with what its name means where it is measured otherwise than in the whole gallery."""
+    recall = recall_of(metric)
+    if recall and recall.gallery:
+        return f"{metric}, thinned by image,"
+    return f"{metric}, on equal terms," if recall and recall.terms else metric
+
+
+def interval_text(difference: Difference, basis: Basis) -> str:
+    """`95 % interval over 68 classes, against this gallery: +0.6 to +3.0; p = 0.004`, or why there is none."""
+    if difference.low is None or difference.high is None:
+        return no_interval_text(basis)
+    p = "" if difference.p is None else f"; p {p_words(difference.p)}{corrected_text(basis)}"
+    ends = range_text(difference.low, difference.high, is_fraction(basis.metric))
+    return f"{basis.kind.over(basis.units)}: {ends}{p}"
+
+
+def no_interval_text(basis: Basis) -> str:
+    """Why a comparison has no interval: `no interval: 9 classes, and it takes 10`."""
+    if basis.units < FEWEST_UNITS:
+        return f"no interval: {basis.kind.units_text(basis.units)}, and it takes {FEWEST_UNITS}"
+    return f"no interval: the difference is the same in all {basis.kind.units_text(basis.units)}"
+
+
+def corrected_text(basis: Basis) -> str:
+    """The correction of p for several comparisons; empty for a single one."""
+    return f", corrected by Holm for {basis.comparisons} comparisons" if basis.comparisons > 1 else ""
+
+
+def few_text(basis: Basis) -> str:
+    """A warning if there are few units; else empty."""
+    if not FEWEST_UNITS <= basis.units < FEW_UNITS:
+        return ""
+    return f"{basis.kind.units_text(basis.units)} are few: the interval itself is uncertain."
+
+
+def value_text(value: float, share: bool) -> str:
+    """`85.8 %`, or three digits of a number that is not a share."""
+    return f"{number_text(value, share)} %" if share else number_text(value, share)
+
+
+def number_text(value: float, share: bool) -> str:
+    """`85.8`, in percent or points for shares."""
+    return f"{100 * value:.1f}" if share else f"{value:.3g}"
+
+
+def difference_text(value: float, share: bool) -> str:
+    """`+1.8`, in points for shares."""
+    text = f"{100 * value:+.1f}" if share else f"{value:+.3g}"
+    return "+0.0" if text == "-0.0" else text
+
+
+def range_text(low: float, high: float, share: bool) -> str:
+    """`+0.6 to +3.0`."""
+    return f"{difference_text(low, share)} to {difference_text(high, share)}"
+
+
+def p_text(p: float) -> str:
+    """`0.004`, `<0.001`, `0.21`."""
+    if p < 0.001:
+        return "<0.001"
+    return f"{p:.3f}" if p < 0.095 else f"{p:.2f}"
+
+
+def p_words(p: float) -> str:
+    """`= 0.004`, `< 0.001`."""
+    return "< 0.001" if p < 0.001 else f"= {p_text(p)}"
+
+
+def inputs_text(runs: tuple[str, str], transforms: tuple[str, str]) -> str:
+    """`the models have different input (netA against netB): resize 32 32 against 64 64`, by the steps that differ."""
+    first, second = map(_steps, transforms)
+    keys = [key for key in dict.fromkeys([*first, *second]) if first.get(key) != second.get(key)]
+    each = [f"{key} {_shown(first.get(key))} against {_shown(second.get(key))}" for key in keys]
+    return f"the models have different input ({runs[0]} against {runs[1]}): {', '.join(each)}"
+
+
+def _steps(transform: str) -> dict[str, object]:
+    """The steps of a transform by name; text that is not JSON is a single step."""
+    try:
+        found = json.loads(transform)
+    except ValueError:
+        found = transform
+    return found if isinstance(found, dict) else {"input": transform}
+
+
+def _shown(step: object) -> str:
+    if step is None:
+        return "none"
+    return " ".join(map(str, step)) if isinstance(step, list) else str(step)

@@ -19,8 +19,7 @@ from layerprobe.values.likeness import UNLIKE
 from layerprobe.values.scores import Score
 from layerprobe.workflow.compare.compare import compare_pairs
 from layerprobe.workflow.compare.compare_seeds import compare_trainings
-from layerprobe.workflow.compare.comparison import Comparison, SeedComparison
-from layerprobe.workflow.compare.comparison_text import sentence, short_text, value_text
+from layerprobe.workflow.compare.comparison import Comparison, SeedComparison, sentence, short_text, value_text
 from layerprobe.workflow.compare.evidence import Measure
 from layerprobe.workflow.compare.seeds_text import seeds_sentence, short_seeds_text
 from layerprobe.workflow.run.embedding import LastTwo, last_two
@@ -78,7 +77,7 @@ def inputs_of(run: Run) -> FindingInputs:
     if found is None:
         name = record.network.embedding.layer
         what = f"the embedding {name} and a layer before it are not both ranked at epoch {ranked_split.epoch}"
-        raise DataError(what, file=run.folder, fix=probe_fix(run, record, ranked_split.epoch, "test"))
+        raise DataError(what, fix=probe_fix(run, record, ranked_split.epoch, "test"))
     train, validation = (
         open_ranked_split(run, ranked_split.epoch, split) if ranked_split.epoch in ranked_epochs(run, split) else None
         for split in ("train", "validation")

@@ -8,14 +8,15 @@ from layerprobe.statistics.seeds import FEWEST_TRAININGS
 from layerprobe.tables.tables import TextTable
 from layerprobe.values.intervals import Difference, OverSeeds
 from layerprobe.values.metric_names import is_fraction
-from layerprobe.workflow.compare.comparison import SeedComparison, is_significant
-from layerprobe.workflow.compare.comparison_text import (
+from layerprobe.workflow.compare.comparison import (
+    SeedComparison,
     before_text,
     classes_text,
     corrected_text,
     difference_text,
     ends_cell,
     few_text,
+    is_significant,
     metric_text,
     no_interval_text,
     number_text,

@@ -39,7 +39,15 @@ class LayerRow:
     weights: str
 
 
-def layers(name: str, cache: Path, model: str | None = None) -> list[LayerRow]:
+@dataclass(frozen=True)
+class Listing:
+    """The layers of a network in execution order, and the notes on it."""
+
+    layers: tuple[LayerRow, ...]
+    notes: tuple[str, ...]
+
+
+def layers(name: str, cache: Path, model: str | None = None) -> Listing:
     """The layers of a network, external model, recipe or run, in execution order.
 
     An external model is built without weights, for images of its own size. A run takes precedence over a recipe.
@@ -50,25 +58,25 @@ def layers(name: str, cache: Path, model: str | None = None) -> list[LayerRow]:
         record = run.read()
         recipe = recorded_recipe(record, run.record_file).at(model)
         trained = replace(run_network(run, record, recipe), new_parameters=frozenset(record.new_parameters))
-        return _rows(trained, recipe.data.image_size, known=True)
+        return _listing(trained, recipe.data.image_size, known=True)
     if model is not None:
         raise UnknownNameError("run", name, runs)
     if name in NETS:
-        return _rows(load("network", NETS, name)(), _OWN_NETS_SIZE, known=False)
+        return _listing(load("network", NETS, name)(), _OWN_NETS_SIZE, known=False)
     if is_source(name):
         name_model(name)
         source, external = load_apart("network", SOURCES, name)
         own = source.own_input(external)
         net = source.build(external, image_size=None if own is None else own.size)
-        return _rows(net, net.image_size, known=False)
+        return _listing(net, net.image_size, known=False)
     if name in list_recipes() or name.endswith(".toml"):
         recipe = load_recipe(str(find_recipe(name)), Overrides(settings=("data.root=.",)))  # no image is read
-        return _rows(build_net(recipe, cache=cache), recipe.data.image_size, known=True)
+        return _listing(build_net(recipe, cache=cache), recipe.data.image_size, known=True)
     raise UnknownNameError("network, recipe, run or source", name, [*NETWORKS, *list_recipes(), *runs])
 
 
-def _rows(net: Net, image_size: int, *, known: bool) -> list[LayerRow]:
-    return [
+def _listing(net: Net, image_size: int, *, known: bool) -> Listing:
+    rows = (
         LayerRow(
             info.name,
             info.module,
@@ -79,7 +87,8 @@ def _rows(net: Net, image_size: int, *, known: bool) -> list[LayerRow]:
             _origin(net, info.module) if known else "",
         )
         for info in list_layers(net, image_size)
-    ]
+    )
+    return Listing(tuple(rows), net.notes)
 
 
 def _origin(net: Net, path: str) -> str:

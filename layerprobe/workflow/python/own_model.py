@@ -25,11 +25,13 @@ from layerprobe.taps import (
     LayerInfo,
     Measured,
     extracted,
+    find_classifier,
     find_layers,
     list_layers,
     measure_layers,
     outlying_tokens,
     pools_left_out,
+    without_classifier,
 )
 from layerprobe.taps.hooks import parts_by_path
 from layerprobe.taps.layouts import Unclear
@@ -64,16 +66,21 @@ def net_of(model: nn.Module | Net) -> Net:
 def measured(net: Net, image_size: int) -> Measured:
     """The layers of a network for images of a size.
 
-    For a user's model this adds the final norm, and drops `output` where it is neither map, tokens nor vector.
+    For a user's model this adds the final norm and the classifier, whose input `output` then is, and drops `output`
+    where it is neither map, tokens nor vector.
     """
+    if net.layers.get(OUTPUT) == "":
+        net = replace(net, classifier=find_classifier(net.module, image_size))
     try:
-        found = measure_layers(net, image_size)
+        with without_classifier(net.module, net.classifier):
+            found = measure_layers(net, image_size)
     except RecipeError as error:
         raise RecipeError(error.message, fix="Give images of another size") from error
     if net.layers.get(OUTPUT) != "":
         return found
     unclear = any(isinstance(call.layout, Unclear) for call in found.calls.get("", ()))
-    layers = {name: path for name, path in net.layers.items() if name != OUTPUT or not unclear}
+    absent = {OUTPUT if unclear else "", net.classifier}
+    layers = {name: path for name, path in net.layers.items() if name not in absent}
     return replace(found, net=replace(net, layers=layers, final_norm=_final_norm(net, found)))
 
 
@@ -124,7 +131,8 @@ class Layers(tuple[LayerInfo, ...]):
 
     def _table(self) -> Shown:
         rows = tuple((layer.name, str(layer.layout), str(layer.dim), str(layer.calls)) for layer in self)
-        return Shown((TextTable(("layer", "output", "dim", "calls"), rows, numbers=frozenset({2, 3})),))
+        columns, notes = ("layer", "output", "dim", "calls"), classifier_notes(layer.classifier for layer in self)
+        return Shown((TextTable(columns, rows, numbers=frozenset({2, 3}), notes=notes),))
 
     def __repr__(self) -> str:
         return str(self._table())
@@ -152,12 +160,22 @@ def layers(model: nn.Module | Net, image_size: int = 224) -> Layers:
     Returns:
         A tuple that is displayed as a table; each layer has `name`, `module` (its path), `dim` (length of an image's
         feature vector), `kind` (map, tokens or vector), `layout` (its shape) and `calls` (number of calls in a
-        forward). An output of another kind, such as boxes, is omitted.
+        forward). An output of another kind, such as boxes, is omitted. `output` is the embedding: of a model that ends
+        in a classifier the classifier's input, as a line below the table says; the classifier is a layer by its path.
 
     Raises:
         RecipeError: the model does not take images of this size.
     """
-    return Layers(list_layers(measured(net_of(model), image_size).net, image_size))
+    found = measured(net_of(model), image_size)
+    with without_classifier(found.net.module, found.net.classifier):
+        return Layers(list_layers(found.net, image_size))
+
+
+def classifier_notes(found: Iterable[str | None]) -> tuple[str, ...]:
+    """A line on each classifier whose input is taken for the model's output."""
+    return tuple(
+        f"{OUTPUT} is the input of the classifier {path}; layer {path} is what it gives" for path in found if path
+    )
 
 
 def extract(

@@ -35,8 +35,10 @@ class ProbeInputs:
         return hashlib.sha256("\0".join([self.model, self.weights_sha256, *parts]).encode()).hexdigest()
 
     def contents(self, split: str) -> str:
-        """Hash of a split's images, whatever their order."""
-        return hashlib.sha256("".join(sorted(self.images[split])).encode()).hexdigest()
+        """Hash of a split's images, whatever their order; empty where nothing is stored."""
+        return (
+            "" if not self.images[split] else hashlib.sha256("".join(sorted(self.images[split])).encode()).hexdigest()
+        )
 
     def in_order(self, split: str) -> str:
         """Hash of a split's images in the loader's order, which is that of the features."""
@@ -49,8 +51,8 @@ class ProbeInputs:
 
     @property
     def experiment(self) -> str:
-        """As in scores."""
-        return self.sha256[:12]
+        """As in scores; empty where nothing is stored."""
+        return self.sha256[:12] if self.weights_sha256 else ""
 
 
 def folder_name(model: str) -> str:

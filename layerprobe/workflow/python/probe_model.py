@@ -16,8 +16,17 @@ from layerprobe.data.splits import IN_GALLERY, require_retrieval
 from layerprobe.nets.net import Net
 from layerprobe.reductions.chain import Chain
 from layerprobe.system.errors import RecipeError, UnknownNameError
-from layerprobe.taps import execution_order, extracted, find_layers, outlying_tokens, pools_left_out
-from layerprobe.values.keys import NO_REDUCTION, VECTOR_SIMILARITIES, RankedLayer, network_order
+from layerprobe.taps import (
+    Measured,
+    execution_order,
+    extracted,
+    find_layers,
+    find_taps,
+    outlying_tokens,
+    pools_left_out,
+)
+from layerprobe.values.keys import NO_REDUCTION, OUTPUT, VECTOR_SIMILARITIES, RankedLayer, network_order
+from layerprobe.values.records import RecordedNetwork
 from layerprobe.values.scores import SPLITS
 from layerprobe.workflow.probe.measures import build_measures
 from layerprobe.workflow.probe.reducing import FITTED_ON, asked_chains, left_out, none_takes, require_some
@@ -26,10 +35,10 @@ from layerprobe.workflow.probe.selection import ranked_layers, storable
 from layerprobe.workflow.python.layer_search import SearchResults, search
 from layerprobe.workflow.python.loaders import Batch, progress, read_batches
 from layerprobe.workflow.python.memory_features import MemoryFeatures, SplitFeatures, extracted_features
-from layerprobe.workflow.python.own_model import measured, names_of, net_of, placed
+from layerprobe.workflow.python.own_model import classifier_notes, measured, names_of, net_of, placed
 from layerprobe.workflow.python.probe_inputs import SEED, ProbeInputs, weights_sha256
 from layerprobe.workflow.python.probed import ByLayer, Probed
-from layerprobe.workflow.python.stored_probe import known_layers, store_probe
+from layerprobe.workflow.python.stored_probe import MemoryProbe, known_layers, store_probe
 from layerprobe.workflow.run.runs import Run, named_run
 
 T = TypeVar("T")
@@ -89,7 +98,8 @@ def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
             and (B,) integers. A label means the same class in every split; no class is in two splits, except for test
             and gallery.
         layers: layer expressions, as on the command line: names that `layerprobe.layers` lists, globs, module paths,
-            each with a pool (`blocks.5@avg`) or without. `*` is the blocks and the model's own output;
+            each with a pool (`blocks.5@avg`) or without. `*` is the blocks and the model's own output, of a model that
+            ends in a classifier the classifier's input;
             `blocks.5+blocks.11` concatenates two layers, each L2-normalised.
         pools: of expressions without a pool: max, avg, gem, grid:s, cls, cls+avg. None: the pool by which the model
             itself makes a vector of its last map or tokens, cls, avg or max, else avg. Layers that give vectors are
@@ -154,16 +164,24 @@ def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
         dataset = features.dataset
         require_retrieval(dataset, fix=_ONE_SPLIT)
         sizes = {name: len(dataset.splits[name]) for name in (dataset.search_in.get(x, x) for x in dataset.searched)}
-        experiment = "" if cache is None else features.inputs.experiment
-        searches = Searches(features, experiment, SEED, where)
+        searches = Searches(features, features.inputs.experiment, SEED, where)
         layer_order = execution_order([tap.layer for tap in members], network)
         rows = network_order(ranked_layers(taps, chains, unfit, similarity), layer_order)
         results = search(searches, measures(sizes), rows, track)
+        kept = MemoryProbe(
+            features,
+            results,
+            tuple(layer_order),
+            str(where),
+            _network_facts(network),
+            (*net.notes, *classifier_notes([network.net.classifier])),
+            cache is not None,
+        )
         if cache is not None:
-            known = dict.fromkeys([*known_layers(features.run), *layer_order])
-            store_probe(features, searches, results, execution_order(known, network))
+            known = execution_order(dict.fromkeys([*known_layers(features.run), *layer_order]), network)
+            store_probe(features, searches, results, known, record=kept.record(known))
     _tell_inapplicable(rows, results)
-    return _probed(features, results, rows)
+    return _probed(kept, rows)
 
 
 def _features(module: nn.Module, splits: Mapping[str, SplitFeatures], cache: str | Path | None) -> MemoryFeatures:
@@ -175,7 +193,16 @@ def _features(module: nn.Module, splits: Mapping[str, SplitFeatures], cache: str
     return MemoryFeatures(named_run(Path(cache), inputs.run_name), inputs, splits)
 
 
-def _probed(features: MemoryFeatures, results: SearchResults, rows: Sequence[RankedLayer]) -> Probed:
+def _network_facts(network: Measured) -> RecordedNetwork | None:
+    """The layers of a model and its embedding, which is its output; None where that is no layer."""
+    if OUTPUT not in network.net.layers:
+        return None
+    (embedding, *_) = find_taps([OUTPUT], network)
+    return RecordedNetwork(tuple(execution_order(network.net.layers, network)), embedding.key)
+
+
+def _probed(kept: MemoryProbe, rows: Sequence[RankedLayer]) -> Probed:
+    features, results = kept.features, kept.results
     layers = dict.fromkeys(ranked.layer for ranked in rows)
     raw = {
         name: {RankedLayer(layer, NO_REDUCTION, ""): split.layer(layer) for layer in layers}
@@ -191,6 +218,7 @@ def _probed(features: MemoryFeatures, results: SearchResults, rows: Sequence[Ran
         ByLayer(found, {key: reason for key, reason in invalid.items() if key not in found}),
         {name: split.labels for name, split in features.splits.items()},
         dict(features.dataset.search_in),
+        kept,
     )
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -17,21 +18,34 @@ from layerprobe.plots.plot import Plot, PlotOptions, ReadImage
 from layerprobe.plots.values import metric_of
 from layerprobe.system.errors import DataError, NumericError, RecipeError, UnknownNameError
 from layerprobe.tables.formats import Shown
+from layerprobe.values.choice import Choice
 from layerprobe.values.facts import DataFacts
-from layerprobe.values.keys import NO_REDUCTION, RankedLayer, is_glob, named
+from layerprobe.values.keys import NO_REDUCTION, OUTPUT, LayerKey, RankedLayer, is_glob, named
+from layerprobe.values.metric_names import recall_of
 from layerprobe.values.retrieval import Ranks
 from layerprobe.values.scores import Matrix, Score
 from layerprobe.values.views import Curve, Histogram, Neighbours, Reductions
+from layerprobe.workflow.choose.choose_features import choose
+from layerprobe.workflow.choose.given_features import GivenFeatures, given_features
+from layerprobe.workflow.compare.compare import compare_pairs
+from layerprobe.workflow.compare.comparison import Comparison
+from layerprobe.workflow.compare.evidence import Measure
 from layerprobe.workflow.plot.dims import at_equal_dimensions, best_on_validation, python_fix, reductions_of, shown
 from layerprobe.workflow.plot.feature_views import histograms_of, shown_layers, spectra_of
 from layerprobe.workflow.plot.gallery_sizes import RECALL, QueriesSearched, curves_of, layers_shown
 from layerprobe.workflow.plot.gallery_sizes import SPLIT as SEARCHED
 from layerprobe.workflow.plot.matrices import COMPARED
 from layerprobe.workflow.plot.plot import of_metric, require_options
+from layerprobe.workflow.python.stored_probe import MemoryProbe
+from layerprobe.workflow.report.choices import told
+from layerprobe.workflow.report.report import OfResult, write_report
 from layerprobe.workflow.run.facts import epoch_tables, split_facts
 from layerprobe.workflow.run.indistinguishable import QueryRanks, alike_of
+from layerprobe.workflow.run.metric_values import require_mean_over_queries
 from layerprobe.workflow.run.opened_run import score_frame
+from layerprobe.workflow.run.outputs import require_output
 from layerprobe.workflow.run.reduction_draws import ranked_as
+from layerprobe.workflow.run.references import RankedSplit, find_layers, parse_reference
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -103,10 +117,12 @@ class Probed:
     features: ByLayer[NDArray[np.float32]]
     labels: Mapping[str, NDArray[np.int64]]
     gallery: Mapping[str, str]
+    kept: MemoryProbe = field(repr=False)
 
     def table(self) -> Shown:
         """The tables of `layerprobe probe`: text if printed, HTML in a notebook."""
-        return Shown(tuple(epoch_tables(self.scores, self.data_facts(), self.query_ranks)))
+        first, *others = epoch_tables(self.scores, self.data_facts(), self.query_ranks)
+        return Shown((replace(first, notes=(*first.notes, *self.kept.notes)), *others))
 
     def frame(self) -> DataFrame:
         """A row for each score, with the columns of scores.csv.
@@ -129,10 +145,99 @@ class Probed:
         plot: Plot = registry.load("plot", registry.PLOTS, kind)
         options = PlotOptions(metric=metric)
         require_options(kind, plot, options)
-        scores = (
-            self.scores if metric is None else tuple(of_metric(self.scores, metric, f"Probe with metrics={metric!r}"))
-        )
+        scores = self.scores if metric is None else tuple(of_metric(self.scores, metric, _measuring(metric)))
         return plot.draw(_ProbedSource(replace(self, scores=scores)), options).figure
+
+    def choose(  # noqa: PLR0913 - what `layerprobe choose` has flags for
+        self,
+        *,
+        seen: bool = True,
+        within: float = 1.0,
+        metric: str = "R@1",
+        combine: bool = False,
+        layers: str | Sequence[str] = (),
+        seed: int = 0,
+    ) -> Choice:
+        """Choose the layer to ship among the probed ones, raw and half-whitened, as `layerprobe.choose` does.
+
+        Args: as there; `seen` is whether the model may have been trained on the train split.
+
+        Raises:
+            RecipeError: test is searched in a gallery, or only concatenated layers were probed.
+            LayerprobeError: as there.
+        """
+        return choose(self, seen=seen, within=within, metric=metric, combine=combine, layers=layers, seed=seed)
+
+    def compare(self, a: str, b: str, *, metric: str = "R@1", split: str = "test") -> Comparison:
+        """Compare two layers on the same queries: the difference and its confidence interval.
+
+        Args:
+            a: a measured layer, `LAYER[@pool][/reduction][~similarity]`.
+            metric: R@K, or another measured mean over queries such as MAP@R.
+
+        Raises:
+            UnknownNameError: unknown split or metric.
+            RecipeError: not one measured layer each.
+            DataError: the metric was not measured.
+            NumericError: features of a layer are not finite.
+        """
+        require_mean_over_queries(metric)
+        if recall_of(metric) is None:  # Recall at any K follows from the ranks
+            of_metric(self.scores, metric, _measuring(metric))
+        ranked_split = self.kept.ranked_split(split)
+        pair = _one_layer(ranked_split, a), _one_layer(ranked_split, b)
+        return compare_pairs(ranked_split, ranked_split, [pair], Measure(metric))[0]
+
+    def report(self, path: str | Path, *, metric: str = "R@1", seen: bool = True) -> None:
+        """Write the page of `layerprobe report`: findings, choice, tables and plots, without images.
+
+        Args:
+            path: an .html file, which is replaced.
+            metric: of the findings and the choice, and first shown.
+            seen: whether the model may have been trained on the train split, as in `choose`.
+
+        Raises:
+            DataError: the metric was not measured.
+            RecipeError: the metric is not a mean over queries.
+            LayerprobeError: the file cannot be written.
+        """
+        out = Path(path)
+        require_output(out, "html")
+        require_mean_over_queries(metric)
+        of_metric(self.scores, metric, _measuring(metric))
+        chosen = told(self.name, lambda: self.choose(metric=metric, seen=seen))
+        with self.kept.as_run() as run:
+            write_report([run], out, metric, OfResult(chosen, lasting=self.kept.cached))
+
+    def given(self) -> GivenFeatures:
+        """The unreduced features of single layers, the embedding last, with a row for each image of all splits."""
+        if self.gallery:
+            what = f"{next(iter(self.gallery))} is searched in a gallery, and choose searches each split in itself"
+            raise RecipeError(what, fix="Probe without the gallery")
+        layers, left_out = self._single_layers()
+        splits = np.concatenate([np.full(len(labels), split) for split, labels in self.labels.items()])
+        arrays = {
+            str(layer): np.concatenate([self.features[split, str(layer)] for split in self.labels]) for layer in layers
+        }
+        checked = given_features(arrays, np.concatenate(list(self.labels.values())), splits)
+        features = dict(zip(layers, checked.features.values(), strict=True))
+        notes = tuple(f"skipped: its features are not finite: {layer}" for layer in left_out)
+        return replace(checked, features=features, notes=notes)
+
+    def _single_layers(self) -> tuple[list[LayerKey], list[LayerKey]]:
+        """The layers that are no concatenation: those with finite features, and the others."""
+        unreduced = dict.fromkeys(
+            ranked.layer
+            for split in self.labels
+            for ranked in self.features.of(split)
+            if ranked.reduction == NO_REDUCTION and "+" not in ranked.layer.layer
+        )
+        ranked = [{ranked.layer for ranked in self.ranks.of(split)} for split in self.labels]
+        finite = [layer for layer in unreduced if all(layer in known for known in ranked)]
+        finite.sort(key=lambda layer: layer.layer == OUTPUT)
+        if not unreduced:
+            raise RecipeError("only concatenated layers were probed", fix='Probe single ones, such as layers="*"')
+        return finite, [layer for layer in unreduced if layer not in finite]
 
     def __repr__(self) -> str:
         layers = {score.layer_key for score in self.scores}
@@ -152,6 +257,25 @@ class Probed:
     def query_ranks(self, epoch: int, split: str, cluster: str | None) -> QueryRanks | None:  # noqa: ARG002 - only one
         """The ranks of a split's queries; None with a cluster, whose texts are not kept."""
         return None if cluster is not None else QueryRanks(self.labels[split], self.ranks.of(split))
+
+
+def _measuring(metric: str) -> str:
+    """What to probe with for a metric."""
+    recall = recall_of(metric)
+    if recall is None:
+        return f"Probe with metrics={metric!r}"
+    return f"Probe with ks={tuple(sorted({1, recall.k}))}"
+
+
+def _one_layer(ranked_split: RankedSplit, text: str) -> RankedLayer:
+    """The one layer that a text names."""
+    reference = parse_reference(text, bare="layer")
+    if reference.run is not None or reference.epoch is not None:
+        raise RecipeError(f"{text} names a run", fix="Name a layer of this result")
+    if reference.is_glob:
+        raise RecipeError(f"{text} may name several layers", fix="Name one")
+    (layer,) = find_layers(ranked_split, reference)
+    return layer
 
 
 @dataclass(frozen=True, eq=False)

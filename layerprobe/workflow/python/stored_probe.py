@@ -1,15 +1,22 @@
-"""A probe from Python as a run's folder, which `runs`, `plot` and `open_run` read like any other."""
+"""A probe from Python as a run: in a folder, which every command reads like any other, or in memory."""
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
 
 from layerprobe import store
+from layerprobe.system.errors import UnknownNameError
 from layerprobe.system.wording import first_named
-from layerprobe.values.keys import RankedLayer
-from layerprobe.values.records import RunRecord
+from layerprobe.values.keys import VECTOR_SIMILARITIES, RankedLayer
+from layerprobe.values.records import RecordedNetwork, RunRecord
 from layerprobe.values.scores import Score, ScoreTable, read_scores
 from layerprobe.workflow.probe.searches import Searches
 from layerprobe.workflow.python.layer_search import SearchResults
@@ -17,12 +24,75 @@ from layerprobe.workflow.python.memory_features import TRANSFORM, MemoryFeatures
 from layerprobe.workflow.python.probe_inputs import EPOCH, SEED, ProbeInputs
 from layerprobe.workflow.run.new_record import made_with
 from layerprobe.workflow.run.reduction_draws import draws_of
+from layerprobe.workflow.run.references import RankedSplit
 from layerprobe.workflow.run.runs import Run, locked
 
 
 def known_layers(run: Run) -> list[str]:
     """The layers that were measured of the same model and images before, in execution order."""
     return list(run.read().layer_order) if run.exists() else []
+
+
+@dataclass(frozen=True, eq=False)
+class MemoryProbe:
+    """What a probe measured, as a run that nobody has written.
+
+    Args:
+        layer_order: the measured layers in execution order.
+        network: None where the model's output is no layer.
+        notes: on the model.
+        cached: whether it was also stored, in the run of its features.
+    """
+
+    features: MemoryFeatures
+    results: SearchResults
+    layer_order: tuple[str, ...]
+    device: str
+    network: RecordedNetwork | None
+    notes: tuple[str, ...]
+    cached: bool
+
+    def record(self, layer_order: Sequence[str]) -> RunRecord:
+        """The record of its run."""
+        made = probe_record(self.features.inputs, self.device, layer_order)
+        return replace(made, network=self.network, notes=self.notes)
+
+    def ranked_split(self, split: str) -> RankedSplit:
+        """The ranks of a split, as `open_ranked_split` reads them."""
+        if split not in self.results.entries:
+            raise UnknownNameError("split", split, self.results.entries)
+        entries, images = self.results.entries[split], self.features.dataset.splits[split]
+        stored = store.StoredRanks(
+            labels=images.labels.astype(np.int32),
+            ids=images.ids,
+            search_sha256=self.features.search_sha256(split),
+            transform=TRANSFORM,
+            ranks={ranked: entry.ranks for ranked, entry in entries.items() if entry.ranks is not None},
+            values={ranked: entry.values for ranked, entry in entries.items()},
+            invalid={ranked: entry.invalid for ranked, entry in entries.items() if entry.ranks is None},
+        )
+        dims = {layer: values.shape[1] for layer, values in self.features.splits[split].features.items()}
+        return RankedSplit(self.features.run, self._own_record(), EPOCH, split, stored, dims)
+
+    @contextlib.contextmanager
+    def as_run(self) -> Iterator[Run]:
+        """The run that keeps it, or one in a folder that lasts as long as the block."""
+        if self.cached and self.features.run.exists():
+            yield self.features.run
+            return
+        with tempfile.TemporaryDirectory(prefix="layerprobe-") as folder:
+            features = replace(self.features, run=Run(Path(folder, self.features.run.name)))
+            experiment = features.inputs.experiment
+            searches = Searches(features, experiment, SEED, torch.device(self.device))
+            store_probe(features, searches, self.results, self.layer_order, record=self._own_record())
+            yield features.run
+
+    def _own_record(self) -> RunRecord:
+        """The record of a run of nothing else: its similarity is that of the results."""
+        record = self.record(self.layer_order)
+        found = [score.similarity for score in self.results.scores if score.similarity in VECTOR_SIMILARITIES]
+        sections = {"probe": {"similarity": found[0]}} if found else {}
+        return replace(record, recipe={**record.recipe, **sections})
 
 
 def store_probe(  # noqa: PLR0913 - what is stored, and of which epoch

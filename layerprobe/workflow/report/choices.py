@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.system.errors import LayerprobeError
 from layerprobe.system.progress import Silent
-from layerprobe.workflow.choose.choice_text import advice_text, verdict_text
+from layerprobe.values.choice import Choice, advice_text, verdict_text
 from layerprobe.workflow.choose.choose import choose_runs
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.compare.finding import Findings
@@ -29,17 +29,28 @@ def choices(runs: Sequence[Run], metric: str = "R@1") -> Findings:
     """The advice and the verdict of `choose` by a metric on each experiment, unless layers would be ranked anew."""
     names = experiments_of(runs).names
     groups: dict[str, list[Run]] = defaultdict(list)
-    sentences, missing = [], []
+    sentences: list[str] = []
+    missing: list[str] = []
     for run in runs:
         if run in names:  # its record can be read
             groups[names[run]].append(run)
+    request = ChooseRequest(device="cpu", metric=metric)
     for group in groups.values():
-        called = ", ".join(run.name for run in group)
-        try:
-            if _is_long(group):
-                continue
-            choice = choose_runs(group, ChooseRequest(device="cpu", metric=metric), Silent())
-            sentences.append(f"{called}: {advice_text(choice)} {verdict_text(choice)}")
-        except LayerprobeError as error:
-            missing.append(f"{called}: no layer is chosen: {error}")
+        found = _of_group(group, request)
+        sentences += found.sentences
+        missing += found.missing
     return Findings(tuple(sentences), tuple(missing))
+
+
+def _of_group(group: Sequence[Run], request: ChooseRequest) -> Findings:
+    called = ", ".join(run.name for run in group)
+    return told(called, lambda: None if _is_long(group) else choose_runs(group, request, Silent()))
+
+
+def told(called: str, choose: Callable[[], Choice | None]) -> Findings:
+    """The advice and the verdict of a choice, or why there is none; nothing where None is chosen."""
+    try:
+        choice = choose()
+    except LayerprobeError as error:
+        return Findings((), (f"{called}: no layer is chosen: {error}",))
+    return Findings(() if choice is None else (f"{called}: {advice_text(choice)} {verdict_text(choice)}",), ())

@@ -18,41 +18,48 @@ from layerprobe.workflow.run.runs import Run, command_line
 Made = tuple[tuple[str, str], ...]  # headings and texts
 
 _RULES = (
-    "Every number is one of scores.csv, in its run's folder. R@K is the share of queries that have a right item among"
+    "R@K is the share of queries that have a right item among"
     " their K nearest. Each query is searched for exactly, among all items. Ties"
     f" count with their expected value under a random order; two similarities are tied if they differ by at most"
     f" {TIE_WINDOW:g} in float64. A query without another right item counts as a miss."
 )
 
 
-def made_of_page(seconds: float) -> Made:
+def made_of_page(seconds: float, *, in_python: bool = False) -> Made:
     """How the page was made.
 
     Args:
         seconds: since 1970, now.
+        in_python: by the report of a result, not by the command.
     """
+    where = "the result's scores" if in_python else "scores.csv, in its run's folder"
     return (
-        ("command", command_line()),
+        ("command", "layerprobe.probe(...).report(...)" if in_python else command_line()),
         ("made by", f"layerprobe {__version__}, Python {platform.python_version()}"),
         ("made at", as_moment(seconds)),
-        ("how numbers are made", _RULES),
+        ("how numbers are made", f"Every number is one of {where}. {_RULES}"),
     )
 
 
-def made_of_run(run: Run) -> Made:
-    """How a run was made, as its record says; of a record that cannot be read, why."""
-    scores = ("scores", f"{run.scores_file}, sha256 {sha256(run.scores_file)}")
+def made_of_run(run: Run, *, kept: bool = True) -> Made:
+    """How a run was made, as its record says; of a record that cannot be read, why.
+
+    Args:
+        kept: whether its files last, and are named.
+    """
+    scores = (("scores", f"{run.scores_file}, sha256 {sha256(run.scores_file)}"),) if kept else ()
     try:
         record = run.read()
     except DataError as error:
-        return (("record", str(error)), scores)
+        return (("record", str(error)), *scores)
     versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
     threads = record.threads
     device = ", ".join(str(part) for part in (record.device, threads and _counted(threads, "thread")) if part)
+    experiment = record.experiment and f"experiment {record.experiment}, "
     found = {
         "command": record.command,
         "state": f"{record.state}, {_counted(record.epochs_done, 'epoch')} done",
-        "recipe": f"{record.recipe_name}, experiment {record.experiment}, seed {record.seed}",
+        "recipe": f"{record.recipe_name}, {experiment}seed {record.seed}",
         "recipe in full": _recipe(record.recipe),
         "versions": versions,
         "device": device,
@@ -62,7 +69,7 @@ def made_of_run(run: Run) -> Made:
         "images and classes": _hashes(record.manifests),
         "notes": "\n".join(record.notes),
     }
-    return (*((heading, str(text)) for heading, text in found.items() if text), scores)
+    return (*((heading, str(text)) for heading, text in found.items() if text), *scores)
 
 
 def _counted(count: int, noun: str) -> str:
@@ -87,4 +94,4 @@ def _weights(run: Run, record: RunRecord) -> str:
 
 
 def _hashes(splits: Mapping[str, str]) -> str:
-    return "\n".join(f"{split}: sha256 {value}" for split, value in splits.items())
+    return "\n".join(f"{split}: sha256 {value}" for split, value in splits.items() if value)

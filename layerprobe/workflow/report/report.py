@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from layerprobe.report.page import render
@@ -15,7 +15,7 @@ from layerprobe.system.errors import DataError
 from layerprobe.values.headline_layers import headline_layers
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer, names_by_layer
 from layerprobe.values.scores import Score
-from layerprobe.workflow.compare.finding import METRIC, best_on_validation, findings
+from layerprobe.workflow.compare.finding import METRIC, Findings, best_on_validation, findings
 from layerprobe.workflow.report.choices import choices
 from layerprobe.workflow.report.provenance import made_of_page, made_of_run
 from layerprobe.workflow.report.report_gallery import Galleries, galleries_of
@@ -28,16 +28,36 @@ from layerprobe.workflow.run.runs import Run
 
 MOST_SCORES = 50_000  # on a page; one takes about 80 characters, with its interval and note
 _NAMED = 3  # runs in a title
+_NO_IMAGES = "no images are shown: a probe from Python keeps none"
+
+
+@dataclass(frozen=True)
+class OfResult:
+    """What the page of a result in Python shows otherwise.
+
+    Args:
+        chosen: what is chosen among its features.
+        lasting: whether its run is kept.
+    """
+
+    chosen: Findings
+    lasting: bool
 
 
 def made_report(
-    runs: Sequence[Run], *, gallery: bool = True, refresh: int | None = None, metric: str = METRIC
+    runs: Sequence[Run],
+    *,
+    gallery: bool = True,
+    refresh: int | None = None,
+    metric: str = METRIC,
+    result: OfResult | None = None,
 ) -> Report:
     """Everything on the page of some runs.
 
     Args:
         runs: at least one; each is there once.
         metric: of the findings, and first shown.
+        result: whose page it is; None: that of the command.
     """
     require_mean_over_queries(metric)
     runs = list({run.folder: run for run in runs}.values())
@@ -46,27 +66,30 @@ def made_report(
         fix = f"Run layerprobe probe {runs[0].name} {metric_flags(metric)}"
         raise DataError(f"no scores of {metric}", file=runs[0].scores_file, fix=fix)
     scores, left_out = _kept(stored, metric)
-    pages = [_page(run, scores[run.name]) for run in runs]
-    found, chosen = findings(runs, metric), choices(runs, metric)
+    pages = [_page(run, scores[run.name], kept=result is None or result.lasting) for run in runs]
+    found = findings(runs, metric)
+    chosen = choices(runs, metric) if result is None else result.chosen
     pages = [_with_best(run, page) for run, page in zip(runs, pages, strict=True)]
-    galleries = galleries_of(list(zip(runs, pages, strict=True))) if gallery else Galleries()
+    galleries = Galleries(notes=() if result is None else (_NO_IMAGES,))
+    if gallery and result is None:
+        galleries = galleries_of(list(zip(runs, pages, strict=True)))
     return Report(
         title=_title([run.name for run in runs]),
         findings=(*chosen.sentences, *found.sentences),
         runs=tuple(pages),
         galleries=galleries.galleries,
         pictures=galleries.pictures,
-        made=made_of_page(time.time()),
+        made=made_of_page(time.time(), in_python=result is not None),
         notes=(*left_out, *chosen.missing, *found.missing, *experiments_of(runs).notes, *galleries.notes),
         refresh=refresh,
         metric=metric,
     )
 
 
-def write_report(runs: Sequence[Run], out: Path, metric: str = METRIC) -> Report:
+def write_report(runs: Sequence[Run], out: Path, metric: str = METRIC, result: OfResult | None = None) -> Report:
     """Write the page of some runs, and summarise it."""
     require_output(out, "html")
-    made = made_report(runs, metric=metric)
+    made = made_report(runs, metric=metric, result=result)
     write_output(out, render(made).encode())
     return made
 
@@ -87,7 +110,7 @@ def is_training(run: Run) -> bool:
         return False
 
 
-def _page(run: Run, scores: Sequence[Score]) -> RunPage:
+def _page(run: Run, scores: Sequence[Score], *, kept: bool) -> RunPage:
     layers = list(dict.fromkeys(score.ranked_layer for score in scores))
     embedding = None
     with contextlib.suppress(DataError):  # scores can be shown when the record cannot be read
@@ -100,7 +123,7 @@ def _page(run: Run, scores: Sequence[Score]) -> RunPage:
         few=tuple(layers.index(ranked) for ranked in few),
         embedding=None if embedding is None else layers.index(embedding),
         scores=tuple(scores),
-        made=made_of_run(run),
+        made=made_of_run(run, kept=kept),
         training=is_training(run),
     )
 

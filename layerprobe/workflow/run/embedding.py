@@ -37,7 +37,8 @@ def last_two(record: RunRecord, measured: Iterable[RankedLayer]) -> LastTwo | No
     embedding = embedding_among(record, measured)
     if embedding is None or record.network is None:
         return None
-    others = [x for x in _unreduced(record, measured) if x.layer.layer != embedding.layer.layer]
+    unreduced = _unreduced(record, measured)  # a classifier may be measured after the embedding
+    others = [x for x in unreduced[: unreduced.index(embedding)] if x.layer.layer != embedding.layer.layer]
     if not others:
         return None
     last = others[-1].layer.layer

@@ -36,7 +36,7 @@ def data_facts(run: Run, scores: Sequence[Score]) -> DataFacts:
     data: Mapping[str, Any] = {}
     with contextlib.suppress(DataError):
         record = run.read()
-        data, start, seen = record.data, _start(record), trains_on_train(record)
+        data, start, seen = record.data, start_of(record), trains_on_train(record)
         name, network = _data_name(data), str(record.net.get("name", ""))
         layers = record.network.layers if record.network else ()
     held_out = start != EPOCH_0 and any(score.epoch > 0 for score in own)
@@ -44,7 +44,8 @@ def data_facts(run: Run, scores: Sequence[Score]) -> DataFacts:
     return DataFacts(name, facts, start, held_out, seen, network, layers)
 
 
-def _start(record: RunRecord) -> str:
+def start_of(record: RunRecord) -> str:
+    """The network of epoch 0, as in `DataFacts`."""
     # Only the user knows what their own function returns.
     if not record.untrained or str(record.net.get("name")).startswith("python:"):
         return EPOCH_0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -12,7 +13,16 @@ from layerprobe.reductions.chain import parse_chain
 from layerprobe.store import StoredRanks, read_stored_ranks
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError, near_miss
 from layerprobe.values.epochs import epochs_text
-from layerprobe.values.keys import NO_REDUCTION, RankedLayer, find_layer, is_glob, is_named, named, network_order
+from layerprobe.values.keys import (
+    NO_REDUCTION,
+    LayerKey,
+    RankedLayer,
+    find_layer,
+    is_glob,
+    is_named,
+    named,
+    network_order,
+)
 from layerprobe.values.records import RunRecord
 from layerprobe.values.retrieval import SIMILARITIES
 from layerprobe.values.scores import SPLITS, Subject
@@ -107,13 +117,18 @@ def reference_text(subject: Subject) -> str:
 
 @dataclass(frozen=True, eq=False)
 class RankedSplit:
-    """The stored ranks of a run's epoch and split."""
+    """The ranks of a run's epoch and split.
+
+    Args:
+        dims: layer -> how many numbers its features have, of features in memory; None: those of the feature file.
+    """
 
     run: Run
     record: RunRecord
     epoch: int
     split: str
     stored: StoredRanks
+    dims: Mapping[LayerKey, int] | None = None
 
     @property
     def similarity(self) -> str:

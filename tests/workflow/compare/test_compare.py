@@ -15,8 +15,7 @@ from layerprobe.system.errors import DataError, LayerprobeError, NumericError, R
 from layerprobe.values.intervals import IntervalKind
 from layerprobe.values.metric_names import Terms
 from layerprobe.workflow.compare.compare import CompareRequest, compare
-from layerprobe.workflow.compare.comparison import Comparison
-from layerprobe.workflow.compare.comparison_text import sentence
+from layerprobe.workflow.compare.comparison import Comparison, sentence
 from layerprobe.workflow.compare.evidence import Measure
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest

@@ -7,7 +7,7 @@ import pytest
 
 from layerprobe.recipe.overrides import Overrides
 from layerprobe.recipe.recipe import load_recipe
-from layerprobe.workflow.choose.choice_text import advice_text
+from layerprobe.values.choice import advice_text
 from layerprobe.workflow.choose.choose import choose_runs
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.manage import demo as module

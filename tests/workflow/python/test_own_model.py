@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import timm
@@ -7,7 +9,9 @@ import torch
 from torch import nn
 
 import layerprobe
+from layerprobe.sources.timm_models import SOURCE
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
+from layerprobe.workflow.manage.layers import layers as listed
 from tests.workflow.python.test_probe_model import small_model
 
 
@@ -36,6 +40,34 @@ def test_features_are_those_of_a_forward() -> None:
         assert found[name].dtype == np.float32
     in_batches = layerprobe.extract(model, ["output"], [(images[:30], [0] * 30), (images[30:], [1] * 40)])
     np.testing.assert_allclose(in_batches["output"], found["output"], rtol=1e-5, atol=1e-6)
+
+
+def test_a_classifier_of_timm_has_the_layers_of_the_command_line(tmp_path: Path) -> None:
+    model, images = timm.create_model("test_vit", num_classes=7), torch.randn(2, 3, 160, 160)
+    assert [layer.name for layer in layerprobe.layers(model, 160)] == [
+        row.layer for row in listed("timm:test_vit", tmp_path).layers
+    ]
+    of_command = SOURCE.build("test_vit", weights=model.state_dict())
+    ours, theirs = (layerprobe.extract(each, "output", images)["output"] for each in (model, of_command))
+    np.testing.assert_array_equal(ours, theirs)
+
+
+def test_the_listing_says_that_the_output_is_the_classifiers_input() -> None:
+    model = timm.create_model("test_vit", num_classes=7, img_size=32)
+    last = str(layerprobe.layers(model, 32)).splitlines()[-1]
+    assert last == "output is the input of the classifier head; layer head is what it gives"
+
+
+def test_a_classifier_is_a_layer_by_its_path_alone() -> None:
+    torch.manual_seed(0)
+    model, images = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()), torch.randn(2, 3, 8, 8)
+    model.add_module("classifier", nn.Linear(4, 5))
+    assert [layer.name for layer in layerprobe.layers(model, 8)] == ["0", "output"]
+    found = layerprobe.extract(model, "classifier,output", images)
+    assert list(found) == ["output", "classifier"]
+    with torch.no_grad():
+        np.testing.assert_allclose(found["classifier"], model(images).numpy(), atol=1e-6)
+        np.testing.assert_allclose(found["output"], model[:3](images).numpy(), atol=1e-6)
 
 
 def test_a_wrapped_model_has_the_layers_of_the_model() -> None:

@@ -47,7 +47,7 @@ def test_a_notebook_shows_the_tables(result: Probed) -> None:
     assert repr(result) == f"Probed(Sequential: 5 layers on train and test, {len(result.scores)} scores)"
 
 
-def test_the_table_names_the_layers_that_are_not_told_apart_from_the_best() -> None:
+def test_the_table_names_the_layers_that_are_not_told_apart_from_the_best(result: Probed) -> None:
     # 12 classes of 2: fc6 misses one query, pool5 that one and another
     ranks = {FC6: ranks_of([0.0] + [1.0] * 23), POOL5: ranks_of([0.0] + [1.0] * 22 + [0.0])}
     scores = [
@@ -55,7 +55,8 @@ def test_the_table_names_the_layers_that_are_not_told_apart_from_the_best() -> N
         for layer, own in ranks.items()
     ]
     by_layer = ByLayer({("test", layer): own for layer, own in ranks.items()})
-    probed = Probed("m", tuple(scores), by_layer, ByLayer({}), {"test": np.repeat(np.arange(12), 2)}, {})
+    labels = {"test": np.repeat(np.arange(12), 2)}
+    probed = replace(result, name="m", scores=tuple(scores), ranks=by_layer, labels=labels)
     assert "fc6, 95.8 %; not significantly different: pool5" in str(probed.table())
     clusters = replace(probed, scores=tuple(replace(score, notes=("clusters: camera",)) for score in scores))
     assert "significantly" not in str(clusters.table())

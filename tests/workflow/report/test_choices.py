@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from layerprobe.workflow.choose.choice_text import choice_lines
+from layerprobe.values.choice import choice_lines
 from layerprobe.workflow.choose.choose import choose_runs
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.report.choices import choices

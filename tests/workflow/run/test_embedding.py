@@ -66,3 +66,8 @@ def test_the_similarity_is_the_recipes() -> None:
 def test_the_embedding_has_the_pool_of_its_network() -> None:
     found = last_two(record("pool5@avg"), map(ranked, ["pool4@max", "pool5@max", "pool5@avg"]))
     assert found == LastTwo(ranked("pool4@max"), ranked("pool5@avg"), adjacent=True)
+
+
+def test_a_layer_measured_after_the_embedding_is_not_before_it() -> None:
+    layers = [ranked("pool4@max"), ranked("pool5@max"), ranked("fc6@none")]
+    assert last_two(record("pool5@max"), layers) == LastTwo(layers[0], layers[1], adjacent=True)

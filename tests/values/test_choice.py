@@ -2,9 +2,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from layerprobe.values.choice import Choice, Embedding, Gain, Price, Ship, TruncationSavings
+from layerprobe.values.choice import (
+    Choice,
+    Embedding,
+    Gain,
+    Price,
+    Ship,
+    TruncationSavings,
+    advice_text,
+    choice_lines,
+    ship_text,
+    verdict_text,
+)
 from layerprobe.values.scores import Subject
-from layerprobe.workflow.choose.choice_text import advice_text, choice_lines, next_step, ship_text, verdict_text
 from tests.workflow.choosing_runs import C1, C2, FC6
 
 CHOSEN = Subject("a", "e", 0, 2, "validation", C1).score("R@1", 0.9, 80)
@@ -117,15 +127,3 @@ def test_what_a_score_says_and_the_choice_does_not_follows() -> None:
 def test_bits_are_no_numbers() -> None:
     bits = replace(SHIP, reduction="l2+binary", bytes_per_image=13)
     assert ship_text(bits) == "c1@max/l2+binary, epoch 2: 100 bits, 13 bytes an image"
-
-
-def test_the_next_step_can_be_pasted() -> None:
-    choice = replace(CHOICE, ship=replace(SHIP, layer="relu#1", reduction="l2+binary"))
-    command = "layerprobe probe b --epochs 2 --layers 'relu#1@max' --reduce l2+binary --export-index"
-    assert next_step(choice, "b") == f"next: {command}"
-
-
-def test_the_next_step_of_a_cross_fitted_choice_fits_on_what_is_searched() -> None:
-    crossed = replace(CHOICE, ship=replace(SHIP, reduction="l2+pca:8"), chosen=replace(CHOSEN, split="test"))
-    assert "--reduce l2+pca:8 --fit gallery --export-index" in next_step(crossed, "b")
-    assert "gallery" not in next_step(replace(crossed, chosen=CHOSEN), "b")

@@ -6,8 +6,7 @@ import pytest
 
 from layerprobe.values.intervals import Difference, IntervalKind
 from layerprobe.values.scores import Subject
-from layerprobe.workflow.compare.comparison import Basis, ComparedLayer, Comparison
-from layerprobe.workflow.compare.comparison_text import comparison_table, sentence
+from layerprobe.workflow.compare.comparison import Basis, ComparedLayer, Comparison, comparison_table, sentence
 from tests.workflow.stored_ranks import ranked
 
 BASIS = Basis("R@1", IntervalKind(), queries=1360, classes=68, units=68)

@@ -1,0 +1,104 @@
+"""The final classifier of a model: what its library or its name calls one, if that gives the model's output."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from layerprobe.system.memory import memory_faults_told
+from layerprobe.taps.hooks import hooked, parts_by_path, prepared
+from layerprobe.taps.measuring import REFUSALS
+from layerprobe.taps.outputs import taken, tensor_part
+
+# A projection into an embedding cannot be told from a classifier by its shape: `fc` and `head` are classifiers in
+# torchvision's own models alone.
+_NAMES, _TORCHVISION = ("classifier",), ("fc", "heads", "head")
+
+
+def find_classifier(module: nn.Module, image_size: int) -> str | None:
+    """The path of the module that makes classes of a model's embedding; None where the output is the embedding.
+
+    It is what timm's `get_classifier` gives, or the last linear layer in an attribute `classifier` of any module or in
+    `fc`, `heads` or `head` of one of torchvision's, if one forward shows that its output is the model's.
+
+    Args:
+        module: images (B, 3, H, W) -> any output; it is not changed.
+    """
+    seen: dict[str, list[tuple[object, object]]] = defaultdict(list)
+
+    def hook(path: str, _module: nn.Module, inputs: tuple[object, ...], output: object) -> None:
+        # What comes later may overwrite it in place.
+        seen[path].append((inputs, output.clone() if isinstance(output, Tensor) else output))
+
+    candidates = _candidates(module)
+    if not candidates:
+        return None
+    noise = torch.randn(2, 3, image_size, image_size, generator=torch.Generator().manual_seed(0))
+    with hooked(module, {path: partial(hook, path) for path in candidates}), torch.inference_mode():
+        try:
+            with memory_faults_told():
+                given = module(prepared(noise, module))
+        except REFUSALS:  # told by whoever measures the layers
+            return None
+    part = tensor_part(given)
+    if part is None:
+        return None
+    final = taken(given, part).flatten(1)
+    for path in candidates:
+        for inputs, output in seen[path] if len(seen[path]) == 1 else []:
+            if (
+                embedding_in(inputs) is not None
+                and isinstance(output, Tensor)
+                and torch.equal(output.flatten(1), final)
+            ):
+                return path
+    return None
+
+
+def embedding_in(inputs: object) -> Tensor | None:
+    """(B, D) what a classifier takes, a vector or a map of one place; None for anything else."""
+    match inputs:
+        case (Tensor() as given,) if given.ndim > 1 and given[0].numel() == given.shape[1]:
+            return given.flatten(1)
+    return None
+
+
+@contextlib.contextmanager
+def without_classifier(module: nn.Module, classifier: str | None) -> Iterator[None]:
+    """In the block, a model's output is what its classifier takes; no other module's output changes."""
+    if classifier is None:
+        yield
+        return
+    parts, taken_in = parts_by_path(module), []
+    hooks = [
+        parts[classifier].register_forward_pre_hook(lambda _, inputs: taken_in.append(embedding_in(inputs))),
+        parts[""].register_forward_hook(lambda *_: taken_in.pop()),
+    ]
+    try:
+        yield
+    finally:
+        for each in hooks:
+            each.remove()
+
+
+def _candidates(module: nn.Module) -> list[str]:
+    parts = parts_by_path(module)
+    paths = {id(part): path for path, part in reversed(parts.items())}
+    return [paths[id(found)] for part in parts.values() for found in _declared(part) if id(found) in paths]
+
+
+def _declared(part: nn.Module) -> list[nn.Module]:
+    """What a module calls its classifier."""
+    libraries = {kind.__module__.partition(".")[0] for kind in type(part).__mro__}
+    if "timm" in libraries and callable(own := getattr(part, "get_classifier", None)):
+        found = own()
+        return [found] if isinstance(found, nn.Module) and not isinstance(found, nn.Identity) else []
+    names = (*_NAMES, *(_TORCHVISION if "torchvision" in libraries else ()))
+    children = [child for name, child in part.named_children() if name in names]
+    linear = [[x for x in child.modules() if isinstance(x, nn.Linear)] for child in children]
+    return [found[-1] for found in linear if found]
