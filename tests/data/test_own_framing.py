@@ -34,7 +34,7 @@ def photos() -> tuple[Image, ...]:
 
 
 def square(photo: Image, own: OwnInput) -> Image:
-    return np.asarray(own.square(PIL.Image.fromarray(photo)))
+    return np.asarray(own.framed(PIL.Image.fromarray(photo)))
 
 
 def levels_apart(own: OwnInput, library: Library, photo: Image) -> NDArray[np.float64]:

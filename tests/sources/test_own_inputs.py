@@ -35,7 +35,7 @@ def require_same_pixels(own: OwnInput | None, library: Library) -> None:
         image = PIL.Image.fromarray(pixels)
         theirs = np.asarray(library(image), np.float64)
         np.testing.assert_allclose(
-            (theirs * std + mean) * 255, np.asarray(own.square(image)).transpose(2, 0, 1), atol=1e-3
+            (theirs * std + mean) * 255, np.asarray(own.framed(image)).transpose(2, 0, 1), atol=1e-3
         )
 
 

@@ -22,6 +22,7 @@ class Layers:
     final_norm: str | None = None
     prefix_tokens: int | None = None
     own_pool: bool = False
+    channels: int = 3
 
 
 def images(size: int, count: int = 2) -> Tensor:
