@@ -20,7 +20,7 @@ Keep = Literal["all", "last"] | Annotated[int, Field(ge=1)]
 # Keys of [data] that change ranks, but neither images nor weights.
 SEARCH_KEYS = ("group", "positives", "ignore")
 _Channels = float | tuple[float, float, float] | Literal["imagenet"]
-_SIDES = range(16, 4097)  # pixels
+_SIDES = range(1, 4097)  # pixels
 
 
 @dataclass(frozen=True)
@@ -100,14 +100,16 @@ class Data(Section):
                 what = "input should be a whole number, or two, [height, width]"
                 raise PydanticCustomError("image_size", what)
             if side not in _SIDES:
-                limit = "greater than or equal to 16" if side < _SIDES.start else "less than or equal to 4096"
+                limit = "greater than or equal to 1" if side < _SIDES.start else "less than or equal to 4096"
                 raise PydanticCustomError("image_size", f"input should be {limit}")
         return sides[0] if len({*sides}) == 1 else tuple(sides)
 
     @field_validator("mean", "std", mode="before")
     @classmethod
     def _of_all_channels(cls, value: Any) -> Any:
-        return value[0] if isinstance(value, list | tuple) and len(value) == 1 else value
+        if not isinstance(value, list | tuple):
+            return value
+        return value[0] if len(value) == 1 else tuple(value)  # strict, and no longer JSON
 
 
 class Network(Section):

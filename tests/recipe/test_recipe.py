@@ -158,8 +158,8 @@ def test_another_image_size_is_refused(text: str) -> None:
 
 
 def test_a_side_of_an_image_has_its_limits() -> None:
-    with pytest.raises(RecipeError, match=r"image_size = \[256, 8\]: input should be greater than or equal to 16"):
-        load("data.image_size=[256, 8]")
+    with pytest.raises(RecipeError, match=r"image_size = \[256, 0\]: input should be greater than or equal to 1"):
+        load("data.image_size=[256, 0]")
 
 
 @pytest.mark.parametrize("transform", ["D1", "D2", "D3"])
@@ -171,6 +171,7 @@ def test_what_crops_a_square_takes_no_height_and_width(transform: str, tmp_path:
 def test_a_list_of_one_mean_is_that_number(tmp_path: Path) -> None:
     one, two = (load(f"data.mean={text}", "data.std=0.25", data=f"folder:{tmp_path}") for text in ("0.5", "[0.5]"))
     assert one.as_dict() == two.as_dict()
+    assert load("data.mean=[0.1, 0.2, 0.3]", data=f"folder:{tmp_path}").data.mean == (0.1, 0.2, 0.3)
 
 
 def test_a_root_is_stored_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

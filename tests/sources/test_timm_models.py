@@ -173,7 +173,9 @@ def test_a_vector_takes_no_pool() -> None:
 
 def test_a_model_whose_images_are_no_squares_is_read_at_its_own_size(monkeypatch: pytest.MonkeyPatch) -> None:
     tag = "test_vit.r160_in1k"
-    config = replace(timm.get_pretrained_cfg(tag), input_size=(3, 64, 32), crop_pct=1.0)
+    known = timm.get_pretrained_cfg(tag)
+    assert known is not None
+    config = replace(known, input_size=(3, 64, 32), crop_pct=1.0)
     monkeypatch.setitem(timm.models._registry._model_pretrained_cfgs, tag, config)
     net = build(f"timm:{tag}")
     assert net.image_size == (64, 32)
@@ -186,6 +188,6 @@ def test_a_model_whose_images_are_no_squares_is_read_at_its_own_size(monkeypatch
 
 def test_another_height_and_width_interpolate_position_embeddings() -> None:
     net = build(VIT, image_size=(64, 32))
-    assert net.module.get_submodule("model").pos_embed.shape[1] == 1 + 4 * 2
+    assert net.module.state_dict()["model.pos_embed"].shape[1] == 1 + 4 * 2
     images = torch.randn(2, 3, 64, 32, generator=torch.Generator().manual_seed(0))
     assert embeddings(net, images).shape == (2, net.embedding_dim)

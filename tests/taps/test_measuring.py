@@ -193,3 +193,11 @@ def test_tokens_that_come_window_by_window_have_no_grid() -> None:
     with torch.inference_mode():
         expected = model.forward_intermediates(images(64), indices=[0], intermediates_only=True)[0]
     torch.testing.assert_close(found, torch.as_tensor(expected).mean((2, 3)))
+
+
+def test_maps_of_a_network_of_one_size_that_is_no_square_are_told_from_what_runs_at_another() -> None:
+    # 16 x 8 maps of 16 channels: at one size, channels first or last; the linear layer takes no other size
+    net = nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.Flatten(), nn.Linear(16 * 16 * 8, 4))
+    found = {info.name: info.layout for info in list_layers(Layers(net, {"0": "0", "2": "2"}, channels=1), (16, 8))}
+    assert (found["0"].kind, found["0"].channels, found["0"].shape) == ("map", 1, (16, 16, 8))
+    assert found["2"].kind == "vector"

@@ -72,7 +72,9 @@ def measured(net: Net, shape: ImageShape) -> Measured:
     try:
         found = measure_layers(net, as_size(*sides))
     except RecipeError as error:
-        raise RecipeError(error.message, fix="Give images of the channels and size that the model takes") from error
+        raise RecipeError(
+            error.message, fix="Give images of another size, or of the channels that the model takes"
+        ) from error
     if net.layers.get(OUTPUT) != "":
         return found
     unclear = any(isinstance(call.layout, Unclear) for call in found.calls.get("", ()))
