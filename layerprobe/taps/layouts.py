@@ -150,10 +150,11 @@ def find_layouts(seen: Sequence[Seen], model: Model) -> list[Layout | Unclear]:
     """The layout of each output of a model, or the reason why it is unknown."""
     counts = _token_counts(seen, model)
     grids = {shape[2] * shape[3] for shape in (one.two for one in seen) if len(shape) == 4 and shape[2] == shape[3]}
-    return [_layout(one, model, counts, grids) for one in seen]
+    maps = {shape[first : first + 2] for shape in (one.two for one in seen) if len(shape) == 4 for first in (1, 2)}
+    return [_layout(one, model, counts, grids, maps) for one in seen]
 
 
-def _layout(seen: Seen, model: Model, counts: _Counts, grids: set[int]) -> Layout | Unclear:
+def _layout(seen: Seen, model: Model, counts: _Counts, grids: set[int], maps: set[Shape]) -> Layout | Unclear:
     batch = _batch_axis(seen)
     if isinstance(batch, Unclear):
         return batch
@@ -181,7 +182,7 @@ def _layout(seen: Seen, model: Model, counts: _Counts, grids: set[int]) -> Layou
     if isinstance(model.size, int):
         prefix = _prefix(space[0], others, model, grids)
     else:
-        prefix, oblong = _oblong(space[0], others, model)
+        prefix, oblong = _oblong(space[0], others, model, maps)
     if isinstance(prefix, Unclear):
         return Unclear(f"{prefix.reason}: {seen}")
     class_token, shape = prefix > 0 and model.class_token, (*space, rest[place])
@@ -305,14 +306,15 @@ def _prefix(tokens: int, other: int | None, model: Model, grids: set[int]) -> in
     return prefix
 
 
-def _oblong(tokens: int, other: int | None, model: Model) -> tuple[int | Unclear, Shape]:
-    """How many tokens stand before those of patches that are no square, and the grid of these."""
+def _oblong(tokens: int, other: int | None, model: Model, maps: set[Shape]) -> tuple[int | Unclear, Shape]:
+    """How many tokens stand before those of patches that are no square, and their grid: that of a map, if any."""
     most = range(_MOST_PREFIX_TOKENS + 1) if model.prefix_tokens is None else (model.prefix_tokens,)
     found = [
         (tokens - prod(grid), grid)
         for grid, others in model.oblong.items()
         if tokens - prod(grid) in most and (other is None or other - tokens + prod(grid) in map(prod, others))
     ]
+    found = [each for each in found if each[1] in maps] or found
     if len(found) == 1:
         return found[0]
     return Unclear(f"cannot determine the height and width of the patches of {tokens} tokens"), ()

@@ -289,6 +289,15 @@ def test_the_grid_of_patches_of_an_image_that_is_no_square(
     assert (found.kind, found.prefix, found.grid) == ("tokens", prefix, grid)
 
 
+def test_of_several_grids_that_of_a_map_is_the_patches() -> None:
+    # 9 tokens of an image of 32 x 16: 4 x 2 and one before them, or 3 x 2 and three
+    tokens, patches = Seen((), (2, 9, 7), (3, 9, 7), normed=True), Seen((), (2, 7, 4, 2), (3, 7, 4, 2))
+    alone, (_, found) = find_layouts([tokens], Model((32, 16))), find_layouts([patches, tokens], Model((32, 16)))
+    assert isinstance(alone[0], Unclear)
+    assert isinstance(found, Layout)
+    assert (found.prefix, found.grid) == (1, (4, 2))
+
+
 def test_tokens_that_no_grid_explains_are_refused() -> None:
     (found,) = find_layouts([Seen((), (2, 31, 7), (3, 31, 7), normed=True)], Model((64, 32), None, 0))
     assert isinstance(found, Unclear)
