@@ -1,4 +1,4 @@
-"""The transform `model`: from a decoded image to the square that the model's own library would make of it."""
+"""The transform `model`: from a decoded image to what the model's own library would make of it."""
 
 from __future__ import annotations
 
@@ -24,4 +24,4 @@ class _Own:
     own: OwnInput
 
     def __call__(self, index: int) -> Image:
-        return np.asarray(self.own.square(PIL.Image.fromarray(self.image(index))))
+        return np.asarray(self.own.framed(PIL.Image.fromarray(self.image(index))))

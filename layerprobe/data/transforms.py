@@ -18,6 +18,7 @@ from layerprobe.data import resizing
 from layerprobe.data.splits import Dataset, Image, Split
 from layerprobe.system.errors import RecipeError
 from layerprobe.values import imagenet
+from layerprobe.values.image_size import ImageSize, height_width
 from layerprobe.values.own_input import Filter
 
 Channels = float | Sequence[float] | str
@@ -33,11 +34,11 @@ _PHOTO_SCALE = 0.1
 @dataclass(frozen=True, eq=False)
 class _Resized:
     split: Split
-    size: int
+    size: ImageSize
     method: resizing.Method
 
     def __call__(self, index: int) -> Image:
-        return resizing.resize(self.split.image(index), self.size, self.size, self.method)
+        return resizing.resize(self.split.image(index), *height_width(self.size), self.method)
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,12 +49,8 @@ class _Inverted:
         return ~self.image(index)
 
 
-def resized(dataset: Dataset, size: int, method: resizing.Method = "exact") -> Dataset:
-    """The data set with its images resized to squares, whatever their aspect ratio.
-
-    Args:
-        size: side in pixels, at least 1.
-    """
+def resized(dataset: Dataset, size: ImageSize, method: resizing.Method = "exact") -> Dataset:
+    """The data set with its images resized to one size, whatever their aspect ratio."""
 
     def one(split: Split) -> Split:
         return replace(split, image=_Resized(split, size, method))
@@ -76,17 +73,21 @@ class Normalise:
     """Pixels x -> (x / 255 - mean) / std, for each channel.
 
     Args:
-        mean: of red, green and blue, in 0 ... 1.
-        std: of red, green and blue, above 0.
+        mean: of red, green and blue, in 0 ... 1; one number for a network that takes grey images.
+        std: as many, above 0.
     """
 
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
 
     @classmethod
-    def of(cls, mean: Channels, std: Channels) -> Normalise:
-        """From a recipe's values: one number for all channels, three numbers, or "imagenet"."""
-        means, stds = _channels("mean", mean), _channels("std", std)
+    def of(cls, mean: Channels, std: Channels, channels: int = 3) -> Normalise:
+        """From a recipe's values: one number for all channels, three numbers, or "imagenet".
+
+        Args:
+            channels: 3 or, of a network that takes grey images, 1. For these the mean of three numbers counts.
+        """
+        means, stds = _channels("mean", mean, channels), _channels("std", std, channels)
         if min(stds) <= 0:
             raise RecipeError(f"data.std = {std}: must be above 0", fix="Raise data.std")
         return cls(means, stds)
@@ -98,8 +99,10 @@ class Normalise:
             pixels: uint8 (B, H, W, 3), on any device.
 
         Returns:
-            float32 (B, 3, H, W) in channels_last format, on the same device.
+            float32 (B, 3, H, W), or (B, 1, H, W) of grey values, in channels_last format, on the same device.
         """
+        if len(self.mean) == 1:
+            pixels = _grey(pixels)
         batch, height, width, channels = pixels.shape
         # Mean and std are repeated for a whole row: broadcasting three numbers along the last axis is not vectorised.
         mean, std = (torch.tensor(x, device=pixels.device).repeat(width) for x in (self.mean, self.std))
@@ -108,14 +111,21 @@ class Normalise:
         return rows.view(pixels.shape).permute(0, 3, 1, 2)
 
 
-def _channels(name: str, value: Channels) -> tuple[float, float, float]:
-    if value == "imagenet":
-        return _IMAGENET[name]
-    numbers = [value] * 3 if isinstance(value, int | float) else value
-    if isinstance(numbers, str) or len(numbers) != 3 or not all(math.isfinite(x) for x in numbers):
+def _channels(name: str, value: Channels, channels: int) -> tuple[float, ...]:
+    given = _IMAGENET[name] if value == "imagenet" else value
+    numbers = [given] if isinstance(given, int | float) else given
+    if isinstance(numbers, str) or len(numbers) not in (1, 3) or not all(math.isfinite(x) for x in numbers):
         raise RecipeError(f"data.{name} = {value!r}", fix='Give one number, three numbers or "imagenet"')
-    red, green, blue = (float(x) for x in numbers)
-    return red, green, blue
+    if len(numbers) == channels:
+        return tuple(map(float, numbers))
+    return (sum(numbers) / len(numbers),) * channels
+
+
+def _grey(pixels: Tensor) -> Tensor:
+    """Uint8 (B, H, W, 3) -> (B, H, W, 1), as PIL converts to L: ITU-R 601-2 luma in units of 1/65536, rounded."""
+    red, green, blue = pixels.to(torch.int32).unbind(3)
+    luma = (red * 19595 + green * 38470 + blue * 7471 + 0x8000) >> 16
+    return luma.to(torch.uint8).unsqueeze(3)
 
 
 # Framing -> its suffix to the name of the resizing, other than its own name.
@@ -124,7 +134,8 @@ _FRAMED = {"square": "", "D1": ", D1 in one step"}
 
 def describe_transform(  # noqa: PLR0913 - an argument for each step
     *,
-    image_size: int,
+    image_size: ImageSize,
+    channels: int = 3,
     invert: bool,
     mean: Channels,
     std: Channels,
@@ -138,16 +149,17 @@ def describe_transform(  # noqa: PLR0913 - an argument for each step
     Equal texts mean equal inputs from equal files. The decoder's version is included, as it may change pixels.
 
     Args:
-        image_size: the network's side in pixels.
+        channels: that the network takes, 3 or 1.
         invert: whether pixels are inverted.
         framing: "square", D1, D2, D3, or what else is done besides resizing, in words.
     """
-    normalise = Normalise.of(mean, std)
+    normalise = Normalise.of(mean, std, channels)
+    height, width = height_width(image_size)
     steps = {
         "decoder": f"PIL {PIL.__version__}",
         "alpha": "on white",
         "exif": _exif(exif_rotation),
-        "resize": [image_size, image_size, resizing.describe(method, filter) + _FRAMED.get(framing, f", {framing}")],
+        "resize": [height, width, resizing.describe(method, filter) + _FRAMED.get(framing, f", {framing}")],
         "invert": invert,
         "mean": normalise.mean,
         "std": normalise.std,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
+from layerprobe.values.image_size import ImageSize
 from layerprobe.values.own_input import OwnInput
 
 
@@ -15,12 +16,13 @@ class Net:
     """A network that maps images to embeddings.
 
     Args:
-        module: (B, 3, H, W) -> (B, D).
+        module: (B, C, H, W) -> (B, D).
         layers: the papers' names -> module paths, in execution order.
         new_parameters: names of the module's parameters that were not loaded from anywhere.
         parts: names of parts of these layers, such as a block's attention -> module paths; not among the layers.
         root: path of the model from elsewhere that the module wraps; module paths that a user writes lie below it.
-        image_size: side of the images that this model was built for; None where any will do.
+        image_size: of the images that this model was built for; None where any will do.
+        channels: C, 3 for colour images and 1 for grey ones.
         own_input: the images that this model was trained on; None where nothing is known of them.
         final_norm: path of the norm that the model applies after its last block; None where it has none.
         prefix_tokens: how many tokens before the patches the model says it has; None where it says nothing.
@@ -40,7 +42,8 @@ class Net:
     notes: tuple[str, ...] = ()
     parts: Mapping[str, str] = field(default_factory=dict)
     root: str = ""
-    image_size: int | None = None
+    image_size: ImageSize | None = None
+    channels: int = 3
     own_input: OwnInput | None = None
     final_norm: str | None = None
     prefix_tokens: int | None = None

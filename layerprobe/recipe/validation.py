@@ -188,6 +188,9 @@ def data_problems(data: Data) -> list[Problem]:
     if data.transform not in ("square", "model") and data.augment == "affine":
         text = f'transform = "{data.transform}" frames training images by itself. Set augment = "photo" or "none"'
         found.append(Problem("data", text, ("transform", "augment")))
+    if data.transform not in ("square", "model") and not isinstance(data.image_size, int):
+        text = f'transform = "{data.transform}" crops a square. Give one image_size, or set transform = "square"'
+        found.append(Problem("data", text, ("image_size", "transform")))
     if data.transform == "D3" and (data.mean, data.std) not in (("imagenet", "imagenet"), (0.5, 0.5)):
         text = 'transform = "D3" scales pixels to -1 ... 1. Leave mean and std out'
         found.append(Problem("data", text, ("transform", "mean", "std")))

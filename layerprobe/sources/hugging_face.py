@@ -23,6 +23,7 @@ from layerprobe.sources.user_code import require_outside_runs
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.system.files import sha256
 from layerprobe.system.naming import NamedFile, keep_named, named_before, user_named
+from layerprobe.values.image_size import ImageSize, as_size, height_width
 from layerprobe.values.own_input import Filter, OwnInput
 
 _Found = TypeVar("_Found")
@@ -148,7 +149,7 @@ def _is_confirmed(processor: Any, own: OwnInput) -> bool:
 
     LeViT's resizes to 256/224 of the size that it states, EfficientNet's normalises twice, others turn RGB into BGR.
     """
-    side, rng = own.resized or own.size, np.random.default_rng(0)
+    side, rng = max(height_width(own.resized or own.size)), np.random.default_rng(0)
     mean, std = (torch.tensor(channels)[:, None, None] for channels in (own.mean, own.std))
     for height, width in ((2 * side + 1, side + side // 3), (side + side // 3, 2 * side + 1)):
         image = PIL.Image.fromarray(rng.integers(0, 256, (height, width, 3), np.uint8))
@@ -157,7 +158,7 @@ def _is_confirmed(processor: Any, own: OwnInput) -> bool:
                 (theirs,) = processor(image, return_tensors="pt")["pixel_values"]
         except _OTHER_CALLS:
             return False
-        ours = torch.from_numpy(np.array(own.square(image))).permute(2, 0, 1)
+        ours = torch.from_numpy(np.array(own.framed(image))).permute(2, 0, 1)
         if theirs.shape != ours.shape or ((theirs * std + mean) * 255 - ours).abs().mean() > _GREY_LEVELS:
             return False
     return True
@@ -178,12 +179,12 @@ def _as_input(processor: Any) -> OwnInput | None:
     crop = dict(given("crop_size") or {}) if given("do_center_crop") else {}
     crop = {key: value for key, value in crop.items() if value}
     resized = _resized(sizes, given("crop_pct"))
-    if resized is None or len(set(crop.values())) > 1 or not set(crop) <= {"height", "width"}:
+    if resized is None or set(crop) not in (set(), {"height", "width"}):
         return None
     side, squeezed, cropped = resized
-    size = crop.get("height", cropped)
-    if size is None or size > side:
-        return None  # the crop would be padded, or the image is no square
+    size = as_size(crop["height"], crop["width"]) if crop else cropped
+    if size is None or any(own > given for own, given in zip(height_width(size), height_width(side), strict=True)):
+        return None  # the crop would be padded, or images have no one size
     mean, std = ((0.0,) * 3, (1.0,) * 3)
     if given("do_normalize"):
         mean, std = (tuple(given(key)) for key in ("image_mean", "image_std"))
@@ -202,10 +203,11 @@ def _as_input(processor: Any) -> OwnInput | None:
     )
 
 
-def _resized(sizes: dict[str, int], kept: float | None) -> tuple[int, bool, int | None] | None:
-    """The side after resizing, whether the image is squeezed to it, and the side that the resizing itself crops to."""
-    if set(sizes) == {"height", "width"} and sizes["height"] == sizes["width"]:
-        return sizes["height"], True, sizes["height"]
+def _resized(sizes: dict[str, int], kept: float | None) -> tuple[ImageSize, bool, ImageSize | None] | None:
+    """The size after resizing, whether the image is squeezed to it, and the size that the resizing itself crops to."""
+    if set(sizes) == {"height", "width"}:
+        squeezed_to = as_size(sizes["height"], sizes["width"])
+        return squeezed_to, True, squeezed_to
     if set(sizes) != {"shortest_edge"}:
         return None
     side = sizes["shortest_edge"]
@@ -221,7 +223,7 @@ def _pil_number(resample: Any) -> int:
     return int(resample)
 
 
-def _model(name: str, *, pretrained: bool, image_size: int | None) -> Foreign:
+def _model(name: str, *, pretrained: bool, image_size: ImageSize | None) -> Foreign:
     transformers = imported("transformers", "hf")
     config = _loaded(name, "config.json", transformers.AutoConfig.from_pretrained)
     with torch.device("meta"):
@@ -245,7 +247,7 @@ def _model(name: str, *, pretrained: bool, image_size: int | None) -> Foreign:
     return _seeing(name, model, config, image_size, pretrained=pretrained)
 
 
-def _seeing(name: str, model: Any, config: Any, image_size: int | None, *, pretrained: bool) -> Foreign:
+def _seeing(name: str, model: Any, config: Any, image_size: ImageSize | None, *, pretrained: bool) -> Foreign:
     """The part of a model that sees images, taking images of a size."""
     if isinstance(getattr(model, "vision_model", None), nn.Module):
         config = getattr(config, "vision_config", config)
@@ -257,15 +259,16 @@ def _seeing(name: str, model: Any, config: Any, image_size: int | None, *, pretr
             f"hf:{name} takes {', '.join(list(parameters)[:1])}, not images", fix="Give a model that takes pixel_values"
         )
     own, notes = _own_input(name), []
-    own_size = getattr(config, "image_size", None)
+    stated = getattr(config, "image_size", None)
+    own_size = as_size(*stated) if isinstance(stated, list | tuple) and len(stated) == 2 else stated
+    own_size = own_size if isinstance(own_size, int | tuple) else None
     positions = any("position_embedding" in key for key, _ in model.named_parameters())
-    if isinstance(own_size, int) and image_size not in (None, own_size):
+    if own_size is not None and image_size not in (None, own_size):
         if "interpolate_pos_encoding" in parameters:
             model.register_forward_pre_hook(_interpolating, with_kwargs=True)
         if positions and pretrained:
             notes.append(interpolated(f"hf:{name}", own_size, image_size or own_size))
-    size = image_size or (own_size if isinstance(own_size, int) else None)
-    return Foreign(model, own, size, _FINAL_NORMS, notes=tuple(notes))
+    return Foreign(model, own, image_size or own_size, _FINAL_NORMS, notes=tuple(notes))
 
 
 def _interpolating(_module: nn.Module, images: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from layerprobe.sources.hub import OTHER_WEIGHTS, absent, first_line, hub_file, 
 from layerprobe.sources.libraries import imported, quiet, unknown_model, version
 from layerprobe.sources.source import Foreign, Source, interpolated
 from layerprobe.system.errors import RecipeError, UnknownNameError
+from layerprobe.values.image_size import ImageSize, as_size, size_text
 from layerprobe.values.own_input import OwnInput
 
 _FINAL_NORMS = ("ln_post", "trunk.norm", "trunk.fc_norm")
@@ -46,9 +48,10 @@ def _own_input(name: str) -> OwnInput | None:
     _, configuration, weights = _parsed(name)
     transform = imported("open_clip.transform", "open_clip")
     steps = transform.merge_preprocess_dict(transform.PreprocessCfg(), weights)
-    size = configuration["vision_cfg"].get("image_size", steps["size"])
-    if not isinstance(size, int) or steps["resize_mode"] == "longest":
+    stated = configuration["vision_cfg"].get("image_size", steps["size"])
+    if steps["resize_mode"] == "longest":
         return None
+    size = _size(stated)
     return OwnInput(
         size=size,
         resized=None if steps["resize_mode"] == "squash" else size,
@@ -58,12 +61,16 @@ def _own_input(name: str) -> OwnInput | None:
     )
 
 
+def _size(stated: int | Sequence[int]) -> ImageSize:
+    return stated if isinstance(stated, int) else as_size(*stated)
+
+
 def _channels(value: Any) -> tuple[float, float, float]:
     red, green, blue = value if isinstance(value, list | tuple) else (value,) * 3
     return red, green, blue
 
 
-def _model(name: str, *, pretrained: bool, image_size: int | None) -> Foreign:
+def _model(name: str, *, pretrained: bool, image_size: ImageSize | None) -> Foreign:
     open_clip = imported("open_clip", "open_clip")
     architecture, configuration, weights = _parsed(name)
     full, own = f"open_clip:{name}", _own_input(name)
@@ -75,7 +82,7 @@ def _model(name: str, *, pretrained: bool, image_size: int | None) -> Foreign:
     file = _weights(full, weights) if pretrained else None
     # Weights that were trained with QuickGELU compute something else with GELU.
     quick = bool(configuration.get("quick_gelu") or weights.get("quick_gelu"))
-    own_size = configuration["vision_cfg"].get("image_size", 224)
+    own_size = _size(configuration["vision_cfg"].get("image_size", 224))
     size = image_size or own_size
     try:
         with quiet():
@@ -87,20 +94,20 @@ def _model(name: str, *, pretrained: bool, image_size: int | None) -> Foreign:
                 ).visual
     except _REFUSALS as error:
         raise RecipeError(
-            f"{full} cannot be built for {size} px: {first_line(error)}",
+            f"{full} cannot be built for {size_text(size)} px: {first_line(error)}",
             fix="Choose another size with --set data.image_size=N, or another model",
         ) from error
     notes = (interpolated(full, own_size, size),) if pretrained and size != own_size else ()
     return Foreign(model, own, size, _FINAL_NORMS, notes=notes)
 
 
-def _untrained(configuration: dict[str, Any], size: int, *, quick: bool) -> nn.Module:
+def _untrained(configuration: dict[str, Any], size: ImageSize, *, quick: bool) -> nn.Module:
     vision = {**configuration["vision_cfg"], "image_size": size, "timm_model_pretrained": False}
     model = imported("open_clip", "open_clip").CLIP(
         configuration["embed_dim"], vision_cfg=vision, text_cfg=_NO_TEXT, quick_gelu=quick
     )
     visual: nn.Module = model.visual
-    if "timm_model_name" in vision and size != configuration["vision_cfg"].get("image_size", 224):
+    if "timm_model_name" in vision and size != _size(configuration["vision_cfg"].get("image_size", 224)):
         visual.set_input_size(size)  # type: ignore[operator] # a method of open_clip's TimmModel
     return visual
 

@@ -17,6 +17,7 @@ from layerprobe.system.errors import DataError, LayerprobeError, RecipeError, Un
 from layerprobe.system.files import sha256
 from layerprobe.system.naming import split_python
 from layerprobe.taps import find_classifier
+from layerprobe.values.image_size import ImageSize, as_size
 from layerprobe.values.imagenet import DEVIATION, MEAN
 from layerprobe.values.own_input import Filter, OwnInput
 
@@ -87,32 +88,37 @@ def _called(path: Path, function: str) -> tuple[object, Mapping[str, str]]:
 def _as_input(name: str, facts: object) -> OwnInput:
     """The input that a user states: {size, filter, crop, mean, std}; all but the size are optional.
 
-    As in timm, `crop` is the share of the shorter side that the crop keeps; without it the image is squeezed.
+    As in timm, `crop` is the share of each side that the crop keeps; without it the image is squeezed.
     """
     if not isinstance(facts, Mapping) or not set(facts) <= set(_KEYS) or "size" not in facts:
         what = f"python:{name} states its input as {facts!r}"
         raise RecipeError(what, fix=f"Give a dict with size and, if it has them, {', '.join(_KEYS[1:])}")
     size, crop, resampling = facts["size"], facts.get("crop"), facts.get("filter", "bilinear")
+    sides = list(size) if isinstance(size, list | tuple) else [size, size]
     statistics = {key: facts[key] for key in ("mean", "std") if key in facts}
+    statistics = {key: [x] if isinstance(x, int | float) else x for key, x in statistics.items()}
     if (
-        type(size) is not int
-        or size < 1
+        len(sides) != 2
+        or not all(type(side) is int and side > 0 for side in sides)
         or not (crop is None or (isinstance(crop, int | float) and 0 < crop <= 1))
         or resampling not in get_args(Filter)
-        or not all(_is_triple(values) for values in statistics.values())
+        or not all(_are_numbers(values) for values in statistics.values())
     ):
         raise RecipeError(
             f"python:{name} states its input as {dict(facts)!r}",
-            fix="size is a number of pixels, crop the share of the shorter side that is kept (above 0, at most 1),"
-            f" filter one of {', '.join(get_args(Filter))}, mean and std are three numbers each",
+            fix="size is a number of pixels or (height, width), crop the share of each side that is kept (above 0, at"
+            f" most 1), filter one of {', '.join(get_args(Filter))}, mean and std are three numbers each, or one",
         )
-    resized = None if crop is None else math.floor(size / crop)
+    resized = None if crop is None else as_size(*(math.floor(side / crop) for side in sides))
     mean, std = (tuple(statistics.get(key, value)) for key, value in (("mean", MEAN), ("std", DEVIATION)))
-    return OwnInput(size, resized, resampling, mean, std, kept=crop)
+    if len(mean) != len(std):  # one of them is not stated, or one number for all channels
+        mean, std = (values * 3 if len(values) == 1 else values for values in (mean, std))
+    return OwnInput(as_size(*sides), resized, resampling, mean, std, kept=crop)
 
 
-def _is_triple(values: object) -> bool:
-    return isinstance(values, list | tuple) and len(values) == 3 and all(isinstance(x, int | float) for x in values)
+def _are_numbers(values: object) -> bool:
+    numbers = values if isinstance(values, list | tuple) else ()
+    return len(numbers) in (1, 3) and all(isinstance(x, int | float) for x in numbers)
 
 
 def _own_input(name: str) -> OwnInput | None:
@@ -120,7 +126,7 @@ def _own_input(name: str) -> OwnInput | None:
         return _given(name)[1]
 
 
-def _model(name: str, *, pretrained: bool, image_size: int | None) -> Foreign:  # noqa: ARG001 - the file's own weights
+def _model(name: str, *, pretrained: bool, image_size: ImageSize | None) -> Foreign:  # noqa: ARG001 - the file's own weights
     module, own, files = _given(name)
     classifier = find_classifier(module, image_size or (own.size if own else NO_OWN_SIZE))
     if classifier is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,6 +16,7 @@ from layerprobe.taps.hooks import hooked, parts_by_path, prepared
 from layerprobe.taps.layouts import Layout, Unclear
 from layerprobe.taps.measuring import REFUSALS, measure_layers
 from layerprobe.taps.outputs import structure, taken, tensor_part
+from layerprobe.values.image_size import ImageSize, height_width, images_text
 
 _IMAGES = 2  # of a dry forward
 
@@ -26,19 +27,28 @@ class Output:
 
     Args:
         final_norm: path of the norm after the last block, if the model has one.
+        channels: of the images that the model takes.
     """
 
     layout: Layout
     final_norm: str | None
+    channels: int
 
 
-def measured_output(
-    name: str, model: nn.Module, image_size: int, *, final_norms: Sequence[str], prefix_tokens: int | None
+def measured_output(  # noqa: PLR0913 - what a source knows of a model
+    name: str,
+    model: nn.Module,
+    image_size: ImageSize,
+    *,
+    channels: Sequence[int] = (3, 1),
+    final_norms: Sequence[str],
+    prefix_tokens: int | None,
 ) -> Output:
     """The output of a model; the forwards do not change it.
 
     Args:
-        model: images (B, 3, H, W) -> any output.
+        model: images (B, C, H, W) -> any output.
+        channels: C that are tried in this order; the first that the model takes counts.
         prefix_tokens: tokens before the patches as the model says; None where it says nothing.
     """
     parts, ran = parts_by_path(model), set[str]()
@@ -49,15 +59,16 @@ def measured_output(
 
     with hooked(model, {path: partial(hook, path) for path in norms}), torch.inference_mode():
         before = torch.get_rng_state()
-        try:
-            with memory_faults_told():
-                value = model(prepared(torch.zeros(_IMAGES, 3, image_size, image_size), model))
-        except REFUSALS as error:
-            reason = str(error).strip().partition("\n")[0] or type(error).__name__
-            raise RecipeError(
-                f"{name} does not take images of {image_size} px: {reason}",
-                fix="Choose another size with --set data.image_size=N",
-            ) from error
+        refused: dict[int, Exception] = {}
+        for taken_channels in channels:
+            try:
+                with memory_faults_told():
+                    value = model(prepared(torch.zeros(_IMAGES, taken_channels, *height_width(image_size)), model))
+                break
+            except REFUSALS as error:
+                refused[taken_channels] = error
+        else:
+            raise _refused(name, image_size, refused) from refused[channels[0]]
     if not torch.equal(torch.get_rng_state(), before):
         raise RecipeError(
             f"{name} draws random numbers for every image, also in evaluation, so that its features are never the same",
@@ -66,15 +77,29 @@ def measured_output(
     part = tensor_part(value)
     final = next((path for path in norms if path in ran), None)
     if part is not None and taken(value, part).ndim == 2 and len(taken(value, part)) == _IMAGES:
-        return Output(Layout("vector", part, 0, 1, tuple(taken(value, part).shape[1:])), final)
-    net = Net(model, {}, 0, frozenset(), prefix_tokens=prefix_tokens)
+        return Output(Layout("vector", part, 0, 1, tuple(taken(value, part).shape[1:])), final, taken_channels)
+    net = Net(model, {}, 0, frozenset(), channels=taken_channels, prefix_tokens=prefix_tokens)
     layout = measure_layers(net, image_size).calls[""][-1].layout
     if isinstance(layout, Unclear):
         raise RecipeError(
             f"the output of {name} is {structure(value)}: {layout.reason}",
             fix="Give a model whose output is a vector, a map or tokens, such as one of your own by python:",
         )
-    return Output(layout, final)
+    return Output(layout, final, taken_channels)
+
+
+def _refused(name: str, image_size: ImageSize, refused: Mapping[int, Exception]) -> RecipeError:
+    """The error of a model that takes no images, with its reason for each number of channels."""
+    reasons = {
+        str(error).strip().partition("\n")[0] or type(error).__name__: f"of {channels} channel{'s' * (channels != 1)}"
+        for channels, error in refused.items()
+    }
+    why = "; ".join(f"{channels}: {reason}" for reason, channels in reasons.items())
+    return RecipeError(
+        f"{name} does not take {images_text(image_size)}: {why if len(reasons) > 1 else next(iter(reasons))}",
+        fix="Choose another size with --set data.image_size=N or [H,W], or measure a model of neither 3 channels nor 1"
+        " from Python",
+    )
 
 
 class Readout(nn.Module):

@@ -17,6 +17,7 @@ from layerprobe.nets.head import Head
 from layerprobe.nets.net import Net
 from layerprobe.sources.readout import Readout, measured_output
 from layerprobe.system.errors import UnknownNameError
+from layerprobe.values.image_size import ImageSize, size_text
 from layerprobe.values.keys import OUTPUT
 from layerprobe.values.own_input import OwnInput
 
@@ -29,8 +30,8 @@ class Foreign:
     """A model as its library builds it.
 
     Args:
-        module: images (B, 3, H, W) -> the model's output without classifier.
-        image_size: side of the images that it was built for; None for its own.
+        module: images (B, C, H, W) -> the model's output without classifier.
+        image_size: of the images that it was built for; None for its own.
         final_norms: paths of modules that may be the norm after its last block; the first that is one counts.
         prefix_tokens: how many tokens before the patches it says it has, if it says so.
         classifier: path at which the model had one, whose input its output now is; empty where it had none.
@@ -40,7 +41,7 @@ class Foreign:
 
     module: nn.Module
     own_input: OwnInput | None = None
-    image_size: int | None = None
+    image_size: ImageSize | None = None
     final_norms: tuple[str, ...] = ()
     prefix_tokens: int | None = None
     notes: tuple[str, ...] = ()
@@ -89,7 +90,7 @@ class Source:
         weights: FileWeights | Mapping[str, Tensor] | Literal["model"] | None = None,
         from_scratch: Sequence[str] = (),
         seed: int = 0,
-        image_size: int | None = None,
+        image_size: ImageSize | None = None,
     ) -> Net:
         """The model without its classifier, its output as a vector, and a head.
 
@@ -102,7 +103,7 @@ class Source:
                 the library's own; None: everything is drawn.
             from_scratch: fully connected layers that start from their initialisation.
             seed: of drawn parameters; the global generators are not touched.
-            image_size: side of the images that will come; None for the model's own.
+            image_size: of the images that will come; None for the model's own.
 
         Returns:
             Its layers are the model's blocks and `output`, its output; then those of the head.
@@ -119,7 +120,12 @@ class Source:
             model = foreign.module.cpu().float()
             size = foreign.image_size or (foreign.own_input.size if foreign.own_input else NO_OWN_SIZE)
             output = measured_output(
-                full, model, size, final_norms=foreign.final_norms, prefix_tokens=foreign.prefix_tokens
+                full,
+                model,
+                size,
+                channels=(1, 3) if foreign.own_input and foreign.own_input.channels == 1 else (3, 1),
+                final_norms=foreign.final_norms,
+                prefix_tokens=foreign.prefix_tokens,
             )
             readout = Readout(full, output.layout, pool)
             new = head.children(readout.dim)
@@ -150,6 +156,7 @@ class Source:
             parts={part: f"{_MODEL}.{part}" for part in part_names(model, blocks)},
             root=_MODEL,
             image_size=size,
+            channels=output.channels,
             own_input=foreign.own_input,
             final_norm=None if output.final_norm is None else f"{_MODEL}.{output.final_norm}",
             prefix_tokens=foreign.prefix_tokens,
@@ -159,9 +166,10 @@ class Source:
         )
 
 
-def interpolated(name: str, own_size: int, size: int) -> str:
+def interpolated(name: str, own_size: ImageSize, size: ImageSize) -> str:
     """The note on a model with position embeddings that takes images of another size than its own."""
-    return f"{name} is made for {own_size} px: its position embeddings are interpolated to {size} px"
+    own, other = size_text(own_size), size_text(size)
+    return f"{name} is made for {own} px: its position embeddings are interpolated to {other} px"
 
 
 def take_off(model: nn.Module, path: str, instead: nn.Module | None = None) -> None:

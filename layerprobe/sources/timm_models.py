@@ -10,6 +10,7 @@ from layerprobe.sources.hub import OTHER_WEIGHTS, first_line, hub_file, url_file
 from layerprobe.sources.libraries import imported, quiet, unknown_model, version
 from layerprobe.sources.source import Foreign, Source, interpolated
 from layerprobe.system.errors import RecipeError
+from layerprobe.values.image_size import ImageSize, as_size, size_text
 from layerprobe.values.own_input import OwnInput
 
 _FILES = ("model.safetensors", "pytorch_model.bin")
@@ -44,16 +45,18 @@ def _configuration(name: str) -> Any:
 def _own_input(name: str) -> OwnInput | None:
     configuration = _configuration(name).to_dict()
     data = imported("timm.data", "timm").resolve_data_config(pretrained_cfg=configuration)
-    channels, height, width = data["input_size"]
-    size, kept = height, data["crop_pct"]
+    channels, *sides = data["input_size"]
+    size, kept = as_size(*sides), data["crop_pct"]
     squeezed = data["crop_mode"] == "squash"
-    if channels != 3 or height != width or data["interpolation"] not in _FILTERS:
+    if channels not in (1, 3) or not channels == len(data["mean"]) == len(data["std"]):
+        return None
+    if data["interpolation"] not in _FILTERS:
         return None
     if data["crop_mode"] == "border" or kept > 1:  # the image is padded
         return None
     return OwnInput(
         size=size,
-        resized=None if squeezed and kept == 1 else math.floor(size / kept),
+        resized=None if squeezed and kept == 1 else as_size(*(math.floor(side / kept) for side in sides)),
         squeezed=squeezed and kept != 1,
         kept=None if squeezed and kept == 1 else kept,
         filter=data["interpolation"],
@@ -62,12 +65,12 @@ def _own_input(name: str) -> OwnInput | None:
     )
 
 
-def _model(name: str, *, pretrained: bool, image_size: int | None) -> Foreign:
+def _model(name: str, *, pretrained: bool, image_size: ImageSize | None) -> Foreign:
     timm, configuration, own = imported("timm", "timm"), _configuration(name), _own_input(name)
     options: dict[str, Any] = {"num_classes": 0}
     # timm's version decides which weights a name without a tag means.
     notes = (f"timm:{name}: {configuration.tag}",) if "." not in name and configuration.tag else ()
-    own_size = configuration.input_size[-1]
+    own_size = as_size(*configuration.input_size[1:])
     if image_size not in (None, own_size) and configuration.fixed_input_size:
         options["img_size"] = image_size
         notes = (*notes, interpolated(f"timm:{name}", own_size, image_size or own_size))
@@ -77,7 +80,7 @@ def _model(name: str, *, pretrained: bool, image_size: int | None) -> Foreign:
         with quiet():
             model = timm.create_model(name, **options)
     except _REFUSALS as error:
-        size = f" of {image_size} px" if "img_size" in options else ""
+        size = f" of {size_text(image_size or own_size)} px" if "img_size" in options else ""
         raise RecipeError(
             f"timm:{name} cannot be built{size}: {first_line(error)}",
             fix="Choose another size with --set data.image_size=N" if size else "Choose another model or other weights",

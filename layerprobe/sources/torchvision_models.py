@@ -17,6 +17,7 @@ from layerprobe.sources.hub import OTHER_WEIGHTS, first_line, url_file
 from layerprobe.sources.libraries import quiet, unknown_model
 from layerprobe.sources.source import NO_OWN_SIZE, Foreign, Source, interpolated, take_off
 from layerprobe.system.errors import RecipeError, UnknownNameError
+from layerprobe.values.image_size import ImageSize, size_text
 from layerprobe.values.own_input import OwnInput
 
 _FILTERS = {
@@ -64,7 +65,7 @@ def _own_input(name: str) -> OwnInput | None:
     )
 
 
-def _model(name: str, *, pretrained: bool, image_size: int | None) -> Foreign:
+def _model(name: str, *, pretrained: bool, image_size: ImageSize | None) -> Foreign:
     network, weights = _parsed(name)
     full, own = f"torchvision:{name}", _own_input(name)
     if pretrained and weights is None:
@@ -73,14 +74,17 @@ def _model(name: str, *, pretrained: bool, image_size: int | None) -> Foreign:
     if network in _CONVERTING:
         options |= {"transform_input": True, "aux_logits": False, "init_weights": True}
     notes = [f"{full}: {weights.name}"] if pretrained and "/" not in name else []
-    own_size = own.size if own else NO_OWN_SIZE
+    own_size: ImageSize = own.size if own else NO_OWN_SIZE
     if takes_size := network.startswith("vit_"):
         options["image_size"] = image_size or own_size
+        if not isinstance(options["image_size"], int):
+            what = f"{full} takes squares alone, not images of {size_text(options['image_size'])} px"
+            raise RecipeError(what, fix="Choose a size with --set data.image_size=N")
     try:
         with quiet():
             model = models.get_model(network, **options)
     except (RuntimeError, ValueError) as error:
-        what = f"{full} cannot be built for {image_size} px: {first_line(error)}"
+        what = f"{full} cannot be built for {size_text(image_size or own_size)} px: {first_line(error)}"
         raise RecipeError(what, fix="Choose another size with --set data.image_size=N") from error
     if pretrained:
         tensors = dict(read_checkpoint(url_file(full, weights.url)).tensors)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import torch
@@ -14,20 +14,22 @@ from layerprobe.system.memory import memory_faults_told
 from layerprobe.taps.hooks import hooked, parts_by_path, prepared
 from layerprobe.taps.measuring import REFUSALS
 from layerprobe.taps.outputs import taken, tensor_part
+from layerprobe.values.image_size import ImageSize, height_width
 
 # A projection into an embedding cannot be told from a classifier by its shape: `fc` and `head` are classifiers in
 # torchvision's own models alone.
 _NAMES, _TORCHVISION = ("classifier",), ("fc", "heads", "head")
 
 
-def find_classifier(module: nn.Module, image_size: int) -> str | None:
+def find_classifier(module: nn.Module, image_size: ImageSize, channels: Sequence[int] = (3, 1)) -> str | None:
     """The path of the module that makes classes of a model's embedding; None where the output is the embedding.
 
     It is what timm's `get_classifier` gives, or the last linear layer in an attribute `classifier` of any module or in
     `fc`, `heads` or `head` of one of torchvision's, if one forward shows that its output is the model's.
 
     Args:
-        module: images (B, 3, H, W) -> any output; it is not changed.
+        module: images (B, C, H, W) -> any output; it is not changed.
+        channels: C that are tried in this order; the first that the module takes counts.
     """
     seen: dict[str, list[tuple[object, object]]] = defaultdict(list)
 
@@ -38,13 +40,15 @@ def find_classifier(module: nn.Module, image_size: int) -> str | None:
     candidates = _candidates(module)
     if not candidates:
         return None
-    noise = torch.randn(2, 3, image_size, image_size, generator=torch.Generator().manual_seed(0))
+    given: object = None
     with hooked(module, {path: partial(hook, path) for path in candidates}), torch.inference_mode():
-        try:
-            with memory_faults_told():
+        for count in channels:
+            seen.clear()
+            noise = torch.randn(2, count, *height_width(image_size), generator=torch.Generator().manual_seed(0))
+            # A refusal of all is told by whoever measures the layers.
+            with contextlib.suppress(*REFUSALS), memory_faults_told():
                 given = module(prepared(noise, module))
-        except REFUSALS:  # told by whoever measures the layers
-            return None
+                break
     part = tensor_part(given)
     if part is None:
         return None

@@ -15,9 +15,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from layerprobe.system.errors import RecipeError
 from layerprobe.taps.capture import Tap
 from layerprobe.taps.hooks import hooked, parts_by_path, prepared
+from layerprobe.values.image_size import ImageSize, height_width
 
 
-def shares_after(module: nn.Module, taps: Sequence[Tap], image_size: int) -> list[tuple[float, float]]:
+def shares_after(
+    module: nn.Module, taps: Sequence[Tap], image_size: ImageSize, channels: int = 3
+) -> list[tuple[float, float]]:
     """The shares of the parameters and of the multiply-adds that come after each of some layers.
 
     One dry forward of a noise image tells. A module's own parameters come after a layer if the module, or for one that
@@ -25,9 +28,9 @@ def shares_after(module: nn.Module, taps: Sequence[Tap], image_size: int) -> lis
     Multiply-adds are those of torch's counter: of convolutions and matrix products.
 
     Args:
-        module: (B, 3, H, W) -> (B, D).
+        module: (B, C, H, W) -> (B, D).
         taps: at least one.
-        image_size: side of the square image in pixels.
+        channels: C.
 
     Returns:
         Of each layer: parameters and multiply-adds, in [0, 1]; 0 where the network has none.
@@ -49,7 +52,8 @@ def shares_after(module: nn.Module, taps: Sequence[Tap], image_size: int) -> lis
         stack.enter_context(hooked(module, {tap.module: partial(end, tap.module) for tap in taps}))
         for path, part in parts.items():
             stack.callback(part.register_forward_pre_hook(partial(begin, path)).remove)
-        image = prepared(torch.randn(1, 3, image_size, image_size, generator=torch.Generator().manual_seed(0)), module)
+        shape = 1, channels, *height_width(image_size)
+        image = prepared(torch.randn(shape, generator=torch.Generator().manual_seed(0)), module)
         with torch.no_grad(), counter:
             module(image)
     if absent := [tap.layer for tap in taps if (tap.module, tap.call) not in before]:

@@ -15,6 +15,7 @@ from layerprobe.taps.capture import Tap, default_pools, pooled_dim, possible_poo
 from layerprobe.taps.hooks import hooked, parts_by_path, plain_path, prepared
 from layerprobe.taps.layouts import Layout, Unclear
 from layerprobe.taps.measuring import REFUSALS, Call, Measured, NamedLayers, measure_layers
+from layerprobe.values.image_size import ImageSize
 from layerprobe.values.keys import OUTPUT
 from layerprobe.values.pooling import require_pool
 
@@ -36,7 +37,7 @@ class LayerInfo:
     classifier: str | None = None  # path of the model's classifier, of the layer that is its input
 
 
-def list_layers(net: NamedLayers, image_size: int) -> list[LayerInfo]:
+def list_layers(net: NamedLayers, image_size: ImageSize) -> list[LayerInfo]:
     """The network's named layers that run, in execution order, found by forwards that change nothing."""
     measured, found = measure_layers(net, image_size), []
     for name, path in net.layers.items():
@@ -55,11 +56,11 @@ def list_layers(net: NamedLayers, image_size: int) -> list[LayerInfo]:
 
 
 def resolve_taps(
-    expressions: Sequence[str], net: NamedLayers, *, pools: Sequence[str] | None = None, image_size: int
+    expressions: Sequence[str], net: NamedLayers, *, pools: Sequence[str] | None = None, image_size: ImageSize
 ) -> list[Tap]:
     """As `find_taps`, of a network that was not measured yet.
 
-    Args: as there; `image_size` is the side of the square images in pixels, which decides the maps' sizes.
+    Args: as there; `image_size`, that of the images, decides the maps' sizes.
     """
     return find_taps(expressions, measure_layers(net, image_size), pools=pools)
 

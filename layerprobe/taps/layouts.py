@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import isqrt
+from functools import cached_property
+from math import isqrt, prod
 from typing import Literal
 
 from torch import Tensor
+
+from layerprobe.values.image_size import ImageSize, height_width
 
 Kind = Literal["map", "tokens", "vector"]
 Shape = tuple[int, ...]
@@ -25,6 +28,7 @@ class Layout:
         part: where the tensor is in the output; empty where the output is the tensor.
         shape: of one image: (C, H, W), (T, D) or (D,), whatever the order of the axes.
         in_rows: whether the patches of tokens come row by row, so that they are a map.
+        oblong: (H, W) of the patches of tokens where these are no square.
     """
 
     kind: Kind
@@ -35,6 +39,7 @@ class Layout:
     prefix: int = 0
     class_token: bool = False
     in_rows: bool = True
+    oblong: Shape = ()
 
     @property
     def dim(self) -> int:
@@ -44,7 +49,9 @@ class Layout:
     @property
     def grid(self) -> Shape:
         """(H, W) of a map or of the patches of tokens."""
-        return self.shape[1:] if self.kind == "map" else (isqrt(self.shape[0] - self.prefix),) * 2
+        if self.kind == "map":
+            return self.shape[1:]
+        return self.oblong or (isqrt(self.shape[0] - self.prefix),) * 2
 
     def arranged(self, tensor: Tensor) -> Tensor:
         """The output's tensor with its axes in one order: map (B, C, H, W), tokens (B, T, D), vector (B, D); a view."""
@@ -112,21 +119,42 @@ class Model:
         class_token: whether the first of its prefix tokens, if it has any, is a class token.
     """
 
-    size: int
-    other: int | None = None
+    size: ImageSize
+    other: ImageSize | None = None
     prefix_tokens: int | None = None
     class_token: bool = True
     in_rows: bool = True
 
+    @cached_property
+    def oblong(self) -> Mapping[Shape, frozenset[Shape]]:
+        """Grid (H, W) of the patches of an image that is no square -> the grids of the other size, for any stride."""
+        found: dict[Shape, set[Shape]] = {}
+        if isinstance(self.size, int):
+            return {}
+        for stride in range(1, max(self.size) + 1):
+            for padded in (0, stride - 1):
+                own, other = (
+                    tuple((side + padded) // stride for side in height_width(size))
+                    for size in (self.size, self.size if self.other is None else self.other)
+                )
+                if min(own) > 0:
+                    found.setdefault(own, set()).add(other)
+        return {own: frozenset(others) for own, others in found.items()}
+
+    def may_be_map(self, rows: int, columns: int) -> bool:
+        """Whether two axes may be the height and width of a map; a model may make a square of any image."""
+        return rows == columns or (rows, columns) in self.oblong
+
 
 def find_layouts(seen: Sequence[Seen], model: Model) -> list[Layout | Unclear]:
     """The layout of each output of a model, or the reason why it is unknown."""
-    counts = _token_counts(seen)
+    counts = _token_counts(seen, model)
     grids = {shape[2] * shape[3] for shape in (one.two for one in seen) if len(shape) == 4 and shape[2] == shape[3]}
-    return [_layout(one, model, counts, grids) for one in seen]
+    maps = {shape[first : first + 2] for shape in (one.two for one in seen) if len(shape) == 4 for first in (1, 2)}
+    return [_layout(one, model, counts, grids, maps) for one in seen]
 
 
-def _layout(seen: Seen, model: Model, counts: _Counts, grids: set[int]) -> Layout | Unclear:
+def _layout(seen: Seen, model: Model, counts: _Counts, grids: set[int], maps: set[Shape]) -> Layout | Unclear:
     batch = _batch_axis(seen)
     if isinstance(batch, Unclear):
         return batch
@@ -134,7 +162,7 @@ def _layout(seen: Seen, model: Model, counts: _Counts, grids: set[int]) -> Layou
     if other is not None and len(other) != len(rest):
         return Unclear(f"its number of axes changes with the image size: {seen}")
     if len(rest) == 3:
-        place = _map_channels(rest, other, counts)
+        place = _map_channels(rest, other, counts, model)
     elif len(rest) == 2:
         place = _token_channels(rest, other, counts)
     elif len(rest) == 1:
@@ -149,11 +177,16 @@ def _layout(seen: Seen, model: Model, counts: _Counts, grids: set[int]) -> Layou
         return Layout("map", seen.part, batch, channels, (rest[place], *space))
     if len(rest) == 1 or (space == (1,) and other in (None, rest)):
         return Layout("vector", seen.part, batch, channels, (rest[place],))
-    prefix = _prefix(space[0], None if other is None else other[1 - place], model, grids)
+    others = None if other is None else other[1 - place]
+    oblong: Shape = ()
+    if isinstance(model.size, int):
+        prefix = _prefix(space[0], others, model, grids)
+    else:
+        prefix, oblong = _oblong(space[0], others, model, maps)
     if isinstance(prefix, Unclear):
         return Unclear(f"{prefix.reason}: {seen}")
-    class_token = prefix > 0 and model.class_token
-    return Layout("tokens", seen.part, batch, channels, (*space, rest[place]), prefix, class_token, model.in_rows)
+    class_token, shape = prefix > 0 and model.class_token, (*space, rest[place])
+    return Layout("tokens", seen.part, batch, channels, shape, prefix, class_token, model.in_rows, oblong)
 
 
 def _without(shape: Shape, axis: int) -> Shape:
@@ -189,7 +222,7 @@ class _Counts:
     normed: frozenset[Shape]
 
 
-def _token_counts(seen: Iterable[Seen]) -> _Counts:
+def _token_counts(seen: Iterable[Seen], model: Model) -> _Counts:
     paired, alone, flattened, normed = set(), set(), set(), set()
     for one in seen:
         batch = _batch_axis(one)
@@ -198,7 +231,7 @@ def _token_counts(seen: Iterable[Seen]) -> _Counts:
                 alone.add(one.two[0] // 2)  # tokens of all images in one axis, as a BatchNorm1d takes them
             continue
         rest = _without(one.two, batch)
-        if len(rest) == 3 and rest[1] == rest[2] != rest[0]:
+        if len(rest) == 3 and model.may_be_map(*rest[1:]) and len(set(rest)) > 1:
             flattened.add((rest[1] * rest[2], rest[0]))
         if len(rest) != 2:
             continue
@@ -213,10 +246,12 @@ def _token_counts(seen: Iterable[Seen]) -> _Counts:
     return _Counts(frozenset(paired), frozenset(alone), frozenset(flattened), frozenset(normed))
 
 
-def _map_channels(rest: Shape, other: Shape | None, counts: _Counts) -> int | Unclear:
+def _map_channels(rest: Shape, other: Shape | None, counts: _Counts, model: Model) -> int | Unclear:
     """The axis of channels of a map's three: the one that another image size leaves."""
     if other is not None and other != rest:
         changed = [i for i in range(3) if rest[i] != other[i]]
+        if model.oblong and len(changed) == 1 and (rest[changed[0]], other[changed[0]]) not in counts.paired:
+            changed += [i for i in range(3) if rest[i] == 1]  # a map of one row at both sizes
         if len(changed) != 2:
             return Unclear("not two of its axes change with the image size, as those of a map do")
         if all((rest[i], other[i]) in counts.paired for i in changed):
@@ -227,7 +262,7 @@ def _map_channels(rest: Shape, other: Shape | None, counts: _Counts) -> int | Un
         rows, columns = _without(rest, channels)
         # Attention weights have as many rows and columns as there are tokens; a map's places may be tokens elsewhere.
         is_map = rows not in counts.alone or (rows * columns, rest[channels]) in counts.normed
-        if rows == columns != rest[channels] and is_map:
+        if model.may_be_map(rows, columns) and len(set(rest)) > 1 and is_map:
             return channels
     return Unclear("cannot determine the axes of a map from one image size")
 
@@ -271,6 +306,20 @@ def _prefix(tokens: int, other: int | None, model: Model, grids: set[int]) -> in
     return prefix
 
 
+def _oblong(tokens: int, other: int | None, model: Model, maps: set[Shape]) -> tuple[int | Unclear, Shape]:
+    """How many tokens stand before those of patches that are no square, and their grid: that of a map, if any."""
+    most = range(_MOST_PREFIX_TOKENS + 1) if model.prefix_tokens is None else (model.prefix_tokens,)
+    found = [
+        (tokens - prod(grid), grid)
+        for grid, others in model.oblong.items()
+        if tokens - prod(grid) in most and (other is None or other - tokens + prod(grid) in map(prod, others))
+    ]
+    found = [each for each in found if each[1] in maps] or found
+    if len(found) == 1:
+        return found[0]
+    return Unclear(f"cannot determine the height and width of the patches of {tokens} tokens"), ()
+
+
 def _is_square(number: int) -> bool:
     return number > 0 and isqrt(number) ** 2 == number
 
@@ -279,7 +328,7 @@ def _are_grids(patches: int, others: int, model: Model) -> bool:
     """Whether two numbers of patches are squares whose sides are to each other as the sizes, to one patch."""
     if not (_is_square(patches) and _is_square(others)):
         return False
-    sizes = (model.size, model.other or model.size)
+    sizes = [max(height_width(size)) for size in (model.size, model.other or model.size)]
     return abs(isqrt(patches) * sizes[1] - isqrt(others) * sizes[0]) <= max(sizes)
 
 

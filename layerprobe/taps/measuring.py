@@ -18,14 +18,15 @@ from layerprobe.taps.final_pool import FinalPool
 from layerprobe.taps.hooks import hooked, parts_by_path, prepared
 from layerprobe.taps.layouts import Layout, Model, Part, Seen, Shape, Unclear, find_layouts
 from layerprobe.taps.outputs import structure, taken, tensor_part
+from layerprobe.values.image_size import ImageSize, as_size, height_width, images_text
 
 # What models raise on images that they do not take.
 REFUSALS = (
     RuntimeError, AssertionError, AttributeError, TypeError, ValueError, LookupError, ArithmeticError,
 )  # fmt: skip
-# Models whose tokens come window by window: which of a square they are, their number does not tell.
+# Models whose tokens come window by window: which of the image they are, their number does not tell.
 _IN_WINDOWS = ("Hiera", "HieraModel")
-_SMALL = 64  # pixels a side, of which twice as many cost little
+_SMALL = 64  # pixels of the shorter side, of which twice as many cost little
 
 
 class NamedLayers(Protocol):
@@ -33,7 +34,11 @@ class NamedLayers(Protocol):
 
     @property
     def module(self) -> nn.Module:
-        """(B, 3, H, W) -> (B, D)."""
+        """(B, C, H, W) -> (B, D)."""
+
+    @property
+    def channels(self) -> int:
+        """C of the images."""
 
     @property
     def layers(self) -> Mapping[str, str]:
@@ -117,7 +122,7 @@ class _Output:
     negative: bool
 
 
-def measure_layers(net: NamedLayers, image_size: int) -> Measured:
+def measure_layers(net: NamedLayers, image_size: ImageSize) -> Measured:
     """Run noise images through a network, without changing it, and infer the layout of every output.
 
     Two and three images show the axis of images, and two of another size, where the network takes them, the axes of
@@ -127,15 +132,15 @@ def measure_layers(net: NamedLayers, image_size: int) -> Measured:
     try:
         with memory_faults_told():
             final_pool = FinalPool()
-            two, three = _outputs(module, 2, image_size, final_pool), _outputs(module, 3, image_size)
+            two, three = _outputs(net, 2, image_size, final_pool), _outputs(net, 3, image_size)
     except REFUSALS as error:
         raise RecipeError(
-            f"the network does not take images of {image_size} px: {_reason(error)}",
-            fix="Choose another size with --set data.image_size=N",
+            f"the network does not take {images_text(image_size, net.channels)}: {_reason(error)}",
+            fix="Choose another size with --set data.image_size=N or [H,W]",
         ) from error
     # Of a map of one place every pool is the same: then a larger one may tell.
     unknown = FinalPool() if final_pool.found is None else None
-    other_size, other = _at_another_size(module, image_size, unknown)
+    other_size, other = _at_another_size(net, image_size, unknown)
     own_pool = final_pool.found or (unknown.found if unknown else None)
     if [output.shape for output in other] == [output.shape for output in two]:
         # The network makes one size of all images itself, so that another size tells nothing.
@@ -181,24 +186,43 @@ def _alike(outputs: Sequence[_Output], runs: Mapping[str, int]) -> dict[tuple[st
 
 
 def _at_another_size(
-    module: nn.Module, image_size: int, final_pool: FinalPool | None
-) -> tuple[int | None, list[_Output]]:
+    net: NamedLayers, image_size: ImageSize, final_pool: FinalPool | None
+) -> tuple[ImageSize | None, list[_Output]]:
     """Another size that the network takes, and its outputs there."""
-    if image_size <= _SMALL:
+    sides = height_width(image_size)
+    if min(sides) <= _SMALL:
         # Half of it may be one patch, which position embeddings broadcast to as many tokens as ever.
-        sizes = [2 * image_size]
+        sizes = [tuple(2 * side for side in sides)]
     else:
         # Half the size costs least; the others are whole numbers of patches where half is not.
-        sizes = [image_size // 2, *(round(image_size / 2 / step) * step for step in (32, 28, 16))]
-    for size in dict.fromkeys(sizes):
+        sizes = [
+            tuple(side // 2 for side in sides),
+            *(tuple(round(side / 2 / step) * step for side in sides) for step in (32, 28, 16)),
+        ]
+    seen: list[_Output] = []
+    for height, width in dict.fromkeys(sizes):
+        other, seen = as_size(height, width), []
         with contextlib.suppress(*REFUSALS):
-            return size, _outputs(module, 2, size, final_pool)
-    return None, []
+            _see(net, 2, other, final_pool, seen)
+            return other, seen
+    if isinstance(image_size, int):
+        return None, []
+    if final_pool is not None:
+        final_pool.found = None
+    return other, seen  # what ran before the network refused the last size: tells the axes of maps that are no squares
 
 
-def _outputs(module: nn.Module, count: int, image_size: int, final_pool: FinalPool | None = None) -> list[_Output]:
+def _outputs(net: NamedLayers, count: int, image_size: ImageSize, final_pool: FinalPool | None = None) -> list[_Output]:
     """What every call of every module gives, in one forward of noise images, in the order in which the calls end."""
     found: list[_Output] = []
+    _see(net, count, image_size, final_pool, found)
+    return found
+
+
+def _see(
+    net: NamedLayers, count: int, image_size: ImageSize, final_pool: FinalPool | None, found: list[_Output]
+) -> None:
+    module = net.module
     called: Counter[str] = Counter()
 
     def hook(path: str, part_of: nn.Module, inputs: tuple[object, ...], output: object) -> None:
@@ -215,10 +239,10 @@ def _outputs(module: nn.Module, count: int, image_size: int, final_pool: FinalPo
             negative = count == 2 and _has_negatives(tensor)  # once in three forwards: it costs as much as a layer
         found.append(_Output(path, called[path], structure(output), part, shape, negative))
 
-    noise = torch.randn(count, 3, image_size, image_size, generator=torch.Generator().manual_seed(0))
+    shape = count, net.channels, *height_width(image_size)
+    noise = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     with hooked(module, {path: partial(hook, path) for path in parts_by_path(module)}), torch.inference_mode():
         module(prepared(noise, module))
-    return found
 
 
 def _has_negatives(tensor: Tensor) -> bool:

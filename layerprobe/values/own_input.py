@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from layerprobe.values import imagenet
+from layerprobe.values.image_size import ImageSize, as_size, height_width, size_text
 
 if TYPE_CHECKING:
     import PIL.Image
 
 Filter = Literal["nearest", "bilinear", "bicubic", "lanczos", "box", "hamming"]
-_Channels = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
@@ -20,39 +20,49 @@ class OwnInput:
     """How a model's own library makes its input of an image: resized, cropped at the centre, normalised.
 
     Args:
-        size: side of the square that the model takes, in pixels.
-        resized: the side that an image's shorter side is resized to before the crop, `size` or more; None: the image is
-            squeezed to the square, and nothing is cropped.
-        squeezed: whether the image is squeezed to a square of `resized` pixels, from which the centre is cropped.
+        size: of the images that the model takes.
+        resized: what an image is resized to before the crop, `size` or more: its shorter side, or (height, width) that
+            it covers in its own aspect ratio; None: the image is squeezed to `size`, and nothing is cropped.
+        squeezed: whether the image is squeezed to `resized`, from which the centre is cropped.
         filter: of resizing, with antialiasing except for nearest.
-        mean: of red, green and blue, in the scale 0 ... 1.
+        mean: of red, green and blue, in the scale 0 ... 1; one number of a model that takes grey images.
+        std: as many.
         crop_rounding: the start of the crop if the rest is odd: half of it rounded down, as Hugging Face does, or
             rounded to even, as torchvision does.
         kept: the share of the resized side that the crop keeps, if the library computes `resized` from it for any
             size; None: `resized` is proportional to the size.
     """
 
-    size: int
-    resized: int | None = None
+    size: ImageSize
+    resized: ImageSize | None = None
     filter: Filter = "bilinear"
-    mean: _Channels = imagenet.MEAN
-    std: _Channels = imagenet.DEVIATION
+    mean: tuple[float, ...] = imagenet.MEAN
+    std: tuple[float, ...] = imagenet.DEVIATION
     crop_rounding: Literal["down", "even"] = "even"
     squeezed: bool = False
     kept: float | None = None
 
     def __post_init__(self) -> None:
-        if self.resized is not None and self.resized < self.size:
-            raise ValueError(f"a square of {self.size} pixels cannot be cropped out of {self.resized}")
+        pairs = zip(*map(height_width, (self.size, self.resized or self.size)), strict=True)
+        if any(size > resized for size, resized in pairs):
+            raise ValueError(f"{_sides(self.size)} pixels cannot be cropped out of {_sides(self.resized or self.size)}")
 
-    def at(self, size: int) -> OwnInput:
-        """The same preprocessing for a square of another size."""
-        if self.resized is None:
+    @property
+    def channels(self) -> int:
+        """1 of a model that takes grey images, else 3."""
+        return len(self.mean)
+
+    def at(self, size: ImageSize) -> OwnInput:
+        """The same preprocessing for images of another size."""
+        if self.resized is None or size == self.size:
             return replace(self, size=size)
-        resized = round(self.resized * size / self.size) if self.kept is None else math.floor(size / self.kept)
-        return replace(self, size=size, resized=resized)
+        height, width = (
+            round(resized * side / own) if self.kept is None else math.floor(side / self.kept)
+            for resized, side, own in zip(*map(height_width, (self.resized, size, self.size)), strict=True)
+        )
+        return replace(self, size=size, resized=as_size(height, width))
 
-    def square(self, image: PIL.Image.Image) -> PIL.Image.Image:
+    def framed(self, image: PIL.Image.Image) -> PIL.Image.Image:
         """The preprocessing of an RGB image before normalisation, by PIL.
 
         timm, torchvision, Hugging Face and open_clip truncate the longer side of the resized image to whole pixels.
@@ -60,23 +70,40 @@ class OwnInput:
         from PIL.Image import Resampling
 
         resampling = Resampling[self.filter.upper()]
+        height, width = height_width(self.size)
         if self.resized is None:
-            return image.resize((self.size, self.size), resampling)
-        shorter = min(image.size)
-        width, height = (self.resized if self.squeezed else int(self.resized * side / shorter) for side in image.size)
-        left, top = self._start(width), self._start(height)
-        resized = image.resize((width, height), resampling)
-        return resized.crop((left, top, left + self.size, top + self.size))
+            return image.resize((width, height), resampling)
+        resized = image.resize(self._resized(*image.size), resampling)
+        left, top = self._start(resized.width - width), self._start(resized.height - height)
+        return resized.crop((left, top, left + width, top + height))
+
+    def _resized(self, width: int, height: int) -> tuple[int, int]:
+        """Width and height that an image is resized to before the crop."""
+        if self.squeezed or self.resized is None:
+            resized = height_width(self.resized or self.size)
+            return resized[1], resized[0]
+        if isinstance(self.resized, int):
+            shorter = min(width, height)
+            return int(self.resized * width / shorter), int(self.resized * height / shorter)
+        # As timm and open_clip do for images that are no squares.
+        ratio = min(height / self.resized[0], width / self.resized[1])
+        return round(width / ratio), round(height / ratio)
 
     def steps(self) -> str:
-        """The steps of `square` except its filter, in words; equal words mean equal results."""
+        """The steps of `framed` except its filter, in words; equal words mean equal results."""
         if self.resized is None:
-            return f"squeezed to {self.size}x{self.size}"
-        first = f"squeezed to {self.resized}x{self.resized}" if self.squeezed else f"shorter side {self.resized}"
+            return f"squeezed to {_sides(self.size)}"
+        first = f"squeezed to {_sides(self.resized)}" if self.squeezed else f"shorter side {self.resized}"
+        if not self.squeezed and not isinstance(self.resized, int):
+            first = f"as small as covers {_sides(self.resized)}"
         rounded = {"down": "down", "even": "to even"}[self.crop_rounding]
-        return f"{first}, central {self.size}x{self.size} from half the rest rounded {rounded}"
+        return f"{first}, central {_sides(self.size)} from half the rest rounded {rounded}"
 
-    def _start(self, side: int) -> int:
+    def _start(self, rest: int) -> int:
         """The start of the crop on a side."""
-        rest = side - self.size
         return rest // 2 if self.crop_rounding == "down" else round(rest / 2)
+
+
+def _sides(size: ImageSize) -> str:
+    """`224x224`."""
+    return size_text(height_width(size))

@@ -46,6 +46,7 @@ class RecordedNetwork:
     Args:
         layers: in execution order.
         cuts: layer -> shares of the parameters and of the multiply-adds after it.
+        channels: of its images; written only where it is not 3.
         files: path from the folder of the user's own file -> SHA-256; the file itself under the empty path.
     """
 
@@ -54,6 +55,7 @@ class RecordedNetwork:
     cuts: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     input: OwnInput | None = None
     files: Mapping[str, str] = field(default_factory=dict)
+    channels: int = 3
 
     @property
     def before(self) -> str | None:
@@ -64,21 +66,23 @@ class RecordedNetwork:
     def as_json(self) -> dict[str, Any]:
         """The network in run.json."""
         embedding = self.embedding.layer, self.embedding.pool
-        return {
+        found = {
             "layers": self.layers,
             "embedding": embedding,
             "cuts": self.cuts,
             "input": self.input,
             "files": self.files,
         }
+        return found if self.channels == 3 else found | {"channels": self.channels}
 
     @classmethod
     def of_json(cls, value: Mapping[str, Any]) -> RecordedNetwork:
         """The network that `as_json` gave."""
         own = value["input"]
         cuts = {layer: (shares[0], shares[1]) for layer, shares in value["cuts"].items()}
-        recorded = own and OwnInput(**own | {key: tuple(own[key]) for key in ("mean", "std")})
-        return cls(tuple(value["layers"]), LayerKey(*value["embedding"]), cuts, recorded, value["files"])
+        recorded = own and OwnInput(**own | {key: tuple(x) for key, x in own.items() if isinstance(x, list)})
+        layers, embedding = tuple(value["layers"]), LayerKey(*value["embedding"])
+        return cls(layers, embedding, cuts, recorded, value["files"], value.get("channels", 3))
 
 
 @dataclass(frozen=True)
@@ -231,6 +235,15 @@ def _is_cut(value: Any) -> bool:
     return isinstance(value, list) and len(value) == 2 and all(map(_is_share, value))
 
 
+def _sides(size: Any) -> list[Any]:
+    return size if isinstance(size, list) else [size, size]
+
+
+def _is_size(size: Any) -> bool:
+    sides = _sides(size)
+    return len(sides) == 2 and all(type(side) is int and 1 <= side <= _LARGEST_SIDE for side in sides)
+
+
 def _is_input(value: Any) -> bool:
     if value is None:
         return True
@@ -239,13 +252,14 @@ def _is_input(value: Any) -> bool:
     sizes = [value["size"], value["size"] if value["resized"] is None else value["resized"]]
     channels = [value["mean"], value["std"]]
     return (
-        all(type(size) is int for size in sizes)
-        and 1 <= sizes[0] <= sizes[1] <= _LARGEST_SIDE
+        all(map(_is_size, sizes))
+        and all(own <= resized for own, resized in zip(*map(_sides, sizes), strict=True))
         and value["filter"] in get_args(Filter)
         and value["crop_rounding"] in ("down", "even")
         and isinstance(value["squeezed"], bool)
-        and all(isinstance(three, list) and len(three) == 3 for three in channels)
-        and all(isinstance(number, int | float) and abs(number) <= 1e6 for three in channels for number in three)
+        and all(isinstance(numbers, list) and len(numbers) in (1, 3) for numbers in channels)
+        and len(channels[0]) == len(channels[1])
+        and all(isinstance(number, int | float) and abs(number) <= 1e6 for numbers in channels for number in numbers)
         and (value["kept"] is None or (isinstance(value["kept"], int | float) and 1e-3 <= value["kept"] <= 1))
     )
 
@@ -258,6 +272,7 @@ def _is_network(value: Any) -> bool:
         and len(value["embedding"]) == 2
         and _section_of(_is_cut)(value.get("cuts"))
         and _is_input(value.get("input"))
+        and value.get("channels", 3) in (1, 3)
         and _section_of(_is_text)(value.get("files"))
         and not any("\0" in path for path in value["files"])
     )

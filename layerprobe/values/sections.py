@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_core import PydanticCustomError
 
+from layerprobe.values.image_size import ImageSize
 from layerprobe.values.keys import VectorSimilarity
 from layerprobe.values.pooling import Pool
 
@@ -19,6 +20,7 @@ Keep = Literal["all", "last"] | Annotated[int, Field(ge=1)]
 # Keys of [data] that change ranks, but neither images nor weights.
 SEARCH_KEYS = ("group", "positives", "ignore")
 _Channels = float | tuple[float, float, float] | Literal["imagenet"]
+_SIDES = range(1, 4097)  # pixels
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class Data(Section):
 
     name: str
     root: str | None = None
-    image_size: int = Field(224, ge=16, le=4096)
+    image_size: ImageSize = 224  # side, or [height, width]
     invert: bool = False
     mean: _Channels = "imagenet"
     std: _Channels = "imagenet"
@@ -88,6 +90,26 @@ class Data(Section):
     group: str | None = None
     positives: str | None = None
     ignore: str | None = None
+
+    @field_validator("image_size", mode="before")
+    @classmethod
+    def _size(cls, value: Any) -> Any:
+        sides = value if isinstance(value, list | tuple) and len(value) == 2 else [value]
+        for side in sides:
+            if type(side) is not int:
+                what = "input should be a whole number, or two, [height, width]"
+                raise PydanticCustomError("image_size", what)
+            if side not in _SIDES:
+                limit = "greater than or equal to 1" if side < _SIDES.start else "less than or equal to 4096"
+                raise PydanticCustomError("image_size", f"input should be {limit}")
+        return sides[0] if len({*sides}) == 1 else tuple(sides)
+
+    @field_validator("mean", "std", mode="before")
+    @classmethod
+    def _of_all_channels(cls, value: Any) -> Any:
+        if not isinstance(value, list | tuple):
+            return value
+        return value[0] if len(value) == 1 else tuple(value)  # strict, and no longer JSON
 
 
 class Network(Section):

@@ -284,6 +284,48 @@ def test_train_probe_plot_and_a_second_time(layerprobe: Command, tmp_path: Path)
     assert json.loads(layerprobe("runs", "--json")[1])["runs"][0]["run"] == "tiny"
 
 
+def test_images_that_are_no_squares_are_trained_on_probed_and_drawn(layerprobe: Command, tmp_path: Path) -> None:
+    root = folder(tmp_path / "root", 8)
+    assert layerprobe(*train_words(root, net=["net.name=lenet", "data.image_size=[40,28]"]))[0] == 0
+    code, out, _ = layerprobe("probe", "tiny", "--layers", "*", "--pool", "max,grid:2", "--k", "1", "--json")
+    shown = json.loads(out)["scores"]
+    assert code == 0
+    assert {score["value"] is not None for score in shown} == {True}
+    sizes = {row["layer"]: row["size"] for row in json.loads(layerprobe("layers", "tiny", "--json")[1])["layers"]}
+    assert sizes["c1"] == "40x28"
+    assert layerprobe("plot", "panels")[0] == layerprobe("report")[0] == 0
+
+
+GREY = """
+from torch import nn
+
+def build():
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3))
+"""
+
+
+def test_a_model_of_one_channel_is_measured_chosen_and_drawn(layerprobe: Command, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    rng = np.random.default_rng(0)
+    for label in range(8):
+        (root / f"c{label}").mkdir(parents=True)
+        for i in range(4):
+            Image.fromarray(rng.integers(0, 256, (30, 20), np.uint8)).save(root / f"c{label}" / f"{i}.png")
+    Path("grey.py").write_text(GREY)
+    words = ["probe", "--model", "python:grey.py:build", "--data", f"folder:{root}", "--not-trained-on-these"]
+    words += ["--set", "data.transform=square", "--set", "data.mean=[0.5]", "--k", "1", "--device", "cpu", "--run", "g"]
+    code, _, err = layerprobe(*words, "--set", "data.image_size=[24,16]")
+    assert code == 0
+    assert "note: the network takes grey images: colours are converted to luma" in err
+    record = json.loads(Path("cache/g/run.json").read_text())
+    assert (record["network"]["channels"], json.loads(record["transform"])["mean"]) == (1, [0.5])
+    assert layerprobe("choose", "g")[0] == 0
+    assert layerprobe("plot", "panels", "g")[0] == layerprobe("report", "g")[0] == 0
+    code, _, err = layerprobe(*words, "--set", "data.transform=D1", "--set", "data.image_size=[24,16]")
+    assert code == 2
+    assert 'transform = "D1" crops a square' in err
+
+
 def test_only_features_that_are_nan_fail_a_probe(layerprobe: Command, tmp_path: Path) -> None:
     root = folder(tmp_path / "root", 8)
     # Of 16 test images two are equal: the rank of 120 numbers is 15 and not 16, so rho is infinite.

@@ -34,7 +34,7 @@ def photos() -> tuple[Image, ...]:
 
 
 def square(photo: Image, own: OwnInput) -> Image:
-    return np.asarray(own.square(PIL.Image.fromarray(photo)))
+    return np.asarray(own.framed(PIL.Image.fromarray(photo)))
 
 
 def levels_apart(own: OwnInput, library: Library, photo: Image) -> NDArray[np.float64]:
@@ -71,6 +71,12 @@ TIMM = {
     "box": ({"crop_pct": 0.9, "interpolation": "box"}, OwnInput(224, 248, "box")),
     "hamming": ({"crop_pct": 0.9, "interpolation": "hamming"}, OwnInput(224, 248, "hamming")),
     "nearest": ({"crop_pct": 0.9, "interpolation": "nearest"}, OwnInput(224, 248, "nearest")),
+    "upright": ({"input_size": (3, 256, 128), "crop_pct": 0.9}, OwnInput((256, 128), (284, 142), "bicubic")),
+    "wide": ({"input_size": (3, 65, 200), "crop_pct": 0.95}, OwnInput((65, 200), (68, 210), "bicubic")),
+    "wide, squashed": (
+        {"input_size": (3, 64, 200), "crop_pct": 0.9, "crop_mode": "squash"},
+        OwnInput((64, 200), (71, 222), "bicubic", squeezed=True),
+    ),
 }
 
 
@@ -95,6 +101,8 @@ def test_pixels_are_those_of_torchvision() -> None:
         ({}, OwnInput(224, 224, "bicubic", *OPENAI)),
         ({"resize_mode": "squash", "interpolation": "bilinear"}, OwnInput(224, None, "bilinear", *OPENAI)),
         ({"mean": HALF, "std": HALF, "resize_mode": "squash"}, OwnInput(224, None, "bicubic", HALF, HALF)),
+        ({}, OwnInput((224, 112), (224, 112), "bicubic", *OPENAI)),
+        ({"resize_mode": "squash"}, OwnInput((224, 112), None, "bicubic", *OPENAI)),
     ],
 )
 def test_pixels_are_those_of_open_clip(options: dict[str, Any], own: OwnInput) -> None:
@@ -124,6 +132,16 @@ HUGGING_FACE: dict[str, tuple[str, dict[str, Any], OwnInput]] = {
         "SiglipImageProcessor",
         {"size": {"height": 256, "width": 256}},
         OwnInput(256, None, "bicubic", HALF, HALF),
+    ),
+    "siglip, upright": (
+        "SiglipImageProcessor",
+        {"size": {"height": 256, "width": 128}},
+        OwnInput((256, 128), None, "bicubic", HALF, HALF),
+    ),
+    "clip, upright": (
+        "CLIPImageProcessor",
+        {"size": {"shortest_edge": 225}, "crop_size": {"height": 224, "width": 112}},
+        OwnInput((224, 112), 225, "bicubic", *OPENAI, crop_rounding="down"),
     ),
     "deit": (
         "DeiTImageProcessor",

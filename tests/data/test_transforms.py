@@ -53,6 +53,25 @@ def test_resizing_makes_a_square_whatever_the_aspect_ratio() -> None:
     assert only_image(resized(dataset(np.zeros((30, 50, 3), np.uint8)), 8)).shape == (8, 8, 3)
 
 
+def test_resizing_to_height_and_width_is_torchvisions() -> None:
+    image = np.random.default_rng(0).integers(0, 256, (50, 30, 3), np.uint8)
+    expected = np.asarray(functional.resize(PIL.Image.fromarray(image), [24, 10]))
+    assert expected.shape == (24, 10, 3)
+    np.testing.assert_array_equal(only_image(resized(dataset(image), (24, 10))), expected)
+
+
+def test_the_fast_resize_to_height_and_width_is_a_grey_level_away() -> None:
+    image = np.random.default_rng(0).integers(0, 256, (50, 30, 3), np.uint8)
+    exact, fast = (only_image(resized(dataset(image), (24, 10), method)).astype(int) for method in ("exact", "fast"))
+    assert np.abs(exact - fast).max() <= 1
+
+
+@pytest.mark.parametrize("name", ["affine", "photo"])
+def test_augmented_images_keep_their_height_and_width(name: str) -> None:
+    image = np.random.default_rng(0).integers(0, 256, (24, 10, 3), np.uint8)
+    assert {found.shape for found in augmented(name, image, 5)} == {(24, 10, 3)}
+
+
 def test_resizing_antialiases() -> None:
     # Every fourth column is white; four times smaller, every pixel has the mean, 255 / 4.
     image = np.zeros((32, 32, 3), np.uint8)
@@ -112,6 +131,26 @@ def test_normalised_pixels_are_float32_in_channels_last_format() -> None:
 )
 def test_one_number_serves_all_channels_and_three_serve_one_each(mean: Channels, expected: tuple[float, ...]) -> None:
     assert Normalise.of(mean, 1.0).mean == expected
+
+
+def test_grey_images_are_pils_luma() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (7, 5, 3), np.uint8)
+    luma = np.asarray(PIL.Image.fromarray(pixels).convert("L"), np.float64)
+    found = Normalise.of(0.5, 0.25, 1)(torch.from_numpy(pixels)[None])
+    assert found.shape == (1, 1, 7, 5)
+    np.testing.assert_allclose(found[0, 0].numpy(), (luma / 255 - 0.5) / 0.25, rtol=0, atol=1e-6)
+
+
+def test_a_grey_image_keeps_its_values() -> None:
+    pixels = torch.arange(256, dtype=torch.uint8).reshape(1, 16, 16, 1).expand(-1, -1, -1, 3)
+    assert torch.equal(Normalise.of(0, 1, 1)(pixels).flatten(), torch.arange(256) / 255)
+
+
+def test_grey_images_have_the_mean_of_three_numbers() -> None:
+    # (0.485 + 0.456 + 0.406) / 3 and (0.229 + 0.224 + 0.225) / 3
+    found = Normalise.of("imagenet", "imagenet", 1)
+    assert [*found.mean, *found.std] == pytest.approx([0.449, 0.226])
+    assert Normalise.of([0.5], [0.25]) == Normalise((0.5,) * 3, (0.25,) * 3)
 
 
 @pytest.mark.parametrize("mean", ["imagenett", "abc", (0.1, 0.2), (0.1, 0.2, math.nan)])
@@ -255,3 +294,9 @@ def test_photo_crops_at_random() -> None:
 def test_photo_brings_in_nothing_from_outside() -> None:
     image = np.full((32, 32, 3), 77, np.uint8)
     assert all(np.array_equal(x, image) for x in augmented("photo", image, 50))
+
+
+def test_the_description_has_height_before_width_and_one_mean_of_grey_images() -> None:
+    text = json.loads(describe_transform(image_size=(64, 32), channels=1, invert=False, mean=0.5, std="imagenet"))
+    assert text["resize"][:2] == [64, 32]
+    assert text["mean"] == [0.5]

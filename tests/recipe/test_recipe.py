@@ -135,6 +135,45 @@ def test_another_data_set_replaces_the_whole_section(tmp_path: Path) -> None:
     assert "images_per_class" not in recipe.as_dict()["data"]
 
 
+def test_height_and_width_of_a_square_are_its_side(tmp_path: Path) -> None:
+    one, two = (load(f"data.image_size={text}", data=f"folder:{tmp_path}") for text in ("224", "[224, 224]"))
+    assert two.as_dict() == one.as_dict()
+    assert two.identity() == one.identity() == load(data=f"folder:{tmp_path}").identity()  # 224 is the default
+
+
+def test_height_and_width_are_stored_and_are_another_experiment(tmp_path: Path) -> None:
+    recipe = load("data.image_size=[256,128]", data=f"folder:{tmp_path}")
+    assert recipe.data.image_size == (256, 128)
+    assert recipe.as_dict()["data"]["image_size"] == [256, 128]
+    upside_down = load("data.image_size=[128,256]", data=f"folder:{tmp_path}")
+    assert len({found.identity() for found in (recipe, upside_down, load(data=f"folder:{tmp_path}"))}) == 3
+
+
+@pytest.mark.parametrize("text", ["[256, 128, 3]", "[256]", "[256, 128.5]", '[256, "128"]', "true", "'224'", "tall"])
+def test_another_image_size_is_refused(text: str) -> None:
+    with pytest.raises(
+        RecipeError, match=r"image_size = .*: input should be a whole number, or two, \[height, width\]"
+    ):
+        load(f"data.image_size={text}")
+
+
+def test_a_side_of_an_image_has_its_limits() -> None:
+    with pytest.raises(RecipeError, match=r"image_size = \[256, 0\]: input should be greater than or equal to 1"):
+        load("data.image_size=[256, 0]")
+
+
+@pytest.mark.parametrize("transform", ["D1", "D2", "D3"])
+def test_what_crops_a_square_takes_no_height_and_width(transform: str, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=rf'transform = "{transform}" crops a square. Give one image_size'):
+        load("data.image_size=[256,128]", f"data.transform={transform}", data=f"folder:{tmp_path}")
+
+
+def test_a_list_of_one_mean_is_that_number(tmp_path: Path) -> None:
+    one, two = (load(f"data.mean={text}", "data.std=0.25", data=f"folder:{tmp_path}") for text in ("0.5", "[0.5]"))
+    assert one.as_dict() == two.as_dict()
+    assert load("data.mean=[0.1, 0.2, 0.3]", data=f"folder:{tmp_path}").data.mean == (0.1, 0.2, 0.3)
+
+
 def test_a_root_is_stored_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     packaged = find_recipe("netA").absolute()
     monkeypatch.chdir(tmp_path)

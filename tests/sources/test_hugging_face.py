@@ -179,7 +179,16 @@ def test_a_model_with_code_of_its_own_is_refused_and_nothing_runs(saved: Save, t
             {"size": {"height": 64, "width": 64}, "crop_size": {"height": 56, "width": 56}, "resample": 2},
             OwnInput(56, 64, "bilinear", HALF, HALF, "down", squeezed=True),
         ),
-        ("ViTImageProcessor", {"size": {"height": 32, "width": 16}}, None),
+        (
+            "ViTImageProcessor",
+            {"size": {"height": 32, "width": 16}},
+            OwnInput((32, 16), None, "bilinear", HALF, HALF, "down"),
+        ),
+        (
+            "BitImageProcessor",
+            {"size": {"shortest_edge": 64}, "crop_size": {"height": 56, "width": 24}, "image_mean": HALF},
+            OwnInput((56, 24), 64, "bicubic", HALF, (0.26862954, 0.26130258, 0.27577711), "down"),
+        ),
         ("ViTImageProcessor", {"size": {"height": 32, "width": 32}, "do_rescale": False}, None),
     ],
 )

@@ -8,6 +8,7 @@ import torch
 
 from layerprobe.system.errors import DataError, LayerprobeError, RecipeError, UnknownNameError
 from layerprobe.system.naming import name_model
+from layerprobe.taps import list_layers
 from layerprobe.values.own_input import OwnInput
 from tests.sources.conftest import build, embeddings, noise, source
 
@@ -25,6 +26,22 @@ def build():
 
 def with_input():
     return build(), {"size": 32, "filter": "bicubic", "crop": 0.875, "mean": [0.5, 0.5, 0.5]}
+
+def grey():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3, padding=1), torch.nn.ReLU())
+
+def grey_with_input():
+    return grey(), {"size": (32, 16), "crop": 0.8, "mean": 0.5, "std": [0.25]}
+
+def five():
+    return torch.nn.Conv2d(5, 4, 3)
+
+def of_any_channels():
+    class Mean(torch.nn.Module):
+        def forward(self, x):
+            return x.mean((1, 2))
+    return Mean(), {"size": 32, "mean": 0.5, "std": 0.5}
 
 def fails():
     return beside.division(1)
@@ -77,6 +94,34 @@ def test_the_function_may_state_the_input(file: Path) -> None:
     assert found.own_input(argument) is None
 
 
+def test_a_model_of_one_channel_takes_grey_images(file: Path) -> None:
+    net = build(f"python:{file}:grey", image_size=(24, 16))
+    assert (net.channels, net.image_size) == (1, (24, 16))
+    assert [(info.name, info.layout.shape) for info in list_layers(net, (24, 16))] == [
+        ("1", (4, 24, 16)),
+        ("output", (4, 24, 16)),
+    ]
+    assert build(f"python:{file}:build").channels == 3
+
+
+def test_the_function_may_state_height_and_width_and_one_mean(file: Path) -> None:
+    net = build(f"python:{file}:grey_with_input")
+    # 32 / 0.8 = 40, 16 / 0.8 = 20
+    assert net.own_input == OwnInput((32, 16), (40, 20), "bilinear", (0.5,), (0.25,), kept=0.8)
+    assert (net.channels, net.image_size) == (1, (32, 16))
+
+
+def test_one_mean_decides_for_a_model_that_takes_any_channels(file: Path) -> None:
+    assert build(f"python:{file}:of_any_channels").channels == 1
+
+
+def test_a_model_of_neither_3_channels_nor_1_is_told_where_it_can_be_measured(file: Path) -> None:
+    with pytest.raises(
+        RecipeError, match=r"of 3 channels: .*; of 1 channel: .* or measure a model of neither 3 channel"
+    ):
+        build(f"python:{file}:five", image_size=16)
+
+
 def test_a_changed_file_is_another_version(file: Path) -> None:
     found, argument = source(f"python:{file}:build")
     before = found.origin(argument)
@@ -94,9 +139,9 @@ def test_the_seed_decides_what_the_function_draws(file: Path) -> None:
 @pytest.mark.parametrize(
     ("function", "kind", "message"),
     [
-        ("fails", RecipeError, "mine.py: line 17: ZeroDivisionError: division by zero. Correct the file"),
+        ("fails", RecipeError, "mine.py: line 33: ZeroDivisionError: division by zero. Correct the file"),
         ("buil", UnknownNameError, "mine.py: unknown function 'buil'. Did you mean 'build'? Known: "),
-        ("ends", RecipeError, "mine.py: line 23: SystemExit: 0. Correct the file"),
+        ("ends", RecipeError, "mine.py: line 39: SystemExit: 0. Correct the file"),
         ("a_number", RecipeError, "mine.py:a_number gives int. Return a torch.nn.Module, or (module, {size, ...})"),
         ("wrong_input", RecipeError, "states its input as {'size': '32'}. size is a number of pixels"),
         ("unknown_input", RecipeError, "states its input as {'sise': 32}. Give a dict with size"),

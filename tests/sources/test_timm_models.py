@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from safetensors.torch import save_file
 
 from layerprobe.sources import hub
 from layerprobe.system.errors import DataError, EnvironmentFault, RecipeError
+from layerprobe.taps import list_layers
 from layerprobe.values.own_input import OwnInput
 from tests.sources.conftest import build, embeddings, noise, source
 
@@ -168,3 +170,25 @@ def test_a_vector_takes_no_pool() -> None:
     message = '[net]: pool = "max": the output of timm:test_vit is a vector, which has none'
     with pytest.raises(RecipeError, match=re.escape(message)):
         build(VIT, pool="max", image_size=32)
+
+
+def test_a_model_whose_images_are_no_squares_is_read_at_its_own_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    tag = "test_vit.r160_in1k"
+    known = timm.get_pretrained_cfg(tag)
+    assert known is not None
+    config = replace(known, input_size=(3, 64, 32), crop_pct=1.0)
+    monkeypatch.setitem(timm.models._registry._model_pretrained_cfgs, tag, config)
+    net = build(f"timm:{tag}")
+    assert net.image_size == (64, 32)
+    assert net.own_input == OwnInput((64, 32), (64, 32), "bicubic", HALF, HALF, kept=1.0)
+    (last,) = [info for info in list_layers(net, (64, 32)) if info.name == "blocks.5"]
+    assert (last.layout.grid, last.layout.prefix) == ((4, 2), 1)  # patches of 16 px
+    images = torch.randn(2, 3, 64, 32, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(embeddings(net, images), net.module.get_submodule("model")(images))
+
+
+def test_another_height_and_width_interpolate_position_embeddings() -> None:
+    net = build(VIT, image_size=(64, 32))
+    assert net.module.state_dict()["model.pos_embed"].shape[1] == 1 + 4 * 2
+    images = torch.randn(2, 3, 64, 32, generator=torch.Generator().manual_seed(0))
+    assert embeddings(net, images).shape == (2, net.embedding_dim)

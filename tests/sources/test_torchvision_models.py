@@ -109,3 +109,9 @@ def test_unknown_names_have_their_near_misses() -> None:
         build("torchvision:resnet18/X")
     with pytest.raises(RecipeError, match="unknown model torchvision:fcn_resnet50"):
         build("torchvision:fcn_resnet50")  # it segments
+
+
+def test_a_vision_transformer_takes_squares_alone() -> None:
+    message = "torchvision:vit_b_16 takes squares alone, not images of 64x32 px"
+    with pytest.raises(RecipeError, match=message):
+        build("torchvision:vit_b_16", image_size=(64, 32))

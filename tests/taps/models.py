@@ -23,6 +23,7 @@ class Layers:
     prefix_tokens: int | None = None
     classifier: str | None = None
     own_pool: bool = False
+    channels: int = 3
 
 
 def images(size: int, count: int = 2) -> Tensor:

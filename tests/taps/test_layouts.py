@@ -107,6 +107,25 @@ def test_windows_are_refused_with_the_shapes_seen() -> None:
         resolve_taps(["0"], Layers(nn.Sequential(Windows())), image_size=8)
 
 
+@pytest.mark.parametrize("takes_other_sizes", [False, True])
+def test_patches_of_an_image_that_is_no_square_keep_their_rows(takes_other_sizes: bool) -> None:
+    model = timm_vit(img_size=(32, 64), dynamic_img_size=takes_other_sizes)
+    images = torch.randn(2, 3, 32, 64, generator=torch.Generator().manual_seed(1))
+    taps = resolve_taps(["blocks.1@grid:2", "blocks.1@avg"], Layers(model, prefix_tokens=1), image_size=(32, 64))
+    assert [(tap.layout.grid, tap.layout.prefix) for tap in taps] == [((4, 8), 1)] * 2
+    with tapped(model, taps) as features_of:
+        found = {str(key): values for key, values in features_of(images).items()}
+    tokens: list[Tensor] = []
+    handle = model.blocks[1].register_forward_hook(lambda _module, _inputs, output: tokens.append(output))
+    with torch.inference_mode():
+        model(images)
+    handle.remove()
+    # a class token, then patches 0 ... 31 by rows of eight: the lower left quarter has columns 0 to 3 of rows 2 and 3
+    lower_left = tokens[0][:, [1 + 8 * row + column for row in (2, 3) for column in range(4)]].amax(1)
+    assert torch.equal(found["blocks.1@grid:2"].view(2, 32, 4)[:, :, 2], lower_left)
+    torch.testing.assert_close(found["blocks.1@avg"], tokens[0][:, 1:].mean(1))
+
+
 # --- shapes
 
 
@@ -223,3 +242,63 @@ def test_maps_are_known_from_attention_weights_by_their_tokens() -> None:
     found = find_layouts([first_map, first_tokens, last_tokens, weights], Model(256))
     assert found[0] == Layout("map", (), 0, 3, (96, 64, 64))
     assert isinstance(found[3], Unclear)
+
+
+# --- images that are no squares
+
+UPRIGHT = Model((64, 32))
+UPRIGHT_TWICE = Model((64, 32), (128, 64))
+
+
+@pytest.mark.parametrize(
+    ("two", "other", "channels", "of_one"),
+    [
+        ((2, 6, 16, 8), None, 1, (6, 16, 8)),
+        ((2, 16, 8, 6), None, 3, (6, 16, 8)),
+        ((2, 6, 7, 7), None, 1, (6, 7, 7)),  # an adaptive pool's
+        ((2, 16, 16, 8), (2, 16, 32, 16), 1, (16, 16, 8)),
+        ((2, 16, 8, 16), (2, 32, 16, 16), 3, (16, 16, 8)),
+        ((2, 6, 2, 1), (2, 6, 4, 1), 1, (6, 2, 1)),  # one column at both sizes
+    ],
+)
+def test_the_axes_of_maps_of_images_that_are_no_squares(
+    two: tuple[int, ...], other: tuple[int, ...] | None, channels: int, of_one: tuple[int, ...]
+) -> None:
+    found = layout(two, other, UPRIGHT if other is None else UPRIGHT_TWICE)
+    assert isinstance(found, Layout)
+    assert (found.kind, found.channels, found.shape) == ("map", channels, of_one)
+
+
+@pytest.mark.parametrize(
+    ("count", "other", "own", "prefix", "grid"),
+    [
+        (8 * 4 + 1, 16 * 8 + 1, None, 1, (8, 4)),
+        (4 * 2 + 5, 8 * 4 + 5, None, 5, (4, 2)),
+        (8 * 4, None, 0, 0, (8, 4)),
+        (8 * 4 + 1, None, 1, 1, (8, 4)),
+    ],
+)
+def test_the_grid_of_patches_of_an_image_that_is_no_square(
+    count: int, other: int | None, own: int | None, prefix: int, grid: tuple[int, int]
+) -> None:
+    model = Model((64, 32), None if other is None else (128, 64), own)
+    vectors = Seen((), (2, 64), (3, 64))
+    normed = Seen((), (2, count, 7), (3, count, 7), None if other is None else (2, other, 7), normed=True)
+    _, found = find_layouts([vectors, normed], model)
+    assert isinstance(found, Layout)
+    assert (found.kind, found.prefix, found.grid) == ("tokens", prefix, grid)
+
+
+def test_of_several_grids_that_of_a_map_is_the_patches() -> None:
+    # 9 tokens of an image of 32 x 16: 4 x 2 and one before them, or 3 x 2 and three
+    tokens, patches = Seen((), (2, 9, 7), (3, 9, 7), normed=True), Seen((), (2, 7, 4, 2), (3, 7, 4, 2))
+    alone, (_, found) = find_layouts([tokens], Model((32, 16))), find_layouts([patches, tokens], Model((32, 16)))
+    assert isinstance(alone[0], Unclear)
+    assert isinstance(found, Layout)
+    assert (found.prefix, found.grid) == (1, (4, 2))
+
+
+def test_tokens_that_no_grid_explains_are_refused() -> None:
+    (found,) = find_layouts([Seen((), (2, 31, 7), (3, 31, 7), normed=True)], Model((64, 32), None, 0))
+    assert isinstance(found, Unclear)
+    assert found.reason.startswith("cannot determine the height and width of the patches of 31 tokens")

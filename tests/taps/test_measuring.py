@@ -193,3 +193,16 @@ def test_tokens_that_come_window_by_window_have_no_grid() -> None:
     with torch.inference_mode():
         expected = model.forward_intermediates(images(64), indices=[0], intermediates_only=True)[0]
     torch.testing.assert_close(found, torch.as_tensor(expected).mean((2, 3)))
+
+
+class ChannelsLast(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.permute(0, 2, 3, 1)
+
+
+def test_maps_of_a_network_of_one_size_that_is_no_square_are_told_from_what_runs_at_another() -> None:
+    # (16, 8, 4) alone may be 16 maps of 8 x 4; the linear layer takes no other size, but what comes before it does
+    net = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), ChannelsLast(), nn.Flatten(), nn.Linear(4 * 16 * 8, 4))
+    found = {info.name: info.layout for info in list_layers(Layers(net, {"1": "1", "3": "3"}, channels=1), (16, 8))}
+    assert (found["1"].kind, found["1"].channels, found["1"].shape) == ("map", 3, (4, 16, 8))
+    assert found["3"].kind == "vector"

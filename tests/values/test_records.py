@@ -19,6 +19,15 @@ def test_the_input_of_a_model_is_read_back() -> None:
     assert network.input == OwnInput(16, 18, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5), kept=0.875)
 
 
+def test_an_input_that_is_no_square_and_the_channels_are_read_back() -> None:
+    own = INPUT | {"size": [16, 8], "resized": [18, 9], "mean": [0.5], "std": [0.25]}
+    network = recorded({"network": NETWORK | {"input": own, "channels": 1}}).network
+    assert network is not None
+    assert network.input == OwnInput((16, 8), (18, 9), mean=(0.5,), std=(0.25,), kept=0.875)
+    assert json.loads(json.dumps(network.as_json()["channels"])) == 1
+    assert "channels" not in recorded({"network": NETWORK}).network.as_json()  # type: ignore[union-attr] # it has one
+
+
 def test_a_record_is_written_as_it_was_read() -> None:
     file = {"path": "/a.pt", "part": None, "sha256": "0", "size": 3, "epoch": 0}
     fields = {"network": NETWORK, "layer_order": ["a", "b"], "weights_files": [file], "untrained": False, "later": [1]}
@@ -40,6 +49,10 @@ def test_the_layer_before_the_embedding() -> None:
         {"input": INPUT | {"filter": "__class__"}},
         {"input": INPUT | {"resized": 8}},  # smaller than what is cropped out of it
         {"input": INPUT | {"size": True}},
+        {"input": INPUT | {"size": [16, 19]}},
+        {"input": INPUT | {"size": [16, 16, 16]}},
+        {"input": INPUT | {"mean": [0.5]}},  # as many as std
+        {"channels": 2},
         {"input": INPUT | {"mean": ["a", "b", "c"]}},
         {"input": INPUT | {"kept": 0}},
         {"input": INPUT | {"kept": 1e-300}},

@@ -13,6 +13,7 @@ from layerprobe.registry import NETS, NETWORKS, SOURCES, is_source, load, load_a
 from layerprobe.system.errors import UnknownNameError
 from layerprobe.system.naming import name_model
 from layerprobe.taps import list_layers
+from layerprobe.values.image_size import ImageSize
 from layerprobe.workflow.run.from_recipe import build_net
 from layerprobe.workflow.run.run_network import run_network
 from layerprobe.workflow.run.runs import list_runs, named_run
@@ -75,7 +76,7 @@ def layers(name: str, cache: Path, model: str | None = None) -> Listing:
     raise UnknownNameError("network, recipe, run or source", name, [*NETWORKS, *list_recipes(), *runs])
 
 
-def _listing(net: Net, image_size: int, *, known: bool) -> Listing:
+def _listing(net: Net, image_size: ImageSize, *, known: bool) -> Listing:
     rows = (
         LayerRow(
             info.name,

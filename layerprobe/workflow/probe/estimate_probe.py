@@ -106,7 +106,8 @@ def _seconds_an_image(opened: ProbedRun, dataset: Dataset, item: Missing) -> tup
     started = time.perf_counter()
     batch = next(reader)
     reading = (time.perf_counter() - started) / len(rows)
-    run = partial(extract, opened.net.module, item.taps, [batch], from_recipe.build_normalise(opened.recipe))
+    normalise = from_recipe.build_normalise(opened.recipe, opened.net.channels)
+    run = partial(extract, opened.net.module, item.taps, [batch], normalise)
     running = _seconds_each([lambda: list(run(device=opened.device))] * 2) / len(rows)
     return reading, running
 

@@ -57,7 +57,7 @@ class RunExtractor:
         pixels = tell(
             plain_batches(self.features.dataset.splits[missing.split], batch_size=BATCH_SIZE, workers=self.workers)
         )
-        normalise = from_recipe.build_normalise(self.recipe)
+        normalise = from_recipe.build_normalise(self.recipe, self.net.channels)
         batches = extract(self.net.module, missing.taps, pixels, normalise, device=self.device)
         columns = store.Columns(
             dims={tap.key: tap.dim for tap in missing.taps},

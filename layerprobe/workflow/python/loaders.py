@@ -17,6 +17,7 @@ from layerprobe.system.errors import DataError
 T = TypeVar("T")
 # Iterates over items with a progress bar of this description.
 Track = Callable[[Iterable[T], str], Iterable[T]]
+ImageShape = tuple[int, int, int]  # channels, height, width
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +25,7 @@ class Batch:
     """Images with their labels.
 
     Args:
-        images: floats (B, 3, S, S), preprocessed for the network.
+        images: floats (B, C, H, W), preprocessed for the network.
         labels: (B,)
     """
 
@@ -32,11 +33,11 @@ class Batch:
     labels: NDArray[np.int64]
 
 
-def read_batches(loader: Iterable[Any], split: str, size: int | None = None) -> Iterator[Batch]:
+def read_batches(loader: Iterable[Any], split: str, shape: ImageShape | None = None) -> Iterator[Batch]:
     """The batches of a loader of (images, labels), in one pass.
 
     Args:
-        size: required side of all images in pixels; None for that of the first.
+        shape: required of all images; None for that of the first.
     """
     read = False
     for item in loader:
@@ -45,28 +46,32 @@ def read_batches(loader: Iterable[Any], split: str, size: int | None = None) -> 
                 f"a batch of the {split} loader is {_described(item)}",
                 fix="Let the loader give (images, labels), for example by a collate_fn",
             )
-        images = require_images(item[0], f"the {split} loader", size)
-        read, size = True, images.shape[-1]
+        images = require_images(item[0], f"the {split} loader", shape)
+        read, shape = True, image_shape(images)
         yield Batch(images, _labels(item[1], len(images), split))
     if not read:
         raise DataError(f"the {split} loader gives no batch", fix="Give it images")
 
 
-def require_images(images: object, source: str, size: int | None = None) -> Tensor:
-    """The images themselves, if they are floats (B, 3, S, S).
+def image_shape(images: Tensor) -> ImageShape:
+    """(C, H, W) of a batch."""
+    channels, height, width = images.shape[1:]
+    return channels, height, width
+
+
+def require_images(images: object, source: str, shape: ImageShape | None = None) -> Tensor:
+    """The images themselves, if they are floats (B, C, H, W).
 
     Args:
-        size: required S; None for any.
+        shape: required (C, H, W); None for any.
     """
-    fix = "Give floats (B, 3, S, S), resized to squares of one size and normalised as the model takes them"
-    if not isinstance(images, Tensor) or images.ndim != 4 or images.shape[1] != 3 or not len(images):
+    fix = "Give floats (B, C, H, W), of one size and normalised as the model takes them"
+    if not isinstance(images, Tensor) or images.ndim != 4 or not images.numel():
         raise DataError(f"images of {source} are {_described(images)}", fix=fix)
     if not images.is_floating_point():
         raise DataError(f"images of {source} are {images.dtype}".replace("torch.", ""), fix=fix)
-    height, width = images.shape[2:]
-    if height != width or size not in (None, height):
-        before = "" if size in (None, height) else f" after others of {size} x {size}"
-        raise DataError(f"images of {source} are {height} x {width} pixels{before}", fix=fix)
+    if shape not in (None, image_shape(images)):
+        raise DataError(f"images of {source} are {image_shape(images)} after others of {shape}", fix=fix)
     return images
 
 
@@ -117,11 +122,11 @@ def _length(items: Iterable[Any]) -> int | None:
 
 def in_batches(images: Tensor | Iterable[Any], batch_size: int) -> Iterator[Tensor]:
     """The images of one tensor, or of batches with or without labels, in batches."""
-    size = None
+    shape = None
     for item in images.split(batch_size) if isinstance(images, Tensor) else images:
         batch = item[0] if isinstance(item, tuple | list) and item else item
-        found = require_images(batch, "`images`", size)
-        size = found.shape[-1]
+        found = require_images(batch, "`images`", shape)
+        shape = image_shape(found)
         yield found
-    if size is None:
+    if shape is None:
         raise DataError("`images` gives no batch", fix="Give it images")

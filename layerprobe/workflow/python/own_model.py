@@ -35,9 +35,10 @@ from layerprobe.taps import (
 )
 from layerprobe.taps.hooks import parts_by_path
 from layerprobe.taps.layouts import Unclear
+from layerprobe.values.image_size import ImageSize, as_size
 from layerprobe.values.keys import OUTPUT, members_of
 from layerprobe.workflow.probe.extractors import BATCH_SIZE
-from layerprobe.workflow.python.loaders import in_batches
+from layerprobe.workflow.python.loaders import ImageShape, image_shape, in_batches
 from layerprobe.workflow.run.from_recipe import choose_device
 
 
@@ -63,19 +64,24 @@ def net_of(model: nn.Module | Net) -> Net:
     )
 
 
-def measured(net: Net, image_size: int) -> Measured:
-    """The layers of a network for images of a size.
+def measured(net: Net, shape: ImageShape) -> Measured:
+    """The layers of a network for images (C, H, W).
 
     For a user's model this adds the final norm and the classifier, whose input `output` then is, and drops `output`
     where it is neither map, tokens nor vector.
     """
+    channels, *sides = shape
+    image_size = as_size(*sides)
+    net = replace(net, channels=channels)
     if net.layers.get(OUTPUT) == "":
-        net = replace(net, classifier=find_classifier(net.module, image_size))
+        net = replace(net, classifier=find_classifier(net.module, image_size, (channels,)))
     try:
         with without_classifier(net.module, net.classifier):
             found = measure_layers(net, image_size)
     except RecipeError as error:
-        raise RecipeError(error.message, fix="Give images of another size") from error
+        raise RecipeError(
+            error.message, fix="Give images of another size, or of the channels that the model takes"
+        ) from error
     if net.layers.get(OUTPUT) != "":
         return found
     unclear = any(isinstance(call.layout, Unclear) for call in found.calls.get("", ()))
@@ -141,7 +147,7 @@ class Layers(tuple[LayerInfo, ...]):
         return self._table()._repr_html_()
 
 
-def layers(model: nn.Module | Net, image_size: int = 224) -> Layers:
+def layers(model: nn.Module | Net, image_size: ImageSize | ImageShape = 224) -> Layers:
     """List a model's layers: its blocks, which `layers="*"` of `probe` takes, and its own output.
 
     Any other module can be probed by its path.
@@ -154,8 +160,9 @@ def layers(model: nn.Module | Net, image_size: int = 224) -> Layers:
     [('1', 'map', 4), ('3', 'map', 8), ('output', 'vector', 128)]
 
     Args:
-        model: any module that takes images (B, 3, H, W); it is not changed.
-        image_size: side of the square images in pixels.
+        model: any module that takes images (B, C, H, W); it is not changed.
+        image_size: side of square images in pixels, (H, W), or (C, H, W). C is 3 where it is not given, or 1 for a
+            model that takes no images of 3 channels.
 
     Returns:
         A tuple that is displayed as a table; each layer has `name`, `module` (its path), `dim` (length of an image's
@@ -166,9 +173,24 @@ def layers(model: nn.Module | Net, image_size: int = 224) -> Layers:
     Raises:
         RecipeError: the model does not take images of this size.
     """
-    found = measured(net_of(model), image_size)
-    with without_classifier(found.net.module, found.net.classifier):
-        return Layers(list_layers(found.net, image_size))
+    net = net_of(model)
+    *stated, height, width = (image_size, image_size) if isinstance(image_size, int) else image_size
+    shapes = [(channels, height, width) for channels in stated or (3, 1)]
+    found = _first_measured(net, shapes).net
+    with without_classifier(found.module, found.classifier):
+        return Layers(list_layers(found, as_size(height, width)))
+
+
+def _first_measured(net: Net, shapes: Sequence[ImageShape]) -> Measured:
+    """The layers of a network for the first of some shapes that it takes."""
+    first, *others = shapes
+    try:
+        return measured(net, first)
+    except RecipeError:
+        for shape in others:
+            with contextlib.suppress(RecipeError):
+                return measured(net, shape)
+        raise
 
 
 def classifier_notes(found: Iterable[str | None]) -> tuple[str, ...]:
@@ -192,10 +214,10 @@ def extract(
     {'0@max': (5, 4), '1@avg': (5, 4)}
 
     Args:
-        model: any module that takes images (B, 3, S, S).
+        model: any module that takes images (B, C, H, W).
         layers: layer expressions, as on the command line: names that `layers` lists, globs, module paths, each with a
             pool or without (`blocks.5@avg`, `blocks.*`, `*`); `A+B` concatenates layers, each L2-normalised.
-        images: floats (N, 3, S, S), preprocessed for the model; or batches of these, with labels or without, such as a
+        images: floats (N, C, H, W), preprocessed for the model; or batches of these, with labels or without, such as a
             DataLoader gives.
 
     Returns:
@@ -211,7 +233,7 @@ def extract(
     batches = in_batches(images, BATCH_SIZE)
     first = next(batches)
     with placed(net.module, "auto") as device:
-        named, network = names_of(layers), measured(net, first.shape[-1])
+        named, network = names_of(layers), measured(net, image_shape(first))
         asked = find_layers(named, network)
         taps = extracted(asked)
         for doubt in [*pools_left_out(named, network), *outlying_tokens(taps)]:

@@ -33,7 +33,7 @@ from layerprobe.workflow.probe.reducing import FITTED_ON, asked_chains, left_out
 from layerprobe.workflow.probe.searches import Searches
 from layerprobe.workflow.probe.selection import ranked_layers, storable
 from layerprobe.workflow.python.layer_search import SearchResults, search
-from layerprobe.workflow.python.loaders import Batch, progress, read_batches
+from layerprobe.workflow.python.loaders import Batch, ImageShape, image_shape, progress, read_batches
 from layerprobe.workflow.python.memory_features import MemoryFeatures, SplitFeatures, extracted_features
 from layerprobe.workflow.python.own_model import classifier_notes, measured, names_of, net_of, placed
 from layerprobe.workflow.python.probe_inputs import SEED, ProbeInputs, weights_sha256
@@ -92,9 +92,9 @@ def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
     (6, 12)
 
     Args:
-        model: any module that takes images (B, 3, S, S).
+        model: any module that takes images (B, C, H, W).
         splits: train, validation or test, at least one of them, and optionally `gallery`, in which test is searched ->
-            batches of (images, labels), such as a DataLoader gives: floats (B, 3, S, S), preprocessed for the model,
+            batches of (images, labels), such as a DataLoader gives: floats (B, C, H, W), preprocessed for the model,
             and (B,) integers. A label means the same class in every split; no class is in two splits, except for test
             and gallery.
         layers: layer expressions, as on the command line: names that `layerprobe.layers` lists, globs, module paths,
@@ -142,8 +142,8 @@ def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
     net, order = net_of(model), _split_names(splits)
     chains = _chains(names_of(reduce), fit, splits)
     with placed(net.module, str(device)) as where, progress() as track:
-        size, batches = _read_ahead({name: track(splits[name], f"extracting {name}") for name in order})
-        network = measured(net, size)
+        shape, batches = _read_ahead({name: track(splits[name], f"extracting {name}") for name in order})
+        network = measured(net, shape)
         asked = (names_of(layers), network)
         named = None if pools is None else names_of(pools)
         taps, unpooled = find_layers(*asked, pools=named), pools_left_out(*asked, pools=named)
@@ -241,13 +241,15 @@ def _split_names(splits: Mapping[str, object]) -> list[str]:
     return [name for name in known if name in splits]
 
 
-def _read_ahead(loaders: Mapping[str, Iterable[Any]]) -> tuple[int, dict[str, Iterable[Batch]]]:
-    """The image size of the first batch, and the batches of all loaders, which must have the same."""
+def _read_ahead(loaders: Mapping[str, Iterable[Any]]) -> tuple[ImageShape, dict[str, Iterable[Batch]]]:
+    """(C, H, W) of the first batch, and the batches of all loaders, which must have the same."""
     (name, loader), *others = loaders.items()
     batches = read_batches(loader, name)
     first = next(batches)
-    size = first.images.shape[-1]
-    return size, {name: chain([first], batches)} | {other: read_batches(given, other, size) for other, given in others}
+    shape = image_shape(first.images)
+    return shape, {name: chain([first], batches)} | {
+        other: read_batches(given, other, shape) for other, given in others
+    }
 
 
 def _chains(names: Sequence[str], fit: str, splits: Mapping[str, object]) -> list[Chain]:

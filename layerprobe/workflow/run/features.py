@@ -144,7 +144,9 @@ def features_of(run: Run, recipe: Recipe, dataset: Dataset) -> RunFeatures:
 
     weights = cache(partial(weights_sha256, run))
     network = network_text(recipe)
-    return RunFeatures(run, dataset, from_recipe.transform_text(recipe), weights, manifest_sha256, network)
+    recorded = run.read().network if run.exists() else None
+    transform = from_recipe.transform_text(recipe, recorded.channels if recorded else 3)
+    return RunFeatures(run, dataset, transform, weights, manifest_sha256, network)
 
 
 def feature_disk(dims: Iterable[int], images: int) -> int:

@@ -29,6 +29,7 @@ from layerprobe.recipe.recipe import Recipe
 from layerprobe.sources.source import Source
 from layerprobe.system.errors import EnvironmentFault, RecipeError
 from layerprobe.system.naming import require_device_name
+from layerprobe.values.image_size import ImageSize, height_width, size_text
 from layerprobe.values.own_input import OwnInput
 from layerprobe.workflow.run.epoch_weights import last_weights
 from layerprobe.workflow.run.images import Decoding, with_contents, with_decoded
@@ -54,10 +55,11 @@ def build_dataset(recipe: Recipe, decoding: Decoding | None = None, loaded: Data
     dataset = with_contents(dataset, decoding) if decoding else dataset
     dataset = read_with(dataset, exif_rotation=data.exif_rotation, padded=data.resize == "fast")
     files = {name: split.image for name, split in dataset.splits.items() if isinstance(split.image, Files)}
-    framing = Framing(data.transform, data.image_size, data.resize)
+    framing = Framing(data.transform, max(height_width(data.image_size)), data.resize)  # D1 to D3 take a side
     describe = partial(describe_decoding, method=data.resize, exif_rotation=data.exif_rotation)
     if data.transform == "square":
-        dataset, kept = resized(dataset, data.image_size, data.resize), f"{data.image_size}x{data.image_size}"
+        kept = size_text(height_width(data.image_size))
+        dataset = resized(dataset, data.image_size, data.resize)
     elif data.transform == "model":
         own = _scaled_input(recipe)
         dataset, kept, describe = own_framed(dataset, own), own.steps(), partial(describe, filter=own.filter)
@@ -108,15 +110,16 @@ def input_notes(recipe: Recipe, dataset: Dataset, net: Net) -> list[str]:
     """Notes on how unusual images and weights are read, and on images in two splits."""
     kinds = [kind for kind in _READ_AS if kind != "EXIF rotation" or not recipe.data.exif_rotation]
     read_as = [f"{_READ_AS[kind]}: {count:,}" for kind in kinds if (count := dataset.rules.get(kind))]
-    return [*net.notes, *read_as, *overlaps(dataset)]
+    grey = [] if net.channels == 3 else ["the network takes grey images: colours are converted to luma (ITU-R 601)"]
+    return [*net.notes, *grey, *read_as, *overlaps(dataset)]
 
 
-def build_normalise(recipe: Recipe) -> Normalise:
-    """The normalisation of pixels to the network's input."""
-    return Normalise.of(*_channels(recipe))
+def build_normalise(recipe: Recipe, channels: int = 3) -> Normalise:
+    """The normalisation of pixels to the input of a network that takes 3 channels, or 1."""
+    return Normalise.of(*_statistics(recipe), channels)
 
 
-def _channels(recipe: Recipe) -> tuple[Channels, Channels]:
+def _statistics(recipe: Recipe) -> tuple[Channels, Channels]:
     if recipe.data.transform == "model":
         own = _scaled_input(recipe)
         return own.mean, own.std
@@ -135,12 +138,12 @@ def _scaled_input(recipe: Recipe) -> OwnInput:
     return own.at(recipe.data.image_size)
 
 
-def transform_text(recipe: Recipe) -> str:
-    """Every step from a file to the network's input, as stored with the features."""
+def transform_text(recipe: Recipe, channels: int = 3) -> str:
+    """Every step from a file to the input of a network that takes so many channels, as stored with the features."""
     data = recipe.data
-    mean, std = _channels(recipe)
+    mean, std = _statistics(recipe)
     describe = partial(describe_transform, image_size=data.image_size, invert=data.invert, mean=mean, std=std)
-    describe = partial(describe, method=data.resize, exif_rotation=data.exif_rotation)
+    describe = partial(describe, method=data.resize, exif_rotation=data.exif_rotation, channels=channels)
     if data.transform != "model":
         return describe(framing=data.transform)
     own = _scaled_input(recipe)
@@ -170,7 +173,7 @@ def build_net(recipe: Recipe, *, cache: Path | None = None) -> Net:
         cache: folder of the run in `weights = "run:NAME"`. None: load no weights, as a checkpoint follows.
     """
     net = recipe.net
-    own: dict[str, int] = {}
+    own: dict[str, ImageSize] = {}
     if (source := source_of(recipe.network)) is None:
         build = registry.load("network", registry.NETS, net.name)
     else:

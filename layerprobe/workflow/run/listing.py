@@ -6,12 +6,13 @@ from pathlib import Path
 
 from layerprobe import registry
 from layerprobe.data.splits import Dataset
+from layerprobe.values.image_size import height_width
 from layerprobe.values.sections import Data
 
 
 def listed(data: Data) -> Dataset:
     """The data set of a section; no image is read."""
     spec = registry.load("data set", registry.DATASETS, data.name)
-    common = {"root": Path(data.root or ""), "image_size": data.image_size}
+    common = {"root": Path(data.root or ""), "image_size": max(height_width(data.image_size))}
     dataset: Dataset = spec.load(**spec.taken(common), **data.options())
     return dataset

@@ -55,7 +55,7 @@ def new_record(recipe: Recipe, dataset: Dataset, net: Net, device: torch.device)
         recipe,
         state="training",
         **made_with(device),
-        transform=from_recipe.transform_text(recipe),
+        transform=from_recipe.transform_text(recipe, net.channels),
         network=network_facts(recipe, net, measure_layers(net, recipe.data.image_size)),
         new_parameters=tuple(sorted(net.new_parameters)),
         manifests=manifests,

@@ -14,6 +14,7 @@ from layerprobe.system.files import sha256
 from layerprobe.system.naming import PYTHON, split_python
 from layerprobe.taps import Layer, Measured, Tap, extracted, find_taps
 from layerprobe.taps.cut import shares_after
+from layerprobe.values.image_size import ImageSize
 from layerprobe.values.records import RecordedNetwork, RunRecord
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.runs import Run
@@ -28,7 +29,7 @@ def network_facts(recipe: Recipe, net: Net, measured: Measured) -> RecordedNetwo
         except RecipeError:  # it cannot be pooled, or is not executed
             continue
     cuts = _cuts(net, taps, recipe.data.image_size)
-    return RecordedNetwork(tuple(net.layers), embedding, cuts, net.own_input, net.files)
+    return RecordedNetwork(tuple(net.layers), embedding, cuts, net.own_input, net.files, net.channels)
 
 
 def embedding_tap(recipe: Recipe, measured: Measured) -> Tap:
@@ -39,14 +40,14 @@ def embedding_tap(recipe: Recipe, measured: Measured) -> Tap:
     return find_taps([list(measured.net.layers)[-1]], measured, pools=pools)[0]
 
 
-def with_layers(known: RecordedNetwork, net: Net, image_size: int, layers: Iterable[Layer]) -> RecordedNetwork:
+def with_layers(known: RecordedNetwork, net: Net, image_size: ImageSize, layers: Iterable[Layer]) -> RecordedNetwork:
     """The entry of a network in run.json, with the shares after further layers."""
     taps = [tap for tap in extracted(layers) if tap.layer not in known.cuts]
     return replace(known, cuts={**known.cuts, **_cuts(net, taps, image_size)})
 
 
-def _cuts(net: Net, taps: Sequence[Tap], image_size: int) -> dict[str, tuple[float, float]]:
-    shares = shares_after(net.module, taps, image_size) if taps else []
+def _cuts(net: Net, taps: Sequence[Tap], image_size: ImageSize) -> dict[str, tuple[float, float]]:
+    shares = shares_after(net.module, taps, image_size, net.channels) if taps else []
     return {tap.layer: share for tap, share in zip(taps, shares, strict=True)}
 
 

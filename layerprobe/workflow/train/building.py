@@ -102,7 +102,8 @@ def _build_trainer(request: TrainRequest, dataset: Dataset, net: Net, loss: Loss
     targets = build_targets(recipe, split.labels)
     workers = from_recipe.choose_workers(request.workers, from_recipe.choose_device(request.device))
     plan = build_plan(recipe, targets, workers=workers)
-    return Trainer(net, loss, split, from_recipe.build_normalise(recipe), plan, targets)
+    normalise = from_recipe.build_normalise(recipe, net.channels)
+    return Trainer(net, loss, split, normalise, plan, targets)
 
 
 def with_hashed_images(built: Built, request: TrainRequest, listener: Listener) -> Built:

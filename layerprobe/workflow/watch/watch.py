@@ -24,6 +24,7 @@ from layerprobe.system.memory import free_memory
 from layerprobe.system.signals import stoppable
 from layerprobe.values.scores import SPLITS
 from layerprobe.workflow.probe.measures import Measures, build_measures
+from layerprobe.workflow.python.loaders import image_shape
 from layerprobe.workflow.python.own_model import names_of, net_of, placed
 from layerprobe.workflow.python.probe_inputs import folder_name
 from layerprobe.workflow.python.stored_probe import probe_record, store_probe
@@ -231,8 +232,8 @@ class Watch:
         run = self._run or named_run(self._cache, folder_name(type(net.module).__name__))
         record = continued_run(run, epoch, _say)
         images = self._read(run, continued=record is not None)
-        size = next(iter(images.values())).images.shape[-1]
-        network, doubts = watched_network(net, self._layers, self._pools, size)
+        shape = image_shape(next(iter(images.values())).images)
+        network, doubts = watched_network(net, self._layers, self._pools, shape)
         for doubt in doubts:
             _say(doubt)
         experiment = uuid.uuid4().hex[:12] if record is None else record.experiment

@@ -19,7 +19,7 @@ from layerprobe.workflow.probe.measures import Measures
 from layerprobe.workflow.probe.searches import Searches
 from layerprobe.workflow.probe.selection import storable
 from layerprobe.workflow.python.layer_search import SearchResults, search
-from layerprobe.workflow.python.loaders import Batch
+from layerprobe.workflow.python.loaders import Batch, ImageShape
 from layerprobe.workflow.python.memory_features import MemoryFeatures, extracted_features
 from layerprobe.workflow.python.own_model import measured
 from layerprobe.workflow.python.probe_inputs import SEED, ProbeInputs, weights_sha256
@@ -61,10 +61,10 @@ class MeasuredEpoch:
 
 
 def watched_network(
-    net: Net, layers: Sequence[str], pools: Sequence[str] | None, size: int
+    net: Net, layers: Sequence[str], pools: Sequence[str] | None, shape: ImageShape
 ) -> tuple[WatchedNetwork, list[str]]:
-    """The asked layers of a network that takes images of a size, and doubts about their pools."""
-    network = measured(net, size)
+    """The asked layers of a network that takes images (C, H, W), and doubts about their pools."""
+    network = measured(net, shape)
     taps = storable(find_layers(layers, network, pools=pools))
     if not taps:
         raise RecipeError("layers is empty", fix='Name some, such as layers="*"')

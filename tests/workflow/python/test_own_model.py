@@ -158,3 +158,42 @@ def test_a_compiled_model_has_the_layers_of_the_model(transformer: nn.Module) ->
     compiled = torch.compile(transformer)
     assert isinstance(compiled, nn.Module)
     assert layerprobe.layers(compiled, 32) == layerprobe.layers(transformer, 32)
+
+
+def small_model_of(channels: int) -> nn.Sequential:
+    """Of 32 x 64 images alone: a map of 4 channels at half the size, then 5 numbers."""
+    torch.manual_seed(0)
+    block = nn.Sequential(nn.Conv2d(channels, 4, 3, stride=2, padding=1), nn.ReLU())
+    return nn.Sequential(block, nn.Flatten(), nn.Linear(4 * 16 * 32, 5))
+
+
+@pytest.mark.parametrize("channels", [1, 5])
+def test_images_have_the_channels_height_and_width_that_the_model_takes(channels: int) -> None:
+    model, images = small_model_of(channels), torch.randn(6, channels, 32, 64)
+    found = layerprobe.layers(model, (channels, 32, 64))
+    assert [(layer.name, layer.kind, layer.layout.shape) for layer in found] == [
+        ("0", "map", (4, 16, 32)),
+        ("2", "vector", (5,)),
+        ("output", "vector", (5,)),
+    ]
+    features = layerprobe.extract(model, "0@avg,output", images)
+    with torch.inference_mode():
+        np.testing.assert_allclose(features["0@avg"], model[0](images).mean((2, 3)).numpy(), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(features["output"], model(images).numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_where_no_channels_are_given_a_model_is_listed_with_the_first_of_3_and_1_that_it_takes() -> None:
+    assert layerprobe.layers(small_model_of(1), (32, 64)) == layerprobe.layers(small_model_of(1), (1, 32, 64))
+    with pytest.raises(RecipeError, match=r"does not take images of 32x64 px: .*to have 5 channels, but got 3"):
+        layerprobe.layers(small_model_of(5), (32, 64))
+
+
+def test_images_of_other_channels_than_the_model_takes_are_told() -> None:
+    with pytest.raises(RecipeError, match="the network does not take images of 32x64 px and 2 channels: "):
+        layerprobe.extract(small_model_of(5), "output", torch.zeros(2, 2, 32, 64))
+
+
+def test_batches_of_another_shape_are_told() -> None:
+    batches = [torch.zeros(2, 1, 32, 64), torch.zeros(2, 1, 64, 32)]
+    with pytest.raises(DataError, match=r"images of `images` are \(1, 64, 32\) after others of \(1, 32, 64\)"):
+        layerprobe.extract(small_model_of(1), "output", batches)

@@ -291,3 +291,18 @@ def test_splits_that_cannot_be_searched_are_told(
 ) -> None:
     with pytest.raises(error, match=message):
         layerprobe.probe(small_model(), splits, ks=(1,))
+
+
+@pytest.mark.parametrize("channels", [1, 5])
+def test_images_may_have_any_channels_height_and_width(channels: int) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(channels, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 8 * 18, 6))
+    images, labels = torch.randn(9, channels, 10, 20), torch.tensor([3, 3, 3, 4, 4, 4, 5, 5, 5])
+    found = layerprobe.probe(
+        model, {"test": [(images[:5], labels[:5]), (images[5:], labels[5:])]}, layers="*", pools="avg", ks=(1,)
+    )
+    with torch.inference_mode():
+        expected = {"1@avg": model[:2](images).mean((2, 3)), "output": model(images)}
+    for layer, values in expected.items():
+        recall = nearest_has_the_class(values.numpy(), labels.numpy())
+        assert found.ranks["test", layer].recall(1) == recall

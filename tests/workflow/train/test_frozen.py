@@ -7,14 +7,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 from layerprobe.data.loading import plain_batches
 from layerprobe.ranking import recall_at_k
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.system.files import sha256
+from layerprobe.values.own_input import OwnInput
 from layerprobe.values.scores import Score
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest
@@ -99,6 +102,38 @@ def test_a_model_is_a_run_of_0_epochs(asked: Requests) -> None:
     assert (record.state, record.epochs_done, record.recipe["train"]["epochs"]) == ("finished", 0, 0)
     assert {score.split for score in scores} == {"train", "test"}
     assert {score.epoch for score in scores} == {0}
+
+
+GREY = """
+from torch import nn
+
+def build():
+    model = nn.Sequential(nn.Conv2d(1, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(6 * 22 * 10, 5))
+    return model, {"size": (24, 12), "mean": 0.5, "std": 0.25}
+"""
+
+
+def test_a_model_of_one_channel_gets_pils_grey_images_at_its_height_and_width(
+    asked: Requests, model_file: Path, images: Path
+) -> None:
+    model_file.write_text(GREY)
+    request = asked(seed=3)
+    run, scores = measured(request)
+    network = run.read().network
+    assert network is not None
+    assert network.channels == 1
+    assert network.input == OwnInput((24, 12), None, mean=(0.5,), std=(0.25,))
+    assert "the network takes grey images: colours are converted to luma (ITU-R 601)" in run.read().notes
+    net = from_recipe.build_net(request.recipe()).module
+    for split in ("train", "test"):
+        known = from_recipe.load_dataset(request.recipe()).splits[split]
+        grey = [
+            Image.open(images / name).resize((12, 24), Image.Resampling.BILINEAR).convert("L") for name in known.ids
+        ]
+        pixels = torch.from_numpy(np.stack([np.asarray(picture) for picture in grey])).float()[:, None]
+        with torch.inference_mode():
+            features = net.eval()((pixels / 255 - 0.5) / 0.25).numpy()
+        assert r1(scores, 0, split) == recall_at_k(features, known.labels, ks=(1,))[1]
 
 
 def test_its_name_is_the_models_with_six_hex_digits(asked: Requests) -> None:

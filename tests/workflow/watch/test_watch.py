@@ -389,3 +389,12 @@ def test_stored_features_are_those_of_the_drawn_classes(tmp_path: Path) -> None:
     watch(network(), 0)
     labels = layerprobe.open_run(tmp_path / "watched").labels(epoch=0, split="train")
     assert len(np.unique(labels)) == 10
+
+
+def test_grey_images_that_are_no_squares_are_watched(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 6 * 14, 5))
+    labels = torch.arange(12) // 3
+    splits = {name: [(torch.randn(12, 1, 8, 16), labels + first)] for name, first in (("train", 0), ("test", 4))}
+    found = watching(tmp_path, splits=splits, layers="*")(model, 0)
+    assert [name.partition("/")[2] for name in found if name.startswith("test")] == ["1@avg", "3", "output"]
