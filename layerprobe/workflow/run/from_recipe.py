@@ -59,7 +59,7 @@ def build_dataset(recipe: Recipe, decoding: Decoding | None = None, loaded: Data
     if data.transform == "square":
         dataset, kept = resized(dataset, data.image_size, data.resize), f"{data.image_size}x{data.image_size}"
     elif data.transform == "model":
-        own = _scaled_input(recipe)
+        own = scaled_input(recipe)
         dataset, kept, describe = own_framed(dataset, own), own.steps(), partial(describe, filter=own.filter)
     else:
         dataset, kept = framed(dataset, framing), framing.kept
@@ -118,13 +118,14 @@ def build_normalise(recipe: Recipe) -> Normalise:
 
 def _channels(recipe: Recipe) -> tuple[Channels, Channels]:
     if recipe.data.transform == "model":
-        own = _scaled_input(recipe)
+        own = scaled_input(recipe)
         return own.mean, own.std
     # (x / 255 - 0.5) * 2
     return (0.5, 0.5) if recipe.data.transform == "D3" else (recipe.data.mean, recipe.data.std)
 
 
-def _scaled_input(recipe: Recipe) -> OwnInput:
+def scaled_input(recipe: Recipe) -> OwnInput:
+    """The input of an external model for data.transform = "model", at the recipe's size."""
     own = own_input(recipe)
     if own is None:
         raise RecipeError(
@@ -143,7 +144,7 @@ def transform_text(recipe: Recipe) -> str:
     describe = partial(describe, method=data.resize, exif_rotation=data.exif_rotation)
     if data.transform != "model":
         return describe(framing=data.transform)
-    own = _scaled_input(recipe)
+    own = scaled_input(recipe)
     return describe(framing=own.steps(), filter=own.filter)
 
 
