@@ -18,7 +18,7 @@ from layerprobe.reductions.reduction import Reduce
 from layerprobe.system.errors import DataError, LayerprobeError
 from layerprobe.system.progress import Listener
 from layerprobe.taps import find_layers
-from layerprobe.values.keys import NO_REDUCTION, RankedLayer, members_of
+from layerprobe.values.keys import NO_REDUCTION, members_of
 from layerprobe.values.records import RunRecord
 from layerprobe.workflow.choose.choice_text import advice_text
 from layerprobe.workflow.choose.choose import choose_runs
@@ -37,7 +37,6 @@ from layerprobe.workflow.run.epoch_weights import load_net
 from layerprobe.workflow.run.images import Decoding
 from layerprobe.workflow.run.kept import require_kept
 from layerprobe.workflow.run.manifests import require_same_images
-from layerprobe.workflow.run.reduction_draws import draws_of
 from layerprobe.workflow.run.references import probe_fix
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.stored_layers import open_layer
@@ -68,14 +67,6 @@ def require_exportable(record: RunRecord, run: Run, request: ExportRequest) -> N
         raise LayerprobeError(f"{run.name} is an ensemble: its features are of several networks", fix=fix)
 
 
-def require_one_map(ranked: RankedLayer) -> None:
-    """Check that a layer is no mean over draws."""
-    draws = draws_of(ranked)
-    if len(draws) > 1:
-        what = f"{ranked} is a mean over {len(draws)} random draws, each of which is another map"
-        raise LayerprobeError(what, fix=f"Name one of them: --layer {draws[0]}")
-
-
 def export_run(layer: LayerOfRun, request: ExportRequest, listener: Listener) -> Written:
     """Export a layer of a run.
 
@@ -86,7 +77,6 @@ def export_run(layer: LayerOfRun, request: ExportRequest, listener: Listener) ->
     """
     run, record = layer.run, layer.run.read()
     require_exportable(record, run, request)
-    require_one_map(layer.ranked)
     _require_stored(layer, record)
     if not request.with_network:
         return write(_map_alone(layer, record), request, listener)
@@ -190,9 +180,10 @@ def _stored_samples(layer: LayerOfRun, finish: Reduce, opened: ProbedRun | None)
 
 
 def _images(layer: LayerOfRun, opened: ProbedRun, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """Some images of the split as the network takes them; DataError if the images have changed."""
+    """Some images of the split, resized and not inverted; DataError if the images have changed."""
     dataset = from_recipe.build_dataset(opened.recipe, Decoding(opened.run.folder.parent))
     require_same_images(opened.record, dataset, [layer.split], fix="")
     (pixels,) = batches_of(dataset.splits[layer.split], [rows], workers=0)
-    found: NDArray[np.uint8] = pixels.numpy()
+    # The data set inverts images when they are read, and the exported network does it itself.
+    found: NDArray[np.uint8] = (~pixels if opened.recipe.data.invert else pixels).numpy()
     return found

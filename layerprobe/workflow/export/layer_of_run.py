@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from layerprobe import store
-from layerprobe.system.errors import RecipeError
+from layerprobe.reductions.chain import parse_chain
+from layerprobe.system.errors import LayerprobeError, RecipeError
 from layerprobe.values.choice import Choice
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer
 from layerprobe.workflow.export.request import ExportRequest
@@ -48,13 +49,17 @@ def named_layer(run: Run, name: str, request: ExportRequest) -> LayerOfRun:
 
     Raises:
         DataError: the epoch is not ranked.
+        LayerprobeError: it is a mean over random draws.
         RecipeError: the name is of another run, of several layers, or of none that is ranked.
     """
     reference = parse_reference(name, bare="layer")
     if reference.run not in (None, run.name):
-        raise RecipeError(
-            f"--layer {name}: the run is {run.name}", fix=f"layerprobe export {reference.run} --layer ..."
-        )
+        fix = f"Use layerprobe export {reference.run}"
+        raise RecipeError(f"--layer {name}: the run is {run.name}", fix=fix)
+    draws = parse_chain(reference.reduction).members()
+    if len(draws) > 1:
+        what = f"{reference.reduction} is a mean over {len(draws)} random draws, each of which is another map"
+        raise LayerprobeError(what, fix=f"Name one of them, such as {draws[0]}")
     split = next((split for split in _SPLITS if ranked_epochs(run, split)), _SPLITS[0])
     epoch = reference.epoch if request.epoch is None else request.epoch
     known = ranked_epochs(run, split)

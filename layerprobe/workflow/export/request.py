@@ -58,7 +58,9 @@ def require_free(out: Path, *, force: bool) -> None:
     if not out.exists() and not out.is_symlink():
         return
     if not force:
-        raise LayerprobeError("it exists already", file=out, fix="Name another folder, or add --force to replace it")
+        raise LayerprobeError(
+            "it exists already", file=out, fix="Name another folder; layerprobe export --force replaces it"
+        )
     if out.is_symlink() or not out.is_dir() or (any(out.iterdir()) and not is_export(out)):
         what = "it is not an export alone, so that --force does not replace it"
         raise LayerprobeError(what, file=out, fix="Name another folder")
