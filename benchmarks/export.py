@@ -15,8 +15,7 @@ import argparse
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,11 +27,11 @@ import numpy as np
 import onnxruntime
 import torch
 
+from layerprobe.cli.output import Terminal
 from layerprobe.encoder import example
 from layerprobe.recipe.overrides import Overrides
 from layerprobe.recipe.recipe import load_recipe
 from layerprobe.system.naming import name_model
-from layerprobe.system.progress import Task
 from layerprobe.workflow.export.export_run import export_run, layer_to_export
 from layerprobe.workflow.export.request import ExportRequest
 from layerprobe.workflow.probe.probe import probe
@@ -45,6 +44,7 @@ from layerprobe.workflow.train.building import TrainRequest
 from layerprobe.workflow.train.train import train
 
 BATCH = 16
+QUIET = Terminal(quiet=True)
 REDUCTIONS = ("none", "l2+whiten:32:0.5+l2", "l2+whiten:32:0.5+binary")
 
 
@@ -71,30 +71,16 @@ CASES = (
 )
 
 
-class Silent:
-    """Listens to nothing."""
-
-    def say(self, text: str) -> None:
-        pass
-
-    @contextmanager
-    def task(self, name: str, total: int, unit: str) -> Iterator[Task]:
-        yield self
-
-    def advance(self, steps: int = 1, **figures: float) -> None:
-        pass
-
-
 def probed(case: Case, root: Path, weights: str, cache: Path) -> Run:
     """A run of 0 epochs whose layer is measured by each reduction."""
     name_model(case.net) if ":" in case.net else None
     settings = (
-        f"net.name={case.net}", f"net.weights={weights}", f"data.image_size={case.size}", "train.epochs=0", 'net.fc=[]', 'probe.layers=["*"]',
-        *case.settings,
+        f"net.name={case.net}", f"net.weights={weights}", f"data.image_size={case.size}", "train.epochs=0", "net.fc=[]",
+        'probe.layers=["*"]', *case.settings,
     )  # fmt: skip
     recipe = load_recipe("netA", Overrides(f"folder:{root}", settings))
-    run = train(TrainRequest(recipe, True, cache, case.name.split(",")[0].replace(" ", "-"), "cpu", 0), Silent())
-    probe(run, ProbeRequest(layers=(case.layer,), device="cpu", workers=0, reduce=REDUCTIONS), Silent())
+    run = train(TrainRequest(recipe, True, cache, case.name.split(",")[0].replace(" ", "-"), "cpu", 0), QUIET)
+    probe(run, ProbeRequest(layers=(case.layer,), device="cpu", workers=0, reduce=REDUCTIONS), QUIET)
     return run
 
 
@@ -135,7 +121,7 @@ def measure(case: Case, run: Run, folder: Path) -> None:
         out = folder / f"{run.name}-{REDUCTIONS.index(reduction)}"
         request = ExportRequest(out, ("npz", "pt2", "onnx"), force=True, layer=layer)
         start = time.perf_counter()
-        written = export_run(layer_to_export(run, request, Silent()), request, Silent())
+        written = export_run(layer_to_export(run, request, QUIET), request, QUIET)
         seconds = time.perf_counter() - start
         graph, onnx = example.of_graph(out / example.GRAPH), of_onnx(out / example.ONNX)
         differences = (written.check[name].difference for name in (example.MAP, example.GRAPH, example.ONNX))

@@ -14,8 +14,8 @@ from layerprobe.system.errors import LayerprobeError
 from tests.reductions.fitting import features, stored
 
 CHAINS = (
-    "none", "l2", "layernorm", "pca:5", "l2+pca:5+l2", "whiten:5:1", "l2+whiten:5:0.5+l2", "random:4", "l2+pca:9+binary",
-    "layernorm+binary",
+    "none", "l2", "layernorm", "pca:5", "l2+pca:5+l2", "whiten:5:1", "l2+whiten:5:0.5+l2", "random:4",
+    "l2+pca:9+binary", "layernorm+binary",
 )  # fmt: skip
 
 

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from layerprobe import load_encoder
 from layerprobe.encoder import example
@@ -15,7 +17,8 @@ FACTS = {"name": "tiny#1:fc6", "dim": 2, "input": None, "map": {"dim": 3, "steps
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    np.savez(tmp_path / example.MAP, **{"mean.0": np.ones(3), "matrix.0": np.eye(3)[:, :2]})
+    arrays: dict[str, Any] = {"mean.0": np.ones(3), "matrix.0": np.eye(3)[:, :2]}
+    np.savez(tmp_path / example.MAP, **arrays)
     write_manifest(tmp_path, FACTS, [example.MAP])
     return tmp_path
 
@@ -37,9 +40,7 @@ def test_a_changed_file_is_not_loaded(folder: Path) -> None:
 @pytest.mark.parametrize(
     "images", [np.zeros((1, 4, 5, 3)), np.zeros((1, 5, 4, 3), np.uint8), np.zeros((4, 5, 3), np.uint8)]
 )
-def test_images_of_another_type_or_size_are_refused(
-    tmp_path: Path, images: np.ndarray[object, np.dtype[object]]
-) -> None:  # type: ignore[type-var]
+def test_images_of_another_type_or_size_are_refused(tmp_path: Path, images: NDArray[Any]) -> None:
     (tmp_path / example.MAP).touch()
     write_manifest(tmp_path, FACTS | {"input": {"size": (4, 5), "channels": 3}}, [])
     with pytest.MonkeyPatch.context() as patch:

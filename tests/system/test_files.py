@@ -265,9 +265,14 @@ def test_a_failed_folder_leaves_the_old_one_and_nothing_else(tmp_path: Path) -> 
     path = tmp_path / "export"
     path.mkdir()
     (path / "x.txt").write_text("old")
-    with pytest.raises(EnvironmentFault, match="disk full"), folder_written_whole(path, replace=True) as aside:
-        (aside / "x.txt").write_text("half")
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def fail() -> None:
+        with folder_written_whole(path, replace=True) as aside:
+            (aside / "x.txt").write_text("half")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(EnvironmentFault, match="disk full"):
+        fail()
     assert [file.read_text() for file in tmp_path.rglob("*.txt")] == ["old"]
     assert list(tmp_path.iterdir()) == [path]
 

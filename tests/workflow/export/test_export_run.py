@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,13 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 
 from layerprobe import load_encoder
 from layerprobe.encoder import example
 from layerprobe.system.errors import DataError, EnvironmentFault, InterruptedRun, LayerprobeError, NumericError
 from layerprobe.values.keys import LayerKey, RankedLayer
-from layerprobe.workflow.export import writing
 from layerprobe.workflow.export.export_run import export_run, require_exportable
 from layerprobe.workflow.export.layer_of_run import LayerOfRun
 from layerprobe.workflow.export.request import ExportRequest
@@ -32,9 +33,7 @@ Export = Callable[..., Written]
 CONCATENATED = RankedLayer(LayerKey("c1+c3", "max"), HALF_WHITENED, "cosine")
 
 
-def probed_features(
-    run: Run, ranked: RankedLayer
-) -> tuple[np.ndarray[tuple[int, int], np.dtype[np.float32]], list[str]]:
+def probed_features(run: Run, ranked: RankedLayer) -> tuple[NDArray[np.float32], list[str]]:
     """What the probe searched of the test images, and their names."""
     features, _ = StoredSearch(run, 1, "test", torch.device("cpu")).features(ranked)
     return features.values.numpy(), list(features.ids)  # type: ignore[union-attr] # in memory
@@ -75,7 +74,7 @@ def test_example_py_prints_the_features_of_a_file_without_layerprobe(
     values, ids = probed_features(probed, CONCATENATED)
     (tmp_path / "layerprobe.py").write_text("raise SystemExit('layerprobe was imported')")
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
-    command = [sys.executable, exported.folder / "example.py", folder / "images" / ids[3]]
+    command = [sys.executable, str(exported.folder / "example.py"), str(folder / "images" / ids[3])]
     shown = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
     assert (shown.stderr, shown.stdout.count("\n")) == ("", 1)
     np.testing.assert_allclose(json.loads(shown.stdout), values[3], atol=1e-5)
@@ -170,7 +169,7 @@ def test_a_file_that_differs_is_not_exported(export: Export, tmp_path: Path, mon
 def test_a_signal_leaves_nothing(
     export: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
-    monkeypatch.setattr(writing.shutil, "copyfile", lambda *_: os.kill(os.getpid(), number))
+    monkeypatch.setattr(shutil, "copyfile", lambda *_: os.kill(os.getpid(), number))
     with pytest.raises(InterruptedRun) as caught:
         export("c3")
     assert caught.value.exit_code == 128 + number
