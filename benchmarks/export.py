@@ -5,8 +5,8 @@
 DATA and GREY are folders with a folder of images for each class; those of GREY are dark on white, and are inverted.
 FILE holds the ImageNet weights of timm's `tf_efficientnet_lite0`. Other networks have random weights. Each layer is
 exported raw, half-whitened and as bits, as .pt2 and as ONNX. A line for each: the largest difference of any number from
-the stored features, of bits the share that differ; the files' sizes beside that of all weights; and milliseconds for a
-batch of 16 images, the best of 3, of the files and of the whole network in torch.
+the stored features, of bits the share that differ; the files' sizes beside that of all weights; and CPU milliseconds of
+one thread for a batch of 16 images, the best of 3, of the files and of the whole network in torch.
 """
 
 from __future__ import annotations
@@ -85,18 +85,18 @@ def probed(case: Case, root: Path, weights: str, cache: Path) -> Run:
 
 
 def best_of_3(call: Callable[[], Any]) -> float:
-    """Milliseconds."""
+    """CPU milliseconds."""
     call()
     times = []
     for _ in range(3):
-        start = time.perf_counter()
+        start = time.process_time()
         call()
-        times.append(time.perf_counter() - start)
+        times.append(time.process_time() - start)
     return 1000 * min(times)
 
 
 def whole(run: Run, images: torch.Tensor) -> tuple[float, float]:
-    """Milliseconds of the whole network in torch, and megabytes of its weights."""
+    """CPU milliseconds of the whole network in torch, and megabytes of its weights."""
     opened = open_for_probing(run, ProbeRequest(device="cpu"))
     load_net(run, 0, opened.net)
     module, normalise = opened.net.module.eval(), from_recipe.build_normalise(opened.recipe)
@@ -120,9 +120,9 @@ def measure(case: Case, run: Run, folder: Path) -> None:
         layer = case.layer + ("" if reduction == "none" else f"/{reduction}")
         out = folder / f"{run.name}-{REDUCTIONS.index(reduction)}"
         request = ExportRequest(out, ("npz", "pt2", "onnx"), force=True, layer=layer)
-        start = time.perf_counter()
+        start = time.process_time()
         written = export_run(layer_to_export(run, request, QUIET), request, QUIET)
-        seconds = time.perf_counter() - start
+        seconds = time.process_time() - start
         graph, onnx = example.of_graph(out / example.GRAPH), of_onnx(out / example.ONNX)
         differences = (written.check[name].difference for name in (example.MAP, example.GRAPH, example.ONNX))
         sizes = (written.files[name] / 1e6 for name in (example.GRAPH, example.ONNX))
@@ -145,7 +145,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     heads = ("network", "layer", "map.npz", "pt2", "ONNX", "MB pt2", "MB ONNX", "MB whole", "ms pt2", "ms ONNX")
-    print(f"| {' | '.join((*heads, 'ms whole', 'checked on', 's to export'))} |\n|{'---|' * 13}")
+    print(f"| {' | '.join((*heads, 'ms whole', 'checked on', 'CPU s to export'))} |\n|{'---|' * 13}")
     with tempfile.TemporaryDirectory() as temporary:
         cache = Path(temporary)
         for case in CASES:

@@ -15,6 +15,7 @@ from layerprobe.reductions.reduction import Reduce
 from layerprobe.sources.libraries import quiet
 from layerprobe.system.errors import LayerprobeError
 from layerprobe.system.files import SteadyFile
+from layerprobe.system.wording import as_size
 from layerprobe.taps import Layer, extracted, tapped
 from layerprobe.taps.measuring import REFUSALS
 from layerprobe.values.keys import LayerKey
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _RECORDED_BATCH = 2  # 0 and 1 would be constants of the graph
 _OPSET = 20
+_MOST_ONNX = 2**31 - 2**24  # bytes of weights: protobuf's limit, less room for the graph
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +132,15 @@ def save_graph(program: ExportedProgram, path: Path) -> None:
 
 
 def save_onnx(program: ExportedProgram, path: Path) -> None:
-    """Write a graph as an ONNX file, with its weights inside."""
+    """Write a graph as an ONNX file, with its weights inside.
+
+    Raises:
+        LayerprobeError: they are more than such a file can hold.
+    """
+    size = sum(tensor.nbytes for tensor in program.state_dict.values())
+    if size > _MOST_ONNX:
+        what = f"model.onnx: the weights have {as_size(size)}, and an ONNX file holds at most {as_size(_MOST_ONNX)}"
+        raise LayerprobeError(what, fix="Leave onnx out of --format")
     with quiet():
         converted = torch.onnx.export(program, dynamo=True, opset_version=_OPSET, external_data=False, verbose=False)
         if converted is None:

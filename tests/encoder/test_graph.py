@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from layerprobe.encoder import graph
 from layerprobe.encoder.example import of_graph, of_onnx
 from layerprobe.encoder.fitted_map import with_ends
 from layerprobe.encoder.graph import Parts, recorded, save_graph, save_onnx
@@ -57,15 +58,15 @@ def expected(maps: Tensor) -> Tensor:
 
 def test_the_graph_gives_the_features_of_any_number_of_images() -> None:
     parts = parts_of("first@max")
-    graph = recorded(parts).module()
+    exported = recorded(parts).module()
     for count in (1, 2, 5):
         wanted = expected(parts.net.get_submodule("first")(normalise(images(count))))
-        torch.testing.assert_close(graph(images(count)), wanted, atol=1e-6, rtol=0)
+        torch.testing.assert_close(exported(images(count)), wanted, atol=1e-6, rtol=0)
 
 
 def test_a_layer_is_taken_before_what_overwrites_it() -> None:
-    graph = recorded(parts_of("first@avg")).module()
-    assert (graph(images()) < 0).any()  # the mean of what the ReLU would have raised to 0
+    exported = recorded(parts_of("first@avg")).module()
+    assert (exported(images()) < 0).any()  # the mean of what the ReLU would have raised to 0
 
 
 def test_pixels_are_inverted_inside() -> None:
@@ -101,6 +102,13 @@ def test_files_give_the_bits_of_the_network_and_the_map(tmp_path: Path) -> None:
     for encode in (of_graph(tmp_path / "model.pt2"), of_onnx(tmp_path / "model.onnx")):
         for count in (1, 5):
             assert np.array_equal(encode(given[:count]), wanted[:count])
+
+
+def test_weights_that_no_onnx_file_can_hold_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = recorded(parts_of("first@max"))
+    monkeypatch.setattr(graph, "_MOST_ONNX", 400)
+    with pytest.raises(LayerprobeError, match="Leave onnx out of --format"):
+        save_onnx(program, tmp_path / "model.onnx")  # (4 * 27 + 4) * 4 = 448 bytes
 
 
 class Odd(nn.Module):

@@ -108,8 +108,9 @@ def _require_stored(layer: LayerOfRun, record: RunRecord) -> None:
     run, ranked = layer.run, layer.stored
     if not are_stored(run, layer.epoch, layer.split, layer.gallery, ranked):
         where = f"{run.name}, epoch {layer.epoch}"
-        name = ranked.layer.layer.replace("+", ",")
-        more = f"--layers {name}" + ("" if ranked.reduction == NO_REDUCTION else f" --reduce {ranked.reduction}")
+        more = f"--layers {ranked.layer}" + (
+            "" if ranked.reduction == NO_REDUCTION else f" --reduce {ranked.reduction}"
+        )
         what = f"{where}: the features that {ranked} was ranked by are not stored, or have changed"
         raise DataError(what, file=run.folder, fix=probe_fix(run, record, layer.epoch, layer.split, more))
 

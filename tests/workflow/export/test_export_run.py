@@ -142,7 +142,7 @@ def test_missing_features_are_told_with_the_command(export: Export, probed: Run)
     path = probed.feature_file(1, "train")
     aside = path.rename(path.with_name("aside"))
     try:
-        with pytest.raises(DataError, match="not stored, or have changed. Run .* --layers c3 --reduce l2.whiten"):
+        with pytest.raises(DataError, match="not stored, or have changed. Run .* --layers c3@max --reduce l2.whiten"):
             export(f"c3/{HALF_WHITENED}")
     finally:
         aside.rename(path)
