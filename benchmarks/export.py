@@ -128,7 +128,7 @@ def measure(case: Case, run: Run, folder: Path) -> None:
         sizes = (written.files[name] / 1e6 for name in (example.GRAPH, example.ONNX))
         times = (best_of_3(lambda encode=encode: encode(images)) for encode in (graph, onnx))  # type: ignore[misc]
         cells = [
-            case.name, layer.replace("|", ""), *(f"{x:.0e}" if x else "0" for x in differences),
+            case.name, layer, *(f"{x:.0e}" if x else "0" for x in differences),
             *(f"{x:.1f}" for x in sizes), f"{megabytes:.1f}", *(f"{x:.0f}" for x in times), f"{milliseconds:.0f}",
             written.checked, f"{seconds:.0f}",
         ]  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -74,7 +74,6 @@ class Exported:
     epoch: int | None = None
     parts: Parts | None = None
     how: Mapping[str, Any] | None = None
-    notes: tuple[str, ...] = ()
 
     def facts(self, formats: tuple[str, ...], steps: FittedMap | None) -> Mapping[str, Any]:
         """What export.json says besides files and check."""
@@ -115,7 +114,6 @@ class Written:
     files: Mapping[str, int]
     checked: str
     check: Mapping[str, Agreement]
-    notes: tuple[str, ...] = field(default=())
 
 
 def sampled(count: int) -> NDArray[np.int64]:
@@ -156,7 +154,6 @@ def write(exported: Exported, request: ExportRequest, listener: Listener) -> Wri
         {name: each["bytes"] for name, each in manifest["files"].items()},
         exported.samples.name,
         check,
-        exported.notes,
     )
 
 
