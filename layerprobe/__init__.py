@@ -6,6 +6,7 @@ TYPE_CHECKING = False  # not imported from typing: until the command has begun, 
 
 if TYPE_CHECKING:
     from layerprobe import registry
+    from layerprobe.encoder.loading import load_encoder
     from layerprobe.losses.by_name import loss
     from layerprobe.ranking import nearest_neighbours, nearest_positive_ranks, recall_at_k
     from layerprobe.values.retrieval import SearchRules
@@ -23,6 +24,7 @@ __all__ = [
     "choose",
     "extract",
     "layers",
+    "load_encoder",
     "loss",
     "nearest_neighbours",
     "nearest_positive_ranks",
@@ -38,6 +40,7 @@ _MODULES = {
     "choose": "workflow.choose.choose_features",
     "extract": "workflow.python.own_model",
     "layers": "workflow.python.own_model",
+    "load_encoder": "encoder.loading",
     "loss": "losses.by_name",
     "nearest_neighbours": "ranking",
     "nearest_positive_ranks": "ranking",

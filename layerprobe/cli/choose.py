@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -27,6 +29,10 @@ from layerprobe.cli.options import (
 from layerprobe.cli.output import Terminal
 from layerprobe.cli.probe import frozen_request, require_absent
 from layerprobe.system.errors import RecipeError
+
+if TYPE_CHECKING:
+    from layerprobe.values.choice import Choice
+    from layerprobe.workflow.export.writing import Written
 
 
 def register(app: typer.Typer) -> None:
@@ -66,6 +72,10 @@ def choose(
     combine: Annotated[
         bool, typer.Option("--combine", help="Also try layers concatenated, at most three; kept only if they gain.")
     ] = False,
+    export: Annotated[
+        Path | None,
+        typer.Option("--export", metavar="DIR", help="Also export what is chosen; of FEATURES the map alone."),
+    ] = None,
     device: Device = "auto",
     workers: Workers = None,
     cache: Cache = DEFAULT_CACHE,
@@ -85,12 +95,16 @@ def choose(
     `labels` (N,), optionally `split` and `group`, and an array (N, D) for each layer.
     """
     from layerprobe.workflow.choose.request import ChooseRequest
+    from layerprobe.workflow.export.request import ExportRequest
     from layerprobe.workflow.run.runs import find_run
     from layerprobe.workflow.run.seen import epochs_to_choose_among, split_to_choose_on, state_seen
 
     terminal = Terminal(as_json, quiet)
     given: dict[str, object] = {"--weights": weights, "--data": data, "--set": settings, "--run": name}
     request = ChooseRequest(epochs, within, device, split_names(layers) or (), metric, combine)
+    to_export = None if export is None else ExportRequest(export)
+    if to_export is not None:
+        to_export.require_ready()
     file, found, frozen = None, [], None
     if model is not None:
         given |= {"--seed": seed}
@@ -113,7 +127,6 @@ def choose(
             split_to_choose_on(each, record, epochs_to_choose_among(each, record, epochs))
 
     # All that imports torch comes after what can be refused without it.
-    from layerprobe.values.choice import choice_lines
     from layerprobe.workflow.choose.next_step import next_step
 
     if file:
@@ -129,8 +142,20 @@ def choose(
             seed=seed or 0,
             listener=terminal,
         )
-        terminal.result(choice, *choice_lines(choice))
+        if to_export is None:
+            _show(terminal, choice)
+            return
+        from layerprobe.workflow.export.export_features import export_features
+
+        map_of = partial(export_features, file, choice, to_export, terminal, seen=not unseen, seed=seed or 0)
+        _show(terminal, choice, map_of)
         return
+    if to_export is not None:
+        from layerprobe.workflow.export.export_run import export_run, require_exportable
+        from layerprobe.workflow.export.layer_of_run import chosen_layer
+
+        for each in found:
+            require_exportable(each.read(), each, to_export)
     if frozen is not None:
         from layerprobe.workflow.choose.choose_model import choose_model
 
@@ -142,12 +167,28 @@ def choose(
         if not runs:
             terminal.say(f"run {found[0].name}")
         choice = choose_runs(found, request, terminal)
-    terminal.result(choice, *choice_lines(choice))
+    if to_export is None:
+        _show(terminal, choice)
+    else:
+        _show(terminal, choice, lambda: export_run(chosen_layer(choice, found), to_export, terminal))
     chosen = next(run for run in found if choice.run in (run.name, run.read().experiment))
     if chosen.read().from_python:
         terminal.say(f"next: layerprobe summary {chosen.name}{cache_flag(cache)}")
     else:
         terminal.say(f"{next_step(choice, chosen.name)}{cache_flag(cache)}")
+
+
+def _show(terminal: Terminal, choice: Choice, export: Callable[[], Written] | None = None) -> None:
+    """Print a choice, and then what was exported of it; with --json in one object."""
+    from layerprobe.values.choice import choice_lines
+
+    if export is None or not terminal.as_json:
+        terminal.result(choice, *choice_lines(choice))
+    if export is not None:
+        from layerprobe.workflow.export.export_text import export_lines
+
+        written = export()
+        terminal.result({**choice.as_json(), "export": written}, *export_lines(written))
 
 
 def _file_of(words: list[str]) -> Path | None:

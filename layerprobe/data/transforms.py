@@ -96,13 +96,13 @@ class Normalise:
         """The network's input.
 
         Args:
-            pixels: uint8 (B, H, W, 3), on any device.
+            pixels: uint8 (B, H, W, 3), or (B, H, W, 1) of grey values, on any device.
 
         Returns:
             float32 (B, 3, H, W), or (B, 1, H, W) of grey values, in channels_last format, on the same device.
         """
-        if len(self.mean) == 1:
-            pixels = _grey(pixels)
+        if len(self.mean) == 1 and pixels.shape[3] == 3:
+            pixels = in_grey(pixels)
         batch, height, width, channels = pixels.shape
         # Mean and std are repeated for a whole row: broadcasting three numbers along the last axis is not vectorised.
         mean, std = (torch.tensor(x, device=pixels.device).repeat(width) for x in (self.mean, self.std))
@@ -121,7 +121,7 @@ def _channels(name: str, value: Channels, channels: int) -> tuple[float, ...]:
     return (sum(numbers) / len(numbers),) * channels
 
 
-def _grey(pixels: Tensor) -> Tensor:
+def in_grey(pixels: Tensor) -> Tensor:
     """Uint8 (B, H, W, 3) -> (B, H, W, 1), as PIL converts to L: ITU-R 601-2 luma in units of 1/65536, rounded."""
     red, green, blue = pixels.to(torch.int32).unbind(3)
     luma = (red * 19595 + green * 38470 + blue * 7471 + 0x8000) >> 16

@@ -40,6 +40,7 @@ def packed(features: Tensor) -> Tensor:
     from torch.nn.functional import pad
 
     bits = pad(features > 0, (0, -features.shape[1] % 8)).unflatten(1, (-1, 8))
-    places = 2 ** torch.arange(7, -1, -1, dtype=torch.uint8, device=features.device)
-    found: Tensor = (bits * places).sum(2, dtype=torch.uint8)
+    # In int32, as ONNX Runtime has no sum of uint8.
+    places = 2 ** torch.arange(7, -1, -1, dtype=torch.int32, device=features.device)
+    found: Tensor = (bits * places).sum(2, dtype=torch.int32).to(torch.uint8)
     return found

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import reduce as folded
 from itertools import product
 from typing import TYPE_CHECKING
 
 from layerprobe.reductions.reduction import Reduce, Reduction
+from layerprobe.reductions.steps import InTurn
 from layerprobe.registry import REDUCTIONS, load
 from layerprobe.system.errors import RecipeError
 from layerprobe.values.keys import NO_REDUCTION
@@ -86,13 +87,12 @@ class Chain:
         Raises:
             NotApplicableError: as there.
         """
-        steps: list[Reduce] = []
+        steps: tuple[Reduce, ...] = ()
         for part in self.parts:
-            before = tuple(steps)
-            given = _Reduced(batches, _in_turn(before))
-            steps.append(part.fit(given, dim, seed=seed, classifier_weight=classifier_weight))
+            given = _Reduced(batches, InTurn(steps))
+            steps = (*steps, part.fit(given, dim, seed=seed, classifier_weight=classifier_weight))
             dim = part.dim(dim)
-        return _in_turn(steps)
+        return InTurn(steps)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,12 +104,6 @@ class _Reduced:
 
     def __iter__(self) -> Iterator[Tensor]:
         return map(self.through, self.batches)
-
-
-def _in_turn(steps: Iterable[Reduce]) -> Reduce:
-    given = tuple(steps)
-    through: Callable[[Tensor], Tensor] = lambda features: folded(lambda x, step: step(x), given, features)  # noqa: E731
-    return through
 
 
 def parse_chain(text: str) -> Chain:

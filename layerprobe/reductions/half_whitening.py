@@ -14,6 +14,7 @@ from layerprobe.reductions.applying import Blocks, Marked
 from layerprobe.reductions.l2 import unit
 from layerprobe.reductions.moments import Moments, leading_of, moments_of
 from layerprobe.reductions.reduction import Reduce
+from layerprobe.reductions.steps import InTurn
 from layerprobe.reductions.whiten import whitening
 
 MOST_DIMENSIONS = 128
@@ -84,4 +85,4 @@ def _merged(parts: Mapping[int, Moments], left: int | None) -> Moments:
 
 
 def _through(whiten: Reduce) -> Reduce:
-    return lambda features: unit(whiten(unit(features)))
+    return InTurn((unit, whiten, unit))

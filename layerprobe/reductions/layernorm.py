@@ -31,6 +31,11 @@ class LayerNorm:
 
     def fit(self, batches: Iterable[Tensor], dim: int, *, seed: int, classifier_weight: Tensor | None) -> Reduce:  # noqa: ARG002 - nothing is learnt
         """The normalisation; no batch is read."""
-        from torch.nn.functional import layer_norm
+        return normalised
 
-        return lambda features: layer_norm(features, (dim,), eps=EPS)
+
+def normalised(features: Tensor) -> Tensor:
+    """(B, D) -> (B, D), each row less its mean, divided by sqrt(its variance + 1e-5)."""
+    from torch.nn.functional import layer_norm
+
+    return layer_norm(features, features.shape[1:], eps=EPS)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from layerprobe.reductions.arguments import at_most, dimensions
 from layerprobe.reductions.moments import Spectrum, moments_of, spectrum_of
 from layerprobe.reductions.reduction import NotApplicableError
+from layerprobe.reductions.steps import Projection
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -53,8 +54,7 @@ class PCA:
             NotFiniteError: a row holds NaN or Inf.
         """
         spectrum = leading(self._name, self.dim(dim), batches, dim)
-        mean, axes = spectrum.mean, spectrum.axes
-        return lambda features: (features - mean) @ axes
+        return Projection(spectrum.axes, spectrum.mean)
 
 
 def leading(name: str, count: int, batches: Iterable[Tensor], dim: int) -> Spectrum:

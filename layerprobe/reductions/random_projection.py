@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from layerprobe.reductions.arguments import at_most, dimensions
+from layerprobe.reductions.steps import Projection
 from layerprobe.system.errors import RecipeError
 
 if TYPE_CHECKING:
@@ -65,8 +66,9 @@ class RandomProjection:
         """
         if self.members:
             raise ValueError(f"{self._name} stands for {len(self.members)} draws: fit each of its members")
-        directions = orthonormal(dim, self.dim(dim), seed=(seed, self._draw))
-        return lambda features: features @ features.new_tensor(directions)
+        import torch
+
+        return Projection(torch.from_numpy(orthonormal(dim, self.dim(dim), seed=(seed, self._draw))))
 
 
 def orthonormal(dim: int, count: int, *, seed: tuple[int, ...]) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:

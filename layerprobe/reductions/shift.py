@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from layerprobe.reductions.reduction import NotApplicableError
+from layerprobe.reductions.steps import InTurn, Projection
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -75,4 +76,4 @@ class Shift:
         same = torch.linalg.solve_triangular(r.T, torch.ones_like(r[:, :1]), upper=False)
         same /= same.norm()
         kept = q - q @ same @ same.T
-        return lambda features: (features @ q) @ kept.T
+        return InTurn((Projection(q), Projection(kept.T)))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from layerprobe.reductions.arguments import at_most, dimensions
 from layerprobe.reductions.pca import leading
+from layerprobe.reductions.steps import Projection
 from layerprobe.system.errors import RecipeError
 
 if TYPE_CHECKING:
@@ -70,5 +71,4 @@ class Whiten:
 
 def whitening(spectrum: Spectrum, power: float) -> Reduce:
     """The projection onto principal axes, each divided by its variance to the power of half of `power`."""
-    mean, scaled = spectrum.mean, spectrum.axes / spectrum.variances ** (power / 2)
-    return lambda features: (features - mean) @ scaled
+    return Projection(spectrum.axes / spectrum.variances ** (power / 2), spectrum.mean)

@@ -176,6 +176,73 @@ def _locked_aside(path: Path) -> tuple[Path, int]:
         os.close(descriptor)
 
 
+@contextlib.contextmanager
+def folder_written_whole(path: Path, *, replace: bool = False) -> Iterator[Path]:
+    """Yield a temporary folder beside a folder, and rename it to `path` if the block ends without an error.
+
+    A folder under its final name is complete; after an error, a kill or a full disk there is none, or the old one.
+
+    Args:
+        replace: whether an existing folder is moved aside first, and removed afterwards.
+    """
+    path = path.resolve()  # `.` and `..` have no name beside which there is room
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(PermissionError):
+        _remove_leftovers(path.parent, re.compile(rf"\.{re.escape(path.name)}\.\d+\.tmp"), folders=True)
+    with disk_faults_told(path):
+        aside, descriptor = _locked_folder_aside(path)
+        try:
+            yield aside
+            for file in aside.iterdir():
+                _sync(file, os.O_RDWR)
+            _sync(aside, os.O_RDONLY)
+            _put_in_place(aside, path, replace)
+        finally:
+            if _leads_to(aside, descriptor):
+                shutil.rmtree(aside)
+            os.close(descriptor)
+        _sync(path.parent, os.O_RDONLY)
+
+
+def _locked_folder_aside(path: Path) -> tuple[Path, int]:
+    """As `_locked_aside`, of a folder."""
+    import fcntl
+
+    number = os.getpid()
+    while True:
+        aside = path.with_name(f".{path.name}.{number}.tmp")
+        try:
+            aside.mkdir()
+        except FileExistsError:
+            number += 1
+            continue
+        with contextlib.suppress(FileNotFoundError):  # another writer may have removed it as a leftover
+            descriptor = os.open(aside, os.O_RDONLY | os.O_DIRECTORY)
+            with contextlib.suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if _leads_to(aside, descriptor):
+                return aside, descriptor
+            os.close(descriptor)
+
+
+def _put_in_place(aside: Path, path: Path, replace: bool) -> None:
+    if not path.exists():
+        aside.rename(path)
+        return
+    if not replace:
+        raise LayerprobeError("it exists already", file=path, fix="Name another folder")
+    number = os.getpid()
+    while (old := path.with_name(f".{path.name}.{number}.tmp")).exists():
+        number += 1
+    path.rename(old)
+    try:
+        aside.rename(path)
+    except BaseException:
+        old.rename(path)
+        raise
+    shutil.rmtree(old)
+
+
 def _leads_to(path: Path, descriptor: int) -> bool:
     try:
         return os.path.samestat(path.lstat(), os.fstat(descriptor))
@@ -196,17 +263,19 @@ def remove_leftovers(*folders: Path) -> None:
             _remove_leftovers(folder, _ASIDE)
 
 
-def _remove_leftovers(folder: Path, names: re.Pattern[str]) -> None:
+def _remove_leftovers(folder: Path, names: re.Pattern[str], *, folders: bool = False) -> None:
     import fcntl
 
-    for path in [path for path in folder.iterdir() if names.fullmatch(path.name) and path.is_file()]:
+    flags = os.O_RDONLY | os.O_DIRECTORY if folders else os.O_RDWR
+    found = [path for path in folder.iterdir() if names.fullmatch(path.name)]
+    for path in [path for path in found if (path.is_dir() if folders else path.is_file())]:
         # A file that is gone, somebody else's, or locked by its living writer stays, as do all on a disk without locks.
         with contextlib.suppress(OSError):
-            descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+            descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if _leads_to(path, descriptor):
-                    path.unlink()
+                    shutil.rmtree(path) if folders else path.unlink()
             finally:
                 os.close(descriptor)
 

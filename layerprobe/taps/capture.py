@@ -57,13 +57,19 @@ class _ForwardEnded(Exception):  # noqa: N818 - no error
 
 
 @contextlib.contextmanager
-def tapped(module: nn.Module, taps: Sequence[Tap]) -> Iterator[Callable[[Tensor], dict[LayerKey, Tensor]]]:
+def tapped(
+    module: nn.Module, taps: Sequence[Tap], *, recorded: bool = False
+) -> Iterator[Callable[[Tensor], dict[LayerKey, Tensor]]]:
     """Hooks on a module that take features for as long as the block lasts.
 
     The hook pools a map and copies a vector at once, as the next module may overwrite it in place. The last hook ends
     the forward. In the block the module is in evaluation mode and runs in inference mode, compiled modules as they were
     before. Afterwards, also after an error, every hook is removed and every submodule has its own mode again.
     Parameters, statistics, gradients and random generators do not change.
+
+    Args:
+        recorded: whether torch.export records the forward: it goes on to its end, in no inference mode, and GeM raises
+            negative values without an error, as nothing recorded may depend on values.
 
     Yields:
         A function: images -> {tap.key: (B, dim) float32 on the module's device}, computed and pooled in the module's
@@ -83,14 +89,14 @@ def tapped(module: nn.Module, taps: Sequence[Tap]) -> Iterator[Callable[[Tensor]
             if tap.call == called[path]:
                 # Without hooks: the norm's own call is still to come.
                 norm = None if tap.norm is None else parts[tap.norm].forward
-                features[tap.key] = _features(output, tap, norm)
-        if features.keys() == keys:
+                features[tap.key] = _features(output, tap, norm, checked=not recorded)
+        if features.keys() == keys and not recorded:
             raise _ForwardEnded
 
     def features_of(images: Tensor) -> dict[LayerKey, Tensor]:
         features.clear()
         called.clear()
-        with torch.inference_mode(), contextlib.suppress(_ForwardEnded):
+        with torch.no_grad() if recorded else torch.inference_mode(), contextlib.suppress(_ForwardEnded):
             module(prepared(images, module))
         for tap in taps:
             if tap.key not in features:
@@ -102,7 +108,7 @@ def tapped(module: nn.Module, taps: Sequence[Tap]) -> Iterator[Callable[[Tensor]
         yield features_of
 
 
-def _features(output: object, tap: Tap, norm: Callable[[Tensor], Tensor] | None) -> Tensor:
+def _features(output: object, tap: Tap, norm: Callable[[Tensor], Tensor] | None, *, checked: bool) -> Tensor:
     """Pool a layer's output to (B, dim) float32 that shares no memory with it."""
     tensor = taken(output, tap.layout.part)
     tensor = tap.layout.arranged(tensor if norm is None else norm(tensor))
@@ -118,7 +124,7 @@ def _features(output: object, tap: Tap, norm: Callable[[Tensor], Tensor] | None)
     if tap.pool == "avg":
         return patches.mean((2, 3)).float()
     if tap.pool == "gem":
-        if (patches < 0).any():
+        if checked and (patches < 0).any():
             raise NumericError(f"{tap.key}: {_NEGATIVE}", fix="Choose another pool")
         # In float32, as cubes of ordinary activations overflow float16.
         return gem(patches.float())

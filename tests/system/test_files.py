@@ -22,6 +22,7 @@ from layerprobe.store import read_features
 from layerprobe.system.errors import DataError, EnvironmentFault, LayerprobeError
 from layerprobe.system.files import (
     disk_fault,
+    folder_written_whole,
     remove_leftovers,
     require_file,
     require_replaceable,
@@ -248,3 +249,64 @@ def test_a_place_that_takes_no_files_is_told_as_such(tmp_path: Path, monkeypatch
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(total=0))
     with pytest.raises(EnvironmentFault, match=f"{tmp_path}: cannot be written to"):
         require_writable(tmp_path / "a")
+
+
+def test_a_folder_appears_only_when_the_block_ends(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "export"
+    with folder_written_whole(path) as aside:
+        (aside / "x.txt").write_text("whole")
+        assert not path.exists()
+        assert aside.parent == path.parent
+    assert (path / "x.txt").read_text() == "whole"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_failed_folder_leaves_the_old_one_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "export"
+    path.mkdir()
+    (path / "x.txt").write_text("old")
+
+    def fail() -> None:
+        with folder_written_whole(path, replace=True) as aside:
+            (aside / "x.txt").write_text("half")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(EnvironmentFault, match="disk full"):
+        fail()
+    assert [file.read_text() for file in tmp_path.rglob("*.txt")] == ["old"]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_is_replaced_only_where_that_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "export"
+    for text in ("old", "new"):
+        with folder_written_whole(path, replace=True) as aside:
+            (aside / f"{text}.txt").touch()
+    with pytest.raises(LayerprobeError, match="export: it exists already"), folder_written_whole(path) as aside:
+        (aside / "newer.txt").touch()
+    assert [file.name for file in path.iterdir()] == ["new.txt"]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+KILLED_IN_FOLDER = """
+import os, signal, sys
+from pathlib import Path
+from layerprobe.system.files import folder_written_whole
+with folder_written_whole(Path(sys.argv[1])) as aside:
+    (aside / "half.txt").touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_kill_left_of_a_folder_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    path = tmp_path / "export"
+    for _ in range(2):
+        assert subprocess.run([sys.executable, "-c", KILLED_IN_FOLDER, path]).returncode == -signal.SIGKILL
+        assert not path.exists()
+        assert len(list(tmp_path.iterdir())) == 1
+    with folder_written_whole(path), folder_written_whole(tmp_path / "other") as others:
+        assert len(list(tmp_path.iterdir())) == 2  # that of a living writer stays
+        with folder_written_whole(tmp_path / "other"):
+            assert others.exists()
+        (tmp_path / "other").rmdir()
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["export", "other"]

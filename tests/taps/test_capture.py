@@ -399,3 +399,23 @@ def test_a_hook_that_always_runs_runs_when_the_forward_ends_early(net: Layers) -
     net.module.register_forward_hook(lambda *_: ends.append(True), always_call=True)
     features(net, "conv")
     assert len(ends) == 4  # in three dry forwards, and in the one that ended after conv
+
+
+def test_a_recorded_forward_goes_to_its_end_with_the_same_features(net: Layers) -> None:
+    taps, ended = resolve(net, "pool1"), []
+    with tapped(net.module, taps) as features_of:
+        wanted = features_of(images(8))[POOL1]
+    net.module.get_submodule("fc6").register_forward_hook(lambda *_: ended.append(True))
+    with tapped(net.module, taps, recorded=True) as features_of:
+        found = features_of(images(8))[POOL1]
+    assert ended == [True]
+    assert torch.equal(found, wanted)
+    assert not found.is_inference()
+
+
+def test_recorded_gem_raises_negative_values_without_an_error() -> None:
+    net = Layers(Constant([[-1.0, 1.0]]), {"here": "here"})
+    tap = Tap("here", "here", 1, "gem", 1, Layout("map", shape=(1, 1, 2)))
+    with tapped(net.module, [tap], recorded=True) as features_of:
+        found = features_of(torch.zeros(1, 3, 4, 4))[tap.key]
+    assert found.item() == pytest.approx(0.5 ** (1 / 3))  # of 1e-6 and 1

@@ -70,12 +70,16 @@ class ReducedFeatures:
         self, epoch: int, split: str, name: str, ranked: RankedLayer, memory: int | None
     ) -> contextlib.AbstractContextManager[Features]:
         """The features of a split, or of its gallery, by the map that its images are searched by."""
-        chain = parse_chain(ranked.reduction)
-        if not chain.parts:
+        if not parse_chain(ranked.reduction).parts:
             return self.open_layer(epoch, name, ranked.layer, memory)
+        return self._reduced(self.map_of(epoch, split, ranked), epoch, name, ranked.layer, memory)
+
+    def map_of(self, epoch: int, split: str, ranked: RankedLayer) -> Reduce:
+        """The fitted map that the images of a split, and those of its gallery, are searched by."""
+        chain = parse_chain(ranked.reduction)
         # What is not fitted takes only the dimensions, and no training features need be there.
         fitted_on = FITTED_ON if chain.fits_on_train else self.gallery_of(split)
-        return self._reduced(self._map(chain.text, epoch, fitted_on, ranked.layer), epoch, name, ranked.layer, memory)
+        return self._map(chain.text, epoch, fitted_on, ranked.layer)
 
     @functools.cached_property
     def _map(self) -> Callable[[str, int, str, LayerKey], Reduce]:

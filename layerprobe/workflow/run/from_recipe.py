@@ -61,7 +61,7 @@ def build_dataset(recipe: Recipe, decoding: Decoding | None = None, loaded: Data
         kept = size_text(height_width(data.image_size))
         dataset = resized(dataset, data.image_size, data.resize)
     elif data.transform == "model":
-        own = _scaled_input(recipe)
+        own = scaled_input(recipe)
         dataset, kept, describe = own_framed(dataset, own), own.steps(), partial(describe, filter=own.filter)
     else:
         dataset, kept = framed(dataset, framing), framing.kept
@@ -121,13 +121,14 @@ def build_normalise(recipe: Recipe, channels: int = 3) -> Normalise:
 
 def _statistics(recipe: Recipe) -> tuple[Channels, Channels]:
     if recipe.data.transform == "model":
-        own = _scaled_input(recipe)
+        own = scaled_input(recipe)
         return own.mean, own.std
     # (x / 255 - 0.5) * 2
     return (0.5, 0.5) if recipe.data.transform == "D3" else (recipe.data.mean, recipe.data.std)
 
 
-def _scaled_input(recipe: Recipe) -> OwnInput:
+def scaled_input(recipe: Recipe) -> OwnInput:
+    """The input of an external model for data.transform = "model", at the recipe's size."""
     own = own_input(recipe)
     if own is None:
         raise RecipeError(
@@ -146,7 +147,7 @@ def transform_text(recipe: Recipe, channels: int = 3) -> str:
     describe = partial(describe, method=data.resize, exif_rotation=data.exif_rotation, channels=channels)
     if data.transform != "model":
         return describe(framing=data.transform)
-    own = _scaled_input(recipe)
+    own = scaled_input(recipe)
     return describe(framing=own.steps(), filter=own.filter)
 
 

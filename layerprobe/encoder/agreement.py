@@ -1,0 +1,116 @@
+"""Whether exported files give the features of the probe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerprobe.system.errors import NumericError
+
+TOLERANCE = 1e-5  # of 1 - cosine, of similarities of neighbours, and of numbers whose signs become bits
+_LENGTHS = 1e-3  # of the ratio of two lengths, where the similarity depends on them
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Expected:
+    """The features that an export should give of some images.
+
+    Args:
+        features: (N, D') float32, or uint8 of packed bits.
+        similarity: by which they are searched.
+        numbers: (N, bits) those whose signs are the bits; None for other features.
+    """
+
+    features: Array
+    similarity: str
+    numbers: Array | None = None
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How closely a file gives the expected features.
+
+    Args:
+        difference: the largest of any number; of bits, the share of those that differ.
+        cosine: the least; None of bits.
+        compared: neighbours, or bits, that had to be the same.
+    """
+
+    difference: float
+    cosine: float | None
+    compared: int
+
+
+def agreement(name: str, found: Array, expected: Expected) -> Agreement:
+    """Compare the features of a file with the expected ones.
+
+    Args:
+        found: as `expected.features`.
+
+    Raises:
+        NumericError: they differ by more than rounding may explain.
+    """
+    if found.shape != expected.features.shape or found.dtype != expected.features.dtype:
+        what = f"gives {found.dtype} {found.shape}, not {expected.features.dtype} {expected.features.shape}"
+        raise NumericError(f"{name} {what}")
+    if expected.numbers is not None:
+        return _of_bits(name, found, expected.features, expected.numbers)
+    return _of_vectors(name, found, expected)
+
+
+def _of_bits(name: str, found: Array, bits: Array, numbers: Array) -> Agreement:
+    unlike: NDArray[np.uint8] = np.bitwise_xor(found, bits)
+    differ = np.unpackbits(unlike, axis=1)[:, : numbers.shape[1]].astype(bool)
+    clear = np.abs(numbers) > TOLERANCE
+    if wrong := int((differ & clear).sum()):
+        raise NumericError(f"{name} gives {wrong:,} of {int(clear.sum()):,} bits wrong whose numbers are not near 0")
+    return Agreement(float(differ.mean()), None, int(clear.sum()))
+
+
+def _of_vectors(name: str, found: Array, expected: Expected) -> Agreement:
+    a, b = found.astype(np.float64), expected.features.astype(np.float64)
+    lengths = np.linalg.norm(a, axis=1), np.linalg.norm(b, axis=1)
+    product = lengths[0] * lengths[1]
+    both_zero = (lengths[0] == 0) & (lengths[1] == 0)
+    cosines = np.where(both_zero, 1.0, (a * b).sum(1) / np.where(product == 0, 1, product))
+    least = float(cosines.min())
+    if not least >= 1 - TOLERANCE:  # NaN, too
+        raise NumericError(f"{name} gives features whose cosine with the probe's is {least:.7f}, below 1 - {TOLERANCE}")
+    longer = np.abs(lengths[0] - lengths[1]) > _LENGTHS * lengths[1]
+    if longer.any() and expected.similarity != "cosine":
+        raise NumericError(f"{name} gives features of other lengths than the probe's")
+    compared = _neighbours(name, a, b, expected.similarity)
+    return Agreement(float(np.abs(a - b).max()), least, compared)
+
+
+def _neighbours(name: str, found: Array, expected: Array, similarity: str) -> int:
+    """Check the nearest neighbour of each row where the second one is further away than rounding.
+
+    Returns:
+        How many rows were compared.
+    """
+    if len(expected) < 3:
+        return 0
+    similar = _similarities(expected, similarity)
+    order = np.sort(similar, axis=1)
+    clear = order[:, -1] - order[:, -2] > TOLERANCE * max(1.0, float(np.abs(order[:, -1]).max()))
+    other = similar.argmax(1) != _similarities(found, similarity).argmax(1)
+    if wrong := int((clear & other).sum()):
+        raise NumericError(f"{name} gives other nearest neighbours for {wrong} of {int(clear.sum())} images")
+    return int(clear.sum())
+
+
+def _similarities(features: Array, similarity: str) -> Array:
+    if similarity == "cosine":
+        lengths = np.linalg.norm(features, axis=1, keepdims=True)
+        features = features / np.where(lengths == 0, 1, lengths)
+    products: Array = features @ features.T
+    if similarity == "euclidean":
+        squares = (features**2).sum(1)
+        products = -np.sqrt(np.maximum(squares[:, None] + squares - 2 * products, 0))
+    np.fill_diagonal(products, -np.inf)
+    return products

@@ -1,0 +1,192 @@
+"""Print the features of image files: python example.py FILE ...
+
+Copied beside an exported encoder by `layerprobe export`. It needs no layerprobe: numpy and Pillow, and torch for
+model.pt2 or onnxruntime for model.onnx. Where there is only map.npz, FILE is a .npy of features (B, D).
+"""
+
+import importlib.util
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import PIL.Image
+import PIL.ImageOps
+from PIL.Image import Resampling, Transpose
+
+Array = np.ndarray[Any, np.dtype[Any]]
+MAP, GRAPH, ONNX = "map.npz", "model.pt2", "model.onnx"
+# EXIF orientation -> what undoes it.
+_BACK = {
+    2: Transpose.FLIP_LEFT_RIGHT, 3: Transpose.ROTATE_180, 4: Transpose.FLIP_TOP_BOTTOM, 5: Transpose.TRANSPOSE,
+    6: Transpose.ROTATE_90, 7: Transpose.TRANSVERSE, 8: Transpose.ROTATE_270,
+}  # fmt: skip
+
+
+def main(folder: Path, files: Sequence[str]) -> None:
+    """Print a JSON list of the features of each file."""
+    if not files:
+        sys.exit("usage: python example.py FILE ...")
+    export = json.loads((folder / "export.json").read_text(encoding="utf-8"))
+    encode = encoder(folder, export)
+    for file in files:
+        given = np.load(file) if export["input"] is None else read_image(Path(file), export["input"])[None]
+        for features in encode(given):
+            print(json.dumps(features.tolist()))
+
+
+def encoder(folder: Path, export: Mapping[str, Any]) -> Callable[[Array], Array]:
+    """The function of an export: uint8 (B, H, W, C), or features (B, D) of map.npz alone, -> (B, D')."""
+    if GRAPH in export["files"] and (ONNX not in export["files"] or importlib.util.find_spec("torch")):
+        return of_graph(folder / GRAPH)
+    if ONNX in export["files"]:
+        return of_onnx(folder / ONNX)
+    return of_map(folder / MAP, export["map"]["steps"])
+
+
+def of_map(path: Path, steps: Sequence[str]) -> Callable[[Array], Array]:
+    """The function of map.npz."""
+    with np.load(path, allow_pickle=False) as stored:
+        arrays = dict(stored)
+    return lambda features: mapped(features, steps, arrays)
+
+
+def mapped(features: Array, steps: Sequence[str], arrays: Mapping[str, Array]) -> Array:
+    """The fitted map: (B, D) features -> (B, D') float32, or uint8 of packed bits.
+
+    Args:
+        steps: what is computed, in this order, in float64.
+        arrays: of map.npz: those of the step i are named `NAME.i`.
+    """
+    values = np.asarray(features, np.float64)
+    for i, step in enumerate(steps):
+        if step == "l2":
+            values = _unit(values)
+        elif step == "l2 of parts":  # concatenated layers: the numbers of each have length 1
+            ends = np.cumsum(arrays[f"sizes.{i}"])[:-1]
+            values = np.concatenate([_unit(part) for part in np.split(values, ends, axis=1)], axis=1)
+        elif step == "projection":
+            values = (values - arrays[f"mean.{i}"]) @ arrays[f"matrix.{i}"]
+        elif step == "layernorm":
+            values = values - values.mean(1, keepdims=True)
+            values = values / np.sqrt(values.var(1, keepdims=True) + 1e-5)
+        elif step == "relu":
+            values = np.maximum(values, 0)
+        elif step == "binary":
+            return np.packbits(values > 0, axis=1)
+        else:
+            raise ValueError(f"unknown step {step!r}")
+    return values.astype(np.float32)
+
+
+def _unit(values: Array) -> Array:
+    lengths = np.linalg.norm(values, axis=1, keepdims=True)
+    return values / np.where(lengths == 0, 1, lengths)
+
+
+def of_graph(path: Path) -> Callable[[Array], Array]:
+    """The function of model.pt2."""
+    import torch
+
+    graph = torch.export.load(path).module()
+
+    def encode(images: Array) -> Array:
+        with torch.no_grad():
+            found: Array = graph(torch.from_numpy(np.array(images))).numpy()  # a copy, as torch wants to write
+        return found
+
+    return encode
+
+
+def of_onnx(path: Path) -> Callable[[Array], Array]:
+    """The function of model.onnx, on the CPU."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    (images,) = session.get_inputs()
+
+    def encode(given: Array) -> Array:
+        (found,) = session.run(None, {images.name: np.ascontiguousarray(given)})
+        return np.asarray(found)
+
+    return encode
+
+
+def read_image(path: Path, how: Mapping[str, Any]) -> Array:
+    """An image as the exported encoder takes it, uint8 (H, W, C).
+
+    Args:
+        how: `input` of export.json.
+    """
+    with path.open("rb") as stream, PIL.Image.open(stream) as image:
+        pixels = _rgb(_turned(image, how["exif_rotation"]))
+    for step in how["steps"]:
+        height, width = pixels.shape[:2]
+        if "shorter_side" in step:
+            whole = round if step["longer_side"] == "rounded" else int
+            sides = [whole(step["shorter_side"] * side / min(height, width)) for side in (height, width)]
+            pixels = _resized(pixels, sides, how)
+        elif "cover" in step:
+            ratio = min(side / covered for side, covered in zip((height, width), step["cover"], strict=True))
+            pixels = _resized(pixels, [round(height / ratio), round(width / ratio)], how)
+        elif "resize" in step:
+            pixels = _resized(pixels, step["resize"], how)
+        else:
+            rows, columns = step["crop"]
+            top, left = (_start(rest, step["start"]) for rest in (height - rows, width - columns))
+            pixels = pixels[top : top + rows, left : left + columns]
+    return pixels if how["channels"] == 3 else np.asarray(PIL.Image.fromarray(pixels).convert("L"))[:, :, None]
+
+
+def _start(rest: int, rounded: str) -> int:
+    return rest // 2 if rounded == "down" else round(rest / 2)
+
+
+def _turned(image: PIL.Image.Image, exif_rotation: bool) -> PIL.Image.Image:
+    """The image in its EXIF orientation, or as stored; PIL itself turns TIFFs when it loads them."""
+    if image.format != "TIFF":
+        return PIL.ImageOps.exif_transpose(image) if exif_rotation else image
+    orientation = image.getexif().get(0x0112, 1)
+    image.load()
+    return image if exif_rotation or orientation not in _BACK else image.transpose(_BACK[orientation])
+
+
+def _rgb(image: PIL.Image.Image) -> Array:
+    """8-bit RGB: 16-bit grey is divided by 257, transparent pixels are laid on white."""
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PPM"):
+        grey = (np.asarray(image).astype(np.uint32) + 128) // 257
+        return np.repeat(grey.astype(np.uint8)[:, :, None], 3, axis=2)
+    if image.mode in ("I", "F"):
+        sys.exit(f"{image.mode}: 32-bit pixels have no agreed range")
+    if image.has_transparency_data:
+        white = PIL.Image.new("RGBA", image.size, "white")
+        image = PIL.Image.alpha_composite(white, image.convert("RGBA"))
+    return np.asarray(image.convert("RGB"))
+
+
+def _resized(pixels: Array, size: Sequence[int], how: Mapping[str, Any]) -> Array:
+    """Resized by the library that the probe used: Pillow, or torch, whose results differ by a grey level."""
+    height, width = size
+    if pixels.shape[:2] == (height, width):
+        return pixels
+    if how["resized_by"] == "torch" and importlib.util.find_spec("torch"):
+        return _resized_by_torch(pixels, height, width)
+    filter_ = Resampling[how["filter"].upper()]
+    return np.asarray(PIL.Image.fromarray(pixels).resize((width, height), filter_))
+
+
+def _resized_by_torch(pixels: Array, height: int, width: int) -> Array:
+    import torch
+
+    padded = torch.from_numpy(np.dstack([pixels, pixels[:, :, :1]])).permute(2, 0, 1)[None]  # four channels, as there
+    found = torch.nn.functional.interpolate(
+        padded, (height, width), mode="bilinear", align_corners=False, antialias=True
+    )
+    resized: Array = found[0, :3].permute(1, 2, 0).contiguous().numpy()
+    return resized
+
+
+if __name__ == "__main__":
+    main(Path(__file__).resolve().parent, sys.argv[1:])

@@ -1,0 +1,94 @@
+"""A fitted map as named steps and arrays, which numpy alone can apply."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from layerprobe.reductions.binary import packed
+from layerprobe.reductions.l2 import unit
+from layerprobe.reductions.layernorm import normalised
+from layerprobe.reductions.reduction import Reduce
+from layerprobe.reductions.steps import InTurn, Projection, steps_of
+from layerprobe.system.errors import LayerprobeError
+
+_NAMES: Mapping[Reduce, str] = {unit: "l2", normalised: "layernorm", packed: "binary", torch.relu: "relu"}
+
+
+@dataclass(frozen=True, eq=False)
+class UnitParts:
+    """(B, the sum of sizes) -> the same, the numbers of each part at length 1, in float32 as they are stored.
+
+    Args:
+        sizes: dimensions of the concatenated layers.
+    """
+
+    sizes: tuple[int, ...]
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """The concatenation as it is ranked."""
+        return torch.cat([unit(part).float() for part in features.split(self.sizes, dim=1)], dim=1).to(features.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class FittedMap:
+    """What is done to pooled features.
+
+    Args:
+        steps: their names, in the order in which they are applied.
+        arrays: of the step i: `mean.i` (D,) and `matrix.i` (D, D') of a projection, `sizes.i` of the parts of `A+B`.
+    """
+
+    steps: tuple[str, ...]
+    arrays: Mapping[str, NDArray[np.generic]]
+
+
+def with_ends(reduce: Reduce, *, sizes: Sequence[int], similarity: str) -> Reduce:
+    """A fitted reduction between what comes before and after it.
+
+    Args:
+        sizes: dimensions of the layers that are concatenated, each at length 1; of a single layer, its own.
+        similarity: features that are searched by cosine get length 1.
+    """
+    steps = tuple(steps_of(reduce))
+    if len(sizes) > 1:
+        steps = (UnitParts(tuple(sizes)), *steps)
+    if similarity == "cosine" and steps[-1:] != (unit,):
+        steps = (*steps, unit)
+    return InTurn(steps)
+
+
+def fitted_map(reduce: Reduce) -> FittedMap:
+    """The steps and arrays of a map.
+
+    Raises:
+        LayerprobeError: a step is none that numpy is told to apply.
+    """
+    names: list[str] = []
+    arrays: dict[str, NDArray[np.generic]] = {}
+    for i, step in enumerate(steps_of(reduce)):
+        if isinstance(step, Projection):
+            names.append("projection")
+            matrix = step.matrix.double().cpu()
+            arrays[f"mean.{i}"] = (matrix.new_zeros(len(matrix)) if step.mean is None else step.mean.cpu()).numpy()
+            arrays[f"matrix.{i}"] = matrix.numpy()
+        elif isinstance(step, UnitParts):
+            names.append("l2 of parts")
+            arrays[f"sizes.{i}"] = np.array(step.sizes, np.int64)
+        elif step in _NAMES:
+            names.append(_NAMES[step])
+        else:
+            what = f"step {i + 1} of the reduction, {step!r}, is not one of {', '.join(_NAMES.values())}, projection"
+            raise LayerprobeError(f"map.npz: {what}", fix="Leave npz out of --format")
+    return FittedMap(tuple(names), arrays)
+
+
+def before_bits(reduce: Reduce) -> Reduce | None:
+    """The map up to the numbers whose signs become bits; None if it gives no bits."""
+    steps = tuple(steps_of(reduce))
+    return InTurn(steps[:-1]) if steps[-1:] == (packed,) else None

@@ -1,0 +1,1 @@
+"""export: a chosen layer with its post-processing -> a folder of files that compute it."""

@@ -1,0 +1,192 @@
+"""A layer of a run -> its export."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from layerprobe import store
+from layerprobe.data.loading import batches_of
+from layerprobe.data.transforms import in_grey
+from layerprobe.encoder.fitted_map import with_ends
+from layerprobe.encoder.graph import Parts
+from layerprobe.recipe.recipe import recorded_recipe
+from layerprobe.reductions.chain import ON_GALLERY, parse_chain
+from layerprobe.reductions.reduction import Reduce
+from layerprobe.system.errors import DataError, LayerprobeError
+from layerprobe.system.progress import Listener
+from layerprobe.taps import find_layers
+from layerprobe.values.choice import advice_text
+from layerprobe.values.keys import NO_REDUCTION, members_of
+from layerprobe.values.records import RunRecord
+from layerprobe.workflow.choose.choose import choose_runs
+from layerprobe.workflow.choose.request import ChooseRequest
+from layerprobe.workflow.export.image_input import image_input, image_shape
+from layerprobe.workflow.export.layer_of_run import LayerOfRun, chosen_layer, named_layer
+from layerprobe.workflow.export.request import ExportRequest
+from layerprobe.workflow.export.writing import CHECKED, Exported, Samples, Written, sampled, samples_of, write
+from layerprobe.workflow.probe.classifiers import classifier_of
+from layerprobe.workflow.probe.probed_run import ProbedRun, open_for_probing
+from layerprobe.workflow.probe.reduced_features import are_stored, stored_features
+from layerprobe.workflow.probe.reducing import FITTED_ON
+from layerprobe.workflow.probe.selection import ProbeRequest
+from layerprobe.workflow.run import from_recipe
+from layerprobe.workflow.run.epoch_weights import load_net
+from layerprobe.workflow.run.images import Decoding
+from layerprobe.workflow.run.kept import require_kept
+from layerprobe.workflow.run.manifests import require_same_images
+from layerprobe.workflow.run.references import probe_fix
+from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.run.stored_layers import open_layer
+
+_CPU = torch.device("cpu")
+
+
+def layer_to_export(run: Run, request: ExportRequest, listener: Listener) -> LayerOfRun:
+    """The layer that a request names, or the one that `choose` ships."""
+    require_exportable(run.read(), run, request)
+    if request.layer is not None:
+        return named_layer(run, request.layer, request)
+    epochs = "all" if request.epoch is None else str(request.epoch)
+    choice = choose_runs([run], ChooseRequest(epochs), listener)
+    listener.say(f"{run.name}: {advice_text(choice)}")
+    return chosen_layer(choice, [run])
+
+
+def require_exportable(record: RunRecord, run: Run, request: ExportRequest) -> None:
+    """Check that a run has a network that can be built again, unless only the map is asked for."""
+    if not request.with_network:
+        return
+    fix = f"layerprobe export {run.name} --format npz exports the map of its features alone"
+    if record.from_python:
+        what = "was measured from Python, and its network is not stored"
+        raise LayerprobeError(f"{run.name} {what}", fix=fix)
+    if record.members:
+        raise LayerprobeError(f"{run.name} is an ensemble: its features are of several networks", fix=fix)
+
+
+def export_run(layer: LayerOfRun, request: ExportRequest, listener: Listener) -> Written:
+    """Export a layer of a run.
+
+    Raises:
+        DataError: features that it is fitted on or checked with are not stored.
+        LayerprobeError: the folder exists, or the network or map cannot be exported.
+        NumericError: the files do not give the probe's features.
+    """
+    run, record = layer.run, layer.run.read()
+    require_exportable(record, run, request)
+    _require_stored(layer, record)
+    if not request.with_network:
+        return write(_map_alone(layer, record), request, listener)
+    require_kept(run, record, layer.epoch)
+    opened = open_for_probing(run, ProbeRequest(model=request.model, device="cpu"))
+    load_net(run, layer.epoch, opened.net)
+    (tapped,) = find_layers([str(layer.ranked.layer)], opened.measured)
+    if tapped.key != layer.ranked.layer:
+        raise ValueError(f"{layer.ranked.layer} is now {tapped.key}")
+    finish, fitted_on = _finish(layer, record, opened)
+    parts = Parts(
+        opened.net.module.requires_grad_(False),
+        tapped,
+        from_recipe.build_normalise(opened.recipe, opened.net.channels),
+        opened.recipe.data.invert,
+        image_shape(opened.recipe, opened.net),
+        finish,
+    )
+    exported = replace(
+        _exported(layer, record, finish, fitted_on, _samples(layer, opened, parts, finish)),
+        parts=parts,
+        how=image_input(opened.recipe, opened.net),
+    )
+    return write(exported, request, listener)
+
+
+def _require_stored(layer: LayerOfRun, record: RunRecord) -> None:
+    """Check that the features that a layer was ranked by, and its map fitted on, are stored and unchanged."""
+    run, ranked = layer.run, layer.stored
+    if not are_stored(run, layer.epoch, layer.split, layer.gallery, ranked):
+        where = f"{run.name}, epoch {layer.epoch}"
+        more = f"--layers {ranked.layer}" + (
+            "" if ranked.reduction == NO_REDUCTION else f" --reduce {ranked.reduction}"
+        )
+        what = f"{where}: the features that {ranked} was ranked by are not stored, or have changed"
+        raise DataError(what, file=run.folder, fix=probe_fix(run, record, layer.epoch, layer.split, more))
+
+
+def _map_alone(layer: LayerOfRun, record: RunRecord) -> Exported:
+    finish, fitted_on = _finish(layer, record, None)
+    return _exported(layer, record, finish, fitted_on, _stored_samples(layer, finish, None))
+
+
+def _exported(layer: LayerOfRun, record: RunRecord, finish: Reduce, fitted_on: str, samples: Samples) -> Exported:
+    ranked = layer.ranked
+    name = str(ranked) if ranked.similarity in (record.similarity, "hamming") else ranked.full_name
+    numbers = samples.expected.numbers
+    dim = samples.expected.features.shape[1] if numbers is None else numbers.shape[1]
+    source = str(record.net.get("name", "python"))
+    run = layer.run.name
+    return Exported(
+        f"{layer.run.name}#{layer.epoch}:{name}",
+        source,
+        ranked,
+        dim,
+        fitted_on,
+        finish,
+        samples,
+        run=run,
+        epoch=layer.epoch,
+    )
+
+
+def _finish(layer: LayerOfRun, record: RunRecord, opened: ProbedRun | None) -> tuple[Reduce, str]:
+    """All that is done to pooled features, fitted as for the stored ranks; and the images that it is fitted on."""
+    run, epoch, ranked = layer.run, layer.epoch, layer.ranked
+    chain = parse_chain(ranked.reduction)
+    if chain.fits_on_train and FITTED_ON not in record.manifests:
+        # Chosen by fits within folds of the images that are searched: all of them fit what is shipped.
+        chain = parse_chain(f"{ranked.reduction}{ON_GALLERY}")
+        ranked = replace(ranked, reduction=chain.text)
+    fitted_on = (FITTED_ON if chain.fits_on_train else layer.gallery) if chain.fits else ""
+    trained = None
+    if chain.needs_classifier:
+        recipe = recorded_recipe(record, run.record_file) if opened is None else opened.recipe
+        trained = classifier_of(run, recipe, store.read_index(run.feature_file(epoch, FITTED_ON))[0], _CPU)
+    features = stored_features(run, lambda _: layer.gallery, _CPU, trained)
+    reduce = features.map_of(epoch, layer.split, ranked)
+    dims = store.read_dims(run.feature_file(epoch, layer.split))
+    sizes = [dims[member] for member in members_of(ranked.layer, dims)]
+    return with_ends(reduce, sizes=sizes, similarity=ranked.similarity), fitted_on
+
+
+def _samples(layer: LayerOfRun, opened: ProbedRun, parts: Parts, finish: Reduce) -> Samples:
+    """Images of the split with their stored features, or random images with those that the network gives."""
+    try:
+        return _stored_samples(layer, finish, opened)
+    except DataError as error:
+        generator = torch.Generator().manual_seed(0)
+        images = torch.randint(0, 256, (CHECKED, *parts.shape), generator=generator, dtype=torch.uint8)
+        name = f"{CHECKED} random images, as {error.message.rstrip('.')}"
+        return samples_of(name, parts.pooled(images).numpy(), images.numpy(), layer.ranked.similarity, finish)
+
+
+def _stored_samples(layer: LayerOfRun, finish: Reduce, opened: ProbedRun | None) -> Samples:
+    run, epoch, split = layer.run, layer.epoch, layer.split
+    with open_layer(run.feature_file(epoch, split), layer.ranked.layer) as table:
+        rows = sampled(table.shape[0])
+        pooled = np.concatenate([table[row : row + 1] for row in rows.tolist()])
+    images = None if opened is None else _images(layer, opened, rows)
+    return samples_of(f"{len(rows)} {split} images", pooled, images, layer.ranked.similarity, finish)
+
+
+def _images(layer: LayerOfRun, opened: ProbedRun, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """Some images of the split, resized and not inverted; DataError if the images have changed."""
+    dataset = from_recipe.build_dataset(opened.recipe, Decoding(opened.run.folder.parent))
+    require_same_images(opened.record, dataset, [layer.split], fix="")
+    (pixels,) = batches_of(dataset.splits[layer.split], [rows], workers=0)
+    # The data set inverts images when they are read, and the exported network does it itself.
+    pixels = ~pixels if opened.recipe.data.invert else pixels
+    found: NDArray[np.uint8] = (in_grey(pixels) if opened.net.channels == 1 else pixels).numpy()
+    return found

@@ -1,0 +1,194 @@
+"""The files of an export: written into a temporary folder, checked, and given their final name."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from layerprobe import __version__
+from layerprobe.encoder import example
+from layerprobe.encoder.agreement import Agreement, Expected, agreement
+from layerprobe.encoder.fitted_map import FittedMap, before_bits, fitted_map
+from layerprobe.encoder.graph import Parts, finished, recorded, save_graph, save_onnx
+from layerprobe.encoder.manifest import write_manifest
+from layerprobe.reductions.reduction import Reduce
+from layerprobe.system.errors import NumericError
+from layerprobe.system.files import folder_written_whole
+from layerprobe.system.progress import Listener
+from layerprobe.system.signals import stoppable
+from layerprobe.values.keys import RankedLayer
+from layerprobe.workflow.export.request import NPZ, ONNX, PT2, ExportRequest
+
+CHECKED = 64  # images
+_EXAMPLE = "example.py"
+_PACKAGES = {PT2: ("torch",), ONNX: ("torch", "onnx", "onnxruntime"), NPZ: ("numpy",)}
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """What an export is checked on.
+
+    Args:
+        name: `64 test images`.
+        pooled: (N, D) float32, their features before the map.
+        images: uint8 (N, H, W, C); None where there is no network.
+        expected: their features after it.
+    """
+
+    name: str
+    pooled: NDArray[np.float32]
+    images: NDArray[np.uint8] | None
+    expected: Expected
+
+
+@dataclass(frozen=True, eq=False)
+class Exported:
+    """What is exported.
+
+    Args:
+        name: `netA#20:pool5.3@max/l2+pca:64+l2`.
+        source: the network's name in a recipe, or the file of features.
+        dim: numbers, or bits, of an image's vector.
+        fitted_on: the images that the reduction was fitted on; empty where it was fitted on none.
+        finish: all that is done to pooled features.
+        parts: the network; None where only the map is exported.
+        how: `input` of export.json; None likewise.
+    """
+
+    name: str
+    source: str
+    ranked: RankedLayer
+    dim: int
+    fitted_on: str
+    finish: Reduce
+    samples: Samples
+    run: str | None = None
+    epoch: int | None = None
+    parts: Parts | None = None
+    how: Mapping[str, Any] | None = None
+
+    def facts(self, formats: tuple[str, ...], steps: FittedMap | None) -> Mapping[str, Any]:
+        """What export.json says besides files and check."""
+        layer = self.ranked.layer
+        packages = dict.fromkeys(package for name in formats for package in _PACKAGES[name])
+        return {
+            "source": self.source,
+            "run": self.run,
+            "epoch": self.epoch,
+            "name": self.name,
+            "layer": layer.layer,
+            "pool": layer.pool,
+            "reduction": self.ranked.reduction,
+            "fitted_on": self.fitted_on or None,
+            "dim": self.dim,
+            "similarity": self.ranked.similarity,
+            "input": self.how,
+            "map": None if steps is None else {"dim": self.samples.pooled.shape[1], "steps": steps.steps},
+            "versions": {"layerprobe": __version__, **{name: metadata.version(name) for name in packages}},
+        }
+
+
+@dataclass(frozen=True)
+class Written:
+    """An export on disk.
+
+    Args:
+        files: name -> bytes.
+        checked: what it was checked on: `64 test images`.
+        check: file -> how closely it gives the probe's features.
+    """
+
+    folder: Path
+    name: str
+    dim: int
+    similarity: str
+    fitted_on: str
+    files: Mapping[str, int]
+    checked: str
+    check: Mapping[str, Agreement]
+
+
+def sampled(count: int) -> NDArray[np.int64]:
+    """At most 64 of so many rows, at equal distances."""
+    return np.linspace(0, count - 1, min(CHECKED, count)).round().astype(np.int64)
+
+
+def samples_of(
+    name: str, pooled: NDArray[np.float32], images: NDArray[np.uint8] | None, similarity: str, finish: Reduce
+) -> Samples:
+    """Pooled features, with those that the map makes of them."""
+    given, numbers = torch.from_numpy(pooled), before_bits(finish)
+    before = None if numbers is None else numbers(given.double()).numpy()
+    return Samples(name, pooled, images, Expected(finished(finish, given).numpy(), similarity, before))
+
+
+def write(exported: Exported, request: ExportRequest, listener: Listener) -> Written:
+    """Make the folder.
+
+    Raises:
+        LayerprobeError: torch.export cannot record the network, or numpy apply the map.
+        NumericError: a file does not give the probe's features; nothing is left.
+    """
+    formats = tuple(name for name in request.formats if exported.parts is not None or name == NPZ)
+    with stoppable(at_once=True), folder_written_whole(request.out, replace=request.force) as aside:
+        steps = fitted_map(exported.finish) if NPZ in formats else None
+        encoders = _written(exported, formats, steps, aside, listener)
+        shutil.copyfile(example.__file__, aside / _EXAMPLE)
+        check = {name: _checked(name, encode, exported.samples) for name, encode in encoders.items()}
+        facts = {**exported.facts(formats, steps), "check": {"on": exported.samples.name, "files": check}}
+        manifest = write_manifest(aside, facts, [*encoders, _EXAMPLE])
+    return Written(
+        request.out,
+        exported.name,
+        exported.dim,
+        exported.ranked.similarity,
+        exported.fitted_on,
+        {name: each["bytes"] for name, each in manifest["files"].items()},
+        exported.samples.name,
+        check,
+    )
+
+
+Encode = Callable[[NDArray[Any]], NDArray[Any]]
+
+
+def _written(
+    exported: Exported, formats: tuple[str, ...], steps: FittedMap | None, folder: Path, listener: Listener
+) -> dict[str, Encode]:
+    """Write the files of the formats, and read them again as functions."""
+    found: dict[str, Encode] = {}
+    if steps is not None:
+        np.savez(folder / example.MAP, allow_pickle=False, **steps.arrays)
+        found[example.MAP] = example.of_map(folder / example.MAP, steps.steps)
+    if exported.parts is None or formats == (NPZ,):
+        return found
+    listener.say(f"recording the network up to {exported.ranked.layer}")
+    program = recorded(exported.parts)
+    if PT2 in formats:
+        save_graph(program, folder / example.GRAPH)
+        found[example.GRAPH] = example.of_graph(folder / example.GRAPH)
+    if ONNX in formats:
+        save_onnx(program, folder / example.ONNX)
+        found[example.ONNX] = example.of_onnx(folder / example.ONNX)
+    return found
+
+
+def _checked(name: str, encode: Encode, samples: Samples) -> Agreement:
+    """Compare what a file gives of a single image and of the others with what the probe gives."""
+    given = samples.pooled if name == example.MAP else samples.images
+    if given is None:
+        raise ValueError(f"{name} is checked on images")
+    try:
+        found = np.concatenate([encode(given[:1]), encode(given[1:])])
+        return agreement(name, found, samples.expected)
+    except NumericError as error:
+        fix = "Nothing was exported; probe the layer again, and report it if that does not help"
+        raise NumericError(f"{error.message} (on {samples.name})", fix=fix) from error

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from layerprobe import load_encoder
+from layerprobe.workflow.choose.choose_features import choose_file
+from layerprobe.workflow.export.export_features import export_features
+from layerprobe.workflow.export.request import ExportRequest
+from layerprobe.workflow.export.writing import Written
+from tests.reductions.fitting import stored
+from tests.workflow.conftest import Silent
+
+RNG = np.random.default_rng(0)
+LABELS = np.repeat(np.arange(24), 5)
+# One direction of noise is far longer than those that tell classes apart: half-whitening is chosen.
+FEATURES = (RNG.normal(size=(24, 8))[LABELS] + 0.1 * RNG.normal(size=(120, 8))).astype(np.float32)
+FEATURES[:, 0] += 5 * RNG.normal(size=120).astype(np.float32)
+
+
+def exported(tmp_path: Path, **arrays: object) -> Written:
+    file = tmp_path / "given.npz"
+    np.savez(file, labels=LABELS, **arrays)  # type: ignore[arg-type] # arrays all
+    choice = choose_file(file)
+    request = ExportRequest(tmp_path / "out")
+    return export_features(file, choice, request, Silent(), seen=True, seed=0)
+
+
+def test_the_map_of_given_features_is_that_of_the_rows_it_is_fitted_on(tmp_path: Path) -> None:
+    split = np.where(LABELS < 12, "train", "test")
+    written = exported(tmp_path, layer=FEATURES, split=split)
+    assert (list(written.files), written.fitted_on) == (["map.npz", "example.py"], "train")
+    reduction = load_encoder(written.folder).export["reduction"]
+    assert reduction == "l2+whiten:8:0.5+l2"
+    expected = stored(reduction, FEATURES[LABELS < 12], FEATURES)
+    np.testing.assert_allclose(load_encoder(written.folder)(FEATURES), expected, atol=1e-6)
+
+
+def test_without_splits_all_rows_fit_what_is_shipped(tmp_path: Path) -> None:
+    written = exported(tmp_path, layer=FEATURES)
+    assert written.fitted_on == "test"
+    expected = stored("l2+whiten:8:0.5+l2", FEATURES, FEATURES)
+    np.testing.assert_allclose(load_encoder(written.folder)(FEATURES), expected, atol=1e-6)
+
+
+def test_other_than_features_of_this_layer_are_refused(tmp_path: Path) -> None:
+    encoder = load_encoder(exported(tmp_path, layer=FEATURES).folder)
+    with pytest.raises(ValueError, match=r"expected features \(B, 8\), got \(2, 7\)"):
+        encoder(np.zeros((2, 7)))

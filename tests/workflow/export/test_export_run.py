@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from layerprobe import load_encoder
+from layerprobe.encoder import example
+from layerprobe.system.errors import DataError, EnvironmentFault, InterruptedRun, LayerprobeError, NumericError
+from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.workflow.export.export_run import export_run, require_exportable
+from layerprobe.workflow.export.layer_of_run import LayerOfRun
+from layerprobe.workflow.export.request import ExportRequest
+from layerprobe.workflow.export.writing import Written
+from layerprobe.workflow.probe.rerank import StoredSearch
+from layerprobe.workflow.run.runs import Run
+from tests.workflow.conftest import Silent
+from tests.workflow.export.conftest import BITS, HALF_WHITENED
+
+Export = Callable[..., Written]
+CONCATENATED = RankedLayer(LayerKey("c1+c3", "max"), HALF_WHITENED, "cosine")
+
+
+def probed_features(run: Run, ranked: RankedLayer) -> tuple[NDArray[np.float32], list[str]]:
+    """What the probe searched of the test images, and their names."""
+    features, _ = StoredSearch(run, 1, "test", torch.device("cpu")).features(ranked)
+    return features.values.numpy(), list(features.ids)  # type: ignore[union-attr] # in memory
+
+
+def test_every_format_is_written_and_checked_on_test_images(exported: Written) -> None:
+    assert list(exported.files) == ["map.npz", "model.pt2", "model.onnx", "example.py"]
+    assert exported.checked == "25 test images"
+    assert [agreement.compared > 20 for agreement in exported.check.values()] == [True] * 3
+    assert sorted(path.name for path in exported.folder.iterdir()) == sorted([*exported.files, "export.json"])
+
+
+def test_export_json_says_what_it_is(exported: Written) -> None:
+    found = json.loads((exported.folder / "export.json").read_text())
+    named = {key: found[key] for key in ("schema", "source", "run", "epoch", "layer", "pool", "reduction", "dim")}
+    assert named == {
+        "schema": 1, "source": "lenet", "run": "tiny", "epoch": 1, "layer": "c1+c3", "pool": "max",
+        "reduction": HALF_WHITENED, "dim": 6,
+    }  # fmt: skip
+    assert (found["name"], found["fitted_on"]) == (f"tiny#1:c1+c3@max/{HALF_WHITENED}", "train")
+    assert found["map"]["steps"] == ["l2 of parts", "l2", "projection", "l2"]
+    assert (found["input"]["size"], found["input"]["channels"], found["input"]["invert"]) == ([28, 28], 3, True)
+    assert found["versions"].keys() == {"layerprobe", "numpy", "torch", "onnx", "onnxruntime"}
+
+
+@pytest.mark.parametrize("name", [example.GRAPH, example.ONNX])
+def test_a_file_gives_the_features_of_the_probe(exported: Written, probed: Run, folder: Path, name: str) -> None:
+    values, ids = probed_features(probed, CONCATENATED)
+    export = json.loads((exported.folder / "export.json").read_text())
+    encode = (example.of_graph if name == example.GRAPH else example.of_onnx)(exported.folder / name)
+    pixels = np.stack([example.read_image(folder / "images" / one, export["input"]) for one in ids])
+    np.testing.assert_allclose(encode(pixels), values, atol=1e-5)
+
+
+def test_example_py_prints_the_features_of_a_file_without_layerprobe(
+    exported: Written, probed: Run, folder: Path, tmp_path: Path
+) -> None:
+    values, ids = probed_features(probed, CONCATENATED)
+    (tmp_path / "layerprobe.py").write_text("raise SystemExit('layerprobe was imported')")
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, str(exported.folder / "example.py"), str(folder / "images" / ids[3])]
+    shown = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    assert (shown.stderr, shown.stdout.count("\n")) == ("", 1)
+    np.testing.assert_allclose(json.loads(shown.stdout), values[3], atol=1e-5)
+
+
+def test_the_map_is_used_by_numpy_alone(export: Export, probed: Run) -> None:
+    written = export(f"c3/{HALF_WHITENED}")
+    raw, _ = probed_features(probed, RankedLayer(LayerKey("c3", "max"), "none", "cosine"))
+    values, _ = probed_features(probed, RankedLayer(LayerKey("c3", "max"), HALF_WHITENED, "cosine"))
+    steps = json.loads((written.folder / "export.json").read_text())["map"]["steps"]
+    assert steps == ["l2", "projection", "l2"]
+    stored = np.load(written.folder / "map.npz")
+    unit = raw / np.linalg.norm(raw.astype(float), axis=1, keepdims=True)
+    found = (unit - stored["mean.1"]) @ stored["matrix.1"]
+    np.testing.assert_allclose(found / np.linalg.norm(found, axis=1, keepdims=True), values, atol=1e-6)
+
+
+def test_bits_are_packed(export: Export, probed: Run) -> None:
+    written = export(f"fc6/{BITS}", "pt2")
+    assert (written.name, written.dim, written.similarity) == (f"tiny#1:fc6/{BITS}", 6, "hamming")
+    values, _ = probed_features(probed, RankedLayer(LayerKey("fc6", "none"), BITS, "hamming"))
+    assert (written.check["model.pt2"].difference, values.shape) == (0, (25, 1))
+
+
+def test_a_map_of_the_gallery_is_named_so(export: Export) -> None:
+    written = export(f"c3/{HALF_WHITENED}@gallery")
+    assert (written.name, written.fitted_on) == (f"tiny#1:c3@max/{HALF_WHITENED}@gallery", "test")
+
+
+def test_a_choice_within_folds_without_training_classes_is_fitted_on_what_was_searched(
+    export: Export, probed: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_gallery = export(f"c3/{HALF_WHITENED}@gallery")
+    record = probed.read()
+    without = replace(record, manifests={"test": record.manifests["test"]})
+    monkeypatch.setattr(Run, "read", lambda _: without)
+    layer = LayerOfRun(probed, 1, "test", RankedLayer(LayerKey("c3", "max"), HALF_WHITENED, "cosine"))
+    written = export_run(layer, ExportRequest(tmp_path / "chosen", ("npz",)), Silent())
+    assert written.fitted_on == "test"
+    assert (written.folder / "map.npz").read_bytes() == (on_gallery.folder / "map.npz").read_bytes()
+
+
+def test_without_a_layer_choose_says_which(export: Export) -> None:
+    with pytest.raises(LayerprobeError, match="tiny has seen its training classes"):
+        export(None)
+
+
+def test_a_mean_over_draws_is_refused_with_the_reason(export: Export) -> None:
+    with pytest.raises(LayerprobeError, match="random:4x2 is a mean over 2 random draws.*such as random:4"):
+        export("c3/random:4x2")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [({"from_python": True}, "measured from Python, and its network is not stored"), ({"members": ("a",)}, "ensemble")],
+)
+def test_a_run_without_one_network_exports_its_map_alone(probed: Run, change: dict[str, object], reason: str) -> None:
+    record = replace(probed.read(), **change)  # type: ignore[arg-type] # one field each
+    with pytest.raises(LayerprobeError, match=f"{reason}.*--format npz"):
+        require_exportable(record, probed, ExportRequest(Path("out")))
+    require_exportable(record, probed, ExportRequest(Path("out"), ("npz",)))
+
+
+def test_missing_features_are_told_with_the_command(export: Export, probed: Run) -> None:
+    path = probed.feature_file(1, "train")
+    aside = path.rename(path.with_name("aside"))
+    try:
+        with pytest.raises(DataError, match="not stored, or have changed. Run .* --layers c3@max --reduce l2.whiten"):
+            export(f"c3/{HALF_WHITENED}")
+    finally:
+        aside.rename(path)
+
+
+def test_without_its_images_it_is_checked_on_random_ones(export: Export, folder: Path) -> None:
+    moved = (folder / "images").rename(folder / "elsewhere")
+    try:
+        written = export("c3", "pt2")
+    finally:
+        moved.rename(folder / "images")
+    assert written.checked.startswith("64 random images, as ")
+    assert written.check["model.pt2"].compared > 0
+
+
+def test_a_file_that_differs_is_not_exported(export: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(example, "of_map", lambda *_: lambda features: np.ones((len(features), 16), np.float32))
+    with pytest.raises(NumericError, match=r"map\.npz gives features whose cosine .* Nothing was exported"):
+        export("c3")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_nothing(
+    export: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    monkeypatch.setattr(shutil, "copyfile", lambda *_: os.kill(os.getpid(), number))
+    with pytest.raises(InterruptedRun) as caught:
+        export("c3")
+    assert caught.value.exit_code == 128 + number
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_told_and_leaves_nothing(
+    export: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "savez", full)
+    with pytest.raises(EnvironmentFault, match="disk full"):
+        export("c3")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_export_is_replaced_only_by_force(export: Export) -> None:
+    first = export("c3")
+    with pytest.raises(LayerprobeError, match="it exists already"):
+        export("c1")
+    assert load_encoder(first.folder).export["layer"] == "c3"
+    assert load_encoder(export("c1", force=True).folder).export["layer"] == "c1"
+
+
+def test_a_layer_of_another_run_is_refused(export: Export) -> None:
+    with pytest.raises(LayerprobeError, match="--layer other:c3: the run is tiny. Use layerprobe export other"):
+        export("other:c3")
+
+
+def test_several_layers_are_refused(export: Export) -> None:
+    with pytest.raises(LayerprobeError, match="names 2 layers. Name one, such as c1@max"):
+        export("c?")
+
+
+def test_images_are_read_as_the_probe_reads_them(exported: Written, tmp_path: Path) -> None:
+    how = json.loads((exported.folder / "export.json").read_text())["input"]
+    Image.new("RGBA", (10, 20), (0, 0, 0, 0)).save(tmp_path / "clear.png")
+    assert (example.read_image(tmp_path / "clear.png", how) == 255).all()
