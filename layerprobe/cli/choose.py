@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -27,6 +27,9 @@ from layerprobe.cli.options import (
 from layerprobe.cli.output import Terminal
 from layerprobe.cli.probe import frozen_request, require_absent
 from layerprobe.system.errors import RecipeError
+
+if TYPE_CHECKING:
+    from layerprobe.values.choice import Choice
 
 
 def register(app: typer.Typer) -> None:
@@ -66,6 +69,12 @@ def choose(
     combine: Annotated[
         bool, typer.Option("--combine", help="Also try layers concatenated, at most three; kept only if they gain.")
     ] = False,
+    index: Annotated[
+        str | None,
+        typer.Option(
+            "--index", metavar="KIND,...", help="Also compare indexes of the choice: flat, ivfpq, hnsw (by faiss)."
+        ),
+    ] = None,
     device: Device = "auto",
     workers: Workers = None,
     cache: Cache = DEFAULT_CACHE,
@@ -84,13 +93,15 @@ def choose(
     With --model, a pretrained model is first measured on the images of --data. FEATURES needs no model: a .npz has
     `labels` (N,), optionally `split` and `group`, and an array (N, D) for each layer.
     """
+    from layerprobe.values.indexes import index_kinds
     from layerprobe.workflow.choose.request import ChooseRequest
     from layerprobe.workflow.run.runs import find_run
     from layerprobe.workflow.run.seen import epochs_to_choose_among, split_to_choose_on, state_seen
 
     terminal = Terminal(as_json, quiet)
     given: dict[str, object] = {"--weights": weights, "--data": data, "--set": settings, "--run": name}
-    request = ChooseRequest(epochs, within, device, split_names(layers) or (), metric, combine)
+    kinds = index_kinds(split_names(index) or ())
+    request = ChooseRequest(epochs, within, device, split_names(layers) or (), metric, combine, kinds)
     file, found, frozen = None, [], None
     if model is not None:
         given |= {"--seed": seed}
@@ -113,7 +124,15 @@ def choose(
             split_to_choose_on(each, record, epochs_to_choose_among(each, record, epochs))
 
     # All that imports torch comes after what can be refused without it.
-    from layerprobe.workflow.choose.choice_text import choice_lines, next_step
+    from layerprobe.ranking.faiss_search import import_faiss
+    from layerprobe.workflow.choose.choice_text import choice_lines, index_table, next_step
+
+    if kinds:
+        import_faiss()  # fails before the work, not after it
+
+    def show(choice: Choice) -> None:
+        indexes = [] if choice.indexes is None else [index_table(choice.indexes)]
+        terminal.result(choice, *choice_lines(choice), *indexes)
 
     if file:
         from layerprobe.workflow.choose.choose_features import choose_file
@@ -125,10 +144,11 @@ def choose(
             metric=metric,
             combine=combine,
             layers=request.layers,
+            indexes=kinds,
             seed=seed or 0,
             listener=terminal,
         )
-        terminal.result(choice, *choice_lines(choice))
+        show(choice)
         return
     if frozen is not None:
         from layerprobe.workflow.choose.choose_model import choose_model
@@ -141,7 +161,7 @@ def choose(
         if not runs:
             terminal.say(f"run {found[0].name}")
         choice = choose_runs(found, request, terminal)
-    terminal.result(choice, *choice_lines(choice))
+    show(choice)
     chosen = next(run for run in found if choice.run in (run.name, run.read().experiment))
     if chosen.read().from_python:
         terminal.say(f"next: layerprobe summary {chosen.name}{cache_flag(cache)}")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
+from layerprobe.values.indexes import IndexCosts
 from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, layer_names
 from layerprobe.values.scores import Score
 
@@ -171,6 +172,7 @@ class Choice:
             never chosen.
         within: how much worse than the best the shipped candidate may be, in points.
         cut: what comes after the layer in the network; None if unknown.
+        indexes: of the shipped layer, if `--index` asks for them.
     """
 
     run: str
@@ -197,6 +199,7 @@ class Choice:
     within: float = 1.0
     cut: TruncationSavings | None = None
     notes: tuple[str, ...] = field(default=())
+    indexes: IndexCosts | None = None
 
     @property
     def settled(self) -> bool:

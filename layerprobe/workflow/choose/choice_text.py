@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shlex
 
-from layerprobe.reductions.chain import parse_chain
+from layerprobe.reductions.chain import ON_GALLERY, parse_chain
+from layerprobe.tables.tables import TextTable
 from layerprobe.values.choice import Choice, Gain, Ship
 from layerprobe.values.facts import chosen_on_text
-from layerprobe.values.keys import NO_REDUCTION, LayerKey
+from layerprobe.values.indexes import EXACT, IndexCosts
 from layerprobe.values.likeness import unlike_text
 from layerprobe.values.scores import Score, note_text
 
@@ -92,15 +93,51 @@ def ship_text(ship: Ship) -> str:
     return f"{ship.name}{epoch}: {ship.dim:,} {numbers}, {ship.bytes_per_image:,} bytes an image"
 
 
+def index_table(costs: IndexCosts) -> TextTable:
+    """A row for each index, the exact search first."""
+    rows = tuple(
+        (
+            cost.kind,
+            f"{100 * cost.recall:.1f}",
+            "" if cost.kind == EXACT else f"{100 * cost.difference:+.2f}",
+            f"{100 * cost.nearest:.1f}",
+            f"{cost.bytes_per_image:,.0f}",
+            f"{cost.ms_alone:.3f}",
+            f"{cost.ms_batch:.3f}",
+            f"{cost.build_seconds:.1f}",
+        )
+        for cost in costs.rows
+    )
+    trained = "" if costs.trained_on is None else f"; ivfpq is trained on {costs.trained_on:,} other images"
+    parameters = [
+        f"{cost.kind}: {', '.join(f'{name} {value}' for name, value in cost.parameters.items() if name != 'training')}"
+        for cost in costs.rows
+        if cost.parameters
+    ]
+    return TextTable(
+        ("index", f"{costs.metric} %", "points", "nearest %", "bytes", "ms alone", "ms in batch", "build s"),
+        rows,
+        numbers=frozenset(range(1, 8)),
+        heading=(
+            f"indexes of {costs.layer}: {costs.items:,} test images, {costs.queries:,} queries for"
+            f" {costs.neighbours} neighbours each{trained}",
+        ),
+        notes=(
+            "nearest: queries whose first result is the exact nearest neighbour; bytes: of the file, an image",
+            f"faiss, {_count(costs.threads, 'thread', 'threads')} of {costs.cpu}; exact: recall by layerprobe, the rest"
+            " by flat",
+            *parameters,
+            *costs.notes,
+        ),
+    )
+
+
 def next_step(choice: Choice, run: str) -> str:
-    """The command that writes the index of what was chosen."""
+    """The command that writes what was chosen."""
     ship = choice.ship
-    layer = shlex.quote(str(LayerKey(ship.layer, ship.pool)))
-    reduce = "" if ship.reduction == NO_REDUCTION else f" --reduce {shlex.quote(ship.reduction)}"
-    chain = parse_chain(ship.reduction)
-    if choice.chosen.split == "test" and chain.fits_on_train:
-        reduce += " --fit gallery"  # there is no training split to fit on
-    return f"next: layerprobe probe {run} --epochs {ship.epoch} --layers {layer}{reduce} --export-index"
+    on_gallery = choice.chosen.split == "test" and parse_chain(ship.reduction).fits_on_train  # there is no train split
+    layer = shlex.quote(f"{ship.name}{ON_GALLERY}" if on_gallery else ship.name)
+    return f"next: layerprobe export {run} --epoch {ship.epoch} --layer {layer} --out {run}-export"
 
 
 def _today(choice: Choice) -> list[str]:
