@@ -32,7 +32,8 @@ class IndexCost:
         difference: from that of the exact search, as a share.
         nearest: share of the queries whose first result is the exact nearest neighbour, or tied with it.
         bytes_per_image: the size of the index file over its images; the exact search's is that of flat.
-        ms_alone: median milliseconds of a query that is searched alone; the exact search's is that of flat.
+        ms_alone: median CPU time of a query that is searched alone, in milliseconds; the exact search's is that of
+            flat.
         ms_batch: milliseconds a query where all are searched at once, likewise.
         build_seconds: training and adding, likewise.
     """

@@ -124,8 +124,8 @@ def index_table(costs: IndexCosts) -> TextTable:
         ),
         notes=(
             "nearest: queries whose first result is the exact nearest neighbour; bytes: of the file, an image",
-            f"faiss, {_count(costs.threads, 'thread', 'threads')} of {costs.cpu}; exact: recall by layerprobe, the rest"
-            " by flat",
+            f"ms: CPU time of faiss, {_count(costs.threads, 'thread', 'threads')} of {costs.cpu}; exact: recall by"
+            " layerprobe, the rest as flat",
             *parameters,
             *costs.notes,
         ),

@@ -26,7 +26,7 @@ from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.run.reduction_draws import draws_of
 from layerprobe.workflow.run.runs import Run
 
-_SEEN = "ivfpq is trained on train, as are reductions: there are no other classes beside those of test"
+_SEEN = "ivfpq is trained on train, as are reductions: there are no classes beside those of test"
 
 
 def require_test_classes(found: object, kinds: tuple[IndexKind, ...]) -> None:

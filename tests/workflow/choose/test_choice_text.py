@@ -121,11 +121,11 @@ def test_bits_are_no_numbers() -> None:
 
 def test_the_next_step_can_be_pasted() -> None:
     choice = replace(CHOICE, ship=replace(SHIP, layer="relu#1", reduction="l2+binary"))
-    command = "layerprobe probe b --epochs 2 --layers 'relu#1@max' --reduce l2+binary --export-index"
+    command = "layerprobe export b --epoch 2 --layer 'relu#1@max/l2+binary' --out b-export"
     assert next_step(choice, "b") == f"next: {command}"
 
 
 def test_the_next_step_of_a_cross_fitted_choice_fits_on_what_is_searched() -> None:
     crossed = replace(CHOICE, ship=replace(SHIP, reduction="l2+pca:8"), chosen=replace(CHOSEN, split="test"))
-    assert "--reduce l2+pca:8 --fit gallery --export-index" in next_step(crossed, "b")
+    assert "--layer c1@max/l2+pca:8@gallery --out" in next_step(crossed, "b")
     assert "gallery" not in next_step(replace(crossed, chosen=CHOSEN), "b")
