@@ -15,6 +15,7 @@ Everything is computed by one thread. The exact row has to equal `recall_at_k`, 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -70,7 +71,7 @@ def of_run(path: str, layer: str) -> tuple[str, Searched]:
     )
     labels = run.labels(epoch=epoch, split="test").astype(np.int64)
     queries = Features(test, labels, run.ids(epoch=epoch, split="test"))
-    return f"{run} {layer}", Searched(queries, None, "cosine", training)
+    return f"{Path(path).name}#{epoch}:{layer}", Searched(queries, None, "cosine", training)
 
 
 def main() -> None:

@@ -125,14 +125,10 @@ def choose(
 
     # All that imports torch comes after what can be refused without it.
     from layerprobe.ranking.faiss_search import import_faiss
-    from layerprobe.workflow.choose.choice_text import choice_lines, index_table, next_step
+    from layerprobe.workflow.choose.choice_text import next_step
 
     if kinds:
         import_faiss()  # fails before the work, not after it
-
-    def show(choice: Choice) -> None:
-        indexes = [] if choice.indexes is None else [index_table(choice.indexes)]
-        terminal.result(choice, *choice_lines(choice), *indexes)
 
     if file:
         from layerprobe.workflow.choose.choose_features import choose_file
@@ -148,7 +144,7 @@ def choose(
             seed=seed or 0,
             listener=terminal,
         )
-        show(choice)
+        _show(terminal, choice)
         return
     if frozen is not None:
         from layerprobe.workflow.choose.choose_model import choose_model
@@ -161,12 +157,20 @@ def choose(
         if not runs:
             terminal.say(f"run {found[0].name}")
         choice = choose_runs(found, request, terminal)
-    show(choice)
+    _show(terminal, choice)
     chosen = next(run for run in found if choice.run in (run.name, run.read().experiment))
     if chosen.read().from_python:
         terminal.say(f"next: layerprobe summary {chosen.name}{cache_flag(cache)}")
     else:
         terminal.say(f"{next_step(choice, chosen.name)}{cache_flag(cache)}")
+
+
+def _show(terminal: Terminal, choice: Choice) -> None:
+    """Print a choice, and the indexes of it that were asked for."""
+    from layerprobe.workflow.choose.choice_text import choice_lines, index_table
+
+    indexes = [] if choice.indexes is None else [index_table(choice.indexes)]
+    terminal.result(choice, *choice_lines(choice), *indexes)
 
 
 def _file_of(words: list[str]) -> Path | None:

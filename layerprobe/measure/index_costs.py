@@ -115,7 +115,7 @@ def index_costs(searched: Searched, kinds: Sequence[IndexKind], *, layer: str, k
         len(queries.labels),
         len(items.labels),
         neighbours,
-        None if searched.training is None else len(searched.training),
+        None if searched.training is None or "ivfpq" not in kinds else len(searched.training),
         _cpu(),
         tuple(rows),
         notes=tuple(notes),

@@ -58,7 +58,7 @@ class IndexCosts:
         metric: R@K.
         items: images in an index.
         neighbours: that a query asks an index for.
-        trained_on: the number of vectors that ivfpq is trained on; None if there are none.
+        trained_on: the number of vectors that ivfpq is trained on; None if there are none, or no ivfpq.
         cpu: its name.
         rows: the exact search first.
     """

@@ -51,12 +51,19 @@ def test_recall_of_the_nearest_is_counted_by_hand(monkeypatch: pytest.MonkeyPatc
     assert flat.difference == 0  # of the exact neighbours of 0, 1, 3 and 7, those of 3 and 7 are right
 
 
-def test_a_tie_with_the_nearest_counts_as_the_nearest() -> None:
-    values = np.array([[1.0, 0], [1, 0], [1, 0], [0, 1]])
+@pytest.mark.parametrize(("further", "nearest"), [(1e-13, 1), (1e-9, 3 / 4)])
+def test_a_tie_with_the_nearest_counts_as_the_nearest(
+    further: float, nearest: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # 0 is as far from 0.3 as from -0.3, up to rounding or not; the index finds the second
+    values = np.array([[0.0], [0.3], [-0.3 - further], [5]])
+    monkeypatch.setattr(
+        "layerprobe.measure.index_costs._timed", lambda *_: (0.1, 0.2, np.array([[0, 2], [1, 0], [2, 0], [3, 1]]))
+    )
     _, flat = index_costs(
-        Searched(Features(values, np.array([0, 0, 1, 1]), list("abcd")), None, "cosine"), ["flat"], layer="a"
+        Searched(Features(values, np.array([0, 0, 1, 1]), list("abcd")), None, "euclidean"), ["flat"], layer="a"
     ).rows
-    assert flat.nearest == 1
+    assert flat.nearest == nearest
 
 
 def test_a_gallery_of_its_own_is_indexed_without_the_query() -> None:
@@ -90,9 +97,9 @@ def test_bytes_are_those_of_the_file(tmp_path: Any) -> None:
     from layerprobe.ranking import write_index
 
     found = index_costs(Searched(QUERIES, None, "cosine", OTHERS.values), KINDS, layer="a")
-    for row in found.rows[1:]:
+    for kind, row in zip(KINDS, found.rows[1:], strict=True):
         path, _ = write_index(
-            tmp_path, np.asarray(QUERIES.values), QUERIES.ids, kind=row.kind, training=OTHERS.values  # type: ignore[arg-type] # a kind
+            tmp_path, np.asarray(QUERIES.values), QUERIES.ids, kind=kind, training=np.asarray(OTHERS.values)
         )  # fmt: skip
         assert row.bytes_per_image == path.stat().st_size / 200
     assert found.rows[0].bytes_per_image == found.rows[1].bytes_per_image
@@ -103,7 +110,7 @@ def packed(rows: int) -> NDArray[np.uint8]:
 
 
 def test_of_bits_the_other_kinds_are_left_out_with_the_reason() -> None:
-    bits = Features(packed(40), np.arange(40) // 4, [str(row) for row in range(40)])  # type: ignore[arg-type] # bits
+    bits = Features(packed(40), np.arange(40) // 4, [str(row) for row in range(40)])
     found = index_costs(Searched(bits, None, "hamming", packed(80)), KINDS, layer="a")
     assert [row.kind for row in found.rows] == ["exact", "flat"]
     assert found.rows[1].nearest == 1

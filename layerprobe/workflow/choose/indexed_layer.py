@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import cast
 
-import numpy as np
 import torch
 
 from layerprobe.measure.analysis import Features
@@ -26,6 +25,7 @@ from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.run.reduction_draws import draws_of
 from layerprobe.workflow.run.runs import Run
 
+_TRANSDUCTIVE = "the reduction of these features is fitted on the images searched, as there are no others"
 _SEEN = "ivfpq is trained on train, as are reductions: there are no classes beside those of test"
 
 
@@ -41,27 +41,38 @@ def require_test_classes(found: object, kinds: tuple[IndexKind, ...]) -> None:
 
 
 def indexes_of_run(run: Run, choice: Choice, kinds: tuple[IndexKind, ...], device: torch.device) -> IndexCosts:
-    """Indexes of the chosen layer of a run, from its stored features."""
+    """Indexes of the chosen layer of a run."""
     ranked, epoch = choice.chosen.ranked_layer, choice.chosen.epoch
-    if len(draws_of(ranked)) > 1:
+    searched, notes = searched_of_run(run, epoch, ranked, choice.chosen.split, device)
+    return _costs(searched, notes, kinds, f"{run.name}#{epoch}:{ranked}", choice)
+
+
+def searched_of_run(
+    run: Run, epoch: int, ranked: RankedLayer, chosen_on: str, device: torch.device
+) -> tuple[Searched, tuple[str, ...]]:
+    """A layer's stored features of test, and those that an index of them is trained on; with notes on both.
+
+    Args:
+        chosen_on: the split on which the layer was chosen, which trains an index unless it is test.
+
+    Raises:
+        DataError: features are gone, or groups or lists decide what an image may find.
+        NotApplicableError: the reduction takes the weights of a classifier.
+        RecipeError: the layer is a mean of draws.
+    """
+    if len(draws := draws_of(ranked)) > 1:
         what = f"{ranked} is a mean of draws, each of which is another map; an index is of one"
-        raise RecipeError(what, fix=f"Name one of them, such as --layers {draws_of(ranked)[0]}")
+        raise RecipeError(what, fix=f"Name one of them, such as --layers {draws[0]}")
     record = run.read()
     search = StoredSearch(run, epoch, "test", device)
     search.require_plain()
-    searched, notes = _as_searched(ranked, record)
-    search.require_stored(ranked if searched == ranked else replace(ranked, reduction=NO_REDUCTION))
-    queries, gallery = search.features(searched)
-    split = _trained_on(choice.chosen.split, record)
-    training = None if split is None else search.features_of(split, searched).values
-    costs = index_costs(
-        Searched(queries, gallery, cast("Similarity", ranked.similarity), training),
-        kinds,
-        layer=f"{run.name}#{epoch}:{searched}",
-        k=_k(choice),
-    )
-    notes += (_SEEN,) if split not in (None, choice.chosen.split) and "ivfpq" in kinds else ()
-    return replace(costs, notes=(*notes, *costs.notes))
+    as_searched, notes = _as_searched(ranked, record)
+    search.require_stored(ranked if as_searched == ranked else replace(ranked, reduction=NO_REDUCTION))
+    queries, gallery = search.features(as_searched)
+    split = _trained_on(chosen_on, record)
+    training = None if split is None else search.features_of(split, as_searched).values
+    notes += (_SEEN,) if split not in (None, chosen_on) else ()
+    return Searched(queries, gallery, cast("Similarity", ranked.similarity), training), notes
 
 
 def _trained_on(split: str, record: RunRecord) -> str | None:
@@ -79,18 +90,21 @@ def _as_searched(ranked: RankedLayer, record: RunRecord) -> tuple[RankedLayer, t
     return replace(ranked, reduction=f"{chain.text}{ON_GALLERY}"), (_TRANSDUCTIVE,)
 
 
-_TRANSDUCTIVE = "the reduction of these features is fitted on the images searched, as there are no others"
-
-
 def indexes_of_rows(row_splits: RowSplits, choice: Choice, kinds: tuple[IndexKind, ...], seed: int) -> IndexCosts:
     """Indexes of the chosen layer of given features."""
-    given, ranked = row_splits.given, choice.chosen.ranked_layer
+    ranked = choice.chosen.ranked_layer
+    searched, notes = searched_of_rows(row_splits, ranked, seed)
+    return _costs(searched, notes, kinds, str(ranked), choice)
+
+
+def searched_of_rows(row_splits: RowSplits, ranked: RankedLayer, seed: int) -> tuple[Searched, tuple[str, ...]]:
+    """As `searched_of_run`, of given features."""
+    given, crossed = row_splits.given, row_splits.crossed
     values = side_by_side([given.features[member] for member in members_of(ranked.layer, given.features)])
-    test = row_splits.choosing if row_splits.crossed else row_splits.test
-    others = row_splits.fitted_on if row_splits.crossed else row_splits.choosing
+    test = row_splits.choosing if crossed else row_splits.test
+    others = row_splits.fitted_on if crossed else row_splits.choosing
     fitted_on = row_splits.choosing if row_splits.fitted_on is None else row_splits.fitted_on
-    chain = parse_chain(ranked.reduction)
-    cpu = torch.device("cpu")
+    chain, cpu = parse_chain(ranked.reduction), torch.device("cpu")
     fit = chain.fit(Blocks(values[fitted_on], cpu), values.shape[1], seed=seed) if chain.parts else None
 
     def features(rows: Rows) -> Features:
@@ -99,18 +113,17 @@ def indexes_of_rows(row_splits: RowSplits, choice: Choice, kinds: tuple[IndexKin
 
     rules = None if given.groups is None else SearchRules(groups=given.groups[test])
     training = None if others is None else features(others).values
-    costs = index_costs(
-        Searched(features(test), None, cast("Similarity", ranked.similarity), training, rules),
-        kinds,
-        layer=str(ranked),
-        k=_k(choice),
-    )
-    notes = [_TRANSDUCTIVE] if chain.parts and np.array_equal(fitted_on, test) else []
-    notes += [_SEEN] if row_splits.crossed and others is not None and "ivfpq" in kinds else []
-    return replace(costs, notes=(*notes, *costs.notes))
+    notes = [_TRANSDUCTIVE] if chain.parts and crossed and others is None else []
+    notes += [_SEEN] if crossed and others is not None else []
+    return Searched(features(test), None, cast("Similarity", ranked.similarity), training, rules), tuple(notes)
 
 
-def _k(choice: Choice) -> int:
-    """The K of the metric; 1 of another one than R@K."""
-    recall = recall_of(choice.chosen.metric)
-    return recall.k if recall is not None and is_recall(choice.chosen.metric) else 1
+def _costs(
+    searched: Searched, notes: tuple[str, ...], kinds: tuple[IndexKind, ...], layer: str, choice: Choice
+) -> IndexCosts:
+    """The costs at the K of the metric, or at 1 if that is not R@K."""
+    metric = choice.chosen.metric
+    recall = recall_of(metric) if is_recall(metric) else None
+    costs = index_costs(searched, kinds, layer=layer, k=recall.k if recall else 1)
+    told = (note for note in notes if note != _SEEN or "ivfpq" in kinds)
+    return replace(costs, notes=(*told, *costs.notes))

@@ -5,14 +5,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
+from sklearn.decomposition import PCA
 
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.values.choice import Choice
 from layerprobe.values.indexes import IndexCosts
-from layerprobe.values.keys import RankedLayer
 from layerprobe.workflow.choose.choose import choose_runs
 from layerprobe.workflow.choose.choose_features import choose_file
+from layerprobe.workflow.choose.indexed_layer import searched_of_run
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.run.runs import Run
 from tests.workflow.choosing_runs import C1, FC6, labels_of, write_run
@@ -27,13 +29,14 @@ REQUEST = ChooseRequest("0", device="cpu", indexes=("flat", "ivfpq"))
 def features_of(split: str, noise: float, dim: int = 8) -> NDArray[np.float32]:
     rng, labels = np.random.default_rng(len(split)), labels_of(split, CLASSES)
     means = rng.standard_normal((CLASSES, dim))[labels - labels.min()]
-    return (means + noise * rng.standard_normal(means.shape)).astype(np.float32)
+    found: NDArray[np.float32] = (means + noise * rng.standard_normal(means.shape)).astype(np.float32)
+    return found
 
 
 def write(cache: Path, *splits: str, chain: str = "none") -> Run:
     """A run of epoch 0, in which fc6 is the better layer."""
     features = {split: {"c1@max": features_of(split, 2), "fc6@none": features_of(split, 0.6)} for split in splits}
-    layers = {C1: np.zeros(4 * CLASSES), RankedLayer(FC6.layer, chain, "cosine"): np.ones(4 * CLASSES)}
+    layers = {C1: np.zeros(4 * CLASSES)} | dict.fromkeys([FC6, replace(FC6, reduction=chain)], np.ones(4 * CLASSES))
     return write_run(cache, "a", dict.fromkeys(splits, layers), features=features, epochs=(0,))
 
 
@@ -61,6 +64,35 @@ def test_a_cross_fitted_choice_trains_on_nothing_of_test(tmp_path: Path) -> None
     assert ([row.kind for row in found.rows], found.trained_on) == (["exact", "flat"], None)
     reason = "ivfpq has to be trained on other images than the indexed ones, and there are none"
     assert found.notes == (f"left out: {reason}",)
+
+
+def directions(values: NDArray[np.float32]) -> NDArray[np.float64]:
+    """(N, N) cosines, which do not depend on the signs of PCA's axes."""
+    unit = values / np.linalg.norm(values, axis=1, keepdims=True)
+    found: NDArray[np.float64] = unit @ unit.T
+    return found
+
+
+@pytest.mark.parametrize(
+    ("splits", "fitted_on", "trained_on", "notes"),
+    [(("train", "validation", "test"), "train", "validation", 0), (("validation", "test"), "test", "validation", 1)],
+)
+def test_an_index_is_trained_through_the_map_of_the_searched_images(
+    splits: tuple[str, ...], fitted_on: str, trained_on: str, notes: int, tmp_path: Path
+) -> None:
+    run, chain = write(tmp_path, *splits, chain="whiten:3:0"), "whiten:3:0"  # PCA: no axis is divided
+    searched, said = searched_of_run(run, 0, replace(FC6, reduction=chain), "validation", torch.device("cpu"))
+    pca = PCA(3).fit(features_of(fitted_on, 0.6))
+    for values, split in ((searched.queries.values, "test"), (searched.training, trained_on)):
+        expected = directions(pca.transform(features_of(split, 0.6)))
+        np.testing.assert_allclose(directions(np.asarray(values)), expected, atol=1e-4)
+    assert len(said) == notes
+
+
+def test_a_mean_of_draws_has_no_index(tmp_path: Path) -> None:
+    run, layer = write(tmp_path, "validation", "test"), replace(FC6, reduction="random:3x2")
+    with pytest.raises(RecipeError, match="fc6/random:3x2 is a mean of draws, each of which is another map"):
+        searched_of_run(run, 0, layer, "validation", torch.device("cpu"))
 
 
 def test_features_that_are_gone_are_told(tmp_path: Path) -> None:
