@@ -56,14 +56,15 @@ print(json.dumps(codes), file=out)
 """
 
 
-def test_without_faiss_only_the_export_of_an_index_fails(tmp_path: Path) -> None:
+def test_without_faiss_only_indexes_fail(tmp_path: Path) -> None:
     (tmp_path / "tiny.toml").write_text(RECIPE)
-    command = [sys.executable, "-c", PROGRAM, *COMMANDS, "probe tiny --epochs last --export-index"]
+    command = [sys.executable, "-c", PROGRAM, *COMMANDS, "choose tiny --index flat", "export tiny --index flat --out o"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
-    assert json.loads(done.stdout) == [0] * len(COMMANDS) + [5], done.stderr
+    assert json.loads(done.stdout) == [0] * len(COMMANDS) + [5, 5], done.stderr
     fix = "pip install faiss-cpu, unless faiss-gpu or faiss-gpu-cuvs is there; only indexes need faiss."
     assert done.stderr.splitlines()[-1].startswith("error: faiss cannot be imported (")
     assert done.stderr.splitlines()[-1].endswith(fix)
+    assert not (tmp_path / "o").exists()
     scores = read_scores(tmp_path / "cache" / "tiny" / "scores.csv")
     assert {score.metric for score in scores if score.value is not None} >= {"R@1", "kNN@10", "two-nn"}
     assert (tmp_path / "report.html").stat().st_size > 10_000

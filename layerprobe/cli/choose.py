@@ -76,6 +76,12 @@ def choose(
         Path | None,
         typer.Option("--export", metavar="DIR", help="Also export what is chosen; of FEATURES the map alone."),
     ] = None,
+    index: Annotated[
+        str | None,
+        typer.Option(
+            "--index", metavar="KIND,...", help="Also compare indexes of the choice: flat, ivfpq, hnsw (by faiss)."
+        ),
+    ] = None,
     device: Device = "auto",
     workers: Workers = None,
     cache: Cache = DEFAULT_CACHE,
@@ -94,6 +100,7 @@ def choose(
     With --model, a pretrained model is first measured on the images of --data. FEATURES needs no model: a .npz has
     `labels` (N,), optionally `split` and `group`, and an array (N, D) for each layer.
     """
+    from layerprobe.values.indexes import index_kinds
     from layerprobe.workflow.choose.request import ChooseRequest
     from layerprobe.workflow.export.request import ExportRequest
     from layerprobe.workflow.run.runs import find_run
@@ -101,7 +108,8 @@ def choose(
 
     terminal = Terminal(as_json, quiet)
     given: dict[str, object] = {"--weights": weights, "--data": data, "--set": settings, "--run": name}
-    request = ChooseRequest(epochs, within, device, split_names(layers) or (), metric, combine)
+    kinds = index_kinds(split_names(index) or ())
+    request = ChooseRequest(epochs, within, device, split_names(layers) or (), metric, combine, kinds)
     to_export = None if export is None else ExportRequest(export)
     if to_export is not None:
         to_export.require_ready()
@@ -127,7 +135,11 @@ def choose(
             split_to_choose_on(each, record, epochs_to_choose_among(each, record, epochs))
 
     # All that imports torch comes after what can be refused without it.
+    from layerprobe.ranking.faiss_search import import_faiss
     from layerprobe.workflow.choose.next_step import next_step
+
+    if kinds:
+        import_faiss()  # fails before the work, not after it
 
     if file:
         from layerprobe.workflow.choose.choose_features import choose_file
@@ -139,6 +151,7 @@ def choose(
             metric=metric,
             combine=combine,
             layers=request.layers,
+            indexes=kinds,
             seed=seed or 0,
             listener=terminal,
         )
@@ -179,11 +192,13 @@ def choose(
 
 
 def _show(terminal: Terminal, choice: Choice, export: Callable[[], Written] | None = None) -> None:
-    """Print a choice, and then what was exported of it; with --json in one object."""
+    """Print a choice with its indexes, and then what was exported of it; with --json in one object."""
     from layerprobe.values.choice import choice_lines
+    from layerprobe.workflow.choose.index_table import index_table
 
+    indexes = [] if choice.indexes is None else [index_table(choice.indexes)]
     if export is None or not terminal.as_json:
-        terminal.result(choice, *choice_lines(choice))
+        terminal.result(choice, *choice_lines(choice), *indexes)
     if export is not None:
         from layerprobe.workflow.export.export_text import export_lines
 

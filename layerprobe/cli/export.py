@@ -29,6 +29,10 @@ def export(
     formats: Annotated[
         str, typer.Option("--format", metavar="npz,pt2,onnx", help="Files: the map, the network in torch or ONNX.")
     ] = "npz,pt2",
+    index: Annotated[
+        str | None,
+        typer.Option("--index", metavar="flat|ivfpq|hnsw", help="Also write a faiss index of the test images."),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an export that is there.")] = False,
     model: RunModel = None,
     cache: Cache = DEFAULT_CACHE,
@@ -43,13 +47,17 @@ def export(
     the probe's features on 64 images.
     """
     from layerprobe.system.errors import RecipeError
+    from layerprobe.values.indexes import index_kinds
     from layerprobe.workflow.export.request import ExportRequest
     from layerprobe.workflow.run.runs import find_run
 
     terminal = Terminal(as_json, quiet)
     if out is None:
         raise RecipeError("export: no folder is named", fix="Add --out DIR")
-    request = ExportRequest(out, split_names(formats) or (), force, layer, epoch, model)
+    (kind,) = (None,) if index is None else index_kinds([index])
+    request = ExportRequest(
+        out, split_names(formats) or (), force=force, layer=layer, epoch=epoch, model=model, index=kind
+    )
     request.require_ready()
     found = find_run(cache, run)
     if run is None:

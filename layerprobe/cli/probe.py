@@ -108,7 +108,7 @@ def probe(
         str | None, typer.Option("--memory", metavar="SIZE", help="Memory limit of ranking, such as 4GB.")
     ] = None,
     export_index: Annotated[
-        bool, typer.Option("--export-index", help="Also write faiss indexes of the last epoch's layers.")
+        bool, typer.Option("--export-index", hidden=True, help="`layerprobe export --index` writes indexes.")
     ] = False,
     device: Device = "auto",
     workers: Workers = None,
@@ -132,6 +132,9 @@ def probe(
     from layerprobe.workflow.probe.request import ProbeRequest
     from layerprobe.workflow.run.runs import find_run, require_free
 
+    if export_index:
+        command = f"layerprobe export{f' {run}' if run else ''} --index flat --out DIR"
+        raise RecipeError("--export-index: another command writes indexes", fix=f"Run {command}")
     terminal = Terminal(as_json, quiet, chosen_format(form, as_json=as_json))
     request = ProbeRequest(
         layers=split_names(layers),
@@ -144,7 +147,6 @@ def probe(
         device=device,
         workers=workers,
         memory=byte_count(memory),
-        export_index=export_index,
         interval=interval,
         cluster=cluster,
         gallery_size=gallery_size,

@@ -6,19 +6,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from layerprobe.ranking.index import export_index
+    from layerprobe.ranking.index import load_index, write_index
     from layerprobe.ranking.neighbours import nearest_neighbours
     from layerprobe.ranking.ranks import nearest_positive_ranks, retrieval
     from layerprobe.ranking.recall import recall_at_k
 
-__all__ = ["export_index", "nearest_neighbours", "nearest_positive_ranks", "recall_at_k", "retrieval"]
+__all__ = ["load_index", "nearest_neighbours", "nearest_positive_ranks", "recall_at_k", "retrieval", "write_index"]
 
 _MODULES = {
-    "export_index": "index",
+    "load_index": "index",
     "nearest_neighbours": "neighbours",
     "nearest_positive_ranks": "ranks",
     "recall_at_k": "recall",
     "retrieval": "ranks",
+    "write_index": "index",
 }
 
 

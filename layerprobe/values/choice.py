@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from layerprobe.values.facts import chosen_on_text
+from layerprobe.values.indexes import IndexCosts
 from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, layer_names
 from layerprobe.values.likeness import unlike_text
 from layerprobe.values.scores import Score, note_text
@@ -174,6 +175,7 @@ class Choice:
             never chosen.
         within: how much worse than the best the shipped candidate may be, in points.
         cut: what comes after the layer in the network; None if unknown.
+        indexes: of the shipped layer, if `--index` asks for them.
     """
 
     run: str
@@ -200,6 +202,7 @@ class Choice:
     within: float = 1.0
     cut: TruncationSavings | None = None
     notes: tuple[str, ...] = field(default=())
+    indexes: IndexCosts | None = None
 
     @property
     def settled(self) -> bool:

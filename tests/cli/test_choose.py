@@ -47,7 +47,7 @@ def test_a_person_reads_what_to_ship_and_what_to_do_next(choose: Command) -> Non
         "  best on test, chosen by looking: held#2:c1@max, R@1 100.0 %; regret +25.0 points;"
         " selection bias +0.0 points",
     ]
-    assert err == "next: layerprobe probe held --epochs 2 --layers c2@max --export-index\n"
+    assert err == "next: layerprobe export held --epoch 2 --layer c2@max --out held-export\n"
 
 
 def test_json_has_the_fields_of_the_choice(choose: Command) -> None:
@@ -78,6 +78,7 @@ def test_json_has_the_fields_of_the_choice(choose: Command) -> None:
         (["held", "--metric", "MAP@R"], 3, "no MAP@R of each query is stored"),
         (["held", "--layers", "c9"], 2, "unknown candidate of held 'c9'"),
         (["held", "--epochs", "soon"], 2, "'soon' is neither all, last nor an epoch"),
+        (["held", "--index", "ivf"], 2, "unknown kind of index 'ivf'. Did you mean 'ivfpq'? Known: flat, ivfpq, hnsw"),
         (["held", "--epochs", "1"], 3, "epoch 1 is not ranked on the validation split"),
     ],
 )
@@ -95,7 +96,7 @@ def test_an_open_choice_says_what_would_settle_it(choose: Command, tmp_path: Pat
     _, out, err = choose("open", "--within", "5")
     assert "Open: 20 validation classes are too few. c1@max is best on them, but another may be up to " in out
     assert "classes would settle it: hold more out, or use folds." in out
-    assert err.startswith("next: layerprobe probe open ")
+    assert err.startswith("next: layerprobe export open ")
 
 
 def test_layers_and_the_metric_can_be_named(choose: Command) -> None:
@@ -110,7 +111,7 @@ def test_the_next_step_names_a_run_of_the_chosen_experiment(choose: Command, tmp
         write_run(tmp_path / "cache", name, own, experiment="f", seed=seed)
     _, out, err = choose("x", "y", "--cache", "cache")
     assert out.startswith("f: ship c1@max; its gain is unknown")
-    assert err == "next: layerprobe probe x --epochs 2 --layers c1@max --export-index\n"
+    assert err == "next: layerprobe export x --epoch 2 --layer c1@max --out x-export\n"
 
 
 def test_a_file_of_features_is_enough(choose: Command, tmp_path: Path) -> None:
@@ -128,6 +129,24 @@ def test_a_file_of_features_is_enough(choose: Command, tmp_path: Path) -> None:
     )
     assert found["ship"]["epoch"] is None
     assert not any(name.startswith("#") for name in found["shares"])
+
+
+@pytest.mark.usefixtures("faiss")
+def test_indexes_of_the_choice_are_a_table_and_a_field_of_json(choose: Command, tmp_path: Path) -> None:
+    rng, labels = np.random.default_rng(0), np.repeat(np.arange(20), 3)
+    clear = rng.normal(size=(20, 8))[labels] + 0.1 * rng.normal(size=(60, 8))
+    np.savez(tmp_path / "f.npz", labels=labels, clear=clear)
+    code, out, err = choose("f.npz", "--index", "hnsw,flat")
+    assert (code, err) == (0, "")
+    assert "indexes of clear: 60 test images, 60 queries for 2 neighbours each\n" in out
+    rows = [line.split() for line in out.splitlines() if line.startswith(("exact", "flat", "hnsw "))]
+    assert [row[:4] for row in rows] == [
+        ["exact", "100.0", "100.0", "33"],  # 8 float32, and what the file has besides
+        ["flat", "100.0", "+0.00", "100.0"],
+        ["hnsw", "100.0", "+0.00", "100.0"],
+    ]
+    found = json.loads(choose("f.npz", "--index", "hnsw", "--json")[1])["indexes"]
+    assert ([row["kind"] for row in found["rows"]], found["threads"]) == (["exact", "hnsw"], 1)
 
 
 def test_train_rows_of_a_file_do_not_choose(choose: Command, tmp_path: Path) -> None:
@@ -159,3 +178,16 @@ def test_words_that_do_not_go_together_are_told(choose: Command, words: list[str
     found, out, err = choose(*words)
     assert (found, out, err.count("\n")) == (code, "", 1)
     assert message in err
+
+
+def test_the_old_flag_for_indexes_names_the_new_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["layerprobe", "probe", "gone", "--export-index"])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 2
+    assert capsys.readouterr().err == (
+        "error: --export-index: another command writes indexes. Run layerprobe export gone --index flat --out DIR.\n"
+    )

@@ -15,9 +15,10 @@ from layerprobe.workflow.choose.candidate_set import TriedSets
 from layerprobe.workflow.choose.candidates import CandidateKey, Group, grouped, open_candidates
 from layerprobe.workflow.choose.choosing import choose_among
 from layerprobe.workflow.choose.concatenation import SetSearch, with_concatenations
+from layerprobe.workflow.choose.indexed_layer import indexes_of_run, require_test_classes
 from layerprobe.workflow.choose.refits import Refits, Refitted
 from layerprobe.workflow.choose.request import ChooseRequest
-from layerprobe.workflow.choose.run_candidates import candidate_set_of, keys_of, of_groups, tried_sets
+from layerprobe.workflow.choose.run_candidates import candidate_set_of, group_of, keys_of, of_groups, tried_sets
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.runs import Run
 
@@ -47,6 +48,7 @@ def choose_runs(
     """
     groups: Sequence[Group] = grouped([open_candidates(run, request) for run in runs])
     first = groups[0].runs[0]
+    require_test_classes(first.test, request.indexes)
     seed, device = int(first.record.seed), from_recipe.choose_device(request.device)
     notes = [note for group in groups for note in _notes_of(group)]
     found: Mapping[CandidateKey, frozenset[int | None]] = {}
@@ -75,7 +77,11 @@ def choose_runs(
         within=request.within,
         seed=seed,
     )
-    return of_groups(choice, groups)
+    choice = of_groups(choice, groups)
+    if not request.indexes:
+        return choice
+    run = group_of(groups, choice.run).runs[0].run
+    return replace(choice, indexes=indexes_of_run(run, choice, request.indexes, device))
 
 
 def _notes_of(group: Group) -> list[str]:

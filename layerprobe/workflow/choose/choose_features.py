@@ -20,12 +20,14 @@ from layerprobe.system.memory import memory_faults_told
 from layerprobe.system.progress import Listener
 from layerprobe.system.threads import OfEach, in_threads
 from layerprobe.values.choice import Choice
+from layerprobe.values.indexes import IndexKind
 from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, concatenated_key, named
 from layerprobe.values.scores import Subject
 from layerprobe.workflow.choose.candidate_set import Baseline, CandidateSet, TriedSets
 from layerprobe.workflow.choose.choose_time import counted, say_how_long
 from layerprobe.workflow.choose.choosing import choose_among
 from layerprobe.workflow.choose.given_features import GivenFeatures, given_features, read_given
+from layerprobe.workflow.choose.indexed_layer import indexes_of_rows, require_test_classes
 from layerprobe.workflow.choose.measured_features import SIMILARITY, Measured, measured, searches
 from layerprobe.workflow.choose.request import require_points
 from layerprobe.workflow.choose.row_splits import RowSplits, row_splits_of
@@ -126,6 +128,7 @@ def choose_file(  # noqa: PLR0913 - as `choose`
     metric: str = "R@1",
     combine: bool = False,
     layers: Sequence[str] = (),
+    indexes: tuple[IndexKind, ...] = (),
     seed: int = 0,
     listener: Listener | None = None,
 ) -> Choice:
@@ -133,8 +136,9 @@ def choose_file(  # noqa: PLR0913 - as `choose`
 
     Args:
         layers: the candidates, as names or globs; empty for all.
+        indexes: kinds of indexes of the chosen layer that are compared with the exact search.
     """
-    how = _How(within, metric, combine, seed, tuple(layers))
+    how = _How(within, metric, combine, seed, tuple(layers), indexes)
     with memory_faults_told(path):
         return _chosen(read_given(path), how, seen=seen, file=path, listener=listener)
 
@@ -148,6 +152,7 @@ class _How:
     combine: bool
     seed: int
     layers: tuple[str, ...] = ()
+    indexes: tuple[IndexKind, ...] = ()
 
     def __post_init__(self) -> None:
         require_points(self.within)
@@ -175,6 +180,7 @@ def _chosen(
     listener: Listener | None = None,
 ) -> Choice:
     row_splits = row_splits_of(given, how.seed, seen, file).without_collapsed(file)
+    require_test_classes(row_splits if row_splits.crossed or len(row_splits.test) else None, how.indexes)
     say_how_long(row_splits, listener)
     requested = _requested(row_splits.given, how.layers, file)
     notes, tried = list(row_splits.notes), None
@@ -193,7 +199,10 @@ def _chosen(
             found |= sets
             notes += also
     candidate_set = replace(_candidate_set(row_splits, candidates, found, how), tried=tried)
-    return choose_among(candidate_set, notes, metric=how.metric, within=how.within, seed=how.seed)
+    choice = choose_among(candidate_set, notes, metric=how.metric, within=how.within, seed=how.seed)
+    if not how.indexes:
+        return choice
+    return replace(choice, indexes=indexes_of_rows(row_splits, choice, how.indexes, how.seed))
 
 
 def _combined(  # noqa: PLR0913 - the candidates, the rule and the progress

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from layerprobe.system.errors import RecipeError
 from layerprobe.system.naming import require_device_name
 from layerprobe.values.epochs import require_epochs
+from layerprobe.values.indexes import IndexKind
 from layerprobe.workflow.run.metric_values import require_mean_over_queries
 
 
@@ -20,6 +21,7 @@ class ChooseRequest:
         layers: the candidates, `LAYER[@pool][/reduction]` or globs; empty for all.
         metric: that decides: R@K, or another mean over queries.
         combine: whether sets of concatenated layers are candidates.
+        indexes: kinds of indexes of the chosen layer that are compared with the exact search.
     """
 
     epochs: str = "all"
@@ -28,6 +30,7 @@ class ChooseRequest:
     layers: tuple[str, ...] = ()
     metric: str = "R@1"
     combine: bool = False
+    indexes: tuple[IndexKind, ...] = ()
 
     def __post_init__(self) -> None:
         require_points(self.within)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 
 import numpy as np
@@ -16,13 +17,14 @@ from layerprobe.encoder.graph import Parts
 from layerprobe.recipe.recipe import recorded_recipe
 from layerprobe.reductions.chain import ON_GALLERY, parse_chain
 from layerprobe.reductions.reduction import Reduce
-from layerprobe.system.errors import DataError, LayerprobeError
+from layerprobe.system.errors import DataError, LayerprobeError, RecipeError
 from layerprobe.system.progress import Listener
 from layerprobe.taps import find_layers
 from layerprobe.values.choice import advice_text
 from layerprobe.values.keys import NO_REDUCTION, members_of
 from layerprobe.values.records import RunRecord
 from layerprobe.workflow.choose.choose import choose_runs
+from layerprobe.workflow.choose.indexed_layer import searched_of_run
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.export.image_input import image_input, image_shape
 from layerprobe.workflow.export.layer_of_run import LayerOfRun, chosen_layer, named_layer
@@ -40,6 +42,7 @@ from layerprobe.workflow.run.kept import require_kept
 from layerprobe.workflow.run.manifests import require_same_images
 from layerprobe.workflow.run.references import probe_fix
 from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.run.seen import split_to_choose_on
 from layerprobe.workflow.run.stored_layers import open_layer
 
 _CPU = torch.device("cpu")
@@ -79,8 +82,13 @@ def export_run(layer: LayerOfRun, request: ExportRequest, listener: Listener) ->
     run, record = layer.run, layer.run.read()
     require_exportable(record, run, request)
     _require_stored(layer, record)
+    searched = None
+    if request.index is not None:
+        searched, notes = searched_of_run(run, layer.epoch, layer.ranked, _chosen_on(layer, record), _CPU)
+        for note in notes:
+            listener.say(note)
     if not request.with_network:
-        return write(_map_alone(layer, record), request, listener)
+        return write(replace(_map_alone(layer, record), searched=searched), request, listener)
     require_kept(run, record, layer.epoch)
     opened = open_for_probing(run, ProbeRequest(model=request.model, device="cpu"))
     load_net(run, layer.epoch, opened.net)
@@ -100,8 +108,16 @@ def export_run(layer: LayerOfRun, request: ExportRequest, listener: Listener) ->
         _exported(layer, record, finish, fitted_on, _samples(layer, opened, parts, finish)),
         parts=parts,
         how=image_input(opened.recipe, opened.net),
+        searched=searched,
     )
     return write(exported, request, listener)
+
+
+def _chosen_on(layer: LayerOfRun, record: RunRecord) -> str:
+    """The split that an index is trained on: choosing classes; test where there are none."""
+    with contextlib.suppress(RecipeError):
+        return split_to_choose_on(layer.run, record, [layer.epoch])
+    return "test"
 
 
 def _require_stored(layer: LayerOfRun, record: RunRecord) -> None:

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from layerprobe.encoder.manifest import is_export
+from layerprobe.ranking.faiss_search import import_faiss
 from layerprobe.system.errors import EnvironmentFault, LayerprobeError, UnknownNameError
 from layerprobe.system.files import require_writable
+from layerprobe.values.indexes import IndexKind
 
 NPZ, PT2, ONNX = FORMATS = ("npz", "pt2", "onnx")
 _NEEDED = ("onnx", "onnxscript", "onnxruntime")  # by the format onnx; its check runs the file
@@ -24,6 +26,7 @@ class ExportRequest:
         layer: LAYER[@pool][/reduction][~similarity]; None: what `choose` says.
         epoch: None: the last measured one, or the choice's.
         model: the run's network as the user names it.
+        index: of the test images; None: none is written.
     """
 
     out: Path
@@ -32,6 +35,7 @@ class ExportRequest:
     layer: str | None = None
     epoch: int | None = None
     model: str | None = None
+    index: IndexKind | None = None
 
     @property
     def with_network(self) -> bool:
@@ -49,6 +53,8 @@ class ExportRequest:
                     raise EnvironmentFault(
                         f"--format onnx: {package} is not installed", fix="pip install 'layerprobe[export]'"
                     )
+        if self.index is not None:
+            import_faiss()
         require_free(self.out, force=self.force)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -19,6 +19,8 @@ from layerprobe.encoder.agreement import Agreement, Expected, agreement
 from layerprobe.encoder.fitted_map import FittedMap, before_bits, fitted_map
 from layerprobe.encoder.graph import Parts, finished, recorded, save_graph, save_onnx
 from layerprobe.encoder.manifest import write_manifest
+from layerprobe.measure.index_costs import Searched
+from layerprobe.ranking.index import load_index, write_index
 from layerprobe.reductions.reduction import Reduce
 from layerprobe.system.errors import NumericError
 from layerprobe.system.files import folder_written_whole
@@ -61,6 +63,7 @@ class Exported:
         finish: all that is done to pooled features.
         parts: the network; None where only the map is exported.
         how: `input` of export.json; None likewise.
+        searched: the features of an index; None where none is written.
     """
 
     name: str
@@ -74,6 +77,7 @@ class Exported:
     epoch: int | None = None
     parts: Parts | None = None
     how: Mapping[str, Any] | None = None
+    searched: Searched | None = None
 
     def facts(self, formats: tuple[str, ...], steps: FittedMap | None) -> Mapping[str, Any]:
         """What export.json says besides files and check."""
@@ -144,7 +148,8 @@ def write(exported: Exported, request: ExportRequest, listener: Listener) -> Wri
         shutil.copyfile(example.__file__, aside / _EXAMPLE)
         check = {name: _checked(name, encode, exported.samples) for name, encode in encoders.items()}
         facts = {**exported.facts(formats, steps), "check": {"on": exported.samples.name, "files": check}}
-        manifest = write_manifest(aside, facts, [*encoders, _EXAMPLE])
+        index = _write_index(exported, request, aside)
+        manifest = write_manifest(aside, facts, [*encoders, _EXAMPLE, *index])
     return Written(
         request.out,
         exported.name,
@@ -179,6 +184,25 @@ def _written(
         save_onnx(program, folder / example.ONNX)
         found[example.ONNX] = example.of_onnx(folder / example.ONNX)
     return found
+
+
+def _write_index(exported: Exported, request: ExportRequest, folder: Path) -> tuple[str, ...]:
+    """Write the index that is asked for, and return the names of its files."""
+    searched = exported.searched
+    if searched is None or request.index is None:
+        return ()
+    items = searched.items
+    files = write_index(
+        folder,
+        cast("Any", items.values),
+        cast("Any", items.ids),
+        kind=request.index,
+        similarity=searched.similarity,
+        training=searched.training,
+        facts={"name": exported.name},
+    )
+    load_index(folder)  # as whoever loads it does
+    return tuple(file.name for file in files)
 
 
 def _checked(name: str, encode: Encode, samples: Samples) -> Agreement:

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from layerprobe.data.splits import Dataset
 from layerprobe.measure.analysis import Scored
-from layerprobe.ranking.faiss_search import import_faiss
 from layerprobe.system.progress import Listener, Task
 from layerprobe.system.signals import Stop, stoppable
 from layerprobe.taps import execution_order, extracted, pools_left_out
@@ -22,7 +21,6 @@ from layerprobe.workflow.probe.classifiers import (
     why_no_weight,
     without_accuracy,
 )
-from layerprobe.workflow.probe.export import export
 from layerprobe.workflow.probe.extractors import Extractor, RunExtractor
 from layerprobe.workflow.probe.probed_run import ProbedRun, decoding_of, open_for_probing
 from layerprobe.workflow.probe.reducing import InapplicableReduction, none_takes, refusal_lines
@@ -124,10 +122,8 @@ def keep_layers(run: Run, order: Sequence[str], network: RecordedNetwork) -> Non
 
 def measure(probing: Probing, epochs: Sequence[int], listener: Listener, stop: Stop) -> list[Score]:
     """Extract missing features, score the selection, and write scores.csv after each epoch."""
-    selection, features, extractor, scorer = probing.selection, probing.features, probing.extractor, probing.scorer
+    selection, features, extractor = probing.selection, probing.features, probing.extractor
     keep_layers(features.run, probing.table.layer_order, probing.network)
-    if selection.export_index:
-        import_faiss()  # fails before the work, not after it
     for doubt in doubts_of(selection):
         listener.say(doubt)
     missing = [
@@ -161,8 +157,6 @@ def measure(probing: Probing, epochs: Sequence[int], listener: Listener, stop: S
             probing.table.add(found)
             probing.table.write(features.run.scores_file)
             measured += found
-    if selection.export_index:
-        export(scorer.searches, selection, max(epochs), listener, stop)
     _tell_refused(refused, selection, measured, listener)
     return measured
 

@@ -61,9 +61,13 @@ class ReducedFeatures:
             queries, *others = [stack.enter_context(features) for features in opened]
             yield queries, others[0] if others else None
 
-    def layer(self, epoch: int, split: str, ranked: RankedLayer) -> Features:
-        """A layer's features of a split, in memory."""
-        with self._opened(epoch, split, split, ranked, None) as features:
+    def layer(self, epoch: int, split: str, ranked: RankedLayer, *, of: str | None = None) -> Features:
+        """A layer's features of a split, in memory.
+
+        Args:
+            of: another split, whose features take the map that those of `split` are searched by.
+        """
+        with self._opened(epoch, split, of or split, ranked, None) as features:
             return features
 
     def _opened(

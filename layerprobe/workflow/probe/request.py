@@ -45,7 +45,6 @@ class ProbeRequest:
     device: str = "auto"
     workers: int | None = None
     memory: int | None = None
-    export_index: bool = False
     interval: str = "gallery"
     cluster: str | None = None
     gallery_size: int | None = None

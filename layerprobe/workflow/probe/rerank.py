@@ -85,6 +85,10 @@ class StoredSearch:
         with self._stored.opened(self.epoch, self.split, ranked) as found:
             return found
 
+    def features_of(self, split: str, ranked: RankedLayer) -> Features:
+        """The features of another split, in memory, by the map that this one is searched by."""
+        return self._stored.layer(self.epoch, self.split, ranked, of=split)
+
     def within_folds(self, ranked: RankedLayer, seed: int, metric: str = "R@1") -> QueryValues:
         """The values of all queries, searched within folds of classes, by a reduction fitted on the other folds.
 

@@ -48,7 +48,6 @@ class Selection:
     similarity: str
     resampling: Resampling
     reductions: Sequence[str] = (NO_REDUCTION,)
-    export_index: bool = False
     unclassified: str = ""
 
     @property
@@ -156,7 +155,6 @@ def select(  # noqa: PLR0913 - the request and its run
         request.similarity or recipe.probe.similarity,
         resampling_of(dataset, splits, IntervalKind(estimand_of(request.interval), request.cluster)),
         tuple(chain.text for chain in chains),
-        export_index=request.export_index,
         unclassified=unclassified,
     )
 

@@ -27,7 +27,6 @@ from layerprobe.system.files import (
     written_whole,
 )
 from layerprobe.system.wording import BYTES, visible
-from layerprobe.values.keys import NO_REDUCTION, RankedLayer
 from layerprobe.values.records import RunRecord
 from layerprobe.values.scores import Score, in_network_order, read_scores
 
@@ -69,7 +68,7 @@ class Run:
     @property
     def written_folders(self) -> tuple[Path, ...]:
         """Folders that only the holder of the lock writes to; plots need no lock."""
-        return self.folder, *(self.folder / name for name in ("checkpoints", "features", "ranks", "index"))
+        return self.folder, *(self.folder / name for name in ("checkpoints", "features", "ranks"))
 
     def checkpoint_file(self, epoch: int) -> Path:
         """Weights of an epoch."""
@@ -86,13 +85,6 @@ class Run:
     def rank_file(self, epoch: int, split: str) -> Path:
         """Ranks of an epoch and split."""
         return self.folder / "ranks" / f"epoch-{epoch:04d}.{split}.h5"
-
-    def index_file(self, epoch: int, split: str, ranked: RankedLayer) -> Path:
-        """The faiss index of a layer; its name has the reduction, if any, and the similarity unless it is cosine."""
-        # Windows allows no colon in a file's name.
-        reduction = "" if ranked.reduction == NO_REDUCTION else f".{ranked.reduction.replace(':', '-')}"
-        ending = "faiss" if ranked.similarity == "cosine" else f"{ranked.similarity}.faiss"
-        return self.folder / "index" / f"epoch-{epoch:04d}.{split}.{ranked.layer.stored}{reduction}.{ending}"
 
     def plot_file(self, kind: str) -> Path:
         """Default file of a plot."""

@@ -18,9 +18,10 @@ from PIL import Image
 
 from layerprobe import load_encoder
 from layerprobe.encoder import example
+from layerprobe.ranking.index import load_index
 from layerprobe.system.errors import DataError, EnvironmentFault, InterruptedRun, LayerprobeError, NumericError
 from layerprobe.values.keys import LayerKey, RankedLayer
-from layerprobe.workflow.export.export_run import export_run, require_exportable
+from layerprobe.workflow.export.export_run import export_run, layer_to_export, require_exportable
 from layerprobe.workflow.export.layer_of_run import LayerOfRun
 from layerprobe.workflow.export.request import ExportRequest
 from layerprobe.workflow.export.writing import Written
@@ -97,6 +98,32 @@ def test_bits_are_packed(export: Export, probed: Run) -> None:
     assert (written.name, written.dim, written.similarity) == (f"tiny#1:fc6/{BITS}", 6, "hamming")
     values, _ = probed_features(probed, RankedLayer(LayerKey("fc6", "none"), BITS, "hamming"))
     assert (written.check["model.pt2"].difference, values.shape) == (0, (25, 1))
+
+
+def test_an_index_holds_the_vectors_that_the_encoder_gives(probed: Run, faiss: None, tmp_path: Path) -> None:
+    request = ExportRequest(tmp_path / "out", ("npz",), layer=f"c3/{HALF_WHITENED}", index="flat")
+    written = export_run(layer_to_export(probed, request, Silent()), request, Silent())
+    assert list(written.files) == ["map.npz", "example.py", "index.faiss", "index.json"]
+    raw, ids = probed_features(probed, RankedLayer(LayerKey("c3", "max"), "none", "cosine"))
+    index = load_index(written.folder)
+    found, names = index.search(load_encoder(written.folder)(raw), 1)
+    assert [name for (name,) in names] == ids == list(index.ids)
+    np.testing.assert_allclose(found, 1, atol=1e-6)
+    (written.folder / "index.json").write_text("{}")
+    with pytest.raises(DataError, match=r"index\.json: has changed"):
+        load_encoder(written.folder)
+
+
+def test_ivfpq_is_trained_on_train_where_nothing_else_is_left(
+    probed: Run, faiss: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("layerprobe.ranking.index._PER_LIST", 5)
+    request = ExportRequest(tmp_path / "out", ("npz",), layer="fc6", index="ivfpq")
+    listener = Silent()
+    written = export_run(layer_to_export(probed, request, listener), request, listener)
+    about = json.loads((written.folder / "index.json").read_text())
+    assert (about["kind"], about["parameters"]["training"], about["rows"]) == ("ivfpq", 25, 25)
+    assert about["facts"] == {"name": "tiny#1:fc6"}
 
 
 def test_a_map_of_the_gallery_is_named_so(export: Export) -> None:

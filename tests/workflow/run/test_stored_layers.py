@@ -3,7 +3,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
@@ -113,13 +112,6 @@ def test_a_member_that_is_not_stored_is_told(untrained: Run) -> None:
     message = r"no features of pool5.3\+fc6@max. Run layerprobe probe --layers pool5.3\+fc6@max"
     with pytest.raises(DataError, match=message), open_layer(untrained.feature_file(0, "test"), BOTH):
         pass
-
-
-def test_its_index_has_what_it_is_searched_by(untrained: Run, faiss: Any) -> None:
-    probe(untrained, replace(REQUEST, splits=("test",), export_index=True), Silent())
-    index = faiss.read_index(str(untrained.index_file(0, "test", RankedLayer(BOTH, "none", "cosine"))))
-    expected = by_hand(untrained.feature_file(0, "test")) / np.sqrt(2)  # of length 1, as the cosine needs
-    np.testing.assert_allclose(index.reconstruct_n(0, len(expected)), expected, rtol=1e-5)
 
 
 @pytest.fixture

@@ -1,0 +1,45 @@
+"""The table of `choose --index`."""
+
+from __future__ import annotations
+
+from layerprobe.tables.tables import TextTable
+from layerprobe.values.indexes import EXACT, IndexCosts
+
+
+def index_table(costs: IndexCosts) -> TextTable:
+    """A row for each index, the exact search first."""
+    rows = tuple(
+        (
+            cost.kind,
+            f"{100 * cost.recall:.1f}",
+            "" if cost.kind == EXACT else f"{100 * cost.difference:+.2f}",
+            f"{100 * cost.nearest:.1f}",
+            f"{cost.bytes_per_image:,.0f}",
+            f"{cost.ms_alone:.3f}",
+            f"{cost.ms_batch:.3f}",
+            f"{cost.build_seconds:.1f}",
+        )
+        for cost in costs.rows
+    )
+    trained = "" if costs.trained_on is None else f"; ivfpq is trained on {costs.trained_on:,} other images"
+    parameters = [
+        f"{cost.kind}: {', '.join(f'{name} {value}' for name, value in cost.parameters.items() if name != 'training')}"
+        for cost in costs.rows
+        if cost.parameters
+    ]
+    return TextTable(
+        ("index", f"{costs.metric} %", "points", "nearest %", "bytes", "ms alone", "ms in batch", "build s"),
+        rows,
+        numbers=frozenset(range(1, 8)),
+        heading=(
+            f"indexes of {costs.layer}: {costs.items:,} test images, {costs.queries:,} queries for"
+            f" {costs.neighbours} neighbours each{trained}",
+        ),
+        notes=(
+            "nearest: queries whose first result is the exact nearest neighbour; bytes: of the file, an image",
+            f"ms: CPU time of faiss, {costs.threads} thread{'s' * (costs.threads != 1)} of {costs.cpu}; exact: recall"
+            " by layerprobe, the rest as flat",
+            *parameters,
+            *costs.notes,
+        ),
+    )

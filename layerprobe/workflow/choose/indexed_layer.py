@@ -1,0 +1,129 @@
+"""The chosen layer's features on test -> what each kind of index of them costs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import cast
+
+import torch
+
+from layerprobe.measure.analysis import Features
+from layerprobe.measure.concatenated import side_by_side
+from layerprobe.measure.index_costs import Searched, index_costs
+from layerprobe.reductions.applying import Blocks, reduced
+from layerprobe.reductions.chain import ON_GALLERY, parse_chain
+from layerprobe.system.errors import RecipeError
+from layerprobe.values.choice import Choice
+from layerprobe.values.indexes import IndexCosts, IndexKind
+from layerprobe.values.keys import NO_REDUCTION, RankedLayer, members_of
+from layerprobe.values.metric_names import is_recall, recall_of
+from layerprobe.values.records import RunRecord
+from layerprobe.values.retrieval import SearchRules, Similarity
+from layerprobe.workflow.choose.row_splits import Rows, RowSplits
+from layerprobe.workflow.probe.reducing import FITTED_ON
+from layerprobe.workflow.probe.rerank import StoredSearch
+from layerprobe.workflow.run.reduction_draws import draws_of
+from layerprobe.workflow.run.runs import Run
+
+_TRANSDUCTIVE = "the reduction of these features is fitted on the images searched, as there are no others"
+_SEEN = "ivfpq is trained on train, as are reductions: there are no classes beside those of test"
+
+
+def require_test_classes(found: object, kinds: tuple[IndexKind, ...]) -> None:
+    """Check that there is something to search, where an index is asked for.
+
+    Args:
+        found: None without test classes.
+    """
+    if kinds and found is None:
+        what = "--index shows recall on test, and there are no test classes"
+        raise RecipeError(what, fix="Leave it out, or give a split test")
+
+
+def indexes_of_run(run: Run, choice: Choice, kinds: tuple[IndexKind, ...], device: torch.device) -> IndexCosts:
+    """Indexes of the chosen layer of a run."""
+    ranked, epoch = choice.chosen.ranked_layer, choice.chosen.epoch
+    searched, notes = searched_of_run(run, epoch, ranked, choice.chosen.split, device)
+    return _costs(searched, notes, kinds, f"{run.name}#{epoch}:{ranked}", choice)
+
+
+def searched_of_run(
+    run: Run, epoch: int, ranked: RankedLayer, chosen_on: str, device: torch.device
+) -> tuple[Searched, tuple[str, ...]]:
+    """A layer's stored features of test, and those that an index of them is trained on; with notes on both.
+
+    Args:
+        chosen_on: the split on which the layer was chosen, which trains an index unless it is test.
+
+    Raises:
+        DataError: features are gone, or groups or lists decide what an image may find.
+        NotApplicableError: the reduction takes the weights of a classifier.
+        RecipeError: the layer is a mean of draws.
+    """
+    if len(draws := draws_of(ranked)) > 1:
+        what = f"{ranked} is a mean of draws, each of which is another map; an index is of one"
+        raise RecipeError(what, fix=f"Name one of them, such as --layers {draws[0]}")
+    record = run.read()
+    search = StoredSearch(run, epoch, "test", device)
+    search.require_plain()
+    as_searched, notes = _as_searched(ranked, record)
+    search.require_stored(ranked if as_searched == ranked else replace(ranked, reduction=NO_REDUCTION))
+    queries, gallery = search.features(as_searched)
+    split = _trained_on(chosen_on, record)
+    training = None if split is None else search.features_of(split, as_searched).values
+    notes += (_SEEN,) if split not in (None, chosen_on) else ()
+    return Searched(queries, gallery, cast("Similarity", ranked.similarity), training), notes
+
+
+def _trained_on(split: str, record: RunRecord) -> str | None:
+    """The split on which an index is trained: that of the choice, but never test."""
+    if split != "test":
+        return split
+    return FITTED_ON if FITTED_ON in record.manifests else None
+
+
+def _as_searched(ranked: RankedLayer, record: RunRecord) -> tuple[RankedLayer, tuple[str, ...]]:
+    """The layer with the map that all its test images can have: without a train split fitted on what is searched."""
+    chain = parse_chain(ranked.reduction)
+    if not chain.fits_on_train or FITTED_ON in record.manifests:
+        return ranked, ()
+    return replace(ranked, reduction=f"{chain.text}{ON_GALLERY}"), (_TRANSDUCTIVE,)
+
+
+def indexes_of_rows(row_splits: RowSplits, choice: Choice, kinds: tuple[IndexKind, ...], seed: int) -> IndexCosts:
+    """Indexes of the chosen layer of given features."""
+    ranked = choice.chosen.ranked_layer
+    searched, notes = searched_of_rows(row_splits, ranked, seed)
+    return _costs(searched, notes, kinds, str(ranked), choice)
+
+
+def searched_of_rows(row_splits: RowSplits, ranked: RankedLayer, seed: int) -> tuple[Searched, tuple[str, ...]]:
+    """As `searched_of_run`, of given features."""
+    given, crossed = row_splits.given, row_splits.crossed
+    values = side_by_side([given.features[member] for member in members_of(ranked.layer, given.features)])
+    test = row_splits.choosing if crossed else row_splits.test
+    others = row_splits.fitted_on if crossed else row_splits.choosing
+    fitted_on = row_splits.choosing if row_splits.fitted_on is None else row_splits.fitted_on
+    chain, cpu = parse_chain(ranked.reduction), torch.device("cpu")
+    fit = chain.fit(Blocks(values[fitted_on], cpu), values.shape[1], seed=seed) if chain.parts else None
+
+    def features(rows: Rows) -> Features:
+        some = values[rows] if fit is None else reduced(Blocks(values[rows], cpu), fit, len(rows))
+        return Features(some, given.labels[rows], [str(row) for row in rows.tolist()])
+
+    rules = None if given.groups is None else SearchRules(groups=given.groups[test])
+    training = None if others is None else features(others).values
+    notes = [_TRANSDUCTIVE] if chain.parts and crossed and others is None else []
+    notes += [_SEEN] if crossed and others is not None else []
+    return Searched(features(test), None, cast("Similarity", ranked.similarity), training, rules), tuple(notes)
+
+
+def _costs(
+    searched: Searched, notes: tuple[str, ...], kinds: tuple[IndexKind, ...], layer: str, choice: Choice
+) -> IndexCosts:
+    """The costs at the K of the metric, or at 1 if that is not R@K."""
+    metric = choice.chosen.metric
+    recall = recall_of(metric) if is_recall(metric) else None
+    costs = index_costs(searched, kinds, layer=layer, k=recall.k if recall else 1)
+    told = (note for note in notes if note != _SEEN or "ivfpq" in kinds)
+    return replace(costs, notes=(*told, *costs.notes))
