@@ -89,7 +89,7 @@ window.layerprobe.table = () => {
     const words = (state.get("filter") || "").toLowerCase().split(/\s+/).filter(Boolean);
     const name = (row) => [row.run.name, row.layer.label, row.layer.layer, row.layer.pool, row.layer.reduction, row.layer.similarity].join(" ").toLowerCase();
     const found = rows.filter((row) => words.every((word) => name(row).includes(word)));
-    const chosen = state.get("sort") || { key: "layer", up: true }, by = columns.find((column) => column.key === chosen.key);
+    const chosen = state.get("sort") || { key: many ? "run" : "layer", up: true }, by = columns.find((column) => column.key === chosen.key);
     const best = new Map(splits.map((split) => [split, Math.max(...rows.map((row) => row[split]?.value ?? -Infinity))]));
     const remarks = remarksOf(rows, splits);
     const head = html("tr", {}, ...columns.map((column) => html("th", {

@@ -260,6 +260,13 @@ def test_a_click_on_a_column_sorts_the_table(open_page: Open) -> None:
     assert opened.page.locator("th[aria-sort=ascending]").text_content() == "test ▲"
 
 
+def test_rows_start_in_the_order_of_runs_and_of_the_network(open_page: Open) -> None:
+    opened = open_page(report_of(run_page("two"), run_page("one", seed=1)))
+    rows = opened.texts("#table-box tbody tr > td.name"), opened.texts("#table-box th[scope=row]")
+    layers = ["pool1@max", "pool2@max", "pool3@max", "pool4@max", "fc6"]
+    assert rows == (5 * ["two"] + 5 * ["one"], 2 * layers)
+
+
 def test_text_filters_the_rows_of_the_table(open_page: Open) -> None:
     opened = open_page(report_of(run_page("one"), run_page("two")))
     assert opened.texts("#table-count") == ["10 of 10 rows; 2 more of layers not chosen above"]
