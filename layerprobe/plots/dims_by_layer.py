@@ -84,9 +84,8 @@ def _draw_reducers(
         for track in tracks:
             steps = [i for i in track.places if i in heights]
             (line,) = axes.plot([i + shift for i in steps], [heights[i] for i in steps], color=style.colour)
-            line.set(
-                linewidth=1.2, linestyle=(0, (4, 2)) if raw and not track.pool else track.dashes, alpha=0.7, zorder=2
-            )
+            line.set(linestyle=(0, (4, 2)) if raw and not track.pool else track.dashes)
+            line.set(linewidth=1.2, alpha=0.7, zorder=2)
             line.set_label(f"_line of {name}")
         (marks,) = axes.plot([i + shift for i in rows], list(heights.values()), color=style.colour, label=name)
         marks.set(
