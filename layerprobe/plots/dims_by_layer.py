@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -10,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from layerprobe.plots import figure as fig
+from layerprobe.plots.layer_axis import Track, pool_kinds, pool_tracks
 from layerprobe.plots.reducers import Reducer, reducer_of, reducer_styles
 from layerprobe.system.wording import visible
 from layerprobe.values.keys import NO_REDUCTION, LayerKey
@@ -27,17 +27,20 @@ def draw(reductions: Sequence[Reductions], names: Mapping[Reducer, str], notes: 
     titles = [f"{each.run}, epoch {each.epoch}\nat {dim:,} dimensions" for each, dim in cells]
     reductions = [_at(each, dim) for each, dim in cells]
     layers = [_layers(each) for each in reductions]
+    lines = [pool_tracks({i: layer for i, layer in enumerate(own) if "+" not in layer.layer}) for own in layers]
+    pools = list(map(pool_kinds, lines))
     texts = {layer: str(layer) for own in layers for layer in own}
     right = fig.width_of(list(names.values())) + 0.25
     count, widest = max(map(len, layers)), fig.width_of(list(texts.values()))
     width = min(max(_LEAST, _FIGURE - _LEFT - right, _LAYER * count), _MOST)
     upright = widest + 0.1 > width / count
-    layout = fig.Layout(width, _HEIGHT, right, below=(widest if upright else 0.15) + 0.3, columns=2, notes=notes)
+    below = widest if upright else 0.15  # the names of the layers
+    layout = fig.Layout(width, _HEIGHT, right, below=below + (0.55 if any(pools) else 0.3), columns=2, notes=notes)
     figure, panels = fig.panels(titles, layout)
     values = [
         100 * v for each in reductions for s in each.values for v in (s.score.value, s.score.low, s.score.high) if v
     ]
-    for axes, each, own in zip(panels, reductions, layers, strict=True):
+    for axes, each, own, tracks, kinds in zip(panels, reductions, layers, lines, pools, strict=True):
         axes.set_xlim(-0.6, len(own) - 0.4)
         axes.set_ylim(fig.limits(values or [0.0, 100.0]))
         axes.set_xticks(range(len(own)), [visible(texts[layer]) for layer in own])
@@ -46,7 +49,9 @@ def draw(reductions: Sequence[Reductions], names: Mapping[Reducer, str], notes: 
         axes.grid(visible=False, axis="x")
         fig.in_percent(axes, "y")
         axes.set_ylabel(f"{each.values[0].score.metric} on {each.split}", fontsize=fig.FONT + 1)
-        fig.label_right(axes, _draw_reducers(axes, each, own, names))
+        fig.label_right(axes, _draw_reducers(axes, each, own, tracks, names))
+        if kinds:
+            fig.key_below(axes, kinds, under=below + 0.2)
     return figure
 
 
@@ -62,7 +67,11 @@ def _layers(reductions: Reductions) -> list[LayerKey]:
 
 
 def _draw_reducers(
-    axes: Axes, reductions: Reductions, layers: Sequence[LayerKey], names: Mapping[Reducer, str]
+    axes: Axes,
+    reductions: Reductions,
+    layers: Sequence[LayerKey],
+    tracks: Sequence[Track],
+    names: Mapping[Reducer, str],
 ) -> list[fig.Label]:
     """Draw the points with their intervals and the lines between them, and return the labels of the lines."""
     styles, labels = reducer_styles(names), []
@@ -72,9 +81,11 @@ def _draw_reducers(
         rows = [i for i, layer in enumerate(layers) if layer in scores and scores[layer].value is not None]
         heights = {i: 100 * (scores[layers[i]].value or 0.0) for i in rows}
         style, raw = styles[reducer], reducer.chain == NO_REDUCTION
-        for steps in _tracks(layers, rows):
+        for track in tracks:
+            steps = [i for i in track.places if i in heights]
             (line,) = axes.plot([i + shift for i in steps], [heights[i] for i in steps], color=style.colour)
-            line.set(linewidth=1.2, linestyle=(0, (4, 2)) if raw else "-", alpha=0.7, zorder=2)
+            line.set(linestyle=(0, (4, 2)) if raw and not track.pool else track.dashes)
+            line.set(linewidth=1.2, alpha=0.7, zorder=2)
             line.set_label(f"_line of {name}")
         (marks,) = axes.plot([i + shift for i in rows], list(heights.values()), color=style.colour, label=name)
         marks.set(
@@ -94,14 +105,6 @@ def _draw_reducers(
             labels.append(fig.Label(name, rows[-1] + shift, heights[rows[-1]], style.text))
     _mark_best(axes, reductions, layers, names)
     return labels
-
-
-def _tracks(layers: Sequence[LayerKey], rows: Sequence[int]) -> list[list[int]]:
-    """The rows that a line joins: a line for each pool where layers have several; `A+B` is on none."""
-    steps = [i for i in rows if "+" not in layers[i].layer]
-    times = Counter(layers[i].layer for i in steps)
-    pools = list(dict.fromkeys(layers[i].pool for i in steps if times[layers[i].layer] > 1)) or [""]
-    return [[i for i in steps if times[layers[i].layer] == 1 or layers[i].pool == pool] for pool in pools]
 
 
 def _ends(low: float | None, high: float | None) -> tuple[float, float] | None:

@@ -14,6 +14,7 @@ from layerprobe.plots.plot import Indistinguishable
 from layerprobe.plots.values import Series, metric_of, search_name
 from layerprobe.system.wording import visible
 from layerprobe.values.best import Best, apart_text, best_layer, worse_text
+from layerprobe.values.keys import LayerKey
 from layerprobe.values.scores import Score
 
 _LAYER = 0.185  # inches of width for each layer
@@ -84,18 +85,29 @@ def tracks(series: Series) -> list[Track]:
     lines: list[Track] = []
     for reduction in dict.fromkeys(point.reduction for point in points):
         rows = [i for i, point in enumerate(points) if point.reduction == reduction and i not in joint]
-        times = Counter(points[i].layer for i in rows)
-        several = list(dict.fromkeys(points[i].pool for i in rows if times[points[i].layer] > 1))
-        # Without any such layer, every layer is on the one line.
-        for number, pool in enumerate(several or [""]):
-            places = [i for i in rows if times[points[i].layer] == 1 or points[i].pool == pool]
-            lines.append(Track(places, pool, fig.LINES[number % len(fig.LINES)]))
-    return [line for line in lines if line.places] + [Track([i]) for i in joint]
+        lines += pool_tracks({i: points[i].ranked_layer.layer for i in rows})
+    return lines + [Track([i]) for i in joint]
 
 
-def pool_kinds(runs: Iterable[Series]) -> list[dict[str, object]]:
+def pool_tracks(layers: Mapping[int, LayerKey]) -> list[Track]:
+    """The lines through layers of one reduction: one for each pool where layers have several.
+
+    Args:
+        layers: position -> layer.
+    """
+    times = Counter(key.layer for key in layers.values())
+    several = list(dict.fromkeys(key.pool for key in layers.values() if times[key.layer] > 1))
+    lines = []
+    # Without any such layer, every layer is on the one line.
+    for number, pool in enumerate(several or [""]):
+        places = [i for i, key in layers.items() if times[key.layer] == 1 or key.pool == pool]
+        lines.append(Track(places, pool, fig.LINES[number % len(fig.LINES)]))
+    return [line for line in lines if line.places]
+
+
+def pool_kinds(lines: Iterable[Track]) -> list[dict[str, object]]:
     """Legend entries of the pools that have a line of their own."""
-    dashes = {track.pool: track.dashes for series in runs for track in tracks(series) if track.pool}
+    dashes = {track.pool: track.dashes for track in lines if track.pool}
     line = {"marker": "", "linewidth": 1.6}
     return [line | {"label": f"pool {pool}", "linestyle": own} for pool, own in dashes.items()]
 

@@ -96,7 +96,7 @@ def draw(
     notes += [] if indistinguishable is None or kind.mixed else alike_lines(at_last, given, indistinguishable)
     notes += worse_lines(runs, last, starts) + missing(at_last, _GAP) + list(kind.lines("Bars"))
     notes += left_out
-    sizes, pools = sizes_of(runs), {run: pool_kinds([series]) for run, series in runs.items()}
+    sizes, pools = sizes_of(runs), {run: pool_kinds(tracks(series)) for run, series in runs.items()}
     layout = fig.Layout(
         sizes.width,
         _HEIGHT,

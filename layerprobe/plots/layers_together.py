@@ -79,7 +79,8 @@ def draw_together(
     notes += left_out
     merged: list[Series] = [{name: [] for name in names_in_order(panel)} for panel in panels]
     sizes = sizes_of({str(place): names for place, names in enumerate(merged)})
-    under, pools = sizes.names + 0.2, pool_kinds(series for panel in panels for series in panel.values())
+    pools = pool_kinds(track for panel in panels for series in panel.values() for track in tracks(series))
+    under = sizes.names + 0.2
     layout = fig.Layout(
         max(sizes.width, _WIDTH),
         _HEIGHT,

@@ -1,6 +1,6 @@
 "use strict";
 
-// Train and test over epochs: a panel for each split with common axes and the layers chosen, few of many in colour and
+// Recall over epochs: a panel for each split with common axes and the layers chosen, few of many in colour and
 // named at their ends, the others pale. Runs of one epoch have none.
 window.layerprobe.curves = () => {
   const P = window.layerprobe;
@@ -38,7 +38,7 @@ window.layerprobe.curves = () => {
     const x = (epoch) => x0 + ((epoch - range[0]) / (range[1] - range[0] || 1)) * width;
     const y = (value) => y0 + height - ((value - domain[0]) / (domain[1] - domain[0])) * height;
     const unit = P.percent(metric) ? 100 : 1, found = [], front = svg("g"), back = svg("g", { class: "pale" });
-    const group = svg("g", { class: "panel", "data-split": split }, svg("text", { x: x0, y: y0 - 12, class: "split" }, run.held_out && kinds[split] ? kinds[split] : split));
+    const group = svg("g", { class: "panel", "data-split": split }, svg("text", { x: x0, y: y0 - 12, class: "split" }, P.called(run, split) === split && run.held_out && kinds[split] ? kinds[split] : P.called(run, split)));
     for (const tick of P.ticks(domain[0] * unit, domain[1] * unit, height / 42)) {
       group.append(svg("line", { class: "grid", x1: x0, x2: x0 + width, y1: y(tick / unit), y2: y(tick / unit) }),
         svg("text", { class: "tick", x: x0 - 6, y: y(tick / unit) + 4, "text-anchor": "end" }, `${Number(tick.toPrecision(6))}${text.unit(metric)}`));
@@ -120,7 +120,7 @@ window.layerprobe.curves = () => {
     }, shared));
     const all = made.flatMap((one) => one.found), total = stacked ? down * names.length : down;
     const picture = svg("svg", { viewBox: `0 0 ${width} ${total}`, width, height: total, role: "img",
-      "aria-label": `${metric} of ${run.name} over epochs on ${names.join(" and ")}; the numbers of an epoch are in the table` }, ...made.map((one) => one.group));
+      "aria-label": `${metric} of ${run.name} over epochs on ${names.map((split) => P.called(run, split)).join(" and ")}; the numbers of an epoch are in the table` }, ...made.map((one) => one.group));
     const scene = html("div", { class: "scene", id: `curves-${data.runs.indexOf(run)}`, tabindex: 0, role: "group",
       "aria-label": `Curves of ${run.name}: arrow keys choose epoch and layer`,
       onkeydown: (event) => keys(event, run, names), onblur: readout.hide,

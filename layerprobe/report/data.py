@@ -10,6 +10,7 @@ import numpy as np
 
 from layerprobe.report.values import Gallery, Report, RunPage
 from layerprobe.system.wording import visible
+from layerprobe.values.facts import split_text
 from layerprobe.values.intervals import IntervalKind, ShownKind
 from layerprobe.values.keys import RankedLayer, layer_names
 from layerprobe.values.metric_names import is_fraction
@@ -72,6 +73,7 @@ def _run(run: RunPage, kinds: Mapping[str, ShownKind]) -> dict[str, Any]:
         "epochs": epochs,
         "start": run.data.start,
         "held_out": run.data.held_out,
+        "names": {split: split_text(split, [run.data]) for split in SPLITS},
         "training": run.training,
         "layers": [
             {"label": visible(label)}

@@ -37,7 +37,7 @@ window.layerprobe.map = () => {
   const heat = (run, rows, frame, shared) => {
     const { x0, width, row } = frame, { epochs } = shared, wide = width / epochs.length, bottom = TOP + rows.length * row;
     const group = svg("g", { class: "heat" }, cellsOf(run, rows, frame, shared));
-    group.append(svg("text", { class: "split", x: x0, y: 13 }, width > 210 ? "train − test by epoch" : "train − test"));
+    group.append(svg("text", { class: "split", x: x0, y: 13 }, `${P.brief(run, "train")} − test${width > 210 ? " by epoch" : ""}`));
     const now = epochs.indexOf(run.epochs[P.epochPlace(run, state.get("epoch"))]), every = Math.max(1, Math.ceil((26 * epochs.length) / width));
     epochs.forEach((epoch, column) => {
       const near = now >= 0 && column !== now && Math.abs(column - now) < every;
@@ -90,7 +90,7 @@ window.layerprobe.map = () => {
     const rest = width - named - 10, heatWide = mapped ? Math.min(rest * 0.62, shared.epochs.length * 48) : 0;
     const dotsAt = named + heatWide + (mapped ? 26 : 4), dotsWide = Math.min(width - dotsAt - 12, 620), height = TOP + rows.length * row + BOTTOM;
     const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img",
-      "aria-label": `Each layer of ${run.name}: train minus test at every epoch, and ${metric} at the chosen epoch; the numbers are in the table` });
+      "aria-label": `Each layer of ${run.name}: ${P.brief(run, "train")} minus test at every epoch, and ${metric} at the chosen epoch; the numbers are in the table` });
     rows.forEach((layer, j) => {
       const main = layer.label === state.get("layer");
       if (main) picture.append(svg("rect", { class: "row", x: 0, y: TOP + j * row, width, height: row - 1 }));
@@ -127,7 +127,7 @@ window.layerprobe.map = () => {
     const gap = P.gap(run, metric, layer.i, e);
     const each = P.splits(run, metric).map((split) => {
       const one = cell(run, metric, split, layer.i, e);
-      return one && `${metric} on ${split} = ${text.full(one.value) || "no valid number"}${one.low === null ? "" : `, interval ${text.full(one.low)} to ${text.full(one.high)}`}`;
+      return one && `${metric} on ${P.called(run, split)} = ${text.full(one.value) || "no valid number"}${one.low === null ? "" : `, interval ${text.full(one.low)} to ${text.full(one.high)}`}`;
     }).filter(Boolean);
     return [`${layer.label}: ${gap === null ? "no gap" : `gap ${text.gap(gap, metric)}`}`, ...each,
       `${layer.layer}, pool ${layer.pool}, reduction ${layer.reduction}, ${layer.similarity}`, `${run.name}, epoch ${run.epochs[e]}`];
@@ -141,11 +141,18 @@ window.layerprobe.map = () => {
     if (layer) readout.show(told(run, layer, e, metric), area.left + area.width / 2, area.top + 30);
   };
 
-  const key = (largest, metric) => {
+  const key = (largest, metric, better) => {
     const scale = svg("svg", { class: "scale", width: 132, height: 12, "aria-hidden": "true" });
     for (let i = 0; i < 11; i++) scale.append(svg("rect", { class: i < 5 ? "under" : "over", style: `--at:${Math.abs(i - 5) * 20}%`, x: i * 12, y: 0, width: 11, height: 12 }));
     const ends = [-largest, largest].map((end) => text.gap(end, metric));
-    return html("span", { class: "key" }, `test better ${ends[0]} `, scale, ` ${ends[1]} train better${P.percent(metric) ? ", in points" : ""}`);
+    return html("span", { class: "key" }, `test better ${ends[0]} `, scale, ` ${ends[1]} ${better} better${P.percent(metric) ? ", in points" : ""}`);
+  };
+
+  // A split's name; where it differs, each with its runs.
+  const named = (runs, split) => {
+    const names = [...new Set(runs.map((run) => P.called(run, split)))];
+    const of = (name) => runs.filter((run) => P.called(run, split) === name).map((run) => run.name).join(", ");
+    return names.length < 2 ? names[0] : names.map((name) => `${name} (${of(name)})`).join(" or ");
   };
 
   P.drawn(["runs", "layers", "epoch", "metric", "layer"], () => {
@@ -163,11 +170,11 @@ window.layerprobe.map = () => {
     const both = gaps.length > 0, interval = P.intervalOf(metric);
     document.getElementById("map-title").textContent = both && shared.epochs.length > 1 ? "Where the gap opens" : "Layer by layer";
     document.getElementById("map-caption").replaceChildren(
-      ...(both && shared.epochs.length > 1 ? [key(largest, metric)] : []),
-      ...["train", "validation", "test"].filter((split) => runs.some((run) => P.splits(run, metric).includes(split))).map((split) =>
+      ...(both && shared.epochs.length > 1 ? [key(largest, metric, P.eachBrief(runs, "train"))] : []),
+      ...["train", "validation", "test"].map((split) => [split, runs.filter((run) => P.splits(run, metric).includes(split))]).filter(([, own]) => own.length).map(([split, own]) =>
         html("span", { class: "key" }, svg("svg", { class: "dots", width: 26, height: 12, "aria-hidden": "true" },
           ...(split === "test" && interval ? [svg("line", { class: "whisker", x1: 1, x2: 25, y1: 6, y2: 6 })] : []), sign(split, 13, 6)),
-          split === "test" && interval ? ` test, ${interval}` : ` ${split}`)),
+          split === "test" && interval ? ` test, ${interval}` : ` ${named(own, split)}`)),
     );
   });
 };

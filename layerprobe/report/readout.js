@@ -14,7 +14,7 @@ Object.assign(window.layerprobe, (() => {
     const own = run.layers[layer];
     return [
       value === null ? `no ${metric}` : `${text.shown(value, metric)}${text.unit(metric)}`,
-      `${metric} on ${split} = ${text.full(value) || "no valid number"}`,
+      `${metric} on ${window.layerprobe.called(run, split)} = ${text.full(value) || "no valid number"}`,
       low === null ? null : `interval ${text.full(low)} to ${text.full(high)}`,
       `${own.layer}, pool ${own.pool}, reduction ${own.reduction}, ${own.similarity}`,
       `${run.name}, epoch ${run.epochs[epoch]}`,

@@ -121,6 +121,10 @@ window.layerprobe = (() => {
   // What the intervals of a metric say; null where none are shown.
   const intervalOf = (metric) => data.runs.flatMap((run) => run.metrics).find((one) => one.name === metric)?.interval || null;
   const splits = (run, metric) => Object.keys(run.scores[metric] || {});
+  // A split's name in text, and where there is little room: train is `choosing classes` of a run that was not trained on it.
+  const called = (run, split) => run.names[split] || split;
+  const brief = (run, split) => called(run, split).replace(/ classes$/, "");
+  const eachBrief = (runs, split) => [...new Set(runs.map((run) => brief(run, split)))].join(" or ");
 
   // An element with its attributes; children are elements or text, which is never read as HTML.
   const make = (space) => (tag, attributes = {}, ...children) => {
@@ -144,7 +148,7 @@ window.layerprobe = (() => {
   const frozen = epochs.length === 1 && epochs[0] === 0; // nothing was trained
 
   return {
-    data, state, frozen, text, labels, metrics, epochs, few, unreduced, inColour, chosenLayers, percent, epochPlace, cell, gap, intervalOf, splits, resume,
+    data, state, frozen, text, labels, metrics, epochs, few, unreduced, inColour, chosenLayers, percent, epochPlace, cell, gap, intervalOf, splits, called, brief, eachBrief, resume,
     html: make(null), svg: make("http://www.w3.org/2000/svg"),
   };
 })();

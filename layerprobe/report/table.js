@@ -15,14 +15,14 @@ window.layerprobe.table = () => {
   const rowsOf = (metric) => P.shownRuns().flatMap((run) => {
     const e = P.epochPlace(run, state.get("epoch"));
     return P.chosenLayers(run).map((layer) => ({ run, layer, i: layer.i, e, gap: P.gap(run, metric, layer.i, e),
-      ...Object.fromEntries(P.splits(run, metric).map((split) => [split, cell(run, metric, split, layer.i, e)])) }));
+      ...Object.fromEntries(P.splits(run, metric).map((split) => [P.brief(run, split), cell(run, metric, split, layer.i, e)])) }));
   });
 
   const columnsOf = (rows, splits) => [
     ...(many ? [{ key: "run", name: "run", of: (row) => data.runs.indexOf(row.run) }] : []),
     { key: "layer", name: "layer", of: (row) => P.labels.indexOf(row.layer.label) },
     ...splits.map((split) => ({ key: split, name: split, number: true, of: (row) => row[split]?.value ?? null })),
-    ...(rows.some((row) => row.gap !== null) ? [{ key: "gap", name: "train − test", number: true, of: (row) => row.gap }] : []),
+    ...(rows.some((row) => row.gap !== null) ? [{ key: "gap", name: `${P.eachBrief(rows.filter((row) => row.gap !== null).map((row) => row.run), "train")} − test`, number: true, of: (row) => row.gap }] : []),
   ];
 
   // Rows in the order of a column, those without a number last; equal ones as they were.
@@ -67,7 +67,7 @@ window.layerprobe.table = () => {
     for (const metric of row.run.metrics.map((one) => one.name)) {
       for (const split of P.splits(row.run, metric)) {
         const found = cell(row.run, metric, split, row.i, row.e);
-        if (found) body.append(html("tr", {}, ...[split, metric, text.full(found.value), found.low === null ? "" : `${text.full(found.low)} to ${text.full(found.high)}`, found.remark].map((one) => html("td", {}, one))));
+        if (found) body.append(html("tr", {}, ...[P.called(row.run, split), metric, text.full(found.value), found.low === null ? "" : `${text.full(found.low)} to ${text.full(found.high)}`, found.remark].map((one) => html("td", {}, one))));
       }
     }
     list.append(body);
@@ -84,12 +84,12 @@ window.layerprobe.table = () => {
 
   P.drawn(["runs", "layers", "epoch", "metric", "filter", "sort"], () => {
     const metric = state.get("metric"), focused = document.activeElement && document.activeElement.id;
-    const all = rowsOf(metric), splits = ["train", "validation", "test"].filter((split) => all.some((row) => row[split]));
+    const all = rowsOf(metric), splits = ["train", "choosing", "validation", "test"].filter((split) => all.some((row) => row[split]));
     const rows = all.filter((row) => splits.some((split) => row[split])), columns = columnsOf(rows, splits);
     const words = (state.get("filter") || "").toLowerCase().split(/\s+/).filter(Boolean);
     const name = (row) => [row.run.name, row.layer.label, row.layer.layer, row.layer.pool, row.layer.reduction, row.layer.similarity].join(" ").toLowerCase();
     const found = rows.filter((row) => words.every((word) => name(row).includes(word)));
-    const chosen = state.get("sort") || { key: "layer", up: true }, by = columns.find((column) => column.key === chosen.key);
+    const chosen = state.get("sort") || { key: many ? "run" : "layer", up: true }, by = columns.find((column) => column.key === chosen.key);
     const best = new Map(splits.map((split) => [split, Math.max(...rows.map((row) => row[split]?.value ?? -Infinity))]));
     const remarks = remarksOf(rows, splits);
     const head = html("tr", {}, ...columns.map((column) => html("th", {

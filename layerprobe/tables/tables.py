@@ -328,7 +328,7 @@ def _own_notes(scores: Sequence[Score]) -> list[Score]:
 
 
 def _notes(scores: Sequence[Score], rows: Sequence[RankedLayer], kind: ShownKind, data: DataFacts) -> list[str]:
-    """A line for each split and note, with its layers, and its metrics other than R@K if only some have it.
+    """A line for each note, with its splits, its layers, and its metrics other than R@K if only some have it.
 
     Notes of invalid values are in their cells.
     """
@@ -339,7 +339,7 @@ def _notes(scores: Sequence[Score], rows: Sequence[RankedLayer], kind: ShownKind
         if score.value is not None:
             for note in kind.further(score.notes):
                 found.setdefault((score.split, note), []).append(score)
-    lines = []
+    lines: dict[str, list[str]] = {}
     for (split, note), noted in found.items():
         layers = dict.fromkeys(score.ranked_layer for score in noted)
         where = (
@@ -349,5 +349,5 @@ def _notes(scores: Sequence[Score], rows: Sequence[RankedLayer], kind: ShownKind
         )
         of = dict.fromkeys(score.metric for score in noted)
         which = "" if of.keys() == metrics or all(map(is_recall, metrics)) else f" ({', '.join(of)})"
-        lines.append(f"{split_text(split, [data])}, {where}: {note}{which}")
-    return lines
+        lines.setdefault(f"{where}: {note}{which}", []).append(split_text(split, [data]))
+    return [f"{' and '.join(splits)}, {text}" for text, splits in lines.items()]

@@ -360,8 +360,15 @@ def _named(ship: Ship, other: Ship) -> str:
 def _notes(choice: Choice) -> list[str]:
     """The notes of the scores that are not among those of the choice."""
     own = [(chosen.split, chosen.notes) for chosen in (choice.chosen, choice.test) if chosen is not None]
-    found = [(split, [note for note in notes if note not in choice.notes]) for split, notes in own]
-    return [f"{chosen_on_text(split)}: {note_text(notes)}" for split, notes in dict(found).items() if notes]
+    splits: dict[str, list[str]] = {}
+    for split, notes in dict(own).items():
+        for note in notes:
+            splits.setdefault(note, []).append(chosen_on_text(split))
+    lines: dict[str, list[str]] = {}
+    for note, where in splits.items():
+        if note not in choice.notes:
+            lines.setdefault(" and ".join(where), []).append(note)
+    return [f"{where}: {note_text(notes)}" for where, notes in lines.items()]
 
 
 def _lacking(lead: Gain) -> str:

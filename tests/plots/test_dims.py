@@ -115,6 +115,20 @@ def test_each_pool_of_the_layers_has_a_line_of_its_own() -> None:
     assert [len(heights) for heights in of_pca] == [2, 2]  # both with fc6, which has one pool
 
 
+def test_the_pools_have_dashes_of_their_own_that_a_key_names() -> None:
+    cls = [replace(one, score=replace(one.score, pool="cls")) for one in ONE.values if one.score.layer == "pool5.3"]
+    (axes,) = draw([replace(ONE, values=(*cls, *ONE.values))]).axes
+    for name in ("PCA", "unreduced"):
+        styles = [line._dash_pattern for line in axes.lines if line.get_label() == f"_line of {name}"]  # type: ignore[attr-defined]
+        assert styles[0] == (0, None)  # solid
+        assert styles[1] != styles[0]
+    legend = axes.get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == ["pool cls", "pool none"]
+    (without,) = draw([ONE]).axes
+    assert without.get_legend() is None
+
+
 def test_two_dimensions_have_a_panel_each_with_the_layers_that_are_there() -> None:
     two = replace(ONE, values=(*ONE.values, sized("fc6", "l2+pca:128+l2", 0.83, 128)))
     first, second = draw([two]).axes

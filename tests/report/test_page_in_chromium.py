@@ -83,6 +83,24 @@ def test_classes_are_called_new_only_where_they_are(open_page: Open) -> None:
     assert open_page(report_of(run, other)).texts("#curves .split") == expected
 
 
+def test_train_is_called_choosing_classes_of_the_runs_that_have_not_seen_it(open_page: Open) -> None:
+    run = run_page("one")
+    opened = open_page(report_of(run, run_page("two", seed=1, data=replace(run.data, held_out=False, seen=False))))
+    heads = [text.rstrip(" ↕▲") for text in opened.texts("#table-box th[scope=col]")]
+    assert heads == ["run", "layer", "train", "choosing", "test", "train or choosing \u2212 test"]
+    shown = [[cell != "\u2013" for cell in opened.texts(f"tr[data-run={name}] td.number")] for name in ("one", "two")]
+    assert shown == [5 * [True, False, True, True], 5 * [False, True, True, True]]
+    assert opened.texts("#curves .split")[-2:] == ["choosing classes", "test"]
+    assert [text[:4] for text in opened.texts("#map .heat .split")] == ["trai", "choo"]
+    (caption,) = opened.texts("#map-caption")
+    assert "train or choosing better" in caption
+    assert "train (one) or choosing classes (two)" in caption
+    opened.page.locator("#map-1").press("End")
+    assert "R@1 on choosing classes = " in opened.texts("#readout")[0]
+    opened.page.locator("tr[data-run=two] button").first.click()
+    assert opened.texts(".inner tbody tr td:first-child") == ["choosing classes", "test"] * 2
+
+
 def test_a_layer_that_is_chosen_is_named_at_its_curves(open_page: Open) -> None:
     opened = open_page()
     assert opened.texts("#curves .panel:first-child .label text tspan") != []
@@ -240,6 +258,13 @@ def test_a_click_on_a_column_sorts_the_table(open_page: Open) -> None:
     opened.page.locator("#sort-test").press("Enter")  # the button has kept the focus
     assert opened.column("test") == sorted(before, key=float)
     assert opened.page.locator("th[aria-sort=ascending]").text_content() == "test ▲"
+
+
+def test_rows_start_in_the_order_of_runs_and_of_the_network(open_page: Open) -> None:
+    opened = open_page(report_of(run_page("two"), run_page("one", seed=1)))
+    rows = opened.texts("#table-box tbody tr > td.name"), opened.texts("#table-box th[scope=row]")
+    layers = ["pool1@max", "pool2@max", "pool3@max", "pool4@max", "fc6"]
+    assert rows == (5 * ["two"] + 5 * ["one"], 2 * layers)
 
 
 def test_text_filters_the_rows_of_the_table(open_page: Open) -> None:

@@ -170,6 +170,12 @@ def test_notes_stand_below_once_with_their_layers() -> None:
     assert lines[-2:] == [f"test, every layer: {note}", "test, b: collapsed: 98 % tied"]
 
 
+def test_a_note_of_two_splits_stands_below_once() -> None:
+    note = "test images that are in train too: 13 of 2276"
+    lines = printed(layer_table([score("a", split, 0.5, notes=(note,)) for split in ("train", "test")]))
+    assert [line for line in lines if note in line] == [f"train and test, a: {note}"]
+
+
 def test_a_layer_is_named_with_its_reduction_and_where_rows_differ_its_similarity() -> None:
     scores = [score("a", "test", 0.5), score("a", "test", 0.6, reduction="pca:8", similarity="dot")]
     lines = printed(layer_table(scores))

@@ -119,9 +119,9 @@ def test_what_can_be_cut_is_said_where_it_is_known() -> None:
 
 
 def test_what_a_score_says_and_the_choice_does_not_follows() -> None:
-    chosen, test = replace(CHOSEN, notes=("few", "collapsed")), replace(TEST, notes=("few", "how"))
+    chosen, test = replace(CHOSEN, notes=("few", "collapsed")), replace(TEST, notes=("few", "how", "3 lone"))
     lines = choice_lines(replace(CHOICE, chosen=chosen, test=test, notes=("how",)))
-    assert lines[-3:] == ["how", "validation: few; collapsed", "test: few"]
+    assert lines[-4:] == ["how", "validation and test: few", "validation: collapsed", "test: 3 lone"]
 
 
 def test_bits_are_no_numbers() -> None:

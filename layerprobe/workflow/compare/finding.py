@@ -14,6 +14,7 @@ from layerprobe.reductions.chain import parse_chain
 from layerprobe.store import equal_layers
 from layerprobe.system.errors import DataError, LayerprobeError, RecipeError
 from layerprobe.values.best import best_layer, best_text
+from layerprobe.values.facts import CHOOSING
 from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer
 from layerprobe.values.likeness import UNLIKE
 from layerprobe.values.scores import Score
@@ -27,6 +28,7 @@ from layerprobe.workflow.run.experiments import experiments_of
 from layerprobe.workflow.run.indistinguishable import alike_of, searches_of
 from layerprobe.workflow.run.references import RankedSplit, open_ranked_split, probe_fix, require_same_queries
 from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.run.seen import trains_on_train
 from layerprobe.workflow.run.stored_terms import ranked_epochs
 from layerprobe.workflow.run.trainings import Trainings
 
@@ -103,9 +105,10 @@ def findings_of(
     test = dict(zip(every, _compared([each.test for each in inputs], every, metric), strict=True))
     trains = [each.train for each in inputs if each.train is not None]
     train = [None] * len(raw) if len(trains) < len(inputs) else _compared(trains, raw, metric)
-    found = []
+    trained = any(trains_on_train(ranked_split.record) for ranked_split in trains)
+    classes, found = "training classes" if trained else CHOOSING, []
     for (_, name), pair, also, seen in zip(named, raw, processed, train, strict=True):
-        text = _sentence(test[pair], (name, f"the embedding {test[pair].b.name}")) + _levels(seen)
+        text = _sentence(test[pair], (name, f"the embedding {test[pair].b.name}")) + _levels(seen, classes)
         text += "".join(f" {note}." for note in test[pair].notes if UNLIKE in note)
         found.append(text if also is None else f"{text} {_PROCESSED}: {_short(test[also])}.")
     return found
@@ -164,14 +167,14 @@ def _short(found: Comparison | SeedComparison) -> str:
     return short_text(found) if isinstance(found, Comparison) else short_seeds_text(found)
 
 
-def _levels(found: Comparison | SeedComparison | None) -> str:
-    """The two levels on the training classes, on the mean of several trainings."""
+def _levels(found: Comparison | SeedComparison | None, classes: str) -> str:
+    """The two levels on the training or choosing classes, on the mean of several trainings."""
     several = isinstance(found, SeedComparison)
     values = None if found is None else _means(found) if isinstance(found, SeedComparison) else found.values
     if values is None:
         return ""
     before, embedding = (value_text(value, share=True) for value in values)
-    return f" On the training classes they reach {before} against {embedding}{' on the mean' if several else ''}."
+    return f" On the {classes} they reach {before} against {embedding}{' on the mean' if several else ''}."
 
 
 def _post_processed(

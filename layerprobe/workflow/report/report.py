@@ -12,6 +12,7 @@ from layerprobe.report.page import render
 from layerprobe.report.values import Report, RunPage
 from layerprobe.store import equal_layers
 from layerprobe.system.errors import DataError
+from layerprobe.values.facts import split_header
 from layerprobe.values.headline_layers import headline_layers
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer, names_by_layer
 from layerprobe.values.scores import Score
@@ -74,7 +75,7 @@ def made_report(
     if gallery and result is None:
         galleries = galleries_of(list(zip(runs, pages, strict=True)))
     return Report(
-        title=_title([run.name for run in runs]),
+        title=_title(pages),
         findings=(*chosen.sentences, *found.sentences),
         runs=tuple(pages),
         galleries=galleries.galleries,
@@ -153,9 +154,10 @@ def _labels(page: RunPage) -> Mapping[RankedLayer, str]:
     return names_by_layer(page.layers)
 
 
-def _title(names: Sequence[str]) -> str:
+def _title(pages: Sequence[RunPage]) -> str:
+    names, seen = [page.name for page in pages], dict.fromkeys(split_header("train", [page.data]) for page in pages)
     more = f" and {len(names) - _NAMED} more runs" if len(names) > _NAMED else ""
-    return f"{', '.join(names[:_NAMED])}{more}: train and test recall of every layer"
+    return f"{', '.join(names[:_NAMED])}{more}: {', '.join(seen)} and test recall of every layer"
 
 
 def _kept(scores: Mapping[str, Sequence[Score]], first: str) -> tuple[dict[str, list[Score]], list[str]]:

@@ -165,6 +165,18 @@ def test_a_reduced_layer_is_not_among_the_few_for_being_best_on_validation(tmp_p
     assert all(page.layers[place].reduction == "none" for place in page.few)
 
 
+def test_title_and_finding_call_train_choosing_classes_where_no_network_has_seen_it(tmp_path: Path) -> None:
+    recipe = {"data": {"name": "glyphs", "seen": False}, "net": {"weights": "a_5.pt"}, "train": {"epochs": 0}}
+    run = run_of(
+        tmp_path, recipe=recipe, weights_files=[{"path": "a_5.pt", "sha256": "0", "size": 1, "part": None, "epoch": 5}]
+    )
+    made = made_report([run])
+    assert made.title == "one: choosing and test recall of every layer"
+    assert "On the choosing classes they reach 50.0 % against 37.5 %." in made.findings[-1]
+    both = made_report([run, run_of(tmp_path, "two")])
+    assert both.title == "one, two: choosing, train and test recall of every layer"
+
+
 def test_galleries_and_why_there_are_none_are_on_the_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def galleries_of(runs: Sequence[tuple[Run, RunPage]]) -> Galleries:
         return Galleries(pictures=(b"\x89PNG",), notes=tuple(f"no images of {page.name}" for _, page in runs))
