@@ -21,7 +21,7 @@ from layerprobe.statistics.pair_rates import rate_intervals
 from layerprobe.statistics.units import UnitSums
 from layerprobe.values.arrays import FloatArray
 
-DIMENSIONS, NOISE = 32, 0.6
+DIMENSIONS, NOISE = 32, 0.8
 POWERS = {"even": 0.0, "decaying": -0.5, "steep": -1.0}
 CASES = ((20, 4), (20, 20), (60, 4), (60, 12), (200, 4), (200, 12))
 RATES = (1e-2, 1e-3)
@@ -113,12 +113,16 @@ def coverage(population: Population, classes: int, images: int, draws: int, seed
         there = np.isfinite(tar_low)
         missed = [
             Missed(int((far_low > far_true).sum()), int((far_high < far_true).sum()), draws),
-            Missed(
-                int((tar_low > tar_true)[there].sum()), int((tar_high < tar_true)[there].sum()), int(there.sum())
-            ),
+            Missed(int((tar_low > tar_true)[there].sum()), int((tar_high < tar_true)[there].sum()), int(there.sum())),
         ]
         width = f"{np.median(far_low) / rate:.2f} to {np.median(far_high) / rate:.2f}"
-        cells_of = (f"{100 * tar_true.mean():.0f} %", f"{100 * none.mean():.0f} %", str(missed[0]), width, str(missed[1]))
+        cells_of = (
+            f"{100 * tar_true.mean():.0f} %",
+            f"{100 * none.mean():.0f} %",
+            str(missed[0]),
+            width,
+            str(missed[1]),
+        )
         rows.append((rate, " | ".join(cells_of)))
     return rows
 
@@ -129,7 +133,9 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    print("| centres | classes x images | rate | TAR | none accepted | FAR held (above, below) | FAR interval | TAR held |")
+    print(
+        "| centres | classes x images | rate | TAR | none accepted | FAR held (above, below) | FAR interval | TAR held |"
+    )
     print("|---|---|---|---|---|---|---|---|")
     for name, power in POWERS.items():
         for classes, images in CASES:
