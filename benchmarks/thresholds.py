@@ -37,6 +37,7 @@ class Population:
 
     @classmethod
     def of(cls, power: float) -> Population:
+        """Variances that fall as a power of the direction."""
         variances = np.arange(1, DIMENSIONS + 1) ** power
         return cls(np.sqrt(variances / variances.sum()))
 
@@ -45,7 +46,8 @@ class Population:
         centres = rng.standard_normal((classes, 1, DIMENSIONS)) * self.deviations
         noise = rng.standard_normal((classes, images, DIMENSIONS)) * NOISE / np.sqrt(DIMENSIONS)
         found: FloatArray = centres + noise
-        return found / np.linalg.norm(found, axis=2, keepdims=True)
+        found /= np.linalg.norm(found, axis=2, keepdims=True)
+        return found
 
     def true_rates(self, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
         """(BINS + 1,) the rates of false and of true accepts at thresholds from -1 to 1."""
@@ -133,9 +135,7 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    print(
-        "| centres | classes x images | rate | TAR | none accepted | FAR held (above, below) | FAR interval | TAR held |"
-    )
+    print("| centres | classes x images | rate | TAR | none accepted | FAR held (above, below) | interval | TAR held |")
     print("|---|---|---|---|---|---|---|---|")
     for name, power in POWERS.items():
         for classes, images in CASES:

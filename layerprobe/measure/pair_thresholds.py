@@ -29,6 +29,7 @@ Counts = NDArray[np.int64]
 _BIN = 2**20
 # More classes are put together into so many units: a table of all pairs of classes would not fit.
 _MOST_UNITS = 2048
+_PER_DEVIATE = 100
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +59,18 @@ class PairCounts:
         held = np.flatnonzero(self.genuine + self.impostor)
         accepted, rejected = (np.r_[0, np.cumsum(kind[held])] for kind in (self.impostor, self.genuine))
         return 1 - accepted / accepted[-1], rejected / rejected[-1]
+
+    def thinned(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The rates at which one of them is neither 0 nor 1, some 100 for each unit of a normal deviate of either."""
+        from scipy.special import ndtri
+
+        accepts, rejects = self.rates()
+        kept = np.zeros(len(accepts), bool)
+        for rates in (accepts, rejects):
+            _, first = np.unique(np.round(_PER_DEVIATE * ndtri(np.clip(rates, 1e-300, 1 - 1e-16))), return_index=True)
+            kept[first] = True
+        kept &= (accepts > 0) & (accepts < 1) | (rejects > 0) & (rejects < 1)
+        return accepts[kept], rejects[kept]
 
     def equal_error_rate(self) -> float:
         """The rate at which false accepts and false rejects are equally many, linear between thresholds.

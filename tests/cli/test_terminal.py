@@ -119,6 +119,8 @@ def commands() -> tuple[list[list[str]], list[list[str]]]:
         ["choose", "odd.npz"],
         ["choose", "evil.h5"],
         ["choose", "tiny"],
+        ["threshold", "tiny", "--layer", EVIL],
+        ["threshold", "tiny", "--far", EVIL],
         ["plot", "layers", "tiny"],
         ["plot", "panels", "tiny", "--query", EVIL],
         ["plot", EVIL],

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from layerprobe.measure.pair_thresholds import (
     Accepted,
@@ -18,12 +17,12 @@ from layerprobe.measure.pair_thresholds import (
     require_pairs,
     thresholds_at,
 )
-from layerprobe.ranking.all_pairs import AllPairs, all_pairs
+from layerprobe.ranking.all_pairs import AllPairs
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.statistics.means import intervals
 from layerprobe.statistics.pair_rates import rate_intervals
 from layerprobe.statistics.units import UnitSums
-from layerprobe.system.errors import DataError, NotFiniteError, NumericError, RecipeError
+from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.system.progress import Listener
 from layerprobe.values.facts import chosen_on_text
 from layerprobe.values.intervals import FEWEST_UNITS
@@ -36,6 +35,7 @@ from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.references import find_layers, open_ranked_split, parse_reference
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.seen import split_to_choose_on
+from layerprobe.workflow.threshold.layer_pairs import layer_pairs, require_one_map
 
 if TYPE_CHECKING:
     from layerprobe.values.intervals import Interval
@@ -77,7 +77,7 @@ def threshold(run: Run, layer: str | None, rates: Sequence[float], listener: Lis
         listener.say(f"layer {layer}, as layerprobe choose {run.name} --epochs last says")
     ranked, epoch = _the_layer(run, split, layer)
     device = from_recipe.choose_device("auto")
-    setting, testing = (_pairs_of(StoredSearch(run, epoch, name, device), ranked) for name in (split, "test"))
+    setting, testing = (layer_pairs(StoredSearch(run, epoch, name, device), ranked) for name in (split, "test"))
     with listener.task(f"threshold {ranked}", 5, "passes over all pairs") as task:
         counts = count_pairs(setting)
         task.advance()
@@ -107,35 +107,8 @@ def _the_layer(run: Run, split: str, text: str) -> tuple[RankedLayer, int]:
     if len(found) > 1:
         names = ", ".join(map(str, found))
         raise RecipeError(f"--layer {text} names several layers", fix=f"Choose one of {names}")
-    chain = parse_chain(found[0].reduction)
-    reason = (
-        "a mean over draws" if len(chain.members()) > 1
-        else "made with the loss's classifier" if chain.needs_classifier
-        else "fitted on the searched images, which other images have not" if chain.fits and chain.on_gallery
-        else ""
-    )  # fmt: skip
-    if reason:
-        raise RecipeError(f"{found[0]}: {reason}", fix="Name a layer with another reduction, or none")
+    require_one_map(found[0])
     return found[0], opened[0].epoch
-
-
-def _pairs_of(search: StoredSearch, ranked: RankedLayer) -> AllPairs:
-    search.require_stored(ranked)
-    queries, gallery = search.features(ranked)
-    try:
-        return all_pairs(
-            torch.as_tensor(queries.values),
-            queries.labels,
-            gallery=None if gallery is None else torch.as_tensor(gallery.values),
-            gallery_labels=None if gallery is None else gallery.labels,
-            similarity=ranked.similarity,  # type: ignore[arg-type] # text from a file, checked there
-            ids=None if gallery is None else queries.ids,
-            gallery_ids=None if gallery is None else gallery.ids,
-            rules=search.rules(),
-        )
-    except NotFiniteError as error:
-        what = f"{ranked} has no threshold on {search.split}: {error.message}"
-        raise NumericError(what, fix="Choose a layer whose features are finite") from error
 
 
 def _paired(split: str, pairs: AllPairs, counts: PairCounts) -> PairedSplit:
@@ -154,7 +127,10 @@ def _rates(found: Accepted, *, with_intervals: bool = False) -> list[tuple[Rate,
     ends: list[list[Interval | None]] = [[None] * len(found.genuine)] * 2
     if with_intervals:
         sums = np.tile(found.genuine_pairs.astype(np.float64), (len(found.genuine), 1))
-        ends = [rate_intervals(found.impostor, found.impostor_pairs), intervals(UnitSums(found.genuine * 1.0, sums))]
+        ends = [
+            rate_intervals(found.impostor, found.impostor_pairs),
+            intervals(UnitSums(found.genuine.astype(np.float64), sums)),
+        ]
     pairs = int(found.impostor_pairs.sum()), int(found.genuine_pairs.sum())
     counts = zip(found.impostor.sum((1, 2)).tolist(), found.genuine.sum(1).tolist(), strict=True)
     return [
