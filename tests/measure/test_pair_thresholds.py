@@ -56,7 +56,7 @@ def brute_force(features: Features, similarity: str) -> NDArray[np.float64]:
     if similarity == "euclidean":
         return np.asarray(-np.sqrt(np.square(values[:, None] - values).sum(2)), np.float64)
     bits = np.unpackbits(features.astype(np.uint8), axis=1)
-    return -(bits[:, None] != bits).sum(2).astype(np.float64)
+    return np.asarray(-(bits[:, None] != bits).sum(2), np.float64)
 
 
 @pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean", "hamming"])
