@@ -18,6 +18,7 @@ from layerprobe.values.views import ErrorRates
 
 _WIDTH, _HEIGHT = 2.5, 2.9  # inches
 _LEAST, _MOST = 1e-4, 0.999  # rates beyond are outside the axes
+_MARKERS = "osD"  # of thresholds, by the rate they were set at
 _MARGIN = 0.12  # of the axes, in normal deviates
 _TICKS = (1e-4, 1e-3, 0.01, 0.05, 0.2, 0.5, 0.8, 0.95, 0.99, 0.999)
 _ALONE = (0.001, 0.5)  # the axes without any curve
@@ -28,7 +29,7 @@ _HOW = (
 
 
 def draw(found: Sequence[ErrorRates], *, data: Mapping[str, DataFacts] | None = None) -> Figure:
-    """Draw a panel for each run, with a line for each layer and a circle at each threshold set on other classes.
+    """Draw a panel for each run, with a line for each layer and a mark at each threshold set on other classes.
 
     Both axes are normal deviates, as scikit-learn's `DetCurveDisplay` has them: similarities that are normal in both
     kinds of pairs make straight lines.
@@ -53,8 +54,7 @@ def draw(found: Sequence[ErrorRates], *, data: Mapping[str, DataFacts] | None = 
         bottom, top = axes.get_ylim()
         fig.label_right(axes, [fig.Label(x.text, x.x, min(max(x.y, bottom), top), x.colour) for x in named])
         if set_on := dict.fromkeys(one.set_on for one in layers.values() if one.set_on):
-            text = f"threshold set at 0.1 and 1 % of {', '.join(map(chosen_on_text, set_on))}"
-            fig.key_below(axes, [{"label": text, "markerfacecolor": "white"}])
+            fig.key_below(axes, _key(layers, ", ".join(map(chosen_on_text, set_on))))
     return figure
 
 
@@ -96,7 +96,22 @@ def _set_axes(axes: Axes, found: Sequence[ErrorRates]) -> None:
     axes.set_ylabel("false reject rate (%)", fontsize=fig.FONT + 1)
 
 
+def _marks(layers: Mapping[str, ErrorRates]) -> dict[float, str]:
+    """Rate at which thresholds were set -> their marker."""
+    asked = sorted({each.asked for one in layers.values() for each in one.thresholds})
+    return dict(zip(asked, _MARKERS, strict=False))
+
+
+def _key(layers: Mapping[str, ErrorRates], set_on: str) -> list[dict[str, object]]:
+    """Legend entries of the thresholds."""
+    texts = [f"{100 * asked:g} %" for asked in _marks(layers)]
+    texts[0] = f"threshold set on {set_on} at {texts[0]}"
+    marks = zip(texts, _marks(layers).values(), strict=True)
+    return [{"label": text, "marker": marker, "markerfacecolor": "white"} for text, marker in marks]
+
+
 def _draw_layers(axes: Axes, layers: Mapping[str, ErrorRates], styles: Mapping[str, fig.Style]) -> None:
+    marks = _marks(layers)
     for name, one in layers.items():
         colour = styles[name].colour
         if points := _points(one):
@@ -104,8 +119,14 @@ def _draw_layers(axes: Axes, layers: Mapping[str, ErrorRates], styles: Mapping[s
             line.set(label=name, marker="." if len(points) == 1 else "")
         for each in one.thresholds:
             if _LEAST <= each.false_accepts <= _MOST and _LEAST <= each.false_rejects <= _MOST:
-                (mark,) = axes.plot([ndtri(each.false_accepts)], [ndtri(each.false_rejects)], "o", color=colour)
-                mark.set(markerfacecolor="white", markersize=5, zorder=4, label=f"_{name} at {each.asked:g}")
+                (mark,) = axes.plot([ndtri(each.false_accepts)], [ndtri(each.false_rejects)], color=colour)
+                mark.set(
+                    marker=marks[each.asked],
+                    markerfacecolor="white",
+                    markersize=5,
+                    zorder=4,
+                    label=f"_{name} at {each.asked:g}",
+                )
 
 
 def _notes(found: Sequence[ErrorRates], names: Mapping[RankedLayer, str], data: Mapping[str, DataFacts]) -> list[str]:

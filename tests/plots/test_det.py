@@ -51,7 +51,9 @@ def test_thresholds_set_on_other_classes_are_marked() -> None:
     assert not [line for line in axes.lines if line.get_label() == "_fc6 at 0.001"]  # beyond the axes
     legend = axes.get_legend()
     assert legend is not None
-    assert legend.get_texts()[0].get_text() == "threshold set at 0.1 and 1 % of choosing classes"
+    texts = [text.get_text() for text in legend.get_texts()]
+    assert texts == ["threshold set on choosing classes at 0.1 %", "1 %"]
+    assert marks[0].get_marker() == "s"
     assert draw([rates("fc6")]).axes[0].get_legend() is None
 
 
