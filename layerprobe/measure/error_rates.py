@@ -34,7 +34,7 @@ def error_rates(subject: Subject, pairs_of: Callable[[str], AllPairs], set_on: s
         return replace(found, notes=(*found.notes, error.message))
     equal = counts.equal_error_rate()
     if counts.collapsed:
-        return replace(found, equal_error_rate=equal, notes=(*found.notes, "all similarities are equal"))
+        return replace(found, equal_error_rate=equal, notes=(*found.notes, "all similarities are equal to 1e-6"))
     found = replace(
         found,
         false_accepts=tuple(accepts.tolist()),

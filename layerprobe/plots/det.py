@@ -14,7 +14,7 @@ from layerprobe.plots.saving import csv_text
 from layerprobe.values.facts import DataFacts, chosen_on_text, image_lines
 from layerprobe.values.keys import RankedLayer, names_by_layer
 from layerprobe.values.scores import note_text, shared_notes
-from layerprobe.values.views import ErrorRates
+from layerprobe.values.views import ErrorRates, SetThreshold
 
 _WIDTH, _HEIGHT = 2.5, 2.9  # inches
 _LEAST, _MOST = 1e-4, 0.999  # rates beyond are outside the axes
@@ -53,7 +53,7 @@ def draw(found: Sequence[ErrorRates], *, data: Mapping[str, DataFacts] | None = 
         _draw_layers(axes, layers, styles)
         bottom, top = axes.get_ylim()
         fig.label_right(axes, [fig.Label(x.text, x.x, min(max(x.y, bottom), top), x.colour) for x in named])
-        if set_on := dict.fromkeys(one.set_on for one in layers.values() if one.set_on):
+        if set_on := dict.fromkeys(one.set_on for one in layers.values() if one.set_on and _marks(layers)):
             fig.key_below(axes, _key(layers, ", ".join(map(chosen_on_text, set_on))))
     return figure
 
@@ -96,9 +96,13 @@ def _set_axes(axes: Axes, found: Sequence[ErrorRates]) -> None:
     axes.set_ylabel("false reject rate (%)", fontsize=fig.FONT + 1)
 
 
+def _is_inside(each: SetThreshold) -> bool:
+    return _LEAST <= each.false_accepts <= _MOST and _LEAST <= each.false_rejects <= _MOST
+
+
 def _marks(layers: Mapping[str, ErrorRates]) -> dict[float, str]:
     """Rate at which thresholds were set -> their marker."""
-    asked = sorted({each.asked for one in layers.values() for each in one.thresholds})
+    asked = sorted({each.asked for one in layers.values() for each in one.thresholds if _is_inside(each)})
     return dict(zip(asked, _MARKERS, strict=False))
 
 
@@ -118,7 +122,7 @@ def _draw_layers(axes: Axes, layers: Mapping[str, ErrorRates], styles: Mapping[s
             (line,) = axes.plot(*zip(*points, strict=True), color=colour, linewidth=1.6)
             line.set(label=name, marker="." if len(points) == 1 else "")
         for each in one.thresholds:
-            if _LEAST <= each.false_accepts <= _MOST and _LEAST <= each.false_rejects <= _MOST:
+            if _is_inside(each):
                 (mark,) = axes.plot([ndtri(each.false_accepts)], [ndtri(each.false_rejects)], color=colour)
                 mark.set(
                     marker=marks[each.asked],

@@ -48,7 +48,11 @@ def test_thresholds_are_set_on_the_other_split() -> None:
 
 @pytest.mark.parametrize(
     ("split", "note"),
-    [("collapsed", "all similarities are equal"), ("broken", "1 of 30 feature rows"), ("lone", "no genuine pair")],
+    [
+        ("collapsed", "all similarities are equal to 1e-6"),
+        ("broken", "1 of 30 feature rows"),
+        ("lone", "no genuine pair"),
+    ],
 )
 def test_what_has_no_curve_says_why(split: str, note: str) -> None:
     of = Subject("m", "e", 0, 0, split, SUBJECT.ranked)

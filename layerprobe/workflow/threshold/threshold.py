@@ -103,6 +103,9 @@ def _the_layer(run: Run, split: str, text: str) -> tuple[RankedLayer, int]:
     """The layer that a text names, measured on both splits, and the last epoch."""
     reference = parse_reference(text, bare="layer")
     opened = [open_ranked_split(run, None, name) for name in (split, "test")]
+    if reference.run not in (None, run.name) or reference.epoch not in (None, opened[0].epoch):
+        what = f"--layer {text}: thresholds are of {run.name}#{opened[0].epoch}"
+        raise RecipeError(what, fix="Name the run before --layer, and a layer of its last epoch")
     found, _ = (find_layers(ranked_split, reference) for ranked_split in opened)
     if len(found) > 1:
         names = ", ".join(map(str, found))
@@ -153,7 +156,7 @@ def _fitted_note(ranked: RankedLayer, split: str) -> list[str]:
 
 def _count_notes(counts: PairCounts, tested: PairCounts, splits: tuple[PairedSplit, PairedSplit]) -> list[str]:
     collapsed = [chosen_on_text(one.split) for one, of in zip(splits, (counts, tested), strict=True) if of.collapsed]
-    return [f"all similarities are equal on {' and '.join(collapsed)}: the layer has collapsed"] if collapsed else []
+    return [f"all similarities are equal to 1e-6 on {' and '.join(collapsed)}: it has collapsed"] if collapsed else []
 
 
 def _rate_notes(rows: Sequence[Threshold], set_on: PairedSplit, test: PairedSplit) -> list[str]:

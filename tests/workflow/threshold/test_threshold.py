@@ -95,7 +95,7 @@ def test_a_collapsed_layer_accepts_nothing_and_says_so(tmp_path: Path) -> None:
     found = made(run_of(tmp_path), "c2")
     assert [(row.far.accepted, row.tar.accepted) for row in found.thresholds] == [(0, 0), (0, 0)]
     assert found.set_on.equal_error_rate == pytest.approx(0.5)
-    assert "all similarities are equal on validation and test: the layer has collapsed" in found.notes
+    assert "all similarities are equal to 1e-6 on validation and test: it has collapsed" in found.notes
 
 
 def test_a_rate_below_one_pair_is_told(tmp_path: Path) -> None:
@@ -128,6 +128,8 @@ def test_nan_is_told(tmp_path: Path) -> None:
     ("layer", "message"),
     [
         ("nolayer", "layer 'nolayer' is not ranked"),
+        ("two:fc6", "--layer two:fc6: thresholds are of one#2. Name the run before --layer"),
+        ("one#1:fc6", "--layer one#1:fc6: thresholds are of one#2"),
         ("*", "names several layers. Choose one of c2@max, fc6"),
         ("fc6/random:2x2", "fc6/random:2x2: a mean over draws"),
         ("fc6/whiten:2:1@gallery", "fitted on the searched images"),
