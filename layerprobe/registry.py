@@ -115,6 +115,7 @@ PLOTS = {
     "gap": "layerprobe.plots.gap:PLOT",
     "histograms": "layerprobe.plots.histograms:PLOT",
     "spectrum": "layerprobe.plots.spectrum:PLOT",
+    "det": "layerprobe.plots.det:PLOT",
     "cka": "layerprobe.plots.cka:PLOT",
     "dims": "layerprobe.plots.dims:PLOT",
     "gallery-size": "layerprobe.plots.gallery_size:PLOT",

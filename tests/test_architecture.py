@@ -24,6 +24,7 @@ LEVELS = (
     "workflow.probe",
     "workflow.train",
     "workflow.choose workflow.compare workflow.summary",
+    "workflow.threshold",
     "workflow.plot workflow.export",
     "workflow.report",
     "workflow.python",

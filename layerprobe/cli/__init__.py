@@ -30,6 +30,7 @@ from layerprobe.cli import (
     remove,
     report,
     summary,
+    threshold,
     train,
 )
 from layerprobe.cli.output import show_error
@@ -61,7 +62,22 @@ def _options(
     pass
 
 
-for module in (demo, train, probe, summary, compare, choose, export, plot, report, inspect, remove, data, cache):
+for module in (
+    demo,
+    train,
+    probe,
+    summary,
+    compare,
+    choose,
+    export,
+    threshold,
+    plot,
+    report,
+    inspect,
+    remove,
+    data,
+    cache,
+):
     module.register(app)
 
 # typer carries click inside or beside itself, by version; its public BadParameter is a usage error in both.

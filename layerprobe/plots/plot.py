@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from layerprobe.values.facts import DataFacts
 from layerprobe.values.keys import RankedLayer
 from layerprobe.values.scores import Matrix, Score
-from layerprobe.values.views import Curve, Histogram, Neighbours, Reductions
+from layerprobe.values.views import Curve, ErrorRates, Histogram, Neighbours, Reductions
 
 if TYPE_CHECKING:
     import numpy as np
@@ -81,6 +81,9 @@ class PlotSource(Protocol):
 
     def spectra(self, options: PlotOptions) -> Sequence[Curve]:
         """Variance of the features by dimension, by layer."""
+
+    def error_rates(self, options: PlotOptions) -> Sequence[ErrorRates]:
+        """False accept and false reject rates, by layer."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -153,3 +153,43 @@ class Neighbours:
     query: Item
     found: tuple[FoundItem, ...]
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SetThreshold:
+    """Where a threshold lies that was set at a false accept rate on other classes.
+
+    Args:
+        asked: that rate.
+    """
+
+    asked: float
+    false_accepts: float
+    false_rejects: float
+
+
+@dataclass(frozen=True)
+class ErrorRates:
+    """The false accept and false reject rates of a layer over all thresholds, the lowest first.
+
+    Args:
+        epoch: 0 = before any step.
+        false_accepts: P rates, descending; empty where there are none, with the reason in `notes`.
+        false_rejects: P rates, ascending.
+        equal_error_rate: where the two are equal; None without rates.
+        n: number of images.
+        set_on: the split that thresholds were set on; None without any.
+        thresholds: those set there, on these classes.
+    """
+
+    run: str
+    epoch: int
+    split: str
+    ranked: RankedLayer
+    false_accepts: tuple[float, ...]
+    false_rejects: tuple[float, ...]
+    equal_error_rate: float | None
+    n: int
+    set_on: str | None = None
+    thresholds: tuple[SetThreshold, ...] = ()
+    notes: tuple[str, ...] = ()

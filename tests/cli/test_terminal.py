@@ -122,6 +122,8 @@ def commands() -> tuple[list[list[str]], list[list[str]]]:
         ["export", "tiny", "--layer", "fc6", "--format", "npz", "--out", "exported"],
         ["export", "tiny", "--layer", EVIL, "--out", EVIL],
         ["export", "tiny", "--layer", "fc6", "--format", EVIL, "--out", "exported", "--json"],
+        ["threshold", "tiny", "--layer", EVIL],
+        ["threshold", "tiny", "--far", EVIL],
         ["plot", "layers", "tiny"],
         ["plot", "panels", "tiny", "--query", EVIL],
         ["plot", EVIL],

@@ -12,10 +12,15 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from layerprobe.cli import main
+from layerprobe.measure.pair_thresholds import count_pairs
+from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.threshold.layer_pairs import layer_pairs
 from tests.data import fabricated
 
 SETTINGS = ("data.image_size=28", "net.name=lenet", "net.fc=[8]", "train.epochs=0", "train.batch_size=6",
@@ -96,6 +101,13 @@ def by_hand(found: Iterable[Outcome]) -> dict[str, float]:
     }  # fmt: skip
 
 
+def pairs_that_count(folder: Path) -> tuple[int, int]:
+    """How many genuine and impostor pairs thresholds are set on and measured by."""
+    search = StoredSearch(Run(folder / "cache/one"), 0, "test", torch.device("cpu"))
+    counts = count_pairs(layer_pairs(search, RankedLayer(LayerKey("fc6", "none"), "none", "cosine")))
+    return int(counts.genuine.sum()), int(counts.impostor.sum())
+
+
 def test_market_1501_is_searched_by_its_own_protocol(layerprobe: Callable[..., str], tmp_path: Path) -> None:
     fabricated.market(tmp_path / "market")
     trained(layerprobe, "market1501:market", "data.allow_partial=true")
@@ -105,14 +117,14 @@ def test_market_1501_is_searched_by_its_own_protocol(layerprobe: Callable[..., s
         person, camera = re.findall(r"/(-?\d+)_c(\d)", name)[0]
         return person, camera
 
-    expected = by_hand(
-        outcomes(
-            stored(tmp_path, "test"),
-            stored(tmp_path, "gallery"),
-            is_right=lambda query, item: seen(query)[0] == seen(item)[0],
-            is_out=lambda query, item: seen(item)[0] == "-1" or seen(query) == seen(item),
-        )
+    found = outcomes(
+        stored(tmp_path, "test"),
+        stored(tmp_path, "gallery"),
+        is_right=lambda query, item: seen(query)[0] == seen(item)[0],
+        is_out=lambda query, item: seen(item)[0] == "-1" or seen(query) == seen(item),
     )
+    expected = by_hand(found)
+    assert pairs_that_count(tmp_path) == (sum(n for _, n in found), sum(len(right) - n for right, n in found))
     assert {name: score["value"] for name, score in scores.items()} == pytest.approx(
         {name: expected[name] for name in scores}, abs=1e-12
     )
@@ -147,14 +159,14 @@ def test_lists_of_right_and_ignored_items_decide_every_metric(layerprobe: Callab
     assert set(right) & set(ignored)
     trained(layerprobe, "csv:set.csv", "data.positives=easy.csv", "data.ignore=junk.csv")
     scores = measured(layerprobe)
-    expected = by_hand(
-        outcomes(
-            stored(tmp_path, "test"),
-            stored(tmp_path, "gallery"),
-            is_right=lambda query, item: (query, item) in right,
-            is_out=lambda query, item: (query, item) in ignored,
-        )
+    found = outcomes(
+        stored(tmp_path, "test"),
+        stored(tmp_path, "gallery"),
+        is_right=lambda query, item: (query, item) in right,
+        is_out=lambda query, item: (query, item) in ignored,
     )
+    expected = by_hand(found)
+    assert pairs_that_count(tmp_path) == (sum(n for _, n in found), sum(len(right) - n for right, n in found))
     assert {name: score["value"] for name, score in scores.items()} == pytest.approx(
         {name: expected[name] for name in scores}, abs=1e-12
     )

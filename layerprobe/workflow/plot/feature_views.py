@@ -133,13 +133,18 @@ def shown(
         raise DataError(what, fix="Run layerprobe probe --splits train,test")
     asked = asked_layers(which.options.layers, known)
     if asked is None:
-        raw = [ranked for ranked in known if ranked.reduction == NO_REDUCTION] or known
-        validation = {ranked: value for ranked, value in which.validation.items() if ranked in raw}
-        asked = headline_layers(raw, validation, which.embeddings.get(scores[0].run))
+        asked = few_layers(known, scores[0].run, which)
     for ranked in known:
         if ranked in asked:
             _require_vectors(ranked)
             yield ranked, {split: read(split, ranked) for split in SPLITS if split in splits[ranked]}
+
+
+def few_layers(known: Sequence[RankedLayer], run: str, which: ShownLayers) -> list[RankedLayer]:
+    """A few of a run's unreduced layers; of reduced ones if there are no others."""
+    raw = [ranked for ranked in known if ranked.reduction == NO_REDUCTION] or list(known)
+    validation = {ranked: value for ranked, value in which.validation.items() if ranked in raw}
+    return headline_layers(raw, validation, which.embeddings.get(run))
 
 
 def _require_vectors(ranked: RankedLayer) -> None:

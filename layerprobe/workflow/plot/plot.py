@@ -19,7 +19,7 @@ from layerprobe.values.keys import RankedLayer
 from layerprobe.values.metric_names import is_fraction, recall_of
 from layerprobe.values.scores import Matrix, Score, shared_notes
 from layerprobe.values.seeds import facts_over_seeds, over_seeds, trainings
-from layerprobe.values.views import Curve, Histogram, Neighbours, Reductions
+from layerprobe.values.views import Curve, ErrorRates, Histogram, Neighbours, Reductions
 from layerprobe.workflow.plot.concatenated import concatenated_scores
 from layerprobe.workflow.plot.dims import stored_reductions
 from layerprobe.workflow.plot.feature_views import (
@@ -180,6 +180,14 @@ class StoredRuns:
     def spectra(self, options: PlotOptions) -> Sequence[Curve]:
         """Variance of the features by dimension, by layer."""
         return [each for features in self._features(options) for each in spectra_of(*features)]
+
+    def error_rates(self, options: PlotOptions) -> Sequence[ErrorRates]:
+        """False accept and false reject rates on test classes, by layer."""
+        from layerprobe.workflow.plot.error_rates import stored_error_rates  # likewise
+
+        parts = [(run, scores) for run in self.runs if (scores := self._own(run))]
+        layers = shown_layers([scores for _, scores in parts], options, self.embeddings())
+        return [each for run, scores in parts for each in stored_error_rates(run, scores, layers)]
 
     def _features(self, options: PlotOptions) -> list[tuple[list[Score], ReadFeatures, ShownLayers]]:
         parts = [stored(run, scores, options.epoch) for run in self.runs if (scores := self._own(run))]

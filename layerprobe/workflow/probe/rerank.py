@@ -18,12 +18,15 @@ from numpy.typing import NDArray
 from layerprobe import store
 from layerprobe.measure.analysis import Features, rank, search_sha256
 from layerprobe.measure.choosing_folds import FoldSearch, QueryValues, query_values_of
+from layerprobe.recipe.recipe import recorded_recipe
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.statistics.choice import folds_of
 from layerprobe.system.errors import DataError, NotFiniteError
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer
-from layerprobe.values.retrieval import Ranks
+from layerprobe.values.retrieval import Ranks, SearchRules
 from layerprobe.workflow.probe.reduced_features import ReducedFeatures, are_stored, stored_features
+from layerprobe.workflow.run import from_recipe
+from layerprobe.workflow.run.references import probe_fix
 from layerprobe.workflow.run.runs import Run
 
 _GALLERY = "gallery"  # the split that another one is searched in
@@ -58,14 +61,36 @@ class StoredSearch:
     def _gallery_of(self, split: str) -> str:
         return split if self._itself else _GALLERY
 
+    @cached_property
+    def is_plain(self) -> bool:
+        """Whether no groups or lists restrict the results of a query: these are not stored with features."""
+        # The classes of what Python measures are numbered anew in the file, and it has no rules.
+        return self.run.read().from_python or self._recorded == self._search_sha256(None)
+
     def require_plain(self) -> None:
-        """Check that no groups or lists restrict the results of a query: these are not stored with features."""
+        """Check that no groups or lists restrict the results of a query."""
+        if not self.is_plain:
+            raise DataError(f"groups or lists decide what images of {self.split} may find")
+
+    def rules(self) -> SearchRules | None:
+        """The groups and lists of the data set, which is read for them; None without any."""
+        if self.is_plain:
+            return None
+        record = self.run.read()
+        found = from_recipe.build_dataset(recorded_recipe(record, self.run.record_file)).search_rules.get(self.split)
+        if self._search_sha256(found) != self._recorded:
+            fix = probe_fix(self.run, record, self.epoch, self.split)
+            raise DataError("classes, groups or lists have changed since the probe", file=self.rank_file, fix=fix)
+        return found
+
+    @cached_property
+    def _recorded(self) -> str:
+        return store.read_search(self.rank_file)
+
+    def _search_sha256(self, rules: SearchRules | None) -> str:
         names = dict.fromkeys([self.split, self._gallery_of(self.split)])
         queries, *gallery = [Features(np.empty(0, np.float32), *self._index(name)) for name in names]
-        recorded = store.read_search(self.rank_file)
-        # The classes of what Python measures are numbered anew in the file, and it has no rules.
-        if not self.run.read().from_python and recorded != search_sha256(queries, gallery[0] if gallery else None):
-            raise DataError(f"groups or lists decide what images of {self.split} may find")
+        return search_sha256(queries, gallery[0] if gallery else None, rules)
 
     def require_stored(self, ranked: RankedLayer) -> None:
         """Check that the ranks of a layer were made from its features."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -12,10 +13,12 @@ from numpy.typing import NDArray
 
 from layerprobe import registry
 from layerprobe.measure.cka import layer_cka
+from layerprobe.measure.error_rates import error_rates
 from layerprobe.measure.pair_similarities import Labelled
 from layerprobe.metrics.recall import positives_and_negatives
 from layerprobe.plots.plot import Plot, PlotOptions, ReadImage
 from layerprobe.plots.values import metric_of
+from layerprobe.ranking.all_pairs import AllPairs, all_pairs
 from layerprobe.system.errors import DataError, NumericError, RecipeError, UnknownNameError
 from layerprobe.tables.formats import Shown
 from layerprobe.values.choice import Choice
@@ -24,13 +27,14 @@ from layerprobe.values.keys import NO_REDUCTION, OUTPUT, LayerKey, RankedLayer, 
 from layerprobe.values.metric_names import recall_of
 from layerprobe.values.retrieval import Ranks
 from layerprobe.values.scores import Matrix, Score
-from layerprobe.values.views import Curve, Histogram, Neighbours, Reductions
+from layerprobe.values.views import Curve, ErrorRates, Histogram, Neighbours, Reductions
 from layerprobe.workflow.choose.choose_features import choose
 from layerprobe.workflow.choose.given_features import GivenFeatures, given_features
 from layerprobe.workflow.compare.compare import compare_pairs
 from layerprobe.workflow.compare.comparison import Comparison
 from layerprobe.workflow.compare.evidence import Measure
 from layerprobe.workflow.plot.dims import at_equal_dimensions, best_on_validation, python_fix, reductions_of, shown
+from layerprobe.workflow.plot.error_rates import subjects_of
 from layerprobe.workflow.plot.feature_views import histograms_of, shown_layers, spectra_of
 from layerprobe.workflow.plot.gallery_sizes import RECALL, QueriesSearched, curves_of, layers_shown
 from layerprobe.workflow.plot.gallery_sizes import SPLIT as SEARCHED
@@ -340,6 +344,21 @@ class _ProbedSource:
 
     def spectra(self, ask: PlotOptions) -> Sequence[Curve]:
         return spectra_of(self.scores, self._labelled, shown_layers([self.scores], ask, {}))
+
+    def error_rates(self, ask: PlotOptions) -> Sequence[ErrorRates]:
+        set_on = "validation" if "validation" in self.probed.labels else None
+        subjects = subjects_of(self.scores, shown_layers([self.scores], ask, {}))
+        return [error_rates(one, partial(self._pairs, one.ranked), set_on) for one in subjects]
+
+    def _pairs(self, ranked: RankedLayer, split: str) -> AllPairs:
+        probed, searched = self.probed, self.probed.gallery.get(split)
+        return all_pairs(
+            probed.features[split, str(ranked)],
+            probed.labels[split],
+            gallery=None if searched is None else probed.features[searched, str(ranked)],
+            gallery_labels=None if searched is None else probed.labels[searched],
+            similarity=ranked.similarity,  # type: ignore[arg-type] # checked where it was given
+        )
 
     def _labelled(self, split: str, ranked: RankedLayer) -> Labelled:
         return Labelled(self.probed.features[split, str(ranked)], self.probed.labels[split])

@@ -240,6 +240,8 @@ def at_one_dimension(run: Run) -> Run:
 
 def ready(kind: str, run: Run) -> Run:
     """The run with what a plot needs beside the scores and features of test."""
+    if kind == "det":
+        run.write(recorded(RECORD))
     return at_one_dimension(on_both(run)) if kind == "dims" else on_both(run)
 
 

@@ -62,7 +62,9 @@ def test_the_table_names_the_layers_that_are_not_told_apart_from_the_best(result
     assert "significantly" not in str(clusters.table())
 
 
-@pytest.mark.parametrize("kind", ["layers", "train-vs-test", "curves", "histograms", "spectrum", "cka", "gallery-size"])
+@pytest.mark.parametrize(
+    "kind", ["layers", "train-vs-test", "curves", "histograms", "spectrum", "det", "cka", "gallery-size"]
+)
 def test_every_plot_is_drawn(result: Probed, kind: str) -> None:
     figure = result.plot(kind)
     texts = {text.get_text() for axes in figure.axes for text in axes.get_xticklabels() + axes.texts}

@@ -1,0 +1,59 @@
+"""layerprobe threshold."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Json, Quiet, RunName, split_names
+from layerprobe.cli.output import Terminal
+from layerprobe.system.errors import RecipeError
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(threshold)
+
+
+def threshold(
+    run: RunName = None,
+    layer: Annotated[
+        str | None,
+        typer.Option("--layer", metavar="L[@P][/R]", help="Layer and post-processing (default: what choose says)."),
+    ] = None,
+    far: Annotated[
+        str, typer.Option("--far", metavar="RATE,...", help="False accept rates at which to set thresholds.")
+    ] = "1e-3,1e-2",
+    cache: Cache = DEFAULT_CACHE,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,  # noqa: ARG001 - read by main
+) -> None:
+    """Set the similarity above which two images are of one class, and measure it on unseen classes.
+
+    Thresholds are set on validation classes; without these on training classes that the network has not seen.
+    """
+    from layerprobe.values.thresholds import require_rates
+    from layerprobe.workflow.run.runs import find_run
+
+    rates = tuple(dict.fromkeys(_rate(text) for text in split_names(far) or ()))
+    require_rates(rates)
+    terminal = Terminal(as_json, quiet)
+    found = find_run(cache, run)
+
+    # All that imports torch comes after what can be refused without it.
+    from layerprobe.workflow.threshold.threshold import threshold as thresholds_of
+    from layerprobe.workflow.threshold.threshold_text import threshold_table
+
+    if run is None:
+        terminal.say(f"run {found.name}")
+    made = thresholds_of(found, layer, rates, terminal)
+    terminal.result(made, threshold_table(made))
+
+
+def _rate(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise RecipeError(f"--far {text}: not a number", fix="Write rates such as 1e-3,1e-2") from None

@@ -1,0 +1,171 @@
+"""Detection error trade-off of each layer: false rejects against false accepts (Martin et al. 1997)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from scipy.special import ndtri
+
+from layerprobe.plots import figure as fig
+from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
+from layerprobe.plots.saving import csv_text
+from layerprobe.values.facts import DataFacts, chosen_on_text, image_lines
+from layerprobe.values.keys import RankedLayer, names_by_layer
+from layerprobe.values.scores import note_text, shared_notes
+from layerprobe.values.views import ErrorRates, SetThreshold
+
+_WIDTH, _HEIGHT = 2.5, 2.9  # inches
+_LEAST, _MOST = 1e-4, 0.999  # rates beyond are outside the axes
+_MARKERS = "osD"  # of thresholds, by the rate they were set at
+_MARGIN = 0.12  # of the axes, in normal deviates
+_TICKS = (1e-4, 1e-3, 0.01, 0.05, 0.2, 0.5, 0.8, 0.95, 0.99, 0.999)
+_ALONE = (0.001, 0.5)  # the axes without any curve
+_HOW = (
+    "False accepts are similar pairs of images of different classes, false rejects unlike pairs of one class; the axes "
+    "are normal deviates. The numbers are equal error rates in %: where a line meets the diagonal."
+)
+
+
+def draw(found: Sequence[ErrorRates], *, data: Mapping[str, DataFacts] | None = None) -> Figure:
+    """Draw a panel for each run, with a line for each layer and a mark at each threshold set on other classes.
+
+    Both axes are normal deviates, as scikit-learn's `DetCurveDisplay` has them: similarities that are normal in both
+    kinds of pairs make straight lines.
+
+    Args:
+        data: run -> the data it was measured on.
+    """
+    names = names_by_layer(one.ranked for one in found)
+    styles = fig.styles(list(names.values()))
+    runs: dict[str, dict[str, ErrorRates]] = {}
+    for one in found:
+        runs.setdefault(one.run, {})[names[one.ranked]] = one
+    epochs = {one.run: one.epoch for one in found}
+    titles = [f"{run}, epoch {epoch}: test" for run, epoch in epochs.items()]
+    labels = [_labels(layers, styles) for layers in runs.values()]
+    room = fig.width_of([label.text for panel in labels for label in panel]) + 0.25
+    layout = fig.Layout(_WIDTH, _HEIGHT, max(room, 0.3), columns=2, notes=_notes(found, names, data or {}))
+    figure, panels = fig.panels(titles, layout)
+    for axes, layers, named in zip(panels, runs.values(), labels, strict=True):
+        _set_axes(axes, [one for panel in runs.values() for one in panel.values()])
+        _draw_layers(axes, layers, styles)
+        bottom, top = axes.get_ylim()
+        fig.label_right(axes, [fig.Label(x.text, x.x, min(max(x.y, bottom), top), x.colour) for x in named])
+        if set_on := dict.fromkeys(one.set_on for one in layers.values() if one.set_on and _marks(layers)):
+            fig.key_below(axes, _key(layers, ", ".join(map(chosen_on_text, set_on))))
+    return figure
+
+
+def _labels(layers: Mapping[str, ErrorRates], styles: Mapping[str, fig.Style]) -> list[fig.Label]:
+    """The name and the equal error rate of each layer, at the end of its line with the most false accepts."""
+    labels = []
+    for name, one in layers.items():
+        if points := _points(one):
+            text = f"{name} {100 * (one.equal_error_rate or 0):.1f}"
+            labels.append(fig.Label(text, *points[0], styles[name].text))
+    return labels
+
+
+def _points(one: ErrorRates) -> list[fig.Place]:
+    """The points of a line in normal deviates, most false accepts first."""
+    both = zip(one.false_accepts, one.false_rejects, strict=True)
+    return [
+        (float(ndtri(accepts)), float(ndtri(rejects)))
+        for accepts, rejects in both
+        if _LEAST <= accepts <= _MOST and _LEAST <= rejects <= _MOST and accepts <= _widest(one)
+    ]
+
+
+def _widest(one: ErrorRates) -> float:
+    """The largest false accept rate shown."""
+    return max(0.5, one.equal_error_rate or 0.5)
+
+
+def _set_axes(axes: Axes, found: Sequence[ErrorRates]) -> None:
+    points = [point for one in found for point in _points(one)]
+    places = points or [(float(ndtri(rate)), float(ndtri(rate))) for rate in _ALONE]
+    for which, values in (("x", [x for x, _ in places]), ("y", [y for _, y in places])):
+        low, high = min(values) - _MARGIN, max(values) + _MARGIN
+        ticks = [(float(ndtri(rate)), f"{100 * rate:g}") for rate in _TICKS if low <= ndtri(rate) <= high]
+        axes.set(**{f"{which}lim": (low, high)})
+        axes.set(**{f"{which}ticks": [at for at, _ in ticks], f"{which}ticklabels": [text for _, text in ticks]})
+    axes.axline((0, 0), slope=1, color="0.75", linewidth=0.8, linestyle=":", zorder=0.5)
+    axes.set_xlabel("false accept rate (%)", fontsize=fig.FONT + 1)
+    axes.set_ylabel("false reject rate (%)", fontsize=fig.FONT + 1)
+
+
+def _is_inside(each: SetThreshold) -> bool:
+    return _LEAST <= each.false_accepts <= _MOST and _LEAST <= each.false_rejects <= _MOST
+
+
+def _marks(layers: Mapping[str, ErrorRates]) -> dict[float, str]:
+    """Rate at which thresholds were set -> their marker."""
+    asked = sorted({each.asked for one in layers.values() for each in one.thresholds if _is_inside(each)})
+    return dict(zip(asked, _MARKERS, strict=False))
+
+
+def _key(layers: Mapping[str, ErrorRates], set_on: str) -> list[dict[str, object]]:
+    """Legend entries of the thresholds."""
+    texts = [f"{100 * asked:g} %" for asked in _marks(layers)]
+    texts[0] = f"threshold set on {set_on} at {texts[0]}"
+    marks = zip(texts, _marks(layers).values(), strict=True)
+    return [{"label": text, "marker": marker, "markerfacecolor": "white"} for text, marker in marks]
+
+
+def _draw_layers(axes: Axes, layers: Mapping[str, ErrorRates], styles: Mapping[str, fig.Style]) -> None:
+    marks = _marks(layers)
+    for name, one in layers.items():
+        colour = styles[name].colour
+        if points := _points(one):
+            (line,) = axes.plot(*zip(*points, strict=True), color=colour, linewidth=1.6)
+            line.set(label=name, marker="." if len(points) == 1 else "")
+        for each in one.thresholds:
+            if _is_inside(each):
+                (mark,) = axes.plot([ndtri(each.false_accepts)], [ndtri(each.false_rejects)], color=colour)
+                mark.set(
+                    marker=marks[each.asked],
+                    markerfacecolor="white",
+                    markersize=5,
+                    zorder=4,
+                    label=f"_{name} at {each.asked:g}",
+                )
+
+
+def _notes(found: Sequence[ErrorRates], names: Mapping[RankedLayer, str], data: Mapping[str, DataFacts]) -> list[str]:
+    common = shared_notes(one.notes for one in found)
+    lines = [f"{one.run}, {names[one.ranked]}: {note}" for one in found for note in one.notes if note not in common]
+    return [_HOW, *image_lines(data, {one.split for one in found}), *common, *lines]
+
+
+def error_rates_csv(found: Sequence[ErrorRates]) -> str:
+    """A line for each point of a layer's line, and for each threshold, with the rate it was set at."""
+    head = ["run", "epoch", "split", "layer", "pool", "reduction", "similarity"]
+    rows: list[list[object]] = [[*head, "false_accept", "false_reject", "set_at", "equal_error_rate", "n", "note"]]
+    for one in found:
+        ranked = one.ranked
+        key = [
+            one.run,
+            one.epoch,
+            one.split,
+            ranked.layer.layer,
+            ranked.layer.pool,
+            ranked.reduction,
+            ranked.similarity,
+        ]
+        end = [one.equal_error_rate, one.n, note_text(one.notes)]
+        points = zip(one.false_accepts, one.false_rejects, strict=True)
+        of_line: list[list[object]] = [[*point, None] for point in points] or [[None, None, None]]
+        of_line += [[each.false_accepts, each.false_rejects, each.asked] for each in one.thresholds]
+        rows += [[*key, *cells, *end] for cells in of_line]
+    return csv_text(rows)
+
+
+def plot(source: PlotSource, options: PlotOptions) -> Drawing:
+    """Draw the error rates of a few layers, or of the requested ones."""
+    found = source.error_rates(options)
+    return Drawing(draw(found, data=source.data(one.run for one in found)), error_rates_csv(found))
+
+
+PLOT = Plot(plot)

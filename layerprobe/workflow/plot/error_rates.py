@@ -1,0 +1,68 @@
+"""The layers whose error rates are drawn, and these of a run's stored features."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from layerprobe.measure.error_rates import error_rates
+from layerprobe.plots.asked import asked_epoch, asked_layers
+from layerprobe.system.errors import DataError
+from layerprobe.values.scores import Score, Subject, shared_notes
+from layerprobe.values.views import ErrorRates
+from layerprobe.workflow.plot.feature_views import ShownLayers, few_layers
+from layerprobe.workflow.probe.rerank import StoredSearch
+from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.run.seen import has_seen_train
+from layerprobe.workflow.threshold.layer_pairs import layer_pairs, require_one_map
+
+SPLIT = "test"
+
+
+def subjects_of(scores: Sequence[Score], which: ShownLayers) -> list[Subject]:
+    """The layers of a run to show, as measured on test classes.
+
+    Args:
+        scores: of one run, at least one.
+    """
+    epoch = asked_epoch(scores, which.options.epoch)
+    own = [score for score in scores if (score.epoch, score.split) == (epoch, SPLIT)]
+    if not own:
+        what = f"{scores[0].run}: no layer was probed on the {SPLIT} split at epoch {epoch}"
+        raise DataError(what, fix=f"Run layerprobe probe --epochs {epoch} --splits {SPLIT}")
+    known = list(dict.fromkeys(score.ranked_layer for score in own))
+    asked = asked_layers(which.options.layers, known)
+    shown = few_layers(known, scores[0].run, which) if asked is None else [x for x in known if x in asked]
+    notes = shared_notes(score.notes for score in own)
+    first = own[0]
+    return [Subject(first.run, first.experiment, first.seed, epoch, SPLIT, ranked, notes) for ranked in shown]
+
+
+def stored_error_rates(run: Run, scores: Sequence[Score], which: ShownLayers) -> list[ErrorRates]:
+    """The error rates of a run's layers on test; thresholds are set on classes that the network has not seen, if any.
+
+    Args:
+        scores: of this run, at least one.
+    """
+    found = []
+    for subject in subjects_of(scores, which):
+        ranked, epoch = subject.ranked, subject.epoch
+        require_one_map(ranked)
+        searches = {split: StoredSearch(run, epoch, split, torch.device("cpu")) for split in (SPLIT, *_unseen(run))}
+        measured = {score.split for score in scores if (score.epoch, score.ranked_layer) == (epoch, ranked)}
+        others = [split for split in searches if split in measured and split != SPLIT]
+        found.append(
+            error_rates(
+                subject,
+                lambda split, searches=searches, ranked=ranked: layer_pairs(searches[split], ranked),  # type: ignore[misc] # bound now
+                others[0] if others else None,
+            )
+        )
+    return found
+
+
+def _unseen(run: Run) -> list[str]:
+    record = run.read()
+    seen = any(has_seen_train(record, epoch) for epoch in range(record.epochs_done + 1))
+    return ["validation", *([] if seen else ["train"])]

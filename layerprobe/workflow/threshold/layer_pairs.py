@@ -1,0 +1,49 @@
+"""The pairs of images of a run's stored layer."""
+
+from __future__ import annotations
+
+import torch
+
+from layerprobe.ranking.all_pairs import AllPairs, all_pairs
+from layerprobe.reductions.chain import parse_chain
+from layerprobe.system.errors import NotFiniteError, NumericError, RecipeError
+from layerprobe.values.keys import RankedLayer
+from layerprobe.workflow.probe.rerank import StoredSearch
+
+
+def require_one_map(ranked: RankedLayer) -> None:
+    """Check that a layer's reduction is one map for all images, which stored features give again."""
+    chain = parse_chain(ranked.reduction)
+    reason = (
+        "a mean over draws" if len(chain.members()) > 1
+        else "made with the loss's classifier" if chain.needs_classifier
+        else "fitted on the searched images, which other images have not" if chain.fits and chain.on_gallery
+        else ""
+    )  # fmt: skip
+    if reason:
+        raise RecipeError(f"{ranked}: {reason}", fix="Name a layer with another reduction, or none")
+
+
+def layer_pairs(search: StoredSearch, ranked: RankedLayer) -> AllPairs:
+    """The pairs of a split's images by a layer, as its search compares them.
+
+    Raises:
+        DataError: its features are gone or have changed, or the search rules.
+        NumericError: NaN or Inf.
+    """
+    search.require_stored(ranked)
+    queries, gallery = search.features(ranked)
+    try:
+        return all_pairs(
+            torch.as_tensor(queries.values),
+            queries.labels,
+            gallery=None if gallery is None else torch.as_tensor(gallery.values),
+            gallery_labels=None if gallery is None else gallery.labels,
+            similarity=ranked.similarity,  # type: ignore[arg-type] # text from a file, checked there
+            ids=None if gallery is None else queries.ids,
+            gallery_ids=None if gallery is None else gallery.ids,
+            rules=search.rules(),
+        )
+    except NotFiniteError as error:
+        what = f"{ranked} has no threshold on {search.split}: {error.message}"
+        raise NumericError(what, fix="Choose a layer whose features are finite") from error

@@ -1,0 +1,175 @@
+"""threshold: the stored features of a run's layer -> thresholds at false accept rates, and their rates on test."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from layerprobe.measure.pair_thresholds import (
+    Accepted,
+    PairCounts,
+    accepted,
+    count_pairs,
+    require_pairs,
+    thresholds_at,
+)
+from layerprobe.ranking.all_pairs import AllPairs
+from layerprobe.reductions.chain import parse_chain
+from layerprobe.statistics.means import intervals
+from layerprobe.statistics.pair_rates import rate_intervals
+from layerprobe.statistics.units import UnitSums
+from layerprobe.system.errors import DataError, RecipeError
+from layerprobe.system.progress import Listener
+from layerprobe.values.facts import chosen_on_text
+from layerprobe.values.intervals import FEWEST_UNITS
+from layerprobe.values.keys import RankedLayer
+from layerprobe.values.thresholds import PairedSplit, Rate, Threshold, Thresholds, require_rates
+from layerprobe.workflow.choose.choose import choose_runs
+from layerprobe.workflow.choose.request import ChooseRequest
+from layerprobe.workflow.probe.rerank import StoredSearch
+from layerprobe.workflow.run import from_recipe
+from layerprobe.workflow.run.references import find_layers, open_ranked_split, parse_reference
+from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.run.seen import split_to_choose_on
+from layerprobe.workflow.threshold.layer_pairs import layer_pairs, require_one_map
+
+if TYPE_CHECKING:
+    from layerprobe.values.intervals import Interval
+
+
+def split_to_set_on(run: Run) -> str:
+    """The split that thresholds of a run's last epoch are set on: one of classes that the network has not seen.
+
+    Raises:
+        RecipeError: the network has seen its training classes, and none are held out.
+        DataError: there are no classes but those of test, or none of test.
+    """
+    record = run.read()
+    split = split_to_choose_on(run, record, [record.epochs_done])
+    if split == "test" or "test" not in record.manifests:
+        what = "no classes to set a threshold on but those of test" if split == "test" else "no test classes"
+        fix = "Give two splits: validation to set the threshold on, test to measure it"
+        raise DataError(f"{run.name} has {what}", file=run.folder, fix=fix)
+    return split
+
+
+def threshold(run: Run, layer: str | None, rates: Sequence[float], listener: Listener) -> Thresholds:
+    """Set thresholds at false accept rates, and measure them on the unseen test classes.
+
+    Args:
+        layer: LAYER[@pool][/reduction] of the last epoch; None: the one that `choose` says.
+        rates: each between 0 and 1.
+
+    Raises:
+        RecipeError: see `split_to_set_on`; a rate out of range; a layer that names several, or has no single features.
+        DataError: features that are gone, or a split without genuine or impostor pairs.
+        NumericError: NaN or Inf.
+    """
+    require_rates(tuple(rates))
+    split = split_to_set_on(run)
+    if layer is None:
+        ship = choose_runs([run], ChooseRequest(epochs="last"), listener).ship
+        layer = ship.name
+        listener.say(f"layer {layer}, as layerprobe choose {run.name} --epochs last says")
+    ranked, epoch = _the_layer(run, split, layer)
+    device = from_recipe.choose_device("auto")
+    setting, testing = (layer_pairs(StoredSearch(run, epoch, name, device), ranked) for name in (split, "test"))
+    with listener.task(f"threshold {ranked}", 5, "passes over all pairs") as task:
+        counts = count_pairs(setting)
+        task.advance()
+        found = thresholds_at(setting, counts, sorted(rates))
+        task.advance()
+        set_at = accepted(setting, found)
+        task.advance()
+        tested = count_pairs(testing)
+        task.advance()
+        test_at = accepted(testing, found)
+        task.advance()
+    splits = _paired(split, setting, counts), _paired("test", testing, tested)
+    own, new = _rates(set_at), _rates(test_at, with_intervals=True)
+    rows = [
+        Threshold(asked, setting.shown(similarity), *of_set, *of_test)
+        for asked, similarity, of_set, of_test in zip(sorted(rates), found, own, new, strict=True)
+    ]
+    notes = [*_fitted_note(ranked, split), *_count_notes(counts, tested, splits), *_rate_notes(rows, *splits)]
+    return Thresholds(run.name, epoch, ranked, *splits, tuple(rows), tuple(notes))
+
+
+def _the_layer(run: Run, split: str, text: str) -> tuple[RankedLayer, int]:
+    """The layer that a text names, measured on both splits, and the last epoch."""
+    reference = parse_reference(text, bare="layer")
+    opened = [open_ranked_split(run, None, name) for name in (split, "test")]
+    if reference.run not in (None, run.name) or reference.epoch not in (None, opened[0].epoch):
+        what = f"--layer {text}: thresholds are of {run.name}#{opened[0].epoch}"
+        raise RecipeError(what, fix="Name the run before --layer, and a layer of its last epoch")
+    found, _ = (find_layers(ranked_split, reference) for ranked_split in opened)
+    if len(found) > 1:
+        names = ", ".join(map(str, found))
+        raise RecipeError(f"--layer {text} names several layers", fix=f"Choose one of {names}")
+    require_one_map(found[0])
+    return found[0], opened[0].epoch
+
+
+def _paired(split: str, pairs: AllPairs, counts: PairCounts) -> PairedSplit:
+    genuine, impostor = int(counts.genuine.sum()), int(counts.impostor.sum())
+    try:
+        require_pairs(genuine, impostor)
+    except DataError as error:
+        raise DataError(f"{chosen_on_text(split)}: {error.message}", fix=error.fix) from error
+    labels = pairs.queries.labels
+    size = None if pairs.itself else len(pairs.gallery)
+    return PairedSplit(split, len(labels), len(np.unique(labels)), size, genuine, impostor, counts.equal_error_rate())
+
+
+def _rates(found: Accepted, *, with_intervals: bool = False) -> list[tuple[Rate, Rate]]:
+    """The false and the true accept rate at each threshold."""
+    ends: list[list[Interval | None]] = [[None] * len(found.genuine)] * 2
+    if with_intervals:
+        sums = np.tile(found.genuine_pairs.astype(np.float64), (len(found.genuine), 1))
+        ends = [
+            rate_intervals(found.impostor, found.impostor_pairs),
+            intervals(UnitSums(found.genuine.astype(np.float64), sums)),
+        ]
+    pairs = int(found.impostor_pairs.sum()), int(found.genuine_pairs.sum())
+    counts = zip(found.impostor.sum((1, 2)).tolist(), found.genuine.sum(1).tolist(), strict=True)
+    return [
+        (_rate(far, pairs[0], ends[0][place]), _rate(tar, pairs[1], ends[1][place]))
+        for place, (far, tar) in enumerate(counts)
+    ]
+
+
+def _rate(count: int, pairs: int, interval: Interval | None) -> Rate:
+    rate = Rate(count / pairs, count, pairs)
+    return rate if interval is None else replace(rate, low=interval.low, high=interval.high)
+
+
+def _fitted_note(ranked: RankedLayer, split: str) -> list[str]:
+    """That a reduction was fitted on the classes that the threshold is set on, if so."""
+    if split != "train" or not parse_chain(ranked.reduction).fits_on_train:
+        return []
+    return [f"{ranked.reduction} was fitted on the choosing classes themselves, so their rates flatter it"]
+
+
+def _count_notes(counts: PairCounts, tested: PairCounts, splits: tuple[PairedSplit, PairedSplit]) -> list[str]:
+    collapsed = [chosen_on_text(one.split) for one, of in zip(splits, (counts, tested), strict=True) if of.collapsed]
+    return [f"all similarities are equal to 1e-6 on {' and '.join(collapsed)}: it has collapsed"] if collapsed else []
+
+
+def _rate_notes(rows: Sequence[Threshold], set_on: PairedSplit, test: PairedSplit) -> list[str]:
+    """Rates that there are too few pairs for, and missing intervals."""
+    notes = []
+    name = chosen_on_text(set_on.split)
+    if few := [row.asked for row in rows if row.asked * set_on.impostor < 1]:
+        shown = ", ".join(f"{rate:g}" for rate in few)
+        needed = math.ceil(1 / min(few))
+        notes.append(
+            f"{shown}: less than 1 of the {set_on.impostor:,} impostor pairs of {name}, so the threshold is above them"
+            f" all; {needed:,} pairs would be needed"
+        )
+    if test.classes < FEWEST_UNITS:
+        notes.append(f"no intervals: {test.classes} test classes, fewer than {FEWEST_UNITS}")
+    return notes

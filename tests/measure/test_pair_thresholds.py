@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sklearn.metrics import roc_curve
+
+from layerprobe.measure import pair_thresholds
+from layerprobe.measure.pair_thresholds import accepted, count_pairs, thresholds_at
+from layerprobe.ranking.all_pairs import AllPairs, all_pairs
+from layerprobe.system.errors import DataError, NotFiniteError
+from layerprobe.values.retrieval import SearchRules
+
+Features = NDArray[np.floating[Any]] | NDArray[np.uint8]
+
+# Of the images at these angles 16 impostor pairs are 5 10 15 35 40 50 75 80 90 90 100 120 130 130 170 and 180 degrees
+# apart, and 12 genuine ones 10 30 40 40 50 50 80 80 85 90 115 and 165.
+ANGLES = np.radians([0, 10, 50, 90, 15, 100, 130, 180])
+EIGHT = np.stack([np.cos(ANGLES), np.sin(ANGLES)], axis=1)
+OF_EIGHT = np.repeat([0, 1], 4)
+
+
+def measured(pairs: AllPairs, rates: Sequence[float]) -> list[tuple[float, int, int]]:
+    """Threshold, accepted impostor pairs and accepted genuine pairs at each rate."""
+    found = thresholds_at(pairs, count_pairs(pairs), rates)
+    counts = accepted(pairs, found)
+    each = zip(found, counts.impostor.sum((1, 2)).tolist(), counts.genuine.sum(1).tolist(), strict=True)
+    return [(pairs.shown(threshold), *of) for threshold, *of in each]
+
+
+def test_eight_images_by_hand() -> None:
+    found = measured(all_pairs(EIGHT, OF_EIGHT), [0.2, 0.25, 0.01])
+    # 3 of 16 may be accepted: those closer than 35 degrees, with the genuine pairs of 10 and 30. With 4 of them all
+    # closer than 40, not the genuine ones of 40. 0.01 is less than one of 16: above the closest, 5 degrees apart.
+    assert [of for _, *of in found] == [[3, 2], [4, 2], [0, 0]]
+    assert [threshold for threshold, *_ in found] == pytest.approx(np.cos(np.radians([35, 40, 5])), abs=2e-12)
+    assert all(
+        threshold > cosine for (threshold, *_), cosine in zip(found, np.cos(np.radians([35, 40, 5])), strict=True)
+    )
+
+
+def test_the_equal_error_rate_by_hand() -> None:
+    # accepting up to 75 degrees: 7/16 false accepts, 6/12 false rejects; up to 80: 8/16 and 4/12; they meet at 5/11
+    assert count_pairs(all_pairs(EIGHT, OF_EIGHT)).equal_error_rate() == pytest.approx(5 / 11)
+
+
+def brute_force(features: Features, similarity: str) -> NDArray[np.float64]:
+    values = features.astype(np.float64)
+    if similarity == "cosine":
+        values /= np.linalg.norm(values, axis=1, keepdims=True)
+    if similarity in ("cosine", "dot"):
+        return np.asarray(values @ values.T, np.float64)
+    if similarity == "euclidean":
+        return np.asarray(-np.sqrt(np.square(values[:, None] - values).sum(2)), np.float64)
+    bits = np.unpackbits(features.astype(np.uint8), axis=1)
+    return np.asarray(-(bits[:, None] != bits).sum(2), np.float64)
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean", "hamming"])
+def test_rates_are_those_of_scikit_learns_roc_curve(similarity: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("layerprobe.ranking.all_pairs.BLOCK_ROWS", 64)  # several tiles
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 9, 150)
+    features: Features = rng.normal(size=(9, 16))[labels] + rng.normal(size=(150, 16))
+    features[10:13] = features[9]  # duplicates, of several classes
+    if similarity == "hamming":
+        features = np.packbits(features > 0, axis=1)
+    rates = [0.5, 0.1, 0.01, 1e-3]
+    rows, columns = np.triu_indices(150, 1)
+    genuine = labels[rows] == labels[columns]
+    values = brute_force(features, similarity)[rows, columns]
+    false, true, _ = roc_curve(genuine, values.round(10), drop_intermediate=False)
+    expected = [
+        (false[false <= rate][-1] * (~genuine).sum(), true[false <= rate][-1] * genuine.sum()) for rate in rates
+    ]
+    found = measured(all_pairs(features, labels, similarity=similarity), rates)
+    assert [of for _, *of in found] == [pytest.approx(each) for each in expected]
+    for threshold, impostor, _ in found:
+        assert (values[~genuine] >= threshold).sum() == impostor
+
+
+def test_a_rate_that_is_a_share_of_the_pairs_allows_that_many() -> None:
+    # 0.29 of 100 pairs are 29, though 0.29 * 100 is 28.999999999999996
+    assert pair_thresholds._allowed(0.29, 100) == 29
+    assert pair_thresholds._allowed(0.289, 100) == 28
+    assert pair_thresholds._allowed(1e-9, 100) == 0
+
+
+def test_equal_similarities_are_accepted_or_rejected_together() -> None:
+    features = np.tile(np.random.default_rng(0).normal(size=(1, 50)), (12, 1)) * np.arange(1, 13)[:, None]
+    pairs = all_pairs(features, np.repeat([0, 1, 2], 4))
+    counts = count_pairs(pairs)
+    # all cosines are 1, whatever their rounding: no impostor pair can be accepted alone
+    found = measured(pairs, [0.1, 0.9])
+    assert [of for _, *of in found] == [[0, 0], [0, 0]]
+    assert [threshold for threshold, *_ in found] == pytest.approx([1, 1])
+    assert counts.collapsed
+    assert counts.equal_error_rate() == pytest.approx(0.5)
+    assert not count_pairs(all_pairs(EIGHT, OF_EIGHT)).collapsed
+
+
+def test_nothing_is_accepted_where_images_of_two_classes_are_the_same() -> None:
+    pairs = all_pairs(EIGHT[[0, 1, 2, 0, 4, 5]], [0, 0, 0, 1, 1, 1])
+    ((threshold, impostor, genuine),) = measured(pairs, [0.01])
+    assert (impostor, genuine) == (0, 0)
+    assert 1 < threshold < 1 + 1e-11
+
+
+def test_classes_of_one_image_have_impostor_pairs_only() -> None:
+    pairs = all_pairs(EIGHT[:4], [0, 0, 1, 2])
+    counts = accepted(pairs, [-2.0])
+    # the pairs of 0, 10, 50 and 90 degrees
+    assert counts.genuine_pairs.tolist() == [1, 0, 0]
+    assert counts.impostor_pairs.tolist() == [[0, 2, 2], [0, 0, 1], [0, 0, 0]]
+    with pytest.raises(DataError, match="no genuine pair: every class has one image"):
+        count_pairs(all_pairs(EIGHT[:3], [0, 1, 2])).rates()
+    with pytest.raises(DataError, match="no impostor pair: all images are of one class"):
+        thresholds_at(one := all_pairs(EIGHT, [0] * 8), count_pairs(one), [0.1])
+
+
+def test_nan_is_refused() -> None:
+    with pytest.raises(NotFiniteError, match="1 of 8 feature rows hold NaN or Inf"):
+        all_pairs(np.where(np.arange(8)[:, None] == 3, np.nan, EIGHT), OF_EIGHT)
+
+
+def test_more_classes_than_units_share_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pair_thresholds, "_MOST_UNITS", 2)
+    counts = accepted(all_pairs(EIGHT[:4], [0, 1, 2, 2]), [np.cos(np.radians(45))])
+    # class 2 is in the unit of class 0; 0 and 1 are 10 degrees apart, 1 and the first of 2 are 40
+    assert counts.impostor_pairs.tolist() == [[2, 1], [2, 0]]
+    assert counts.impostor.tolist() == [[[0, 1], [1, 0]]]
+    assert counts.genuine.tolist() == [[1, 0]]
+
+
+def test_points_of_a_curve_are_thinned_and_keep_its_ends() -> None:
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(10), 40)
+    counts = count_pairs(all_pairs(rng.normal(size=(10, 8))[labels] + rng.normal(size=(400, 8)), labels))
+    accepts, rejects = counts.thinned()
+    every = set(zip(*(rates.tolist() for rates in counts.rates()), strict=True))
+    assert set(zip(accepts.tolist(), rejects.tolist(), strict=True)) < every
+    assert len(accepts) < 1500 < len(every)
+    assert (np.diff(accepts) <= 0).all()
+    assert (np.diff(rejects) >= 0).all()
+
+
+def test_rules_decide_which_pairs_count() -> None:
+    rules = SearchRules(groups=np.array([0, 0, 1, 1, 0, 0, 0, 1]), ignored=np.array([[0, 4], [4, 1]]))
+    counts = accepted(all_pairs(EIGHT, OF_EIGHT, rules=rules), [-2.0])
+    # of 6 pairs of each class 2 and 3 are of one group; two impostor pairs are ignored
+    assert counts.genuine_pairs.tolist() == [4, 3]
+    assert counts.impostor_pairs.sum() == 14

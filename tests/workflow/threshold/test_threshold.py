@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from layerprobe.cli.output import Terminal
+from layerprobe.system.errors import DataError, NumericError, RecipeError
+from layerprobe.values.thresholds import Thresholds
+from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.threshold.threshold import threshold
+from layerprobe.workflow.threshold.threshold_text import threshold_table
+from tests.workflow.choosing_runs import C2, FC6, labels_of, write_run
+from tests.workflow.stored_ranks import ranked
+
+CLASSES = 20
+HITS = np.ones(4 * CLASSES)
+
+
+def features(split: str, seed: int, spread: float = 0.5) -> dict[str, NDArray[np.float32]]:
+    """Four images around each class's centre, in 4 dimensions; and a layer that has collapsed."""
+    rng, labels = np.random.default_rng(seed), labels_of(split, CLASSES)
+    own = rng.normal(size=(CLASSES, 4))[labels - labels[0]] + spread * rng.normal(size=(len(labels), 4))
+    return {"fc6@none": own.astype(np.float32), "c2@max": np.ones((len(labels), 3), np.float32)}
+
+
+def run_of(cache: Path, splits: Sequence[str] = ("validation", "test"), **more: Any) -> Run:
+    hits = {split: {FC6: HITS, C2: HITS} for split in splits}
+    values = {split: features(split, seed) for seed, split in enumerate(splits)}
+    return write_run(cache, "one", hits, features=values, **more)
+
+
+def brute_force(split: str, seed: int, at_least: float) -> tuple[int, int]:
+    """How many impostor and genuine pairs are accepted."""
+    own, labels = features(split, seed)["fc6@none"].astype(float), labels_of(split, CLASSES)
+    own /= np.linalg.norm(own, axis=1, keepdims=True)
+    rows, columns = np.triu_indices(len(labels), 1)
+    above, genuine = (own @ own.T)[rows, columns] >= at_least, labels[rows] == labels[columns]
+    return int((above & ~genuine).sum()), int((above & genuine).sum())
+
+
+def made(run: Run, layer: str | None = "fc6", rates: Sequence[float] = (0.1, 0.01)) -> Thresholds:
+    return threshold(run, layer, rates, Terminal(quiet=True))
+
+
+def test_a_threshold_of_validation_is_measured_on_test(tmp_path: Path) -> None:
+    found = made(run_of(tmp_path))
+    assert [row.asked for row in found.thresholds] == [0.01, 0.1]
+    assert (found.set_on.split, found.set_on.genuine, found.set_on.impostor) == ("validation", 120, 3040)
+    for row in found.thresholds:
+        assert (row.set_far.accepted, row.set_tar.accepted) == brute_force("validation", 0, row.similarity)
+        assert (row.far.accepted, row.tar.accepted) == brute_force("test", 1, row.similarity)
+        # 30 and 304 of the impostor pairs are as many as may be accepted
+        assert row.set_far.accepted == round(3040 * row.asked - 0.5)
+        assert row.far.low is not None
+        assert row.far.low < row.far.value < (row.far.high or 0)
+        assert row.set_far.low is None
+
+
+def test_the_table_has_80_columns_and_few_lines(tmp_path: Path) -> None:
+    table = threshold_table(made(run_of(tmp_path)))
+    assert table.columns == ("asked\nFAR", "threshold", "valid.\nFAR", "valid.\nTAR", "test\nFAR", "test\nTAR")
+    assert table.heading[0] == "one#2:fc6: accept if the cosine is at least the threshold"
+    assert len(table.notes) <= 4
+    assert table.notes[1].startswith("test: 120 genuine and 3,040 impostor pairs of 20 classes, EER ")
+    assert all(len(line) <= 90 for line in table.notes)
+
+
+def test_unseen_training_classes_take_the_place_of_validation(tmp_path: Path) -> None:
+    net, data = {"weights": "imagenet"}, {"seen": False}
+    run = run_of(tmp_path, ("train", "test"), epochs=(0,), net=net, data=data)
+    found = made(run)
+    assert (found.set_on.split, found.epoch) == ("train", 0)
+    table = threshold_table(found)
+    assert table.columns[2] == "choosing\nFAR"
+    assert table.notes[0].startswith("choosing classes: 120 genuine")
+
+
+def test_seen_training_classes_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="one has seen its training classes.*Train with classes held out"):
+        made(run_of(tmp_path, ("train", "test")))
+
+
+def test_test_classes_alone_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no classes to set a threshold on but those of test. Give two splits"):
+        made(run_of(tmp_path, ("test",)))
+
+
+def test_a_collapsed_layer_accepts_nothing_and_says_so(tmp_path: Path) -> None:
+    found = made(run_of(tmp_path), "c2")
+    assert [(row.far.accepted, row.tar.accepted) for row in found.thresholds] == [(0, 0), (0, 0)]
+    assert found.set_on.equal_error_rate == pytest.approx(0.5)
+    assert "all similarities are equal to 1e-6 on validation and test: it has collapsed" in found.notes
+
+
+def test_a_rate_below_one_pair_is_told(tmp_path: Path) -> None:
+    found = made(run_of(tmp_path), rates=[1e-4])
+    assert found.thresholds[0].set_far.accepted == 0
+    assert found.notes[0].startswith("0.0001: less than 1 of the 3,040 impostor pairs of validation")
+    assert "10,000 pairs would be needed" in found.notes[0]
+    assert "cannot be told" in threshold_table(found).notes[2]
+
+
+def test_without_a_layer_it_is_the_chosen_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = threshold(run_of(tmp_path), None, [0.01], Terminal())
+    assert str(found.ranked) == "fc6"
+    assert "layer fc6, as layerprobe choose one --epochs last says" in capsys.readouterr().err
+
+
+def test_nan_is_told(tmp_path: Path) -> None:
+    values = {split: features(split, 0) for split in ("validation", "test")}
+    run = write_run(tmp_path, "one", {split: {FC6: HITS} for split in values}, features=values)
+    values["test"]["fc6@none"][3] = np.nan
+    broken = write_run(
+        tmp_path / "b", "one", {split: {ranked("fc6@none", "l2"): HITS} for split in values}, features=values
+    )
+    assert made(run).set_on.images == 80
+    with pytest.raises(NumericError, match="fc6/l2 has no threshold on test: 1 of 80 feature rows hold NaN or Inf"):
+        made(broken, "fc6/l2")
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        ("nolayer", "layer 'nolayer' is not ranked"),
+        ("two:fc6", "--layer two:fc6: thresholds are of one#2. Name the run before --layer"),
+        ("one#1:fc6", "--layer one#1:fc6: thresholds are of one#2"),
+        ("*", "names several layers. Choose one of c2@max, fc6"),
+        ("fc6/random:2x2", "fc6/random:2x2: a mean over draws"),
+        ("fc6/whiten:2:1@gallery", "fitted on the searched images"),
+    ],
+)
+def test_a_layer_without_one_map_is_refused(tmp_path: Path, layer: str, message: str) -> None:
+    reduced = [ranked("fc6@none", "whiten:2:1@gallery"), *(ranked("fc6@none", f"random:2{x}") for x in ("", ":1"))]
+    layers = dict.fromkeys((FC6, C2, *reduced), HITS)
+    values = {split: features(split, 0) for split in ("validation", "test")}
+    with pytest.raises(RecipeError, match=message.replace("*", r"\*")):
+        made(write_run(tmp_path, "one", dict.fromkeys(values, layers), features=values), layer)
+
+
+def test_the_command_line_has_json_and_refuses_rates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import json
+
+    from layerprobe.cli import main
+
+    run_of(tmp_path)
+
+    def called(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["layerprobe", "threshold", "--cache", str(tmp_path), *words])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        out, err = capsys.readouterr()
+        return int(str(caught.value.code)), out, err
+
+    code, out, err = called("--layer", "fc6", "--far", "0.1", "--json")
+    shown = json.loads(out)
+    assert (code, err) == (0, "run one\n")
+    assert (shown["schema"], shown["layer"], shown["pool"], shown["set_on"]["split"]) == (
+        1,
+        "fc6",
+        "none",
+        "validation",
+    )
+    assert shown["thresholds"][0]["set_far"]["accepted"] == 304
+    assert called("--far", "1e-3,x")[2] == "error: --far x: not a number. Write rates such as 1e-3,1e-2.\n"
+    assert called("--far", "1")[0] == 2
+    code, out, _ = called("one", "--layer", "fc6", "--quiet")
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= 90
