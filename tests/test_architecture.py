@@ -25,6 +25,7 @@ LEVELS = (
     "workflow.train",
     "workflow.choose workflow.compare workflow.summary",
     "workflow.plot",
+    "workflow.explain",
     "workflow.report workflow.python",
     "workflow.watch",
     "workflow.manage",

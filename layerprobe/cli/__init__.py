@@ -17,7 +17,21 @@ import typer
 from typer.main import get_command, get_group
 
 from layerprobe import __version__
-from layerprobe.cli import cache, choose, compare, data, demo, inspect, plot, probe, remove, report, summary, train
+from layerprobe.cli import (
+    cache,
+    choose,
+    compare,
+    data,
+    demo,
+    explain,
+    inspect,
+    plot,
+    probe,
+    remove,
+    report,
+    summary,
+    train,
+)
 from layerprobe.cli.output import show_error
 from layerprobe.cli.streams import prepare_streams
 from layerprobe.system.errors import Bug, EnvironmentFault, InterruptedRun, LayerprobeError
@@ -47,7 +61,7 @@ def _options(
     pass
 
 
-for module in (demo, train, probe, summary, compare, choose, plot, report, inspect, remove, data, cache):
+for module in (demo, train, probe, summary, compare, choose, explain, plot, report, inspect, remove, data, cache):
     module.register(app)
 
 # typer carries click inside or beside itself, by version; its public BadParameter is a usage error in both.

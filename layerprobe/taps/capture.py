@@ -54,13 +54,18 @@ class _ForwardEnded(Exception):  # noqa: N818 - no error
 
 
 @contextlib.contextmanager
-def tapped(module: nn.Module, taps: Sequence[Tap]) -> Iterator[Callable[[Tensor], dict[LayerKey, Tensor]]]:
+def tapped(
+    module: nn.Module, taps: Sequence[Tap], *, differentiable: bool = False
+) -> Iterator[Callable[[Tensor], dict[LayerKey, Tensor]]]:
     """Hooks on a module that take features for as long as the block lasts.
 
     The hook pools a map and copies a vector at once, as the next module may overwrite it in place. The last hook ends
     the forward. In the block the module is in evaluation mode and runs in inference mode, compiled modules as they were
     before. Afterwards, also after an error, every hook is removed and every submodule has its own mode again.
     Parameters, statistics, gradients and random generators do not change.
+
+    Args:
+        differentiable: not in inference mode: autograd records the features where the caller lets it.
 
     Yields:
         A function: images -> {tap.key: (B, dim) float32 on the module's device}, computed and pooled in the module's
@@ -87,7 +92,7 @@ def tapped(module: nn.Module, taps: Sequence[Tap]) -> Iterator[Callable[[Tensor]
     def features_of(images: Tensor) -> dict[LayerKey, Tensor]:
         features.clear()
         called.clear()
-        with torch.inference_mode(), contextlib.suppress(_ForwardEnded):
+        with torch.inference_mode(not differentiable), contextlib.suppress(_ForwardEnded):
             module(prepared(images, module))
         for tap in taps:
             if tap.key not in features:

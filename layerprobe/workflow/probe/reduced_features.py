@@ -70,12 +70,19 @@ class ReducedFeatures:
         self, epoch: int, split: str, name: str, ranked: RankedLayer, memory: int | None
     ) -> contextlib.AbstractContextManager[Features]:
         """The features of a split, or of its gallery, by the map that its images are searched by."""
+        reduce = self.map_of(epoch, split, ranked)
+        if reduce is None:
+            return self.open_layer(epoch, name, ranked.layer, memory)
+        return self._reduced(reduce, epoch, name, ranked.layer, memory)
+
+    def map_of(self, epoch: int, split: str, ranked: RankedLayer) -> Reduce | None:
+        """The map that a split's images are searched by; None for unreduced features."""
         chain = parse_chain(ranked.reduction)
         if not chain.parts:
-            return self.open_layer(epoch, name, ranked.layer, memory)
+            return None
         # What is not fitted takes only the dimensions, and no training features need be there.
         fitted_on = FITTED_ON if chain.fits_on_train else self.gallery_of(split)
-        return self._reduced(self._map(chain.text, epoch, fitted_on, ranked.layer), epoch, name, ranked.layer, memory)
+        return self._map(chain.text, epoch, fitted_on, ranked.layer)
 
     @functools.cached_property
     def _map(self) -> Callable[[str, int, str, LayerKey], Reduce]:
