@@ -22,7 +22,7 @@ _SIDE = 0.92  # of a picture
 _SPACE = 0.06  # between two pictures
 _BESIDE = 0.22  # between the pictures of the query and those of the neighbour
 _TEXT = 0.155  # height of a line
-_LINES = 4  # beside the picture: the layer, what each picture is, and two below it
+_LINES = 5  # beside the picture: the layer, what each picture is, and three below it
 _BETWEEN = 0.16  # between two layers
 _HALF = 3 * _SIDE + 2 * _SPACE
 _WIDTH = 2 * _HALF + _BESIDE
@@ -59,43 +59,44 @@ def _draw_row(axes: Axes, explained: ExplainedQuery, one: ExplainedNeighbour, to
     own, frame, right = one.explanation, RIGHT if one.found.right else WRONG, _HALF + _BESIDE
     _write(axes, (0, top), [f"{name}: similarity {own.similarity:.3f}"], _HALF, fontsize=fig.FONT, weight="bold")
     _write(axes, (right, top), [f"{frame.sign} {one.found.item.name}"], _HALF, fontsize=fig.FONT, color=frame.colour)
-    cam = f"Grad-CAM, {own.places_of}" if own.places_of else ""
     sides = ((0.0, "query", explained.image, ASKED), (right, "neighbour", one.image, frame))
     for (left, whose, image, border), (_, found) in zip(sides, own.sides, strict=True):
-        _draw_side(axes, (image, border), found, (left, top + _TEXT), (whose, "integr. gradients", cam))
+        _draw_side(axes, (whose, image, border), found, (left, top + _TEXT), own.places_of)
 
 
 def _draw_side(
     axes: Axes,
-    shown: tuple[NDArray[np.uint8], Frame],
+    shown: tuple[str, NDArray[np.uint8], Frame],
     found: Attribution,
     place: tuple[float, float],
-    headings: tuple[str, str, str],
+    places_of: str | None,
 ) -> None:
     """Draw an image and its two maps, with what is known of them below."""
-    (image, frame), (left, top) = shown, place
-    lefts = [left + number * (_SIDE + _SPACE) for number in range(3)]
-    for each, heading in zip(lefts, headings, strict=True):
-        _write(axes, (each, top), [heading], _SIDE)
-    top += _TEXT
+    (whose, image, frame), (left, top) = shown, place
+    _write(axes, place, [whose], _SIDE)
     grey: dict[str, Any] = {"cmap": "gray", "vmin": 0, "vmax": 255} if image.shape[2] == 1 else {}
-    picture(axes, image, (lefts[0], top, _SIDE), frame, **grey)
+    picture(axes, image, (left, top + _TEXT, _SIDE), frame, **grey)
     error = f"{100 * found.error:.2g} %" if math.isfinite(found.error) else "undefined"
-    sums = [f"s - s0 = {found.difference:.2f}", f"error {error}, {found.steps}"]
-    _write(axes, (lefts[0], top + _SIDE), sums, _SIDE)
-    maps = ((found.pixels, found.random_pixels), (found.places, found.random_places))
-    for each, (values, agreement) in zip(lefts[1:], maps, strict=True):
-        if values is not None:
-            most = float(np.percentile(np.abs(values), _MOST)) or float(np.abs(values).max()) or 1.0
-            scale: dict[str, Any] = {"cmap": "RdBu_r", "vmin": -most, "vmax": most}
-            picture(axes, values, (each, top, _SIDE), ASKED, size=image.shape[:2], **scale)
-            _write(axes, (each, top + _SIDE), _correlations(agreement), _SIDE)
+    sums = [f"s - s0 = {found.difference:.2f}", f"error {error}", f"{found.steps} steps"]
+    _write(axes, (left, top + _TEXT + _SIDE), sums, _SIDE)
+    maps = (
+        ("integr. gradients", found.pixels, _correlations(found.random_pixels)),
+        ("Grad-CAM", found.places, [*_correlations(found.random_places), places_of or ""]),
+    )
+    for heading, values, below in maps:
+        left += _SIDE + _SPACE
+        if values is None:
+            continue
+        most = float(np.percentile(np.abs(values), _MOST)) or float(np.abs(values).max()) or 1.0
+        scale: dict[str, Any] = {"cmap": "RdBu_r", "vmin": -most, "vmax": most}
+        _write(axes, (left, top), [heading], _SIDE)
+        picture(axes, values, (left, top + _TEXT, _SIDE), ASKED, size=image.shape[:2], **scale)
+        _write(axes, (left, top + _TEXT + _SIDE), below, _SIDE)
 
 
 def _correlations(agreement: Agreement | None) -> list[str]:
-    if agreement is None:
-        return []
-    signed, absolute = ("-" if r is None else f"{r:.2f}" for r in (agreement.signed, agreement.absolute))
+    values = (None, None) if agreement is None else (agreement.signed, agreement.absolute)
+    signed, absolute = ("-" if r is None else f"{r:.2f}" for r in values)
     return [f"r = {signed}", f"of |map| {absolute}"]
 
 

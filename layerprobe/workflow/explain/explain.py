@@ -26,6 +26,7 @@ from layerprobe.values.explanations import ExplainedNeighbour, ExplainedQuery
 from layerprobe.values.keys import RankedLayer
 from layerprobe.values.records import RunRecord
 from layerprobe.values.views import Neighbours
+from layerprobe.workflow.explain.stored import KIND
 from layerprobe.workflow.plot.neighbours import RunGallery
 from layerprobe.workflow.plot.panels import found_neighbours
 from layerprobe.workflow.run import from_recipe
@@ -35,7 +36,6 @@ from layerprobe.workflow.run.outputs import require_output, write_output
 from layerprobe.workflow.run.run_network import run_network
 from layerprobe.workflow.run.runs import Run
 
-KIND = "explain"  # of the figure in the run's folder
 _BASELINE = (
     "Integrated gradients from an image of the normalisation's mean colour; Grad-CAM without its ReLU. Red pixels make"
     " the two more similar, blue ones less"
