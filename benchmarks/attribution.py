@@ -181,11 +181,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parser.parse_args(argv)
     torch.set_num_threads(1)
     images = images_of(options.folder)
-    head = (
-        "net, layer, R@1, below 1 % in 200 steps, error % (median; worst), steps (median; most), random r, random |r|,"
-    )
-    head += " Grad-CAM r, Grad-CAM |r|, seconds a pair, map of Grad-CAM"
-    print("|", " | ".join(head.split(", ")), "|\n" + "|---" * len(head.split(", ")) + "|", flush=True)
+    print("|", " | ".join(HEAD), "|\n" + "|---" * len(HEAD) + "|", flush=True)
     for name in options.nets.split(","):
         net = trained(name, images, options.kept)
         if not options.only_train:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from layerprobe.attribution.integrated import USUAL, Integrated, integrated_gradients
-from layerprobe.attribution.places import MapCall, grad_cam, map_before, watched
+from layerprobe.attribution.places import MapCall, grad_cam, maps_before, watched
 from layerprobe.attribution.scoring import ScoredLayer
 from layerprobe.system.numerics import full_precision
 from layerprobe.taps import Measured
@@ -53,11 +53,12 @@ def explain(
         images: query and neighbour, (1, C, H, W) float32 each, normalised, on the network's device.
         random: the same network with random weights; its maps are correlated with these.
     """
-    at, module = map_before(scored.layer, measured), measured.net.module
+    module = measured.net.module
     with full_precision(images[0].device), _deterministic():
+        at = _map_of(measured, scored, images)
         maps = _maps(module, scored, images, at)
         steps = [min(each.steps, USUAL) for each in maps.integrated]
-        other = None if random is None else _maps(random, scored, images, at, steps=max(steps))
+        other = None if random is None else _maps(random, scored, images, at, steps=steps)
     notes = ((_NO_MAP, at is None), (_JUMPS, any(each.jumps for each in maps.integrated)))
     return Explanation(
         scored.ranked,
@@ -69,13 +70,25 @@ def explain(
     )
 
 
+def _map_of(measured: Measured, scored: ScoredLayer, images: tuple[Tensor, Tensor]) -> MapCall | None:
+    """The last map at or before a layer on which the similarity depends; None if there is none."""
+    module = measured.net.module
+    for at in maps_before(scored.layer, measured):
+        with watched(module, at) as through, scored.embedding(module) as embed:
+            with torch.no_grad():
+                other = embed(images[1])
+            if grad_cam(scored.score(embed, other), through, images[0]).any():
+                return at
+    return None
+
+
 def _maps(
     module: nn.Module,
     scored: ScoredLayer,
     images: tuple[Tensor, Tensor],
     at: MapCall | None,
     *,
-    steps: int | None = None,
+    steps: Sequence[int | None] = (None, None),
 ) -> _Maps:
     integrated: list[Integrated] = []
     places: list[Tensor | None] = []
@@ -85,9 +98,9 @@ def _maps(
         with torch.no_grad():
             features = [embed(image) for image in images]
             similarity = float(scored.score(embed, features[1])(images[0]))
-        for image, other in zip(images, reversed(features), strict=True):
+        for image, other, count in zip(images, reversed(features), steps, strict=True):
             score = scored.score(embed, other)
-            integrated.append(integrated_gradients(score, image, steps))
+            integrated.append(integrated_gradients(score, image, count))
             places.append(None if through is None else grad_cam(score, through, image))
     return _Maps(similarity, (integrated[0], integrated[1]), (places[0], places[1]))
 

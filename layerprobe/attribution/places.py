@@ -33,22 +33,21 @@ class MapCall:
         return f"{self.layer} ({self.layout.grid[0]}x{self.layout.grid[1]})"
 
 
-def map_before(layer: Layer, measured: Measured) -> MapCall | None:
-    """The last map of several places at or before a layer, among the named layers and itself; None if there is none.
+def maps_before(layer: Layer, measured: Measured) -> list[MapCall]:
+    """The maps of several places at or before a layer, among the named layers and itself, the last one first.
 
-    A class token is made of the patch tokens of the layers before: those beside it do not change it.
+    The layer need not depend on each of them: a class token does not on the patch tokens beside it.
     """
-    own = [(measured.calls[tap.module][tap.call - 1].order, tap) for tap in extracted([layer])]
-    order, tap = max(own, key=lambda pair: pair[0])
-    latest = order - 1 if tap.pool == "cls" else order
-    named = {plain_path(path): name for name, path in measured.net.layers.items()} | {tap.module: tap.layer}
-    found = [
-        (call.order, MapCall(name, path, number, call.layout))
+    calls = [measured.calls[tap.module][tap.call - 1].order for tap in extracted([layer])]
+    own = {tap.module: tap.layer for tap in extracted([layer])}
+    named = {plain_path(path): name for name, path in measured.net.layers.items()} | own
+    found = {
+        call.order: MapCall(name, path, number, call.layout)
         for path, name in named.items()
         for number, call in enumerate(measured.calls.get(path, ()), start=1)
-        if call.order <= latest and isinstance(call.layout, Layout) and _is_spatial(call.layout)
-    ]
-    return max(found, key=lambda pair: pair[0])[1] if found else None
+        if call.order <= max(calls) and isinstance(call.layout, Layout) and _is_spatial(call.layout)
+    }
+    return [found[order] for order in sorted(found, reverse=True)]
 
 
 def _is_spatial(layout: Layout) -> bool:
@@ -97,10 +96,11 @@ def grad_cam(score: Score, through: nn.Module, image: Tensor) -> Tensor:
         image: (1, C, H, W).
 
     Returns:
-        (h, w)
+        (h, w); 0 where the score does not depend on the map.
     """
     from captum.attr import LayerGradCam
 
     # The parameters of a frozen network ask for no gradient.
-    found: Tensor = LayerGradCam(score, through).attribute(image.clone().requires_grad_())
+    given, unused = image.clone().requires_grad_(), {"allow_unused": True, "materialize_grads": True}
+    found: Tensor = LayerGradCam(score, through).attribute(given, grad_kwargs=unused)
     return found.detach()[0, 0]

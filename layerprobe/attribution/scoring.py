@@ -51,7 +51,7 @@ class ScoredLayer:
 
 
 def similarities(features: Tensor, other: Tensor, similarity: str) -> Tensor:
-    """As the search has them: the cosine, 0 with a zero vector; the dot product; minus the squared distance.
+    """As the search has them: the cosine, 0 with a zero vector; the dot product; minus the distance.
 
     Args:
         features: (B, D).
@@ -61,7 +61,8 @@ def similarities(features: Tensor, other: Tensor, similarity: str) -> Tensor:
         (B,)
     """
     if similarity == "euclidean":
-        return -(features - other).square().sum(1)
+        distances: Tensor = torch.linalg.vector_norm(features - other, dim=1)
+        return -distances
     if similarity == "cosine":
         features, other = unit(features), unit(other)
     return (features * other).sum(1)

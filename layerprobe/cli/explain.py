@@ -44,6 +44,7 @@ def explain(
 
     Without --out the figure is kept with the run, where report shows it.
     """
+    from layerprobe.system.errors import RecipeError
     from layerprobe.workflow.run.outputs import require_output
     from layerprobe.workflow.run.runs import find_run
 
@@ -52,6 +53,8 @@ def explain(
     if run is None:
         terminal.say(f"run {found.name}")
     asked = split_names(layers)
+    if query is not None and where is not None:
+        raise RecipeError("--query and --where exclude each other", fix="Omit one of them")
     if out is not None:
         require_output(out, "png", "pdf", "svg")
 

@@ -79,12 +79,8 @@ def _chosen(request: ExplainRequest) -> tuple[Sequence[Neighbours], RunGallery, 
         fix = f"Explain one of its members, such as {record.members[0]}"
         raise RecipeError(f"{run.name} is an ensemble, which has no one network", fix=fix)
     scores = run.scores()
-    if not scores:
-        raise DataError("no scores", file=run.scores_file, fix=f"Run layerprobe probe {run.name} first")
     embedding = embedding_among(record, dict.fromkeys(score.ranked_layer for score in scores))
     embeddings = {} if embedding is None else {run.name: embedding}
-    if request.query is not None and request.where is not None:
-        raise RecipeError("--query and --where exclude each other", fix="Omit one of them")
     count = 1 if request.query is None else None
     options = PlotOptions(request.layers, None, request.query, request.where, count)
     found, opened = found_neighbours([run], scores, options, embeddings)

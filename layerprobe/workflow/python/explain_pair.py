@@ -20,6 +20,7 @@ from layerprobe.values.keys import NO_REDUCTION, VECTOR_SIMILARITIES, RankedLaye
 from layerprobe.workflow.python.loaders import require_images
 from layerprobe.workflow.python.own_model import measured, names_of, net_of, placed
 
+_SEED = 2018  # one that few have drawn their own weights with
 _RESETS = ("reset_parameters", "_reset_parameters")
 
 
@@ -51,9 +52,9 @@ def explain(  # noqa: PLR0913 - what, of which two images, at which layers, and 
         query: floats (C, H, W), preprocessed for the model.
         neighbour: another image of the same size.
         layers: layer expressions, as of `extract`.
-        similarity: cosine, dot or euclidean (minus the squared distance).
+        similarity: cosine, dot or euclidean (minus the distance).
         untrained: the same model with random weights, to which maps are compared; None: a copy whose modules draw
-            their parameters anew (`reset_parameters`) with seed 0. Where a module cannot, such as one with a class
+            their parameters anew (`reset_parameters`) by a fixed seed. Where a module cannot, such as one with a class
             token of its own, the comparison is missing, and `notes` say so.
 
     Returns:
@@ -97,7 +98,7 @@ def _redrawn(module: nn.Module) -> tuple[nn.Module | None, tuple[str, ...]]:
             return None, (f"no check against random weights: {path} cannot be drawn anew; give `untrained`",)
     redrawn = copy.deepcopy(module)
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(0)
+        torch.default_generator.manual_seed(_SEED)
         for part in redrawn.modules():
             for reset in _RESETS:
                 if hasattr(part, reset):
