@@ -101,7 +101,7 @@ def _maps(
         for image, other, count in zip(images, reversed(features), steps, strict=True):
             score = scored.score(embed, other)
             integrated.append(integrated_gradients(score, image, count))
-            places.append(None if through is None else grad_cam(score, through, image))
+            places.append(None if through is None else grad_cam(score, through, image).sum(0))
     return _Maps(similarity, (integrated[0], integrated[1]), (places[0], places[1]))
 
 

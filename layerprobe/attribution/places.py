@@ -86,7 +86,7 @@ def watched(module: nn.Module, at: MapCall) -> Iterator[nn.Module]:
 
 
 def grad_cam(score: Score, through: nn.Module, image: Tensor) -> Tensor:
-    """Grad-CAM of a score: the sum over channels of the map times its mean gradient.
+    """What each channel adds to Grad-CAM of a score: the map times its mean gradient; the sum is Grad-CAM.
 
     Selvaraju et al., Grad-CAM, ICCV 2017, Eqs. 1 and 2, by captum; without the ReLU of Eq. 2, which would hide what
     makes images less similar.
@@ -96,11 +96,11 @@ def grad_cam(score: Score, through: nn.Module, image: Tensor) -> Tensor:
         image: (1, C, H, W).
 
     Returns:
-        (h, w); 0 where the score does not depend on the map.
+        (C', h, w) for a map of C' channels; 0 where the score does not depend on the map.
     """
     from captum.attr import LayerGradCam
 
     # The parameters of a frozen network ask for no gradient.
     given, unused = image.clone().requires_grad_(), {"allow_unused": True, "materialize_grads": True}
-    found: Tensor = LayerGradCam(score, through).attribute(given, grad_kwargs=unused)
-    return found.detach()[0, 0]
+    found: Tensor = LayerGradCam(score, through).attribute(given, attr_dim_summation=False, grad_kwargs=unused)
+    return found.detach()[0]

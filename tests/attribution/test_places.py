@@ -91,3 +91,16 @@ def test_a_map_of_one_place_shows_nothing() -> None:
     network = measured_of(convolutional())
     (pooled,) = find_layers(["5"], network)
     assert [str(at) for at in maps_before(pooled, network)] == ["4 (5x5)", "1 (14x14)"]
+
+
+def test_grad_cam_of_an_even_map_is_0_and_still_that_map() -> None:
+    # A cosine does not change with the length of the mean, so that the channels of an even map cancel out
+    found = explained(nn.Sequential(Even()), "0@avg")
+    assert found.places_of == "0 (16x16)"
+    assert found.query.places is not None
+    assert abs(found.query.places).max() < 1e-7
+
+
+class Even(nn.Module):
+    def forward(self, images: Tensor) -> Tensor:
+        return images.mean((2, 3), keepdim=True).expand_as(images)

@@ -41,7 +41,7 @@ def explain(  # noqa: PLR0913 - what, of which two images, at which layers, and 
     >>> import torch, layerprobe
     >>> _ = torch.manual_seed(0)
     >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU())
-    >>> found = layerprobe.explain(model, torch.ones(3, 8, 8), torch.rand(3, 8, 8), "1@avg")
+    >>> found = layerprobe.explain(model, torch.rand(3, 8, 8), torch.rand(3, 8, 8), "1@avg")
     >>> found["1@avg"].query.pixels.shape, found["1@avg"].query.places.shape
     ((8, 8), (6, 6))
     >>> bool(found["1@avg"].query.error < 0.01)
