@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Json, Quiet, RunName, split_names
+from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Json, Quiet, RunModel, RunName, split_names
 from layerprobe.cli.output import Terminal
 from layerprobe.cli.streams import printed_apart
 
@@ -32,6 +32,7 @@ def explain(
             help="Rule for choosing the query: 'LAYER right, LAYER wrong', worst, random or 'class NAME'.",
         ),
     ] = None,
+    model: RunModel = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="Write the figure to this .png, .pdf or .svg file, or to - (stdout).")
     ] = None,
@@ -63,6 +64,6 @@ def explain(
     from layerprobe.workflow.explain.explain import explain as explained
     from layerprobe.workflow.explain.explain_text import explanation_table, explanation_values
 
-    made, path = explained(ExplainRequest(found, asked, query, where, out), terminal)
+    made, path = explained(ExplainRequest(found, asked, query, where, out, model), terminal)
     with printed_apart(out):
         terminal.result({**explanation_values(made), "file": str(path)}, explanation_table(made), str(path))

@@ -52,6 +52,7 @@ class ExplainRequest:
         query: id of a test image.
         where: rule that chooses one, as in `plot panels`.
         out: .png, .pdf or .svg file, or a stream for a PNG; None: in the run's folder, where `report` finds it.
+        model: the run's network as the user names it; None where it need not be named.
     """
 
     run: Run
@@ -59,6 +60,21 @@ class ExplainRequest:
     query: str | None = None
     where: str | None = None
     out: Path | None = None
+    model: str | None = None
+
+
+@dataclass(frozen=True)
+class _Network:
+    """How a run's network is built."""
+
+    run: Run
+    record: RunRecord
+    recipe: Recipe
+
+    def built(self, seed: int | None = None) -> Net:
+        """The network without weights, drawn by a seed; None: the run's."""
+        train = self.recipe.train if seed is None else self.recipe.train.model_copy(update={"seed": seed})
+        return run_network(self.run, self.record, replace(self.recipe, train=train))
 
 
 def explain(request: ExplainRequest, listener: Listener) -> tuple[ExplainedQuery, Path]:
@@ -67,7 +83,8 @@ def explain(request: ExplainRequest, listener: Listener) -> tuple[ExplainedQuery
     out = request.out or run.plot_file(KIND)
     require_output(out, *FORMATS)
     found, opened, record = _chosen(request)
-    explained = _explained(run, record, found, opened, listener)
+    recipe = recorded_recipe(record, run.record_file).at(request.model)
+    explained = _explained(_Network(run, record, recipe), found, opened, listener)
     write_output(out, encoded(draw(explained), out.suffix.lower().removeprefix(".") or "png"))
     return explained, out
 
@@ -94,12 +111,12 @@ def _chosen(request: ExplainRequest) -> tuple[Sequence[Neighbours], RunGallery, 
 
 
 def _explained(
-    run: Run, record: RunRecord, found: Sequence[Neighbours], opened: RunGallery, listener: Listener
+    network: _Network, found: Sequence[Neighbours], opened: RunGallery, listener: Listener
 ) -> ExplainedQuery:
-    recipe, epoch, split = recorded_recipe(record, run.record_file), found[0].epoch, found[0].split
-    device, net = opened.searches.device, run_network(run, record, recipe)
+    run, recipe, epoch, split = network.run, network.recipe, found[0].epoch, found[0].split
+    device, net = opened.searches.device, network.built()
     load_net(run, epoch, net)
-    random, doubt = _random_net(run, record, recipe, net)
+    random, doubt = _random_net(network, net)
     measured = measure_layers(net, recipe.data.image_size)
     layers = {one.ranked: _layer(one.ranked, measured) for one in found}
     for module in (net.module, random):
@@ -132,13 +149,12 @@ def _pixels(split: Split, name: str) -> Tensor:
     return pixels
 
 
-def _random_net(run: Run, record: RunRecord, recipe: Recipe, trained: Net) -> tuple[nn.Module | None, tuple[str, ...]]:
+def _random_net(network: _Network, trained: Net) -> tuple[nn.Module | None, tuple[str, ...]]:
     """The network without weights, by the seed after the run's, or a line on why it is not random."""
-    train = recipe.train.model_copy(update={"seed": recipe.train.seed + 1})
-    built = run_network(run, record, replace(recipe, train=train)).module
+    built = network.built(network.recipe.train.seed + 1).module
     weights = dict(trained.module.named_parameters())
     drawn = {name: own for name, own in built.named_parameters() if own.ndim > 1}
     kept = sum(own.numel() for name, own in drawn.items() if torch.equal(own, weights[name]))
     if 2 * kept > sum(own.numel() for own in drawn.values()):
-        return None, (f"No check against random weights: {recipe.net.name} {_LIKE_TRAINED}",)
+        return None, (f"No check against random weights: {network.recipe.net.name} {_LIKE_TRAINED}",)
     return built, ()
