@@ -21,9 +21,16 @@ def explain(
     run: RunName = None,
     layers: Annotated[
         str | None,
-        typer.Option("--layers", metavar="L,...", help="Layers to explain: LAYER[@pool][/reduction] or a glob."),
+        typer.Option(
+            "--layers",
+            metavar="L,...",
+            help="Layers to explain: LAYER[@pool][/reduction] or a glob (default: the last two).",
+        ),
     ] = None,
-    query: Annotated[str | None, typer.Option("--query", metavar="ID", help="Image to explain.")] = None,
+    query: Annotated[
+        str | None,
+        typer.Option("--query", metavar="ID", help="Image to explain (default: as plot panels chooses)."),
+    ] = None,
     where: Annotated[
         str | None,
         typer.Option(
