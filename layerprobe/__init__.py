@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from layerprobe.ranking import nearest_neighbours, nearest_positive_ranks, recall_at_k
     from layerprobe.values.retrieval import SearchRules
     from layerprobe.workflow.choose.choose_features import choose
+    from layerprobe.workflow.python.explain_pair import explain
     from layerprobe.workflow.python.own_model import extract, layers
     from layerprobe.workflow.python.probe_model import probe
     from layerprobe.workflow.run.opened_run import open_run
@@ -22,6 +23,7 @@ __all__ = [
     "Watch",
     "__version__",
     "choose",
+    "explain",
     "extract",
     "layers",
     "load_encoder",
@@ -38,6 +40,7 @@ _MODULES = {
     "SearchRules": "values.retrieval",
     "Watch": "workflow.watch.watch",
     "choose": "workflow.choose.choose_features",
+    "explain": "workflow.python.explain_pair",
     "extract": "workflow.python.own_model",
     "layers": "workflow.python.own_model",
     "load_encoder": "encoder.loading",

@@ -26,6 +26,7 @@ LEVELS = (
     "workflow.choose workflow.compare workflow.summary",
     "workflow.threshold",
     "workflow.plot workflow.export",
+    "workflow.explain",
     "workflow.report",
     "workflow.python",
     "workflow.watch",

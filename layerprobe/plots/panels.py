@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import Any
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -23,7 +23,7 @@ from layerprobe.values.views import Neighbours
 
 
 @dataclass(frozen=True)
-class _Frame:
+class Frame:
     """Frame of a picture, and the sign below it."""
 
     colour: str
@@ -42,9 +42,9 @@ _NAME = 0.18  # of one under a picture
 _BETWEEN = 0.16  # between two queries
 _NAMES = fig.FONT - 1  # points
 # Blue and vermilion of Okabe and Ito: distinct for every kind of colour blindness, and in grey. Line and sign differ.
-_RIGHT = _Frame("#0072b2", "-", "✓")
-_WRONG = _Frame("#d55e00", (0, (2.5, 1.5)), "✗")
-_ASKED = _Frame("0.2", "-", "")
+RIGHT = Frame("#0072b2", "-", "✓")
+WRONG = Frame("#d55e00", (0, (2.5, 1.5)), "✗")
+ASKED = Frame("0.2", "-", "")
 
 
 def draw(neighbours: Sequence[Neighbours], *, image: ReadImage, data: Mapping[str, DataFacts] | None = None) -> Figure:
@@ -98,7 +98,7 @@ def _notes(neighbours: Sequence[Neighbours], data: Mapping[str, DataFacts]) -> l
     }
     searched = {one.ranked.similarity for one in neighbours}
     compared = f". Compared by {searched.pop()}" if len(searched) == 1 else ""
-    key = f"Left: the query. Solid {_RIGHT.sign}: right. Dashed {_WRONG.sign}: wrong"
+    key = f"Left: the query. Solid {RIGHT.sign}: right. Dashed {WRONG.sign}: wrong"
     rest = dict.fromkeys(note for one in neighbours for note in one.notes)
     return [f"{key}{compared}", *run_lines(shown), *rest]
 
@@ -111,7 +111,7 @@ def _row_name(one: Neighbours, neighbours: Sequence[Neighbours], *, several: boo
 
 def _draw_query(axes: Axes, one: Neighbours, image: ReadImage, top: float, height: float) -> None:
     """Draw the query's picture with the name of its class below."""
-    bottom = _picture(axes, image(one.run, one.query.id), (0, top + _TEXT, _QUERY), _ASKED)
+    bottom = picture(axes, image(one.run, one.query.id), (0, top + _TEXT, _QUERY), ASKED)
     room = int((top + height - bottom - 0.04) / _TEXT)
     lines = in_lines(one.query.name, _QUERY, _NAMES, room)
     text = axes.text(0, bottom + 0.05, "\n".join(lines), fontsize=_NAMES, va="top", linespacing=1.1)
@@ -139,8 +139,8 @@ def _draw_row(  # noqa: PLR0913 - where, what, and its texts
         parse_math=False,
     )
     for each in one.found:
-        frame = _RIGHT if each.right else _WRONG
-        _picture(axes, image(one.run, each.item.id), (left, top + _TEXT, side), frame)
+        frame = RIGHT if each.right else WRONG
+        picture(axes, image(one.run, each.item.id), (left, top + _TEXT, side), frame)
         below = top + _TEXT + side + 0.09
         axes.text(left - 0.01, below, frame.sign, fontsize=fig.FONT, color=frame.colour, va="center", weight="bold")
         if each.item.name != one.query.name:
@@ -149,14 +149,28 @@ def _draw_row(  # noqa: PLR0913 - where, what, and its texts
         left += side + _SPACE
 
 
-def _picture(axes: Axes, pixels: NDArray[np.uint8], place: tuple[float, float, float], frame: _Frame) -> float:
-    """Draw a framed picture, as large as fits a square; returns its lower end."""
+def picture(
+    axes: Axes,
+    pixels: NDArray[Any],
+    place: tuple[float, float, float],
+    frame: Frame,
+    *,
+    size: tuple[int, ...] | None = None,
+    **shown: Any,
+) -> float:
+    """Draw a framed picture, as large as fits a square; returns its lower end.
+
+    Args:
+        place: left and top end, and side, of the square.
+        size: rows and columns that give its form; None: its own.
+        shown: how `imshow` draws it.
+    """
     left, top, side = place
-    rows, columns = map(float, pixels.shape[:2])
+    rows, columns = map(float, size or pixels.shape[:2])
     height, width = side * rows / max(rows, columns), side * columns / max(rows, columns)
     left, top = left + (side - width) / 2, top + (side - height) / 2
     inner = (left + _INSIDE, left + width - _INSIDE, top + height - _INSIDE, top + _INSIDE)
-    axes.imshow(pixels, extent=inner, aspect="auto", zorder=1)
+    axes.imshow(pixels, extent=inner, aspect="auto", zorder=1, **shown)
     box = Rectangle((left, top), width, height, fill=False, zorder=2, clip_on=False)
     box.set(edgecolor=frame.colour, linestyle=frame.line, linewidth=1.6)
     axes.add_patch(box)

@@ -54,6 +54,7 @@ def _environment() -> Environment:
     )
     # Sorted keys would put test before train.
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+    environment.filters["base64"] = lambda content: base64.b64encode(content).decode("ascii")
     environment.filters["visible"] = lambda text: visible(text, keep="\n")
     return environment
 

@@ -22,6 +22,7 @@ class RunPage:
         few: places in `layers` of those that are shown first: the embedding layer, the one before it, the best on
             validation, the first and the middle of the network.
         embedding: place of the embedding layer; None if unknown or not measured.
+        explanation: the PNG of `layerprobe explain`; None where the run keeps none.
     """
 
     name: str
@@ -32,6 +33,7 @@ class RunPage:
     scores: tuple[Score, ...]
     made: tuple[tuple[str, str], ...]
     training: bool = False
+    explanation: bytes | None = None
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ class _ForwardEnded(Exception):  # noqa: N818 - no error
 
 @contextlib.contextmanager
 def tapped(
-    module: nn.Module, taps: Sequence[Tap], *, recorded: bool = False
+    module: nn.Module, taps: Sequence[Tap], *, recorded: bool = False, differentiable: bool = False
 ) -> Iterator[Callable[[Tensor], dict[LayerKey, Tensor]]]:
     """Hooks on a module that take features for as long as the block lasts.
 
@@ -70,6 +70,7 @@ def tapped(
     Args:
         recorded: whether torch.export records the forward: it goes on to its end, in no inference mode, and GeM raises
             negative values without an error, as nothing recorded may depend on values.
+        differentiable: not in inference mode: autograd records the features where the caller lets it.
 
     Yields:
         A function: images -> {tap.key: (B, dim) float32 on the module's device}, computed and pooled in the module's
@@ -96,7 +97,8 @@ def tapped(
     def features_of(images: Tensor) -> dict[LayerKey, Tensor]:
         features.clear()
         called.clear()
-        with torch.no_grad() if recorded else torch.inference_mode(), contextlib.suppress(_ForwardEnded):
+        mode = torch.no_grad() if recorded else torch.inference_mode(not differentiable)
+        with mode, contextlib.suppress(_ForwardEnded):
             module(prepared(images, module))
         for tap in taps:
             if tap.key not in features:

@@ -61,6 +61,15 @@ def test_the_page_points_at_nothing_outside() -> None:
     assert not re.search(r"@import|url\(|\bfetch\(|\beval\(|new Function", page)
 
 
+def test_an_explanation_is_in_the_page_and_its_section_only_then() -> None:
+    png = b"\x89PNG of a figure"
+    elements = Elements(render(report_of(run_page("one", explanation=png), run_page("two"))))
+    (source,) = [own["src"] for tag, own in elements.found if tag == "img"]
+    assert source == "data:image/png;base64," + base64.b64encode(png).decode()
+    assert "Why these are similar" in elements.text
+    assert "Why these are similar" not in Elements(render(report_of())).text
+
+
 def test_names_are_text() -> None:
     run = run_page(HOSTILE, made=((HOSTILE, HOSTILE),))
     page = render(report_of(run, title=HOSTILE, findings=(HOSTILE,), notes=(HOSTILE,), made=((HOSTILE, HOSTILE),)))

@@ -36,6 +36,17 @@ def features(net: Layers, *expressions: str) -> dict[LayerKey, Tensor]:
         return features_of(images(8))
 
 
+def test_differentiable_features_carry_gradients_to_the_images() -> None:
+    # the mean of the first channel of a map that is the image itself: 1 / (8 x 8) at its places
+    net = Layers(nn.Identity(), {"whole": ""})
+    given = images(8).requires_grad_()
+    with tapped(net.module, resolve(net, "whole@avg"), differentiable=True) as features_of:
+        (found,) = features_of(given).values()
+    (gradient,) = torch.autograd.grad(found[:, 0].sum(), given)
+    assert torch.equal(gradient[:, 0], torch.full((2, 8, 8), 1 / 64))
+    assert not gradient[:, 1:].any()
+
+
 class Constant(nn.Module):
     """Gives one map of its own, whatever the image."""
 

@@ -62,6 +62,14 @@ def panels_of(
     Returns:
         Those of a query one after another, by run and layer; and run and id -> pixels, at most 256 a side.
     """
+    found, opened = found_neighbours(runs, scores, options, embeddings)
+    return found, lambda run, name: _small(opened[run].image(name))
+
+
+def found_neighbours(
+    runs: Sequence[Run], scores: Sequence[Score], options: PlotOptions, embeddings: Mapping[str, RankedLayer]
+) -> tuple[list[Neighbours], dict[str, RunGallery]]:
+    """As `panels_of`, with the opened split of each run in place of the function."""
     if options.query is not None and (options.where is not None or options.queries is not None):
         flag = "--where" if options.where is not None else "--queries"
         raise RecipeError(f"--query and {flag} exclude each other", fix="Omit one of them")
@@ -91,7 +99,7 @@ def panels_of(
     found = [_of_run(each, names, notes) for each in shown]
     opened = {each.ranked_split.run.name: each.opened for each in shown}
     in_order = [one for query in range(len(names)) for of_run in found for one in of_run[query]]
-    return in_order, lambda run, name: _small(opened[run].image(name))
+    return in_order, opened
 
 
 def _ranked_split(run: Run, scores: Sequence[Score], epoch: int | None) -> RankedSplit:

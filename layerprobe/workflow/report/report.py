@@ -17,6 +17,7 @@ from layerprobe.values.headline_layers import headline_layers
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer, names_by_layer
 from layerprobe.values.scores import Score
 from layerprobe.workflow.compare.finding import METRIC, Findings, best_on_validation, findings
+from layerprobe.workflow.explain.stored import stored_figure
 from layerprobe.workflow.report.choices import choices
 from layerprobe.workflow.report.provenance import made_of_page, made_of_run
 from layerprobe.workflow.report.report_gallery import Galleries, galleries_of
@@ -126,6 +127,7 @@ def _page(run: Run, scores: Sequence[Score], *, kept: bool) -> RunPage:
         scores=tuple(scores),
         made=made_of_run(run, kept=kept),
         training=is_training(run),
+        explanation=stored_figure(run),
     )
 
 

@@ -49,6 +49,14 @@ class Parts(html.parser.HTMLParser):
         self.json += data if self.inside else ""
 
 
+def test_a_report_has_the_explanation_that_its_run_keeps(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    assert made_report([run]).runs[0].explanation is None
+    run.plot_file("explain").parent.mkdir()
+    run.plot_file("explain").write_bytes(b"a figure")
+    assert made_report([run]).runs[0].explanation == b"a figure"
+
+
 def test_a_report_has_the_scores_finding_and_layers_of_its_run(tmp_path: Path) -> None:
     run = run_of(tmp_path)
     made = made_report([run])

@@ -1,0 +1,1 @@
+"""explain: why a query of a run and its nearest neighbours are similar, from its images and weights."""

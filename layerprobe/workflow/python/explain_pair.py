@@ -1,0 +1,107 @@
+"""layerprobe.explain: which pixels make two images similar at layers of a module in memory."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from layerprobe.attribution.explaining import explain as explain_pair
+from layerprobe.attribution.scoring import ScoredLayer
+from layerprobe.nets.net import Net
+from layerprobe.system.errors import RecipeError, UnknownNameError
+from layerprobe.taps import find_layers
+from layerprobe.taps.hooks import prepared
+from layerprobe.values.explanations import Explanation
+from layerprobe.values.keys import NO_REDUCTION, VECTOR_SIMILARITIES, RankedLayer
+from layerprobe.workflow.python.loaders import image_shape, require_images
+from layerprobe.workflow.python.own_model import measured, names_of, net_of, placed
+
+_SEED = 2018  # one that few have drawn their own weights with
+_RESETS = ("reset_parameters", "_reset_parameters")
+
+
+def explain(  # noqa: PLR0913 - what, of which two images, at which layers, and how
+    model: nn.Module | Net,
+    query: Tensor,
+    neighbour: Tensor,
+    layers: str | Sequence[str],
+    *,
+    similarity: str = "cosine",
+    untrained: nn.Module | None = None,
+) -> dict[str, Explanation]:
+    """Which pixels make two images similar at some layers: integrated gradients and Grad-CAM, over each image.
+
+    The model runs in evaluation mode on its own device, and is not changed. The baseline of integrated gradients is an
+    image of zeros, the mean colour of the usual normalisation.
+
+    >>> import torch, layerprobe
+    >>> _ = torch.manual_seed(0)
+    >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU())
+    >>> found = layerprobe.explain(model, torch.rand(3, 8, 8), torch.rand(3, 8, 8), "1@avg")
+    >>> found["1@avg"].query.pixels.shape, found["1@avg"].query.places.shape
+    ((8, 8), (6, 6))
+    >>> bool(found["1@avg"].query.error < 0.01)
+    True
+
+    Args:
+        model: any module of float32 that takes images (B, C, H, W).
+        query: floats (C, H, W), preprocessed for the model.
+        neighbour: another image of the same size.
+        layers: layer expressions, as of `extract`.
+        similarity: cosine, dot or euclidean (minus the distance).
+        untrained: the same model with random weights, to which maps are compared; None: a copy whose modules draw
+            their parameters anew (`reset_parameters`) by a fixed seed. Where a module cannot, such as one with a class
+            token of its own, the comparison is missing, and `notes` say so.
+
+    Returns:
+        Layer with its pool -> the similarity, and for each image `pixels` (H, W), which sum to `difference` up to the
+        relative completeness `error`, `places` (h, w) of Grad-CAM, and the rank correlations of both with the maps of
+        random weights; in execution order.
+
+    Raises:
+        UnknownNameError: unknown layer or similarity; the message names the nearest.
+        RecipeError: a model of another type, or a pool that a layer cannot have.
+        DataError: images of another type or shape.
+        NumericError: GeM of a layer that has values below 0.
+    """
+    if similarity not in VECTOR_SIMILARITIES:
+        raise UnknownNameError("similarity", similarity, VECTOR_SIMILARITIES)
+    net = net_of(model)
+    first = require_images(query[None], "`query`")
+    second = require_images(neighbour[None], "`neighbour`", image_shape(first))
+    kinds = {own.dtype for own in net.module.parameters() if own.is_floating_point()} - {torch.float32}
+    if kinds:
+        what = f"the model computes in {str(kinds.pop()).removeprefix('torch.')}"
+        raise RecipeError(what, fix="Give model.float(), as gradients need its precision")
+    random, doubt = (untrained, ()) if untrained is not None else _redrawn(net.module)
+    with placed(net.module, "auto"):
+        network = measured(net, image_shape(first))
+        pair = prepared(first, net.module), prepared(second, net.module)
+        found = {}
+        for layer in find_layers(names_of(layers), network):
+            scored = ScoredLayer(layer, RankedLayer(layer.key, NO_REDUCTION, similarity))
+            made = explain_pair(network, scored, pair, random=random)
+            found[str(layer.key)] = replace(made, notes=(*doubt, *made.notes))
+    return found
+
+
+def _redrawn(module: nn.Module) -> tuple[nn.Module | None, tuple[str, ...]]:
+    """A copy with random weights, or a line on why there is none."""
+    for name, part in module.named_modules():
+        own = [each for each, _ in part.named_parameters(recurse=False)]
+        if own and not any(hasattr(part, reset) for reset in _RESETS):
+            path = ".".join(filter(None, (name, own[0])))
+            return None, (f"no check against random weights: {path} cannot be drawn anew; give `untrained`",)
+    redrawn = copy.deepcopy(module)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(_SEED)
+        for part in redrawn.modules():
+            for reset in _RESETS:
+                if hasattr(part, reset):
+                    getattr(part, reset)()
+                    break
+    return redrawn, ()
