@@ -64,7 +64,11 @@ def test_a_network_with_parameters_of_its_own_is_not_checked_and_says_so() -> No
         ({"layers": "8"}, UnknownNameError, "unknown layer '8'"),
         ({"similarity": "hamming"}, UnknownNameError, "unknown similarity 'hamming'"),
         ({"query": torch.zeros(3, 16)}, DataError, "images of `query` are float32"),
-        ({"neighbour": torch.zeros(3, 8, 8)}, DataError, "images of `neighbour` are \\(3, 8, 8\\) after others of \\(3, 16, 16\\)"),
+        (
+            {"neighbour": torch.zeros(3, 8, 8)},
+            DataError,
+            "images of `neighbour` are \\(3, 8, 8\\) after others of \\(3, 16, 16\\)",
+        ),
         ({"model": convolutional().double()}, RecipeError, "the model computes in float64. Give model.float()"),
         ({"model": nn.Conv2d}, RecipeError, "the model is a type"),
     ],
