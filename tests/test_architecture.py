@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
@@ -108,6 +109,24 @@ def test_imports_only_go_down() -> None:
 )
 def test_the_import_test_can_fail(importer: str, line: str) -> None:
     assert len(violations(importer, line)) == 1
+
+
+def types_on_the_page() -> list[tuple[str, str]]:
+    """Each room of docs/architecture.md with each name in the last column of its row."""
+    page = (PACKAGE.parent / "docs" / "architecture.md").read_text()
+    rows = re.findall(r"^\| `([^`]+)`.* \| (.*) \|$", page, re.MULTILINE)
+    return [(room.rstrip("/"), name) for room, names in rows for name in re.findall("`([^`]+)`", names)]
+
+
+def test_the_page_names_a_room_for_most_types() -> None:
+    assert len(types_on_the_page()) > 100
+
+
+@pytest.mark.parametrize(("room", "name"), types_on_the_page())
+def test_a_type_on_the_page_stands_in_its_room(room: str, name: str) -> None:
+    place = PACKAGE / room
+    sources = [path.read_text() for path in (place.rglob("*.py") if place.is_dir() else [place])]
+    assert any(re.search(rf"^(class {name}\b|{name}\b)", source, re.MULTILINE) for source in sources)
 
 
 def imported_modules(source: str) -> set[str]:
