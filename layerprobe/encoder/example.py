@@ -9,7 +9,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import PIL.Image
@@ -114,13 +114,14 @@ def of_onnx(path: Path) -> Callable[[Array], Array]:
     return encode
 
 
-def read_image(path: Path, how: Mapping[str, Any]) -> Array:
+def read_image(file: Path | BinaryIO, how: Mapping[str, Any]) -> Array:
     """An image as the exported encoder takes it, uint8 (H, W, C).
 
     Args:
+        file: its path, or a stream of its bytes.
         how: `input` of export.json.
     """
-    with path.open("rb") as stream, PIL.Image.open(stream) as image:
+    with PIL.Image.open(file) as image:
         pixels = _rgb(_turned(image, how["exif_rotation"]))
     for step in how["steps"]:
         height, width = pixels.shape[:2]
