@@ -187,7 +187,7 @@ def choose(
     chosen = next(run for run in found if choice.run in (run.name, run.read().experiment))
     if chosen.read().from_python:
         terminal.say(f"next: layerprobe summary {chosen.name}{cache_flag(cache)}")
-    else:
+    elif to_export is None:
         terminal.say(f"{next_step(choice, chosen.name)}{cache_flag(cache)}")
 
 

@@ -48,8 +48,9 @@ def explain(
     quiet: Quiet = False,
     debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
-    """Show which pixels make a test image and its nearest neighbour similar, by each layer.
+    """Show which pixels make an image and its neighbour similar.
 
+    The neighbour is the nearest one by each layer, which explains it by integrated gradients and Grad-CAM.
     Without --out the figure is kept with the run, where report shows it.
     """
     from layerprobe.system.errors import RecipeError

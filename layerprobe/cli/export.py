@@ -40,11 +40,11 @@ def export(
     quiet: Quiet = False,
     debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
-    """Export a layer with its post-processing as files that need no layerprobe.
+    """Export a layer and its post-processing as files.
 
-    The network is cut after the layer; inversion, normalisation, pooling, reduction and L2 are inside. Images are uint8
-    (B, H, W, C), features float32 (B, D) or packed bits. Before the folder gets its name, its files are compared with
-    the probe's features on 64 images.
+    They need no layerprobe. The network is cut after the layer; inversion, normalisation, pooling, reduction and L2 are
+    inside. Images are uint8 (B, H, W, C), features float32 (B, D) or packed bits. Before the folder gets its name, its
+    files are compared with the probe's features on 64 images.
     """
     from layerprobe.system.errors import RecipeError
     from layerprobe.values.indexes import index_kinds

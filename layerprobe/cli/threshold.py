@@ -30,9 +30,10 @@ def threshold(
     quiet: Quiet = False,
     debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
-    """Set the similarity above which two images are of one class, and measure it on unseen classes.
+    """Set the similarity above which two images are of one class.
 
-    Thresholds are set on validation classes; without these on training classes that the network has not seen.
+    Its false and true accept rates are measured on unseen classes. It is set on validation classes; without these on
+    training classes that the network has not seen.
     """
     from layerprobe.values.thresholds import require_rates
     from layerprobe.workflow.run.runs import find_run

@@ -133,7 +133,10 @@ class Source:
         module = nn.Sequential(OrderedDict({_MODEL: model, _READOUT: readout, **new}))
         loaded, notes = {key for key in shapes(module) if key.startswith(f"{_MODEL}.")}, foreign.notes
         if foreign.classifier:
-            notes = (*notes, f"{OUTPUT} is the input of the classifier {foreign.classifier}, which is left out")
+            notes = (
+                *notes,
+                f"{OUTPUT} is the input of the model's classifier ({foreign.classifier}), which is left out",
+            )
         if weights is None:
             loaded = set()
         elif weights != "model":

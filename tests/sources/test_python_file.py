@@ -178,4 +178,4 @@ def test_its_classifier_is_left_out_as_from_the_models_of_libraries(file: Path) 
     net = build(f"python:{file}:Classifying")
     assert net.embedding_dim == 4
     assert embeddings(net, noise(32)).shape[1] == 4
-    assert net.notes == ("output is the input of the classifier classifier, which is left out",)
+    assert net.notes == ("output is the input of the model's classifier (classifier), which is left out",)

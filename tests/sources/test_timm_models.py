@@ -77,7 +77,7 @@ def test_its_own_weights_come_from_the_local_cache(no_cache: Path) -> None:
     net = build(VIT, weights="model", seed=5)
     with torch.inference_mode():
         assert torch.equal(embeddings(net, noise(160)), model(noise(160)))
-    left_out = "output is the input of the classifier head, which is left out"
+    left_out = "output is the input of the model's classifier (head), which is left out"
     assert net.notes == ("timm:test_vit: r160_in1k", left_out)  # the tag that timm takes without one
 
 

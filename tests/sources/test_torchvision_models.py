@@ -47,7 +47,7 @@ def test_its_own_weights_come_from_torchs_cache_and_the_classifier_is_off(publis
         expected = published(noise(64))
     torch.testing.assert_close(embeddings(build(RESNET, weights="model"), noise(64)), expected)
     assert net.new_parameters == {"fc6.weight", "fc6.bias"}
-    left_out = "output is the input of the classifier fc, which is left out"
+    left_out = "output is the input of the model's classifier (fc), which is left out"
     assert net.notes == (left_out,)
     assert build("torchvision:resnet18", weights="model").notes == ("torchvision:resnet18: IMAGENET1K_V1", left_out)
 

@@ -117,5 +117,5 @@ def test_a_run_gives_it_the_model_and_the_head(trained: Run, request_for: Callab
     assert all(torch.equal(value, stored[f"net.{name}"]) for name, value in net.module.state_dict().items())
     assert (net.new_parameters, net.notes) == (
         frozenset(),
-        ("output is the input of the classifier head.fc, which is left out",),
+        ("output is the input of the model's classifier (head.fc), which is left out",),
     )

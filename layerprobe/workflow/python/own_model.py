@@ -196,7 +196,7 @@ def _first_measured(net: Net, shapes: Sequence[ImageShape]) -> Measured:
 def classifier_notes(found: Iterable[str | None]) -> tuple[str, ...]:
     """A line on each classifier whose input is taken for the model's output."""
     return tuple(
-        f"{OUTPUT} is the input of the classifier {path}; layer {path} is what it gives" for path in found if path
+        f"{OUTPUT} is the input of the model's classifier; layer {path} is what that gives" for path in found if path
     )
 
 

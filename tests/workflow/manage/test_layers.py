@@ -69,7 +69,9 @@ def test_the_size_of_each_map_is_listed(tmp_path: Path) -> None:
 
 def test_a_classifier_that_is_left_out_is_noted(tmp_path: Path) -> None:
     assert layers("torchvision:resnet18", tmp_path).notes == (
-        "output is the input of the classifier fc, which is left out",
+        "output is the input of the model's classifier (fc), which is left out",
     )
-    assert layers("timm:test_vit", tmp_path).notes == ("output is the input of the classifier head, which is left out",)
+    assert layers("timm:test_vit", tmp_path).notes == (
+        "output is the input of the model's classifier (head), which is left out",
+    )
     assert layers("vgg16_bn", tmp_path).notes == ()

@@ -55,7 +55,7 @@ def test_a_classifier_of_timm_has_the_layers_of_the_command_line(tmp_path: Path)
 def test_the_listing_says_that_the_output_is_the_classifiers_input() -> None:
     model = timm.create_model("test_vit", num_classes=7, img_size=32)
     last = str(layerprobe.layers(model, 32)).splitlines()[-1]
-    assert last == "output is the input of the classifier head; layer head is what it gives"
+    assert last == "output is the input of the model's classifier; layer head is what that gives"
 
 
 def test_a_classifier_is_a_layer_by_its_path_alone() -> None:
