@@ -9,41 +9,33 @@ from layerprobe.tables.tables import TextTable
 from layerprobe.values.explanations import Agreement, Attribution, ExplainedQuery
 from layerprobe.values.keys import names_by_layer
 
-_COLUMNS = (
-    "layer", "neighbour", "similarity", "over", "difference", "error %", "steps", "random r", "random |r|",
-    "Grad-CAM of", "random r", "random |r|",
-)  # fmt: skip
-_NUMBERS = frozenset({2, 4, 5, 6, 7, 8, 10, 11})
+_COLUMNS = ("layer", "image", "s - s0", "error %", "steps", "IG\nr", "IG\n|r|", "CAM\nr", "CAM\n|r|")
 _KEY = (
-    "difference: similarity less that of the baseline, which integrated gradients sum to; error: by how much they miss"
-    " it",
-    "random: Spearman's correlation of the map, and of its absolute values, with that of random weights (Adebayo et al."
-    " 2018); near 1, it does not show what training has changed",
+    "s - s0: similarity less that of the baseline; error: by how much the sum of integrated gradients (IG) misses it",
+    "r: Spearman's correlation of a map with that of random weights, |r|: of absolute values (Adebayo et al. 2018);"
+    " near 1, the map does not show what training has changed",
 )
 
 
 def explanation_table(explained: ExplainedQuery) -> TextTable:
     """A row for each layer and each of the two images."""
     names = names_by_layer(one.explanation.ranked for one in explained.neighbours)
+    heading = [f"{explained.run}, epoch {explained.epoch}: {explained.split} image {explained.query.id}"]
     rows = []
     for one in explained.neighbours:
         own = one.explanation
-        for side, found in own.sides:
-            first = side == "query"
-            begins = (names[own.ranked], one.found.item.id, f"{own.similarity:.3f}") if first else ("", "", "")
-            rows.append((*begins, side, *_cells(found), own.places_of or "-" if first else "", *_both(found)))
-    heading = (f"{explained.run}, epoch {explained.epoch}: {explained.split} image {explained.query.id}",)
+        places = f"; Grad-CAM of {own.places_of}" if own.places_of else ""
+        heading.append(f"{names[own.ranked]}: similarity {own.similarity:.3f} with {one.found.item.id}{places}")
+        rows += [(names[own.ranked] if side == "query" else "", side, *_cells(found)) for side, found in own.sides]
     notes = [note for one in explained.neighbours for note in one.explanation.notes]
-    return TextTable(_COLUMNS, tuple(rows), _NUMBERS, heading, tuple(dict.fromkeys((*_KEY, *explained.notes, *notes))))
+    below = tuple(dict.fromkeys((*_KEY, *explained.notes, *notes)))
+    return TextTable(_COLUMNS, tuple(rows), frozenset(range(2, len(_COLUMNS))), tuple(heading), below)
 
 
 def _cells(found: Attribution) -> tuple[str, ...]:
     error = f"{100 * found.error:.2f}" if math.isfinite(found.error) else "-"
-    return f"{found.difference:+.3f}", error, str(found.steps), *_pair(found.random_pixels)
-
-
-def _both(found: Attribution) -> tuple[str, ...]:
-    return _pair(found.random_places)
+    numbers = f"{found.difference:+.3f}", error, str(found.steps)
+    return *numbers, *_pair(found.random_pixels), *_pair(found.random_places)
 
 
 def _pair(agreement: Agreement | None) -> tuple[str, str]:

@@ -132,7 +132,7 @@ def test_the_table_and_the_values_have_every_side(probed: Run) -> None:
     found = explained(probed, "c3", "fc6")
     table = explanation_table(found)
     assert [row[0] for row in table.rows] == ["c3@max", "", "fc6", ""]
-    assert [row[3] for row in table.rows] == ["query", "neighbour"] * 2
+    assert [row[1] for row in table.rows] == ["query", "neighbour"] * 2
     values = explanation_values(found)
     assert [layer["layer"] for layer in values["layers"]] == ["c3@max", "fc6"]
-    assert values["layers"][0]["query"]["steps"] == int(table.rows[0][6])
+    assert values["layers"][0]["query"]["steps"] == int(table.rows[0][4])
