@@ -300,7 +300,7 @@ class _ProbedSource:
         return {}  # no network is recorded
 
     def indistinguishable(self, scores: Sequence[Score], metric: str) -> Collection[RankedLayer] | None:
-        return alike_of(scores, metric, self.probed.query_ranks)
+        return alike_of(scores, metric, self.probed.query_ranks, self.probed.data_facts())
 
     def matrices(self, _: PlotOptions) -> Sequence[Matrix]:
         features = {
