@@ -119,7 +119,8 @@ def fractions(layers: Series, split: str) -> list[float | None]:
 
 def best_of(layers: Series) -> tuple[Best | None, dict[str, list[float | None]]]:
     """The best layer, and the values by split from which it was chosen."""
-    values = {split: fractions(layers, split) for split in ("validation", "test")}
+    splits = next((layer[0].chosen_on for layer in layers.values() if layer), ())
+    values = {split: fractions(layers, split) for split in splits}
     return best_layer(values), values
 
 

@@ -79,7 +79,7 @@ def draw(
     data, left_out = data or {}, [*left_out, *remarks]
     if _share_panel(given, data):
         return draw_together(given, data, indistinguishable, left_out)
-    own, metric = points(given), metric_of(given)
+    own, metric = points(given, data), metric_of(given)
     found = by_search(own)
     starts, one_search = _starts(own, found, data), found == own
     trains = _trains(own, found, data)

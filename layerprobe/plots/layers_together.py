@@ -57,7 +57,7 @@ def draw_together(
         data: run -> the data its scores were measured on.
         indistinguishable: gives the layers indistinguishable from the best of some scores; None where unknown.
     """
-    found = points(scores)
+    found = points(scores, data)
     last = {run: max(point.epoch for point in found if point.run == run) for run in dict.fromkeys(p.run for p in found)}
     found, kind = of_one_kind(
         [point for point in found if point.epoch == last[point.run]], lambda _, split: split == "test"

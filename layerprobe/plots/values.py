@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from layerprobe.plots.saving import csv_text
 from layerprobe.system.errors import LayerprobeError
+from layerprobe.values.facts import DataFacts
 from layerprobe.values.intervals import Interval, IntervalKind, ShownKind
 from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, names_by_layer
 from layerprobe.values.scores import SPLITS, Matrix, Score, note_text, shared_notes
@@ -24,6 +25,7 @@ class Point:
         values: split -> fraction; None if the value is invalid; only splits that were scored.
         notes: split -> notes on the value, or why it is invalid.
         intervals: split -> the 95 % interval of the value, if any.
+        chosen_on: splits that may name the best layer.
     """
 
     run: str
@@ -36,6 +38,7 @@ class Point:
     notes: Mapping[str, tuple[str, ...]]
     intervals: Mapping[str, Interval] = field(default_factory=dict)
     metric: str = _DEFAULT
+    chosen_on: tuple[str, ...] = ("validation", "test")
 
     @property
     def ranked_layer(self) -> RankedLayer:
@@ -60,7 +63,7 @@ class Point:
 Series = dict[str, list[Point]]  # label of a layer -> its points by epoch; layers in network order
 
 
-def points(scores: Iterable[Score]) -> list[Point]:
+def points(scores: Iterable[Score], data: Mapping[str, DataFacts] | None = None) -> list[Point]:
     """A point for each run, layer and epoch: runs and layers in the order of the scores, epochs ascending.
 
     It is of R@1, or of the only metric of the scores.
@@ -76,6 +79,8 @@ def points(scores: Iterable[Score]) -> list[Point]:
         raise LayerprobeError(f"no scores of {metric}", fix=f"There is {known}" if known else "Probe a layer first")
     order = {key[:-1]: position for position, key in reversed(list(enumerate(chosen)))}
     found = [_point(splits) for splits in chosen.values()]
+    facts = data or {}
+    found = [replace(p, chosen_on=facts[p.run].chosen_on([p.reduction])) if p.run in facts else p for p in found]
     runs = list(dict.fromkeys(point.run for point in found))
     return sorted(found, key=lambda p: (runs.index(p.run), order[_layer(p)], p.epoch))
 

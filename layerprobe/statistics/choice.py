@@ -118,7 +118,7 @@ def resampled(  # noqa: PLR0913 - the candidates, the rule and the draws
     shares = np.zeros(len(costs))
     shares[order] = np.bincount(places, minlength=len(order)) / resamples
     on_all = valid.means
-    return Resampled(float(on_all.max() - on_all[places].mean()), shares)
+    return Resampled(float((on_all.max() - on_all[places]).mean()), shares)
 
 
 def draws_of(units: int, resamples: int = RESAMPLES, seed: int = 0) -> FloatArray:

@@ -159,9 +159,11 @@ def layer_summaries(
     return found
 
 
-def alike_layers(layers: Sequence[LayerSummary], splits: Mapping[str, SplitCells]) -> tuple[RankedLayer, ...] | None:
+def alike_layers(
+    layers: Sequence[LayerSummary], splits: Mapping[str, SplitCells], data: DataFacts
+) -> tuple[RankedLayer, ...] | None:
     """The layers not significantly different from the best at their ends, on its split; None if unknown."""
-    best = best_layer(end_values(layers))
+    best = best_layer(end_values(layers, data))
     if best is None:
         return None
     ends = [(layer.ranked, layer.levels[best.split].epoch) for layer in layers if best.split in layer.levels]
@@ -171,11 +173,11 @@ def alike_layers(layers: Sequence[LayerSummary], splits: Mapping[str, SplitCells
     return None if found is None else tuple(names[index] for index in found)
 
 
-def end_values(layers: Sequence[LayerSummary]) -> dict[str, list[float | None]]:
+def end_values(layers: Sequence[LayerSummary], data: DataFacts) -> dict[str, list[float | None]]:
     """The splits on which layers are chosen -> the layers' values at their ends."""
     return {
         split: [level.value if (level := layer.levels.get(split)) else None for layer in layers]
-        for split in ("validation", "test")
+        for split in data.chosen_on(layer.ranked.reduction for layer in layers)
     }
 
 

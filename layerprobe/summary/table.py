@@ -60,7 +60,7 @@ def summary_table(summary: RunSummary) -> TextTable:
     """
     layers = summary.layers
     names = layer_names(layer.ranked for layer in layers)
-    values = end_values(layers)
+    values = end_values(layers, summary.data)
     best = best_layer(values)
     alike = summary.alike
     near = None if alike is None else [n for n, layer in zip(names, layers, strict=True) if layer.ranked in alike]

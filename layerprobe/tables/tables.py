@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from layerprobe.system.wording import first_named
 from layerprobe.values.best import Best, best_layer, best_text, worse_text
-from layerprobe.values.facts import DataFacts, fact_lines, split_header, split_text
+from layerprobe.values.facts import DataFacts, chosen_on_text, fact_lines, split_header, split_text
 from layerprobe.values.intervals import ShownKind
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer, layer_names
 from layerprobe.values.label_free import agreement_lines, agreements
@@ -54,9 +54,8 @@ def layer_table(
     """A table with a row for each layer: the metric on every split, the gap, and the other R@K on test.
 
     Values are percent with one decimal, with their intervals if all of these are of one kind. The gap is train - test
-    in points, from the unrounded fractions. The best layer has a star and is bold: on validation, or on test without
-    validation. An invalid value is replaced by its note; other notes are below the table, after whether training made
-    layers worse.
+    in points, from the unrounded fractions. The best layer, by `best_layer`, has a star and is bold. An
+    invalid value is replaced by its note; other notes are below the table, after whether training made layers worse.
 
     Args:
         untrained: the run's scores of epoch 0, where the others are of a later one.
@@ -74,7 +73,8 @@ def layer_table(
     headers = [f"{split_header(split, [data])}\n{metric}" for split in splits] + ["gap"] * both
     headers += [f"test\n{name}" for name in further]
 
-    values = {split: [_value(cells.get((row, split, metric))) for row in rows] for split in ("validation", "test")}
+    chosen_on = data.chosen_on(row.reduction for row in rows)
+    values = {split: [_value(cells.get((row, split, metric))) for row in rows] for split in chosen_on}
     best = best_layer(values)
     names = layer_names(rows)
     before = {score.ranked_layer: score for score in untrained if (score.split, score.metric) == ("test", metric)}
@@ -134,7 +134,9 @@ def overview_table(
     splits = [split for split in SPLITS if any(score.split == split for score in own)]
     compared = [[cells.get((row, split)) for row in rows] for split in splits]
     values = {split: list(map(_value, column)) for split, column in zip(splits, compared, strict=True)}
-    best, kind = best_layer(values), _kind([score for column in compared for score in column])
+    chosen_on = data.chosen_on(row.reduction for row in rows)
+    best = best_layer({split: own for split, own in values.items() if split in chosen_on})
+    kind = _kind([score for column in compared for score in column])
     first = rows[best.place] if best else None
     words = [", ".join(["best"] * (row == first) + ["embedding"] * (row == embedding)) for row in rows]
     start = [before.get(row) for row in rows]
@@ -177,7 +179,7 @@ def _best_line(
     line = best_text(best, list(names.values()), values)
     if alike is None or not others:
         return line
-    on = "" if best.split == "test" else f" on {best.split}"
+    on = "" if best.split == "test" else f" on {chosen_on_text(best.split)}"
     lower = others - len(alike)
     many = "all others" if lower == others else f"{lower} of the {others} others" if lower else "none of the others"
     return f"{line}; significantly better than {many}{on}"
@@ -197,16 +199,17 @@ def _embedding_line(
     if place == best.place:
         return f"{line}, the best"
     if own is None or most is None:
-        return f"{line}, without a value on {best.split}"
+        return f"{line}, without a value on {chosen_on_text(best.split)}"
     sure = "" if alike is None else f", {'not ' * (embedding in alike)}significant"
-    return f"{line}, {_share(own)} % on {best.split}, {_share(most - own)} points below the best{sure}"
+    return f"{line}, {_share(own)} % on {chosen_on_text(best.split)}, {_share(most - own)} points below the best{sure}"
 
 
 def _reduced_line(scores: Sequence[Score], metric: str, embedding: RankedLayer | None, best: Best | None) -> list[str]:
     """The best layer after each reduction, where unreduced layers are the rows."""
     found: dict[str, dict[RankedLayer, float]] = {}
+    split = "validation" if best and best.split == "validation" else "test"  # reductions are fitted on train
     for score in scores:
-        if best and (score.metric, score.split) == (metric, best.split) and score.value is not None:
+        if (score.metric, score.split) == (metric, split) and score.value is not None:
             found.setdefault(score.reduction, {})[score.ranked_layer] = score.value
     if best is None or found.pop(NO_REDUCTION, None) is None or not found:
         return []
@@ -216,7 +219,7 @@ def _reduced_line(scores: Sequence[Score], metric: str, embedding: RankedLayer |
         own = [value for row, value in layers.items() if embedding and row.layer == embedding.layer]
         beside = f" (embedding {_share(own[0])} %)" if own and embedding and first.layer != embedding.layer else ""
         parts.append(f"{reduction}: {first.layer}, {_share(layers[first])} %{beside}")
-    return [f"best on {best.split} after {'; '.join(parts[:2])}{_more(parts[2:], 'reduction')}"]
+    return [f"best on {split} after {'; '.join(parts[:2])}{_more(parts[2:], 'reduction')}"]
 
 
 def _more(items: Sequence[str], noun: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from layerprobe.system.wording import first_named
+from layerprobe.values.facts import chosen_on_text
 
 Values = Sequence[float | None]  # fractions of the layers; None without a value
 
@@ -24,22 +25,24 @@ class Best:
 
 
 def best_layer(values: Mapping[str, Values]) -> Best | None:
-    """The best layer: on validation, or on test where a layer with a test value has none on validation.
+    """The best layer on the first of validation, train and test on which every layer with a test value has one.
 
     A layer chosen on the split that evaluates it has selection bias; `best_text` says where.
 
     Args:
-        values: split -> values of L layers, in network order.
+        values: split -> values of L layers, in network order; of train only where it is unseen, as
+            `DataFacts.chosen_on` says.
 
     Returns:
-        None without a value on either split.
+        None without a value.
     """
-    validation, test = values.get("validation", ()), values.get("test", ())
-    tested = [place for place, value in enumerate(test) if value is not None]
-    held_out = any(value is not None for value in validation) and all(validation[i] is not None for i in tested)
-    split, chosen_on = ("validation", validation) if held_out else ("test", test)
-    found = [value for value in chosen_on if value is not None]
-    return Best(chosen_on.index(max(found)), split, chosen_on.count(max(found))) if found else None
+    tested = [place for place, value in enumerate(values.get("test", ())) if value is not None]
+    for split in ("validation", "train", "test"):
+        own = values.get(split, ())
+        found = [value for value in own if value is not None]
+        if found and all(own[i] is not None for i in tested):
+            return Best(own.index(max(found)), split, own.count(max(found)))
+    return None
 
 
 def best_text(
@@ -58,12 +61,12 @@ def best_text(
     value = values[best.split][best.place]
     shown = "" if value is None else f", {_percent(value)}"
     apart = "" if alike is None else f"; {apart_text(best, alike)}"
-    return f"best on {best.split}{how}: {names[best.place]}{shown}{equal}{then}{apart}"
+    return f"best on {chosen_on_text(best.split)}{how}: {names[best.place]}{shown}{equal}{then}{apart}"
 
 
 def apart_text(best: Best, alike: Sequence[str]) -> str:
     """`not significantly different: c3, c4`, or `significantly better than all others`."""
-    where = "" if best.split == "test" else f" on {best.split}"
+    where = "" if best.split == "test" else f" on {chosen_on_text(best.split)}"
     return (
         f"not significantly different{where}: {first_named(alike)}"
         if alike

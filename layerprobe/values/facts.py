@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from layerprobe.values.keys import NO_REDUCTION
+
 EPOCH_0 = "epoch 0"  # the start if that network is unknown
 START = "start"  # of a watched training, whether or not its weights come from elsewhere
 CHOOSING = "choosing classes"  # train, where no network was trained on it
@@ -53,6 +55,14 @@ class DataFacts:
     def without_chance(self) -> DataFacts:
         """The same for a metric other than R@1, of which the chance level is not known."""
         return replace(self, splits={name: replace(split, chance=None) for name, split in self.splits.items()})
+
+    def chosen_on(self, reductions: Iterable[str]) -> tuple[str, ...]:
+        """The splits that may name the best layer, the preferred first.
+
+        Train is one where it is unseen, unless layers are reduced: reductions are fitted on it.
+        """
+        unseen = not self.seen and {*reductions} <= {NO_REDUCTION}
+        return ("validation", "train", "test") if unseen else ("validation", "test")
 
     @property
     def starts_training(self) -> bool:

@@ -105,6 +105,15 @@ def test_the_best_layer_is_chosen_on_validation_and_ringed_at_its_test_value(mak
     assert said == "netA: R@1 by layer, epoch 5, cosine best on validation: pool5.2, 95.0 %; on test 12.5 %"
 
 
+def test_the_best_layer_is_chosen_on_training_classes_that_no_network_has_seen(make_scores: MakeScores) -> None:
+    chosen = {("pool5.2", "train"): 0.95, ("pool5.2", "test"): 0.125}
+    scores = [replace(s, value=chosen.get((s.layer, s.split), s.value)) for s in make_scores(DEEP)]
+    (axes,) = draw(scores, data={scores[0].run: DataFacts("", {}, seen=False)}).axes
+    assert xy(line(axes, "_best")) == [[1, 12.5]]
+    said = " ".join(axes.get_title("left").split())
+    assert said.endswith("best on choosing classes: pool5.2, 95.0 %; on test 12.5 %")
+
+
 def test_without_test_scores_the_ring_stands_at_the_validation_value(make_scores: MakeScores) -> None:
     scores = [replace(s, value=0.5 if s.layer == "fc6" else 0.25) for s in make_scores(DEEP, splits=("validation",))]
     assert xy(line(draw(scores).axes[0], "_best")) == [[3, 50.0]]

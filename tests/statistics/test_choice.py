@@ -94,8 +94,9 @@ def test_two_units_give_shares_by_hand() -> None:
 
 
 def test_a_single_candidate_loses_nothing() -> None:
-    found = resampled(cells_of(noise(np.random.default_rng(0), 1, 20)), costs(1), within=0.01)
-    assert (found.expected_loss, found.shares.tolist()) == (0.0, [1.0])
+    for seed in range(8):  # sums round otherwise for each
+        found = resampled(cells_of(noise(np.random.default_rng(seed), 1, 20)), costs(1), within=0.01)
+        assert (found.expected_loss, found.shares.tolist()) == (0.0, [1.0])
 
 
 def test_folds_are_of_equal_size_up_to_one_and_follow_the_seed() -> None:

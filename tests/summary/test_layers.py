@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from layerprobe.summary.cells import Faults, SplitCells
-from layerprobe.summary.layers import GapOnset, LayerSummary, Level, alike_layers, layer_summaries, opens_at
+from layerprobe.summary.layers import GapOnset, LayerSummary, Level, alike_layers, end_values, layer_summaries, opens_at
+from layerprobe.values.facts import DataFacts
 from layerprobe.values.intervals import Difference, Interval
 from layerprobe.values.keys import RankedLayer
 from tests.summary.made_up import CLASSES, FC6, POOL5, split_of
@@ -166,7 +167,19 @@ def test_a_layer_ends_at_its_own_last_epoch() -> None:
 def test_a_layer_near_the_best_is_not_told_apart_from_it(fc6: float, alike: tuple[RankedLayer, ...]) -> None:
     rng = np.random.default_rng(0)
     splits = {"test": spread_out(split_of({POOL5: {3: 0.7}, FC6: {3: fc6}}), rng)}
-    assert alike_layers(layer_summaries([POOL5, FC6], splits, from_start=True), splits) == alike
+    found = layer_summaries([POOL5, FC6], splits, from_start=True)
+    assert alike_layers(found, splits, DataFacts("", {})) == alike
+
+
+def test_a_layer_is_chosen_on_training_classes_only_if_they_are_unseen() -> None:
+    splits = {"train": split_of({POOL5: {3: 0.9}, FC6: {3: 0.8}}), "test": split_of({POOL5: {3: 0.5}, FC6: {3: 0.6}})}
+    found = layer_summaries([POOL5, FC6], splits, from_start=True)
+    assert end_values(found, DataFacts("", {}, seen=False)) == {
+        "validation": [None, None],
+        "train": [pytest.approx(0.9), pytest.approx(0.8)],
+        "test": [pytest.approx(0.5), pytest.approx(0.6)],
+    }
+    assert end_values(found, DataFacts("", {})).keys() == {"validation", "test"}
 
 
 def test_a_layer_without_a_value_at_its_end_has_its_fault_and_earlier_ones_are_counted() -> None:

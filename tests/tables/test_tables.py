@@ -390,6 +390,22 @@ def test_an_overview_compares_on_validation_where_the_best_is_chosen_there() -> 
     )
 
 
+def test_the_best_is_chosen_on_unseen_training_classes_but_of_reduced_layers() -> None:
+    scores = [score(layer, split, value) for split, a, b in (("train", 0.7, 0.6), ("test", 0.4, 0.5))
+              for layer, value in (("a", a), ("b", b))]  # fmt: skip
+    unseen = replace(NO_DATA, seen=False)
+    table = overview_table(scores, metric="R@1", data=unseen, embedding=scores[1].ranked_layer)
+    assert table.notes == (
+        "best on choosing classes: a, 70.0 %; on test 40.0 %",
+        "embedding: b, 60.0 % on choosing classes, 10.0 points below the best",
+    )
+    best = "* best on choosing classes: a, 70.0 %; on test 40.0 %"
+    assert best in layer_table(scores, metric="R@1", data=unseen).notes
+    reduced = [replace(each, reduction="l2+pca:8") for each in scores]
+    found = layer_table(reduced, metric="R@1", data=unseen).notes
+    assert "* best on test (chosen on test): b/l2+pca:8, 50.0 %" in found
+
+
 def test_an_overview_has_test_before_training_beside_it() -> None:
     scores = [score("a", "test", 0.5), score("a", "test", 0.3, epoch=0), score("b", "test", 0.4)]
     table = overview_table(scores, metric="R@1", data=NO_DATA)

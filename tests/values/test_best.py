@@ -21,6 +21,16 @@ def test_a_layer_without_a_validation_value_is_not_passed_over() -> None:
     assert best_layer({"validation": [0.1, 0.9, None], "test": [0.3, 0.2, None]}) == Best(1, "validation", 1)
 
 
+def test_unseen_training_classes_come_after_validation_and_before_test() -> None:
+    values = {"train": [0.1, 0.9, 0.5], "test": [0.3, 0.2, 0.7]}
+    assert best_layer(values) == Best(1, "train", 1)
+    assert best_layer(values | {"validation": [0.9, 0.1, 0.2]}) == Best(0, "validation", 1)
+    assert best_layer(values | {"train": [0.1, 0.9, None]}) == Best(2, "test", 1)
+    text = best_text(Best(1, "train", 1), NAMES, values, ["fc6"])
+    assert text.startswith("best on choosing classes: pool5, 90.0 %; on test 20.0 %; ")
+    assert text.endswith("; not significantly different on choosing classes: fc6")
+
+
 def test_without_test_values_validation_still_names_a_best() -> None:
     assert best_layer({"validation": [0.1, 0.9, 0.5]}) == Best(1, "validation", 1)
 

@@ -36,6 +36,13 @@ def test_train_is_named_choosing_classes_only_if_no_network_may_have_seen_it() -
     assert run_lines({"a": unseen})[1].startswith("choosing classes: 48 queries of 6 classes")
 
 
+def test_training_classes_choose_the_best_layer_only_if_unseen_and_nothing_is_fitted_on_them() -> None:
+    unseen = replace(GLYPHS, seen=False)
+    assert unseen.chosen_on(["none", "none"]) == ("validation", "train", "test")
+    assert unseen.chosen_on(["none", "l2+pca:8"]) == ("validation", "test")
+    assert GLYPHS.chosen_on(["none"]) == ("validation", "test")
+
+
 def test_a_gallery_is_named_and_a_low_chance_keeps_two_digits() -> None:
     (line,) = fact_lines(INSHOP)
     assert line == "inshop:img test: 14,218 queries, 3,985 classes, a gallery of 12,612, chance R@1 0.031 %"

@@ -15,6 +15,7 @@ from layerprobe.statistics.units import UnitSums, stacked
 from layerprobe.statistics.verdict import judge, with_ends
 from layerprobe.system.errors import DataError, NumericError
 from layerprobe.values.choice import Advice, Candidate, Choice, Embedding, Gain, Price, candidate_names
+from layerprobe.values.facts import chosen_on_text
 from layerprobe.values.intervals import FEWEST_UNITS, IntervalKind
 from layerprobe.values.scores import Score, Subject
 from layerprobe.workflow.choose.candidate_set import Baseline, CandidateSet
@@ -108,10 +109,13 @@ def _eligible(given: CandidateSet, seed: int) -> tuple[CandidateSet, list[str]]:
     low, run = valid.at_chance(seed), valid.subject_of(valid.candidates[0], valid.split).run
     names = candidate_names(valid.candidates, run, given.candidates)
     if len(low) == len(valid.candidates):
-        what = f"no layer is above chance on the {valid.choosing.units} {valid.split} classes: {_named(names)}"
+        split = chosen_on_text(valid.split).removesuffix(" classes")
+        what = f"no layer is above chance on the {valid.choosing.units} {split} classes: {_named(names)}"
         raise DataError(what, fix="Check the labels, or measure another model")
     if low:
-        notes.append(f"skipped: not above chance on {valid.split}: {_named([names[place] for place in low])}")
+        notes.append(
+            f"skipped: not above chance on {chosen_on_text(valid.split)}: {_named([names[place] for place in low])}"
+        )
     valid = valid.only([place for place in range(len(names)) if place not in low])
     distinct = valid.distinct()
     if alike := len(valid.candidates) - len(distinct):

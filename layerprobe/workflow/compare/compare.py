@@ -28,6 +28,7 @@ from layerprobe.workflow.run.references import (
     open_ranked_split,
     require_same_queries,
 )
+from layerprobe.workflow.run.seen import trains_on_train
 
 Pair = tuple[RankedLayer, RankedLayer]
 
@@ -120,7 +121,9 @@ def basis_of(ranked_split: RankedSplit, measure: Measure, units: int, comparison
 
 def side_of(ranked_split: RankedSplit, ranked: RankedLayer) -> ComparedLayer:
     """A layer of a comparison."""
-    return ComparedLayer(ranked_split.subject(ranked), ranked_split.name(ranked), start_of(ranked_split.record))
+    record = ranked_split.record
+    subject, name = ranked_split.subject(ranked), ranked_split.name(ranked)
+    return ComparedLayer(subject, name, start_of(record), trains_on_train(record))
 
 
 def invalid_reason(ranked_split: RankedSplit, ranked: RankedLayer) -> str:

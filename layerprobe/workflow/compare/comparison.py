@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from layerprobe.tables.tables import TextTable
-from layerprobe.values.facts import DataFacts
+from layerprobe.values.facts import CHOOSING, DataFacts
 from layerprobe.values.intervals import FEW_UNITS, FEWEST_UNITS, Difference, IntervalKind, OverSeeds
 from layerprobe.values.metric_names import is_fraction, recall_of
 from layerprobe.values.scores import Subject, note_text
@@ -17,11 +17,12 @@ from layerprobe.workflow.run.references import reference_text
 
 @dataclass(frozen=True)
 class ComparedLayer:
-    """A compared layer; `start` is the network of epoch 0, as in `DataFacts`."""
+    """A compared layer; `start` (the network of epoch 0) and `seen` are as in `DataFacts`."""
 
     subject: Subject
     name: str
     start: str = DataFacts.start
+    seen: bool = DataFacts.seen
 
 
 @dataclass(frozen=True)
@@ -267,10 +268,14 @@ def _names(a: ComparedLayer, b: ComparedLayer) -> tuple[str, str]:
 
 
 def classes_text(a: ComparedLayer, b: ComparedLayer) -> str:
-    """`unseen classes`, if the networks have not seen them as far as is known; `the training classes`."""
+    """`unseen classes`, if the networks have not seen them as far as is known; `the training classes`.
+
+    Those that no network was trained on are `the choosing classes`.
+    """
     split = a.subject.split
     if split != "test":
-        return "the training classes" if split == "train" else f"the {split} classes"
+        own = "training classes" if a.seen or b.seen else CHOOSING
+        return f"the {own}" if split == "train" else f"the {split} classes"
     unseen = all(x.start == "untrained" or (x.start == "pretrained" and x.subject.epoch > 0) for x in (a, b))
     return "unseen classes" if unseen else "the test classes"
 

@@ -14,7 +14,7 @@ from layerprobe.reductions.chain import parse_chain
 from layerprobe.store import equal_layers
 from layerprobe.system.errors import DataError, LayerprobeError, RecipeError
 from layerprobe.values.best import best_layer, best_text
-from layerprobe.values.facts import CHOOSING
+from layerprobe.values.facts import CHOOSING, chosen_on_text
 from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer
 from layerprobe.values.likeness import UNLIKE
 from layerprobe.values.scores import Score
@@ -25,6 +25,7 @@ from layerprobe.workflow.compare.evidence import Measure
 from layerprobe.workflow.compare.seeds_text import seeds_sentence, short_seeds_text
 from layerprobe.workflow.run.embedding import LastTwo, last_two
 from layerprobe.workflow.run.experiments import experiments_of
+from layerprobe.workflow.run.facts import data_facts
 from layerprobe.workflow.run.indistinguishable import alike_of, searches_of
 from layerprobe.workflow.run.references import RankedSplit, open_ranked_split, probe_fix, require_same_queries
 from layerprobe.workflow.run.runs import Run
@@ -52,6 +53,12 @@ class FindingInputs:
     validation: RankedSplit | None
     layers: LastTwo
     same: frozenset[LayerKey] = frozenset()
+
+    @property
+    def choosing(self) -> RankedSplit | None:
+        """The classes on which a layer is chosen: of validation, else of train where they are unseen."""
+        unseen = self.train is not None and not trains_on_train(self.train.record)
+        return self.train if self.validation is None and unseen else self.validation
 
     @property
     def name(self) -> str:
@@ -116,10 +123,11 @@ def findings_of(
 
 @dataclass(frozen=True)
 class BestOnValidation:
-    """The best of `among` layers on validation; a layer with several pools counts once."""
+    """The best of `among` layers on validation or unseen training classes; a layer with several pools counts once."""
 
     layer: RankedLayer
     among: int
+    split: str = "validation"
 
 
 def chosen_on_validation(inputs: Sequence[FindingInputs]) -> BestOnValidation | None:
@@ -129,7 +137,7 @@ def chosen_on_validation(inputs: Sequence[FindingInputs]) -> BestOnValidation | 
         None without exact ranks for K = 1 on validation in all of them, and where the best is the embedding or the
         layer before it.
     """
-    ranked_splits = [ranked_split for run_inputs in inputs for ranked_split in (run_inputs.test, run_inputs.validation)]
+    ranked_splits = [ranked_split for run_inputs in inputs for ranked_split in (run_inputs.test, run_inputs.choosing)]
     layers = [
         ranked
         for ranked in inputs[0].test.layers
@@ -138,16 +146,16 @@ def chosen_on_validation(inputs: Sequence[FindingInputs]) -> BestOnValidation | 
         and ranked.layer not in inputs[0].same
         and all(ranked_split is not None and ranked in ranked_split.stored.ranks for ranked_split in ranked_splits)
     ]
-    validation = [run_inputs.validation.stored.ranks for run_inputs in inputs if run_inputs.validation is not None]
-    if not layers or len(validation) < len(inputs):
+    held_out = [run_inputs.choosing for run_inputs in inputs if run_inputs.choosing is not None]
+    if not layers or len(held_out) < len(inputs):
         return None
-    if any(ranks[ranked].open([1]).any() for ranks in validation for ranked in layers):
+    if any(each.stored.ranks[ranked].open([1]).any() for each in held_out for ranked in layers):
         return None
-    best = max(layers, key=lambda ranked: sum(ranks[ranked].recall(1) for ranks in validation))
+    best = max(layers, key=lambda ranked: sum(each.stored.ranks[ranked].recall(1) for each in held_out))
     return (
         None
         if best in (inputs[0].layers.before, inputs[0].layers.embedding)
-        else BestOnValidation(best, len({ranked.layer.layer for ranked in layers}))
+        else BestOnValidation(best, len({ranked.layer.layer for ranked in layers}), held_out[0].split)
     )
 
 
@@ -156,7 +164,7 @@ def _first(run_inputs: FindingInputs, chosen: BestOnValidation | None) -> tuple[
     if chosen is None:
         return run_inputs.layers.before, run_inputs.name
     name = run_inputs.test.name(chosen.layer)
-    return chosen.layer, f"{name}, the best of {chosen.among} layers on validation,"
+    return chosen.layer, f"{name}, the best of {chosen.among} layers on {chosen_on_text(chosen.split)},"
 
 
 def _sentence(found: Comparison | SeedComparison, names: tuple[str, str]) -> str:
@@ -224,16 +232,16 @@ def _means(found: SeedComparison) -> tuple[float, float] | None:
 
 
 def best_on_validation(run: Run, scores: Sequence[Score], labels: Mapping[Any, str]) -> str:
-    """The best layer on validation at the last epoch, and its test recall; empty without validation."""
+    """The best layer at the last epoch, and its test recall; empty where only test could choose it."""
     last = max((score.epoch for score in scores if score.split == "test"), default=None)
     own = [s for s in scores if (s.epoch, s.metric, s.reduction) == (last, METRIC, NO_REDUCTION)]
     layers = list(dict.fromkeys(score.ranked_layer for score in own))
-    found = {(score.split, score.ranked_layer): score.value for score in own}
-    values = {split: [found.get((split, layer)) for layer in layers] for split in ("validation", "test")}
+    found, data = {(score.split, score.ranked_layer): score.value for score in own}, data_facts(run, scores)
+    values = {split: [found.get((split, layer)) for layer in layers] for split in data.chosen_on([NO_REDUCTION])}
     best = best_layer(values)
-    if best is None or best.split != "validation":
+    if best is None or best.split == "test":
         return ""
-    alike = alike_of(own, METRIC, searches_of(run))
+    alike = alike_of(own, METRIC, searches_of(run), data)
     near = None if alike is None else [labels[layer] for layer in layers if layer in alike]
     return f"{run.name}, epoch {last}: {best_text(best, [labels[layer] for layer in layers], values, near)}."
 

@@ -147,7 +147,7 @@ class StoredRuns:
         """The layers indistinguishable from the best of one run and epoch; None where unknown."""
         named = {run.name: run for run in self.runs}
         run = named.get(scores[0].run)  # the folder of a run may have been renamed
-        return None if run is None else alike_of(scores, metric, searches_of(run))
+        return None if run is None else alike_of(scores, metric, searches_of(run), data_facts(run, scores))
 
     def matrices(self, options: PlotOptions) -> Sequence[Matrix]:
         """CKA of every two layers of each run, of each layer with its earlier epochs, and of every two runs' layers."""

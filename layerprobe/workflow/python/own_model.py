@@ -24,9 +24,11 @@ from layerprobe.tables.tables import TextTable
 from layerprobe.taps import (
     LayerInfo,
     Measured,
+    execution_order,
     extracted,
     find_classifier,
     find_layers,
+    find_taps,
     list_layers,
     measure_layers,
     outlying_tokens,
@@ -37,6 +39,7 @@ from layerprobe.taps.hooks import parts_by_path
 from layerprobe.taps.layouts import Unclear
 from layerprobe.values.image_size import ImageSize, as_size
 from layerprobe.values.keys import OUTPUT, members_of
+from layerprobe.values.records import RecordedNetwork
 from layerprobe.workflow.probe.extractors import BATCH_SIZE
 from layerprobe.workflow.python.loaders import ImageShape, image_shape, in_batches
 from layerprobe.workflow.run.from_recipe import choose_device
@@ -88,6 +91,14 @@ def measured(net: Net, shape: ImageShape) -> Measured:
     absent = {OUTPUT if unclear else "", net.classifier}
     layers = {name: path for name, path in net.layers.items() if name not in absent}
     return replace(found, net=replace(net, layers=layers, final_norm=_final_norm(net, found)))
+
+
+def network_facts(network: Measured) -> RecordedNetwork | None:
+    """The layers of a model and its embedding, which is its output; None where that is no layer."""
+    if OUTPUT not in network.net.layers:
+        return None
+    (embedding, *_) = find_taps([OUTPUT], network)
+    return RecordedNetwork(tuple(execution_order(network.net.layers, network)), embedding.key)
 
 
 def _final_norm(net: Net, found: Measured) -> str | None:

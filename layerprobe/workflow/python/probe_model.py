@@ -17,16 +17,13 @@ from layerprobe.nets.net import Net
 from layerprobe.reductions.chain import Chain
 from layerprobe.system.errors import RecipeError, UnknownNameError
 from layerprobe.taps import (
-    Measured,
     execution_order,
     extracted,
     find_layers,
-    find_taps,
     outlying_tokens,
     pools_left_out,
 )
-from layerprobe.values.keys import NO_REDUCTION, OUTPUT, VECTOR_SIMILARITIES, RankedLayer, network_order
-from layerprobe.values.records import RecordedNetwork
+from layerprobe.values.keys import NO_REDUCTION, VECTOR_SIMILARITIES, RankedLayer, network_order
 from layerprobe.values.scores import SPLITS
 from layerprobe.workflow.probe.measures import build_measures
 from layerprobe.workflow.probe.reducing import FITTED_ON, asked_chains, left_out, none_takes, require_some
@@ -35,7 +32,7 @@ from layerprobe.workflow.probe.selection import ranked_layers, storable
 from layerprobe.workflow.python.layer_search import SearchResults, search
 from layerprobe.workflow.python.loaders import Batch, ImageShape, image_shape, progress, read_batches
 from layerprobe.workflow.python.memory_features import MemoryFeatures, SplitFeatures, extracted_features
-from layerprobe.workflow.python.own_model import classifier_notes, measured, names_of, net_of, placed
+from layerprobe.workflow.python.own_model import classifier_notes, measured, names_of, net_of, network_facts, placed
 from layerprobe.workflow.python.probe_inputs import SEED, ProbeInputs, weights_sha256
 from layerprobe.workflow.python.probed import ByLayer, Probed
 from layerprobe.workflow.python.stored_probe import MemoryProbe, known_layers, store_probe
@@ -173,7 +170,7 @@ def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
             results,
             tuple(layer_order),
             str(where),
-            _network_facts(network),
+            network_facts(network),
             (*net.notes, *classifier_notes([network.net.classifier])),
             cache is not None,
         )
@@ -191,14 +188,6 @@ def _features(module: nn.Module, splits: Mapping[str, SplitFeatures], cache: str
         return MemoryFeatures(Run(Path(model)), ProbeInputs(model, "", images), splits)
     inputs = ProbeInputs(model, weights_sha256(module), images)
     return MemoryFeatures(named_run(Path(cache), inputs.run_name), inputs, splits)
-
-
-def _network_facts(network: Measured) -> RecordedNetwork | None:
-    """The layers of a model and its embedding, which is its output; None where that is no layer."""
-    if OUTPUT not in network.net.layers:
-        return None
-    (embedding, *_) = find_taps([OUTPUT], network)
-    return RecordedNetwork(tuple(execution_order(network.net.layers, network)), embedding.key)
 
 
 def _probed(kept: MemoryProbe, rows: Sequence[RankedLayer]) -> Probed:

@@ -210,8 +210,8 @@ class Probed:
         require_mean_over_queries(metric)
         of_metric(self.scores, metric, _measuring(metric))
         chosen = told(self.name, lambda: self.choose(metric=metric, seen=seen))
-        with self.kept.as_run() as run:
-            write_report([run], out, metric, OfResult(chosen, lasting=self.kept.cached))
+        with self.kept.as_run(seen=seen) as run:
+            write_report([run], out, metric, OfResult(chosen, lasting=self.kept.cached and seen))
 
     def given(self) -> GivenFeatures:
         """The unreduced features of single layers, the embedding last, with a row for each image of all splits."""
@@ -300,7 +300,7 @@ class _ProbedSource:
         return {}  # no network is recorded
 
     def indistinguishable(self, scores: Sequence[Score], metric: str) -> Collection[RankedLayer] | None:
-        return alike_of(scores, metric, self.probed.query_ranks)
+        return alike_of(scores, metric, self.probed.query_ranks, self.probed.data_facts())
 
     def matrices(self, _: PlotOptions) -> Sequence[Matrix]:
         features = {

@@ -75,16 +75,22 @@ class MemoryProbe:
         return RankedSplit(self.features.run, self._own_record(), EPOCH, split, stored, dims)
 
     @contextlib.contextmanager
-    def as_run(self) -> Iterator[Run]:
-        """The run that keeps it, or one in a folder that lasts as long as the block."""
-        if self.cached and self.features.run.exists():
+    def as_run(self, *, seen: bool = True) -> Iterator[Run]:
+        """The run that keeps it, or one in a folder that lasts as long as the block.
+
+        Args:
+            seen: whether the model may have been trained on the train split; a kept run counts as if it was.
+        """
+        if self.cached and self.features.run.exists() and seen:
             yield self.features.run
             return
         with tempfile.TemporaryDirectory(prefix="layerprobe-") as folder:
             features = replace(self.features, run=Run(Path(folder, self.features.run.name)))
             experiment = features.inputs.experiment
             searches = Searches(features, experiment, SEED, torch.device(self.device))
-            store_probe(features, searches, self.results, self.layer_order, record=self._own_record())
+            record = self._own_record()
+            record = record if seen else replace(record, recipe={**record.recipe, "data": {"seen": False}})
+            store_probe(features, searches, self.results, self.layer_order, record=record)
             yield features.run
 
     def _own_record(self) -> RunRecord:

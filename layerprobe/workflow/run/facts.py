@@ -112,7 +112,7 @@ def overview(run: Run, scores: Sequence[Score]) -> TextTable:
         [*shown, *(untrained if data.starts_training else ())],
         metric=metric,
         data=data,
-        alike=alike_of(unreduced, metric, searches_of(run)),
+        alike=alike_of(unreduced, metric, searches_of(run), data),
         embedding=embedding_among(run.read(), dict.fromkeys(score.ranked_layer for score in shown)),
     )
 
@@ -145,7 +145,7 @@ def epoch_tables(
         own = _without_repeats([score for score in scores if score.reduction == reduction], scores)
         before = [score for score in untrained if score.reduction == reduction]
         facts = replace(data, splits={}) if tables else data
-        alike = alike_of(own, first, searches)
+        alike = alike_of(own, first, searches, data)
         tables.append(layer_table(own, metric=first, data=facts, untrained=before, alike=alike))
         tables += [table for table in [metric_table(own, data)] if table]
     return tables

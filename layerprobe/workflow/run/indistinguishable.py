@@ -16,6 +16,7 @@ from layerprobe.statistics.units import unit_sums
 from layerprobe.store import read_stored_ranks
 from layerprobe.system.errors import DataError, LayerprobeError
 from layerprobe.values.best import best_layer
+from layerprobe.values.facts import DataFacts
 from layerprobe.values.intervals import ShownKind
 from layerprobe.values.keys import RankedLayer
 from layerprobe.values.retrieval import Ranks
@@ -61,7 +62,9 @@ def searches_of(run: Run) -> Searches:
     return searched
 
 
-def alike_of(scores: Sequence[Score], metric: str, searches: Searches) -> tuple[RankedLayer, ...] | None:
+def alike_of(
+    scores: Sequence[Score], metric: str, searches: Searches, data: DataFacts
+) -> tuple[RankedLayer, ...] | None:
     """The layers that do not differ significantly from the best one, on the split that chooses it.
 
     None if unknown: the scores' intervals are of several kinds, or generalise to new classes; the ranks are missing or
@@ -71,7 +74,7 @@ def alike_of(scores: Sequence[Score], metric: str, searches: Searches) -> tuple[
     own = {(score.split, score.ranked_layer): score for score in scores if score.metric == metric}
     values = {
         split: [None if (score := own.get((split, layer))) is None else score.value for layer in layers]
-        for split in ("validation", "test")
+        for split in data.chosen_on(layer.reduction for layer in layers)
     }
     best = best_layer(values)
     if best is None:

@@ -32,9 +32,7 @@ def has_seen_train(record: RunRecord, epoch: int) -> bool:
     Weights from files or of another run count as trained on them unless `data.seen = false`; so does a model that was
     measured from Python.
     """
-    if record.from_python:
-        return True
-    if not record.weights_files:
+    if not (record.weights_files or record.from_python):
         if epoch > 0:
             return True
         if record.net.get("weights", "none") in _OWN_WEIGHTS:

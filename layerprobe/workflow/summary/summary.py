@@ -145,7 +145,7 @@ class _Stored:
             {split: len(cells.units) for split, cells in splits.items()},
             terms,
             tuple(rows),
-            alike_layers(unreduced(rows), splits),
+            alike_layers(unreduced(rows), splits, self.data),
             tuple(notes),
             reduced_sections(self.layers, processings, raw),
             processed_layers(self.run, self.layers, processings, raw),
@@ -202,8 +202,9 @@ def _epochs_to_draw(text: str, stored: _Stored) -> list[int]:
 
 def _best_epoch(stored: _Stored) -> set[int]:
     """The best epoch of the best layer at the end, on the split of the choice; empty without one."""
-    splits = {split: stored.splits[split].raw for split in ("validation", "test") if split in stored.splits}
     layers = [ranked for ranked in stored.layers if ranked.reduction == NO_REDUCTION] or stored.layers
+    chosen_on = stored.data.chosen_on(ranked.reduction for ranked in layers)
+    splits = {split: stored.splits[split].raw for split in chosen_on if split in stored.splits}
     ends = {ranked: max([0, *(max(cells.epochs(ranked), default=0) for cells in splits.values())]) for ranked in layers}
     best = best_layer({split: [cells.mean((r, ends[r])) for r in layers] for split, cells in splits.items()})
     epoch = best_epoch(splits[best.split], layers[best.place]) if best else None

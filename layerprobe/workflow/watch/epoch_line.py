@@ -75,7 +75,7 @@ def best_words(scores: Sequence[Score], metric: str, shown: RankedLayer) -> str:
     for score in scores:
         if score.metric == metric:
             values.setdefault(score.split, {})[score.ranked_layer] = score.value
-    best = best_layer({split: list(found.values()) for split, found in values.items()})
+    best = best_layer({split: list(found.values()) for split, found in values.items() if split != "train"})
     if best is None:
         return ""
     ranked, value = list(values[best.split].items())[best.place]

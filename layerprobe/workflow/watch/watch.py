@@ -9,7 +9,7 @@ import time
 import uuid
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Integral
 from pathlib import Path
@@ -233,9 +233,9 @@ class Watch:
         record = continued_run(run, epoch, _say)
         images = self._read(run, continued=record is not None)
         shape = image_shape(next(iter(images.values())).images)
-        network, doubts = watched_network(net, self._layers, self._pools, shape)
-        for doubt in doubts:
-            _say(doubt)
+        network, notes = watched_network(net, self._layers, self._pools, shape)
+        for note in notes:
+            _say(note)
         experiment = uuid.uuid4().hex[:12] if record is None else record.experiment
         training = _Training(run, images, network, experiment, LayerEpochs(network.rows[-1], {}), epoch, None)
         training.first = self._measure(training, net, epoch, device)
@@ -310,11 +310,9 @@ def _store(training: _Training, found: MeasuredEpoch, epoch: int) -> None:
     features, order = found.features, training.network.layer_order
     with stoppable() as stop:
         forget_from(training.run, epoch)
+        probed = probe_record(features.inputs, str(found.searches.device), order)
         record = epoch_record(
-            probe_record(features.inputs, str(found.searches.device), order),
-            epoch,
-            training.experiment,
-            training.images,
+            replace(probed, network=training.network.facts), epoch, training.experiment, training.images
         )
         store_probe(features, found.searches, found.results, order, epoch=epoch, record=record)
         if 0 < training.epoch < epoch:

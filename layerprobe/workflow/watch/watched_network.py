@@ -15,13 +15,14 @@ from layerprobe.system.errors import RecipeError
 from layerprobe.taps import Tap, execution_order, extracted, find_layers, outlying_tokens, pools_left_out
 from layerprobe.taps.hooks import hooked, prepared
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer, network_order
+from layerprobe.values.records import RecordedNetwork
 from layerprobe.workflow.probe.measures import Measures
 from layerprobe.workflow.probe.searches import Searches
 from layerprobe.workflow.probe.selection import storable
 from layerprobe.workflow.python.layer_search import SearchResults, search
 from layerprobe.workflow.python.loaders import Batch, ImageShape
 from layerprobe.workflow.python.memory_features import MemoryFeatures, extracted_features
-from layerprobe.workflow.python.own_model import measured
+from layerprobe.workflow.python.own_model import classifier_notes, measured, network_facts
 from layerprobe.workflow.python.probe_inputs import SEED, ProbeInputs, weights_sha256
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.watch.watched_images import WatchedImages
@@ -34,12 +35,14 @@ class WatchedNetwork:
     """The watched layers of a network.
 
     Args:
+        facts: None where the model's output is no layer.
         parts: path, class and shapes of the tensors of every module; the same at each epoch.
     """
 
     members: Sequence[Tap]
     layer_order: Sequence[str]
     rows: Sequence[RankedLayer]
+    facts: RecordedNetwork | None
     parts: Sequence[tuple[str, str]]
 
     def require_same(self, module: nn.Module) -> None:
@@ -63,16 +66,21 @@ class MeasuredEpoch:
 def watched_network(
     net: Net, layers: Sequence[str], pools: Sequence[str] | None, shape: ImageShape
 ) -> tuple[WatchedNetwork, list[str]]:
-    """The asked layers of a network that takes images (C, H, W), and doubts about their pools."""
+    """The asked layers of a network that takes images (C, H, W), and notes on its classifier and their pools."""
     network = measured(net, shape)
     taps = storable(find_layers(layers, network, pools=pools))
     if not taps:
         raise RecipeError("layers is empty", fix='Name some, such as layers="*"')
     members = extracted(taps)
-    doubts = [*pools_left_out(layers, network, pools=pools), *network.unknown_pool(pools), *outlying_tokens(members)]
+    notes = [
+        *classifier_notes([network.net.classifier]),
+        *pools_left_out(layers, network, pools=pools),
+        *network.unknown_pool(pools),
+        *outlying_tokens(members),
+    ]
     order = execution_order([tap.layer for tap in members], network)
     rows = network_order([RankedLayer(tap.key, NO_REDUCTION, "cosine") for tap in taps], order)
-    return WatchedNetwork(members, order, rows, parts_of(net.module)), doubts
+    return WatchedNetwork(members, order, rows, network_facts(network), parts_of(net.module)), notes
 
 
 def parts_of(module: nn.Module) -> list[tuple[str, str]]:

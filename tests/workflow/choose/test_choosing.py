@@ -222,6 +222,8 @@ def test_a_candidate_at_chance_is_named_and_not_shipped_though_it_is_the_cheapes
     assert "skipped: not above chance on validation: fc6" in choice.notes
     with pytest.raises(DataError, match="no layer is above chance on the 20 validation classes: fc6"):
         chosen([LATE], cells_of([0.5]), above_chance=cells_of([0.0]))
+    choice = chosen([EARLY, LATE], cells_of([0.9, 0.95]), above_chance=above, split="train")
+    assert "skipped: not above chance on choosing classes: fc6" in choice.notes
 
 
 def test_a_set_that_is_found_without_some_folds_only_is_chosen_there_alone() -> None:

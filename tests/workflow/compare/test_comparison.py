@@ -71,6 +71,17 @@ def test_the_networks_are_named_as_what_they_are(a: ComparedLayer, b: ComparedLa
 
 
 @pytest.mark.parametrize(
+    ("seen", "words"), [((True, True), "training"), ((True, False), "training"), ((False, False), "choosing")]
+)
+def test_training_classes_that_no_network_has_seen_are_choosing_classes(seen: tuple[bool, bool], words: str) -> None:
+    a, b = (
+        replace(layer, subject=replace(layer.subject, split="train"), seen=own)
+        for layer, own in zip((A, B), seen, strict=True)
+    )
+    assert f"retrieves the {words} classes better than fc6" in sentence(compared(a=a, b=b))
+
+
+@pytest.mark.parametrize(
     ("basis", "words"),
     [
         (replace(BASIS, kind=IntervalKind("redraw")), "95 % interval over 68 classes, queries and gallery drawn anew:"),

@@ -125,6 +125,23 @@ def test_the_best_on_validation_comes_first(tmp_path: Path) -> None:
     assert "pool5@max, the layer before the embedding," in fixed
 
 
+def test_without_validation_the_best_on_unseen_training_classes_comes_first(tmp_path: Path) -> None:
+    run = Run(tmp_path / "one")
+    test = stored(run, 0, "test", {POOL3: first_hit(12), POOL5: first_hit(9), FC6: first_hit(6)})
+    train = stored(run, 0, "train", {POOL3: first_hit(8), POOL5: first_hit(7), FC6: first_hit(6)})
+    written(run, test, train, layer_order=["pool3", *LAYERS])
+    rewrite(run, epochs_done=0, recipe={"data": {"name": "glyphs"}, "train": {"epochs": 0}})
+    chosen, _ = findings([run]).sentences
+    assert "pool3@max, the best of 3 layers on choosing classes," in chosen
+    assert chosen.endswith("On the choosing classes they reach 33.3 % against 25.0 %.")
+    found = best_on_validation(run, [*test, *train], {POOL3: "pool3", POOL5: "pool5", FC6: "fc6"})
+    assert found.startswith("one, epoch 0: best on choosing classes: pool3, 33.3 %; on test 50.0 %")
+    rewrite(run, recipe={"data": {"name": "glyphs"}, "train": {"epochs": 5}})
+    (fixed,) = findings([run]).sentences
+    assert "the layer before the embedding," in fixed
+    assert best_on_validation(run, [*test, *train], {POOL3: "pool3", POOL5: "pool5", FC6: "fc6"}) == ""
+
+
 def test_several_runs_have_a_sentence_each(tmp_path: Path) -> None:
     chosen, other = run_with_validation(tmp_path, "one", (8, 7, 6)), run_of(tmp_path, "two")
     first, second = findings([chosen, other]).sentences

@@ -170,10 +170,20 @@ def test_a_page_is_written_of_a_result_in_memory(result: Probed, tmp_path: Path)
 
 def test_a_page_of_a_kept_result_names_its_scores(tmp_path: Path) -> None:
     result = probed(cache=tmp_path / "cache")
-    result.report(tmp_path / "page.html", metric="MAP@R", seen=False)
+    result.report(tmp_path / "page.html", metric="MAP@R")
+    assert f"cache/{result.name}/scores.csv" in (tmp_path / "page.html").read_text()
+
+
+def test_classes_that_the_model_has_not_seen_are_choosing_classes_all_over_a_page(tmp_path: Path) -> None:
+    result = probed(cache=tmp_path / "cache")
+    result.report(tmp_path / "page.html", seen=False)
     page = (tmp_path / "page.html").read_text()
-    assert f"cache/{result.name}/scores.csv" in page
-    assert "choosing classes" in page
+    assert "On the choosing classes they reach" in page  # the finding
+    assert "choosing classes: 48 queries of 12 classes" in page  # a figure's caption
+    assert "choosing and test recall of every layer" in page
+    result.report(tmp_path / "page.html")  # a kept run does not change
+    page = (tmp_path / "page.html").read_text()
+    assert "On the training classes they reach" in page
 
 
 def test_a_page_that_cannot_be_made_is_refused_before_the_work(result: Probed, tmp_path: Path) -> None:

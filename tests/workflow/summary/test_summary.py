@@ -13,10 +13,12 @@ from layerprobe.statistics.draws import draws
 from layerprobe.summary.cells import Faults
 from layerprobe.system.errors import BusyError, DataError, RecipeError
 from layerprobe.values.metric_names import Terms, recall_of
+from layerprobe.values.records import WeightsFile
 from layerprobe.values.scores import Score, ScoreTable
 from layerprobe.workflow.run.runs import Run, locked
 from layerprobe.workflow.summary import summary
 from layerprobe.workflow.summary.summary import SummaryRequest, stored_summary, summarise
+from tests.records import rewrite
 from tests.workflow.conftest import Silent
 from tests.workflow.drawn_run import write_run
 from tests.workflow.rank_files import CLASSES, FC6, LABELS, POOL5, first_hit, ranks_of, stored, written
@@ -257,12 +259,17 @@ def test_draws_are_made_of_the_epochs_asked_for_and_of_epoch_0(tmp_path: Path, a
     assert places(run) == {(epoch, split) for epoch in drawn for split in ("train", "test")}
 
 
-def test_the_best_epoch_is_that_of_the_best_layer(tmp_path: Path) -> None:
-    run = write_run(tmp_path, epochs=(0, 1, 2))
+@pytest.mark.parametrize(("split", "unseen"), [("test", False), ("train", True)])
+def test_the_best_epoch_is_that_of_the_best_layer(tmp_path: Path, split: str, unseen: bool) -> None:
+    run = write_run(tmp_path, epochs=range(6))
+    if unseen:
+        files = tuple(WeightsFile(f"{epoch}.pt", None, "", 1, epoch) for epoch in range(6))
+        recipe = {**run.read().recipe, "train": {"epochs": 0}, "data": {"name": "glyphs", "seen": False}}
+        rewrite(run, weights_files=files, recipe=recipe)
     summarise(run, SummaryRequest("best"), Silent())
-    tested = {(s.epoch, s.ranked_layer): s.value or 0.0 for s in run.scores() if (s.split, s.metric) == ("test", "R@1")}
-    layer = max((ranked for epoch, ranked in tested if epoch == 2), key=lambda ranked: tested[2, ranked])
-    best = max(range(3), key=lambda epoch: tested[epoch, layer])
+    tested = {(s.epoch, s.ranked_layer): s.value or 0.0 for s in run.scores() if (s.split, s.metric) == (split, "R@1")}
+    layer = max((ranked for epoch, ranked in tested if epoch == 5), key=lambda ranked: tested[5, ranked])
+    best = max(range(6), key=lambda epoch: tested[epoch, layer])
     assert {epoch for epoch, _ in places(run)} == {0, best}
 
 

@@ -113,6 +113,21 @@ def test_values_are_those_of_probe_on_the_same_images(tmp_path: Path) -> None:
     assert logged == {f"{split}_{metric}/{layer}": x[0] for (split, layer, metric), x in expected.items()}
 
 
+def test_the_embedding_is_the_input_of_a_models_classifier(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = network()
+    model = whole[:-1]
+    model.add_module("classifier", whole[-1])
+    logged = watching(tmp_path)(model, 0)
+    bare = watching(tmp_path / "bare")(whole[:-1], 0)
+    assert logged == bare
+    recorded = Run(tmp_path / "watched").read().network
+    assert recorded is not None
+    assert str(recorded.embedding) == "output"
+    assert "watch: output is the input of the model's classifier; layer classifier is what that gives" in (
+        capsys.readouterr().err.splitlines()
+    )
+
+
 def test_a_line_an_epoch_says_recall_gap_best_layer_and_its_time(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

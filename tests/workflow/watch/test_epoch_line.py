@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.scores import Score, Subject
+from layerprobe.workflow.watch.epoch_line import best_words
+
+FC6, POOL5, CONV = (RankedLayer(LayerKey(name, "none"), "none", "cosine") for name in ("fc6", "pool5", "conv"))
+
+
+def scored(split: str, *values: float) -> list[Score]:
+    layers = zip((CONV, POOL5, FC6), values, strict=True)
+    return [Subject("one", "e", 0, 1, split, ranked).score("R@1", value, 8) for ranked, value in layers]
+
+
+def test_the_best_is_never_chosen_on_the_classes_of_the_training() -> None:
+    scores = [*scored("train", 0.2, 0.3, 0.9), *scored("test", 0.3, 0.5, 0.4)]
+    assert best_words(scores, "R@1", FC6) == "; best on test: pool5 50.0 %"
+    assert (
+        best_words([*scores, *scored("validation", 0.6, 0.5, 0.4)], "R@1", FC6) == "; best on validation: conv 60.0 %"
+    )
