@@ -41,7 +41,7 @@ def test_choose_exports_the_map_of_given_features(layerprobe: Command, tmp_path:
     shown = out.splitlines()[-4:]
     assert shown[0] == "given.npz:deep: 6 numbers, 24 bytes an image"
     assert shown[1].startswith("  out: map.npz (")
-    assert shown[2] == "  checked on 60 rows of given.npz against the probe's features:"
+    assert shown[2] == "  checked on 60 rows of given.npz against their map in torch:"
     assert shown[3].startswith("    map.npz: largest difference ")
     assert load_encoder("out").export["map"]["steps"] == ["l2"]
 

@@ -15,7 +15,7 @@ def export_lines(written: Written) -> list[str]:
     numbers = f"{written.dim:,} {'bits' if bits else 'numbers'}, {size:,} byte{'' if size == 1 else 's'} an image"
     fitted = f"; map fitted on {written.fitted_on}" if written.fitted_on else ""
     lines = [f"{written.name}: {numbers}{fitted}", f"  {written.folder}: {', '.join(_files(written))}"]
-    lines.append(f"  checked on {written.checked} against the probe's features:")
+    lines.append(f"  checked on {written.checked}:")
     for name, agreement in written.check.items():
         if agreement.cosine is None:
             share = 100 * agreement.difference

@@ -39,7 +39,7 @@ class Samples:
     """What an export is checked on.
 
     Args:
-        name: `64 test images`.
+        name: `64 test images against the probe's features`.
         pooled: (N, D) float32, their features before the map.
         images: uint8 (N, H, W, C); None where there is no network.
         expected: their features after it.
@@ -106,7 +106,7 @@ class Written:
 
     Args:
         files: name -> bytes.
-        checked: what it was checked on: `64 test images`.
+        checked: what it was checked on and against: `64 test images against the probe's features`.
         check: file -> how closely it gives the probe's features.
     """
 

@@ -43,7 +43,7 @@ def probed_features(run: Run, ranked: RankedLayer) -> tuple[NDArray[np.float32],
 
 def test_every_format_is_written_and_checked_on_test_images(exported: Written) -> None:
     assert list(exported.files) == ["map.npz", "model.pt2", "model.onnx", "example.py"]
-    assert exported.checked == "25 test images"
+    assert exported.checked == "25 test images against the probe's features"
     assert [agreement.compared > 20 for agreement in exported.check.values()] == [True] * 3
     assert sorted(path.name for path in exported.folder.iterdir()) == sorted([*exported.files, "export.json"])
 
@@ -194,7 +194,7 @@ def test_without_its_images_it_is_checked_on_random_ones(export: Export, folder:
         written = export("c3", "pt2")
     finally:
         moved.rename(folder / "images")
-    assert written.checked.startswith("64 random images, as ")
+    assert written.checked.startswith("64 random images against the network itself, as ")
     assert written.check["model.pt2"].compared > 0
 
 
