@@ -57,6 +57,9 @@ class LoadedEncoder:
 def load_encoder(folder: str | Path) -> LoadedEncoder:
     """Load what `layerprobe export` wrote: model.pt2, else model.onnx, else the map of features alone.
 
+    Load only exports that you trust: torch.export.load reads pickles, so that a forged model.pt2 can run code. The
+    hashes of export.json find damage, not forgery.
+
     >>> import subprocess, sys, numpy as np, layerprobe
     >>> labels = np.repeat(np.arange(12), 5)
     >>> deep = np.random.default_rng(0).normal(size=(12, 6))[labels] + 0.01 * np.arange(360).reshape(60, 6)

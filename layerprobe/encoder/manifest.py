@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from layerprobe.encoder.example import GRAPH, MAP, ONNX
 from layerprobe.system.encoding import encoded
 from layerprobe.system.errors import DataError
 from layerprobe.system.files import sha256
@@ -31,13 +32,16 @@ def read_manifest(folder: Path) -> Mapping[str, Any]:
     """export.json, after the hash of every file is checked.
 
     Raises:
-        DataError: there is no export, a file is missing or has changed, or a later version wrote it.
+        DataError: there is no export, a later version wrote it, or a file is missing, changed or outside the folder.
     """
     path = folder / EXPORT
     values = _read(path)
     if values["schema"] > SCHEMA:
         raise DataError("a later version of layerprobe wrote it", file=path, fix="Update layerprobe")
-    for name, facts in values["files"].items():
+    files = values["files"]
+    if not {MAP, GRAPH, ONNX} & files.keys() or any(name != Path(name).name for name in files):
+        raise DataError("names no file of an encoder, or one outside its folder", file=path, fix=_AGAIN)
+    for name, facts in files.items():
         file = folder / name
         if not file.is_file():
             raise DataError("is missing", file=file, fix=_AGAIN)
@@ -47,9 +51,9 @@ def read_manifest(folder: Path) -> Mapping[str, Any]:
 
 
 def is_export(folder: Path) -> bool:
-    """Whether a folder holds an export and nothing else."""
+    """Whether a folder holds an export and nothing else but what Python keeps of its example.py."""
     try:
-        known = {EXPORT, *_read(folder / EXPORT)["files"]}
+        known = {EXPORT, "__pycache__", *_read(folder / EXPORT)["files"]}
     except DataError:
         return False
     return {path.name for path in folder.iterdir()} <= known

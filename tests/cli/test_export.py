@@ -41,7 +41,7 @@ def test_choose_exports_the_map_of_given_features(layerprobe: Command, tmp_path:
     shown = out.splitlines()[-4:]
     assert shown[0] == "given.npz:deep: 6 numbers, 24 bytes an image"
     assert shown[1].startswith("  out: map.npz (")
-    assert shown[2] == "  checked on 60 rows of given.npz against the probe's features:"
+    assert shown[2] == "  checked on 60 rows of given.npz against their map in torch:"
     assert shown[3].startswith("    map.npz: largest difference ")
     assert load_encoder("out").export["map"]["steps"] == ["l2"]
 
@@ -59,8 +59,8 @@ def test_json_is_one_object_with_the_choice_and_its_export(layerprobe: Command) 
     ("words", "code", "message"),
     [
         (["export", "held"], 2, "export: no folder is named. Add --out DIR."),
-        (["export", "held", "--out", "cache"], 2, "cache: it exists already. Name another folder"),
-        (["export", "held", "--out", "cache", "--force"], 2, "cache: it is not an export alone"),
+        (["export", "held", "--out", "cache"], 2, "cache: it exists already and is not an"),
+        (["export", "held", "--out", "cache", "--force"], 2, "cache: it exists already and is not an export alone"),
         (["export", "held", "--out", "out", "--format", "pt"], 2, "unknown format 'pt'. Did you mean 'pt2'"),
         (["export", "gone", "--out", "out"], 2, "unknown run 'gone'"),
         (["export", "held", "--out", "out", "--layer", "c9"], 2, "layer 'c9' is not ranked"),

@@ -42,7 +42,7 @@ def test_a_changed_file_is_not_loaded(folder: Path) -> None:
 )
 def test_images_of_another_type_or_size_are_refused(tmp_path: Path, images: NDArray[Any]) -> None:
     (tmp_path / example.MAP).touch()
-    write_manifest(tmp_path, FACTS | {"input": {"size": (4, 5), "channels": 3}}, [])
+    write_manifest(tmp_path, FACTS | {"input": {"size": (4, 5), "channels": 3}}, [example.MAP])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(example, "encoder", lambda *_: lambda images: images)
         encoder = load_encoder(tmp_path)

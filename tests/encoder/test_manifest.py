@@ -38,6 +38,14 @@ def test_a_missing_file_is_named(folder: Path) -> None:
         read_manifest(folder)
 
 
+@pytest.mark.parametrize("names", [["map.npz", "../outside"], ["example.py"]])
+def test_only_an_encoders_own_files_are_read(folder: Path, names: list[str]) -> None:
+    (folder.parent / "outside").touch()
+    write_manifest(folder, {}, names)
+    with pytest.raises(DataError, match="names no file of an encoder, or one outside its folder"):
+        read_manifest(folder)
+
+
 def test_a_folder_without_an_export_is_told(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"export\.json: there is no export"):
         read_manifest(tmp_path / "gone")
@@ -57,6 +65,8 @@ def test_a_file_of_a_later_version_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_with_another_file_is_not_an_export_alone(folder: Path) -> None:
+    assert is_export(folder)
+    (folder / "__pycache__").mkdir()  # by `import example`
     assert is_export(folder)
     (folder / "notes.txt").touch()
     assert not is_export(folder)

@@ -12,7 +12,7 @@ from layerprobe.measure.concatenated import side_by_side
 from layerprobe.measure.index_costs import Searched, index_costs
 from layerprobe.reductions.applying import Blocks, reduced
 from layerprobe.reductions.chain import ON_GALLERY, parse_chain
-from layerprobe.system.errors import RecipeError
+from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.values.choice import Choice
 from layerprobe.values.indexes import IndexCosts, IndexKind
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer, members_of
@@ -41,9 +41,18 @@ def require_test_classes(found: object, kinds: tuple[IndexKind, ...]) -> None:
 
 
 def indexes_of_run(run: Run, choice: Choice, kinds: tuple[IndexKind, ...], device: torch.device) -> IndexCosts:
-    """Indexes of the chosen layer of a run."""
+    """Indexes of the chosen layer of a run, whose queries find what its groups and ignored items leave.
+
+    Raises:
+        DataError: see `searched_of_run`; or a list says which items are right.
+    """
     ranked, epoch = choice.chosen.ranked_layer, choice.chosen.epoch
     searched, notes = searched_of_run(run, epoch, ranked, choice.chosen.split, device)
+    rules = StoredSearch(run, epoch, "test", device).rules()
+    if rules is not None and rules.positives is not None:
+        what = "--index: a list says which test images are right, and recall in an index is by class"
+        raise DataError(what, file=run.folder, fix="Leave it out; layerprobe export --index writes an index")
+    searched = replace(searched, rules=rules)
     return _costs(searched, notes, kinds, f"{run.name}#{epoch}:{ranked}", choice)
 
 
@@ -56,7 +65,7 @@ def searched_of_run(
         chosen_on: the split on which the layer was chosen, which trains an index unless it is test.
 
     Raises:
-        DataError: features are gone, or groups or lists decide what an image may find.
+        DataError: features are gone.
         NotApplicableError: the reduction takes the weights of a classifier.
         RecipeError: the layer is a mean of draws.
     """
@@ -65,7 +74,6 @@ def searched_of_run(
         raise RecipeError(what, fix=f"Name one of them, such as --layers {draws[0]}")
     record = run.read()
     search = StoredSearch(run, epoch, "test", device)
-    search.require_plain()
     as_searched, notes = _as_searched(ranked, record)
     search.require_stored(ranked if as_searched == ranked else replace(ranked, reduction=NO_REDUCTION))
     queries, gallery = search.features(as_searched)

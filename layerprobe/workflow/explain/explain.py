@@ -115,8 +115,8 @@ def _explained(
 ) -> ExplainedQuery:
     run, recipe, epoch, split = network.run, network.recipe, found[0].epoch, found[0].split
     device, net = opened.searches.device, network.built()
-    load_net(run, epoch, net)
     random, doubt = _random_net(network, net)
+    load_net(run, epoch, net)
     measured = measure_layers(net, recipe.data.image_size)
     layers = {one.ranked: _layer(one.ranked, measured) for one in found}
     for module in (net.module, random):
@@ -149,10 +149,14 @@ def _pixels(split: Split, name: str) -> Tensor:
     return pixels
 
 
-def _random_net(network: _Network, trained: Net) -> tuple[nn.Module | None, tuple[str, ...]]:
-    """The network without weights, by the seed after the run's, or a line on why it is not random."""
+def _random_net(network: _Network, other: Net) -> tuple[nn.Module | None, tuple[str, ...]]:
+    """The network without weights, by the seed after the run's, or a line on why it is not random.
+
+    Args:
+        other: the same by the run's seed, without the run's weights: what both have is not random.
+    """
     built = network.built(network.recipe.train.seed + 1).module
-    weights = dict(trained.module.named_parameters())
+    weights = dict(other.module.named_parameters())
     drawn = {name: own for name, own in built.named_parameters() if own.ndim > 1}
     kept = sum(own.numel() for name, own in drawn.items() if torch.equal(own, weights[name]))
     if 2 * kept > sum(own.numel() for own in drawn.values()):

@@ -49,7 +49,7 @@ def explanation_values(explained: ExplainedQuery) -> dict[str, Any]:
     layers = [
         {
             "layer": str(one.explanation.ranked),
-            "neighbour": one.found.item.id,
+            "item": one.found.item.id,
             "right": one.found.right,
             "similarity": one.explanation.similarity,
             "grad_cam": one.explanation.places_of,

@@ -42,6 +42,8 @@ def export_features(  # noqa: PLR0913 - the rows, the choice and the files
     finish = with_ends(reduce, sizes=[array.shape[1] for array in arrays], similarity=ranked.similarity)
     fitted_on = ("train" if splits.fitted_on is not None else splits.split) if chain.fits else ""
     tried = sampled(len(values))
-    samples = samples_of(f"{len(tried)} rows of {file.name}", values[tried], None, ranked.similarity, finish)
+    samples = samples_of(
+        f"{len(tried)} rows of {file.name} against their map in torch", values[tried], None, ranked.similarity, finish
+    )
     exported = Exported(f"{file.name}:{ranked}", file.name, ranked, ship.dim, fitted_on, finish, samples)
     return write(exported, request, listener)

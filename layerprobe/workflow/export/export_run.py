@@ -184,7 +184,7 @@ def _samples(layer: LayerOfRun, opened: ProbedRun, parts: Parts, finish: Reduce)
     except DataError as error:
         generator = torch.Generator().manual_seed(0)
         images = torch.randint(0, 256, (CHECKED, *parts.shape), generator=generator, dtype=torch.uint8)
-        name = f"{CHECKED} random images, as {error.message.rstrip('.')}"
+        name = f"{CHECKED} random images against the network itself, as {error.message.rstrip('.')}"
         return samples_of(name, parts.pooled(images).numpy(), images.numpy(), layer.ranked.similarity, finish)
 
 
@@ -194,7 +194,9 @@ def _stored_samples(layer: LayerOfRun, finish: Reduce, opened: ProbedRun | None)
         rows = sampled(table.shape[0])
         pooled = np.concatenate([table[row : row + 1] for row in rows.tolist()])
     images = None if opened is None else _images(layer, opened, rows)
-    return samples_of(f"{len(rows)} {split} images", pooled, images, layer.ranked.similarity, finish)
+    return samples_of(
+        f"{len(rows)} {split} images against the probe's features", pooled, images, layer.ranked.similarity, finish
+    )
 
 
 def _images(layer: LayerOfRun, opened: ProbedRun, rows: NDArray[np.int64]) -> NDArray[np.uint8]:

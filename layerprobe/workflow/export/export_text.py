@@ -12,10 +12,10 @@ def export_lines(written: Written) -> list[str]:
     """What was exported, its files and the result of the check, a line each."""
     bits = written.similarity == "hamming"
     size = -(-written.dim // 8) if bits else 4 * written.dim
-    numbers = f"{written.dim:,} {'bits' if bits else 'numbers'}, {size:,} bytes an image"
+    numbers = f"{written.dim:,} {'bits' if bits else 'numbers'}, {size:,} byte{'' if size == 1 else 's'} an image"
     fitted = f"; map fitted on {written.fitted_on}" if written.fitted_on else ""
     lines = [f"{written.name}: {numbers}{fitted}", f"  {written.folder}: {', '.join(_files(written))}"]
-    lines.append(f"  checked on {written.checked} against the probe's features:")
+    lines.append(f"  checked on {written.checked}:")
     for name, agreement in written.check.items():
         if agreement.cosine is None:
             share = 100 * agreement.difference

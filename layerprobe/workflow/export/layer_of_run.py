@@ -56,6 +56,8 @@ def named_layer(run: Run, name: str, request: ExportRequest) -> LayerOfRun:
     if reference.run not in (None, run.name):
         fix = f"Use layerprobe export {reference.run}"
         raise RecipeError(f"--layer {name}: the run is {run.name}", fix=fix)
+    if None not in (reference.epoch, request.epoch) and reference.epoch != request.epoch:
+        raise RecipeError(f"--layer {name} and --epoch {request.epoch} name two epochs", fix="Omit one of them")
     draws = parse_chain(reference.reduction).members()
     if len(draws) > 1:
         what = f"{reference.reduction} is a mean over {len(draws)} random draws, each of which is another map"

@@ -39,7 +39,7 @@ class Samples:
     """What an export is checked on.
 
     Args:
-        name: `64 test images`.
+        name: `64 test images against the probe's features`.
         pooled: (N, D) float32, their features before the map.
         images: uint8 (N, H, W, C); None where there is no network.
         expected: their features after it.
@@ -106,7 +106,7 @@ class Written:
 
     Args:
         files: name -> bytes.
-        checked: what it was checked on: `64 test images`.
+        checked: what it was checked on and against: `64 test images against the probe's features`.
         check: file -> how closely it gives the probe's features.
     """
 
@@ -144,11 +144,11 @@ def write(exported: Exported, request: ExportRequest, listener: Listener) -> Wri
     formats = tuple(name for name in request.formats if exported.parts is not None or name == NPZ)
     with stoppable(at_once=True), folder_written_whole(request.out, replace=request.force) as aside:
         steps = fitted_map(exported.finish) if NPZ in formats else None
+        index = _write_index(exported, request, aside)  # first: it refuses bits and few images
         encoders = _written(exported, formats, steps, aside, listener)
         shutil.copyfile(example.__file__, aside / _EXAMPLE)
         check = {name: _checked(name, encode, exported.samples) for name, encode in encoders.items()}
         facts = {**exported.facts(formats, steps), "check": {"on": exported.samples.name, "files": check}}
-        index = _write_index(exported, request, aside)
         manifest = write_manifest(aside, facts, [*encoders, _EXAMPLE, *index])
     return Written(
         request.out,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,7 +24,7 @@ from layerprobe.statistics.units import UnitSums
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.system.progress import Listener
 from layerprobe.values.facts import chosen_on_text
-from layerprobe.values.intervals import FEWEST_UNITS
+from layerprobe.values.intervals import Interval, IntervalKind
 from layerprobe.values.keys import RankedLayer
 from layerprobe.values.thresholds import PairedSplit, Rate, Threshold, Thresholds, require_rates
 from layerprobe.workflow.choose.choose import choose_runs
@@ -36,9 +35,6 @@ from layerprobe.workflow.run.references import find_layers, open_ranked_split, p
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.seen import split_to_choose_on
 from layerprobe.workflow.threshold.layer_pairs import layer_pairs, require_one_map
-
-if TYPE_CHECKING:
-    from layerprobe.values.intervals import Interval
 
 
 def split_to_set_on(run: Run) -> str:
@@ -160,7 +156,7 @@ def _count_notes(counts: PairCounts, tested: PairCounts, splits: tuple[PairedSpl
 
 
 def _rate_notes(rows: Sequence[Threshold], set_on: PairedSplit, test: PairedSplit) -> list[str]:
-    """Rates that there are too few pairs for, and missing intervals."""
+    """Rates that no threshold accepts a pair at, and few classes."""
     notes = []
     name = chosen_on_text(set_on.split)
     if few := [row.asked for row in rows if row.asked * set_on.impostor < 1]:
@@ -170,6 +166,9 @@ def _rate_notes(rows: Sequence[Threshold], set_on: PairedSplit, test: PairedSpli
             f"{shown}: less than 1 of the {set_on.impostor:,} impostor pairs of {name}, so the threshold is above them"
             f" all; {needed:,} pairs would be needed"
         )
-    if test.classes < FEWEST_UNITS:
-        notes.append(f"no intervals: {test.classes} test classes, fewer than {FEWEST_UNITS}")
-    return notes
+    if tied := [f"{row.asked:g}" for row in rows if not row.set_far.accepted and row.asked not in few]:
+        notes.append(
+            f"{', '.join(tied)}: more of the impostor pairs of {name} tie for the most similar, so the threshold is"
+            " above them all"
+        )
+    return [*notes, *IntervalKind().notes_on(test.classes)]

@@ -65,16 +65,18 @@ def _pairs_text(one: PairedSplit) -> str:
 
 
 def _transfer(found: Thresholds) -> str:
-    """Whether the asked rates hold on test, as far as the intervals tell; of those that were measured when set."""
-    rows = [row for row in found.thresholds if row.asked * found.set_on.impostor >= 1]
+    """Whether the rates at which thresholds accept where they are set hold on test, as far as the intervals tell."""
+    rows = [row for row in found.thresholds if row.set_far.accepted]
     known = [(row, row.far.low, row.far.high) for row in rows if row.far.low is not None and row.far.high is not None]
     if not known:
         return "whether the thresholds hold on other classes cannot be told from these"
+    name = chosen_on_text(found.set_on.split)
+    # Of the rate where it is set: where similarities tie, that is well below the asked one.
     apart = [
-        f"{row.far.value / row.asked:.2g} times {row.asked:g}"
+        f"{row.far.value / row.set_far.value:.2g} times that of {name} at {row.asked:g}"
         for row, low, high in known
-        if not low <= row.asked <= high
+        if not low <= row.set_far.value <= high
     ]
     if apart:
         return f"not transferred: FAR on test is {', '.join(apart)}; set it on classes like those in use"
-    return "FAR on test is as asked, within its interval; on other kinds of images it need not be"
+    return f"the FAR of {name} lies in the interval on test; other kinds of images may differ"

@@ -12,10 +12,12 @@ from sklearn.decomposition import PCA
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.values.choice import Choice
 from layerprobe.values.indexes import IndexCosts
+from layerprobe.values.retrieval import SearchRules
 from layerprobe.workflow.choose.choose import choose_runs
 from layerprobe.workflow.choose.choose_features import choose_file
-from layerprobe.workflow.choose.indexed_layer import searched_of_run
+from layerprobe.workflow.choose.indexed_layer import indexes_of_run, searched_of_run
 from layerprobe.workflow.choose.request import ChooseRequest
+from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.run.runs import Run
 from tests.workflow.choosing_runs import C1, FC6, labels_of, write_run
 from tests.workflow.conftest import Silent
@@ -93,6 +95,35 @@ def test_a_mean_of_draws_has_no_index(tmp_path: Path) -> None:
     run, layer = write(tmp_path, "validation", "test"), replace(FC6, reduction="random:3x2")
     with pytest.raises(RecipeError, match="fc6/random:3x2 is a mean of draws, each of which is another map"):
         searched_of_run(run, 0, layer, "validation", torch.device("cpu"))
+
+
+def with_rules(rules: SearchRules, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StoredSearch, "is_plain", False)
+    monkeypatch.setattr(StoredSearch, "rules", lambda _: rules)
+
+
+def test_images_of_the_querys_group_count_in_no_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = write(tmp_path, "train", "validation", "test")
+    choice = choose_runs([run], replace(REQUEST, indexes=()), Silent())
+    groups = np.arange(4 * CLASSES) % 2
+    with_rules(SearchRules(groups=groups), monkeypatch)
+    found = indexes_of_run(run, choice, ("flat",), torch.device("cpu"))
+    values, labels = features_of("test", 0.6), labels_of("test", CLASSES)
+    cosines = directions(values)
+    same = labels[:, None] == labels
+    cosines[same & (groups[:, None] == groups)] = -2
+    right = same[np.arange(len(labels)), cosines.argmax(1)].mean()
+    assert [row.recall for row in found.rows] == pytest.approx([right, right])
+
+
+def test_listed_items_have_an_index_but_no_costs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = write(tmp_path, "train", "validation", "test")
+    choice = choose_runs([run], replace(REQUEST, indexes=()), Silent())
+    with_rules(SearchRules(positives=np.array([[0, 1]])), monkeypatch)
+    with pytest.raises(DataError, match="--index: a list says which test images are right"):
+        indexes_of_run(run, choice, ("flat",), torch.device("cpu"))
+    searched, _ = searched_of_run(run, 0, FC6, "validation", torch.device("cpu"))
+    assert len(searched.items.labels) == 4 * CLASSES
 
 
 def test_features_that_are_gone_are_told(tmp_path: Path) -> None:

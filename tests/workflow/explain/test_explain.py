@@ -78,10 +78,13 @@ def test_a_rule_chooses_the_query(probed: Run) -> None:
     assert "Queries: class class6, 1 of 4 at random by seed 0" in found.notes
 
 
-def test_a_network_of_its_own_weights_has_no_check_and_says_so(foreign: Callable[..., Run], tmp_path: Path) -> None:
+@pytest.mark.parametrize("epochs", [0, 1])
+def test_a_network_of_its_own_weights_has_no_check_and_says_so(
+    foreign: Callable[..., Run], tmp_path: Path, epochs: int
+) -> None:
     mine = tmp_path / "mine.py"
     mine.write_text(mine.read_text().replace("return Mine()", "import torch; torch.manual_seed(0); return Mine()"))
-    found = explained(foreign("net.fc=[]"), "stages.1", query=None)
+    found = explained(foreign("net.fc=[]", f"train.epochs={epochs}"), "stages.1", query=None)
     assert found.neighbours[0].explanation.query.random_pixels is None
     assert any(note.startswith("No check against random weights: python:") for note in found.notes)
 
@@ -135,4 +138,7 @@ def test_the_table_and_the_values_have_every_side(probed: Run) -> None:
     assert [row[1] for row in table.rows] == ["query", "neighbour"] * 2
     values = explanation_values(found)
     assert [layer["layer"] for layer in values["layers"]] == ["c3@max", "fc6"]
-    assert values["layers"][0]["query"]["steps"] == int(table.rows[0][4])
+    first = values["layers"][0]
+    assert first["item"] == found.neighbours[0].found.item.id
+    assert first["query"]["steps"] == int(table.rows[0][4])
+    assert first["neighbour"]["steps"] == int(table.rows[1][4])

@@ -22,6 +22,7 @@ from layerprobe.ranking.index import load_index
 from layerprobe.system.errors import DataError, EnvironmentFault, InterruptedRun, LayerprobeError, NumericError
 from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.workflow.export.export_run import export_run, layer_to_export, require_exportable
+from layerprobe.workflow.export.export_text import export_lines
 from layerprobe.workflow.export.layer_of_run import LayerOfRun
 from layerprobe.workflow.export.request import ExportRequest
 from layerprobe.workflow.export.writing import Written
@@ -42,7 +43,7 @@ def probed_features(run: Run, ranked: RankedLayer) -> tuple[NDArray[np.float32],
 
 def test_every_format_is_written_and_checked_on_test_images(exported: Written) -> None:
     assert list(exported.files) == ["map.npz", "model.pt2", "model.onnx", "example.py"]
-    assert exported.checked == "25 test images"
+    assert exported.checked == "25 test images against the probe's features"
     assert [agreement.compared > 20 for agreement in exported.check.values()] == [True] * 3
     assert sorted(path.name for path in exported.folder.iterdir()) == sorted([*exported.files, "export.json"])
 
@@ -98,6 +99,7 @@ def test_bits_are_packed(export: Export, probed: Run) -> None:
     assert (written.name, written.dim, written.similarity) == (f"tiny#1:fc6/{BITS}", 6, "hamming")
     values, _ = probed_features(probed, RankedLayer(LayerKey("fc6", "none"), BITS, "hamming"))
     assert (written.check["model.pt2"].difference, values.shape) == (0, (25, 1))
+    assert export_lines(written)[0].startswith(f"tiny#1:fc6/{BITS}: 6 bits, 1 byte an image")
 
 
 def test_an_index_holds_the_vectors_that_the_encoder_gives(probed: Run, faiss: None, tmp_path: Path) -> None:
@@ -112,6 +114,17 @@ def test_an_index_holds_the_vectors_that_the_encoder_gives(probed: Run, faiss: N
     (written.folder / "index.json").write_text("{}")
     with pytest.raises(DataError, match=r"index\.json: has changed"):
         load_encoder(written.folder)
+
+
+def test_an_index_that_cannot_be_built_is_refused_before_the_network_is_recorded(
+    probed: Run, faiss: None, tmp_path: Path
+) -> None:
+    request = ExportRequest(tmp_path / "out", layer=f"fc6/{BITS}", index="hnsw")
+    listener = Silent()
+    with pytest.raises(LayerprobeError, match="an index hnsw holds float vectors, and binary codes are bits"):
+        export_run(layer_to_export(probed, request, listener), request, listener)
+    assert not any("recording" in line for line in listener.heard)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_ivfpq_is_trained_on_train_where_nothing_else_is_left(
@@ -181,7 +194,7 @@ def test_without_its_images_it_is_checked_on_random_ones(export: Export, folder:
         written = export("c3", "pt2")
     finally:
         moved.rename(folder / "images")
-    assert written.checked.startswith("64 random images, as ")
+    assert written.checked.startswith("64 random images against the network itself, as ")
     assert written.check["model.pt2"].compared > 0
 
 
@@ -226,6 +239,12 @@ def test_an_export_is_replaced_only_by_force(export: Export) -> None:
 def test_a_layer_of_another_run_is_refused(export: Export) -> None:
     with pytest.raises(LayerprobeError, match="--layer other:c3: the run is tiny. Use layerprobe export other"):
         export("other:c3")
+
+
+def test_two_epochs_are_refused(export: Export) -> None:
+    with pytest.raises(LayerprobeError, match="--layer tiny#0:c3 and --epoch 1 name two epochs"):
+        export("tiny#0:c3", epoch=1)
+    assert export("tiny#1:c3", epoch=1).name == "tiny#1:c3@max"
 
 
 def test_several_layers_are_refused(export: Export) -> None:

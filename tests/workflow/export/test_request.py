@@ -36,5 +36,6 @@ def test_force_replaces_an_export_alone(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "out" / "notes.txt").touch()
     for name in ("out", "link", "file"):
-        with pytest.raises(LayerprobeError, match="not an export alone"):
-            ExportRequest(tmp_path / name, force=True).require_ready()
+        for force in (True, False):
+            with pytest.raises(LayerprobeError, match="not an export alone"):
+                ExportRequest(tmp_path / name, force=force).require_ready()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,35 @@ def test_a_rate_below_one_pair_is_told(tmp_path: Path) -> None:
     assert found.notes[0].startswith("0.0001: less than 1 of the 3,040 impostor pairs of validation")
     assert "10,000 pairs would be needed" in found.notes[0]
     assert "cannot be told" in threshold_table(found).notes[2]
+
+
+def bits_of(cache: Path, rate: float) -> Thresholds:
+    """Thresholds of the signs of the same features on both splits."""
+    bits = replace(FC6, reduction="binary", similarity="hamming")
+    hits = {split: {FC6: HITS, bits: HITS} for split in ("validation", "test")}
+    return made(
+        write_run(cache, "one", hits, features={split: features(split, 0) for split in hits}), "fc6/binary", [rate]
+    )
+
+
+def test_bits_that_tie_above_the_rate_are_told(tmp_path: Path) -> None:
+    found = bits_of(tmp_path, 0.001)
+    assert (found.thresholds[0].similarity, found.thresholds[0].set_far.accepted) == (1, 0)
+    assert found.notes[0].startswith("0.001: more of the impostor pairs of validation tie for the most similar")
+    assert "cannot be told" in threshold_table(found).notes[2]
+
+
+def test_what_ties_cost_is_no_lack_of_transfer(tmp_path: Path) -> None:
+    found = bits_of(tmp_path, 0.3)
+    (row,) = found.thresholds
+    assert row.far.value == row.set_far.value
+    assert row.far.high is not None
+    assert row.far.high < 0.3
+    assert threshold_table(found).notes[2].startswith("the FAR of validation lies in the interval on test")
+
+
+def test_few_classes_are_told(tmp_path: Path) -> None:
+    assert made(run_of(tmp_path)).notes == (f"interval over few classes: {CLASSES}",)
 
 
 def test_without_a_layer_it_is_the_chosen_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
