@@ -25,7 +25,9 @@ def register(app: typer.Typer) -> None:
 
 
 def compare(
-    a: Annotated[str, typer.Argument(metavar="A", help=f"{_LAYER}; the layer may be a glob.")],
+    a: Annotated[
+        str | None, typer.Argument(metavar="A", help=f"{_LAYER}; the layer may be a glob.", show_default=False)
+    ] = None,
     b: Annotated[str | None, typer.Argument(metavar="B", help="Layer to compare A with, written likewise.")] = None,
     metric: Annotated[str, typer.Option("--metric", metavar="M", help="R@K, MAP@R, mAP, MRR ...")] = "R@1",
     split: Annotated[str, typer.Option("--split", metavar="S", help="train, validation or test.")] = "test",
@@ -68,8 +70,10 @@ def compare(
             )
         _with_paper(Terminal(as_json, quiet), cache, a, paper)
         return
-    if b is None:
-        raise RecipeError("compare: the layer B is missing", fix="Name it, or a paper's table by --paper NAME:TABLE")
+    if a is None or b is None:
+        raise RecipeError(
+            "compare takes two layers, A and B", fix="Name both, or a paper's table by --paper NAME:TABLE"
+        )
     from layerprobe.values.keys import is_glob
     from layerprobe.workflow.run.metric_values import require_mean_over_queries
     from layerprobe.workflow.run.references import find_reference
@@ -102,12 +106,14 @@ def compare(
     Terminal(as_json, quiet).result(values, shown, *(() if several else found[0].notes))
 
 
-def _with_paper(terminal: Terminal, cache: Path, run: str, reference: str) -> None:
-    """Show a run beside a table of a paper."""
+def _with_paper(terminal: Terminal, cache: Path, run: str | None, reference: str) -> None:
+    """Show a run, by default the one used last, beside a table of a paper."""
     from layerprobe.papers.tables import find_table
     from layerprobe.workflow.run.references import find_reference
+    from layerprobe.workflow.run.runs import find_run
 
     table = find_table(reference)
+    run = run or find_run(cache, None).name
     find_reference(cache, run)
 
     from layerprobe.workflow.compare.paper import compare_with_paper

@@ -92,6 +92,12 @@ class PaperTable:
         """The names of its data sets."""
         return tuple(dict.fromkeys(column.data for column in self.columns if column.data))
 
+    @property
+    def network(self) -> str:
+        """The network of all rows; empty where they have several."""
+        networks = {row.network for row in self.rows}
+        return networks.pop() if len(networks) == 1 else ""
+
 
 def paper_names() -> list[str]:
     """The papers that have tables here."""

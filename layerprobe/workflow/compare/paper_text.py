@@ -38,15 +38,26 @@ def paper_tables(found: PaperComparison) -> list[TextTable]:
 
 
 def _printed(found: PaperComparison, block: Sequence[int]) -> TextTable:
-    """Some of the paper's columns; with the run's rows if these are of its data set."""
+    """Some of the paper's columns, without rows that have none; with the run's rows if these are of its data set."""
     shown = [found.table.columns[i] for i in block]
+    network = [] if found.table.network else ["network"]
     rows: list[tuple[str, ...]] = []
+
+    def add(method: str, own_network: str, *numbers: str) -> None:
+        rows.append((method, *(own_network for _ in network), *numbers))
+
     for place, row in enumerate(found.table.rows):
-        rows.append((row.method, row.network, _text(row.dim), *(_text(row.cells[i]) for i in block)))
-        rows += [_own_row(found, one, shown) for one in found.rows if one.row == place and found.is_same_data]
-    rows += [_own_row(found, one, shown) for one in found.rows if one.row is None and found.is_same_data]
+        own = [one for one in found.rows if one.row == place and found.is_same_data]
+        cells = [_text(row.cells[i]) for i in block]
+        if own or set(cells) != {_ABSENT}:
+            add(row.method, row.network, _text(row.dim), *cells)
+        for one in own:
+            add(*_own_row(found, one, shown))
+    for one in found.rows:
+        if one.row is None and found.is_same_data:
+            add(*_own_row(found, one, shown))
     several = len({column.data for column in shown if column.data}) > 1
-    headers = ("method", "network", "dim", *(_header(column, with_data=several) for column in shown))
+    headers = ("method", *network, "dim", *(_header(column, with_data=several) for column in shown))
     # The network counts as a number, which is not folded: the method is.
     return TextTable(headers, tuple(rows), frozenset(range(1, len(headers))), heading=() if several else _data(shown))
 
@@ -68,6 +79,8 @@ def _beside_table(found: PaperComparison) -> TextTable:
     for one in found.rows:
         row = None if one.row is None else table.rows[one.row]
         for column, score in zip(found.columns, one.scores, strict=True):
+            if row is None and score is None:
+                continue
             printed = [places.get(replace(column, data=data)) for data in table.data]
             cells = [_ABSENT if row is None or i is None else _text(row.cells[i]) for i in printed]
             method = _ABSENT if row is None else row.method
@@ -104,7 +117,7 @@ def _heading(found: PaperComparison) -> tuple[str, ...]:
     return (
         f"{table.title} ({table.text}), {table.name.replace('table', 'table ')}",
         table.caption,
-        f"paper: {table.protocol}",
+        f"paper: {', '.join(filter(None, (table.network, table.protocol)))}",
         f"{_OURS} {found.run}: recipe {found.recipe}, {found.network}, seed {found.seed}, epoch {found.epoch} of"
         f" {found.epochs}",
         *(f"{_OURS} {line}" for line in fact_lines(found.facts)),
