@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,13 @@ from layerprobe import registry
 from layerprobe.papers.tables import PaperColumn, PaperRow, PaperTable
 from layerprobe.recipe.overrides import Overrides
 from layerprobe.recipe.recipe import Change, load_recipe
-from layerprobe.recipe.recipe_files import list_recipes
+from layerprobe.recipe.recipe_files import packaged_recipe
 from layerprobe.registry import DATASETS
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.system.wording import first_named
 from layerprobe.values.epochs import epochs_text
 from layerprobe.values.facts import DataFacts
-from layerprobe.values.keys import NO_REDUCTION, RankedLayer, named
+from layerprobe.values.keys import NO_REDUCTION, OUTPUT, RankedLayer, named
 from layerprobe.values.metric_names import recall_of
 from layerprobe.values.records import RunRecord
 from layerprobe.values.scores import Score, shared_notes
@@ -176,10 +176,10 @@ class _Beside:
     def _changes(self, row: PaperRow) -> list[Change]:
         """In what the run's recipe differs from that of a row, on the run's data set if the table has it."""
         data = self.data if self.data in self.table.data else self.table.data[0]
-        own, name = self.record.recipe_name, row.recipe_on(data)
-        # A variant of the recipe on the data set, with the released code's values, trains the row too.
-        name = own if own == f"{name}-code" and own in list_recipes() else name
-        recipe = load_recipe(name, Overrides(settings=("data.root=.", *row.settings)))
+        # A variant of the recipe, with the released code's values, trains the row too.
+        name = row.recipe_on(data)
+        name += "-code" if self.record.recipe_name == f"{name}-code" else ""
+        recipe = load_recipe(str(packaged_recipe(name)), Overrides(settings=("data.root=.", *row.settings)))
         found = [one for one in recipe.changes_since(self.record) if (one.section, one.key) not in _UNTOLD]
         if self.data != data:  # its keys are of another data set, which is told as such
             found = [one for one in found if one.section != "data"]
@@ -188,9 +188,9 @@ class _Beside:
     def _at(self, place: int, changes: Sequence[Change]) -> OwnRow:
         row = self.table.rows[place]
         measured = dict.fromkeys(score.ranked_layer for score in self.scores)
-        embedding = embedding_among(self.record, measured)
-        layer = row.layer or (str(embedding.layer) if embedding else "embedding")
-        found = named(layer if row.reduction == NO_REDUCTION else f"{layer}/{row.reduction}", measured)
+        layer = row.layer or self._embedding(measured)
+        text = layer if row.reduction == NO_REDUCTION else f"{layer}/{row.reduction}"
+        found = named(text, measured)
         ranked = min(found, key=lambda one: one.similarity != self.record.similarity, default=None)
         dim = None if ranked is None else self._dim(ranked)
         caveats = self._data_caveats()
@@ -207,8 +207,14 @@ class _Beside:
         other = [one for one in changes if (one.section, one.key) not in {("net", "name"), ("net", "weights")}]
         keys = [f"{one.section}.{one.key} {_value(one.before)} ({_value(one.after)})" for one in other]
         caveats += [f"keys (the row's recipe): {first_named(keys)}"] if keys else []
-        text = layer if row.reduction == NO_REDUCTION else f"{layer}/{row.reduction}"
         return OwnRow(place, text, ranked, dim, self._scores_of(ranked), tuple(caveats), tuple(changes))
+
+    def _embedding(self, measured: Iterable[RankedLayer]) -> str:
+        """The embedding's name, whether or not it is measured."""
+        found = embedding_among(self.record, measured)
+        if found is not None:
+            return str(found.layer)
+        return OUTPUT if self.record.network is None else self.record.network.embedding.layer
 
     def _at_none(self) -> list[OwnRow]:
         """The layer before the embedding and the embedding, where no row is trained by the run's recipe."""

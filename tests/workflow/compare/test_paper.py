@@ -11,6 +11,7 @@ import pytest
 from layerprobe.papers.tables import find_table
 from layerprobe.recipe.overrides import Overrides
 from layerprobe.recipe.recipe import load_recipe
+from layerprobe.recipe.recipe_files import packaged_recipe
 from layerprobe.system.encoding import encoded
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.tables.formats import as_text
@@ -122,6 +123,15 @@ def test_each_difference_from_the_rows_recipe_is_told(tmp_path: Path, settings: 
     found = beside(tmp_path)
     assert all(caveat in row.caveats for row in found.rows)
     assert "> mine reproduces no row:" in texts(found)
+
+
+def test_a_users_recipe_of_the_same_name_is_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = packaged_recipe("netA-cars196").read_text().replace("scale = 4.0", "scale = 9.0")
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "netA-cars196.toml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    trained(tmp_path, "netA-cars196")
+    assert caveats(beside(tmp_path)) == [("keys (the row's recipe): loss.scale 9.0 (4.0)",)] * 2
 
 
 def test_an_unfinished_run_and_a_part_of_the_images_are_told(tmp_path: Path) -> None:
