@@ -168,6 +168,12 @@ def test_a_reduced_row_takes_the_reduced_layer(tmp_path: Path) -> None:
     assert [at[dim].scores[0].value for dim in ("2048", "2048 bits")] == [0.8, 0.7]  # type: ignore[union-attr]
 
 
+def test_of_several_similarities_the_runs_is_shown(tmp_path: Path) -> None:
+    values = {(FC6, "test"): 0.8, (ranked("fc6@none", similarity="euclidean"), "test"): 0.7}
+    trained(tmp_path, "netA-cars196", "probe.similarity=euclidean", values=values)
+    assert [one.value for one in beside(tmp_path).rows[0].scores if one] == [0.7]
+
+
 def test_a_run_of_no_row_shows_its_last_two_layers_at_the_end(tmp_path: Path) -> None:
     trained(tmp_path, "netA-cars196")
     found = beside(tmp_path, "zhang-2018:table3")
