@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -24,8 +25,10 @@ def register(app: typer.Typer) -> None:
 
 
 def compare(
-    a: Annotated[str, typer.Argument(metavar="A", help=f"{_LAYER}; the layer may be a glob.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="Layer to compare A with, written likewise.")],
+    a: Annotated[
+        str | None, typer.Argument(metavar="A", help=f"{_LAYER}; the layer may be a glob.", show_default=False)
+    ] = None,
+    b: Annotated[str | None, typer.Argument(metavar="B", help="Layer to compare A with, written likewise.")] = None,
     metric: Annotated[str, typer.Option("--metric", metavar="M", help="R@K, MAP@R, mAP, MRR ...")] = "R@1",
     split: Annotated[str, typer.Option("--split", metavar="S", help="train, validation or test.")] = "test",
     interval: Annotated[
@@ -45,15 +48,32 @@ def compare(
     seeds: Annotated[
         bool, typer.Option("--seeds", help="Compare all trainings of both experiments, paired by seed.")
     ] = False,
+    paper: Annotated[
+        str | None,
+        typer.Option("--paper", metavar="NAME:TABLE", help="Compare run A with a paper's table: vo-hays-2019:table3."),
+    ] = None,
     cache: Cache = DEFAULT_CACHE,
     as_json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
-    """Compare two layers: the difference and its confidence interval.
+    """Compare two layers: the difference and its confidence interval; or a run with a paper's table.
 
     Defaults: the run used last, its last epoch, the embedding, the run's similarity.
     """
+    from layerprobe.system.errors import RecipeError
+
+    if paper is not None:
+        if b is not None or (metric, split, interval) != ("R@1", "test", "gallery") or cluster or seeds:
+            raise RecipeError(
+                "--paper has the table's own metrics and splits", fix=f"Write layerprobe compare RUN --paper {paper}"
+            )
+        _with_paper(Terminal(as_json, quiet), cache, a, paper)
+        return
+    if a is None or b is None:
+        raise RecipeError(
+            "compare takes two layers, A and B", fix="Name both, or a paper's table by --paper NAME:TABLE"
+        )
     from layerprobe.values.keys import is_glob
     from layerprobe.workflow.run.metric_values import require_mean_over_queries
     from layerprobe.workflow.run.references import find_reference
@@ -84,3 +104,20 @@ def compare(
     if seeds:
         values = {"schema": 2, **values}
     Terminal(as_json, quiet).result(values, shown, *(() if several else found[0].notes))
+
+
+def _with_paper(terminal: Terminal, cache: Path, run: str | None, reference: str) -> None:
+    """Show a run, by default the one used last, beside a table of a paper."""
+    from layerprobe.papers.tables import find_table
+    from layerprobe.workflow.run.references import find_reference
+    from layerprobe.workflow.run.runs import find_run
+
+    table = find_table(reference)
+    run = run or find_run(cache, None).name
+    find_reference(cache, run)
+
+    from layerprobe.workflow.compare.paper import compare_with_paper
+    from layerprobe.workflow.compare.paper_text import paper_tables, paper_values
+
+    found = compare_with_paper(cache, run, table)
+    terminal.result(paper_values(found), *paper_tables(found))

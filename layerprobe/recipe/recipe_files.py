@@ -21,11 +21,20 @@ def find_recipe(reference: str) -> Path:
 
 def list_recipes() -> dict[str, Path]:
     """Name -> file of every recipe; one in ./recipes hides the packaged one of its name."""
-    packaged = Path(__file__).parents[1] / "recipes"
-    # An editable install runs from the repository, where the recipes lie beside the package.
-    folders = [packaged if packaged.is_dir() else Path(__file__).parents[2] / "recipes", Path("recipes")]
+    folders = [_packaged_folder(), Path("recipes")]
     found = {path.stem: path for folder in folders for path in sorted(folder.glob("*.toml")) if path.is_file()}
     return dict(sorted(found.items()))
+
+
+def packaged_recipe(name: str) -> Path:
+    """The file of a packaged recipe, also where one in ./recipes hides it."""
+    return _packaged_folder() / f"{name}.toml"
+
+
+def _packaged_folder() -> Path:
+    packaged = Path(__file__).parents[1] / "recipes"
+    # An editable install runs from the repository, where the recipes lie beside the package.
+    return packaged if packaged.is_dir() else Path(__file__).parents[2] / "recipes"
 
 
 def summary(path: Path) -> str:

@@ -82,6 +82,13 @@ def test_seeds_are_told_one_by_one(compare: Command, tmp_path: Path) -> None:
         (["netA:fc6", "netA:c1", "--split", "tset"], 2, "Did you mean 'test'?"),
         (["netA:fc6", "netA:c1", "--interval", "galery"], 2, "unknown interval 'galery'. Did you mean 'gallery'?"),
         (["netA:fc6", ":c1"], 2, "':c1' names no run"),
+        (["netA:fc6"], 2, "compare takes two layers, A and B"),
+        (["netA", "netA", "--paper", "vo-hays-2019:table3"], 2, "--paper has the table's own metrics and splits"),
+        (["netA", "--seeds", "--paper", "vo-hays-2019:table3"], 2, "--paper has the table's own metrics and splits"),
+        (["netA", "--paper", "vohays"], 2, "unknown paper 'vohays'. Did you mean 'vo-hays-2019'?"),
+        (["netA", "--paper", "vo-hays-2019"], 2, "Choose one of vo-hays-2019:table1 (R@K of NetA:pool5.3"),
+        (["netB", "--paper", "vo-hays-2019:table1"], 2, "unknown run, or layer of netA, 'netB'"),
+        (["netA", "--paper", "vo-hays-2019:table1"], 3, "no scores yet. Run layerprobe probe first"),
     ],
 )
 def test_a_wrong_word_is_one_line(compare: Command, words: list[str], code: int, message: str) -> None:

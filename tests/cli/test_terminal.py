@@ -114,6 +114,8 @@ def commands() -> tuple[list[list[str]], list[list[str]]]:
         ["summary", "tiny", "--json"],
         ["compare", "tiny:fc6", f"tiny:{EVIL}"],
         ["compare", "tiny:fc6", "tiny:*"],
+        ["compare", "tiny", "--paper", "vo-hays-2019:table3"],
+        ["compare", "tiny", "--paper", EVIL],
         ["choose", "evil.npz"],
         ["choose", "evil.npz", "--json"],
         ["choose", "odd.npz"],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from layerprobe.reductions.chain import parse_chain
 from layerprobe.statistics.holm import holm
 from layerprobe.store import equal_layers, read_dims
 from layerprobe.system.errors import DataError, NumericError, RecipeError
-from layerprobe.values.keys import RankedLayer, members_of
+from layerprobe.values.keys import LayerKey, RankedLayer, members_of
 from layerprobe.values.likeness import unlike_text
 from layerprobe.workflow.compare.before_training import before_training, missing_note
 from layerprobe.workflow.compare.comparison import Basis, ComparedLayer, Comparison, inputs_text
@@ -28,6 +28,7 @@ from layerprobe.workflow.run.references import (
     open_ranked_split,
     require_same_queries,
 )
+from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.seen import trains_on_train
 
 Pair = tuple[RankedLayer, RankedLayer]
@@ -151,12 +152,21 @@ def unlike_notes(one: tuple[RankedSplit, RankedLayer], other: tuple[RankedSplit,
 
 def _dim(ranked_split: RankedSplit, ranked: RankedLayer) -> int | None:
     """The dimensions of a layer after its reduction; None where its features are gone."""
-    dims = ranked_split.dims
+    if ranked_split.dims is not None:
+        return dim_of(ranked_split.dims, ranked)
+    return stored_dim(ranked_split.run, ranked_split.epoch, ranked_split.split, ranked)
+
+
+def stored_dim(run: Run, epoch: int, split: str, ranked: RankedLayer) -> int | None:
+    """The dimensions of a stored layer after its reduction; None where its features are gone."""
     try:
-        if dims is None:
-            dims = read_dims(ranked_split.run.feature_file(ranked_split.epoch, ranked_split.split))
+        return dim_of(read_dims(run.feature_file(epoch, split)), ranked)
     except DataError:
         return None
+
+
+def dim_of(dims: Mapping[LayerKey, int], ranked: RankedLayer) -> int | None:
+    """The dimensions of a layer after its reduction, given those of the stored layers; None if it is not stored."""
     members = members_of(ranked.layer, dims)
     return parse_chain(ranked.reduction).dim(sum(dims[member] for member in members)) if members else None
 

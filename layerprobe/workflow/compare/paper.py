@@ -1,0 +1,265 @@
+"""A run beside a table of a paper: which of its rows the run trains, its numbers, and in what it differs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from layerprobe import registry
+from layerprobe.papers.tables import PaperColumn, PaperRow, PaperTable
+from layerprobe.recipe.overrides import Overrides
+from layerprobe.recipe.recipe import Change, load_recipe
+from layerprobe.recipe.recipe_files import packaged_recipe
+from layerprobe.registry import DATASETS
+from layerprobe.system.errors import DataError, RecipeError
+from layerprobe.system.wording import first_named
+from layerprobe.values.epochs import epochs_text
+from layerprobe.values.facts import DataFacts
+from layerprobe.values.keys import NO_REDUCTION, OUTPUT, RankedLayer, named
+from layerprobe.values.metric_names import recall_of
+from layerprobe.values.records import RunRecord
+from layerprobe.values.scores import Score, shared_notes
+from layerprobe.workflow.compare.compare import stored_dim
+from layerprobe.workflow.run.embedding import embedding_among, last_two
+from layerprobe.workflow.run.facts import data_facts
+from layerprobe.workflow.run.references import find_reference, probe_fix
+from layerprobe.workflow.run.runs import Run
+
+_SET = re.compile(rf"-({'|'.join(map(re.escape, DATASETS))})(-code)?\Z")
+# Where images come from, and keys that say nothing beside another one.
+_UNTOLD = {("data", "name"), ("train", "seed")}
+
+
+@dataclass(frozen=True)
+class OwnRow:
+    """A layer of the run beside a row of the paper.
+
+    Args:
+        row: its place in the table; None: no row of the table is trained by the run's recipe.
+        ranked: None where the run has no such layer, `layer`, at the epoch.
+        dim: None if unknown, because the stored features were removed.
+        scores: for each of the columns; None where it is not measured.
+        caveats: in what the run differs from the row.
+        changes: the keys of the recipe that decide the weights and differ; `before` is the run's value.
+    """
+
+    row: int | None
+    layer: str
+    ranked: RankedLayer | None
+    dim: int | None
+    scores: tuple[Score | None, ...]
+    caveats: tuple[str, ...]
+    changes: tuple[Change, ...] = ()
+
+
+@dataclass(frozen=True)
+class PaperComparison:
+    """A run beside a table of a paper.
+
+    Args:
+        columns: of the run's numbers: the table's own if it has the run's data set, else the same metrics on that.
+        fix: the command that measures what is not measured; empty if all is.
+    """
+
+    table: PaperTable
+    run: str
+    epoch: int
+    epochs: int
+    seed: int
+    recipe: str
+    network: str
+    facts: DataFacts
+    columns: tuple[PaperColumn, ...]
+    rows: tuple[OwnRow, ...]
+    notes: tuple[str, ...]
+    fix: str
+
+    @property
+    def is_same_data(self) -> bool:
+        """Whether the table has the run's data set."""
+        return self.columns[0].data in self.table.data
+
+
+def compare_with_paper(cache: Path, text: str, table: PaperTable) -> PaperComparison:
+    """Put a run, `RUN` or `RUN#epoch`, beside a table."""
+    run, reference = find_reference(cache, text)
+    if reference.layer is not None:
+        raise RecipeError(f"--paper compares a run, not the layer {reference.layer}", fix=f"Write {run.name}")
+    record = run.read()
+    epoch = record.epochs_done if reference.epoch is None else reference.epoch
+    if epoch not in record.epochs:
+        raise RecipeError(f"{run.name} has no epoch {epoch}", fix=f"Choose one from {epochs_text(record.epochs)}")
+    scores = [score for score in run.scores() if score.epoch == epoch]
+    if not scores:
+        fix = probe_fix(run, record, epoch, "train,test")
+        raise DataError(f"epoch {epoch} is not measured", file=run.folder, fix=fix)
+    columns = _own_columns(table, str(record.data.get("name", "")))
+    facts = data_facts(run, scores)
+    rows = _Beside(table, run, record, epoch, scores, columns, facts).rows()
+    shown = [score for row in rows for score in row.scores if score]
+    notes = shared_notes([score.notes for score in shown]) if shown else ()
+    return PaperComparison(
+        table,
+        run.name,
+        epoch,
+        max(record.epochs),
+        record.seed,
+        record.recipe_name,
+        str(record.net.get("name", "")),
+        facts,
+        columns,
+        tuple(rows),
+        notes,
+        _fix(run, record, epoch, columns, rows),
+    )
+
+
+def _fix(run: Run, record: RunRecord, epoch: int, columns: Sequence[PaperColumn], rows: Sequence[OwnRow]) -> str:
+    """The command that measures what is not measured; empty if all is."""
+    pairs = [(row, column) for row in rows for column, score in zip(columns, row.scores, strict=True) if score is None]
+    if not pairs:
+        return ""
+    metrics = [column.metric for _, column in pairs]
+    layers = dict.fromkeys(row.layer.partition("/")[0].partition("@")[0] for row, _ in pairs)
+    ks = dict.fromkeys(str(recall.k) for metric in metrics if (recall := recall_of(metric)))
+    parts = {
+        "--layers": layers,
+        "--reduce": dict.fromkeys(row.layer.partition("/")[2] or NO_REDUCTION for row, _ in pairs),
+        "--k": ks,
+        "--metrics": dict.fromkeys(metric for metric in metrics if not recall_of(metric)),
+    }
+    flags = [f"{flag} {','.join(words)}" for flag, words in parts.items() if words and list(words) != [NO_REDUCTION]]
+    splits = ",".join(dict.fromkeys(column.split for _, column in pairs))
+    return probe_fix(run, record, epoch, splits, " ".join(flags))
+
+
+def _own_columns(table: PaperTable, data: str) -> tuple[PaperColumn, ...]:
+    """The table's columns on a data set; if it has none, its splits and metrics on that one."""
+    own = [column for column in table.columns if column.data and column.data == data]
+    measured = own or [PaperColumn(data, column.split, column.metric) for column in table.columns if column.data]
+    return tuple(dict.fromkeys(measured))
+
+
+@dataclass(frozen=True)
+class _Beside:
+    table: PaperTable
+    run: Run
+    record: RunRecord
+    epoch: int
+    scores: Sequence[Score]
+    columns: Sequence[PaperColumn]
+    facts: DataFacts
+
+    @property
+    def data(self) -> str:
+        """The run's data set."""
+        return self.columns[0].data
+
+    def rows(self) -> list[OwnRow]:
+        """The layers that the rows of the run's recipe are about; else its last two."""
+        family = _SET.sub("", self.record.recipe_name)
+        own = [i for i, row in enumerate(self.table.rows) if row.recipe and row.recipe.removesuffix("-SET") == family]
+        changes = {place: self._changes(self.table.rows[place]) for place in own}
+        # What tells the rows of a recipe apart: the run is at those from which it differs in the fewest of these keys.
+        keys = {setting.partition("=")[0] for place in own for setting in self.table.rows[place].settings}
+        differing = {
+            place: sum(f"{one.section}.{one.key}" in keys for one in found) for place, found in changes.items()
+        }
+        found = [
+            self._at(place, changes[place]) for place in own if differing[place] == min(differing.values(), default=0)
+        ]
+        return found or self._at_none()
+
+    def _changes(self, row: PaperRow) -> list[Change]:
+        """In what the run's recipe differs from that of a row, on the run's data set if the table has it."""
+        data = self.data if self.data in self.table.data else self.table.data[0]
+        # A variant of the recipe, with the released code's values, trains the row too.
+        name = row.recipe_on(data)
+        name += "-code" if self.record.recipe_name == f"{name}-code" else ""
+        recipe = load_recipe(str(packaged_recipe(name)), Overrides(settings=("data.root=.", *row.settings)))
+        found = [one for one in recipe.changes_since(self.record) if (one.section, one.key) not in _UNTOLD]
+        if self.data != data:  # its keys are of another data set, which is told as such
+            found = [one for one in found if one.section != "data"]
+        return found
+
+    def _at(self, place: int, changes: Sequence[Change]) -> OwnRow:
+        row = self.table.rows[place]
+        measured = dict.fromkeys(score.ranked_layer for score in self.scores)
+        layer = row.layer or self._embedding(measured)
+        text = layer if row.reduction == NO_REDUCTION else f"{layer}/{row.reduction}"
+        found = named(text, measured)
+        ranked = min(found, key=lambda one: one.similarity != self.record.similarity, default=None)
+        dim = None if ranked is None else self._dim(ranked)
+        caveats = self._data_caveats()
+        changed = {(one.section, one.key) for one in changes}
+        if ("net", "name") in changed:
+            caveats.append(f"another network ({self.record.net.get('name')}, not {row.network})")
+        if dim is not None and row.dim.text.isdecimal() and dim != int(row.dim.text):
+            caveats.append(f"another dimension ({dim}, not {row.dim.text})")
+        weights = self.record.net.get("weights", "none")
+        if weights == "none":
+            caveats.append("no pretrained weights, where the paper starts from ImageNet's")
+        elif weights != "imagenet":
+            caveats.append(f"weights of {weights}, which may not be the paper's")
+        other = [one for one in changes if (one.section, one.key) not in {("net", "name"), ("net", "weights")}]
+        keys = [f"{one.section}.{one.key} {_value(one.before)} ({_value(one.after)})" for one in other]
+        caveats += [f"keys (the row's recipe): {first_named(keys)}"] if keys else []
+        return OwnRow(place, text, ranked, dim, self._scores_of(ranked), tuple(caveats), tuple(changes))
+
+    def _embedding(self, measured: Iterable[RankedLayer]) -> str:
+        """The embedding's name, whether or not it is measured."""
+        found = embedding_among(self.record, measured)
+        if found is not None:
+            return str(found.layer)
+        return OUTPUT if self.record.network is None else self.record.network.embedding.layer
+
+    def _at_none(self) -> list[OwnRow]:
+        """The layer before the embedding and the embedding, where no row is trained by the run's recipe."""
+        measured = dict.fromkeys(score.ranked_layer for score in self.scores)
+        pair, embedding = last_two(self.record, measured), embedding_among(self.record, measured)
+        shown = [pair.before, pair.embedding] if pair else [embedding or list(measured)[-1]]
+        recipes = dict.fromkeys(row.recipe for row in self.table.rows if row.recipe)
+        known = f"; its recipes: {', '.join(recipes)}" if recipes else ""
+        caveats = (f"no row of the table is of the recipe {self.record.recipe_name}{known}", *self._data_caveats())
+        return [OwnRow(None, str(one), one, self._dim(one), self._scores_of(one), caveats) for one in shown]
+
+    def _data_caveats(self) -> list[str]:
+        caveats = []
+        if self.data not in self.table.data:
+            caveats.append(f"another data set ({self.data or 'unknown'}, not {' or '.join(self.table.data)})")
+        if self.epoch != (last := max(self.record.epochs)):
+            caveats.append(f"epoch {self.epoch} of {last}")
+        planned = self.record.recipe.get("train", {}).get("epochs", last)
+        if last < planned:
+            caveats.append(f"{last} of {planned} epochs trained")
+        return [*caveats, *self._counts_caveats()]
+
+    def _counts_caveats(self) -> list[str]:
+        """The splits that are not the published ones: a part of the images, or other classes."""
+        if self.data not in self.table.data or self.record.data.get("protocol") == "classification":
+            return []
+        published = registry.load("data set", DATASETS, self.data).counts
+        caveats = []
+        for split, facts in self.facts.splits.items():
+            whole = published.get(split)
+            if whole and (facts.queries, facts.classes or whole.classes) != (whole.images, whole.classes):
+                classes = "" if facts.classes is None else f" of {facts.classes:,} classes"
+                caveats.append(f"{facts.queries:,} {split} images{classes}, not the published {whole}")
+        return caveats
+
+    def _scores_of(self, ranked: RankedLayer | None) -> tuple[Score | None, ...]:
+        known = {(one.ranked_layer, one.split, one.metric): one for one in self.scores}
+        found = [known.get((ranked, column.split, column.metric)) if ranked else None for column in self.columns]
+        return tuple(found)
+
+    def _dim(self, ranked: RankedLayer) -> int | None:
+        splits = dict.fromkeys(score.split for score in self.scores if score.ranked_layer == ranked)
+        dims = (stored_dim(self.run, self.epoch, split, ranked) for split in splits)
+        return next((dim for dim in dims if dim is not None), None)
+
+
+def _value(value: Any) -> str:
+    return "none" if value is None else str(value).replace("'", "")
