@@ -9,11 +9,8 @@ from layerprobe.tables.tables import TextTable
 from layerprobe.values.explanations import Agreement, Attribution, ExplainedQuery
 from layerprobe.values.keys import names_by_layer
 
-_COLUMNS = (
-    "layer", "neighbour", "similarity", "over", "difference", "error %", "steps", "random r", "random |r|",
-    "Grad-CAM of", "random r", "random |r|",
-)  # fmt: skip
-_NUMBERS = frozenset({2, 4, 5, 6, 7, 8, 10, 11})
+_COLUMNS = ("layer", "map", "difference", "error %", "steps", "random r", "random |r|")
+_NUMBERS = frozenset(range(2, 7))
 _KEY = (
     "difference: similarity less that of the baseline, which integrated gradients sum to; error: by how much they miss"
     " it",
@@ -23,27 +20,24 @@ _KEY = (
 
 
 def explanation_table(explained: ExplainedQuery) -> TextTable:
-    """A row for each layer and each of the two images."""
+    """A row for each layer, each of the two images and each kind of map."""
     names = names_by_layer(one.explanation.ranked for one in explained.neighbours)
+    heading = [f"{explained.run}, epoch {explained.epoch}: {explained.split} image {explained.query.id}"]
     rows = []
     for one in explained.neighbours:
-        own = one.explanation
+        own, name = one.explanation, names[one.explanation.ranked]
+        heading.append(f"{name}: nearest is {one.found.item.id}, similarity {own.similarity:.3f}")
         for side, found in own.sides:
-            first = side == "query"
-            begins = (names[own.ranked], one.found.item.id, f"{own.similarity:.3f}") if first else ("", "", "")
-            rows.append((*begins, side, *_cells(found), own.places_of or "-" if first else "", *_both(found)))
-    heading = (f"{explained.run}, epoch {explained.epoch}: {explained.split} image {explained.query.id}",)
-    notes = [note for one in explained.neighbours for note in one.explanation.notes]
-    return TextTable(_COLUMNS, tuple(rows), _NUMBERS, heading, tuple(dict.fromkeys((*_KEY, *explained.notes, *notes))))
+            rows.append((name if side == "query" else "", f"{side}, integrated gradients", *_cells(found)))
+            if own.places_of:
+                rows.append(("", f"{side}, Grad-CAM of {own.places_of}", "", "", "", *_pair(found.random_places)))
+    notes = (*_KEY, *explained.notes, *(note for one in explained.neighbours for note in one.explanation.notes))
+    return TextTable(_COLUMNS, tuple(rows), _NUMBERS, tuple(heading), tuple(dict.fromkeys(notes)))
 
 
 def _cells(found: Attribution) -> tuple[str, ...]:
     error = f"{100 * found.error:.2f}" if math.isfinite(found.error) else "-"
     return f"{found.difference:+.3f}", error, str(found.steps), *_pair(found.random_pixels)
-
-
-def _both(found: Attribution) -> tuple[str, ...]:
-    return _pair(found.random_places)
 
 
 def _pair(agreement: Agreement | None) -> tuple[str, str]:

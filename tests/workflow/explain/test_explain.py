@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+from rich.console import Console
 
 from layerprobe.nets.net import Net
 from layerprobe.recipe.recipe import Recipe
 from layerprobe.system.errors import DataError, LayerprobeError, RecipeError, UnknownNameError
+from layerprobe.tables.formats import as_rich
 from layerprobe.values.explanations import ExplainedQuery
 from layerprobe.values.records import RunRecord
 from layerprobe.workflow.explain.explain import ExplainRequest, explain
@@ -128,11 +132,21 @@ def test_an_ensemble_is_refused(tmp_path: Path) -> None:
         explained(run)
 
 
-def test_the_table_and_the_values_have_every_side(probed: Run) -> None:
+def test_the_table_and_the_values_have_every_side_and_map(probed: Run) -> None:
     found = explained(probed, "c3", "fc6")
     table = explanation_table(found)
-    assert [row[0] for row in table.rows] == ["c3@max", "", "fc6", ""]
-    assert [row[3] for row in table.rows] == ["query", "neighbour"] * 2
+    maps = ["query, integrated gradients", "query, Grad-CAM of c3 (10x10)", "neighbour, integrated gradients"]
+    maps.append("neighbour, Grad-CAM of c3 (10x10)")
+    assert [row[0] for row in table.rows] == ["c3@max", "", "", "", "fc6", "", "", ""]
+    assert [row[1] for row in table.rows] == [text for _ in range(2) for text in maps]
     values = explanation_values(found)
     assert [layer["layer"] for layer in values["layers"]] == ["c3@max", "fc6"]
-    assert values["layers"][0]["query"]["steps"] == int(table.rows[0][6])
+    assert values["layers"][0]["query"]["steps"] == int(table.rows[0][4])
+
+
+def test_the_table_fits_80_columns(probed: Run) -> None:
+    lines = io.StringIO()
+    table = replace(explanation_table(explained(probed, "c3", "fc6")), heading=(), notes=())
+    Console(file=lines, width=80).print(as_rich(table, 80))
+    first = lines.getvalue().splitlines()[2]
+    assert first.startswith("c3@max  query, integrated  ")
