@@ -9,13 +9,13 @@ from layerprobe.tables.tables import TextTable
 from layerprobe.values.explanations import Agreement, Attribution, ExplainedQuery
 from layerprobe.values.keys import names_by_layer
 
-_COLUMNS = ("layer", "map", "difference", "error %", "steps", "random r", "random |r|")
+_COLUMNS = ("layer", "map", "difference", "error %", "steps", "r", "|r|")
 _NUMBERS = frozenset(range(2, 7))
 _KEY = (
     "difference: similarity less that of the baseline, which integrated gradients sum to; error: by how much they miss"
     " it",
-    "random: Spearman's correlation of the map, and of its absolute values, with that of random weights (Adebayo et al."
-    " 2018); near 1, it does not show what training has changed",
+    "r, |r|: Spearman's correlation of the map, and of its absolute values, with that of random weights (Adebayo et al."
+    " 2018); near 1, the map does not show what training has changed",
 )
 
 

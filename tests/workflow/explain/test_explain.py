@@ -149,4 +149,4 @@ def test_the_table_fits_80_columns(probed: Run) -> None:
     table = replace(explanation_table(explained(probed, "c3", "fc6")), heading=(), notes=())
     Console(file=lines, width=80).print(as_rich(table, 80))
     first = lines.getvalue().splitlines()[2]
-    assert first.startswith("c3@max  query, integrated  ")
+    assert first.startswith("c3@max  query, integrated gradients  ")
