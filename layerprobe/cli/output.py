@@ -143,11 +143,12 @@ def _print_table(table: TextTable) -> None:
 
 def _bars(console: Console) -> Progress:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.table import Column
 
     return Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
-        MofNCompleteColumn(),
+        MofNCompleteColumn(table_column=Column(no_wrap=True)),  # the bar gives way
         TextColumn("{task.fields[unit]}"),
         TextColumn("{task.fields[figures]}"),
         console=console,

@@ -131,7 +131,8 @@ def test_an_error_is_json_where_json_was_asked_for(layerprobe: Command) -> None:
         "schema": 1,
         "error": {
             "code": "data", "file": "cache", "message": "there is no run yet",
-            "fix": "Train one: layerprobe train netA",
+            "fix": "Train one: layerprobe train netA, or measure a model: layerprobe probe --model SOURCE --data"
+            " folder:DIR",
         },
     }  # fmt: skip
 

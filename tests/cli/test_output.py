@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import io
 import json
 import re
 import signal
 import sys
 
 import pytest
+from rich.console import Console
 
 from layerprobe.cli import output
 from layerprobe.cli.output import Terminal, show_error
@@ -71,6 +73,16 @@ def test_on_a_terminal_progress_is_a_bar(capsys: pytest.CaptureFixture[str], mon
     assert "probing [red]a[/]" in err
     assert "4/4" in err
     assert "loss 0.500" in err
+
+
+def test_at_80_columns_the_bar_gives_way_to_the_numbers() -> None:
+    console = Console(file=io.StringIO(), width=80)
+    bars = output._bars(console)
+    name, figures = "probing timm-tf_efficientnet_lite0-0682eb", "53/s 1.2 min left"
+    bars.add_task(name, total=4525, completed=735, unit="images", figures=figures)
+    with console.capture() as shown:
+        console.print(bars.get_renderable())
+    assert f" 735/4525 images {figures}" in shown.get()
 
 
 def test_of_two_tasks_at_once_the_outer_one_alone_has_an_estimate(

@@ -92,13 +92,17 @@ class CandidateSet:
         return [place for place, is_better in zip(valid.tolist(), better, strict=True) if not is_better]
 
     def distinct(self) -> list[int]:
-        """One candidate of each identity: the embedding, else the cheapest."""
+        """One candidate of each identity: the embedding, else a reduction of it, else the cheapest."""
         embeddings = {baseline.candidate for baseline in self.baselines.values()}
-        order = sorted(
-            range(len(self.candidates)), key=lambda place: (self.candidates[place] not in embeddings, self.costs[place])
-        )
+        layers = {(candidate.run, candidate.ranked.layer) for candidate in embeddings}
+
+        def order(place: int) -> tuple[bool, bool, tuple[int, ...]]:
+            candidate = self.candidates[place]
+            is_reduction = (candidate.run, candidate.ranked.layer) in layers
+            return candidate not in embeddings, not is_reduction, candidate.cost
+
         found: dict[Hashable, int] = {}
-        for place in order:
+        for place in sorted(range(len(self.candidates)), key=order):
             found.setdefault(self.identities[place], place)
         return sorted(found.values())
 

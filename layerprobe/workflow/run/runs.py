@@ -237,7 +237,8 @@ def find_run(cache: Path, name: str | None) -> Run:
     if not runs and (damaged := damaged_runs(cache)):
         raise damaged[0][1]
     if not runs:
-        raise DataError("there is no run yet", file=cache, fix="Train one: layerprobe train netA")
+        fix = "Train one: layerprobe train netA, or measure a model: layerprobe probe --model SOURCE --data folder:DIR"
+        raise DataError("there is no run yet", file=cache, fix=fix)
     if name is not None:
         raise UnknownNameError("run", name, [run.name for run in runs], file=cache)
     runs[0].require_no_links()

@@ -215,6 +215,15 @@ def test_the_embedding_stands_for_what_ranks_every_query_alike() -> None:
     assert (choice.ship.layer, choice.advice) == ("fc6", "keep")
 
 
+def test_a_reduction_of_the_embedding_stands_for_what_ranks_every_query_alike() -> None:
+    test = cells_of([0.9, 0.9, 0.5], seed=1)
+    test.sums[1] = test.sums[0]
+    baseline = UnitSums(test.sums[[2]], test.counts[[2]])
+    twin = candidate("fc6.1", 16, 1, "l2+whiten:16:0.5+l2")
+    choice = chosen([twin, WHITE, LATE], cells_of([0.9, 0.9, 0.5]), test, identities=["x", "x", "y"], baseline=baseline)
+    assert choice.ship.name == "fc6/l2+whiten:16:0.5+l2"
+
+
 def test_a_candidate_at_chance_is_named_and_not_shipped_though_it_is_the_cheapest() -> None:
     above = UnitSums(cells_of([0.9, 0.0]).sums, np.full((2, 20), 20.0))
     choice = chosen([EARLY, LATE], cells_of([0.9, 0.95]), above_chance=above)

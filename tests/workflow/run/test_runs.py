@@ -140,7 +140,7 @@ def test_a_run_that_does_not_exist_has_the_near_miss(tmp_path: Path) -> None:
 
 
 def test_no_run_at_all_says_how_to_make_one(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="there is no run yet. Train one"):
+    with pytest.raises(DataError, match="there is no run yet. Train one.*, or measure a model"):
         find_run(tmp_path, None)
 
 
