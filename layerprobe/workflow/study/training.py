@@ -16,6 +16,7 @@ from threadpoolctl import threadpool_limits
 
 from layerprobe.data.processes import serve, start_method
 from layerprobe.system.errors import BusyError, EnvironmentFault, LayerprobeError, NumericError
+from layerprobe.system.memory import memory_faults_told
 from layerprobe.system.progress import Listener, Silent, Task
 from layerprobe.system.signals import Stop, stoppable
 from layerprobe.workflow.run.runs import named_run, require_free
@@ -71,7 +72,7 @@ def _serve(training: Training, connection: Connection) -> None:
     torch.set_num_threads(THREADS)
     ended: LayerprobeError | None = None
     try:
-        with threadpool_limits(THREADS):
+        with threadpool_limits(THREADS), memory_faults_told():
             train(training.request(), _Sender(connection))
     except LayerprobeError as error:
         ended = error
@@ -126,8 +127,8 @@ class _Crew:
                 said = connection.recv()
             except EOFError:
                 process.join()
-                fix = "Train fewer at once by --jobs; the same command resumes"
-                said = EnvironmentFault(f"its process ended ({process.exitcode}; memory?)", file=training.run, fix=fix)
+                fix = "The same command resumes; where memory ran out, lower --jobs"
+                said = EnvironmentFault(f"its process ended with exit code {process.exitcode}", fix=fix)
             if isinstance(said, str):
                 self.listener.say(f"{training.run}: {said.removeprefix(f'{training.run}: ')}")
                 continue
@@ -167,6 +168,8 @@ class _Crew:
         elif error is not None:
             error.message = f"{training.run}: {error.message}"
             self.errors.append(error)
+            if self.running:
+                self.listener.say(f"{error.message}; the trainings that have begun go on")
         else:
             self._done(training)
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
+from layerprobe.system.errors import DataError, NumericError, RecipeError, UnknownNameError
 from layerprobe.values.scores import read_scores
 from layerprobe.workflow.run.runs import Run, locked, require_free
 from layerprobe.workflow.study.plan import all_of, is_finished, plan
@@ -148,6 +148,15 @@ def test_the_error_of_a_training_names_its_run(file_of: Callable[..., str], tmp_
     study = load_study(file_of(('"pool5"]', '"pool6"]')))
     with pytest.raises(UnknownNameError, match="tiny-[0-9a-f]{6}: unknown layer 'pool6'. Did you mean 'pool5'"):
         run_study(StudyRequest(study, tmp_path / "cache", 1, "cpu"), Silent())
+
+
+def test_a_training_that_diverges_ends_a_study_after_the_others(file_of: Callable[..., str], tmp_path: Path) -> None:
+    grid = ('"net.fc" = [[8], [16]]', '"train.learning_rate" = [1e30, 0.01]'), ("seeds = [0, 1]", "seeds = [0]")
+    request = StudyRequest(load_study(file_of(*grid)), tmp_path / "cache", 1, "cpu")
+    first, second = all_of(plan(request.study, request.cache, "cpu"))
+    with pytest.raises(NumericError, match=f"{first.run}: "):
+        run_study(request, Silent())
+    assert [is_finished(request.study, training) for training in (first, second)] == [False, True]
 
 
 def test_a_layer_with_several_pools_is_refused(copied: StudyRequest) -> None:
