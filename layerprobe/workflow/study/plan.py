@@ -83,7 +83,8 @@ def plan(study: Study, cache: Path, device: str) -> list[Cell]:
                 lines = [f"study {study.name}: {line}" for line in error.problems or (str(error).rstrip("."),)]
                 raise RecipeError(lines[0], problems=lines) from error
             _require_measured(study, recipe)
-            run = named_run(cache, f"{study.name}-{recipe.identity()[:6]}").name
+            unseeded = replace(recipe, train=recipe.train.model_copy(update={"seed": 0}))  # one name for all seeds
+            run = named_run(cache, f"{study.name}-{unseeded.identity()[:6]}-s{seed}").name
             layers = study.end.layers or recipe.probe.layers
             trainings.append(Training(run, study.runs.recipe, settings, layers, cache, device))
         cell = Cell(values, tuple(trainings))

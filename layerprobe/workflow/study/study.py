@@ -49,6 +49,8 @@ def run_study(request: StudyRequest, listener: Listener) -> StudyTable | Path:
         train_all(missing, request.jobs, partial(is_finished, study), study.name, listener)
     if study.end.plot is None:
         return StudyTable(study, tuple(_row(study, cell) for cell in cells))
+    for cell in cells:  # a figure has the runs' names alone
+        listener.say(f"{', '.join(training.run for training in cell.trainings)}: {cell}")
     runs = [find_run(request.cache, training.run) for cell in cells for training in cell.trainings]
     options = PlotOptions(layers=study.end.layers, metric=study.end.metric)
     return plot(PlotRequest(study.end.plot, runs, runs[0].plot_file(study.name), options=options))

@@ -34,9 +34,13 @@ def test_a_seed_of_every_cell_comes_before_the_next_seed(file_of: FileOf, tmp_pa
     ]  # fmt: skip
 
 
-def test_a_runs_name_is_the_studys_and_the_recipes_identity(file_of: FileOf, tmp_path: Path) -> None:
-    for training in all_of(plan(load_study(file_of()), tmp_path, "cpu")):
-        assert training.run == f"tiny-{training.loaded().identity()[:6]}"
+def test_a_runs_name_is_the_studys_the_recipes_identity_and_the_seed(file_of: FileOf, tmp_path: Path) -> None:
+    study = load_study(file_of(('seeded = ["data.class_seed"]', "")))
+    first, second = (cell.trainings for cell in plan(study, tmp_path, "cpu"))
+    for trainings in (first, second):  # the recipe of seed 0 has its own identity
+        identity = trainings[0].loaded().identity()[:6]
+        assert [training.run for training in trainings] == [f"tiny-{identity}-s0", f"tiny-{identity}-s1"]
+    assert first[0].run != second[0].run
 
 
 def test_cells_that_train_the_same_are_refused(file_of: FileOf, tmp_path: Path) -> None:

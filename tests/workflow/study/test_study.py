@@ -146,7 +146,7 @@ def test_other_images_end_a_study_before_it_trains(copied: StudyRequest) -> None
 
 def test_the_error_of_a_training_names_its_run(file_of: Callable[..., str], tmp_path: Path) -> None:
     study = load_study(file_of(('"pool5"]', '"pool6"]')))
-    with pytest.raises(UnknownNameError, match="tiny-[0-9a-f]{6}: unknown layer 'pool6'. Did you mean 'pool5'"):
+    with pytest.raises(UnknownNameError, match="tiny-[0-9a-f]{6}-s0: unknown layer 'pool6'. Did you mean 'pool5'"):
         run_study(StudyRequest(study, tmp_path / "cache", 1, "cpu"), Silent())
 
 
@@ -169,8 +169,10 @@ def test_a_layer_with_several_pools_is_refused(copied: StudyRequest) -> None:
 
 def test_a_study_may_end_in_a_plot_of_all_its_runs(copied: StudyRequest) -> None:
     study = replace(copied.study, end=End(plot="layers", layers=("fc6", "pool5")))
-    out = run_study(replace(copied, study=study), Silent())
+    listener = Silent()
+    out = run_study(replace(copied, study=study), listener)
     assert isinstance(out, Path)
+    assert [line.partition("-s1: ")[2] for line in listener.heard] == ["net.fc = [8]", "net.fc = [16]"]
     assert out.name == "tiny.png"
     assert out.read_bytes().startswith(b"\x89PNG")
 
