@@ -27,7 +27,7 @@ LEVELS = (
     "workflow.choose workflow.compare workflow.summary",
     "workflow.threshold",
     "workflow.plot workflow.export",
-    "workflow.explain",
+    "workflow.explain workflow.study",
     "workflow.report",
     "workflow.python",
     "workflow.watch",

@@ -57,7 +57,7 @@ def compare(
     quiet: Quiet = False,
     debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
-    """Compare two layers: the difference and its confidence interval; or a run with a paper's table.
+    """Compare two layers, or a run with a table of a paper.
 
     Defaults: the run used last, its last epoch, the embedding, the run's similarity.
     """

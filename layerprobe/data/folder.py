@@ -13,6 +13,7 @@ from layerprobe.data.image_files import Files, file_sizes, require_utf8
 from layerprobe.data.images import EXTENSIONS
 from layerprobe.data.spec import DatasetSpec
 from layerprobe.data.splits import IN_GALLERY, Dataset, Split
+from layerprobe.data.subsets import divided_classes
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.system.wording import first_named
 
@@ -25,7 +26,7 @@ _PARTS = {"train": "train", "query": "test", "gallery": "gallery"}
 _DIVIDED = 4  # classes that are needed for two of them to train and two to test
 
 
-def load(root: Path, *, train_classes: int | None = None) -> Dataset:
+def load(root: Path, *, train_classes: int | None = None, class_seed: int | None = None) -> Dataset:
     """The images below a folder, their classes divided into training and test classes, or into queries and a gallery.
 
     A class is a folder that directly holds images. Its name is its path below the root, so that each of the nested
@@ -39,17 +40,19 @@ def load(root: Path, *, train_classes: int | None = None) -> Dataset:
     Args:
         train_classes: how many of the sorted classes are for training, the rest being for testing; 0: all are for
             testing, and there is no split `train`; None: the first half, C // 2.
+        class_seed: shuffles the classes before the first are taken for training; None: they are sorted.
     """
     classes = _classes(root)
     for names in classes.values():
         require_utf8(root, names)
     if _is_divided(root, classes):
-        if train_classes is not None:
-            raise RecipeError(
-                f"data.train_classes = {train_classes}: the folder train says which classes are for training",
-                file=root,
-                fix="Leave it out",
-            )
+        for key, value in (("train_classes", train_classes), ("class_seed", class_seed)):
+            if value is not None:
+                raise RecipeError(
+                    f"data.{key} = {value}: the folder train says which classes are for training",
+                    file=root,
+                    fix="Leave it out",
+                )
         return _divided(root, classes)
     if "." in classes:
         raise DataError(
@@ -59,7 +62,7 @@ def load(root: Path, *, train_classes: int | None = None) -> Dataset:
     sorted_classes = sorted(classes)
     splits = {
         name: _split(name, root, [(label, classes[sorted_classes[label]]) for label in labels])
-        for name, labels in (("train", range(count)), ("test", range(count, len(classes))))
+        for name, labels in zip(("train", "test"), divided_classes(len(classes), count, class_seed), strict=True)
         if labels
     }
     return Dataset(splits, tuple(sorted_classes))

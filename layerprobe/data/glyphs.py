@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from layerprobe.data.counts import Count
 from layerprobe.data.spec import DatasetSpec
 from layerprobe.data.splits import Dataset, Image, Split
+from layerprobe.data.subsets import divided_classes
 from layerprobe.system.errors import RecipeError
 
 Points = NDArray[np.float64]  # (P, 2): x to the right, y downwards; 0 ... 1 inside the character's box
@@ -50,13 +51,14 @@ class _Rendered:
         return np.repeat(self.pixels[index][:, :, None], 3, axis=2)
 
 
-def load(
+def load(  # noqa: PLR0913 - its keys of [data]
     *,
     train_classes: int = _CLASSES,
     test_classes: int = _CLASSES,
     images_per_class: int = _IMAGES,
     image_size: int = 32,
     seed: int = 0,
+    class_seed: int | None = None,
 ) -> Dataset:
     """Generated characters, white on black; the first classes are for training, the next ones for testing.
 
@@ -69,6 +71,7 @@ def load(
         images_per_class: at least 2.
         image_size: side in pixels, at least 8.
         seed: of the characters, at least 0; independent of the training's seed.
+        class_seed: shuffles the classes before the first are taken for training; None: they keep their order.
     """
     if train_classes:
         _require("train_classes", train_classes, 2)
@@ -77,9 +80,8 @@ def load(
     _require("image_size", image_size, 8)
     _require("seed", seed, 0)
     classes = range(train_classes + test_classes)
-    sides = {"train": classes[:train_classes], "test": classes[train_classes:]}
     splits = {}
-    for name, side in sides.items():
+    for name, side in zip(("train", "test"), divided_classes(len(classes), train_classes, class_seed), strict=True):
         if not side:
             continue
         members = [(c, i) for c in side for i in range(images_per_class)]

@@ -1,4 +1,4 @@
-"""Smaller or coarser training splits: classes held out, a share of each class, classes merged into meta-classes."""
+"""Which classes train, and smaller or coarser training splits: held-out classes, a share of each, meta-classes."""
 
 from __future__ import annotations
 
@@ -21,6 +21,18 @@ class _Some:
 
     def __call__(self, index: int) -> Image:
         return self.image(int(self.places[index]))
+
+
+def divided_classes(classes: int, train: int, class_seed: int | None) -> tuple[list[int], list[int]]:
+    """The classes for training and those for testing, each ascending, of the classes 0 ... C - 1 of a data set.
+
+    Args:
+        class_seed: shuffles the classes, at least 0; None takes the first ones for training.
+    """
+    if class_seed is not None and class_seed < 0:
+        raise RecipeError(f"data.class_seed = {class_seed}: must be at least 0", fix="Set it to 0 or more")
+    order = range(classes) if class_seed is None else np.random.default_rng(class_seed).permutation(classes).tolist()
+    return sorted(order[:train]), sorted(order[train:])
 
 
 def with_validation(dataset: Dataset, fraction: float) -> Dataset:

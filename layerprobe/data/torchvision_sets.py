@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from layerprobe.data.image_files import Files, file_sizes, leaves_folder, missing, sizes_of
 from layerprobe.data.spec import DatasetSpec
 from layerprobe.data.splits import Dataset, Image, Split, distinct_names
+from layerprobe.data.subsets import divided_classes
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 
 # Beside torch's weights, which are in hub/.
@@ -90,7 +91,14 @@ class _Pixels:
         return image if image.ndim == 3 else np.repeat(image[:, :, None], 3, axis=2)
 
 
-def load(root: Path, *, set: str = "", train_classes: int | None = None, download: bool = False) -> Dataset:
+def load(
+    root: Path,
+    *,
+    set: str = "",
+    train_classes: int | None = None,
+    class_seed: int | None = None,
+    download: bool = False,
+) -> Dataset:
     """A set of torchvision, with different classes for training and testing.
 
     All official splits are joined. The classes have torchvision's order; the first half is for training, the rest for
@@ -103,13 +111,21 @@ def load(root: Path, *, set: str = "", train_classes: int | None = None, downloa
         set: a name of SETS, such as CIFAR100.
         train_classes: how many of the classes are for training, the rest being for testing; 0: all are for testing,
             and there is no split `train`; None: the first half, C // 2.
+        class_seed: shuffles the classes before the first are taken for training; None: they keep their order.
     """
-    dataset = unchecked(root, set=set, train_classes=train_classes, download=download)
+    dataset = unchecked(root, set=set, train_classes=train_classes, class_seed=class_seed, download=download)
     _require_files(root, dataset)
     return replace(dataset, splits={name: _fingerprinted(split) for name, split in dataset.splits.items()})
 
 
-def unchecked(root: Path, *, set: str = "", train_classes: int | None = None, download: bool = False) -> Dataset:
+def unchecked(
+    root: Path,
+    *,
+    set: str = "",
+    train_classes: int | None = None,
+    class_seed: int | None = None,
+    download: bool = False,
+) -> Dataset:
     """As `load`, but image files may be missing."""
     if set not in SETS:
         raise UnknownNameError("set of torchvision", set, SETS)
@@ -125,7 +141,8 @@ def unchecked(root: Path, *, set: str = "", train_classes: int | None = None, do
     arrays = [split.pixels for split in official if split.pixels is not None]
     pixels = np.concatenate(arrays) if arrays else None
     splits = {}
-    for name, is_member in (("train", labels < count), ("test", labels >= count)):
+    for name, side in zip(("train", "test"), divided_classes(len(occurring), count, class_seed), strict=True):
+        is_member = np.isin(labels, side)
         if not is_member.any():
             continue
         members = order[is_member[order]]

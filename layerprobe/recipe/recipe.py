@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from layerprobe.recipe.overrides import Overrides, overridden
-from layerprobe.recipe.recipe_files import find_recipe
+from layerprobe.recipe.recipe_files import find_recipe, read_toml
 from layerprobe.recipe.validation import (
     batch_problems,
     checked_loss,
@@ -172,11 +171,11 @@ class Recipe:
 def load_recipe(reference: str, overrides: Overrides | None = None, model: str | None = None) -> Recipe:
     """Read, override and validate a recipe; the user names its network by it, unless its file lies in a run folder."""
     path = find_recipe(reference)
-    sections, names_net = _read(path), path
+    sections, names_net = read_toml(path), path
     ensemble = sections.get("ensemble")
     if isinstance(ensemble, dict) and isinstance(ensemble.get("of"), str):
         names_net = path if "net" in sections else find_recipe(ensemble["of"])
-        sections = _read(find_recipe(ensemble["of"])) | sections
+        sections = read_toml(find_recipe(ensemble["of"])) | sections
     overrides = overrides or Overrides()
     given = overridden(sections, overrides, _KNOWN)
     network = given.get("net")
@@ -186,15 +185,6 @@ def load_recipe(reference: str, overrides: Overrides | None = None, model: str |
         if set_by_user or overrides.flags("net", ("name",)) or run_folder_of(names_net) is None:
             name_model(name)
     return resolve(path.stem, given, source=path, overrides=overrides, model=model)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except UnicodeDecodeError as error:
-        raise RecipeError(f"not UTF-8: {error}", file=path, fix="Save the recipe as UTF-8") from error
-    except tomllib.TOMLDecodeError as error:
-        raise RecipeError(f"not a TOML file: {error}", file=path, fix="Correct that place") from error
 
 
 def is_changed(reference: str, recipe: Recipe) -> bool:

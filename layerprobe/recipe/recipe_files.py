@@ -1,29 +1,58 @@
-"""Where recipes lie: names, files, and the line that says what one trains."""
+"""Where recipes and studies lie: names, files, and the line that says what a recipe trains."""
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
+from typing import Any
 
 from layerprobe.system.errors import RecipeError, UnknownNameError
 
 
 def find_recipe(reference: str) -> Path:
     """The file of a recipe: a path, else ./recipes/NAME.toml, else the packaged one."""
-    if reference.endswith(".toml"):
-        if not Path(reference).is_file():
-            raise RecipeError("no such recipe", file=reference, fix="layerprobe recipes lists the known ones")
-        return Path(reference)
-    known = list_recipes()
-    if reference not in known:
-        raise UnknownNameError("recipe", reference, known)
-    return known[reference]
+    return _found("recipe", reference, list_recipes(), "layerprobe recipes")
 
 
 def list_recipes() -> dict[str, Path]:
     """Name -> file of every recipe; one in ./recipes hides the packaged one of its name."""
+    return _listed("")
+
+
+def find_study(reference: str) -> Path:
+    """The file of a study: a path, else ./recipes/studies/NAME.toml, else the packaged one."""
+    return _found("study", reference, list_studies(), "layerprobe study --list")
+
+
+def list_studies() -> dict[str, Path]:
+    """Name -> file of every study; one in ./recipes/studies hides the packaged one of its name."""
+    return _listed("studies")
+
+
+def _found(kind: str, reference: str, known: dict[str, Path], listing: str) -> Path:
+    if reference.endswith(".toml"):
+        if not Path(reference).is_file():
+            raise RecipeError(f"no such {kind}", file=reference, fix=f"{listing} lists the known ones")
+        return Path(reference)
+    if reference not in known:
+        raise UnknownNameError(kind, reference, known)
+    return known[reference]
+
+
+def _listed(below: str) -> dict[str, Path]:
     folders = [_packaged_folder(), Path("recipes")]
-    found = {path.stem: path for folder in folders for path in sorted(folder.glob("*.toml")) if path.is_file()}
-    return dict(sorted(found.items()))
+    files = [path for folder in folders for path in sorted((folder / below).glob("*.toml")) if path.is_file()]
+    return dict(sorted({path.stem: path for path in files}.items()))
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The sections of a recipe or study."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise RecipeError(f"not UTF-8: {error}", file=path, fix="Save the file as UTF-8") from error
+    except tomllib.TOMLDecodeError as error:
+        raise RecipeError(f"not a TOML file: {error}", file=path, fix="Correct that place") from error
 
 
 def packaged_recipe(name: str) -> Path:

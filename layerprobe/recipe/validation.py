@@ -66,7 +66,7 @@ def validated(section: str, values: Mapping[str, Any], problems: list[Problem]) 
     try:
         return model.model_validate_json(json.dumps(values, default=str))
     except ValidationError as error:
-        problems += [_problem(section, item, model) for item in error.errors()]
+        problems += [problem_of(section, item, model) for item in error.errors()]
         return None
 
 
@@ -105,7 +105,7 @@ def metric_options(values: Any, problems: list[Problem]) -> dict[str, dict[str, 
                 found[name] = model.model_validate_json(json.dumps(given, default=str)).model_dump(mode="json")
                 factory(**found[name])  # refuses an option out of its range
             except ValidationError as error:
-                problems += [_problem(section, item, model) for item in error.errors()]
+                problems += [problem_of(section, item, model) for item in error.errors()]
             except ValueError as error:
                 problems.append(Problem(section, f"{error}. Change it, or leave it out"))
     return found
@@ -122,7 +122,7 @@ def _option_fields(factory: Any, model: type[Section]) -> dict[str, Any]:
     }
 
 
-def _problem(section: str, error: Any, model: type[Section]) -> Problem:
+def problem_of(section: str, error: Any, model: type[Section]) -> Problem:
     """What pydantic found, in words."""
     first, *rest = error["loc"] or (section,)
     key = f"{first}{''.join(f'[{index}]' for index in rest if isinstance(index, int))}"

@@ -76,6 +76,23 @@ def statements(classes: Difference, variance: float, units: int, each: FloatArra
     return OverSeeds(mean, sd, count, classes, trainings, same, other)
 
 
+def mean_interval(each: FloatArray) -> Interval | None:
+    """The 95 % interval of the mean of S trainings, m +- t_{S-1} sd / sqrt(S): on the classes that they share.
+
+    Where every training has classes of its own, sd has the choice of classes in it, and so has the interval.
+
+    Args:
+        each: (S,) the value in each training.
+
+    Returns:
+        None for a single training and for equal values: an interval of no width would claim certainty.
+    """
+    count = len(each)
+    if count < 2 or np.ptp(each) <= _ROUNDING * np.abs(each).max():
+        return None
+    return _interval(float(each.mean()), float(each.var(ddof=1)) / count, count - 1)
+
+
 def _mean_over_trainings(mean: float, between: float, count: int, variance: float, units: int) -> Difference:
     total, degrees = between + variance, _degrees(between, count, variance, units)
     found = _interval(mean, total, degrees)

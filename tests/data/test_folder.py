@@ -38,6 +38,21 @@ def test_as_many_classes_train_as_asked_for(tmp_path: Path) -> None:
     assert [dataset.splits[name].num_classes for name in ("train", "test")] == [3, 2]
 
 
+def test_a_class_seed_shuffles_the_classes_before_the_first_half_is_taken(tmp_path: Path) -> None:
+    root = add_classes(tmp_path, *"abcdefgh")
+    found = [load(root, class_seed=seed).splits for seed in (0, 1)]
+    first = np.random.default_rng(0).permutation(8)[:4]
+    assert np.unique(found[0]["train"].labels).tolist() == sorted(first)
+    assert [sorted({*splits["train"].labels, *splits["test"].labels}) for splits in found] == [[*range(8)]] * 2
+    assert {*found[0]["train"].ids} not in ({*found[1]["train"].ids}, {*load(root).splits["train"].ids})
+
+
+def test_a_shuffled_class_keeps_its_name(tmp_path: Path) -> None:
+    dataset = load(add_classes(tmp_path, *"abcdefgh"), class_seed=3)
+    for split in dataset.splits.values():
+        assert [dataset.class_names[label] for label in split.labels] == [name[0] for name in split.ids]
+
+
 def test_nested_folders_are_one_class_each(tmp_path: Path) -> None:
     add_classes(tmp_path, "Greek/character01", "Greek/character02", "Latin/character01", "Tagalog/old/character01")
     dataset = load(tmp_path)
@@ -183,9 +198,10 @@ def test_classes_that_are_called_query_and_gallery_stay_classes(tmp_path: Path) 
     assert load(add_classes(tmp_path, "a", "gallery", "query", "z")).class_names == ("a", "gallery", "query", "z")
 
 
-def test_train_classes_are_not_asked_for_beside_a_gallery(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match="data.train_classes = 2: the folder train says which .* Leave it out"):
-        load(divided(tmp_path, query=("a", "b"), gallery=("a", "b")), train_classes=2)
+@pytest.mark.parametrize("option", ["train_classes", "class_seed"])
+def test_training_classes_are_not_chosen_beside_a_gallery(tmp_path: Path, option: str) -> None:
+    with pytest.raises(RecipeError, match=f"data.{option} = 2: the folder train says which .* Leave it out"):
+        load(divided(tmp_path, query=("a", "b"), gallery=("a", "b")), **{option: 2})
 
 
 @pytest.mark.parametrize("names", [("a", "b"), ("a", "b", "c", "d", "e")])

@@ -38,6 +38,13 @@ def test_the_first_classes_train_and_the_next_test() -> None:
     assert require_retrieval(dataset, source="glyphs") is dataset
 
 
+def test_a_class_seed_shuffles_the_classes_before_they_are_divided() -> None:
+    splits = load(train_classes=3, test_classes=5, images_per_class=2, class_seed=4).splits
+    order = np.random.default_rng(4).permutation(8)
+    assert np.unique(splits["train"].labels).tolist() == sorted(order[:3])
+    assert np.unique(splits["test"].labels).tolist() == sorted(order[3:])
+
+
 def test_no_training_classes_leave_the_test_split_alone() -> None:
     dataset = load(train_classes=0, test_classes=3, images_per_class=2)
     assert list(dataset.splits) == ["test"]
@@ -144,6 +151,7 @@ def test_a_split_can_be_sent_to_a_worker() -> None:
         ("images_per_class", 1, 2),
         ("image_size", 7, 8),
         ("seed", -1, 0),
+        ("class_seed", -1, 0),
     ],
 )
 def test_an_option_below_its_range_is_refused(name: str, value: int, least: int) -> None:

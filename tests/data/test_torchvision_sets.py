@@ -235,6 +235,13 @@ def test_the_first_half_of_the_classes_trains_and_the_rest_tests(tmp_path: Path,
     assert dataset.class_names == (*train, *test)
 
 
+def test_a_class_seed_shuffles_the_classes_before_the_first_half_is_taken(tmp_path: Path, monkeypatch: Patch) -> None:
+    MADE["CIFAR100"][0](tmp_path, monkeypatch)
+    splits = load(tmp_path, set="CIFAR100", class_seed=1).splits
+    order = np.random.default_rng(1).permutation(sum(split.num_classes for split in splits.values()))
+    assert np.unique(splits["train"].labels).tolist() == sorted(order[: len(order) // 2])
+
+
 @pytest.mark.parametrize("set", MADE)
 def test_every_image_of_all_official_splits_is_there_once_and_can_be_read(
     tmp_path: Path, monkeypatch: Patch, set: str

@@ -236,6 +236,13 @@ def test_a_key_at_its_first_default_is_no_part_of_the_identity(monkeypatch: pyte
     assert load().identity() != released
 
 
+def test_the_identity_sees_the_class_seed_of_a_data_set_without_splits_of_its_own() -> None:
+    seeded = load("data.class_seed=0", name="quick")
+    assert seeded.identity(with_seed=False) != load(name="quick").identity(with_seed=False)
+    with pytest.raises(RecipeError, match="class_seed"):
+        load("data.class_seed=0", data="cub200:DIR")
+
+
 def test_a_losss_own_key_at_its_first_default_is_no_part_of_the_identity(monkeypatch: pytest.MonkeyPatch) -> None:
     released = load("loss.name=triplet").identity()
     monkeypatch.setattr(Triplet, "first_released", {"margin": 0.7}, raising=False)

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from layerprobe.statistics.bootstrap import differences
-from layerprobe.statistics.seeds import over_seeds, statements
+from layerprobe.statistics.seeds import mean_interval, over_seeds, statements
 from layerprobe.statistics.units import UnitSums
 from layerprobe.values.intervals import Difference
 
@@ -143,3 +143,15 @@ def test_draws_of_equal_size_may_hold_a_unit_more_or_less_often() -> None:
     a, b = values[:6].mean(), values[6:].mean()
     assert found.mean == pytest.approx((a + b) / 2)
     assert found.sd == pytest.approx(abs(a - b) / 2 / 2**0.5)
+
+
+def test_the_mean_of_trainings_has_students_interval() -> None:
+    each = np.array([0.5, 0.6, 0.4, 0.8])
+    found = mean_interval(each)
+    assert found is not None
+    assert (found.low, found.high) == pytest.approx(tuple(stats.ttest_1samp(each, 0).confidence_interval()))
+
+
+@pytest.mark.parametrize("each", [[0.5], [0.5, 0.5, 0.5]])
+def test_trainings_that_do_not_differ_have_no_interval(each: list[float]) -> None:
+    assert mean_interval(np.array(each)) is None

@@ -1,0 +1,103 @@
+"""study: a grid of recipes -> its runs -> a table or a figure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from layerprobe.plots.plot import PlotOptions
+from layerprobe.statistics.seeds import mean_interval
+from layerprobe.system.errors import DataError
+from layerprobe.system.files import free_bytes
+from layerprobe.system.progress import Listener
+from layerprobe.values.estimate import Estimate
+from layerprobe.values.scores import Score
+from layerprobe.workflow.plot.plot import PlotRequest, plot
+from layerprobe.workflow.run.runs import find_run
+from layerprobe.workflow.study.plan import Cell, Training, all_of, is_finished, last_scores, plan, require_images
+from layerprobe.workflow.study.study_file import Study
+from layerprobe.workflow.study.table import Over, StudyTable
+from layerprobe.workflow.study.training import as_in_training, train_all
+from layerprobe.workflow.train.ensemble import estimate_training_of
+
+
+@dataclass(frozen=True)
+class StudyRequest:
+    """A call of `layerprobe study`.
+
+    Args:
+        jobs: trainings at once.
+        device: auto, cpu, cuda or cuda:i.
+    """
+
+    study: Study
+    cache: Path
+    jobs: int = 1
+    device: str = "auto"
+
+
+def run_study(request: StudyRequest, listener: Listener) -> StudyTable | Path:
+    """Train and measure what is missing, and return the table, or the file of the figure."""
+    study = request.study
+    cells = plan(study, request.cache, request.device)
+    if missing := _missing(study, cells):
+        require_images(study, all_of(cells), request.cache, listener)
+        listener.say(f"study {study.name}: {len(missing)} of {len(all_of(cells))} trainings to do")
+        train_all(missing, request.jobs, partial(is_finished, study), study.name, listener)
+    if study.end.plot is None:
+        return StudyTable(study, tuple(_row(study, cell) for cell in cells))
+    for cell in cells:  # a figure has the runs' names alone
+        listener.say(f"{', '.join(training.run for training in cell.trainings)}: {cell}")
+    runs = [find_run(request.cache, training.run) for cell in cells for training in cell.trainings]
+    options = PlotOptions(layers=study.end.layers, metric=study.end.metric)
+    return plot(PlotRequest(study.end.plot, runs, runs[0].plot_file(study.name), options=options))
+
+
+def estimate_study(request: StudyRequest, listener: Listener) -> Estimate:
+    """Time, memory and disk of the trainings that are missing; of each cell one is timed."""
+    study, total = request.study, Estimate(0, 0, 0, free_bytes(request.cache))
+    cells = plan(study, request.cache, request.device)
+    missing = _missing(study, cells)
+    if missing:
+        require_images(study, all_of(cells), request.cache, listener)
+    at_once = max(1, min(request.jobs, len(missing)))
+    with as_in_training():
+        for cell in cells:
+            left = [training for training in cell.trainings if training in missing]
+            if not left:
+                continue
+            one = estimate_training_of(left[0].request())
+            total = replace(
+                total,
+                seconds=total.seconds + one.seconds * len(left) / at_once,
+                memory=max(total.memory, one.memory),
+                disk=total.disk + one.disk * len(left),
+            )
+    return replace(total, memory=total.memory * at_once)
+
+
+def _missing(study: Study, cells: list[Cell]) -> list[Training]:
+    return [training for training in all_of(cells) if not is_finished(study, training)]
+
+
+def _row(study: Study, cell: Cell) -> tuple[Cell, tuple[Over, ...]]:
+    columns: list[list[Score]] = [[] for _ in study.end.layers or ()]
+    for training in cell.trainings:
+        scores = last_scores(study, training, training.loaded().train.epochs)
+        if scores is None:
+            raise DataError("its scores are gone", file=training.run, fix="Run the study again")
+        for column, score in zip(columns, scores, strict=True):
+            column.append(score)
+    return cell, tuple(map(_over, columns))
+
+
+def _over(scores: list[Score]) -> Over:
+    values = [score.value for score in scores]
+    notes = tuple(dict.fromkeys(note for score in scores if score.value is None for note in score.notes))
+    valid = np.array([value for value in values if value is not None])
+    if len(valid) < len(values):
+        return Over(None, None, tuple(values), notes)
+    return Over(float(valid.mean()), mean_interval(valid), tuple(values))

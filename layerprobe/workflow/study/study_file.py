@@ -1,0 +1,175 @@
+"""The file of a study: TOML -> a checked, frozen `Study`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError
+
+from layerprobe.recipe.overrides import Overrides
+from layerprobe.recipe.recipe import require_none
+from layerprobe.recipe.recipe_files import find_study, list_studies, read_toml
+from layerprobe.recipe.validation import problem_of
+from layerprobe.registry import METRICS, PLOTS
+from layerprobe.system.errors import RecipeError, near_miss
+from layerprobe.values.metric_names import recall_of
+from layerprobe.values.sections import LARGEST_SEED, Problem, Section
+
+_SMALL, _GRID = "small", "grid"
+_SEED = "train.seed"
+
+
+class About(Section):
+    """[study]: what is shown, and by which paper."""
+
+    title: str
+    paper: str = ""
+    claim: str = ""
+
+
+class Runs(Section):
+    """[runs]: the recipe, the keys set for every run, and the seeds, which `seeded` keys take as well."""
+
+    recipe: str
+    set: dict[str, Any] = Field(default_factory=dict)
+    seeds: tuple[Annotated[int, Field(ge=0, le=LARGEST_SEED)], ...] = Field((0,), min_length=1)
+    seeded: tuple[str, ...] = ()
+
+
+class End(Section):
+    """[end]: a table of a metric, or a plot."""
+
+    table: str | None = None  # the metric
+    plot: str | None = None  # the kind
+    layers: tuple[str, ...] | None = Field(None, min_length=1)
+    metric: str | None = None  # of the plot
+
+
+_SECTIONS: Mapping[str, type[Section]] = {"study": About, "runs": Runs, "end": End}
+
+
+@dataclass(frozen=True)
+class Study:
+    """A grid of recipes and what it ends in.
+
+    Args:
+        name: of the file, with `-small` for the small version.
+        grid: `section.key` -> its values; empty for a single cell.
+        is_small: whether this is the small version.
+    """
+
+    name: str
+    about: About
+    runs: Runs
+    grid: Mapping[str, tuple[Any, ...]]
+    end: End
+    is_small: bool = False
+
+    @property
+    def cells(self) -> list[dict[str, Any]]:
+        """The grid's cells, the last key varying fastest."""
+        return [dict(zip(self.grid, values, strict=True)) for values in product(*self.grid.values())]
+
+    def settings(self, cell: Mapping[str, Any], seed: int) -> tuple[str, ...]:
+        """The keys of a training, each as `--set` takes it."""
+        seeded = dict.fromkeys([_SEED, *self.runs.seeded], seed)
+        # All is measured while it trains, so that no table needs an earlier checkpoint.
+        values = {"train.keep": "last", **self.runs.set, **cell, **seeded}
+        return tuple(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items())
+
+
+def load_study(reference: str, *, small: bool = False) -> Study:
+    """Read and validate a study, or its small version; all problems at once."""
+    path = find_study(reference)
+    sections = read_toml(path)
+    overriding = sections.pop(_SMALL, None)
+    problems: list[Problem] = []
+    if small and overriding is None:
+        raise RecipeError("has no small version", file=path, fix="Leave --small out")
+    if small and _are_sections(overriding, problems):
+        # A grid is replaced: with its other keys it would not be small.
+        for name, values in overriding.items():
+            base = sections.get(name)
+            sections[name] = {**base, **values} if name != _GRID and isinstance(base, dict) else values
+    for name in sections:
+        if name not in (*_SECTIONS, _GRID):
+            known = (*_SECTIONS, _GRID, _SMALL)
+            problems.append(Problem(name, f"unknown section. {near_miss(name, known)}"))
+    parts = {name: _section(name, sections.get(name, {}), problems) for name in _SECTIONS}
+    grid = _grid(sections.get(_GRID, {}), problems)
+    about, runs, end = (parts[name] for name in _SECTIONS)
+    if isinstance(runs, Runs):
+        problems += _run_problems(runs, grid)
+    if isinstance(end, End):
+        problems += _end_problems(end)
+    require_none(problems, path, Overrides())
+    name = f"{path.stem}-{_SMALL}" if small else path.stem
+    return Study(name, about, runs, grid, end, small)  # type: ignore[arg-type] # of no problem, so all are there
+
+
+def studies() -> dict[str, tuple[About, bool]]:
+    """Name -> title and paper of each study, and whether it has a small version."""
+    found = {}
+    for name, path in list_studies().items():
+        found[name] = load_study(str(path)).about, _SMALL in read_toml(path)
+    return found
+
+
+def _are_sections(values: Any, problems: list[Problem]) -> bool:
+    if isinstance(values, Mapping) and all(isinstance(keys, Mapping) for keys in values.values()):
+        return True
+    problems.append(Problem(_SMALL, "not sections. Write [small.runs], [small.grid] ... and their keys below them"))
+    return False
+
+
+def _section(name: str, values: Any, problems: list[Problem]) -> Section | None:
+    if not isinstance(values, Mapping):
+        problems.append(Problem(name, f"not a section. Write [{name}] and its keys below it"))
+        return None
+    model = _SECTIONS[name]
+    try:
+        return model.model_validate_json(json.dumps(values, default=str))
+    except ValidationError as error:
+        problems += [problem_of(name, item, model) for item in error.errors()]
+        return None
+
+
+def _grid(values: Any, problems: list[Problem]) -> dict[str, tuple[Any, ...]]:
+    if not isinstance(values, Mapping):
+        problems.append(Problem(_GRID, "not a section. Write [grid] and its keys below it"))
+        return {}
+    for key, choices in values.items():
+        if not (isinstance(choices, list) and choices):
+            problems.append(Problem(_GRID, f'{key}: a list of values is expected. Write "section.key" = [...]'))
+    return {key: tuple(choices) for key, choices in values.items() if isinstance(choices, list)}
+
+
+def _run_problems(runs: Runs, grid: Mapping[str, tuple[Any, ...]]) -> list[Problem]:
+    found = []
+    if len(set(runs.seeds)) < len(runs.seeds):
+        found.append(Problem("runs", f"seeds = {[*runs.seeds]}: one is there twice. Keep it once"))
+    for key in (key for key in (*runs.set, *grid, *runs.seeded) if key == _SEED):
+        found.append(Problem("runs", f"{key} is set by seeds. Leave it out elsewhere"))
+    for key in grid.keys() & {*runs.set, *runs.seeded}:
+        found.append(Problem(_GRID, f"{key} is set in [runs], too. Keep one"))
+    return found
+
+
+def _end_problems(end: End) -> list[Problem]:
+    if (end.table is None) == (end.plot is None):
+        return [Problem("end", 'give either table = "R@1", a metric, or plot = "layers", a kind of plot')]
+    found = []
+    if end.plot is not None and end.plot not in PLOTS:
+        found.append(Problem("end", f"unknown plot {end.plot!r}. {near_miss(end.plot, PLOTS)}"))
+    for metric in filter(None, (end.table, end.metric)):
+        if recall_of(metric) is None and metric not in METRICS:
+            found.append(Problem("end", f"unknown metric {metric!r}. {near_miss(metric, ['R@1', *METRICS])}"))
+    if end.table is not None and end.layers is None:
+        found.append(Problem("end", 'layers is missing. Write layers = ["fc6"], a column for each'))
+    if end.table is not None and end.metric is not None:
+        found.append(Problem("end", "metric is for a plot; table names its own. Leave it out"))
+    return found

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from layerprobe.recipe.recipe_files import list_studies, read_toml
+from layerprobe.system.errors import DataError, RecipeError
+from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.study.plan import all_of, is_finished, plan, require_images
+from layerprobe.workflow.study.study import StudyRequest
+from layerprobe.workflow.study.study_file import load_study
+from tests.workflow.conftest import Silent
+
+FileOf = Callable[..., str]
+
+
+@pytest.mark.parametrize("small", [False, True])
+@pytest.mark.parametrize("name", list_studies())
+def test_every_study_that_ships_can_be_planned(tmp_path: Path, name: str, small: bool) -> None:
+    if small and "small" not in read_toml(list_studies()[name]):
+        pytest.skip("it has no small version")
+    study = load_study(name, small=small)
+    trainings = all_of(plan(study, tmp_path, "cpu"))
+    assert len({training.run for training in trainings}) == len(study.cells) * len(study.runs.seeds)
+
+
+def test_a_seed_of_every_cell_comes_before_the_next_seed(file_of: FileOf, tmp_path: Path) -> None:
+    trainings = all_of(plan(load_study(file_of()), tmp_path, "cpu"))
+    assert [(t.loaded().train.seed, t.loaded().net.fc) for t in trainings] == [
+        (0, (8,)), (0, (16,)), (1, (8,)), (1, (16,))
+    ]  # fmt: skip
+
+
+def test_a_runs_name_is_the_studys_the_recipes_identity_and_the_seed(file_of: FileOf, tmp_path: Path) -> None:
+    study = load_study(file_of(('seeded = ["data.class_seed"]', "")))
+    first, second = (cell.trainings for cell in plan(study, tmp_path, "cpu"))
+    for trainings in (first, second):  # the recipe of seed 0 has its own identity
+        identity = trainings[0].loaded().identity()[:6]
+        assert [training.run for training in trainings] == [f"tiny-{identity}-s0", f"tiny-{identity}-s1"]
+    assert first[0].run != second[0].run
+
+
+def test_cells_that_train_the_same_are_refused(file_of: FileOf, tmp_path: Path) -> None:
+    study = load_study(file_of(('"net.fc" = [[8], [16]]', '"probe.k" = [[1], [1, 2]]')))
+    with pytest.raises(RecipeError, match=r"\[grid\]: probe.k = \[1\] and probe.k = \[1, 2\] train the same"):
+        plan(study, tmp_path, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("metric", "fix"), [("R@3", r'"probe.k" = \[1, 2, 3, 4, 8\]'), ("MAP@R", r'"probe.metrics" = \["MAP@R"\]')]
+)
+def test_a_metric_that_is_not_measured_is_refused(file_of: FileOf, tmp_path: Path, metric: str, fix: str) -> None:
+    study = load_study(file_of(('"R@1"', f'"{metric}"')))
+    with pytest.raises(RecipeError, match=f"{metric} is not measured. Add {fix} to"):
+        plan(study, tmp_path, "cpu")
+
+
+def test_an_ensemble_is_refused(file_of: FileOf, tmp_path: Path) -> None:
+    file = Path(file_of(('recipe = "quick"', 'recipe = "dreml-cub200"'), ('seeded = ["data.class_seed"]', "")))
+    text = file.read_text()
+    kept = text[text.index("[grid]") :]
+    file.write_text(f'{text[: text.index("[runs.set]")]}[runs.set]\n"data.root" = "DIR"\n{kept}')
+    with pytest.raises(RecipeError, match="dreml-cub200 is an ensemble"):
+        plan(load_study(str(file)), tmp_path, "cpu")
+
+
+def test_the_faults_of_a_recipe_name_the_study(file_of: FileOf, tmp_path: Path) -> None:
+    study = load_study(file_of(('"train.epochs" = 2', '"train.epoch" = 1'), ("[[8]", "[[0]")))
+    with pytest.raises(RecipeError, match=r"study tiny: --set net.fc=\[0\] \[net\]: fc\[0\] = 0: ") as caught:
+        plan(study, tmp_path, "cpu")
+    assert len(caught.value.problems) == 2
+
+
+def test_a_run_keeps_the_checkpoints_that_it_was_started_with(copied: StudyRequest) -> None:
+    training = all_of(plan(copied.study, copied.cache, "cpu"))[0]
+    assert training.loaded().train.keep == "last"
+    run = Run(copied.cache / training.run)
+    record = run.read()
+    run.write(replace(record, recipe={**record.recipe, "train": {**record.recipe["train"], "keep": "all"}}))
+    assert training.loaded().train.keep == "all"
+
+
+def test_a_run_without_its_scores_is_not_finished(copied: StudyRequest) -> None:
+    training = all_of(plan(copied.study, copied.cache, "cpu"))[0]
+    assert is_finished(copied.study, training)
+    scores = Run(copied.cache / training.run).scores_file
+    lines = scores.read_text().splitlines(keepends=True)
+    scores.write_text("".join(line for line in lines if ",pool5," not in line or ",2,test," not in line))
+    assert not is_finished(copied.study, training)
+
+
+def test_all_runs_on_other_images_are_listed_at_once(copied: StudyRequest) -> None:
+    trainings = all_of(plan(copied.study, copied.cache, "cpu"))
+    require_images(copied.study, trainings, copied.cache, Silent())
+    changed = sorted(training.run for training in trainings[1:3])
+    for name in changed:
+        record = Run(copied.cache / name).read()
+        Run(copied.cache / name).write(replace(record, contents={**record.contents, "test": "0" * 64}))
+    with pytest.raises(DataError, match="2 runs of the study have other images .*Restore the images") as caught:
+        require_images(copied.study, trainings, copied.cache, Silent())
+    assert all(name in str(caught.value) for name in changed)

@@ -1,0 +1,189 @@
+"""A study from its file to its table, killed and resumed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from layerprobe.system.errors import DataError, NumericError, RecipeError, UnknownNameError
+from layerprobe.values.scores import read_scores
+from layerprobe.workflow.run.runs import Run, locked, require_free
+from layerprobe.workflow.study.plan import all_of, is_finished, plan
+from layerprobe.workflow.study.study import StudyRequest, estimate_study, run_study
+from layerprobe.workflow.study.study_file import End, load_study
+from layerprobe.workflow.study.table import StudyTable, table_values, text_table
+from tests.workflow.conftest import Silent
+from tests.workflow.study.conftest import Made
+
+
+def table_of(request: StudyRequest, listener: Silent | None = None) -> StudyTable:
+    made = run_study(request, listener or Silent())
+    assert isinstance(made, StudyTable)
+    return made
+
+
+def stamps(folder: Path) -> Mapping[Path, int]:
+    """When each file of a run was written."""
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != ".lock"]
+    return {path: path.stat().st_mtime_ns for path in files}
+
+
+def test_a_cell_has_the_mean_over_its_trainings_with_students_interval(made: Made) -> None:
+    (cell, (_, of_pool5)), _ = made.table.rows
+    values = []
+    for training in cell.trainings:
+        (score,) = [
+            score
+            for score in read_scores(made.cache / training.run / "scores.csv")
+            if (score.epoch, score.split, score.layer, score.metric) == (2, "test", "pool5", "R@1")
+        ]
+        values.append(score.value or 0.0)
+    assert of_pool5.values == tuple(values)
+    assert of_pool5.mean == pytest.approx(np.mean(values))
+    expected = stats.ttest_1samp(values, 0).confidence_interval()
+    assert of_pool5.interval is not None
+    assert (of_pool5.interval.low, of_pool5.interval.high) == pytest.approx(tuple(expected))
+
+
+def test_trainings_of_a_study_use_one_thread(made: Made) -> None:
+    assert {Run(path.parent).read().threads for path in made.cache.glob("*/run.json")} == {1}
+
+
+def test_each_training_has_a_class_split_of_its_own(made: Made) -> None:
+    first, second = (Run(made.cache / training.run).read() for training in made.table.rows[0][0].trainings)
+    assert first.contents["test"] != second.contents["test"]
+
+
+def test_every_epoch_is_measured_though_only_the_last_is_kept(made: Made) -> None:
+    run = Run(made.cache / made.table.rows[0][0].trainings[0].run)
+    assert {score.epoch for score in run.scores()} == {0, 1, 2}
+    assert [path.name for path in (run.folder / "checkpoints").glob("*.safetensors")] == ["epoch-0002.safetensors"]
+
+
+def test_a_table_is_made_again_from_scores_alone(made: Made, copied: StudyRequest) -> None:
+    for run in copied.cache.glob("tiny-*"):
+        for name in ("checkpoints", "features", "ranks"):
+            shutil.rmtree(run / name)
+    listener = Silent()
+    assert table_values(table_of(copied, listener)) == table_values(made.table)
+    assert listener.heard == []
+
+
+def finished_one(cache: Path, process: subprocess.Popen[str]) -> None:
+    """Wait until a process has finished a run of a study."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.endswith(": finished\n"):
+            return
+    raise AssertionError("it ended before")
+
+
+def test_a_study_that_is_killed_trains_no_finished_run_again(made: Made, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    words = [sys.executable, "-m", "layerprobe", "study", str(made.file), "--device", "cpu", "--cache", str(cache)]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
+        finished_one(cache, process)
+        process.kill()
+    request = StudyRequest(load_study(str(made.file)), cache, 1, "cpu")
+    trainings = all_of(plan(request.study, cache, "cpu"))
+    deadline = time.monotonic() + 60
+    while any(Run(cache / training.run).is_held() for training in trainings):  # its processes end with it
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    finished = [training.run for training in trainings if is_finished(request.study, training)]
+    assert 1 <= len(finished) < len(trainings)
+    before, listener = {name: stamps(cache / name) for name in finished}, Silent()
+    again = table_of(request, listener)
+    assert {name: stamps(cache / name) for name in finished} == before
+    assert not [line for line in listener.heard if line.startswith(tuple(finished))]
+    assert text_table(again) == text_table(made.table)
+
+
+def test_a_run_that_another_process_holds_is_waited_for(copied: StudyRequest) -> None:
+    training = all_of(plan(copied.study, copied.cache, "cpu"))[0]
+    run = Run(copied.cache / training.run)
+    aside = run.folder.with_name("scores.csv")
+    run.scores_file.rename(aside)  # as if the other process had still to measure it
+    held, heard = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with locked(run):
+            held.set()
+            heard.wait(60)
+            aside.rename(run.scores_file)
+
+    other = threading.Thread(target=hold)
+    other.start()
+    held.wait(60)
+    listener = Silent(lambda text: heard.set() if text.endswith("; waiting for it") else None)
+    table_of(copied, listener)
+    other.join()
+    assert listener.heard[1].startswith(f"{training.run}: run is in use by pid {os.getpid()}")
+    assert listener.heard[2:] == [f"{training.run}: finished"]  # nothing was trained
+    require_free(run)
+
+
+def test_other_images_end_a_study_before_it_trains(copied: StudyRequest) -> None:
+    first, second, *_ = (Run(copied.cache / t.run) for t in all_of(plan(copied.study, copied.cache, "cpu")))
+    shutil.rmtree(first.folder)
+    record = second.read()
+    second.write(replace(record, contents={**record.contents, "train": "0" * 64}))
+    with pytest.raises(DataError, match=f"1 runs of the study have other images than their recipe now: {second.name}"):
+        run_study(copied, Silent())
+    assert not first.exists()
+
+
+def test_the_error_of_a_training_names_its_run(file_of: Callable[..., str], tmp_path: Path) -> None:
+    study = load_study(file_of(('"pool5"]', '"pool6"]')))
+    with pytest.raises(UnknownNameError, match="tiny-[0-9a-f]{6}-s0: unknown layer 'pool6'. Did you mean 'pool5'"):
+        run_study(StudyRequest(study, tmp_path / "cache", 1, "cpu"), Silent())
+
+
+def test_a_training_that_diverges_ends_a_study_after_the_others(file_of: Callable[..., str], tmp_path: Path) -> None:
+    grid = ('"net.fc" = [[8], [16]]', '"train.learning_rate" = [1e30, 0.01]'), ("seeds = [0, 1]", "seeds = [0]")
+    request = StudyRequest(load_study(file_of(*grid)), tmp_path / "cache", 1, "cpu")
+    first, second = all_of(plan(request.study, request.cache, "cpu"))
+    with pytest.raises(NumericError, match=f"{first.run}: "):
+        run_study(request, Silent())
+    assert [is_finished(request.study, training) for training in (first, second)] == [False, True]
+
+
+def test_a_layer_with_several_pools_is_refused(copied: StudyRequest) -> None:
+    for scores in copied.cache.glob("*/scores.csv"):
+        lines = scores.read_text().splitlines(keepends=True)
+        scores.write_text("".join([*lines, *(line.replace("pool5,none", "pool5,max") for line in lines[1:])]))
+    with pytest.raises(RecipeError, match=r"pool5 is several layers of tiny-.*: pool5@max, pool5\. Name one of them"):
+        run_study(copied, Silent())
+
+
+def test_a_study_may_end_in_a_plot_of_all_its_runs(copied: StudyRequest) -> None:
+    study = replace(copied.study, end=End(plot="layers", layers=("fc6", "pool5")))
+    listener = Silent()
+    out = run_study(replace(copied, study=study), listener)
+    assert isinstance(out, Path)
+    assert [line.partition("-s1: ")[2] for line in listener.heard] == ["net.fc = [8]", "net.fc = [16]"]
+    assert out.name == "tiny.png"
+    assert out.read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_estimate_counts_what_is_missing_and_writes_nothing(copied: StudyRequest) -> None:
+    assert estimate_study(copied, Silent()).disk == 0
+    runs = [copied.cache / training.run for training in all_of(plan(copied.study, copied.cache, "cpu"))]
+    for run in runs[0], runs[2]:  # both seeds of a cell
+        shutil.rmtree(run)
+    two = estimate_study(copied, Silent())
+    shutil.copytree(runs[1], runs[0])
+    assert not runs[2].exists()
+    assert two.disk > 0
+    assert two.seconds >= 0
