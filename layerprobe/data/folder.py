@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +23,7 @@ _LAYOUT = (
 )
 # Folder -> split, where queries are searched in a gallery.
 _PARTS = {"train": "train", "query": "test", "gallery": "gallery"}
+_SPLITS = ("train", "val", "valid", "validation", "test")  # what other tools call them; here nothing is read from them
 _DIVIDED = 4  # classes that are needed for two of them to train and two to test
 
 
@@ -58,6 +59,7 @@ def load(root: Path, *, train_classes: int | None = None, class_seed: int | None
         raise DataError(
             f"{len(classes['.'])} images lie outside every class folder", file=root, fix=f"Expected {_LAYOUT}"
         )
+    _require_no_splits(root, classes)
     count = _train_classes(root, len(classes), train_classes)
     sorted_classes = sorted(classes)
     splits = {
@@ -66,6 +68,19 @@ def load(root: Path, *, train_classes: int | None = None, class_seed: int | None
         if labels
     }
     return Dataset(splits, tuple(sorted_classes))
+
+
+def _require_no_splits(root: Path, classes: Collection[str]) -> None:
+    """Check that the classes do not all lie in folders such as `train` and `test`, whose classes may be the same."""
+    within = {folder.partition("/")[0] for folder in classes}
+    if len(within) > 1 and within <= set(_SPLITS) and all("/" in folder for folder in classes):
+        raise DataError(
+            f"{' and '.join(f'{name}/' for name in sorted(within))} look like splits; folder would take each of their"
+            " folders for a class of its own",
+            file=root,
+            fix=f"Name one of them, such as folder:{root / min(within)}, or a csv table with the columns path,label,"
+            "split",
+        )
 
 
 def _train_classes(root: Path, classes: int, asked: int | None) -> int:

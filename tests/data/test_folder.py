@@ -194,6 +194,19 @@ def test_images_beside_queries_and_gallery_are_refused(tmp_path: Path, stray: st
         load(tmp_path)
 
 
+def test_folders_of_splits_are_refused(tmp_path: Path) -> None:
+    add_classes(tmp_path, "train/cat", "train/dog", "val/cat", "val/dog")
+    with pytest.raises(DataError, match="train/ and val/ look like splits") as caught:
+        load(tmp_path)
+    assert str(caught.value).endswith(f"folder:{tmp_path}/train, or a csv table with the columns path,label,split.")
+    assert load(tmp_path / "train", train_classes=0).class_names == ("cat", "dog")
+
+
+@pytest.mark.parametrize("names", [("train", "test", "a", "b"), ("train/a", "test/a", "c/d", "c/e")])
+def test_classes_that_are_called_like_splits_stay_classes(tmp_path: Path, names: tuple[str, ...]) -> None:
+    assert load(add_classes(tmp_path, *names)).class_names == tuple(sorted(names))
+
+
 def test_classes_that_are_called_query_and_gallery_stay_classes(tmp_path: Path) -> None:
     assert load(add_classes(tmp_path, "a", "gallery", "query", "z")).class_names == ("a", "gallery", "query", "z")
 
