@@ -6,14 +6,15 @@ of p is to first order J = sum_u e_u^2 / N^2, and
 
     J - Q,    Q = sum_{u < v} e_uv^2 / N^2,
 
-counts each pair of units once (Aronow, Samii & Assenova, Cluster-robust variance estimation for dyadic data, 2015).
-J - Q is the variance on average; J is up to twice as large where single units do not matter. The interval is Student's
-with U - 1 degrees of freedom on the scale of the logarithm: its lower end has the variance J - Q, at least J / 3, its
-upper end J. For the upper end also a third of an average pair of units is added to the accepted pairs, with its own
-variance, and the higher of the two ends taken: rare pairs of units whose images are all alike make up much of a small
-rate, and a sample without one would be too low and too sure.
+counts each pair of units once (Aronow, Samii & Assenova, Cluster-robust variance estimation for dyadic data, 2015). It
+is taken as J / 3 at least. The interval is Student's with U - 1 degrees of freedom on the scale of the logarithm. A few
+units whose images are like those of many others make up much of a rate, and a sample without one is too low and too
+sure. So the skewness g = sum_u e_u^3 / (sum_u e_u^2)^(3/2), in 0 to 1, makes the upper half 1 + 2 g times as long and
+the lower one 1 - g / 4 times. For the upper end also a quarter of an average pair of units is added to the accepted
+pairs, with its own variance, and the higher of the two ends taken: rare pairs of units may be missing altogether.
 
-The two variances and the third are chosen by simulation; benchmarks/README.md has the coverage.
+The third, the factors of g and the quarter are chosen by simulation; benchmarks/README.md has the coverage, on other
+draws.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from numpy.typing import NDArray
 from layerprobe.values.arrays import FloatArray
 from layerprobe.values.intervals import FEWEST_UNITS, Interval
 
-_ADDED = 1 / 3  # of an average pair of units
+_ADDED = 1 / 4  # of an average pair of units
 _LEAST = 1 / 3  # of J
+_LONGER, _SHORTER = 2.0, 1 / 4  # the upper and the lower half, for a skewness of 1
 
 
 def rate_intervals(accepted: NDArray[np.int64], pairs: NDArray[np.int64]) -> list[Interval | None]:
@@ -62,14 +64,18 @@ def _interval(accepted: NDArray[np.int64], pairs: NDArray[np.int64], units: int)
     rate = float(accepted.sum()) / total
     residuals: FloatArray = accepted - rate * pairs
     residuals += residuals.T - np.diag(np.diag(residuals))  # of each pair of units, at both places
-    first = float(np.square(residuals.sum(1)).sum()) / total**2
+    of_unit = residuals.sum(1)
+    squares = float(np.square(of_unit).sum())
+    first = squares / total**2
     twice = float(np.square(residuals).sum() - np.square(np.diag(residuals)).sum()) / 2 / total**2
-    added = _ADDED / (units * (units - 1) / 2)
-    high = _moved(rate + added, first + added**2, reach)
+    variance = max(first - twice, _LEAST * first)
+    skewness = min(max(float((of_unit**3).sum()) / squares**1.5, 0.0), 1.0) if squares else 0.0
+    added, longer = _ADDED / (units * (units - 1) / 2), reach * (1 + _LONGER * skewness)
+    high = _moved(rate + added, variance + added**2, longer)
     if not rate:
         return Interval(0.0, min(high, 1.0))
-    low = _moved(rate, max(first - twice, _LEAST * first), -reach)
-    return Interval(low, min(max(high, _moved(rate, first, reach)), 1.0))
+    low = _moved(rate, variance, -reach * (1 - _SHORTER * skewness))
+    return Interval(low, min(max(high, _moved(rate, variance, longer)), 1.0))
 
 
 def _moved(rate: float, variance: float, reach: float) -> float:

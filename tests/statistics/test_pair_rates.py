@@ -27,13 +27,26 @@ def test_the_interval_is_that_of_plain_loops(within: int) -> None:
     first = sum(sum(e for pair, e in residual.items() if u in pair) ** 2 for u in range(UNITS)) / total**2
     twice = sum(e**2 for (u, v), e in residual.items() if u != v) / total**2
     reach = t.ppf(0.975, UNITS - 1)
-    low = rate * np.exp(-reach * np.sqrt(max(first - twice, first / 3)) / rate)
-    added = 1 / 3 / (UNITS * (UNITS - 1) / 2)
-    more = (rate + added) * np.exp(reach * np.sqrt(first + added**2) / (rate + added))
-    high = max(more, rate * np.exp(reach * np.sqrt(first) / rate))
+    variance = max(first - twice, first / 3)
+    of_unit = [sum(e for pair, e in residual.items() if u in pair) for u in range(UNITS)]
+    skewness = sum(e**3 for e in of_unit) / sum(e**2 for e in of_unit) ** 1.5
+    assert 0.05 < skewness < 1
+    low = rate * np.exp(-reach * (1 - skewness / 4) * np.sqrt(variance) / rate)
+    added, longer = 1 / 4 / (UNITS * (UNITS - 1) / 2), reach * (1 + 2 * skewness)
+    more = (rate + added) * np.exp(longer * np.sqrt(variance + added**2) / (rate + added))
+    high = max(more, rate * np.exp(longer * np.sqrt(variance) / rate))
     (found,) = rate_intervals(table[None], pairs)
     assert found is not None
     assert [found.low, found.high] == pytest.approx([low, high])
+
+
+def test_a_unit_that_is_taken_for_none_makes_no_half_longer_or_shorter() -> None:
+    table = PAIRS // 2
+    table[0, 1:] = 0
+    (found,) = rate_intervals(table[None], PAIRS)
+    assert found is not None
+    rate = table.sum() / PAIRS.sum()
+    assert found.high / rate == pytest.approx(rate / found.low, rel=0.01)  # but for the quarter of a pair
 
 
 def test_a_pair_may_stand_at_either_place() -> None:
@@ -47,8 +60,8 @@ def test_a_pair_may_stand_at_either_place() -> None:
 
 def test_without_an_accepted_pair_the_rate_may_still_be_above_0() -> None:
     (found,) = rate_intervals(np.zeros((1, UNITS, UNITS), np.int64), PAIRS)
-    # a third of a pair of 190, e^t times: t of 19 degrees of freedom
-    assert found == Interval(0.0, pytest.approx(np.exp(2.093024) / 3 / 190))  # type: ignore[arg-type] # approx
+    # a quarter of a pair of 190, e^t times: t of 19 degrees of freedom
+    assert found == Interval(0.0, pytest.approx(np.exp(2.093024) / 4 / 190))  # type: ignore[arg-type] # approx
 
 
 def test_rates_do_not_leave_0_to_1() -> None:

@@ -78,5 +78,5 @@ def _transfer(found: Thresholds) -> str:
         if not low <= row.set_far.value <= high
     ]
     if apart:
-        return f"not transferred: FAR on test is {', '.join(apart)}; set it on classes like those in use"
+        return f"not transferred: FAR on test is {', '.join(apart)}"
     return f"the FAR of {name} lies in the interval on test; other kinds of images may differ"
