@@ -39,7 +39,7 @@ from layerprobe.reductions.chain import parse_chain
 from layerprobe.reductions.reduction import Reduce
 from layerprobe.registry import NETS, load
 from layerprobe.taps import find_taps, measure_layers
-from layerprobe.values.explanations import Agreement, Attribution
+from layerprobe.values.explanations import Attribution, RankCorrelation
 from layerprobe.values.keys import RankedLayer
 
 SIZE, BATCH, DIM = 64, 32, 64
@@ -136,7 +136,7 @@ def columns(found: Sequence[Attribution], seconds: float) -> list[str]:
         f"{median(steps):.0f}, {max(steps)}" if steps else "-",
     ]
     for kind in ("random_pixels", "random_places"):
-        agreements: list[Agreement] = [getattr(each, kind) for each in found if getattr(each, kind) is not None]
+        agreements: list[RankCorrelation] = [getattr(each, kind) for each in found if getattr(each, kind) is not None]
         for part in ("signed", "absolute"):
             values = [value for each in agreements if (value := getattr(each, part)) is not None]
             shown.append(f"{median(values):.2f}" if values else "-")

@@ -16,7 +16,7 @@ from layerprobe.attribution.places import MapCall, grad_cam, maps_before, watche
 from layerprobe.attribution.scoring import ScoredLayer
 from layerprobe.system.numerics import full_precision
 from layerprobe.taps import Measured
-from layerprobe.values.explanations import Agreement, Attribution, Explanation
+from layerprobe.values.explanations import Attribution, Explanation, RankCorrelation
 
 _NO_MAP = "no Grad-CAM: no named layer at or before it has a map that it depends on"
 _JUMPS = (
@@ -131,7 +131,7 @@ def _deterministic() -> Iterator[None]:
         torch.backends.cudnn.deterministic = before
 
 
-def agreement(one: NDArray[np.float32], other: NDArray[np.float32]) -> Agreement:
+def agreement(one: NDArray[np.float32], other: NDArray[np.float32]) -> RankCorrelation:
     """Spearman's rank correlation of two maps, and of their absolute values.
 
     Adebayo et al., Sanity Checks for Saliency Maps, NeurIPS 2018: the model parameter randomisation test, with all
@@ -141,7 +141,7 @@ def agreement(one: NDArray[np.float32], other: NDArray[np.float32]) -> Agreement
         one: any shape.
         other: the same.
     """
-    return Agreement(_rank_correlation(one, other), _rank_correlation(np.abs(one), np.abs(other)))
+    return RankCorrelation(_rank_correlation(one, other), _rank_correlation(np.abs(one), np.abs(other)))
 
 
 def _rank_correlation(one: NDArray[np.float32], other: NDArray[np.float32]) -> float | None:

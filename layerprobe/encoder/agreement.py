@@ -31,7 +31,7 @@ class Expected:
 
 
 @dataclass(frozen=True)
-class Agreement:
+class FeatureAgreement:
     """How closely a file gives the expected features.
 
     Args:
@@ -45,7 +45,7 @@ class Agreement:
     compared: int
 
 
-def agreement(name: str, found: Array, expected: Expected) -> Agreement:
+def agreement(name: str, found: Array, expected: Expected) -> FeatureAgreement:
     """Compare the features of a file with the expected ones.
 
     Args:
@@ -62,16 +62,16 @@ def agreement(name: str, found: Array, expected: Expected) -> Agreement:
     return _of_vectors(name, found, expected)
 
 
-def _of_bits(name: str, found: Array, bits: Array, numbers: Array) -> Agreement:
+def _of_bits(name: str, found: Array, bits: Array, numbers: Array) -> FeatureAgreement:
     unlike: NDArray[np.uint8] = np.bitwise_xor(found, bits)
     differ = np.unpackbits(unlike, axis=1)[:, : numbers.shape[1]].astype(bool)
     clear = np.abs(numbers) > TOLERANCE
     if wrong := int((differ & clear).sum()):
         raise NumericError(f"{name} gives {wrong:,} of {int(clear.sum()):,} bits wrong whose numbers are not near 0")
-    return Agreement(float(differ.mean()), None, int(clear.sum()))
+    return FeatureAgreement(float(differ.mean()), None, int(clear.sum()))
 
 
-def _of_vectors(name: str, found: Array, expected: Expected) -> Agreement:
+def _of_vectors(name: str, found: Array, expected: Expected) -> FeatureAgreement:
     a, b = found.astype(np.float64), expected.features.astype(np.float64)
     lengths = np.linalg.norm(a, axis=1), np.linalg.norm(b, axis=1)
     product = lengths[0] * lengths[1]
@@ -84,7 +84,7 @@ def _of_vectors(name: str, found: Array, expected: Expected) -> Agreement:
     if longer.any() and expected.similarity != "cosine":
         raise NumericError(f"{name} gives features of other lengths than the probe's")
     compared = _neighbours(name, a, b, expected.similarity)
-    return Agreement(float(np.abs(a - b).max()), least, compared)
+    return FeatureAgreement(float(np.abs(a - b).max()), least, compared)
 
 
 def _neighbours(name: str, found: Array, expected: Array, similarity: str) -> int:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from layerprobe.plots import figure as fig
 from layerprobe.plots.class_names import shortened
 from layerprobe.plots.panels import ASKED, RIGHT, WRONG, Frame, picture
-from layerprobe.values.explanations import Agreement, Attribution, ExplainedNeighbour, ExplainedQuery
+from layerprobe.values.explanations import Attribution, ExplainedNeighbour, ExplainedQuery, RankCorrelation
 from layerprobe.values.keys import names_by_layer
 
 # Inches.
@@ -94,7 +94,7 @@ def _draw_side(
         _write(axes, (left, top + _TEXT + _SIDE), below, _SIDE)
 
 
-def _correlations(agreement: Agreement | None) -> list[str]:
+def _correlations(agreement: RankCorrelation | None) -> list[str]:
     values = (None, None) if agreement is None else (agreement.signed, agreement.absolute)
     signed, absolute = ("-" if r is None else f"{r:.2f}" for r in values)
     return [f"r = {signed}", f"of |map| {absolute}"]

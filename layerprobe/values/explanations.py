@@ -13,7 +13,7 @@ from layerprobe.values.views import FoundItem, Item
 
 
 @dataclass(frozen=True)
-class Agreement:
+class RankCorrelation:
     """Spearman's rank correlation of a map with that of the network with random weights, in [-1, 1].
 
     Args:
@@ -44,8 +44,8 @@ class Attribution:
     error: float
     steps: int
     places: NDArray[np.float32] | None = None
-    random_pixels: Agreement | None = None
-    random_places: Agreement | None = None
+    random_pixels: RankCorrelation | None = None
+    random_places: RankCorrelation | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -76,7 +76,7 @@ class PairedSplit:
 
 
 @dataclass(frozen=True)
-class Thresholds:
+class MeasuredThresholds:
     """The thresholds of a layer.
 
     Args:

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from layerprobe.attribution.explaining import agreement
-from layerprobe.values.explanations import Agreement
+from layerprobe.values.explanations import RankCorrelation
 from tests.attribution.networks import convolutional, explained
 
 
-def both(found: Agreement | None) -> tuple[float | None, float | None] | None:
+def both(found: RankCorrelation | None) -> tuple[float | None, float | None] | None:
     return None if found is None else (found.signed, found.absolute)
 
 
@@ -42,7 +42,7 @@ def test_agreement_is_spearmans_of_values_and_of_absolute_values() -> None:
 def test_a_constant_map_agrees_with_nothing() -> None:
     constant = np.array([1, -1, 1], np.float32)
     assert agreement(constant, np.array([1, 2, 3], np.float32)).absolute is None
-    assert agreement(np.array([np.nan, 1, 2], np.float32), constant) == Agreement(None, None)
+    assert agreement(np.array([np.nan, 1, 2], np.float32), constant) == RankCorrelation(None, None)
 
 
 def test_an_explanation_is_the_same_again_and_leaves_the_network_as_it_was() -> None:

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from layerprobe.plots.explanations import draw
-from layerprobe.values.explanations import Agreement, Attribution, ExplainedNeighbour, ExplainedQuery, Explanation
+from layerprobe.values.explanations import Attribution, ExplainedNeighbour, ExplainedQuery, Explanation, RankCorrelation
 from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.views import FoundItem, Item
 
@@ -17,7 +17,7 @@ from layerprobe.values.views import FoundItem, Item
 def attribution(seed: int) -> Attribution:
     rng = np.random.default_rng(seed)
     pixels, places = (rng.normal(size=size).astype(np.float32) for size in ((20, 30), (2, 3)))
-    return Attribution(pixels, 0.41, 0.0042, 100, places, Agreement(0.012, 0.47), Agreement(-0.3, None))
+    return Attribution(pixels, 0.41, 0.0042, 100, places, RankCorrelation(0.012, 0.47), RankCorrelation(-0.3, None))
 
 
 def explained(names: Sequence[str] = ("pool5.3", "fc6"), channels: int = 3) -> ExplainedQuery:

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from layerprobe.tables.tables import TextTable
-from layerprobe.values.explanations import Agreement, Attribution, ExplainedQuery
+from layerprobe.values.explanations import Attribution, ExplainedQuery, RankCorrelation
 from layerprobe.values.keys import names_by_layer
 
 _COLUMNS = ("layer", "image", "s - s0", "error %", "steps", "IG\nr", "IG\n|r|", "CAM\nr", "CAM\n|r|")
@@ -38,7 +38,7 @@ def _cells(found: Attribution) -> tuple[str, ...]:
     return *numbers, *_pair(found.random_pixels), *_pair(found.random_places)
 
 
-def _pair(agreement: Agreement | None) -> tuple[str, str]:
+def _pair(agreement: RankCorrelation | None) -> tuple[str, str]:
     values = (None, None) if agreement is None else (agreement.signed, agreement.absolute)
     signed, absolute = ("-" if value is None else f"{value:.2f}" for value in values)
     return signed, absolute

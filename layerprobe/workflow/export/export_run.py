@@ -29,7 +29,7 @@ from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.export.image_input import image_input, image_shape
 from layerprobe.workflow.export.layer_of_run import LayerOfRun, chosen_layer, named_layer
 from layerprobe.workflow.export.request import ExportRequest
-from layerprobe.workflow.export.writing import CHECKED, Exported, Samples, Written, sampled, samples_of, write
+from layerprobe.workflow.export.writing import CHECKED, CheckSamples, Exported, Written, sampled, samples_of, write
 from layerprobe.workflow.probe.classifiers import classifier_of
 from layerprobe.workflow.probe.probed_run import ProbedRun, open_for_probing
 from layerprobe.workflow.probe.reduced_features import are_stored, stored_features
@@ -137,7 +137,7 @@ def _map_alone(layer: LayerOfRun, record: RunRecord) -> Exported:
     return _exported(layer, record, finish, fitted_on, _stored_samples(layer, finish, None))
 
 
-def _exported(layer: LayerOfRun, record: RunRecord, finish: Reduce, fitted_on: str, samples: Samples) -> Exported:
+def _exported(layer: LayerOfRun, record: RunRecord, finish: Reduce, fitted_on: str, samples: CheckSamples) -> Exported:
     ranked = layer.ranked
     name = str(ranked) if ranked.similarity in (record.similarity, "hamming") else ranked.full_name
     numbers = samples.expected.numbers
@@ -177,7 +177,7 @@ def _finish(layer: LayerOfRun, record: RunRecord, opened: ProbedRun | None) -> t
     return with_ends(reduce, sizes=sizes, similarity=ranked.similarity), fitted_on
 
 
-def _samples(layer: LayerOfRun, opened: ProbedRun, parts: Parts, finish: Reduce) -> Samples:
+def _samples(layer: LayerOfRun, opened: ProbedRun, parts: Parts, finish: Reduce) -> CheckSamples:
     """Images of the split with their stored features, or random images with those that the network gives."""
     try:
         return _stored_samples(layer, finish, opened)
@@ -188,7 +188,7 @@ def _samples(layer: LayerOfRun, opened: ProbedRun, parts: Parts, finish: Reduce)
         return samples_of(name, parts.pooled(images).numpy(), images.numpy(), layer.ranked.similarity, finish)
 
 
-def _stored_samples(layer: LayerOfRun, finish: Reduce, opened: ProbedRun | None) -> Samples:
+def _stored_samples(layer: LayerOfRun, finish: Reduce, opened: ProbedRun | None) -> CheckSamples:
     run, epoch, split = layer.run, layer.epoch, layer.split
     with open_layer(run.feature_file(epoch, split), layer.ranked.layer) as table:
         rows = sampled(table.shape[0])

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from layerprobe import __version__
 from layerprobe.encoder import example
-from layerprobe.encoder.agreement import Agreement, Expected, agreement
+from layerprobe.encoder.agreement import Expected, FeatureAgreement, agreement
 from layerprobe.encoder.fitted_map import FittedMap, before_bits, fitted_map
 from layerprobe.encoder.graph import Parts, finished, recorded, save_graph, save_onnx
 from layerprobe.encoder.manifest import write_manifest
@@ -35,7 +35,7 @@ _PACKAGES = {PT2: ("torch",), ONNX: ("torch", "onnx", "onnxruntime"), NPZ: ("num
 
 
 @dataclass(frozen=True, eq=False)
-class Samples:
+class CheckSamples:
     """What an export is checked on.
 
     Args:
@@ -72,7 +72,7 @@ class Exported:
     dim: int
     fitted_on: str
     finish: Reduce
-    samples: Samples
+    samples: CheckSamples
     run: str | None = None
     epoch: int | None = None
     parts: Parts | None = None
@@ -117,7 +117,7 @@ class Written:
     fitted_on: str
     files: Mapping[str, int]
     checked: str
-    check: Mapping[str, Agreement]
+    check: Mapping[str, FeatureAgreement]
 
 
 def sampled(count: int) -> NDArray[np.int64]:
@@ -127,11 +127,11 @@ def sampled(count: int) -> NDArray[np.int64]:
 
 def samples_of(
     name: str, pooled: NDArray[np.float32], images: NDArray[np.uint8] | None, similarity: str, finish: Reduce
-) -> Samples:
+) -> CheckSamples:
     """Pooled features, with those that the map makes of them."""
     given, numbers = torch.from_numpy(pooled), before_bits(finish)
     before = None if numbers is None else numbers(given.double()).numpy()
-    return Samples(name, pooled, images, Expected(finished(finish, given).numpy(), similarity, before))
+    return CheckSamples(name, pooled, images, Expected(finished(finish, given).numpy(), similarity, before))
 
 
 def write(exported: Exported, request: ExportRequest, listener: Listener) -> Written:
@@ -205,7 +205,7 @@ def _write_index(exported: Exported, request: ExportRequest, folder: Path) -> tu
     return tuple(file.name for file in files)
 
 
-def _checked(name: str, encode: Encode, samples: Samples) -> Agreement:
+def _checked(name: str, encode: Encode, samples: CheckSamples) -> FeatureAgreement:
     """Compare what a file gives of a single image and of the others with what the probe gives."""
     given = samples.pooled if name == example.MAP else samples.images
     if given is None:

@@ -26,7 +26,7 @@ from layerprobe.workflow.train.train import is_done
 
 
 @dataclass(frozen=True)
-class Training:
+class StudyTraining:
     """What makes one run, in values that another process can be sent.
 
     Args:
@@ -63,7 +63,7 @@ class Cell:
     """A cell of a study's grid, with a training for each seed."""
 
     values: Mapping[str, Any]
-    trainings: tuple[Training, ...]
+    trainings: tuple[StudyTraining, ...]
 
     def __str__(self) -> str:
         return ", ".join(f"{key} = {json.dumps(value)}" for key, value in self.values.items()) or "the only cell"
@@ -86,7 +86,7 @@ def plan(study: Study, cache: Path, device: str) -> list[Cell]:
             unseeded = replace(recipe, train=recipe.train.model_copy(update={"seed": 0}))  # one name for all seeds
             run = named_run(cache, f"{study.name}-{unseeded.identity()[:6]}-s{seed}").name
             layers = study.end.layers or recipe.probe.layers
-            trainings.append(Training(run, study.runs.recipe, settings, layers, cache, device))
+            trainings.append(StudyTraining(run, study.runs.recipe, settings, layers, cache, device))
         cell = Cell(values, tuple(trainings))
         for training in trainings:
             if (other := owners.setdefault(training.run, cell)) is not cell:
@@ -108,7 +108,7 @@ def _require_measured(study: Study, recipe: Recipe) -> None:
         raise RecipeError(f"[end]: {metric} is not measured", file=study.name, fix=fix)
 
 
-def last_scores(study: Study, training: Training, epochs: int) -> list[Score] | None:
+def last_scores(study: Study, training: StudyTraining, epochs: int) -> list[Score] | None:
     """A run's scores on test at its last epoch: those of a plot, or one for each layer of a table; None: not all."""
     run = named_run(training.cache, training.run)
     if not run.scores_file.exists():
@@ -129,13 +129,13 @@ def last_scores(study: Study, training: Training, epochs: int) -> list[Score] | 
     return found
 
 
-def is_finished(study: Study, training: Training) -> bool:
+def is_finished(study: Study, training: StudyTraining) -> bool:
     """Whether a run is trained and measured to its end."""
     recipe, run = training.loaded(), Run(training.cache / training.run)
     return is_done(run, recipe) and last_scores(study, training, recipe.train.epochs) is not None
 
 
-def require_images(study: Study, trainings: Iterable[Training], cache: Path, listener: Listener) -> None:
+def require_images(study: Study, trainings: Iterable[StudyTraining], cache: Path, listener: Listener) -> None:
     """Check that the runs that exist have the images of their recipes; those that have not are listed at once."""
     known: dict[str, Dataset] = {}
     others = []
@@ -161,6 +161,6 @@ def require_images(study: Study, trainings: Iterable[Training], cache: Path, lis
         )
 
 
-def all_of(cells: Sequence[Cell]) -> list[Training]:
+def all_of(cells: Sequence[Cell]) -> list[StudyTraining]:
     """The trainings of all cells, a seed of every cell before the next: an early end leaves the whole grid."""
     return [training for of_seed in zip(*(cell.trainings for cell in cells), strict=True) for training in of_seed]

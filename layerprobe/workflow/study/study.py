@@ -17,7 +17,7 @@ from layerprobe.values.estimate import Estimate
 from layerprobe.values.scores import Score
 from layerprobe.workflow.plot.plot import PlotRequest, plot
 from layerprobe.workflow.run.runs import find_run
-from layerprobe.workflow.study.plan import Cell, Training, all_of, is_finished, last_scores, plan, require_images
+from layerprobe.workflow.study.plan import Cell, StudyTraining, all_of, is_finished, last_scores, plan, require_images
 from layerprobe.workflow.study.study_file import Study
 from layerprobe.workflow.study.table import Over, StudyTable
 from layerprobe.workflow.study.training import as_in_training, train_all
@@ -79,7 +79,7 @@ def estimate_study(request: StudyRequest, listener: Listener) -> Estimate:
     return replace(total, memory=total.memory * at_once)
 
 
-def _missing(study: Study, cells: list[Cell]) -> list[Training]:
+def _missing(study: Study, cells: list[Cell]) -> list[StudyTraining]:
     return [training for training in all_of(cells) if not is_finished(study, training)]
 
 

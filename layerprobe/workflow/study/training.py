@@ -20,7 +20,7 @@ from layerprobe.system.memory import memory_faults_told
 from layerprobe.system.progress import Listener, Silent, Task
 from layerprobe.system.signals import Stop, stoppable
 from layerprobe.workflow.run.runs import named_run, require_free
-from layerprobe.workflow.study.plan import Training
+from layerprobe.workflow.study.plan import StudyTraining
 from layerprobe.workflow.train.train import train
 
 THREADS = 1  # of each process; another number would give other bits
@@ -28,7 +28,7 @@ _PAUSE = 0.5  # seconds between two looks at runs that another process holds
 
 
 def train_all(
-    waiting: list[Training], jobs: int, is_finished: Callable[[Training], bool], name: str, listener: Listener
+    waiting: list[StudyTraining], jobs: int, is_finished: Callable[[StudyTraining], bool], name: str, listener: Listener
 ) -> None:
     """Train the runs of a study; one that another process holds is waited for.
 
@@ -67,7 +67,7 @@ class _Sender(Silent):
             self.connection.send(text)
 
 
-def _serve(training: Training, connection: Connection) -> None:
+def _serve(training: StudyTraining, connection: Connection) -> None:
     serve()
     torch.set_num_threads(THREADS)
     ended: LayerprobeError | None = None
@@ -83,12 +83,12 @@ def _serve(training: Training, connection: Connection) -> None:
 class _Crew:
     """The trainings that wait, and the processes that train."""
 
-    waiting: list[Training]
+    waiting: list[StudyTraining]
     jobs: int
-    is_finished: Callable[[Training], bool]
+    is_finished: Callable[[StudyTraining], bool]
     listener: Listener
     task: Task
-    running: dict[Connection, tuple[Training, BaseProcess]] = field(default_factory=dict)
+    running: dict[Connection, tuple[StudyTraining, BaseProcess]] = field(default_factory=dict)
     errors: list[LayerprobeError] = field(default_factory=list)
     waited_for: set[str] = field(default_factory=set)
 
@@ -149,7 +149,7 @@ class _Crew:
         for _, process in self.running.values():
             process.kill()
 
-    def _begin(self, training: Training) -> None:
+    def _begin(self, training: StudyTraining) -> None:
         if start_method() == "forkserver":
             multiprocessing.set_forkserver_preload([__name__])  # torch is imported once
         context = multiprocessing.get_context(start_method())
@@ -159,7 +159,7 @@ class _Crew:
         theirs.close()
         self.running[ours] = training, process
 
-    def _ended(self, training: Training, error: LayerprobeError | None) -> None:
+    def _ended(self, training: StudyTraining, error: LayerprobeError | None) -> None:
         if isinstance(error, BusyError):
             self._wait_for(training, error)
             self.waiting.append(training)
@@ -173,12 +173,12 @@ class _Crew:
         else:
             self._done(training)
 
-    def _wait_for(self, training: Training, error: BusyError) -> None:
+    def _wait_for(self, training: StudyTraining, error: BusyError) -> None:
         if training.run not in self.waited_for:
             self.waited_for.add(training.run)
             self.listener.say(f"{training.run}: {error.message}; waiting for it")
 
-    def _done(self, training: Training) -> None:
+    def _done(self, training: StudyTraining) -> None:
         self.listener.say(f"{training.run}: finished")
         self.task.advance()
 

@@ -26,7 +26,7 @@ from layerprobe.system.progress import Listener
 from layerprobe.values.facts import chosen_on_text
 from layerprobe.values.intervals import Interval, IntervalKind
 from layerprobe.values.keys import RankedLayer
-from layerprobe.values.thresholds import PairedSplit, Rate, Threshold, Thresholds, require_rates
+from layerprobe.values.thresholds import MeasuredThresholds, PairedSplit, Rate, Threshold, require_rates
 from layerprobe.workflow.choose.choose import choose_runs
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.probe.rerank import StoredSearch
@@ -53,7 +53,7 @@ def split_to_set_on(run: Run) -> str:
     return split
 
 
-def threshold(run: Run, layer: str | None, rates: Sequence[float], listener: Listener) -> Thresholds:
+def threshold(run: Run, layer: str | None, rates: Sequence[float], listener: Listener) -> MeasuredThresholds:
     """Set thresholds at false accept rates, and measure them on the unseen test classes.
 
     Args:
@@ -92,7 +92,7 @@ def threshold(run: Run, layer: str | None, rates: Sequence[float], listener: Lis
         for asked, similarity, of_set, of_test in zip(sorted(rates), found, own, new, strict=True)
     ]
     notes = [*_fitted_note(ranked, split), *_count_notes(counts, tested, splits), *_rate_notes(rows, *splits)]
-    return Thresholds(run.name, epoch, ranked, *splits, tuple(rows), tuple(notes))
+    return MeasuredThresholds(run.name, epoch, ranked, *splits, tuple(rows), tuple(notes))
 
 
 def _the_layer(run: Run, split: str, text: str) -> tuple[RankedLayer, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from layerprobe.tables.tables import TextTable
 from layerprobe.values.facts import chosen_on_text, split_header
-from layerprobe.values.thresholds import PairedSplit, Rate, Thresholds
+from layerprobe.values.thresholds import MeasuredThresholds, PairedSplit, Rate
 
 _MEASURES = {
     "cosine": "the cosine",
@@ -14,7 +14,7 @@ _MEASURES = {
 }
 
 
-def threshold_table(found: Thresholds) -> TextTable:
+def threshold_table(found: MeasuredThresholds) -> TextTable:
     """A row for each false accept rate: the threshold, and the rates on the classes it was set on and on test."""
     short = split_header(chosen_on_text(found.set_on.split), [])
     rows = [
@@ -64,7 +64,7 @@ def _pairs_text(one: PairedSplit) -> str:
     )
 
 
-def _transfer(found: Thresholds) -> str:
+def _transfer(found: MeasuredThresholds) -> str:
     """Whether the rates at which thresholds accept where they are set hold on test, as far as the intervals tell."""
     rows = [row for row in found.thresholds if row.set_far.accepted]
     known = [(row, row.far.low, row.far.high) for row in rows if row.far.low is not None and row.far.high is not None]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from layerprobe.cli.output import Terminal
 from layerprobe.system.errors import DataError, NumericError, RecipeError
-from layerprobe.values.thresholds import Thresholds
+from layerprobe.values.thresholds import MeasuredThresholds
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.threshold.threshold import threshold
 from layerprobe.workflow.threshold.threshold_text import threshold_table
@@ -45,7 +45,7 @@ def brute_force(split: str, seed: int, at_least: float) -> tuple[int, int]:
     return int((above & ~genuine).sum()), int((above & genuine).sum())
 
 
-def made(run: Run, layer: str | None = "fc6", rates: Sequence[float] = (0.1, 0.01)) -> Thresholds:
+def made(run: Run, layer: str | None = "fc6", rates: Sequence[float] = (0.1, 0.01)) -> MeasuredThresholds:
     return threshold(run, layer, rates, Terminal(quiet=True))
 
 
@@ -107,7 +107,7 @@ def test_a_rate_below_one_pair_is_told(tmp_path: Path) -> None:
     assert "cannot be told" in threshold_table(found).notes[2]
 
 
-def bits_of(cache: Path, rate: float) -> Thresholds:
+def bits_of(cache: Path, rate: float) -> MeasuredThresholds:
     """Thresholds of the signs of the same features on both splits."""
     bits = replace(FC6, reduction="binary", similarity="hamming")
     hits = {split: {FC6: HITS, bits: HITS} for split in ("validation", "test")}
