@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from layerprobe.data.image_files import Files, file_sizes, leaves_folder, missing, sizes_of
 from layerprobe.data.spec import DatasetSpec
 from layerprobe.data.splits import Dataset, Image, Split, distinct_names
-from layerprobe.data.subsets import divided_classes
-from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
+from layerprobe.data.subsets import count_train_classes, divided_classes
+from layerprobe.system.errors import DataError, UnknownNameError
 
 # Beside torch's weights, which are in hub/.
 _CACHE = os.environ.get("TORCH_HOME") or str(Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "torch")
@@ -80,7 +80,7 @@ class _OfficialSplit:
 
 
 @dataclass(frozen=True, eq=False)
-class _Pixels:
+class Pixels:
     """Images that a set keeps in arrays."""
 
     pixels: NDArray[np.uint8]  # (N, H, W, 3), or grey (N, H, W)
@@ -135,7 +135,7 @@ def unchecked(
     numbers = {name: number for number, name in enumerate(names)}
     labels = np.array([numbers[split.classes[label]] for split in official for label in split.labels], np.int64)
     occurring, labels = np.unique(labels, return_inverse=True)
-    count = _train_classes(len(occurring), train_classes, set)
+    count = count_train_classes(len(occurring), train_classes, set)
     ids = [name for split in official for name in _ids(split, root, set)]
     order = np.array(sorted(range(len(ids)), key=lambda i: (labels[i], ids[i])), np.intp)
     arrays = [split.pixels for split in official if split.pixels is not None]
@@ -147,22 +147,9 @@ def unchecked(
             continue
         members = order[is_member[order]]
         chosen = tuple(ids[i] for i in members.tolist())
-        image = Files(root, chosen) if pixels is None else _Pixels(pixels[members])
+        image = Files(root, chosen) if pixels is None else Pixels(pixels[members])
         splits[name] = Split(name, labels[members], chosen, image)
     return Dataset(splits, tuple(names[number] for number in occurring.tolist()))
-
-
-def _train_classes(classes: int, asked: int | None, set: str) -> int:
-    count = classes // 2 if asked is None else asked
-    least, needed = (2, "2 to test") if asked == 0 else (4, "2 to train and 2 to test")
-    if classes < least:
-        raise DataError(f"{set} has {classes} classes here; {needed} are needed", fix="Get the set again")
-    if count and not 2 <= count <= classes - 2:
-        raise RecipeError(
-            f"data.train_classes = {count}: of {set}'s {classes} classes, at least 2 must train and 2 test",
-            fix=f"Give a number from 2 to {classes - 2}, or 0 to put all into test",
-        )
-    return count
 
 
 def _require_files(root: Path, dataset: Dataset) -> None:
@@ -175,7 +162,7 @@ def _require_files(root: Path, dataset: Dataset) -> None:
 def _fingerprinted(split: Split) -> Split:
     if isinstance(split.image, Files):
         return replace(split, fingerprint=file_sizes(split.image.root, split.ids))
-    pixels = split.image.pixels  # type: ignore[attr-defined] # not Files, so _Pixels
+    pixels = split.image.pixels  # type: ignore[attr-defined] # not Files, so Pixels
     return replace(split, fingerprint=hashlib.sha256(pixels.data).hexdigest())
 
 
