@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from layerprobe.data.counts import Count
 from layerprobe.data.spec import DatasetSpec
 from layerprobe.data.splits import Dataset, Split
-from layerprobe.data.subsets import count_train_classes, divided_classes
+from layerprobe.data.subsets import count_train_classes, divided_classes, require_no_class_chosen
 from layerprobe.data.torchvision_sets import Pixels
-from layerprobe.system.errors import RecipeError
 
 _WHITE = 16  # the highest level
 
@@ -45,10 +44,7 @@ def load(
     pixels = np.rint(found.images * (255 / _WHITE)).astype(np.uint8)
     of_classes = [np.flatnonzero(labels == label) for label in range(classes)]
     if protocol == "classification":
-        for key, value in (("train_classes", train_classes), ("class_seed", class_seed)):
-            if value is not None:
-                what = f"data.{key} = {value}: with data.protocol = classification every class is on both sides"
-                raise RecipeError(what, fix="Leave out one of the two keys")
+        require_no_class_chosen(train_classes=train_classes, class_seed=class_seed)
         halves = [np.array_split(places, 2) for places in of_classes]
         sides = {side: [half[number] for half in halves] for number, side in enumerate(("train", "test"))}
         note = f"classification protocol: half of the images of all {classes} classes on each side"

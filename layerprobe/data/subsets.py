@@ -37,6 +37,14 @@ def count_train_classes(classes: int, asked: int | None, name: str) -> int:
     return count
 
 
+def require_no_class_chosen(**chosen: int | None) -> None:
+    """Check that no key of [data] chooses the training classes, where every class is on both sides."""
+    for key, value in chosen.items():
+        if value is not None:
+            what = f"data.{key} = {value}: with data.protocol = classification every class is on both sides"
+            raise RecipeError(what, fix="Leave out one of the two keys")
+
+
 def divided_classes(classes: int, train: int, class_seed: int | None) -> tuple[list[int], list[int]]:
     """The classes for training and those for testing, each ascending, of the classes 0 ... C - 1 of a data set.
 
