@@ -31,18 +31,20 @@ class StudyRequest:
     Args:
         jobs: trainings at once.
         device: auto, cpu, cuda or cuda:i.
+        data: NAME:DIR for the data sets that its recipes name.
     """
 
     study: Study
     cache: Path
     jobs: int = 1
     device: str = "auto"
+    data: tuple[str, ...] = ()
 
 
 def run_study(request: StudyRequest, listener: Listener) -> StudyTable | Path:
     """Train and measure what is missing, and return the table, or the file of the figure."""
     study = request.study
-    cells = plan(study, request.cache, request.device)
+    cells = plan(study, request.cache, request.device, request.data)
     if missing := _missing(study, cells):
         require_images(study, all_of(cells), request.cache, listener)
         listener.say(f"study {study.name}: {len(missing)} of {len(all_of(cells))} trainings to do")
@@ -52,14 +54,14 @@ def run_study(request: StudyRequest, listener: Listener) -> StudyTable | Path:
     for cell in cells:  # a figure has the runs' names alone
         listener.say(f"{', '.join(training.run for training in cell.trainings)}: {cell}")
     runs = [find_run(request.cache, training.run) for cell in cells for training in cell.trainings]
-    options = PlotOptions(layers=study.end.layers, metric=study.end.metric)
+    options = PlotOptions(layers=study.layers, metric=study.end.metric)
     return plot(PlotRequest(study.end.plot, runs, runs[0].plot_file(study.name), options=options))
 
 
 def estimate_study(request: StudyRequest, listener: Listener) -> Estimate:
     """Time, memory and disk of the trainings that are missing; of each cell one is timed."""
     study, total = request.study, Estimate(0, 0, 0, free_bytes(request.cache))
-    cells = plan(study, request.cache, request.device)
+    cells = plan(study, request.cache, request.device, request.data)
     missing = _missing(study, cells)
     if missing:
         require_images(study, all_of(cells), request.cache, listener)
@@ -83,15 +85,17 @@ def _missing(study: Study, cells: list[Cell]) -> list[StudyTraining]:
     return [training for training in all_of(cells) if not is_finished(study, training)]
 
 
-def _row(study: Study, cell: Cell) -> tuple[Cell, tuple[Over, ...]]:
-    columns: list[list[Score]] = [[] for _ in study.end.layers or ()]
+def _row(study: Study, cell: Cell) -> tuple[Cell, tuple[Over | None, ...]]:
+    layers = cell.trainings[0].layers or ()
+    columns: list[list[Score]] = [[] for _ in layers]
     for training in cell.trainings:
         scores = last_scores(study, training, training.loaded().train.epochs)
         if scores is None:
             raise DataError("its scores are gone", file=training.run, fix="Run the study again")
         for column, score in zip(columns, scores, strict=True):
             column.append(score)
-    return cell, tuple(map(_over, columns))
+    by_layer = dict(zip(layers, map(_over, columns), strict=True))
+    return cell, tuple(by_layer.get(layer) for layer in study.layers or ())
 
 
 def _over(scores: list[Score]) -> Over:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,22 +35,24 @@ class Over:
 
 @dataclass(frozen=True)
 class StudyTable:
-    """The cells of a study, each with its values by layer."""
+    """The cells of a study, each with its values for each of the study's layers; None for those of other variants."""
 
     study: Study
-    rows: tuple[tuple[Cell, tuple[Over, ...]], ...]
+    rows: tuple[tuple[Cell, tuple[Over | None, ...]], ...]
 
 
 def table_values(table: StudyTable) -> dict[str, Any]:
     """The table as JSON has it."""
-    study, layers = table.study, table.study.end.layers or ()
+    study, layers = table.study, table.study.layers or ()
     cells = [
         {
+            **({"variant": cell.variant} if study.has_variants else {}),
             "values": cell.values,
             "runs": [training.run for training in cell.trainings],
             "layers": [
                 {"layer": layer, "mean": over.mean, "interval": over.interval, "trainings": over.values}
                 for layer, over in zip(layers, of_layers, strict=True)
+                if over is not None
             ],
         }
         for cell, of_layers in table.rows
@@ -61,7 +64,7 @@ def table_values(table: StudyTable) -> dict[str, Any]:
 
 def text_table(table: StudyTable) -> TextTable:
     """The table as text; fractions in percent."""
-    study, keys = table.study, tuple(table.study.grid)
+    study, keys, layers = table.study, _key_columns(table.study), table.study.layers or ()
     metric, seeds = study.end.table or "", study.runs.seeds
     unit = f"{metric} in %" if is_fraction(metric) else metric
     several = f"mean of {len(seeds)} trainings" if len(seeds) > 1 else "one training"
@@ -73,32 +76,67 @@ def text_table(table: StudyTable) -> TextTable:
     notes += ["small version: it shows the mechanics only"] if study.is_small else []
     first = len(keys)
     return TextTable(
-        (*keys, *(study.end.layers or ())),
+        (*keys, *layers),
         tuple(
-            (*(_shown(cell.values[key]) for key in keys), *(_number(over, metric) for over in of_layers))
+            (*_key_values(study, cell), *(_number(over, metric) for over in of_layers))
             for cell, of_layers in table.rows
         ),
-        numbers=frozenset(range(first, first + len(study.end.layers or ()))),
+        numbers=frozenset(range(first, first + len(layers))),
         heading=(f"{study.name}: {study.about.title}", f"{unit} on test after the last epoch, {several}", *brackets),
         notes=tuple(notes),
         intervals={
             first + place: tuple(_ends(over, metric) for over in column)
             for place, column in enumerate(zip(*numbers, strict=True))
-            if any(over.interval for over in column)
+            if any(over and over.interval for over in column)
         },
     )
+
+
+def plan_values(study: Study, cells: Sequence[Cell], lacking: Sequence[str]) -> dict[str, Any]:
+    """As JSON has it: the trainings of a study whose data are not there."""
+    found = [
+        {
+            **({"variant": cell.variant} if study.has_variants else {}),
+            "values": cell.values,
+            "runs": [training.run for training in cell.trainings],
+        }
+        for cell in cells
+    ]
+    return {"run": study.name, "estimate": None, "missing_data": lacking, "cells": found}
+
+
+def plan_table(study: Study, cells: Sequence[Cell], lacking: Sequence[str]) -> TextTable:
+    """The trainings of a study whose data are not there: a row for each cell."""
+    count = sum(len(cell.trainings) for cell in cells)
+    needed = " ".join(f"--data {usage}" for usage in lacking)
+    return TextTable(
+        (*_key_columns(study), "trainings"),
+        tuple((*_key_values(study, cell), str(len(cell.trainings))) for cell in cells),
+        numbers=frozenset([len(_key_columns(study))]),
+        heading=(f"{study.name}: {study.about.title}", f"{count} trainings; time, memory and disk need {needed}"),
+    )
+
+
+def _key_columns(study: Study) -> tuple[str, ...]:
+    return (*(["variant"] * study.has_variants), *study.grid)
+
+
+def _key_values(study: Study, cell: Cell) -> tuple[str, ...]:
+    return (*([cell.variant] * study.has_variants), *(_shown(cell.values[key]) for key in study.grid))
 
 
 def _shown(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _number(over: Over, metric: str) -> str:
+def _number(over: Over | None, metric: str) -> str:
+    if over is None:
+        return ""
     return note_text(over.notes) if over.mean is None else _text(over.mean, metric)
 
 
-def _ends(over: Over, metric: str) -> tuple[str, str] | None:
-    if over.interval is None:
+def _ends(over: Over | None, metric: str) -> tuple[str, str] | None:
+    if over is None or over.interval is None:
         return None
     return _text(over.interval.low, metric), _text(over.interval.high, metric)
 

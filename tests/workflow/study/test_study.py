@@ -49,6 +49,7 @@ def test_a_cell_has_the_mean_over_its_trainings_with_students_interval(made: Mad
             if (score.epoch, score.split, score.layer, score.metric) == (2, "test", "pool5", "R@1")
         ]
         values.append(score.value or 0.0)
+    assert of_pool5 is not None
     assert of_pool5.values == tuple(values)
     assert of_pool5.mean == pytest.approx(np.mean(values))
     expected = stats.ttest_1samp(values, 0).confidence_interval()
