@@ -24,7 +24,7 @@ from layerprobe.statistics.seeds import further_interval, mean_interval
 from layerprobe.values.intervals import Interval
 from layerprobe.values.keys import NO_REDUCTION, LayerKey
 from layerprobe.values.scores import Score, read_scores
-from layerprobe.workflow.study.plan import plan
+from layerprobe.workflow.study.plan import plan_without_data
 from layerprobe.workflow.study.study_file import load_study
 
 # Epoch, split, layer and reduction -> R@1 in percent.
@@ -140,7 +140,7 @@ def main() -> None:
     arguments = parser.parse_args()
     study = load_study(arguments.study)
     found = recalls(read_scores(arguments.scores))
-    for cell in plan(study, Path("cache"), "cpu"):
+    for cell in plan_without_data(study, Path("cache"), "cpu")[0]:
         missing = [training.run for training in cell.trainings if training.run not in found]
         trainings = Trainings([found[training.run] for training in cell.trainings if training.run in found])
         print(f"\n### {cell}: {len(trainings.each)} trainings" + (f", without {', '.join(missing)}" if missing else ""))

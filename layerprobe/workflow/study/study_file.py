@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError
 
 from layerprobe.recipe.overrides import Overrides
-from layerprobe.recipe.recipe import require_none
+from layerprobe.recipe.recipe import Recipe, require_none
 from layerprobe.recipe.recipe_files import find_study, list_studies, read_toml
 from layerprobe.recipe.validation import problem_of
 from layerprobe.registry import METRICS, PLOTS
@@ -56,6 +56,7 @@ class End(Section):
     plot: str | None = None  # the kind
     layers: tuple[str, ...] | None = Field(None, min_length=1)
     metric: str | None = None  # of the plot
+    epochs: tuple[Annotated[int, Field(ge=0)], ...] | None = Field(None, min_length=1)  # of the table; None: the last
 
 
 _SECTIONS: Mapping[str, type[Section]] = {"study": About, "runs": Runs, "end": End}
@@ -99,6 +100,10 @@ class Study:
     def layers_of(self, variant: Variant) -> tuple[str, ...] | None:
         """A variant's own layers, or the end's; None: those that its recipe probes."""
         return variant.layers or self.end.layers
+
+    def epochs(self, recipe: Recipe) -> tuple[int, ...]:
+        """The epochs of the table; a plot and its default: the last one."""
+        return self.end.epochs or (recipe.train.epochs,)
 
     def settings(self, cell: Mapping[str, Any], seed: int, variant: Variant | None = None) -> tuple[str, ...]:
         """The keys of a training, each as `--set` takes it."""
@@ -217,4 +222,6 @@ def _end_problems(end: End, variants: tuple[Variant, ...]) -> list[Problem]:
         found.append(Problem("end", 'layers is missing. Write layers = ["fc6"], a column for each'))
     if end.table is not None and end.metric is not None:
         found.append(Problem("end", "metric is for a plot; table names its own. Leave it out"))
+    if end.plot is not None and end.epochs is not None:
+        found.append(Problem("end", "epochs is for a table. Leave it out"))
     return found
