@@ -12,6 +12,7 @@ from layerprobe.system.errors import UnknownNameError
 
 DATASETS = {
     "glyphs": "layerprobe.data.glyphs:SPEC",
+    "digits": "layerprobe.data.digits:SPEC",
     "folder": "layerprobe.data.folder:SPEC",
     "csv": "layerprobe.data.csv_file:SPEC",
     "cub200": "layerprobe.data.cub200:SPEC",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -20,7 +21,15 @@ def study(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="A study's name, or a .toml file.")] = None,
     listed: Annotated[bool, typer.Option("--list", help="List the studies.")] = False,
     small: Annotated[bool, typer.Option("--small", help="Run its small version, on data made by code.")] = False,
+    data: Annotated[
+        list[str] | None,
+        typer.Option("--data", metavar="NAME:DIR", help="Where a data set of its recipes lies; repeatable."),
+    ] = None,
     jobs: Annotated[int, typer.Option("--jobs", min=1, help="Trainings at once, each with one CPU thread.")] = 1,
+    scores: Annotated[
+        Path | None,
+        typer.Option("--scores", metavar="FILE", help="CSV of finished trainings' scores: read, and completed."),
+    ] = None,
     device: Device = "auto",
     dry_run: DryRun = False,
     form: Format = None,
@@ -51,11 +60,16 @@ def study(
     if not dry_run:
         require_writable(cache)
 
+    from layerprobe.workflow.study.plan import plan_without_data
     from layerprobe.workflow.study.study import StudyRequest, estimate_study, run_study
-    from layerprobe.workflow.study.table import StudyTable, table_values, text_table
+    from layerprobe.workflow.study.table import StudyTable, plan_table, plan_values, table_values, text_table
 
-    request = StudyRequest(loaded, cache, jobs, device)
+    request = StudyRequest(loaded, cache, jobs, device, tuple(data or ()), scores)
     if dry_run:
+        cells, lacking = plan_without_data(loaded, cache, device, request.data)
+        if lacking:
+            terminal.result(plan_values(loaded, cells, lacking), plan_table(loaded, cells, lacking))
+            return
         terminal.estimate(loaded.name, estimate_study(request, terminal))
         return
     made = run_study(request, terminal)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.data.splits import Dataset, Image, LabelArray, Split
-from layerprobe.system.errors import RecipeError
+from layerprobe.system.errors import DataError, RecipeError
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,6 +21,28 @@ class _Some:
 
     def __call__(self, index: int) -> Image:
         return self.image(int(self.places[index]))
+
+
+def count_train_classes(classes: int, asked: int | None, name: str) -> int:
+    """How many of the classes of a data set are for training: those asked for, or the first half."""
+    count = classes // 2 if asked is None else asked
+    least, needed = (2, "2 to test") if asked == 0 else (4, "2 to train and 2 to test")
+    if classes < least:
+        raise DataError(f"{name} has {classes} classes here; {needed} are needed", fix="Get the set again")
+    if count and not 2 <= count <= classes - 2:
+        raise RecipeError(
+            f"data.train_classes = {count}: of {name}'s {classes} classes, at least 2 must train and 2 test",
+            fix=f"Give a number from 2 to {classes - 2}, or 0 to put all into test",
+        )
+    return count
+
+
+def require_no_class_chosen(**chosen: int | None) -> None:
+    """Check that no key of [data] chooses the training classes, where every class is on both sides."""
+    for key, value in chosen.items():
+        if value is not None:
+            what = f"data.{key} = {value}: with data.protocol = classification every class is on both sides"
+            raise RecipeError(what, fix="Leave out one of the two keys")
 
 
 def divided_classes(classes: int, train: int, class_seed: int | None) -> tuple[list[int], list[int]]:

@@ -11,15 +11,16 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from layerprobe.data.annotation_files import classified
 from layerprobe.data.image_files import Files, file_sizes, leaves_folder, missing, sizes_of
 from layerprobe.data.spec import DatasetSpec
 from layerprobe.data.splits import Dataset, Image, Split, distinct_names
-from layerprobe.data.subsets import divided_classes
+from layerprobe.data.subsets import count_train_classes, divided_classes, require_no_class_chosen
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 
 # Beside torch's weights, which are in hub/.
@@ -80,7 +81,7 @@ class _OfficialSplit:
 
 
 @dataclass(frozen=True, eq=False)
-class _Pixels:
+class Pixels:
     """Images that a set keeps in arrays."""
 
     pixels: NDArray[np.uint8]  # (N, H, W, 3), or grey (N, H, W)
@@ -91,12 +92,13 @@ class _Pixels:
         return image if image.ndim == 3 else np.repeat(image[:, :, None], 3, axis=2)
 
 
-def load(
+def load(  # noqa: PLR0913 - its keys of [data]
     root: Path,
     *,
     set: str = "",
     train_classes: int | None = None,
     class_seed: int | None = None,
+    protocol: Literal["retrieval", "classification"] = "retrieval",
     download: bool = False,
 ) -> Dataset:
     """A set of torchvision, with different classes for training and testing.
@@ -112,18 +114,21 @@ def load(
         train_classes: how many of the classes are for training, the rest being for testing; 0: all are for testing,
             and there is no split `train`; None: the first half, C // 2.
         class_seed: shuffles the classes before the first are taken for training; None: they keep their order.
+        protocol: "classification" trains on the first official split and tests on the last, with every class in both.
     """
-    dataset = unchecked(root, set=set, train_classes=train_classes, class_seed=class_seed, download=download)
+    classes = {"train_classes": train_classes, "class_seed": class_seed}
+    dataset = unchecked(root, set=set, **classes, protocol=protocol, download=download)
     _require_files(root, dataset)
     return replace(dataset, splits={name: _fingerprinted(split) for name, split in dataset.splits.items()})
 
 
-def unchecked(
+def unchecked(  # noqa: PLR0913 - its keys of [data]
     root: Path,
     *,
     set: str = "",
     train_classes: int | None = None,
     class_seed: int | None = None,
+    protocol: Literal["retrieval", "classification"] = "retrieval",
     download: bool = False,
 ) -> Dataset:
     """As `load`, but image files may be missing."""
@@ -135,34 +140,30 @@ def unchecked(
     numbers = {name: number for number, name in enumerate(names)}
     labels = np.array([numbers[split.classes[label]] for split in official for label in split.labels], np.int64)
     occurring, labels = np.unique(labels, return_inverse=True)
-    count = _train_classes(len(occurring), train_classes, set)
     ids = [name for split in official for name in _ids(split, root, set)]
     order = np.array(sorted(range(len(ids)), key=lambda i: (labels[i], ids[i])), np.intp)
     arrays = [split.pixels for split in official if split.pixels is not None]
     pixels = np.concatenate(arrays) if arrays else None
+    if protocol == "classification":
+        require_no_class_chosen(train_classes=train_classes, class_seed=class_seed)
+        origin = np.repeat(np.arange(len(official)), [len(split.labels) for split in official])
+        sides = [origin == 0, origin == len(official) - 1]
+        if len(official) == 1 or not np.isin(labels[sides[1]], labels[sides[0]]).all():
+            what = f"data.protocol = classification: {set} has no official split with every class on both sides"
+            raise RecipeError(what, fix="Leave it out")
+    else:
+        count = count_train_classes(len(occurring), train_classes, set)
+        sides = [np.isin(labels, side) for side in divided_classes(len(occurring), count, class_seed)]
     splits = {}
-    for name, side in zip(("train", "test"), divided_classes(len(occurring), count, class_seed), strict=True):
-        is_member = np.isin(labels, side)
+    for name, is_member in zip(("train", "test"), sides, strict=True):
         if not is_member.any():
             continue
         members = order[is_member[order]]
         chosen = tuple(ids[i] for i in members.tolist())
-        image = Files(root, chosen) if pixels is None else _Pixels(pixels[members])
+        image = Files(root, chosen) if pixels is None else Pixels(pixels[members])
         splits[name] = Split(name, labels[members], chosen, image)
-    return Dataset(splits, tuple(names[number] for number in occurring.tolist()))
-
-
-def _train_classes(classes: int, asked: int | None, set: str) -> int:
-    count = classes // 2 if asked is None else asked
-    least, needed = (2, "2 to test") if asked == 0 else (4, "2 to train and 2 to test")
-    if classes < least:
-        raise DataError(f"{set} has {classes} classes here; {needed} are needed", fix="Get the set again")
-    if count and not 2 <= count <= classes - 2:
-        raise RecipeError(
-            f"data.train_classes = {count}: of {set}'s {classes} classes, at least 2 must train and 2 test",
-            fix=f"Give a number from 2 to {classes - 2}, or 0 to put all into test",
-        )
-    return count
+    dataset = Dataset(splits, tuple(names[number] for number in occurring.tolist()))
+    return classified(dataset) if protocol == "classification" else dataset
 
 
 def _require_files(root: Path, dataset: Dataset) -> None:
@@ -175,7 +176,7 @@ def _require_files(root: Path, dataset: Dataset) -> None:
 def _fingerprinted(split: Split) -> Split:
     if isinstance(split.image, Files):
         return replace(split, fingerprint=file_sizes(split.image.root, split.ids))
-    pixels = split.image.pixels  # type: ignore[attr-defined] # not Files, so _Pixels
+    pixels = split.image.pixels  # type: ignore[attr-defined] # not Files, so Pixels
     return replace(split, fingerprint=hashlib.sha256(pixels.data).hexdigest())
 
 

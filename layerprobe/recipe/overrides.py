@@ -44,7 +44,7 @@ class Overrides:
         wanted = {*keys, *(f"{section}.{key}" for key in keys)}
         given = [(_target(text), f"--set {text}") for text in self.settings]
         if self.data:
-            given += [(("data", key), f"--data {self.data}") for key in _data(self.data)]
+            given += [(("data", key), f"--data {self.data}") for key in data_keys(self.data)]
         if self.seed is not None:
             given.append((("train", "seed"), f"--seed {self.seed}"))
         found = [flag for place, flag in given if (".".join(place) in wanted if wanted else place[0] == section)]
@@ -59,7 +59,7 @@ def overridden(sections: dict[str, Any], overrides: Overrides, known: Iterable[s
     """
     sections = {name: dict(keys) if isinstance(keys, dict) else keys for name, keys in sections.items()}
     if overrides.data:
-        given, own = _data(overrides.data), sections.get("data")
+        given, own = data_keys(overrides.data), sections.get("data")
         same = isinstance(own, dict) and all(own.get(key) == given.get(key) for key in ("name", "set"))
         sections["data"] = {**own, **given} if same and isinstance(own, dict) else given
     settings = [_setting(text, known) for text in overrides.settings]
@@ -96,7 +96,8 @@ def _belonging(section: str, key: str, value: Any) -> tuple[tuple[str, str], ...
     return found
 
 
-def _data(text: str) -> dict[str, Any]:
+def data_keys(text: str) -> dict[str, Any]:
+    """The keys of [data] that `--data` names: name, root, and set of torchvision's."""
     name, _, root = text.partition(":")
     if name not in DATASETS and ("/" in name or Path(text).exists()):
         kind = "csv" if text.endswith(".csv") else "folder"

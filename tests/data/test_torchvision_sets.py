@@ -415,3 +415,24 @@ def test_torchvision_is_imported_only_when_a_set_is_read() -> None:
     code = "import sys, layerprobe.data.torchvision_sets; print('torchvision' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout == "False\n"
+
+
+def test_classification_trains_on_the_first_official_split_and_tests_on_the_last(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
+    cifar100(tmp_path, monkeypatch)
+    dataset = load(tmp_path, set="CIFAR100", protocol="classification")
+    assert dataset.classification
+    assert {name: np.bincount(split.labels).tolist() for name, split in dataset.splits.items()} == {
+        "train": [2] * 5, "test": [1] * 5
+    }  # fmt: skip
+    assert all(name.startswith("CIFAR100/train/") for name in dataset.splits["train"].ids)
+    require_retrieval(dataset, source="CIFAR100")
+
+
+def test_classification_needs_an_official_split_of_the_same_classes(tmp_path: Path, monkeypatch: Patch) -> None:
+    omniglot(tmp_path, monkeypatch)
+    with pytest.raises(RecipeError, match="Omniglot has no official split with every class on both sides"):
+        load(tmp_path, set="Omniglot", protocol="classification")
+    with pytest.raises(RecipeError, match="data.class_seed = 1: with data.protocol = classification every class is on"):
+        load(tmp_path, set="Omniglot", protocol="classification", class_seed=1)

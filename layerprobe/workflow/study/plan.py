@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from layerprobe.data.splits import Dataset
-from layerprobe.recipe.overrides import Overrides
+from layerprobe.recipe.overrides import Overrides, data_keys
 from layerprobe.recipe.recipe import Recipe, load_recipe
-from layerprobe.system.errors import DataError, RecipeError
+from layerprobe.registry import DATASETS
+from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.system.progress import Listener
-from layerprobe.values.keys import named
+from layerprobe.values.keys import NO_REDUCTION, is_glob, named
 from layerprobe.values.metric_names import recall_of
-from layerprobe.values.scores import Score
+from layerprobe.values.scores import Score, ScoreTable, read_scores
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.images import Decoding, with_contents
 from layerprobe.workflow.run.manifests import require_same_images
@@ -32,15 +34,21 @@ class StudyTraining:
     Args:
         recipe: name or file.
         settings: as `--set` takes them.
-        probe: the layers that are measured after each epoch.
+        layers: the study's, with their reductions; None: all that the recipe probes.
     """
 
     run: str
     recipe: str
     settings: tuple[str, ...]
-    probe: tuple[str, ...]
+    layers: tuple[str, ...] | None
     cache: Path
     device: str = "auto"
+    kept: tuple[Score, ...] = ()
+
+    def scores(self) -> Sequence[Score]:
+        """Those kept in a file, or the run's."""
+        run = named_run(self.cache, self.run)
+        return self.kept or (run.scores() if run.scores_file.exists() else ())
 
     def loaded(self) -> Recipe:
         """Its recipe; of a run that exists, no checkpoint is removed that it has kept so far."""
@@ -53,51 +61,128 @@ class StudyTraining:
 
     def request(self) -> TrainRequest:
         """The call of `train` that makes it."""
-        return TrainRequest(
-            self.loaded(), overridden=True, cache=self.cache, run=self.run, device=self.device, probe=self.probe
-        )
+        recipe = self.loaded()
+        probe = recipe.probe.layers if self.layers is None else tuple(dict.fromkeys(map(_unreduced, self.layers)))
+        return TrainRequest(recipe, overridden=True, cache=self.cache, run=self.run, device=self.device, probe=probe)
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a study's grid, with a training for each seed."""
+    """A variant of a study at a cell of its grid, with a training for each seed; variant "" where it has none."""
 
     values: Mapping[str, Any]
     trainings: tuple[StudyTraining, ...]
+    variant: str = ""
 
     def __str__(self) -> str:
-        return ", ".join(f"{key} = {json.dumps(value)}" for key, value in self.values.items()) or "the only cell"
+        values = ", ".join(f"{key} = {json.dumps(value)}" for key, value in self.values.items())
+        return ": ".join(filter(None, (self.variant, values))) or "the only cell"
 
 
-def plan(study: Study, cache: Path, device: str) -> list[Cell]:
-    """The cells of a study; every recipe is checked, no image is read."""
+def plan(study: Study, cache: Path, device: str, data: Sequence[str] = (), *, scores: Path | None = None) -> list[Cell]:
+    """The cells of a study; every recipe is checked, no image is read.
+
+    Args:
+        data: NAME:DIR for the data sets that its recipes name.
+        scores: a file of scores of finished trainings.
+    """
+    cells, lacking = plan_without_data(study, cache, device, data)
+    if scores is not None:
+        cells = with_kept(cells, scores)
+    if lacking and not all(is_finished(study, training) for training in all_of(cells)):
+        fix = f"Give {' '.join(f'--data {usage}' for usage in lacking)}"
+        raise RecipeError(f"study {study.name}: where its data sets lie is not said", fix=fix)
+    return cells
+
+
+def plan_without_data(
+    study: Study, cache: Path, device: str, data: Sequence[str] = ()
+) -> tuple[list[Cell], tuple[str, ...]]:
+    """As `plan`, and the data sets whose folder is not given, each as `--data` takes it: such a cell cannot train."""
+    roots = _Roots(study.name, dict(map(_given_root, data)))
     cells: list[Cell] = []
     owners: dict[str, Cell] = {}
-    for values in study.cells:
+    for variant, values in product(study.variants, study.cells):
         trainings = []
         for seed in study.runs.seeds:
-            settings = study.settings(values, seed)
-            try:
-                recipe = load_recipe(study.runs.recipe, Overrides(settings=settings))
-            except RecipeError as error:
-                lines = [f"study {study.name}: {line}" for line in error.problems or (str(error).rstrip("."),)]
-                raise RecipeError(lines[0], problems=lines) from error
-            _require_measured(study, recipe)
+            reference = variant.recipe or study.runs.recipe
+            settings, recipe = roots.placed(reference, study.settings(values, seed, variant))
+            layers = study.layers_of(variant)
+            _require_measured(study, recipe, layers or ())
+            if too_late := [epoch for epoch in study.end.epochs or () if epoch > recipe.train.epochs]:
+                what = f"[end]: epoch {too_late[0]} of {recipe.train.epochs} epochs"
+                raise RecipeError(what, file=study.name, fix="Leave it out, or train longer")
             unseeded = replace(recipe, train=recipe.train.model_copy(update={"seed": 0}))  # one name for all seeds
             run = named_run(cache, f"{study.name}-{unseeded.identity()[:6]}-s{seed}").name
-            layers = study.end.layers or recipe.probe.layers
-            trainings.append(StudyTraining(run, study.runs.recipe, settings, layers, cache, device))
-        cell = Cell(values, tuple(trainings))
+            trainings.append(StudyTraining(run, reference, settings, layers, cache, device))
+        cell = Cell(values, tuple(trainings), variant.name)
         for training in trainings:
             if (other := owners.setdefault(training.run, cell)) is not cell:
                 fix = "Leave one of them out"
                 raise RecipeError(f"[grid]: {other} and {cell} train the same", file=study.name, fix=fix)
         cells.append(cell)
-    return cells
+    if unknown := [":".join(filter(None, name)) for name in roots.given if name not in roots.used]:
+        what = f"--data {', '.join(unknown)}: no recipe of the study has this data set"
+        raise RecipeError(what, file=study.name, fix="Leave it out")
+    return cells, tuple(roots.lacking)
 
 
-def _require_measured(study: Study, recipe: Recipe) -> None:
-    """Check that the recipe can be a study's, and has the metric of its end measured."""
+@dataclass
+class _Roots:
+    """The folders that are given, those used, and the data sets that have none.
+
+    Args:
+        given: name, and set of torchvision -> folder or file.
+    """
+
+    study: str
+    given: Mapping[tuple[str, str], str]
+    used: set[tuple[str, str]] = field(default_factory=set)
+    lacking: dict[str, None] = field(default_factory=dict)
+
+    def placed(self, reference: str, settings: tuple[str, ...]) -> tuple[tuple[str, ...], Recipe]:
+        """The settings with the folder of their data set, and the recipe."""
+        somewhere = ('data.root="."', *settings)
+        recipe = self._loaded(reference, somewhere)
+        name = _data_set(recipe.data.model_dump())
+        self.used.add(name)
+        if root := self.given.get(name):
+            placed = (*settings, f"data.root={json.dumps(root, ensure_ascii=False)}")
+            return placed, self._loaded(reference, placed)
+        try:
+            return settings, load_recipe(reference, Overrides(settings=settings))
+        except RecipeError:  # all else is right
+            self.lacking[f"{':'.join(filter(None, name))}:DIR"] = None
+            return somewhere, recipe
+
+    def _loaded(self, reference: str, settings: tuple[str, ...]) -> Recipe:
+        try:
+            return load_recipe(reference, Overrides(settings=settings))
+        except RecipeError as error:
+            lines = [f"study {self.study}: {line}" for line in error.problems or (str(error).rstrip("."),)]
+            raise RecipeError(lines[0], problems=lines) from error
+
+
+def _given_root(text: str) -> tuple[tuple[str, str], str]:
+    values = data_keys(text)
+    if values["name"] not in DATASETS:
+        raise UnknownNameError("data set", values["name"], DATASETS)
+    root = values.get("root", "")
+    if root and not Path(root).expanduser().exists():
+        raise DataError("no such folder or file", file=root, fix=f"Correct --data {text}")
+    return _data_set(values), root
+
+
+def _data_set(values: Mapping[str, Any]) -> tuple[str, str]:
+    return values["name"], values.get("set", "")
+
+
+def _unreduced(layer: str) -> str:
+    return layer.partition("~")[0].partition("/")[0]
+
+
+def _require_measured(study: Study, recipe: Recipe, layers: Sequence[str]) -> None:
+    """Check that the recipe can be a study's, and has the metric and the reductions of its end measured."""
     if recipe.ensemble is not None:
         raise RecipeError(f"[runs]: {recipe.name} is an ensemble", file=study.name, fix="Choose a single network")
     metric = study.end.table or study.end.metric or "R@1"
@@ -106,23 +191,25 @@ def _require_measured(study: Study, recipe: Recipe) -> None:
         key, value = ("metrics", [*probe.metrics, metric]) if recall is None else ("k", sorted({*probe.k, recall.k}))
         fix = f'Add "probe.{key}" = {json.dumps(value)} to [runs.set]'
         raise RecipeError(f"[end]: {metric} is not measured", file=study.name, fix=fix)
+    for layer in layers:
+        reduction = layer.partition("~")[0].partition("/")[2] or NO_REDUCTION
+        if reduction not in probe.reduce and not is_glob(layer):
+            fix = f'Add "probe.reduce" = {json.dumps([*probe.reduce, reduction])} to [runs.set]'
+            raise RecipeError(f"[end]: {layer} is not measured", file=study.name, fix=fix)
 
 
-def last_scores(study: Study, training: StudyTraining, epochs: int) -> list[Score] | None:
-    """A run's scores on test at its last epoch: those of a plot, or one for each layer of a table; None: not all."""
-    run = named_run(training.cache, training.run)
-    if not run.scores_file.exists():
-        return None
-    scores = [score for score in run.scores() if (score.epoch, score.split) == (epochs, "test")]
+def scores_on_test(study: Study, training: StudyTraining, epoch: int) -> list[Score] | None:
+    """A run's scores on test at an epoch: those of a plot, or one for each layer of a table; None: not all."""
+    scores = [score for score in training.scores() if (score.epoch, score.split) == (epoch, "test")]
     if study.end.table is None:
         return scores or None
     by_layer = {score.ranked_layer: score for score in scores if score.metric == study.end.table}
     found = []
-    for layer in study.end.layers or ():
+    for layer in training.layers or ():
         ranked = named(layer, by_layer)
         if len(ranked) > 1:
             names = ", ".join(str(each) for each in ranked)
-            raise RecipeError(f"[end]: {layer} is several layers of {run.name}: {names}", fix="Name one of them")
+            raise RecipeError(f"[end]: {layer} is several layers of {training.run}: {names}", fix="Name one of them")
         if not ranked:
             return None
         found.append(by_layer[ranked[0]])
@@ -132,7 +219,33 @@ def last_scores(study: Study, training: StudyTraining, epochs: int) -> list[Scor
 def is_finished(study: Study, training: StudyTraining) -> bool:
     """Whether a run is trained and measured to its end."""
     recipe, run = training.loaded(), Run(training.cache / training.run)
-    return is_done(run, recipe) and last_scores(study, training, recipe.train.epochs) is not None
+    if not (training.kept or is_done(run, recipe)):
+        return False
+    return all(scores_on_test(study, training, epoch) is not None for epoch in study.epochs(recipe))
+
+
+def with_kept(cells: Sequence[Cell], file: Path) -> list[Cell]:
+    """The cells, with the scores that a file keeps of their trainings."""
+    kept: dict[str, list[Score]] = {}
+    for score in read_scores(file) if file.exists() else ():
+        kept.setdefault(score.run, []).append(score)
+    return [
+        replace(cell, trainings=tuple(replace(each, kept=tuple(kept.get(each.run, ()))) for each in cell.trainings))
+        for cell in cells
+    ]
+
+
+def keep_scores(study: Study, cells: Sequence[Cell], file: Path) -> None:
+    """Write the scores of all finished trainings at the study's epochs, without intervals and notes on valid ones."""
+    scores = [
+        replace(score, low=None, high=None, notes=() if score.value is not None else score.notes)
+        for training in all_of(cells)
+        if is_finished(study, training)
+        for score in training.scores()
+        if score.epoch in study.epochs(training.loaded())
+    ]
+    if scores:
+        ScoreTable(scores, stored=()).write(file)
 
 
 def require_images(study: Study, trainings: Iterable[StudyTraining], cache: Path, listener: Listener) -> None:

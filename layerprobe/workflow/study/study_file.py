@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError
 
 from layerprobe.recipe.overrides import Overrides
-from layerprobe.recipe.recipe import require_none
+from layerprobe.recipe.recipe import Recipe, require_none
 from layerprobe.recipe.recipe_files import find_study, list_studies, read_toml
 from layerprobe.recipe.validation import problem_of
 from layerprobe.registry import METRICS, PLOTS
@@ -19,7 +19,7 @@ from layerprobe.system.errors import RecipeError, near_miss
 from layerprobe.values.metric_names import recall_of
 from layerprobe.values.sections import LARGEST_SEED, Problem, Section
 
-_SMALL, _GRID = "small", "grid"
+_SMALL, _GRID, _VARIANTS = "small", "grid", "variants"
 _SEED = "train.seed"
 
 
@@ -40,6 +40,15 @@ class Runs(Section):
     seeded: tuple[str, ...] = ()
 
 
+class Variant(Section):
+    """[[variants]]: keys that are set together, with a recipe and layers in place of the study's."""
+
+    name: str = ""
+    recipe: str | None = None
+    set: dict[str, Any] = Field(default_factory=dict)
+    layers: tuple[str, ...] | None = Field(default=None, min_length=1)
+
+
 class End(Section):
     """[end]: a table of a metric, or a plot."""
 
@@ -47,6 +56,7 @@ class End(Section):
     plot: str | None = None  # the kind
     layers: tuple[str, ...] | None = Field(None, min_length=1)
     metric: str | None = None  # of the plot
+    epochs: tuple[Annotated[int, Field(ge=0)], ...] | None = Field(None, min_length=1)  # of the table; None: the last
 
 
 _SECTIONS: Mapping[str, type[Section]] = {"study": About, "runs": Runs, "end": End}
@@ -60,6 +70,7 @@ class Study:
         name: of the file, with `-small` for the small version.
         grid: `section.key` -> its values; empty for a single cell.
         is_small: whether this is the small version.
+        variants: each is trained at every cell of the grid; one without a name where the file has none.
     """
 
     name: str
@@ -68,17 +79,38 @@ class Study:
     grid: Mapping[str, tuple[Any, ...]]
     end: End
     is_small: bool = False
+    variants: tuple[Variant, ...] = (Variant(),)
 
     @property
     def cells(self) -> list[dict[str, Any]]:
         """The grid's cells, the last key varying fastest."""
         return [dict(zip(self.grid, values, strict=True)) for values in product(*self.grid.values())]
 
-    def settings(self, cell: Mapping[str, Any], seed: int) -> tuple[str, ...]:
+    @property
+    def has_variants(self) -> bool:
+        """Whether the file has variants."""
+        return any(variant.name for variant in self.variants)
+
+    @property
+    def layers(self) -> tuple[str, ...] | None:
+        """The layers of the end, then further ones of variants; None: those that the recipes probe."""
+        named = [self.layers_of(variant) or () for variant in self.variants]
+        return tuple(dict.fromkeys(layer for layers in named for layer in layers)) or None
+
+    def layers_of(self, variant: Variant) -> tuple[str, ...] | None:
+        """A variant's own layers, or the end's; None: those that its recipe probes."""
+        return variant.layers or self.end.layers
+
+    def epochs(self, recipe: Recipe) -> tuple[int, ...]:
+        """The epochs of the table; a plot and its default: the last one."""
+        return self.end.epochs or (recipe.train.epochs,)
+
+    def settings(self, cell: Mapping[str, Any], seed: int, variant: Variant | None = None) -> tuple[str, ...]:
         """The keys of a training, each as `--set` takes it."""
         seeded = dict.fromkeys([_SEED, *self.runs.seeded], seed)
+        own = {} if variant is None else variant.set
         # All is measured while it trains, so that no table needs an earlier checkpoint.
-        values = {"train.keep": "last", **self.runs.set, **cell, **seeded}
+        values = {"train.keep": "last", **self.runs.set, **own, **cell, **seeded}
         return tuple(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items())
 
 
@@ -94,21 +126,22 @@ def load_study(reference: str, *, small: bool = False) -> Study:
         # A grid is replaced: with its other keys it would not be small.
         for name, values in overriding.items():
             base = sections.get(name)
-            sections[name] = {**base, **values} if name != _GRID and isinstance(base, dict) else values
+            sections[name] = {**base, **values} if name in _SECTIONS and isinstance(base, dict) else values
     for name in sections:
-        if name not in (*_SECTIONS, _GRID):
-            known = (*_SECTIONS, _GRID, _SMALL)
+        if name not in (*_SECTIONS, _GRID, _VARIANTS):
+            known = (*_SECTIONS, _GRID, _VARIANTS, _SMALL)
             problems.append(Problem(name, f"unknown section. {near_miss(name, known)}"))
-    parts = {name: _section(name, sections.get(name, {}), problems) for name in _SECTIONS}
+    parts = {name: _section(name, model, sections.get(name, {}), problems) for name, model in _SECTIONS.items()}
     grid = _grid(sections.get(_GRID, {}), problems)
+    variants = _variants(sections.get(_VARIANTS, []), problems)
     about, runs, end = (parts[name] for name in _SECTIONS)
     if isinstance(runs, Runs):
-        problems += _run_problems(runs, grid)
+        problems += _run_problems(runs, variants, grid)
     if isinstance(end, End):
-        problems += _end_problems(end)
+        problems += _end_problems(end, variants)
     require_none(problems, path, Overrides())
     name = f"{path.stem}-{_SMALL}" if small else path.stem
-    return Study(name, about, runs, grid, end, small)  # type: ignore[arg-type] # of no problem, so all are there
+    return Study(name, about, runs, grid, end, small, variants)  # type: ignore[arg-type] # of no problem, so all are there
 
 
 def studies() -> dict[str, tuple[About, bool]]:
@@ -120,17 +153,18 @@ def studies() -> dict[str, tuple[About, bool]]:
 
 
 def _are_sections(values: Any, problems: list[Problem]) -> bool:
-    if isinstance(values, Mapping) and all(isinstance(keys, Mapping) for keys in values.values()):
+    if isinstance(values, Mapping) and all(
+        isinstance(keys, list if name == _VARIANTS else Mapping) for name, keys in values.items()
+    ):
         return True
     problems.append(Problem(_SMALL, "not sections. Write [small.runs], [small.grid] ... and their keys below them"))
     return False
 
 
-def _section(name: str, values: Any, problems: list[Problem]) -> Section | None:
+def _section(name: str, model: type[Section], values: Any, problems: list[Problem]) -> Section | None:
     if not isinstance(values, Mapping):
         problems.append(Problem(name, f"not a section. Write [{name}] and its keys below it"))
         return None
-    model = _SECTIONS[name]
     try:
         return model.model_validate_json(json.dumps(values, default=str))
     except ValidationError as error:
@@ -148,18 +182,34 @@ def _grid(values: Any, problems: list[Problem]) -> dict[str, tuple[Any, ...]]:
     return {key: tuple(choices) for key, choices in values.items() if isinstance(choices, list)}
 
 
-def _run_problems(runs: Runs, grid: Mapping[str, tuple[Any, ...]]) -> list[Problem]:
+def _variants(values: Any, problems: list[Problem]) -> tuple[Variant, ...]:
+    """The variants of a file; one without a name where it has none."""
+    if not isinstance(values, list):
+        problems.append(Problem(_VARIANTS, "not a list. Write [[variants]] before the keys of each"))
+        return (Variant(),)
+    found = [_section(_VARIANTS, Variant, keys, problems) for keys in values]
+    read = tuple(variant for variant in found if isinstance(variant, Variant))
+    names = [variant.name for variant in read]
+    if not all(names) or len({*names}) < len(names):
+        problems.append(Problem(_VARIANTS, 'each needs a name of its own. Write name = "A"'))
+    return read or (Variant(),)
+
+
+def _run_problems(runs: Runs, variants: tuple[Variant, ...], grid: Mapping[str, tuple[Any, ...]]) -> list[Problem]:
     found = []
+    own = dict.fromkeys(key for variant in variants for key in variant.set)
     if len(set(runs.seeds)) < len(runs.seeds):
         found.append(Problem("runs", f"seeds = {[*runs.seeds]}: one is there twice. Keep it once"))
-    for key in (key for key in (*runs.set, *grid, *runs.seeded) if key == _SEED):
+    for key in (key for key in (*runs.set, *own, *grid, *runs.seeded) if key == _SEED):
         found.append(Problem("runs", f"{key} is set by seeds. Leave it out elsewhere"))
     for key in grid.keys() & {*runs.set, *runs.seeded}:
         found.append(Problem(_GRID, f"{key} is set in [runs], too. Keep one"))
+    for key in own.keys() & {*grid, *runs.seeded}:
+        found.append(Problem(_VARIANTS, f"{key} is set by the grid or the seeds, too. Keep one"))
     return found
 
 
-def _end_problems(end: End) -> list[Problem]:
+def _end_problems(end: End, variants: tuple[Variant, ...]) -> list[Problem]:
     if (end.table is None) == (end.plot is None):
         return [Problem("end", 'give either table = "R@1", a metric, or plot = "layers", a kind of plot')]
     found = []
@@ -168,8 +218,10 @@ def _end_problems(end: End) -> list[Problem]:
     for metric in filter(None, (end.table, end.metric)):
         if recall_of(metric) is None and metric not in METRICS:
             found.append(Problem("end", f"unknown metric {metric!r}. {near_miss(metric, ['R@1', *METRICS])}"))
-    if end.table is not None and end.layers is None:
+    if end.table is not None and not all(variant.layers or end.layers for variant in variants):
         found.append(Problem("end", 'layers is missing. Write layers = ["fc6"], a column for each'))
     if end.table is not None and end.metric is not None:
         found.append(Problem("end", "metric is for a plot; table names its own. Leave it out"))
+    if end.plot is not None and end.epochs is not None:
+        found.append(Problem("end", "epochs is for a table. Leave it out"))
     return found

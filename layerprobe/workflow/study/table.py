@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,35 +25,55 @@ class Over:
         mean: None where a training has no valid value, with the reason in `notes`.
         interval: 95 %, of the mean; None for a single training, or equal ones.
         values: of each training.
+        further: 95 % prediction interval of one further training; None for fewer than three, or equal ones.
     """
 
     mean: float | None
     interval: Interval | None
     values: tuple[float | None, ...]
     notes: tuple[str, ...] = ()
+    further: Interval | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """The values of a cell at an epoch, for each of the study's layers; None for those of other variants."""
+
+    cell: Cell
+    epoch: int
+    layers: tuple[Over | None, ...]
 
 
 @dataclass(frozen=True)
 class StudyTable:
-    """The cells of a study, each with its values by layer."""
+    """The cells of a study at each epoch of the table."""
 
     study: Study
-    rows: tuple[tuple[Cell, tuple[Over, ...]], ...]
+    rows: tuple[Row, ...]
 
 
 def table_values(table: StudyTable) -> dict[str, Any]:
     """The table as JSON has it."""
-    study, layers = table.study, table.study.end.layers or ()
+    study, layers = table.study, table.study.layers or ()
     cells = [
         {
-            "values": cell.values,
-            "runs": [training.run for training in cell.trainings],
+            **({"variant": row.cell.variant} if study.has_variants else {}),
+            "values": row.cell.values,
+            "epoch": row.epoch,
+            "runs": [training.run for training in row.cell.trainings],
             "layers": [
-                {"layer": layer, "mean": over.mean, "interval": over.interval, "trainings": over.values}
-                for layer, over in zip(layers, of_layers, strict=True)
+                {
+                    "layer": layer,
+                    "mean": over.mean,
+                    "interval": over.interval,
+                    "further": over.further,
+                    "trainings": over.values,
+                }
+                for layer, over in zip(layers, row.layers, strict=True)
+                if over is not None
             ],
         }
-        for cell, of_layers in table.rows
+        for row in table.rows
     ]
     about = study.about
     said = {"study": study.name, "title": about.title, "paper": about.paper, "claim": about.claim}
@@ -61,44 +82,88 @@ def table_values(table: StudyTable) -> dict[str, Any]:
 
 def text_table(table: StudyTable) -> TextTable:
     """The table as text; fractions in percent."""
-    study, keys = table.study, tuple(table.study.grid)
+    study, layers = table.study, table.study.layers or ()
+    epochs = ("epoch",) if study.end.epochs and len(study.end.epochs) > 1 else ()
+    keys = (*_key_columns(study), *epochs)
     metric, seeds = study.end.table or "", study.runs.seeds
     unit = f"{metric} in %" if is_fraction(metric) else metric
     several = f"mean of {len(seeds)} trainings" if len(seeds) > 1 else "one training"
     where = "test classes of their own" if _SPLIT in (*study.runs.seeded, *study.runs.set) else "these test classes"
     brackets = [f"in brackets: 95 % interval of the mean over trainings, on {where}"] if len(seeds) > 1 else []
-    numbers = [of_layers for _, of_layers in table.rows]
+    numbers = [row.layers for row in table.rows]
+    when = (
+        "by epoch" if epochs else f"after epoch {study.end.epochs[0]}" if study.end.epochs else "after the last epoch"
+    )
     notes = [f"claim: {study.about.claim}"] if study.about.claim else []
     notes += [f"paper: {study.about.paper}"] if study.about.paper else []
     notes += ["small version: it shows the mechanics only"] if study.is_small else []
     first = len(keys)
     return TextTable(
-        (*keys, *(study.end.layers or ())),
+        (*keys, *layers),
         tuple(
-            (*(_shown(cell.values[key]) for key in keys), *(_number(over, metric) for over in of_layers))
-            for cell, of_layers in table.rows
+            (
+                *_key_values(study, row.cell),
+                *([str(row.epoch)] * len(epochs)),
+                *(_number(over, metric) for over in row.layers),
+            )
+            for row in table.rows
         ),
-        numbers=frozenset(range(first, first + len(study.end.layers or ()))),
-        heading=(f"{study.name}: {study.about.title}", f"{unit} on test after the last epoch, {several}", *brackets),
+        numbers=frozenset(range(first, first + len(layers))),
+        heading=(f"{study.name}: {study.about.title}", f"{unit} on test {when}, {several}", *brackets),
         notes=tuple(notes),
         intervals={
             first + place: tuple(_ends(over, metric) for over in column)
             for place, column in enumerate(zip(*numbers, strict=True))
-            if any(over.interval for over in column)
+            if any(over and over.interval for over in column)
         },
     )
+
+
+def plan_values(study: Study, cells: Sequence[Cell], lacking: Sequence[str]) -> dict[str, Any]:
+    """As JSON has it: the trainings of a study whose data are not there."""
+    found = [
+        {
+            **({"variant": cell.variant} if study.has_variants else {}),
+            "values": cell.values,
+            "runs": [training.run for training in cell.trainings],
+        }
+        for cell in cells
+    ]
+    return {"run": study.name, "estimate": None, "missing_data": lacking, "cells": found}
+
+
+def plan_table(study: Study, cells: Sequence[Cell], lacking: Sequence[str]) -> TextTable:
+    """The trainings of a study whose data are not there: a row for each cell."""
+    count = sum(len(cell.trainings) for cell in cells)
+    needed = " ".join(f"--data {usage}" for usage in lacking)
+    return TextTable(
+        (*_key_columns(study), "trainings"),
+        tuple((*_key_values(study, cell), str(len(cell.trainings))) for cell in cells),
+        numbers=frozenset([len(_key_columns(study))]),
+        heading=(f"{study.name}: {study.about.title}", f"{count} trainings; time, memory and disk need {needed}"),
+    )
+
+
+def _key_columns(study: Study) -> tuple[str, ...]:
+    return (*(["variant"] * study.has_variants), *study.grid)
+
+
+def _key_values(study: Study, cell: Cell) -> tuple[str, ...]:
+    return (*([cell.variant] * study.has_variants), *(_shown(cell.values[key]) for key in study.grid))
 
 
 def _shown(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _number(over: Over, metric: str) -> str:
+def _number(over: Over | None, metric: str) -> str:
+    if over is None:
+        return ""
     return note_text(over.notes) if over.mean is None else _text(over.mean, metric)
 
 
-def _ends(over: Over, metric: str) -> tuple[str, str] | None:
-    if over.interval is None:
+def _ends(over: Over | None, metric: str) -> tuple[str, str] | None:
+    if over is None or over.interval is None:
         return None
     return _text(over.interval.low, metric), _text(over.interval.high, metric)
 

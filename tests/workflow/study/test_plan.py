@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from layerprobe.recipe.recipe_files import list_studies, read_toml
-from layerprobe.system.errors import DataError, RecipeError
+from layerprobe.system.errors import DataError, LayerprobeError, RecipeError
 from layerprobe.workflow.run.runs import Run
-from layerprobe.workflow.study.plan import all_of, is_finished, plan, require_images
+from layerprobe.workflow.study.plan import all_of, is_finished, plan, plan_without_data, require_images
 from layerprobe.workflow.study.study import StudyRequest
 from layerprobe.workflow.study.study_file import load_study
 from tests.workflow.conftest import Silent
@@ -23,8 +23,10 @@ def test_every_study_that_ships_can_be_planned(tmp_path: Path, name: str, small:
     if small and "small" not in read_toml(list_studies()[name]):
         pytest.skip("it has no small version")
     study = load_study(name, small=small)
-    trainings = all_of(plan(study, tmp_path, "cpu"))
-    assert len({training.run for training in trainings}) == len(study.cells) * len(study.runs.seeds)
+    trainings = all_of(plan_without_data(study, tmp_path, "cpu")[0])
+    assert len({training.run for training in trainings}) == (
+        len(study.variants) * len(study.cells) * len(study.runs.seeds)
+    )
 
 
 def test_a_seed_of_every_cell_comes_before_the_next_seed(file_of: FileOf, tmp_path: Path) -> None:
@@ -67,6 +69,91 @@ def test_an_ensemble_is_refused(file_of: FileOf, tmp_path: Path) -> None:
         plan(load_study(str(file)), tmp_path, "cpu")
 
 
+VARIANTS = """
+[[variants]]
+name = "A"
+layers = ["pool5", "pool5/pca:4+l2"]
+[variants.set]
+"probe.reduce" = ["none", "pca:4+l2"]
+[[variants]]
+name = "B"
+[variants.set]
+"loss.name" = "softmax"
+"loss.relu" = false
+[grid]"""
+
+
+def test_each_variant_is_trained_at_each_cell_of_the_grid(file_of: FileOf, tmp_path: Path) -> None:
+    cells = plan(load_study(file_of(("[grid]", VARIANTS))), tmp_path, "cpu")
+    assert [(cell.variant, cell.values["net.fc"]) for cell in cells] == [
+        ("A", [8]),
+        ("A", [16]),
+        ("B", [8]),
+        ("B", [16]),
+    ]
+    assert [cell.trainings[0].loaded().loss.name for cell in cells] == ["smooth_triplet"] * 2 + ["softmax"] * 2
+    assert str(cells[2]) == "B: net.fc = [8]"
+
+
+def test_a_reduced_layer_is_measured_by_its_layer(file_of: FileOf, tmp_path: Path) -> None:
+    cell, *_ = plan(load_study(file_of(("[grid]", VARIANTS))), tmp_path, "cpu")
+    assert cell.trainings[0].request().probe == ("pool5",)
+
+
+def test_a_reduction_that_is_not_measured_is_refused(file_of: FileOf, tmp_path: Path) -> None:
+    study = load_study(file_of(('layers = ["fc6"', 'layers = ["fc6/l2"')))
+    with pytest.raises(
+        RecipeError, match=r'fc6/l2 is not measured. Add "probe.reduce" = \["none", "l2"\] to \[runs.set'
+    ):
+        plan(study, tmp_path, "cpu")
+
+
+PAPER = ('recipe = "quick"', 'recipe = "netA-cub200"'), ('seeded = ["data.class_seed"]', "")
+
+
+def of_papers(file_of: FileOf) -> str:
+    """A study of cub200 and cars196."""
+    path = Path(file_of(*PAPER))
+    text = path.read_text()
+    cars = '[[variants]]\nname = "birds"\n[[variants]]\nname = "cars"\nrecipe = "netA-cars196"\n'
+    path.write_text(text[: text.index("[runs.set]")] + cars + text[text.index("[grid]") :])
+    return str(path)
+
+
+def test_all_data_sets_without_a_folder_are_named_in_one_line(file_of: FileOf, tmp_path: Path) -> None:
+    study = load_study(of_papers(file_of))
+    with pytest.raises(RecipeError, match=r"tiny: where .* Give --data cub200:DIR --data cars196:DIR\.$") as caught:
+        plan(study, tmp_path, "cpu")
+    assert not caught.value.problems
+    with pytest.raises(RecipeError, match=r"Give --data cars196:DIR\.$"):
+        plan(study, tmp_path, "cpu", (f"cub200:{tmp_path}",))
+    cells, lacking = plan_without_data(study, tmp_path, "cpu")
+    assert (len(cells), lacking) == (4, ("cub200:DIR", "cars196:DIR"))
+
+
+def test_each_training_has_the_folder_of_its_own_data_set(file_of: FileOf, tmp_path: Path) -> None:
+    study, folders = load_study(of_papers(file_of)), (tmp_path / "b", tmp_path / "c")
+    for folder in folders:
+        folder.mkdir()
+    birds, _, cars, _ = plan(study, tmp_path, "cpu", (f"cars196:{folders[1]}", f"cub200:{folders[0]}"))
+    assert [cell.trainings[0].loaded().data.root for cell in (birds, cars)] == [*map(str, folders)]
+    without, _ = plan_without_data(study, tmp_path, "cpu")
+    assert (birds.trainings[0].run, cars.trainings[0].run) == (without[0].trainings[0].run, without[2].trainings[0].run)
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        ("sop:.", "--data sop: no recipe of the study has this data set. Leave it out"),
+        ("cub20:.", "unknown data set 'cub20'. Did you mean 'cub200'"),
+        ("cub200:/none/here", "/none/here: no such folder or file. Correct --data cub200:/none/here"),
+    ],
+)
+def test_a_folder_that_fits_no_recipe_is_refused(file_of: FileOf, tmp_path: Path, data: str, problem: str) -> None:
+    with pytest.raises(LayerprobeError, match=problem):
+        plan(load_study(file_of()), tmp_path, "cpu", (data,))
+
+
 def test_the_faults_of_a_recipe_name_the_study(file_of: FileOf, tmp_path: Path) -> None:
     study = load_study(file_of(('"train.epochs" = 2', '"train.epoch" = 1'), ("[[8]", "[[0]")))
     with pytest.raises(RecipeError, match=r"study tiny: --set net.fc=\[0\] \[net\]: fc\[0\] = 0: ") as caught:
@@ -102,3 +189,9 @@ def test_all_runs_on_other_images_are_listed_at_once(copied: StudyRequest) -> No
     with pytest.raises(DataError, match="2 runs of the study have other images .*Restore the images") as caught:
         require_images(copied.study, trainings, copied.cache, Silent())
     assert all(name in str(caught.value) for name in changed)
+
+
+def test_an_epoch_after_the_last_is_refused(file_of: Callable[..., str], tmp_path: Path) -> None:
+    study = load_study(file_of(("[end]", "[end]\nepochs = [0, 3]")))
+    with pytest.raises(RecipeError, match="epoch 3 of 2 epochs"):
+        plan(study, tmp_path, "cpu")

@@ -45,6 +45,42 @@ def test_a_small_version_that_is_not_there_is_refused(file_of: FileOf) -> None:
         load_study(file_of(), small=True)
 
 
+VARIANTS = """
+[[variants]]
+name = "A"
+recipe = "netA"
+[[variants]]
+name = "B"
+layers = ["pool5", "c3"]
+[variants.set]
+"loss.scale" = 1.0
+"net.name" = "resnet18"
+"""
+
+
+def test_a_variant_sets_its_keys_over_those_of_all_runs(file_of: FileOf) -> None:
+    study = load_study(file_of(("[grid]", f"{VARIANTS}[grid]")))
+    first, second = study.variants
+    assert (first.name, first.recipe, second.recipe) == ("A", "netA", None)
+    found = study.settings(study.cells[0], 0, second)
+    assert {"net.fc=[8]", "loss.scale=1.0", 'net.name="resnet18"', "train.epochs=2"} <= {*found}
+    assert 'net.name="lenet"' not in found
+    assert 'net.name="lenet"' in study.settings(study.cells[0], 0, first)
+
+
+def test_the_layers_of_a_study_are_those_of_all_variants(file_of: FileOf) -> None:
+    study = load_study(file_of(("[grid]", f"{VARIANTS}[grid]")))
+    assert [study.layers_of(variant) for variant in study.variants] == [("fc6", "pool5"), ("pool5", "c3")]
+    assert study.layers == ("fc6", "pool5", "c3")
+    assert (study.has_variants, load_study(file_of()).has_variants) == (True, False)
+
+
+def test_the_small_version_replaces_the_variants(file_of: FileOf) -> None:
+    file = file_of(("[grid]", f'{VARIANTS}[[small.variants]]\nname = "C"\n[grid]'))
+    assert [variant.name for variant in load_study(file, small=True).variants] == ["C"]
+    assert [variant.name for variant in load_study(file).variants] == ["A", "B"]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
@@ -60,6 +96,20 @@ def test_a_small_version_that_is_not_there_is_refused(file_of: FileOf) -> None:
         ('table = "R@1"', 'table = "MAP"', r"\[end\]: unknown metric 'MAP'. Did you mean 'mAP'"),
         ('table = "R@1"', 'plot = "layer"', r"\[end\]: unknown plot 'layer'. Did you mean 'layers'"),
         ('layers = ["fc6", "pool5"]', "", r"\[end\]: layers is missing"),
+        ("[grid]", '[[variants]]\nset = {"net.name" = "lenet"}\n[grid]', r"\[variants\]: each needs a name of its own"),
+        ("[grid]", '[[variants]]\nname = "A"\nlayer = "fc6"\n[grid]', r"\[variants\]: unknown key 'layer'"),
+        ("[grid]", '[variants]\nname = "A"\n[grid]', r"\[variants\]: not a list\. Write \[\[variants\]\]"),
+        (
+            "[grid]",
+            '[[variants]]\nname = "A"\nset = {"net.fc" = [1]}\n[grid]',
+            r"\[variants\]: net.fc is set by the grid or the seeds, too",
+        ),
+        (
+            "[grid]",
+            '[[variants]]\nname = "A"\nset = {"train.seed" = 1}\n[grid]',
+            r"\[runs\]: train.seed is set by seeds",
+        ),
+        ("[end]", "[small]\nvariants = 3\n[end]", r"\[small\]: not sections"),
         ("[grid]", "[girds]", r"\[girds\]: unknown section. Did you mean 'grid'"),
         ("[end]", "[small]\nruns = 3\n[end]", r"\[small\]: not sections"),
     ],
