@@ -11,7 +11,7 @@ import safetensors
 import safetensors.torch
 import torch
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 
 from layerprobe.system.errors import DataError
 from layerprobe.system.files import SteadyFile, sha256, written_whole
@@ -59,6 +59,16 @@ def load_weights(path: Path, modules: Mapping[str, nn.Module], *, expected: Coll
             first = str(error).splitlines()[1].strip() if "\n" in str(error) else str(error)
             what = f"weights of another network or loss: {first}"
             raise DataError(what, file=path, fix="Train it again with --fresh") from error
+
+
+def read_tensors(path: Path, key: str, names: Collection[str], *, expected: Collection[str]) -> dict[str, Tensor]:
+    """Some tensors of a module in a file of `save_weights`, by their names in the module."""
+    require_unchanged(path, expected)
+    try:
+        with safetensors.safe_open(path, "pt") as file:
+            return {name: file.get_tensor(f"{key}.{name}") for name in names}
+    except (safetensors.SafetensorError, OSError) as error:
+        raise DataError(f"not a readable checkpoint ({error})", file=path, fix="Train it again with --fresh") from error
 
 
 def save_state(path: Path, previous: Path, state: dict[str, Any], *, known: Collection[str]) -> str:

@@ -77,8 +77,9 @@ class Study:
     def settings(self, cell: Mapping[str, Any], seed: int) -> tuple[str, ...]:
         """The keys of a training, each as `--set` takes it."""
         seeded = dict.fromkeys([_SEED, *self.runs.seeded], seed)
-        # All is measured while it trains, so that no table needs an earlier checkpoint.
-        values = {"train.keep": "last", **self.runs.set, **cell, **seeded}
+        # All is measured while it trains: no end but learnt numbers needs an earlier checkpoint.
+        keep = "all" if self.end.plot == "learnt" else "last"
+        values = {"train.keep": keep, **self.runs.set, **cell, **seeded}
         return tuple(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items())
 
 
