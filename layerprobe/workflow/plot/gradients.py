@@ -13,7 +13,7 @@ from layerprobe.plots.asked import asked_epoch
 from layerprobe.recipe.recipe import Recipe, recorded_recipe
 from layerprobe.registry import LOSSES, load
 from layerprobe.store import read_index
-from layerprobe.system.errors import DataError, RecipeError
+from layerprobe.system.errors import DataError, NumericError, RecipeError
 from layerprobe.values.arrays import FloatArray
 from layerprobe.values.intervals import IntervalKind
 from layerprobe.values.keys import RankedLayer
@@ -52,8 +52,12 @@ def stored_gradients(
     classes, targets = np.unique(labels, return_inverse=True)
     classifier = classifier_of(run, recipe, labels, torch.device("cpu"))
     loss = classifier.loss(epoch, features.shape[1], classes).double()
+    if not np.isfinite(features).all():
+        raise NumericError(f"{run.name}: NaN or Inf in the features of {embedding} on {SPLIT} at epoch {epoch}")
     linear: LinearClassifier = loss.linear(torch.from_numpy(features).double())  # type: ignore[operator] # of these losses
     classified, zeros = _classified(linear, targets)
+    if not len(classified.labels):
+        raise NumericError(f"{run.name}: all features of {embedding} that reach its classifier are 0 at epoch {epoch}")
     notes = [*IntervalKind.without(shared_notes(score.notes for score in own))]
     notes += ["the feature is that after the loss's ReLU"] if classifier.relu else []
     notes += [f"{zeros:,} images are left out, whose feature is 0"] if zeros else []

@@ -11,7 +11,7 @@ import torch
 from layerprobe.plots.asked import asked_epoch
 from layerprobe.recipe.recipe import recorded_recipe
 from layerprobe.store import read_classes, read_index
-from layerprobe.system.errors import DataError, RecipeError
+from layerprobe.system.errors import DataError, NumericError, RecipeError
 from layerprobe.values.scores import Score
 from layerprobe.values.views import PlaneFeatures
 from layerprobe.workflow.plot.feature_views import ReadFeatures, ShownLayers, shown, stored
@@ -37,6 +37,8 @@ def plane_features_of(
                 what = f"{run}: {ranked} has {dims:,} dimension{'s' * (dims != 1)}, and features-2d draws 2"
                 fix = "Name a layer of 2 by --layers, or train a toy network: net.name = lenet, net.fc = [84, 2]"
                 raise RecipeError(what, fix=fix)
+            if not np.isfinite(found.features).all():
+                raise NumericError(f"{run}: NaN or Inf in the features of {ranked} on {split} at epoch {epoch}")
             classes = tuple(_name(names, label) for label in found.labels.tolist())
             points = tuple((float(x), float(y)) for x, y in found.features)
             yield PlaneFeatures(run, epoch, split, ranked, points, classes, notes=tuple(found.notes))

@@ -86,7 +86,7 @@ def drawn(kind: str, runs: Sequence[Run], options: PlotOptions = _DEFAULTS) -> D
     """Draw a plot of one or more runs; nothing is written."""
     registered: Plot = registry.load("plot", registry.PLOTS, kind)
     require_options(kind, registered, options)
-    scores = scores_of(runs)
+    scores = scores_of([run for run in runs if registered.scored or run.scores_file.exists()])
     if not scores and registered.scored:
         raise DataError("no scores", file=runs[0].scores_file, fix="Run layerprobe probe first")
     if options.metric:

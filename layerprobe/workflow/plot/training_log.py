@@ -30,7 +30,7 @@ def training_losses(runs: Sequence[Run], scores: Sequence[Score]) -> list[Score]
         found += [replace(subject, epoch=epoch).score(LOSS, loss, n) for epoch, loss, n in _logged(run)]
         own = [s for s in scores if (s.run, s.split, s.metric) == (run.name, "test", metric)]
         embedding = embedding_among(run.read(), dict.fromkeys(score.ranked_layer for score in own))
-        found += [score for score in own if score.ranked_layer == embedding]
+        found += [replace(s, experiment=subject.experiment) for s in own if s.ranked_layer == embedding]
     return found
 
 
