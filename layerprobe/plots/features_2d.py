@@ -14,7 +14,6 @@ from layerprobe.plots import figure as fig
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
 from layerprobe.plots.saving import csv_text
 from layerprobe.system.wording import visible
-from layerprobe.values.arrays import FloatArray
 from layerprobe.values.facts import DataFacts, image_lines, split_text
 from layerprobe.values.keys import names_by_layer
 from layerprobe.values.scores import note_text, shared_notes
@@ -22,7 +21,7 @@ from layerprobe.values.views import PlaneFeatures
 
 _SIDE, _GAP = 1.75, 0.55  # inches
 _MARGIN = 0.08  # of the larger range, on every side
-_REACH = 0.9  # of the half side: the length of the longest ray
+_REACH = 0.35  # of the larger range of the points: the length of the longest ray
 _NAMED = 20  # classes of a panel that are named
 _NAME = 14  # characters
 _COLOURS = colormaps["tab10"].colors  # type: ignore[attr-defined] # a ListedColormap
@@ -55,7 +54,8 @@ def draw(found: Sequence[PlaneFeatures], *, data: Mapping[str, DataFacts] | None
     for axes, (own, split) in zip(panels, cells, strict=True):
         _set_axes(axes, list(own.values()))
         if split in own:
-            _draw_points(axes, own[split])
+            # Those of the other split are as long.
+            _draw_points(axes, own[split], _rays(next(iter(own.values()))))
     return figure
 
 
@@ -66,7 +66,7 @@ def _title(own: Mapping[str, PlaneFeatures], split: str, key: Key, data: Mapping
 
 
 def _set_axes(axes: Axes, own: Sequence[PlaneFeatures]) -> None:
-    places = np.array([place for each in own for place in (*each.points, each.origin)])
+    places = np.concatenate([np.array([*each.points, *(end for _, ray in _rays(each) for end in ray)]) for each in own])
     low, high = places.min(0), places.max(0)
     half = (0.5 + _MARGIN) * float((high - low).max()) or 1.0
     for which, middle in zip("xy", (low + high) / 2, strict=True):
@@ -76,9 +76,20 @@ def _set_axes(axes: Axes, own: Sequence[PlaneFeatures]) -> None:
     axes.set_ylabel("dimension 2", fontsize=fig.FONT)
 
 
-def _draw_points(axes: Axes, found: PlaneFeatures) -> None:
+def _rays(found: PlaneFeatures) -> list[tuple[str, list[fig.Place]]]:
+    """Class, start and end of each ray."""
+    if not found.weights:
+        return []
+    places = np.array([*found.points, found.origin])
+    reach = _REACH * float(np.ptp(places, 0).max())
+    longest = max(float(np.hypot(*weight)) for _, weight in found.weights) or 1.0
+    (x, y), factor = found.origin, reach / longest
+    return [(name, [(x, y), (x + factor * across, y + factor * up)]) for name, (across, up) in found.weights]
+
+
+def _draw_points(axes: Axes, found: PlaneFeatures, rays: Sequence[tuple[str, list[fig.Place]]]) -> None:
     points, classes = np.array(found.points), np.array(found.classes)
-    names = list(dict.fromkeys(found.classes))
+    names = sorted(set(found.classes))
     size = float(np.clip(2500 / len(points), 1.5, 9))
     for place, name in enumerate(names):
         own = points[classes == name]
@@ -87,38 +98,18 @@ def _draw_points(axes: Axes, found: PlaneFeatures) -> None:
             own[:, 0], own[:, 1], s=size, color=_COLOURS[place % len(_COLOURS)], marker=marker, linewidths=0
         )
         dots.set(alpha=0.6, rasterized=True, label=name, zorder=2)
-    rays = _draw_rays(axes, found, names)
+    for name, ray in rays:
+        # The classes of the other split have no ray of their own: all rays are grey there.
+        colour = _COLOURS[names.index(name) % len(_COLOURS)] if name in names else "0.6"
+        (line,) = axes.plot(*zip(*ray, strict=True), color=colour, linewidth=1.2, marker="D", markersize=4)
+        line.set(markevery=[1], markeredgecolor="black", markeredgewidth=0.6, label=f"_weight of {name}", zorder=3)
     labels = []
     if len(names) <= _NAMED:
         for place, name in enumerate(names):
             middle = np.median(points[classes == name], 0)
             colour = fig.Style(_COLOURS[place % len(_COLOURS)], "o").text
             labels.append(fig.Label(_short(name), float(middle[0]), float(middle[1]), colour, fig.FONT - 1))
-    fig.label_points(axes, labels, rays, [ray[-1] for ray in rays])
-
-
-def _draw_rays(axes: Axes, found: PlaneFeatures, names: Sequence[str]) -> list[list[fig.Place]]:
-    if not found.weights:
-        return []
-    origin, weights = np.array(found.origin), np.array([weight for _, weight in found.weights])
-    longest = float(np.linalg.norm(weights, axis=1).max()) or 1.0
-    reach = _REACH * _to_edge(axes, origin)
-    rays = []
-    for (name, _), weight in zip(found.weights, weights, strict=True):
-        end = origin + weight / longest * reach
-        # The classes of the other split have no ray of their own: all rays are grey there.
-        colour = _COLOURS[names.index(name) % len(_COLOURS)] if name in names else "0.6"
-        (line,) = axes.plot(*zip(origin, end, strict=True), color=colour, linewidth=1.2, marker="D", markersize=4)
-        line.set(markevery=[1], markeredgecolor="black", markeredgewidth=0.6, label=f"_weight of {name}", zorder=3)
-        rays.append([(float(origin[0]), float(origin[1])), (float(end[0]), float(end[1]))])
-    return rays
-
-
-def _to_edge(axes: Axes, origin: FloatArray) -> float:
-    """How far the axes reach around a point, at least a quarter of their side."""
-    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
-    x, y = origin
-    return float(max(min(x - left, right - x, y - bottom, top - y), (right - left) / 4))
+    fig.label_points(axes, labels, [ray for _, ray in rays], [ray[-1] for _, ray in rays])
 
 
 def _short(name: str) -> str:

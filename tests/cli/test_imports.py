@@ -107,7 +107,13 @@ def test_plots_import_no_torch(probed: Path) -> None:
     with_torch = ("panels", "det", "learnt", "features-2d", "gradient")
     plots = [f"plot {kind} one --csv {kind}.csv" for kind in PLOTS if kind not in with_torch]
     run = Run(probed / "cache" / "one")
-    network = {"layers": ["fc6"], "embedding": ["fc6", "none"], "cuts": {}, "input": None, "files": {}}
+    network: dict[str, object] = {
+        "layers": ["fc6"],
+        "embedding": ["fc6", "none"],
+        "cuts": {},
+        "input": None,
+        "files": {},
+    }
     run.write(recorded({"epochs_done": 1, "recipe": {"train": {"epochs": 1}}, "network": network}))
     run.training_log_file.write_text('{"epoch": 1, "loss": 0.5, "images": 8}')
     found = imported(probed, *plots)

@@ -43,14 +43,15 @@ def test_rays_are_as_long_to_each_other_as_the_weights() -> None:
     assert x[0].tolist() == y[0].tolist() == [0, 0]
     assert (x[1] / x[1, 0]).tolist() == [1, 0]
     assert y[1].tolist() == [0, -x[1, 0] / 2]
-    assert 0 < x[1, 0] < axes.get_xlim()[1]
+    assert x[1, 0] > 1
 
 
-def test_rays_begin_at_the_classifiers_origin_which_is_in_view() -> None:
+def test_rays_begin_at_the_classifiers_origin_and_are_in_view() -> None:
     axes = draw([replace(TRAIN, origin=(20.0, 5.0))]).axes[0]
     (ray, *_) = (line for line in axes.lines if "weight" in str(line.get_label()))
-    assert np.asarray(ray.get_xydata())[0].tolist() == [20, 5]
-    assert axes.get_xlim()[1] > 20
+    start, end = np.asarray(ray.get_xydata()).tolist()
+    assert start == [20, 5]
+    assert 20 < end[0] < axes.get_xlim()[1]
 
 
 def test_rays_are_grey_beside_other_classes_and_explained_where_there_are_any() -> None:
@@ -70,7 +71,7 @@ def test_many_classes_are_not_named_and_keep_apart_by_markers() -> None:
     dots = figure.axes[0].collections
     assert not figure.axes[0].texts
     assert "Above 20 classes none is named." in " ".join(figure.texts[-1].get_text().split())
-    looks = {(tuple(each.get_facecolor()[0]), each.get_paths()[0].vertices.tobytes()) for each in dots}  # type: ignore[index] # colours are arrays
+    looks = {(str(each.get_facecolor()), np.asarray(each.get_paths()[0].vertices).tobytes()) for each in dots}
     assert len(looks) == 21
 
 

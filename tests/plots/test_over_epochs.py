@@ -56,7 +56,6 @@ def test_the_axis_is_logarithmic_beyond_a_factor_of_20(last: float, scale: str) 
 
 def test_labels_stand_at_the_ends_of_lines_on_a_logarithmic_axis() -> None:
     (axes,) = draw([*over("a", 100.0, 10.0), *over("b", 100.0, 1.0)]).axes
-    axes.figure.draw_without_rendering()
     for text, value in zip(axes.texts, (10.0, 1.0), strict=True):
         height = axes.transAxes.inverted().transform(axes.transData.transform((1, value)))[1]
         assert text.get_position()[1] == pytest.approx(height, abs=0.05)
@@ -64,11 +63,12 @@ def test_labels_stand_at_the_ends_of_lines_on_a_logarithmic_axis() -> None:
 
 def test_ranges_over_trainings_are_bands_and_other_intervals_are_not_drawn() -> None:
     trainings = IntervalKind(trainings=True).notes
-    (axes,) = draw(over("a", 2.0, 1.0, low=0.5, high=2.5, notes=trainings)).axes
+    figure = draw(over("a", 2.0, 1.0, low=0.5, high=2.5, notes=trainings))
+    (axes,) = figure.axes
     (band,) = axes.collections[:1]
     assert band.get_label() == "_range of a"
     assert band.get_paths()[0].get_extents().intervaly.tolist() == [0.5, 2.5]
-    assert "lowest to highest training" in axes.figure.texts[-1].get_text()
+    assert "lowest to highest training" in figure.texts[-1].get_text()
     (axes,) = draw(over("a", 2.0, 1.0, low=0.5, high=2.5)).axes
     assert not [each for each in axes.collections if str(each.get_label()).startswith("_range")]
 

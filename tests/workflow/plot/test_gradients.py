@@ -6,11 +6,12 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 
+from layerprobe.plots.plot import PlotOptions
 from layerprobe.store import read_index
 from layerprobe.system.errors import RecipeError
 from layerprobe.values.keys import LayerKey
 from layerprobe.values.views import GradientSizes
-from layerprobe.workflow.plot.plot import PlotOptions, StoredRuns, drawn
+from layerprobe.workflow.plot.plot import StoredRuns, drawn
 from layerprobe.workflow.run.experiments import scores_of
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.stored_layers import read_layer
