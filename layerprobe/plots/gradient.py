@@ -48,17 +48,17 @@ def draw(found: Sequence[GradientSizes], *, data: Mapping[str, DataFacts] | None
     figure, panels = fig.panels([f"{run}\nby {axis}" for run, axis in cells], layout)
     for axes, (run, axis) in zip(panels, cells, strict=True):
         own = [each for each in found if (each.run, each.axis) == (run, axis)]
-        _set_axes(axes, own, [each for each in found if each.axis == axis])
+        _set_axes(axes, own)
         _draw_lines(axes, own)
     shown = [kind for kind in _KINDS if any(each.samples == kind for each in found)]
     fig.key_below(panels[-len(_AXES)], [_KINDS[kind] | {"label": kind, "marker": ""} for kind in shown], columns=1)
     return figure
 
 
-def _set_axes(axes: Axes, own: Sequence[GradientSizes], every: Sequence[GradientSizes]) -> None:
+def _set_axes(axes: Axes, own: Sequence[GradientSizes]) -> None:
     axes.set(xscale="log", yscale="log")
     axes.set_xlim(min(own[0].places), max(own[0].places))
-    top = max(max(each.high) for each in every)
+    top = max(max(each.high) for each in own)
     axes.set_ylim(top / 10**_DECADES, 1.5 * top)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(LogLocator(numticks=6))
