@@ -102,7 +102,7 @@ def _draw_points(axes: Axes, found: PlaneFeatures, rays: Sequence[tuple[str, lis
         # The classes of the other split have no ray of their own: all rays are grey there.
         colour = _COLOURS[names.index(name) % len(_COLOURS)] if name in names else "0.6"
         (line,) = axes.plot(*zip(*ray, strict=True), color=colour, linewidth=1.2, marker="D", markersize=4)
-        line.set(markevery=[1], markeredgecolor="black", markeredgewidth=0.6, label=f"_weight of {name}", zorder=3)
+        line.set(markevery=[1], markeredgecolor="black", markeredgewidth=0.6, label=f"_weight of {name}", zorder=5.5)
     labels = []
     if len(names) <= _NAMED:
         for place, name in enumerate(names):

@@ -113,6 +113,8 @@ def _set_axes(axes: Axes, epochs: tuple[int, int], lines: Lines) -> None:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.yaxis.set_minor_formatter(NullFormatter())
         return
+    # Not the default locator, whose ticks when a figure is saved may be wider than those that it is cropped by.
+    axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
     reach = _MARGIN * (high - low) or _MARGIN * abs(high) or 1.0
     axes.set_ylim(low - reach, high + reach)
 
