@@ -30,7 +30,7 @@ def test_a_training_sets_its_seed_and_the_keys_that_take_it(file_of: FileOf) -> 
 
 
 def test_a_study_of_learnt_numbers_keeps_all_checkpoints(file_of: FileOf) -> None:
-    study = replace(load_study(file_of()), end=End(plot="learnt"))
+    study = replace(load_study(file_of()), end=End(plot="learnt", layers=None))
     assert 'train.keep="all"' in study.settings(study.cells[0], 0)
 
 
