@@ -30,7 +30,7 @@ _HOW = (
     "respect to the feature as the classifier multiplies it, which has length 1 where the loss normalises. Right: with "
     "respect to the feature before that, at the trained alpha. Dotted upright: the trained alpha, and the median norm. "
     "Incorrect: another class's logit is at least as large. Of the correct ones, boundary is the tenth nearest to a "
-    "decision boundary and centroid the tenth farthest from the nearest one."
+    "decision boundary and centroid the tenth farthest from the nearest one; at most 500 of each."
 )
 
 
