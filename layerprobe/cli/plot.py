@@ -57,7 +57,7 @@ def plot(
     quiet: Quiet = False,
     debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
-    """Plot scores, features or nearest neighbours of runs."""
+    """Plot scores, losses, features or nearest neighbours of runs."""
     from layerprobe.system.errors import UnknownNameError
     from layerprobe.workflow.run.runs import find_run
 

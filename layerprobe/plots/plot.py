@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from layerprobe.values.facts import DataFacts
 from layerprobe.values.keys import RankedLayer
 from layerprobe.values.scores import Matrix, Score
-from layerprobe.values.views import Curve, ErrorRates, Histogram, Neighbours, Reductions
+from layerprobe.values.views import (
+    Curve,
+    ErrorRates,
+    GradientSizes,
+    Histogram,
+    Neighbours,
+    PlaneFeatures,
+    Reductions,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -48,12 +56,13 @@ class PlotOptions:
 class PlotSource(Protocol):
     """The values of some runs, from their files or measured in Python.
 
-    In scores, recalls by gallery size and reductions, trainings of one experiment are one run: their mean.
+    In scores, losses, learnt parameters, recalls by gallery size and reductions, trainings of one experiment are one
+    run: their mean.
     """
 
     @property
     def scores(self) -> Sequence[Score]:
-        """At least one."""
+        """At least one, for a plot that is `scored`."""
 
     def data(self, runs: Iterable[str]) -> Mapping[str, DataFacts]:
         """Run, or mean of trainings, as the values name it -> its data."""
@@ -82,6 +91,18 @@ class PlotSource(Protocol):
     def spectra(self, options: PlotOptions) -> Sequence[Curve]:
         """Variance of the features by dimension, by layer."""
 
+    def losses(self) -> Sequence[Score]:
+        """The training loss by epoch, and the metric of the scores of the embedding on test where it was measured."""
+
+    def learnt(self) -> Sequence[Score]:
+        """The parameters of the loss other than class weights, by epoch."""
+
+    def plane_features(self, options: PlotOptions) -> Sequence[PlaneFeatures]:
+        """The features of layers of two dimensions, those of a layer one after another."""
+
+    def gradients(self, options: PlotOptions) -> Sequence[GradientSizes]:
+        """Gradients with respect to the feature, by alpha and by norm, those of a run one after another."""
+
     def error_rates(self, options: PlotOptions) -> Sequence[ErrorRates]:
         """False accept and false reject rates, by layer."""
 
@@ -100,7 +121,9 @@ class Plot:
 
     Args:
         draw: source and options -> figure and CSV.
+        scored: whether it needs scores.
     """
 
     draw: Callable[[PlotSource, PlotOptions], Drawing]
     options: tuple[Option, ...] = ("layers", "epoch")
+    scored: bool = True

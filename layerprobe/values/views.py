@@ -39,6 +39,62 @@ class Histogram:
             raise ValueError(f"{len(self.counts)} counts need one edge more, got {len(self.edges)}")
 
 
+Vector = tuple[float, float]  # of a layer of two dimensions
+
+
+@dataclass(frozen=True)
+class PlaneFeatures:
+    """The features of a layer of two dimensions, with the classifier's weights where the loss has them.
+
+    Args:
+        epoch: 0 = before any step.
+        points: (N, 2).
+        classes: N names.
+        weights: class and its weight vector; empty without a classifier of this layer.
+        origin: the feature that the classifier takes for zero.
+    """
+
+    run: str
+    epoch: int
+    split: str
+    ranked: RankedLayer
+    points: tuple[Vector, ...]
+    classes: tuple[str, ...]
+    weights: tuple[tuple[str, Vector], ...] = ()
+    origin: Vector = (0.0, 0.0)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class GradientSizes:
+    """Length of the gradient of a softmax loss with respect to the feature, of some training images.
+
+    Args:
+        epoch: 0 = before any step.
+        samples: centroid, boundary or incorrect.
+        n: number of these images.
+        axis: alpha, the inverse of the temperature, or norm, of the feature.
+        own: alpha as trained, or the median norm of all training images.
+        places: P ascending numbers.
+        values: P medians over the images.
+        low: P lower quartiles.
+        high: P upper quartiles.
+    """
+
+    run: str
+    epoch: int
+    ranked: RankedLayer
+    samples: str
+    n: int
+    axis: str
+    own: float
+    places: tuple[float, ...]
+    values: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    notes: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class Curve:
     """Numbers of one layer along an axis: recall by gallery size, variance by dimension.

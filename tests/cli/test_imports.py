@@ -103,8 +103,19 @@ def test_lists_import_no_torch(probed: Path) -> None:
 
 
 def test_plots_import_no_torch(probed: Path) -> None:
-    # panels search features and read images, and det compares all pairs, by what probing has
-    plots = [f"plot {kind} one --csv {kind}.csv" for kind in PLOTS if kind not in ("panels", "det")]
+    # panels search features and read images, det compares all pairs by what probing has, and others read checkpoints
+    with_torch = ("panels", "det", "learnt", "features-2d", "gradient")
+    plots = [f"plot {kind} one --csv {kind}.csv" for kind in PLOTS if kind not in with_torch]
+    run = Run(probed / "cache" / "one")
+    network: dict[str, object] = {
+        "layers": ["fc6"],
+        "embedding": ["fc6", "none"],
+        "cuts": {},
+        "input": None,
+        "files": {},
+    }
+    run.write(recorded({"epochs_done": 1, "recipe": {"train": {"epochs": 1}}, "network": network}))
+    run.training_log_file.write_text('{"epoch": 1, "loss": 0.5, "images": 8}')
     found = imported(probed, *plots)
     assert {code for code, _ in found.values()} == {0}
     packages = {line: names - TERMINAL for line, (_, names) in found.items()}

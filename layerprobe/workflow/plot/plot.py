@@ -19,7 +19,15 @@ from layerprobe.values.keys import RankedLayer
 from layerprobe.values.metric_names import is_fraction, recall_of
 from layerprobe.values.scores import Matrix, Score, shared_notes
 from layerprobe.values.seeds import facts_over_seeds, over_seeds, trainings
-from layerprobe.values.views import Curve, ErrorRates, Histogram, Neighbours, Reductions
+from layerprobe.values.views import (
+    Curve,
+    ErrorRates,
+    GradientSizes,
+    Histogram,
+    Neighbours,
+    PlaneFeatures,
+    Reductions,
+)
 from layerprobe.workflow.plot.concatenated import concatenated_scores
 from layerprobe.workflow.plot.dims import stored_reductions
 from layerprobe.workflow.plot.feature_views import (
@@ -32,6 +40,7 @@ from layerprobe.workflow.plot.feature_views import (
 )
 from layerprobe.workflow.plot.gallery_sizes import stored_curves
 from layerprobe.workflow.plot.matrices import COMPARED, comparable, layers_of, matrices_of
+from layerprobe.workflow.plot.training_log import training_losses
 from layerprobe.workflow.run.embedding import embedding_among
 from layerprobe.workflow.run.experiments import scores_of
 from layerprobe.workflow.run.facts import data_facts
@@ -77,8 +86,8 @@ def drawn(kind: str, runs: Sequence[Run], options: PlotOptions = _DEFAULTS) -> D
     """Draw a plot of one or more runs; nothing is written."""
     registered: Plot = registry.load("plot", registry.PLOTS, kind)
     require_options(kind, registered, options)
-    scores = scores_of(runs)
-    if not scores:
+    scores = scores_of([run for run in runs if registered.scored or run.scores_file.exists()])
+    if not scores and registered.scored:
         raise DataError("no scores", file=runs[0].scores_file, fix="Run layerprobe probe first")
     if options.metric:
         scores = of_metric(
@@ -94,7 +103,8 @@ def require_options(kind: str, registered: Plot, options: PlotOptions) -> None:
     unknown = [name for name, value in vars(options).items() if value is not None and name not in registered.options]
     if unknown:
         known = ", ".join(f"--{name}" for name in registered.options)
-        raise RecipeError(f"plot {kind} has no option --{unknown[0]}", fix=f"Its options are {known}")
+        fix = f"Its options are {known}" if known else "Leave it out"
+        raise RecipeError(f"plot {kind} has no option --{unknown[0]}", fix=fix)
 
 
 def of_metric(scores: Sequence[Score], metric: str, fix: str) -> list[Score]:
@@ -180,6 +190,31 @@ class StoredRuns:
     def spectra(self, options: PlotOptions) -> Sequence[Curve]:
         """Variance of the features by dimension, by layer."""
         return [each for features in self._features(options) for each in spectra_of(*features)]
+
+    def losses(self) -> Sequence[Score]:
+        """The training loss by epoch, and the metric of the scores of the embedding on test where it was measured."""
+        return over_seeds(training_losses(self.runs, self.scores_of_runs))
+
+    def learnt(self) -> Sequence[Score]:
+        """The parameters of the loss other than class weights, by epoch."""
+        from layerprobe.workflow.plot.learnt import learnt_parameters  # likewise
+
+        return over_seeds(learnt_parameters(self.runs))
+
+    def plane_features(self, options: PlotOptions) -> Sequence[PlaneFeatures]:
+        """The features of layers of two dimensions, those of a layer one after another."""
+        from layerprobe.workflow.plot.plane_features import stored_plane_features  # likewise
+
+        parts = [(run, scores) for run in self.runs if (scores := self._own(run))]
+        which = shown_layers([scores for _, scores in parts], options, self.embeddings())
+        return [each for run, scores in parts for each in stored_plane_features(run, scores, which)]
+
+    def gradients(self, options: PlotOptions) -> Sequence[GradientSizes]:
+        """Gradients with respect to the feature, by alpha and by norm, those of a run one after another."""
+        from layerprobe.workflow.plot.gradients import stored_gradients  # likewise
+
+        parts = [(run, scores, self.embeddings().get(run.name)) for run in self.runs if (scores := self._own(run))]
+        return [each for run, scores, layer in parts for each in stored_gradients(run, scores, options.epoch, layer)]
 
     def error_rates(self, options: PlotOptions) -> Sequence[ErrorRates]:
         """False accept and false reject rates on test classes, by layer."""

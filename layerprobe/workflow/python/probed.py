@@ -27,7 +27,15 @@ from layerprobe.values.keys import NO_REDUCTION, OUTPUT, LayerKey, RankedLayer, 
 from layerprobe.values.metric_names import recall_of
 from layerprobe.values.retrieval import Ranks
 from layerprobe.values.scores import Matrix, Score
-from layerprobe.values.views import Curve, ErrorRates, Histogram, Neighbours, Reductions
+from layerprobe.values.views import (
+    Curve,
+    ErrorRates,
+    GradientSizes,
+    Histogram,
+    Neighbours,
+    PlaneFeatures,
+    Reductions,
+)
 from layerprobe.workflow.choose.choose_features import choose
 from layerprobe.workflow.choose.given_features import GivenFeatures, given_features
 from layerprobe.workflow.compare.compare import compare_pairs
@@ -39,6 +47,7 @@ from layerprobe.workflow.plot.feature_views import histograms_of, shown_layers, 
 from layerprobe.workflow.plot.gallery_sizes import RECALL, QueriesSearched, curves_of, layers_shown
 from layerprobe.workflow.plot.gallery_sizes import SPLIT as SEARCHED
 from layerprobe.workflow.plot.matrices import COMPARED
+from layerprobe.workflow.plot.plane_features import plane_features_of
 from layerprobe.workflow.plot.plot import of_metric, require_options
 from layerprobe.workflow.python.stored_probe import MemoryProbe
 from layerprobe.workflow.report.choices import told
@@ -345,6 +354,18 @@ class _ProbedSource:
     def spectra(self, ask: PlotOptions) -> Sequence[Curve]:
         return spectra_of(self.scores, self._labelled, shown_layers([self.scores], ask, {}))
 
+    def losses(self) -> Sequence[Score]:
+        raise _no_training()
+
+    def learnt(self) -> Sequence[Score]:
+        raise _no_training()
+
+    def plane_features(self, ask: PlotOptions) -> Sequence[PlaneFeatures]:
+        return list(plane_features_of(self.scores, self._labelled, shown_layers([self.scores], ask, {})))
+
+    def gradients(self, _: PlotOptions) -> Sequence[GradientSizes]:
+        raise _no_training()
+
     def error_rates(self, ask: PlotOptions) -> Sequence[ErrorRates]:
         set_on = "validation" if "validation" in self.probed.labels else None
         subjects = subjects_of(self.scores, shown_layers([self.scores], ask, {}))
@@ -362,3 +383,7 @@ class _ProbedSource:
 
     def _labelled(self, split: str, ranked: RankedLayer) -> Labelled:
         return Labelled(self.probed.features[split, str(ranked)], self.probed.labels[split])
+
+
+def _no_training() -> DataError:
+    return DataError("a probe from Python has no training loss", fix="Train with layerprobe train, then plot that run")

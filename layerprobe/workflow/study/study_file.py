@@ -109,8 +109,9 @@ class Study:
         """The keys of a training, each as `--set` takes it."""
         seeded = dict.fromkeys([_SEED, *self.runs.seeded], seed)
         own = {} if variant is None else variant.set
-        # All is measured while it trains, so that no table needs an earlier checkpoint.
-        values = {"train.keep": "last", **self.runs.set, **own, **cell, **seeded}
+        # All is measured while it trains: no end but learnt numbers needs an earlier checkpoint.
+        keep = "all" if self.end.plot == "learnt" else "last"
+        values = {"train.keep": keep, **self.runs.set, **own, **cell, **seeded}
         return tuple(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items())
 
 

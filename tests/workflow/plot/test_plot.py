@@ -30,8 +30,9 @@ from tests.workflow.rank_files import FC6 as FC6_RANKED
 from tests.workflow.rank_files import POOL5, ranks_of, stored
 
 FC6 = LayerKey("fc6", "none")
-# Panels need a run whose images can be read: tests/workflow/test_panels.py.
-WITHOUT_IMAGES = [kind for kind in PLOTS if kind != "panels"]
+# Panels need a run whose images can be read (test_panels.py), and others one that was trained (conftest.py).
+OF_A_TRAINING = ("loss", "learnt", "features-2d", "gradient")
+WITHOUT_IMAGES = [kind for kind in PLOTS if kind not in ("panels", *OF_A_TRAINING)]
 
 SCORE = Score("one", "abc", 0, 1, "test", "fc6", "none", "none", "cosine", "R@1", 0.5, None, None, 4)
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from matplotlib.text import Text
 
 import layerprobe
@@ -70,6 +71,23 @@ def test_every_plot_is_drawn(result: Probed, kind: str) -> None:
     texts = {text.get_text() for axes in figure.axes for text in axes.get_xticklabels() + axes.texts}
     assert figure.axes
     assert kind != "layers" or any("output" in text for text in texts)
+
+
+@pytest.mark.parametrize("kind", ["loss", "learnt", "gradient"])
+def test_plots_of_a_training_are_refused(result: Probed, kind: str) -> None:
+    with pytest.raises(DataError, match="a probe from Python has no training loss. Train with layerprobe train"):
+        result.plot(kind)
+
+
+def test_features_in_two_dimensions_are_drawn_and_others_refused() -> None:
+    means = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(3, 2))
+    probed = layerprobe.probe(means, {"train": TRAIN, "test": TEST}, ks=(1,), layers="2")
+    assert [axes.get_title(loc="left").splitlines()[-1] for axes in probed.plot("features-2d").axes] == [
+        "train",
+        "test",
+    ]
+    with pytest.raises(RecipeError, match=r"has \d+ dimensions, and features-2d draws 2"):
+        layerprobe.probe(small_model(), {"test": TEST}, ks=(1,)).plot("features-2d")
 
 
 def test_another_metric_is_drawn_and_named(result: Probed) -> None:
