@@ -27,7 +27,7 @@ from layerprobe.values.keys import NO_REDUCTION, OUTPUT, LayerKey, RankedLayer, 
 from layerprobe.values.metric_names import recall_of
 from layerprobe.values.retrieval import Ranks
 from layerprobe.values.scores import Matrix, Score
-from layerprobe.values.views import Curve, ErrorRates, Histogram, Neighbours, Reductions
+from layerprobe.values.views import Curve, ErrorRates, Histogram, Neighbours, OverTrainings, Reductions
 from layerprobe.workflow.choose.choose_features import choose
 from layerprobe.workflow.choose.given_features import GivenFeatures, given_features
 from layerprobe.workflow.compare.compare import compare_pairs
@@ -39,7 +39,9 @@ from layerprobe.workflow.plot.feature_views import histograms_of, shown_layers, 
 from layerprobe.workflow.plot.gallery_sizes import RECALL, QueriesSearched, curves_of, layers_shown
 from layerprobe.workflow.plot.gallery_sizes import SPLIT as SEARCHED
 from layerprobe.workflow.plot.matrices import COMPARED
+from layerprobe.workflow.plot.over_trainings import Trained, recall_at_k
 from layerprobe.workflow.plot.plot import of_metric, require_options
+from layerprobe.workflow.plot.recipe_lines import Placed
 from layerprobe.workflow.python.stored_probe import MemoryProbe
 from layerprobe.workflow.report.choices import told
 from layerprobe.workflow.report.report import OfResult, write_report
@@ -334,6 +336,12 @@ class _ProbedSource:
         if not values:
             raise DataError("no layer was brought to an equal dimension", fix=python_fix(dims))
         return shown([reductions_of(values, dims, best_on_validation(values))], values, ask.layers, {})
+
+    def over_key(self, _: PlotOptions) -> OverTrainings:
+        raise RecipeError("a probe from Python has no recipe", fix="Draw runs by layerprobe plot over-key --key KEY")
+
+    def recall_at_k(self, ask: PlotOptions) -> OverTrainings:
+        return recall_at_k(Trained([Placed(self.probed.name)], self.scores), ask)
 
     def neighbours(self, _: PlotOptions) -> tuple[Sequence[Neighbours], ReadImage]:
         fix = "Probe it by layerprobe probe --model python:FILE.py:FUNCTION --data folder:ROOT, then plot panels"

@@ -16,6 +16,7 @@ from layerprobe.system.progress import Listener
 from layerprobe.values.estimate import Estimate
 from layerprobe.values.scores import Score
 from layerprobe.workflow.plot.plot import PlotRequest, plot
+from layerprobe.workflow.plot.recipe_lines import line_name
 from layerprobe.workflow.run.runs import find_run
 from layerprobe.workflow.study.plan import Cell, StudyTraining, all_of, is_finished, last_scores, plan, require_images
 from layerprobe.workflow.study.study_file import Study
@@ -49,11 +50,18 @@ def run_study(request: StudyRequest, listener: Listener) -> StudyTable | Path:
         train_all(missing, request.jobs, partial(is_finished, study), study.name, listener)
     if study.end.plot is None:
         return StudyTable(study, tuple(_row(study, cell) for cell in cells))
-    for cell in cells:  # a figure has the runs' names alone
+    for cell in cells:
         listener.say(f"{', '.join(training.run for training in cell.trainings)}: {cell}")
     runs = [find_run(request.cache, training.run) for cell in cells for training in cell.trainings]
-    options = PlotOptions(layers=study.end.layers, metric=study.end.metric)
-    return plot(PlotRequest(study.end.plot, runs, runs[0].plot_file(study.name), options=options))
+    options = PlotOptions(layers=study.end.layers, metric=study.end.metric, key=study.end.key)
+    file, lines = runs[0].plot_file(study.name), _lines(study, cells)
+    return plot(PlotRequest(study.end.plot, runs, file, options=options, lines=lines, note=study.caveat))
+
+
+def _lines(study: Study, cells: list[Cell]) -> dict[str, str]:
+    """Run -> the line that it belongs to in a figure: its cell, without the key along which lines are."""
+    names = [line_name({key: value for key, value in cell.values.items() if key != study.end.key}) for cell in cells]
+    return {training.run: name for cell, name in zip(cells, names, strict=True) for training in cell.trainings}
 
 
 def estimate_study(request: StudyRequest, listener: Listener) -> Estimate:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
+from layerprobe.plots.plot import LOSS
 from layerprobe.recipe.overrides import Overrides
 from layerprobe.recipe.recipe import require_none
 from layerprobe.recipe.recipe_files import find_study, list_studies, read_toml
@@ -21,6 +22,7 @@ from layerprobe.values.sections import LARGEST_SEED, Problem, Section
 
 _SMALL, _GRID = "small", "grid"
 _SEED = "train.seed"
+OVER_KEY = "over-key"  # the plot that takes a key
 
 
 class About(Section):
@@ -47,6 +49,7 @@ class End(Section):
     plot: str | None = None  # the kind
     layers: tuple[str, ...] | None = Field(None, min_length=1)
     metric: str | None = None  # of the plot
+    key: str | None = None  # of the grid, along which plot = "over-key" is
 
 
 _SECTIONS: Mapping[str, type[Section]] = {"study": About, "runs": Runs, "end": End}
@@ -68,6 +71,11 @@ class Study:
     grid: Mapping[str, tuple[Any, ...]]
     end: End
     is_small: bool = False
+
+    @property
+    def caveat(self) -> str:
+        """What its table and its figure say of the small version; empty for the other."""
+        return "small version: mechanics only" if self.is_small else ""
 
     @property
     def cells(self) -> list[dict[str, Any]]:
@@ -105,7 +113,7 @@ def load_study(reference: str, *, small: bool = False) -> Study:
     if isinstance(runs, Runs):
         problems += _run_problems(runs, grid)
     if isinstance(end, End):
-        problems += _end_problems(end)
+        problems += [*_end_problems(end), *_key_problems(end, grid)]
     require_none(problems, path, Overrides())
     name = f"{path.stem}-{_SMALL}" if small else path.stem
     return Study(name, about, runs, grid, end, small)  # type: ignore[arg-type] # of no problem, so all are there
@@ -166,6 +174,8 @@ def _end_problems(end: End) -> list[Problem]:
     if end.plot is not None and end.plot not in PLOTS:
         found.append(Problem("end", f"unknown plot {end.plot!r}. {near_miss(end.plot, PLOTS)}"))
     for metric in filter(None, (end.table, end.metric)):
+        if metric == LOSS and end.plot == OVER_KEY:
+            continue
         if recall_of(metric) is None and metric not in METRICS:
             found.append(Problem("end", f"unknown metric {metric!r}. {near_miss(metric, ['R@1', *METRICS])}"))
     if end.table is not None and end.layers is None:
@@ -173,3 +183,11 @@ def _end_problems(end: End) -> list[Problem]:
     if end.table is not None and end.metric is not None:
         found.append(Problem("end", "metric is for a plot; table names its own. Leave it out"))
     return found
+
+
+def _key_problems(end: End, grid: Mapping[str, tuple[Any, ...]]) -> list[Problem]:
+    if end.plot != OVER_KEY:
+        return [] if end.key is None else [Problem("end", f'key is for plot = "{OVER_KEY}". Leave it out')]
+    if end.key is None:
+        return [Problem("end", f'key is missing. Write key = "net.fc", a key of [{_GRID}]')]
+    return [] if end.key in grid else [Problem("end", f"{end.key} is no key of [{_GRID}]. {near_miss(end.key, grid)}")]

@@ -70,7 +70,7 @@ def text_table(table: StudyTable) -> TextTable:
     numbers = [of_layers for _, of_layers in table.rows]
     notes = [f"claim: {study.about.claim}"] if study.about.claim else []
     notes += [f"paper: {study.about.paper}"] if study.about.paper else []
-    notes += ["small version: it shows the mechanics only"] if study.is_small else []
+    notes += [study.caveat] if study.caveat else []
     first = len(keys)
     return TextTable(
         (*keys, *(study.end.layers or ())),
