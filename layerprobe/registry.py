@@ -125,6 +125,8 @@ PLOTS = {
     "dims": "layerprobe.plots.dims:PLOT",
     "gallery-size": "layerprobe.plots.gallery_size:PLOT",
     "panels": "layerprobe.plots.panels:PLOT",
+    "over-key": "layerprobe.plots.over_key:PLOT",
+    "recall-at-k": "layerprobe.plots.recall_at_k:PLOT",
 }
 
 

@@ -19,6 +19,7 @@ from layerprobe.values.views import (
     GradientSizes,
     Histogram,
     Neighbours,
+    OverTrainings,
     PlaneFeatures,
     Reductions,
 )
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
-Option = Literal["layers", "epoch", "metric", "query", "where", "queries"]  # the fields of PlotOptions
+Option = Literal["layers", "epoch", "metric", "query", "where", "queries", "key"]  # the fields of PlotOptions
+LOSS = "loss"  # the training loss, where a metric is asked for
 # Run and id of an item -> its pixels, uint8 (H, W, 3).
 ReadImage = Callable[[str, str], "NDArray[np.uint8]"]
 # Scores of one run and epoch, and a metric -> the layers indistinguishable from the best; None where unknown.
@@ -42,7 +44,8 @@ class PlotOptions:
     Args:
         layers: LAYER[@pool][/reduction], or a glob; None leaves the choice to the plot.
         epoch: 0 = before any step; None for the last.
-        metric: of the scores drawn, a share; None for R@1.
+        metric: of the scores drawn, a share unless the plot takes `any_metric`; None for R@1.
+        key: of the recipe, `section.key`.
     """
 
     layers: tuple[str, ...] | None = None
@@ -51,6 +54,7 @@ class PlotOptions:
     where: str | None = None
     queries: int | None = None
     metric: str | None = None
+    key: str | None = None
 
 
 class PlotSource(Protocol):
@@ -81,6 +85,12 @@ class PlotSource(Protocol):
 
     def reductions(self, options: PlotOptions) -> Sequence[Reductions]:
         """Recall@1 at equal dimensions."""
+
+    def over_key(self, options: PlotOptions) -> OverTrainings:
+        """A metric, or the training loss, over a key of the recipe."""
+
+    def recall_at_k(self, options: PlotOptions) -> OverTrainings:
+        """Recall@K over K."""
 
     def neighbours(self, options: PlotOptions) -> tuple[Sequence[Neighbours], ReadImage]:
         """The items nearest to some queries, those of a query one after another."""
@@ -122,8 +132,10 @@ class Plot:
     Args:
         draw: source and options -> figure and CSV.
         scored: whether it needs scores.
+        any_metric: whether it draws metrics that are no shares, and the loss.
     """
 
     draw: Callable[[PlotSource, PlotOptions], Drawing]
     options: tuple[Option, ...] = ("layers", "epoch")
     scored: bool = True
+    any_metric: bool = False

@@ -68,7 +68,7 @@ def probed(tmp_path: Path) -> Path:
     """A folder with a run, its scores and its features."""
     run, layer = Run(tmp_path / "cache" / "one"), LayerKey("fc6", "none")
     run.folder.mkdir(parents=True)
-    run.write(recorded({"epochs_done": 1}))
+    run.write(recorded({"epochs_done": 1, "recipe": {"net": {"fc": [3]}}}))
     scores = [
         Score("one", "e", 0, 1, split, layer.layer, layer.pool, reduction, "cosine", metric, 0.5, None, None, 8)
         for split in ("train", "test")
@@ -105,7 +105,9 @@ def test_lists_import_no_torch(probed: Path) -> None:
 def test_plots_import_no_torch(probed: Path) -> None:
     # panels search features and read images, det compares all pairs by what probing has, and others read checkpoints
     with_torch = ("panels", "det", "learnt", "features-2d", "gradient")
-    plots = [f"plot {kind} one --csv {kind}.csv" for kind in PLOTS if kind not in with_torch]
+    more = {"over-key": " --key net.fc"}
+    kinds = [kind for kind in PLOTS if kind not in with_torch]
+    plots = [f"plot {kind} one --csv {kind}.csv{more.get(kind, '')}" for kind in kinds]
     run = Run(probed / "cache" / "one")
     network: dict[str, object] = {
         "layers": ["fc6"],

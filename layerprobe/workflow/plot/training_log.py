@@ -27,7 +27,7 @@ def training_losses(runs: Sequence[Run], scores: Sequence[Score]) -> list[Score]
     found: list[Score] = []
     metric = metric_of(scores)
     for run, subject in training_subjects(runs):
-        found += [replace(subject, epoch=epoch).score(LOSS, loss, n) for epoch, loss, n in _logged(run)]
+        found += [replace(subject, epoch=epoch).score(LOSS, loss, n) for epoch, loss, n in logged_losses(run)]
         own = [s for s in scores if (s.run, s.split, s.metric) == (run.name, "test", metric)]
         embedding = embedding_among(run.read(), dict.fromkeys(score.ranked_layer for score in own))
         found += [replace(s, experiment=subject.experiment) for s in own if s.ranked_layer == embedding]
@@ -52,7 +52,7 @@ def training_subjects(runs: Sequence[Run]) -> list[tuple[Run, Subject]]:
     return found
 
 
-def _logged(run: Run) -> list[tuple[int, float, int]]:
+def logged_losses(run: Run) -> list[tuple[int, float, int]]:
     """Epoch, loss and number of images of each line."""
     path = run.training_log_file
     try:

@@ -33,6 +33,7 @@ from layerprobe.values.views import (
     GradientSizes,
     Histogram,
     Neighbours,
+    OverTrainings,
     PlaneFeatures,
     Reductions,
 )
@@ -47,8 +48,10 @@ from layerprobe.workflow.plot.feature_views import histograms_of, shown_layers, 
 from layerprobe.workflow.plot.gallery_sizes import RECALL, QueriesSearched, curves_of, layers_shown
 from layerprobe.workflow.plot.gallery_sizes import SPLIT as SEARCHED
 from layerprobe.workflow.plot.matrices import COMPARED
+from layerprobe.workflow.plot.over_trainings import Trained, recall_at_k
 from layerprobe.workflow.plot.plane_features import plane_features_of
 from layerprobe.workflow.plot.plot import of_metric, require_options
+from layerprobe.workflow.plot.recipe_lines import Placed
 from layerprobe.workflow.python.stored_probe import MemoryProbe
 from layerprobe.workflow.report.choices import told
 from layerprobe.workflow.report.report import OfResult, write_report
@@ -343,6 +346,12 @@ class _ProbedSource:
         if not values:
             raise DataError("no layer was brought to an equal dimension", fix=python_fix(dims))
         return shown([reductions_of(values, dims, best_on_validation(values))], values, ask.layers, {})
+
+    def over_key(self, _: PlotOptions) -> OverTrainings:
+        raise RecipeError("a probe from Python has no recipe", fix="Draw runs by layerprobe plot over-key --key KEY")
+
+    def recall_at_k(self, ask: PlotOptions) -> OverTrainings:
+        return recall_at_k(Trained([Placed(self.probed.name)], self.scores), ask)
 
     def neighbours(self, _: PlotOptions) -> tuple[Sequence[Neighbours], ReadImage]:
         fix = "Probe it by layerprobe probe --model python:FILE.py:FUNCTION --data folder:ROOT, then plot panels"

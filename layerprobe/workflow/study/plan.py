@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from layerprobe.data.splits import Dataset
+from layerprobe.plots.plot import LOSS
 from layerprobe.recipe.overrides import Overrides, data_keys
 from layerprobe.recipe.recipe import Recipe, load_recipe
 from layerprobe.registry import DATASETS
@@ -186,6 +187,8 @@ def _require_measured(study: Study, recipe: Recipe, layers: Sequence[str]) -> No
     if recipe.ensemble is not None:
         raise RecipeError(f"[runs]: {recipe.name} is an ensemble", file=study.name, fix="Choose a single network")
     metric = study.end.table or study.end.metric or "R@1"
+    if metric == LOSS:
+        return
     recall, probe = recall_of(metric), recipe.probe
     if metric not in probe.metrics and (recall is None or recall.k not in probe.k):
         key, value = ("metrics", [*probe.metrics, metric]) if recall is None else ("k", sorted({*probe.k, recall.k}))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from layerprobe import registry
 from layerprobe.plots.plot import PlotOptions
 from layerprobe.statistics.seeds import further_interval, mean_interval
 from layerprobe.system.errors import DataError, RecipeError
@@ -16,7 +17,8 @@ from layerprobe.system.files import free_bytes
 from layerprobe.system.progress import Listener
 from layerprobe.values.estimate import Estimate
 from layerprobe.values.scores import Score
-from layerprobe.workflow.plot.plot import PlotRequest, plot
+from layerprobe.workflow.plot.plot import PlotRequest, plot, require_options
+from layerprobe.workflow.plot.recipe_lines import line_name
 from layerprobe.workflow.run.runs import find_run
 from layerprobe.workflow.study.plan import (
     Cell,
@@ -62,6 +64,9 @@ class StudyRequest:
 def run_study(request: StudyRequest, listener: Listener) -> StudyTable | Path:
     """Train and measure what is missing, and return the table, or the file of the figure."""
     study = request.study
+    options = PlotOptions(layers=study.layers, metric=study.end.metric, key=study.end.key)
+    if study.end.plot is not None:  # an option that the plot has not is told before the trainings
+        require_options(study.end.plot, registry.load("plot", registry.PLOTS, study.end.plot), options)
     cells = request.cells()
     try:
         if missing := _missing(study, cells):
@@ -73,11 +78,21 @@ def run_study(request: StudyRequest, listener: Listener) -> StudyTable | Path:
             keep_scores(study, cells, request.scores)
     if study.end.plot is None:
         return StudyTable(study, tuple(row for cell in cells for row in _rows(study, cell)))
-    for cell in cells:  # a figure has the runs' names alone
+    for cell in cells:
         listener.say(f"{', '.join(training.run for training in cell.trainings)}: {cell}")
     runs = [find_run(request.cache, training.run) for cell in cells for training in cell.trainings]
-    options = PlotOptions(layers=study.layers, metric=study.end.metric)
-    return plot(PlotRequest(study.end.plot, runs, runs[0].plot_file(study.name), options=options))
+    file, lines = runs[0].plot_file(study.name), _lines(study, cells)
+    return plot(PlotRequest(study.end.plot, runs, file, options=options, lines=lines, note=study.caveat))
+
+
+def _lines(study: Study, cells: list[Cell]) -> dict[str, str]:
+    """Run -> the line that it belongs to in a figure: its cell, without the key along which lines are."""
+    found: dict[str, str] = {}
+    for cell in cells:
+        name = line_name({key: value for key, value in cell.values.items() if key != study.end.key})
+        line = ", ".join(filter(None, (cell.variant, name)))
+        found |= {training.run: line for training in cell.trainings}
+    return found
 
 
 def estimate_study(request: StudyRequest, listener: Listener) -> Estimate:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
+from layerprobe.plots.plot import LOSS
 from layerprobe.recipe.overrides import Overrides
 from layerprobe.recipe.recipe import Recipe, require_none
 from layerprobe.recipe.recipe_files import find_study, list_studies, read_toml
@@ -21,6 +22,7 @@ from layerprobe.values.sections import LARGEST_SEED, Problem, Section
 
 _SMALL, _GRID, _VARIANTS = "small", "grid", "variants"
 _SEED = "train.seed"
+OVER_KEY = "over-key"  # the plot that takes a key
 
 
 class About(Section):
@@ -54,9 +56,10 @@ class End(Section):
 
     table: str | None = None  # the metric
     plot: str | None = None  # the kind
-    layers: tuple[str, ...] | None = Field(None, min_length=1)
+    layers: tuple[str, ...] | None = Field(default=None, min_length=1)
     metric: str | None = None  # of the plot
-    epochs: tuple[Annotated[int, Field(ge=0)], ...] | None = Field(None, min_length=1)  # of the table; None: the last
+    epochs: tuple[Annotated[int, Field(ge=0)], ...] | None = Field(default=None, min_length=1)  # of the table; None: the last
+    key: str | None = None  # of the grid or the variants, along which plot = "over-key" is
 
 
 _SECTIONS: Mapping[str, type[Section]] = {"study": About, "runs": Runs, "end": End}
@@ -80,6 +83,11 @@ class Study:
     end: End
     is_small: bool = False
     variants: tuple[Variant, ...] = (Variant(),)
+
+    @property
+    def caveat(self) -> str:
+        """What its table and its figure say of the small version; empty for the other."""
+        return "small version: mechanics only" if self.is_small else ""
 
     @property
     def cells(self) -> list[dict[str, Any]]:
@@ -139,7 +147,7 @@ def load_study(reference: str, *, small: bool = False) -> Study:
     if isinstance(runs, Runs):
         problems += _run_problems(runs, variants, grid)
     if isinstance(end, End):
-        problems += _end_problems(end, variants)
+        problems += [*_end_problems(end, variants), *_key_problems(end, [*grid, *_shared_keys(variants)])]
     require_none(problems, path, Overrides())
     name = f"{path.stem}-{_SMALL}" if small else path.stem
     return Study(name, about, runs, grid, end, small, variants)  # type: ignore[arg-type] # of no problem, so all are there
@@ -217,6 +225,8 @@ def _end_problems(end: End, variants: tuple[Variant, ...]) -> list[Problem]:
     if end.plot is not None and end.plot not in PLOTS:
         found.append(Problem("end", f"unknown plot {end.plot!r}. {near_miss(end.plot, PLOTS)}"))
     for metric in filter(None, (end.table, end.metric)):
+        if metric == LOSS and end.plot == OVER_KEY:
+            continue
         if recall_of(metric) is None and metric not in METRICS:
             found.append(Problem("end", f"unknown metric {metric!r}. {near_miss(metric, ['R@1', *METRICS])}"))
     if end.table is not None and not all(variant.layers or end.layers for variant in variants):
@@ -226,3 +236,19 @@ def _end_problems(end: End, variants: tuple[Variant, ...]) -> list[Problem]:
     if end.plot is not None and end.epochs is not None:
         found.append(Problem("end", "epochs is for a table. Leave it out"))
     return found
+
+
+def _shared_keys(variants: tuple[Variant, ...]) -> list[str]:
+    """The keys that each variant sets."""
+    first, *others = (variant.set for variant in variants)
+    return [key for key in first if all(key in other for other in others)]
+
+
+def _key_problems(end: End, keys: Sequence[str]) -> list[Problem]:
+    if end.plot != OVER_KEY:
+        return [] if end.key is None else [Problem("end", f'key is for plot = "{OVER_KEY}". Leave it out')]
+    if end.key is None:
+        return [Problem("end", f'key is missing. Write key = "net.fc", a key of [{_GRID}]')]
+    if end.key in keys:
+        return []
+    return [Problem("end", f"{end.key} is no key of [{_GRID}] or of all variants. {near_miss(end.key, keys)}")]

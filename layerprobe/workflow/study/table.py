@@ -96,7 +96,7 @@ def text_table(table: StudyTable) -> TextTable:
     )
     notes = [f"claim: {study.about.claim}"] if study.about.claim else []
     notes += [f"paper: {study.about.paper}"] if study.about.paper else []
-    notes += ["small version: it shows the mechanics only"] if study.is_small else []
+    notes += [study.caveat] if study.caveat else []
     first = len(keys)
     return TextTable(
         (*keys, *layers),

@@ -64,7 +64,8 @@ def test_the_table_names_the_layers_that_are_not_told_apart_from_the_best(result
 
 
 @pytest.mark.parametrize(
-    "kind", ["layers", "train-vs-test", "curves", "histograms", "spectrum", "det", "cka", "gallery-size"]
+    "kind",
+    ["layers", "train-vs-test", "curves", "histograms", "spectrum", "det", "cka", "gallery-size", "recall-at-k"],
 )
 def test_every_plot_is_drawn(result: Probed, kind: str) -> None:
     figure = result.plot(kind)
@@ -126,6 +127,11 @@ def test_sizes_of_galleries_need_test_queries() -> None:
 def test_panels_need_images_that_a_probe_from_python_does_not_keep(result: Probed) -> None:
     with pytest.raises(DataError, match="panels show images, and a probe from Python keeps none. Probe it by layerpr"):
         result.plot("panels")
+
+
+def test_a_probe_from_python_has_no_recipe_with_a_key(result: Probed) -> None:
+    with pytest.raises(RecipeError, match="a probe from Python has no recipe. Draw runs by layerprobe plot over-key"):
+        result.plot("over-key")
 
 
 def test_a_layer_is_read_by_split_and_name(result: Probed) -> None:

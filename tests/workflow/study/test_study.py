@@ -18,6 +18,7 @@ from scipy import stats
 
 from layerprobe.system.errors import DataError, NumericError, RecipeError, UnknownNameError
 from layerprobe.values.scores import read_scores
+from layerprobe.workflow.plot.plot import PlotRequest, plot
 from layerprobe.workflow.run.runs import Run, locked, require_free
 from layerprobe.workflow.study.plan import all_of, is_finished, plan
 from layerprobe.workflow.study.study import StudyRequest, estimate_study, run_study
@@ -177,6 +178,30 @@ def test_a_study_may_end_in_a_plot_of_all_its_runs(copied: StudyRequest) -> None
     assert [line.partition("-s1: ")[2] for line in listener.heard] == ["net.fc = [8]", "net.fc = [16]"]
     assert out.name == "tiny.png"
     assert out.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_study_along_a_key_has_a_line_for_each_combination_of_the_others(
+    copied: StudyRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[PlotRequest] = []
+
+    def spy(request: PlotRequest) -> Path:
+        asked.append(request)
+        return plot(request)
+
+    monkeypatch.setattr("layerprobe.workflow.study.study.plot", spy)
+    cells = [cell.trainings for cell in plan(copied.study, copied.cache, "cpu")]
+    for is_small, note in ((False, ""), (True, "small version: mechanics only")):
+        end = End(plot="over-key", layers=None, key="net.fc", metric="loss")
+        study = replace(copied.study, end=end, is_small=is_small)
+        out = run_study(replace(copied, study=study), Silent())
+        assert isinstance(out, Path)
+        assert asked[-1].note == note
+        assert asked[-1].options.key == "net.fc"
+        assert asked[-1].lines == {training.run: "" for of_cell in cells for training in of_cell}
+    study = replace(copied.study, end=End(plot="recall-at-k", layers=None))
+    run_study(replace(copied, study=study), Silent())
+    assert list(dict.fromkeys((asked[-1].lines or {}).values())) == ["net.fc=8", "net.fc=16"]
 
 
 def test_an_estimate_counts_what_is_missing_and_writes_nothing(copied: StudyRequest) -> None:

@@ -34,7 +34,7 @@ def test_the_caption_says_whose_classes_the_interval_holds_for() -> None:
 
 def test_a_small_version_says_that_it_is_one() -> None:
     small = replace(TABLE, study=replace(STUDY, is_small=True))
-    assert text_table(small).notes[-1] == "small version: it shows the mechanics only"
+    assert text_table(small).notes[-1] == "small version: mechanics only"
 
 
 def test_a_single_training_has_no_interval() -> None:
