@@ -16,7 +16,7 @@ seed and halves them: a fifth of the first half is the split `validation`, the r
 HOUSE, the held-out house, is in no gallery and no training. Beside the folder it writes csv tables, HOUSE-SEED-TABLE:
 
     train       to train on; its test split, the new classes by the known houses, is searched in itself
-    same        queries: of each trained class an image left out of `train`; gallery: training images of these classes
+    same        queries: of each trained class an image left out of `train`; gallery: copies of its training images
     house-same  queries: the held-out house's images of the trained classes; the same gallery
     classes     queries: one image by a known house of each new class; gallery: others by known houses
     house       queries: the held-out house's images of the new classes; the same gallery
@@ -76,8 +76,8 @@ HOUSES = (
     House("emojione", "emojione@2.2.7", "assets/png_128x128", "EmojiOne 2", "CC-BY-4.0"),
     House("fluent", "@lobehub/fluent-emoji-3d@1.1.0", "assets", "Fluent Emoji, Microsoft", "MIT"),
 )
-LICENCES = "\n".join(f"{h.name:<10}{h.drawings:<28}{h.package:<34}{h.licence}" for h in HOUSES)
-LICENCES += f"\n{'weights':<10}{'EfficientNet-Lite0':<28}{WEIGHTS:<34}Apache-2.0"
+LICENCES = "\n".join(f"{h.name:<10}{h.drawings:<28}{h.package:<43}{h.licence}" for h in HOUSES)
+LICENCES += f"\n{'weights':<10}{'EfficientNet-Lite0':<28}{WEIGHTS:<43}Apache-2.0"
 
 
 @dataclass(frozen=True)
@@ -271,13 +271,21 @@ def shifted(
 
 
 def shift(images: Path, held_out: str, *, seed: int, gallery: int) -> None:
-    """Write the tables and the corrupted queries beside the folder of images, and print their sizes."""
+    """Write the tables beside the folder of images, with the files that are new, and print their sizes."""
     found = drawings_in(images)
     tables = shifted(found, held_out, seed=seed, gallery=gallery)
     if not any(row.split == "validation" for row in tables["train"]):
         houses = ", ".join(sorted({house for drawings in found.values() for house in drawings})) or "no images"
         raise SystemExit(f"emoji.py: {images}: too few classes by {held_out} and {gallery + 1} others; found: {houses}")
     beside, name = images.parent, f"{held_out}-{seed}"
+    with folder_written_whole(beside / f"{name}-trained", replace=True) as folder:
+        for row in tables["same"]:
+            if not row.is_query:
+                shutil.copyfile(beside / row.path, folder / _copy(row))
+    for table in ("same", "house-same"):
+        tables[table] = [
+            row if row.is_query else replace(row, path=f"{name}-trained/{_copy(row)}") for row in tables[table]
+        ]
     plain = tables["classes"]
     for number, corruption in enumerate(CORRUPTIONS):
         rng, tables[corruption] = np.random.default_rng([seed, number]), list(plain)
@@ -289,11 +297,14 @@ def shift(images: Path, held_out: str, *, seed: int, gallery: int) -> None:
     for table, rows in tables.items():
         _write(beside / f"{name}-{table}.csv", rows)
         test = [row for row in rows if row.split == "test"]
-        counts = [sum(row.split == "train" for row in rows), *(sum(getattr(r, c) for r in test) for c in _DIVIDING)]
-        print("{:<40} train {:>5}  queries {:>5}  gallery {:>5}".format(f"{beside / name}-{table}.csv", *counts))
+        queries, items = sum(row.is_query for row in test), sum(row.is_gallery for row in test)
+        train = sum(row.split == "train" for row in rows)
+        print(f"{name}-{table + '.csv':<16} train {train:>5}  queries {queries:>5}  gallery {items:>5}")
 
 
-_DIVIDING = ("is_query", "is_gallery")
+def _copy(row: Row) -> str:
+    """The file name of a training image that is also in a gallery: a csv table lists each path once."""
+    return f"{row.label}-{Path(row.path).name}"
 
 
 def _write(file: Path, rows: Sequence[Row]) -> None:
@@ -320,8 +331,10 @@ def main() -> None:
     given = parser.parse_args()
     if given.command == "build":
         build(given.out)
-    else:
-        shift(given.images, given.house, seed=given.seed, gallery=given.gallery)
+        return
+    if given.seed < 0 or given.gallery < 1:
+        shifter.error("--seed must be at least 0, and --gallery at least 1")
+    shift(given.images.resolve(), given.house, seed=given.seed, gallery=given.gallery)
 
 
 if __name__ == "__main__":
