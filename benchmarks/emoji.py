@@ -23,6 +23,7 @@ HOUSE, the held-out house, is in no gallery and no training. Beside the folder i
     noise, blur, jpeg, contrast    the queries of `classes`, corrupted; the same gallery
 
 Every table from `same` on has the split `train` of the first, one query for each class and equally many gallery images.
+As no class may be in two splits, trained classes are called trained-CLASS where they are searched for.
 """
 
 from __future__ import annotations
@@ -283,9 +284,7 @@ def shift(images: Path, held_out: str, *, seed: int, gallery: int) -> None:
             if not row.is_query:
                 shutil.copyfile(beside / row.path, folder / _copy(row))
     for table in ("same", "house-same"):
-        tables[table] = [
-            row if row.is_query else replace(row, path=f"{name}-trained/{_copy(row)}") for row in tables[table]
-        ]
+        tables[table] = [_as_test(row, f"{name}-trained") for row in tables[table]]
     plain = tables["classes"]
     for number, corruption in enumerate(CORRUPTIONS):
         rng, tables[corruption] = np.random.default_rng([seed, number]), list(plain)
@@ -303,8 +302,15 @@ def shift(images: Path, held_out: str, *, seed: int, gallery: int) -> None:
 
 
 def _copy(row: Row) -> str:
-    """The file name of a training image that is also in a gallery: a csv table lists each path once."""
     return f"{row.label}-{Path(row.path).name}"
+
+
+def _as_test(row: Row, copies: str) -> Row:
+    """A test row of a trained class: a csv table has neither a path nor a class in both splits."""
+    if row.split != "test":
+        return row
+    path = row.path if row.is_query else f"{copies}/{_copy(row)}"
+    return replace(row, path=path, label=f"trained-{row.label}")
 
 
 def _write(file: Path, rows: Sequence[Row]) -> None:
