@@ -112,15 +112,21 @@ METRICS = SHARE_METRICS | PLAIN_METRICS
 PLOTS = {
     "train-vs-test": "layerprobe.plots.train_vs_test:PLOT",
     "curves": "layerprobe.plots.curves:PLOT",
+    "loss": "layerprobe.plots.loss:PLOT",
+    "learnt": "layerprobe.plots.learnt:PLOT",
     "layers": "layerprobe.plots.layers:PLOT",
     "gap": "layerprobe.plots.gap:PLOT",
     "histograms": "layerprobe.plots.histograms:PLOT",
     "spectrum": "layerprobe.plots.spectrum:PLOT",
+    "features-2d": "layerprobe.plots.features_2d:PLOT",
+    "gradient": "layerprobe.plots.gradient:PLOT",
     "det": "layerprobe.plots.det:PLOT",
     "cka": "layerprobe.plots.cka:PLOT",
     "dims": "layerprobe.plots.dims:PLOT",
     "gallery-size": "layerprobe.plots.gallery_size:PLOT",
     "panels": "layerprobe.plots.panels:PLOT",
+    "over-key": "layerprobe.plots.over_key:PLOT",
+    "recall-at-k": "layerprobe.plots.recall_at_k:PLOT",
 }
 
 

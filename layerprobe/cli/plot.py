@@ -30,7 +30,15 @@ def plot(
     epoch: Annotated[int | None, typer.Option("--epoch", min=0, help="Epoch to show (default: the last).")] = None,
     metric: Annotated[
         str | None,
-        typer.Option("--metric", metavar="NAME", help="Metric to draw (default: R@1): R@10, MAP@R, NMI ..."),
+        typer.Option(
+            "--metric",
+            metavar="NAME",
+            help="Metric to draw (default: R@1): R@10, MAP@R, NMI ...; loss (over-key only).",
+        ),
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option("--key", metavar="SECTION.KEY", help="Key of the recipe on the x axis: net.fc (over-key only)."),
     ] = None,
     query: Annotated[
         str | None, typer.Option("--query", metavar="ID", help="Image to show as the query (panels only).")
@@ -57,7 +65,7 @@ def plot(
     quiet: Quiet = False,
     debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
-    """Plot scores, features or nearest neighbours of runs."""
+    """Plot scores, losses, features or nearest neighbours of runs."""
     from layerprobe.system.errors import UnknownNameError
     from layerprobe.workflow.run.runs import find_run
 
@@ -72,7 +80,7 @@ def plot(
 
     if not runs:
         terminal.say(f"run {chosen[0].name}")
-    options = PlotOptions(split_names(layers), epoch, query, where, queries, metric)
+    options = PlotOptions(split_names(layers), epoch, query, where, queries, metric, key)
     path = draw(PlotRequest(kind, chosen, out, csv, options))
     values = {"runs": [run.name for run in chosen], "plot": kind, "file": str(path), "csv": str(csv) if csv else None}
     with printed_apart(out, csv):

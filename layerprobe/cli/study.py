@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -25,6 +26,10 @@ def study(
         typer.Option("--data", metavar="NAME:DIR", help="Where a data set of its recipes lies; repeatable."),
     ] = None,
     jobs: Annotated[int, typer.Option("--jobs", min=1, help="Trainings at once, each with one CPU thread.")] = 1,
+    scores: Annotated[
+        Path | None,
+        typer.Option("--scores", metavar="FILE", help="CSV of finished trainings' scores: read, and completed."),
+    ] = None,
     device: Device = "auto",
     dry_run: DryRun = False,
     form: Format = None,
@@ -59,7 +64,7 @@ def study(
     from layerprobe.workflow.study.study import StudyRequest, estimate_study, run_study
     from layerprobe.workflow.study.table import StudyTable, plan_table, plan_values, table_values, text_table
 
-    request = StudyRequest(loaded, cache, jobs, device, tuple(data or ()))
+    request = StudyRequest(loaded, cache, jobs, device, tuple(data or ()), scores)
     if dry_run:
         cells, lacking = plan_without_data(loaded, cache, device, request.data)
         if lacking:

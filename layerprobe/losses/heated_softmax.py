@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from layerprobe.losses.classifier import LinearClassifier
 from layerprobe.losses.loss import Loss, ParameterGroup
 from layerprobe.losses.options import positive, share
 from layerprobe.losses.proxies import uniform
@@ -88,6 +90,10 @@ class HeatedSoftmax(Loss):
             found.append(Problem("loss", text, ("batch_norm", "variant", "net.fc_norm")))
         return found
 
+    def learnt_numbers(self) -> Mapping[str, str]:
+        """The scale, if it is trained."""
+        return {"scale": "scale: alpha, 1 / temperature"} if self.learn_scale else {}
+
     def parameter_groups(self) -> list[ParameterGroup]:
         """The classifier as the network's new layers, and the learnt scale without weight decay."""
         classifier = [self.weight] if self.bias is None else [self.weight, self.bias]
@@ -108,6 +114,20 @@ class HeatedSoftmax(Loss):
         """(B, D) -> (B, C), by BN's statistics of the batch while training, else by its running ones."""
         logits = self._alpha() * F.linear(self._features(embeddings), self._weight())
         return logits if self.bias is None else logits + self.bias
+
+    def linear(self, embeddings: Tensor) -> LinearClassifier:
+        """The classifier of (N, D) embeddings, which with BN are after the BatchNorm and 1 / sqrt(D)."""
+        features = self._features(embeddings) if self.variant == "BN" else embeddings
+        weight = self._weight().detach()
+        bias = weight.new_zeros(len(weight)) if self.bias is None else self.bias.detach()
+        return LinearClassifier(
+            features.detach(), weight, bias, float(self._alpha().detach()), unit=self.variant == "LN"
+        )
+
+    @property
+    def classifier_origin(self) -> Tensor:
+        """(D,) the embedding that `classifier_weight` takes for zero: the running mean of the BatchNorm."""
+        return torch.zeros_like(self.weight[0]) if self.norm is None else self.norm.running_mean  # type: ignore[return-value] # it tracks them
 
     @property
     def classifier_weight(self) -> Tensor:

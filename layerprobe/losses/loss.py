@@ -93,6 +93,10 @@ class Loss(nn.Module):
         """(B, D) embeddings and (B,) labels in 0 ... num_classes - 1 -> scalar."""
         raise NotImplementedError
 
+    def learnt_numbers(self) -> Mapping[str, str]:
+        """Trained parameters that are no weights, one number or one for each class -> what a plot calls them."""
+        return {}
+
     def parameter_groups(self) -> list[ParameterGroup]:
         """All parameters of the loss, each in exactly one group."""
         parameters = list(self.parameters())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F
@@ -58,6 +59,10 @@ class Margin(Loss):
         self.nu = at_least_zero("nu", nu, "a weight")
         self.beta = nn.Parameter(torch.full((num_classes,), positive("beta", beta, "a distance")))
         self.own_rate = own_rate("beta", beta_learning_rate, beta_rate_factor, default=0.1)
+
+    def learnt_numbers(self) -> Mapping[str, str]:
+        """The boundaries."""
+        return {"beta": "beta, a distance: mean over the classes"}
 
     def parameter_groups(self) -> list[ParameterGroup]:
         """The boundaries."""

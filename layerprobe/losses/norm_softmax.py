@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from layerprobe.losses.classifier import LinearClassifier
 from layerprobe.losses.loss import Loss
 from layerprobe.losses.options import positive, share
 from layerprobe.losses.proxies import uniform
@@ -52,6 +53,11 @@ class NormSoftmax(Loss):
     def logits(self, embeddings: Tensor) -> Tensor:
         """(B, D) -> (B, C), cosines over the temperature."""
         return self.scale * F.linear(unit(embeddings), unit(self.proxies))
+
+    def linear(self, embeddings: Tensor) -> LinearClassifier:
+        """The classifier of (N, D) embeddings."""
+        weight = self.classifier_weight
+        return LinearClassifier(embeddings, weight, weight.new_zeros(len(weight)), float(self.scale), unit=True)
 
     @property
     def classifier_weight(self) -> Tensor:

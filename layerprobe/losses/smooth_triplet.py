@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -77,6 +77,10 @@ class SmoothTriplet(Loss):
         self.learn_scale = learn_scale
         length = torch.tensor(positive("scale", scale, "the embeddings' length"))
         self.scale = nn.Parameter(length, requires_grad=learn_scale)
+
+    def learnt_numbers(self) -> Mapping[str, str]:
+        """The scale, if it is trained."""
+        return {"scale": "scale: the embeddings' length"} if self.learn_scale else {}
 
     def parameter_groups(self) -> list[ParameterGroup]:
         """The learnt scale at the rate and decay of the released code; nothing where it is fixed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from layerprobe.losses.classifier import LinearClassifier
 from layerprobe.losses.loss import Loss
 from layerprobe.losses.options import share
 
@@ -48,6 +49,12 @@ class Softmax(Loss):
     def logits(self, embeddings: Tensor) -> Tensor:
         """(B, D) -> (B, C)."""
         return self.classifier(F.relu(embeddings) if self.relu else embeddings)  # type: ignore[no-any-return] # torch's Module is untyped here
+
+    def linear(self, embeddings: Tensor) -> LinearClassifier:
+        """The classifier of (N, D) embeddings, which are after the ReLU, if any."""
+        weight, own = self.classifier_weight, self.classifier.bias
+        bias = weight.new_zeros(len(weight)) if own is None else own.detach()
+        return LinearClassifier(F.relu(embeddings) if self.relu else embeddings, weight, bias, 1.0, unit=False)
 
     @property
     def classifier_weight(self) -> Tensor:

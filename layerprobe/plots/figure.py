@@ -135,6 +135,14 @@ def panels(titles: Sequence[str], layout: Layout) -> tuple[Figure, list[Axes]]:
     return figure, drawn
 
 
+def add_note(figure: Figure, note: str) -> None:
+    """Write a line under all that a figure has."""
+    under = figure.get_tightbbox().y0 / figure.get_figheight()
+    left = min((axes.get_position().x0 for axes in figure.axes), default=0.0)
+    gap = 0.5 * FONT / 72 / figure.get_figheight()
+    figure.text(left, under - gap, note, fontsize=FONT, color=GREY, va="top").set(weight="bold", parse_math=False)
+
+
 def in_percent(axes: Axes, which: str) -> None:
     """Show the ticks of the x or y axis up to 100 with a percent sign; the values are in percent already."""
     axis = axes.xaxis if which == "x" else axes.yaxis

@@ -13,14 +13,24 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from layerprobe.values.facts import DataFacts
 from layerprobe.values.keys import RankedLayer
 from layerprobe.values.scores import Matrix, Score
-from layerprobe.values.views import Curve, ErrorRates, Histogram, Neighbours, Reductions
+from layerprobe.values.views import (
+    Curve,
+    ErrorRates,
+    GradientSizes,
+    Histogram,
+    Neighbours,
+    OverTrainings,
+    PlaneFeatures,
+    Reductions,
+)
 
 if TYPE_CHECKING:
     import numpy as np
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
-Option = Literal["layers", "epoch", "metric", "query", "where", "queries"]  # the fields of PlotOptions
+Option = Literal["layers", "epoch", "metric", "query", "where", "queries", "key"]  # the fields of PlotOptions
+LOSS = "loss"  # the training loss, where a metric is asked for
 # Run and id of an item -> its pixels, uint8 (H, W, 3).
 ReadImage = Callable[[str, str], "NDArray[np.uint8]"]
 # Scores of one run and epoch, and a metric -> the layers indistinguishable from the best; None where unknown.
@@ -34,7 +44,8 @@ class PlotOptions:
     Args:
         layers: LAYER[@pool][/reduction], or a glob; None leaves the choice to the plot.
         epoch: 0 = before any step; None for the last.
-        metric: of the scores drawn, a share; None for R@1.
+        metric: of the scores drawn, a share unless the plot takes `any_metric`; None for R@1.
+        key: of the recipe, `section.key`.
     """
 
     layers: tuple[str, ...] | None = None
@@ -43,17 +54,19 @@ class PlotOptions:
     where: str | None = None
     queries: int | None = None
     metric: str | None = None
+    key: str | None = None
 
 
 class PlotSource(Protocol):
     """The values of some runs, from their files or measured in Python.
 
-    In scores, recalls by gallery size and reductions, trainings of one experiment are one run: their mean.
+    In scores, losses, learnt parameters, recalls by gallery size and reductions, trainings of one experiment are one
+    run: their mean.
     """
 
     @property
     def scores(self) -> Sequence[Score]:
-        """At least one."""
+        """At least one, for a plot that is `scored`."""
 
     def data(self, runs: Iterable[str]) -> Mapping[str, DataFacts]:
         """Run, or mean of trainings, as the values name it -> its data."""
@@ -73,6 +86,12 @@ class PlotSource(Protocol):
     def reductions(self, options: PlotOptions) -> Sequence[Reductions]:
         """Recall@1 at equal dimensions."""
 
+    def over_key(self, options: PlotOptions) -> OverTrainings:
+        """A metric, or the training loss, over a key of the recipe."""
+
+    def recall_at_k(self, options: PlotOptions) -> OverTrainings:
+        """Recall@K over K."""
+
     def neighbours(self, options: PlotOptions) -> tuple[Sequence[Neighbours], ReadImage]:
         """The items nearest to some queries, those of a query one after another."""
 
@@ -81,6 +100,18 @@ class PlotSource(Protocol):
 
     def spectra(self, options: PlotOptions) -> Sequence[Curve]:
         """Variance of the features by dimension, by layer."""
+
+    def losses(self) -> Sequence[Score]:
+        """The training loss by epoch, and the metric of the scores of the embedding on test where it was measured."""
+
+    def learnt(self) -> Sequence[Score]:
+        """The parameters of the loss other than class weights, by epoch."""
+
+    def plane_features(self, options: PlotOptions) -> Sequence[PlaneFeatures]:
+        """The features of layers of two dimensions, those of a layer one after another."""
+
+    def gradients(self, options: PlotOptions) -> Sequence[GradientSizes]:
+        """Gradients with respect to the feature, by alpha and by norm, those of a run one after another."""
 
     def error_rates(self, options: PlotOptions) -> Sequence[ErrorRates]:
         """False accept and false reject rates, by layer."""
@@ -100,7 +131,11 @@ class Plot:
 
     Args:
         draw: source and options -> figure and CSV.
+        scored: whether it needs scores.
+        any_metric: whether it draws metrics that are no shares, and the loss.
     """
 
     draw: Callable[[PlotSource, PlotOptions], Drawing]
     options: tuple[Option, ...] = ("layers", "epoch")
+    scored: bool = True
+    any_metric: bool = False

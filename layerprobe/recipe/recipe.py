@@ -33,7 +33,8 @@ from layerprobe.system.naming import PYTHON, name_model, run_folder_of, split_py
 from layerprobe.values.own_input import OwnInput
 from layerprobe.values.records import RunRecord
 from layerprobe.values.sections import (
-    SEARCH_KEYS,
+    DECIDING,
+    NOT_DECIDING,
     SECTIONS,
     Data,
     Ensemble,
@@ -45,13 +46,6 @@ from layerprobe.values.sections import (
 )
 
 _KNOWN = (*SECTIONS, "metrics")
-# What decides the trained weights, without the keys that say where images come from, what is kept on the disk, how
-# queries are searched, and what weights from a file were trained on.
-_DECIDING = ("data", "net", "loss", "train", "ensemble")
-_SEEN = {("data", "seen")}
-_NOT_DECIDING = {("data", "root"), ("data", "download"), ("data", "cache"), ("train", "keep"), *_SEEN} | {
-    ("data", key) for key in SEARCH_KEYS
-}
 
 # What the trainings of one experiment differ in.
 _WITHIN_EXPERIMENT = {("train", "seed"), ("data", "validation_fold")}
@@ -135,15 +129,15 @@ class Recipe:
         A key at the default of its first release is omitted, so that a key that a later version adds
         renames no run.
         """
-        return self._hash(_NOT_DECIDING if with_seed else _NOT_DECIDING | _WITHIN_EXPERIMENT)
+        return self._hash(NOT_DECIDING if with_seed else NOT_DECIDING | _WITHIN_EXPERIMENT)
 
     @property
     def identity_with_seen(self) -> str:
         """The identity of versions in which `data.seen` was part of it, which may name the run's folder."""
-        return self._hash(_NOT_DECIDING - _SEEN)
+        return self._hash(NOT_DECIDING - {("data", "seen")})
 
     def _hash(self, left_out: Collection[tuple[str, str]]) -> str:
-        found = {name: getattr(self, name).without_defaults() for name in _DECIDING if getattr(self, name) is not None}
+        found = {name: getattr(self, name).without_defaults() for name in DECIDING if getattr(self, name) is not None}
         for section, key in left_out:
             found[section].pop(key, None)
         return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
@@ -160,10 +154,10 @@ class Recipe:
             # Through the same defaults, so that a key that is new in this version is no difference.
             old = resolve(stored.recipe_name, old, source="run.json", own_size=False).as_dict()
         new, found = self.as_dict(), []
-        for section in _DECIDING:
+        for section in DECIDING:
             before, after = old.get(section, {}), new.get(section, {})
             for key in dict.fromkeys([*before, *after]):
-                if before.get(key) != after.get(key) and (section, key) not in _NOT_DECIDING:
+                if before.get(key) != after.get(key) and (section, key) not in NOT_DECIDING:
                     found.append(Change(section, key, before.get(key), after.get(key)))
         return found
 

@@ -68,10 +68,9 @@ def statements(classes: Difference, variance: float, units: int, each: FloatArra
     if sd is not None and known:
         trainings = _mean_over_trainings(mean, sd**2 / count, count, variance, units)
     if sd is not None and count >= FEWEST_TRAININGS:
-        further = (1 + 1 / count) * sd**2
-        if np.ptp(each) > _ROUNDING * np.abs(each).max():  # an interval of no width would claim certainty
-            same = _interval(mean, further, count - 1)
+        same = further_interval(each)
         if known:
+            further = (1 + 1 / count) * sd**2
             other = _interval(mean, further + 2 * variance, _degrees(further, count, 2 * variance, units))
     return OverSeeds(mean, sd, count, classes, trainings, same, other)
 
@@ -91,6 +90,21 @@ def mean_interval(each: FloatArray) -> Interval | None:
     if count < 2 or np.ptp(each) <= _ROUNDING * np.abs(each).max():
         return None
     return _interval(float(each.mean()), float(each.var(ddof=1)) / count, count - 1)
+
+
+def further_interval(each: FloatArray) -> Interval | None:
+    """The 95 % prediction interval of one further training, m +- t_{S-1} sd sqrt(1 + 1/S), as `mean_interval` has m.
+
+    Args:
+        each: (S,) the value in each training.
+
+    Returns:
+        None for fewer than three trainings and for equal values.
+    """
+    count = len(each)
+    if count < FEWEST_TRAININGS or np.ptp(each) <= _ROUNDING * np.abs(each).max():
+        return None
+    return _interval(float(each.mean()), (1 + 1 / count) * float(each.var(ddof=1)), count - 1)
 
 
 def _mean_over_trainings(mean: float, between: float, count: int, variance: float, units: int) -> Difference:

@@ -19,6 +19,12 @@ _Fraction = Annotated[float, Field(gt=0, lt=1)]
 Keep = Literal["all", "last"] | Annotated[int, Field(ge=1)]
 # Keys of [data] that change ranks, but neither images nor weights.
 SEARCH_KEYS = ("group", "positives", "ignore")
+# What decides the trained weights, without the keys that say where images come from, what is kept on the disk, how
+# queries are searched, and what weights from a file were trained on.
+DECIDING = ("data", "net", "loss", "train", "ensemble")
+NOT_DECIDING = frozenset(
+    {("train", "keep")} | {("data", key) for key in ("root", "download", "cache", "seen", *SEARCH_KEYS)}
+)
 _Channels = float | tuple[float, float, float] | Literal["imagenet"]
 _SIDES = range(1, 4097)  # pixels
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from layerprobe.values.intervals import IntervalKind
+from layerprobe.values.intervals import Interval, IntervalKind
 from layerprobe.values.keys import RankedLayer
 from layerprobe.values.scores import Score
 
@@ -37,6 +37,62 @@ class Histogram:
     def __post_init__(self) -> None:
         if len(self.edges) != len(self.counts) + 1:
             raise ValueError(f"{len(self.counts)} counts need one edge more, got {len(self.edges)}")
+
+
+Vector = tuple[float, float]  # of a layer of two dimensions
+
+
+@dataclass(frozen=True)
+class PlaneFeatures:
+    """The features of a layer of two dimensions, with the classifier's weights where the loss has them.
+
+    Args:
+        epoch: 0 = before any step.
+        points: (N, 2).
+        classes: N names.
+        weights: class and its weight vector; empty without a classifier of this layer.
+        origin: the feature that the classifier takes for zero.
+    """
+
+    run: str
+    epoch: int
+    split: str
+    ranked: RankedLayer
+    points: tuple[Vector, ...]
+    classes: tuple[str, ...]
+    weights: tuple[tuple[str, Vector], ...] = ()
+    origin: Vector = (0.0, 0.0)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class GradientSizes:
+    """Length of the gradient of a softmax loss with respect to the feature, of some training images.
+
+    Args:
+        epoch: 0 = before any step.
+        samples: centroid, boundary or incorrect.
+        n: number of these images.
+        axis: alpha, the inverse of the temperature, or norm, of the feature.
+        own: alpha as trained, or the median norm of all training images.
+        places: P ascending numbers.
+        values: P medians over the images.
+        low: P lower quartiles.
+        high: P upper quartiles.
+    """
+
+    run: str
+    epoch: int
+    ranked: RankedLayer
+    samples: str
+    n: int
+    axis: str
+    own: float
+    places: tuple[float, ...]
+    values: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -74,6 +130,62 @@ class Curve:
     def kind(self) -> IntervalKind:
         """The kind of the intervals, read from the notes."""
         return IntervalKind.of(self.notes)
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """A number at one place of an axis, in trainings that differ in the seed alone.
+
+    Args:
+        place: a text where the axis has categories.
+        each: seed -> its valid number.
+        mean: None where a training has no valid number.
+        interval: 95 %, of the mean; None for a single training, or equal ones.
+    """
+
+    place: float | str
+    each: Mapping[int, float]
+    mean: float | None
+    interval: Interval | None = None
+
+
+@dataclass(frozen=True)
+class RepeatedLine:
+    """The numbers of one layer along an axis.
+
+    Args:
+        name: the keys in which its runs differ from those of other lines; empty where there are none.
+        layer: empty for a number of the whole network.
+        points: in the order of the axis.
+        differences: from the first line, paired by seed.
+    """
+
+    name: str
+    layer: str
+    points: tuple[Repeated, ...]
+    differences: tuple[Repeated, ...] = ()
+
+
+@dataclass(frozen=True)
+class OverTrainings:
+    """Lines along a key of recipes, or along K.
+
+    Args:
+        places: the axis: ascending numbers, or texts.
+        epochs: that the numbers are of, ascending.
+        runs: all of them.
+        own_classes: whether trainings of one point have test classes of their own.
+    """
+
+    measure: str
+    split: str
+    axis: str
+    places: tuple[float | str, ...]
+    lines: tuple[RepeatedLine, ...]
+    epochs: tuple[int, ...]
+    runs: tuple[str, ...]
+    own_classes: bool = False
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ def probed(tmp_path: Path) -> Path:
     """A folder with a run, its scores and its features."""
     run, layer = Run(tmp_path / "cache" / "one"), LayerKey("fc6", "none")
     run.folder.mkdir(parents=True)
-    run.write(recorded({"epochs_done": 1}))
+    run.write(recorded({"epochs_done": 1, "recipe": {"net": {"fc": [3]}}}))
     scores = [
         Score("one", "e", 0, 1, split, layer.layer, layer.pool, reduction, "cosine", metric, 0.5, None, None, 8)
         for split in ("train", "test")
@@ -103,8 +103,21 @@ def test_lists_import_no_torch(probed: Path) -> None:
 
 
 def test_plots_import_no_torch(probed: Path) -> None:
-    # panels search features and read images, and det compares all pairs, by what probing has
-    plots = [f"plot {kind} one --csv {kind}.csv" for kind in PLOTS if kind not in ("panels", "det")]
+    # panels search features and read images, det compares all pairs by what probing has, and others read checkpoints
+    with_torch = ("panels", "det", "learnt", "features-2d", "gradient")
+    more = {"over-key": " --key net.fc"}
+    kinds = [kind for kind in PLOTS if kind not in with_torch]
+    plots = [f"plot {kind} one --csv {kind}.csv{more.get(kind, '')}" for kind in kinds]
+    run = Run(probed / "cache" / "one")
+    network: dict[str, object] = {
+        "layers": ["fc6"],
+        "embedding": ["fc6", "none"],
+        "cuts": {},
+        "input": None,
+        "files": {},
+    }
+    run.write(recorded({"epochs_done": 1, "recipe": {"train": {"epochs": 1}}, "network": network}))
+    run.training_log_file.write_text('{"epoch": 1, "loss": 0.5, "images": 8}')
     found = imported(probed, *plots)
     assert {code for code, _ in found.values()} == {0}
     packages = {line: names - TERMINAL for line, (_, names) in found.items()}

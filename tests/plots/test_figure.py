@@ -167,3 +167,12 @@ def test_no_tick_is_more_than_all() -> None:
     fig.in_percent(axes, "y")
     figure.draw_without_rendering()
     assert [label.get_text() for label in axes.get_yticklabels()][-2:] == ["100 %", ""]
+
+
+def test_a_note_is_under_all_that_a_figure_has() -> None:
+    figure, _ = fig.panels(["title"], fig.Layout(2, 2, 0.5, notes=["a caption of one line"]))
+    before = figure.get_tightbbox()
+    fig.add_note(figure, "small version: mechanics only")
+    note = figure.texts[-1]
+    assert note.get_text() == "small version: mechanics only"
+    assert note.get_window_extent().y1 / figure.dpi <= before.y0

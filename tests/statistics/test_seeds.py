@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from layerprobe.statistics.bootstrap import differences
-from layerprobe.statistics.seeds import mean_interval, over_seeds, statements
+from layerprobe.statistics.seeds import further_interval, mean_interval, over_seeds, statements
 from layerprobe.statistics.units import UnitSums
 from layerprobe.values.intervals import Difference
 
@@ -155,3 +155,17 @@ def test_the_mean_of_trainings_has_students_interval() -> None:
 @pytest.mark.parametrize("each", [[0.5], [0.5, 0.5, 0.5]])
 def test_trainings_that_do_not_differ_have_no_interval(each: list[float]) -> None:
     assert mean_interval(np.array(each)) is None
+
+
+def test_a_further_training_has_students_prediction_interval() -> None:
+    each = np.array([0.5, 0.6, 0.4, 0.8])
+    # Mean 0.575, sd 0.170783; t of 3 degrees of freedom at 0.975 is 3.182446.
+    half = 3.182446 * 0.170783 * np.sqrt(1.25)
+    found = further_interval(each)
+    assert found is not None
+    assert (found.low, found.high) == pytest.approx((0.575 - half, 0.575 + half), abs=1e-5)
+
+
+@pytest.mark.parametrize("each", [[0.5, 0.6], [0.5, 0.5, 0.5]])
+def test_two_trainings_or_equal_ones_predict_no_further_one(each: list[float]) -> None:
+    assert further_interval(np.array(each)) is None

@@ -7,10 +7,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import NoReturn
 
 from layerprobe import registry
 from layerprobe.plots.asked import of_layers, until_epoch
-from layerprobe.plots.plot import Drawing, Plot, PlotOptions, ReadImage
+from layerprobe.plots.figure import add_note
+from layerprobe.plots.plot import LOSS, Drawing, Plot, PlotOptions, ReadImage
 from layerprobe.plots.saving import FORMATS, encoded
 from layerprobe.plots.values import metric_of
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
@@ -19,7 +21,16 @@ from layerprobe.values.keys import RankedLayer
 from layerprobe.values.metric_names import is_fraction, recall_of
 from layerprobe.values.scores import Matrix, Score, shared_notes
 from layerprobe.values.seeds import facts_over_seeds, over_seeds, trainings
-from layerprobe.values.views import Curve, ErrorRates, Histogram, Neighbours, Reductions
+from layerprobe.values.views import (
+    Curve,
+    ErrorRates,
+    GradientSizes,
+    Histogram,
+    Neighbours,
+    OverTrainings,
+    PlaneFeatures,
+    Reductions,
+)
 from layerprobe.workflow.plot.concatenated import concatenated_scores
 from layerprobe.workflow.plot.dims import stored_reductions
 from layerprobe.workflow.plot.feature_views import (
@@ -32,6 +43,9 @@ from layerprobe.workflow.plot.feature_views import (
 )
 from layerprobe.workflow.plot.gallery_sizes import stored_curves
 from layerprobe.workflow.plot.matrices import COMPARED, comparable, layers_of, matrices_of
+from layerprobe.workflow.plot.over_trainings import Trained, losses_over_key, recall_at_k, scores_over_key
+from layerprobe.workflow.plot.recipe_lines import differing, placed
+from layerprobe.workflow.plot.training_log import training_losses
 from layerprobe.workflow.run.embedding import embedding_among
 from layerprobe.workflow.run.experiments import scores_of
 from layerprobe.workflow.run.facts import data_facts
@@ -51,6 +65,8 @@ class PlotRequest:
         runs: at least one.
         out: .png, .pdf or .svg file, or a stream for a PNG; None: in the folder of the first run.
         csv: .csv file or stream for the numbers drawn; None writes none.
+        lines: run -> the name of its line in figures over trainings; None: by the keys of the recipes.
+        note: a line under the figure; empty for none.
     """
 
     kind: str
@@ -58,6 +74,8 @@ class PlotRequest:
     out: Path | None = None
     csv: Path | None = None
     options: PlotOptions = field(default_factory=PlotOptions)
+    lines: Mapping[str, str] | None = None
+    note: str = ""
 
 
 def plot(request: PlotRequest) -> Path:
@@ -66,27 +84,32 @@ def plot(request: PlotRequest) -> Path:
     require_output(out, *FORMATS)
     if request.csv:
         require_output(request.csv, "csv")
-    drawing = drawn(request.kind, request.runs, request.options)
+    drawing = drawn(request.kind, request.runs, request.options, request.lines)
+    if request.note:
+        add_note(drawing.figure, request.note)
     write_output(out, encoded(drawing.figure, out.suffix.lower().removeprefix(".") or "png"))
     if request.csv:
         write_output(request.csv, drawing.csv.encode())
     return out
 
 
-def drawn(kind: str, runs: Sequence[Run], options: PlotOptions = _DEFAULTS) -> Drawing:
-    """Draw a plot of one or more runs; nothing is written."""
+def drawn(
+    kind: str, runs: Sequence[Run], options: PlotOptions = _DEFAULTS, lines: Mapping[str, str] | None = None
+) -> Drawing:
+    """Draw a plot of one or more runs, whose lines have names as in `PlotRequest`; nothing is written."""
     registered: Plot = registry.load("plot", registry.PLOTS, kind)
     require_options(kind, registered, options)
-    scores = scores_of(runs)
-    if not scores:
+    if registered.any_metric and options.metric == LOSS:
+        return registered.draw(StoredRuns(runs, (), lines), options)
+    scores = scores_of([run for run in runs if registered.scored or run.scores_file.exists()])
+    if not scores and registered.scored:
         raise DataError("no scores", file=runs[0].scores_file, fix="Run layerprobe probe first")
     if options.metric:
-        scores = of_metric(
-            scores, options.metric, f"Run layerprobe probe {runs[0].name} {metric_flags(options.metric)}"
-        )
+        fix = f"Run layerprobe probe {runs[0].name} {metric_flags(options.metric)}"
+        scores = of_metric(scores, options.metric, fix, any_metric=registered.any_metric)
     if any("+" in name.partition("/")[0] for name in options.layers or ()):
         scores += [score for run in runs for score in concatenated_scores(run, scores)]
-    return registered.draw(StoredRuns(runs, scores), options)
+    return registered.draw(StoredRuns(runs, scores, lines), options)
 
 
 def require_options(kind: str, registered: Plot, options: PlotOptions) -> None:
@@ -94,17 +117,19 @@ def require_options(kind: str, registered: Plot, options: PlotOptions) -> None:
     unknown = [name for name, value in vars(options).items() if value is not None and name not in registered.options]
     if unknown:
         known = ", ".join(f"--{name}" for name in registered.options)
-        raise RecipeError(f"plot {kind} has no option --{unknown[0]}", fix=f"Its options are {known}")
+        fix = f"Its options are {known}" if known else "Leave it out"
+        raise RecipeError(f"plot {kind} has no option --{unknown[0]}", fix=fix)
 
 
-def of_metric(scores: Sequence[Score], metric: str, fix: str) -> list[Score]:
+def of_metric(scores: Sequence[Score], metric: str, fix: str, *, any_metric: bool = False) -> list[Score]:
     """The scores of a metric that is a share.
 
     Args:
         fix: how to measure it.
+        any_metric: whether it need be no share.
     """
     found = [score for score in scores if score.metric == metric]
-    known = dict.fromkeys(score.metric for score in scores if is_fraction(score.metric))
+    known = dict.fromkeys(score.metric for score in scores if any_metric or is_fraction(score.metric))
     if found and metric not in known:
         raise RecipeError(f"{metric} is no share, and cannot be drawn in percent", fix=f"Choose {', '.join(known)}")
     if not found and metric not in registry.METRICS and recall_of(metric) is None:
@@ -114,12 +139,21 @@ def of_metric(scores: Sequence[Score], metric: str, fix: str) -> list[Score]:
     return found
 
 
+def _missing_key(runs: Sequence[Run]) -> NoReturn:
+    names = differing(runs)
+    fix = (
+        f"Add --key KEY; the runs differ in {', '.join(names)}" if names else "Name runs that differ, and add --key KEY"
+    )
+    raise RecipeError("plot over-key needs a key of the recipe", fix=fix)
+
+
 @dataclass(frozen=True, eq=False)
 class StoredRuns:
     """The values of runs from their files; a `layerprobe.plots.plot.PlotSource`."""
 
     runs: Sequence[Run]
     scores_of_runs: Sequence[Score]
+    lines: Mapping[str, str] | None = None
 
     @cached_property
     def scores(self) -> Sequence[Score]:
@@ -167,6 +201,18 @@ class StoredRuns:
         """The layers of each run at equal dimensions."""
         return stored_reductions(self.runs, self.scores_of_runs, options, self.embeddings())
 
+    def over_key(self, options: PlotOptions) -> OverTrainings:
+        """A metric, or the training loss, over a key of the recipe."""
+        key = options.key or _missing_key(self.runs)
+        trained = self._trained(key)
+        if options.metric == LOSS:
+            return losses_over_key(trained, {run.name: run for run in self.runs}, options, key)
+        return scores_over_key(trained, options, key)
+
+    def recall_at_k(self, options: PlotOptions) -> OverTrainings:
+        """Recall@K over K."""
+        return recall_at_k(self._trained(None), options)
+
     def neighbours(self, options: PlotOptions) -> tuple[Sequence[Neighbours], ReadImage]:
         """The items nearest to some test queries."""
         from layerprobe.workflow.plot.panels import panels_of  # it imports torch, which other plots do without
@@ -181,6 +227,31 @@ class StoredRuns:
         """Variance of the features by dimension, by layer."""
         return [each for features in self._features(options) for each in spectra_of(*features)]
 
+    def losses(self) -> Sequence[Score]:
+        """The training loss by epoch, and the metric of the scores of the embedding on test where it was measured."""
+        return over_seeds(training_losses(self.runs, self.scores_of_runs))
+
+    def learnt(self) -> Sequence[Score]:
+        """The parameters of the loss other than class weights, by epoch."""
+        from layerprobe.workflow.plot.learnt import learnt_parameters  # likewise
+
+        return over_seeds(learnt_parameters(self.runs))
+
+    def plane_features(self, options: PlotOptions) -> Sequence[PlaneFeatures]:
+        """The features of layers of two dimensions, those of a layer one after another."""
+        from layerprobe.workflow.plot.plane_features import stored_plane_features  # likewise
+
+        parts = [(run, scores) for run in self.runs if (scores := self._own(run))]
+        which = shown_layers([scores for _, scores in parts], options, self.embeddings())
+        return [each for run, scores in parts for each in stored_plane_features(run, scores, which)]
+
+    def gradients(self, options: PlotOptions) -> Sequence[GradientSizes]:
+        """Gradients with respect to the feature, by alpha and by norm, those of a run one after another."""
+        from layerprobe.workflow.plot.gradients import stored_gradients  # likewise
+
+        parts = [(run, scores, self.embeddings().get(run.name)) for run in self.runs if (scores := self._own(run))]
+        return [each for run, scores, layer in parts for each in stored_gradients(run, scores, options.epoch, layer)]
+
     def error_rates(self, options: PlotOptions) -> Sequence[ErrorRates]:
         """False accept and false reject rates on test classes, by layer."""
         from layerprobe.workflow.plot.error_rates import stored_error_rates  # likewise
@@ -188,6 +259,10 @@ class StoredRuns:
         parts = [(run, scores) for run in self.runs if (scores := self._own(run))]
         layers = shown_layers([scores for _, scores in parts], options, self.embeddings())
         return [each for run, scores in parts for each in stored_error_rates(run, scores, layers)]
+
+    def _trained(self, key: str | None) -> Trained:
+        found, notes = placed(self.runs, key, self.lines)
+        return Trained(found, self.scores_of_runs, notes, self.embeddings())
 
     def _features(self, options: PlotOptions) -> list[tuple[list[Score], ReadFeatures, ShownLayers]]:
         parts = [stored(run, scores, options.epoch) for run in self.runs if (scores := self._own(run))]

@@ -47,14 +47,14 @@ class RunClassifier:
         """What gives the logits of a layer of so many dimensions; None for a layer that it does not multiply."""
         if self.layer != layer or self.classes is None or why_no_classifier(self.recipe) is not None:
             return None
-        logits: Callable[[Tensor], Tensor] = self._loss(epoch, dim, self.classes).logits  # type: ignore[assignment] # a Module's attribute
+        logits: Callable[[Tensor], Tensor] = self.loss(epoch, dim, self.classes).logits  # type: ignore[assignment] # a Module's attribute
         return Classifier(torch.no_grad()(logits), self.classes)
 
     def weight(self, epoch: int, layer: LayerKey, dim: int) -> Tensor | None:
         """(C, dim) what multiplies a layer, after the loss's own ReLU if it has one; None for any other layer."""
         if self.layer != layer or self.classes is None or why_no_weight(self.recipe) is not None:
             return None
-        found: Tensor = self._loss(epoch, dim, self.classes).classifier_weight  # type: ignore[assignment] # likewise
+        found: Tensor = self.loss(epoch, dim, self.classes).classifier_weight  # type: ignore[assignment] # likewise
         return found.double()
 
     @property
@@ -62,7 +62,8 @@ class RunClassifier:
         """Whether the loss has a ReLU of its own before the weights."""
         return bool(getattr(self.recipe.loss, "relu", False))
 
-    def _loss(self, epoch: int, dim: int, classes: NDArray[np.int64]) -> Loss:
+    def loss(self, epoch: int, dim: int, classes: NDArray[np.integer]) -> Loss:
+        """The loss with the weights of an epoch, for embeddings of so many dimensions."""
         loss = from_recipe.build_loss(self.recipe, embedding_dim=dim, num_classes=len(classes))
         load_checkpoint(self.run, epoch, {"loss": loss})
         return loss.to(self.device).eval()

@@ -27,7 +27,16 @@ from layerprobe.values.keys import NO_REDUCTION, OUTPUT, LayerKey, RankedLayer, 
 from layerprobe.values.metric_names import recall_of
 from layerprobe.values.retrieval import Ranks
 from layerprobe.values.scores import Matrix, Score
-from layerprobe.values.views import Curve, ErrorRates, Histogram, Neighbours, Reductions
+from layerprobe.values.views import (
+    Curve,
+    ErrorRates,
+    GradientSizes,
+    Histogram,
+    Neighbours,
+    OverTrainings,
+    PlaneFeatures,
+    Reductions,
+)
 from layerprobe.workflow.choose.choose_features import choose
 from layerprobe.workflow.choose.given_features import GivenFeatures, given_features
 from layerprobe.workflow.compare.compare import compare_pairs
@@ -39,7 +48,10 @@ from layerprobe.workflow.plot.feature_views import histograms_of, shown_layers, 
 from layerprobe.workflow.plot.gallery_sizes import RECALL, QueriesSearched, curves_of, layers_shown
 from layerprobe.workflow.plot.gallery_sizes import SPLIT as SEARCHED
 from layerprobe.workflow.plot.matrices import COMPARED
+from layerprobe.workflow.plot.over_trainings import Trained, recall_at_k
+from layerprobe.workflow.plot.plane_features import plane_features_of
 from layerprobe.workflow.plot.plot import of_metric, require_options
+from layerprobe.workflow.plot.recipe_lines import Placed
 from layerprobe.workflow.python.stored_probe import MemoryProbe
 from layerprobe.workflow.report.choices import told
 from layerprobe.workflow.report.report import OfResult, write_report
@@ -335,6 +347,12 @@ class _ProbedSource:
             raise DataError("no layer was brought to an equal dimension", fix=python_fix(dims))
         return shown([reductions_of(values, dims, best_on_validation(values))], values, ask.layers, {})
 
+    def over_key(self, _: PlotOptions) -> OverTrainings:
+        raise RecipeError("a probe from Python has no recipe", fix="Draw runs by layerprobe plot over-key --key KEY")
+
+    def recall_at_k(self, ask: PlotOptions) -> OverTrainings:
+        return recall_at_k(Trained([Placed(self.probed.name)], self.scores), ask)
+
     def neighbours(self, _: PlotOptions) -> tuple[Sequence[Neighbours], ReadImage]:
         fix = "Probe it by layerprobe probe --model python:FILE.py:FUNCTION --data folder:ROOT, then plot panels"
         raise DataError("panels show images, and a probe from Python keeps none", fix=fix)
@@ -344,6 +362,18 @@ class _ProbedSource:
 
     def spectra(self, ask: PlotOptions) -> Sequence[Curve]:
         return spectra_of(self.scores, self._labelled, shown_layers([self.scores], ask, {}))
+
+    def losses(self) -> Sequence[Score]:
+        raise _no_training()
+
+    def learnt(self) -> Sequence[Score]:
+        raise _no_training()
+
+    def plane_features(self, ask: PlotOptions) -> Sequence[PlaneFeatures]:
+        return list(plane_features_of(self.scores, self._labelled, shown_layers([self.scores], ask, {})))
+
+    def gradients(self, _: PlotOptions) -> Sequence[GradientSizes]:
+        raise _no_training()
 
     def error_rates(self, ask: PlotOptions) -> Sequence[ErrorRates]:
         set_on = "validation" if "validation" in self.probed.labels else None
@@ -362,3 +392,7 @@ class _ProbedSource:
 
     def _labelled(self, split: str, ranked: RankedLayer) -> Labelled:
         return Labelled(self.probed.features[split, str(ranked)], self.probed.labels[split])
+
+
+def _no_training() -> DataError:
+    return DataError("a probe from Python has no training loss", fix="Train with layerprobe train, then plot that run")

@@ -11,7 +11,7 @@ import safetensors
 import safetensors.torch
 import torch
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 
 from layerprobe.system.errors import DataError
 from layerprobe.system.files import SteadyFile, sha256, written_whole
@@ -40,13 +40,7 @@ def load_weights(path: Path, modules: Mapping[str, nn.Module], *, expected: Coll
     Args:
         expected: SHA-256s that the file may have; empty: any.
     """
-    require_unchanged(path, expected)
-    try:
-        # safetensors opens no path that is not UTF-8.
-        with memory_faults_told(path):
-            tensors = load_file(path) if _is_utf8(path) else safetensors.torch.load(path.read_bytes())
-    except (safetensors.SafetensorError, OSError) as error:
-        raise DataError(f"not a readable checkpoint ({error})", file=path, fix="Train it again with --fresh") from error
+    tensors = _read(path, expected)
     for key, module in modules.items():
         own = {name.removeprefix(f"{key}."): tensor for name, tensor in tensors.items() if name.startswith(f"{key}.")}
         kinds = {name: tensor.is_complex() for name, tensor in module.state_dict().items()}
@@ -59,6 +53,24 @@ def load_weights(path: Path, modules: Mapping[str, nn.Module], *, expected: Coll
             first = str(error).splitlines()[1].strip() if "\n" in str(error) else str(error)
             what = f"weights of another network or loss: {first}"
             raise DataError(what, file=path, fix="Train it again with --fresh") from error
+
+
+def read_tensors(path: Path, key: str, names: Collection[str], *, expected: Collection[str]) -> dict[str, Tensor]:
+    """Some tensors of a module in a file of `save_weights`, by their names in the module."""
+    tensors = _read(path, expected)
+    if gone := [name for name in names if f"{key}.{name}" not in tensors]:
+        raise DataError(f"it has no {key}.{gone[0]}", file=path, fix="Train it again with --fresh")
+    return {name: tensors[f"{key}.{name}"] for name in names}
+
+
+def _read(path: Path, expected: Collection[str]) -> dict[str, Tensor]:
+    require_unchanged(path, expected)
+    try:
+        # safetensors opens no path that is not UTF-8.
+        with memory_faults_told(path):
+            return load_file(path) if _is_utf8(path) else safetensors.torch.load(path.read_bytes())
+    except (safetensors.SafetensorError, OSError) as error:
+        raise DataError(f"not a readable checkpoint ({error})", file=path, fix="Train it again with --fresh") from error
 
 
 def save_state(path: Path, previous: Path, state: dict[str, Any], *, known: Collection[str]) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from layerprobe.data.splits import Dataset
+from layerprobe.plots.plot import LOSS
 from layerprobe.recipe.overrides import Overrides, data_keys
 from layerprobe.recipe.recipe import Recipe, load_recipe
 from layerprobe.registry import DATASETS
@@ -17,7 +18,7 @@ from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.system.progress import Listener
 from layerprobe.values.keys import NO_REDUCTION, is_glob, named
 from layerprobe.values.metric_names import recall_of
-from layerprobe.values.scores import Score
+from layerprobe.values.scores import Score, ScoreTable, read_scores
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.images import Decoding, with_contents
 from layerprobe.workflow.run.manifests import require_same_images
@@ -43,6 +44,12 @@ class StudyTraining:
     layers: tuple[str, ...] | None
     cache: Path
     device: str = "auto"
+    kept: tuple[Score, ...] = ()
+
+    def scores(self) -> Sequence[Score]:
+        """Those kept in a file, or the run's."""
+        run = named_run(self.cache, self.run)
+        return self.kept or (run.scores() if run.scores_file.exists() else ())
 
     def loaded(self) -> Recipe:
         """Its recipe; of a run that exists, no checkpoint is removed that it has kept so far."""
@@ -73,14 +80,17 @@ class Cell:
         return ": ".join(filter(None, (self.variant, values))) or "the only cell"
 
 
-def plan(study: Study, cache: Path, device: str, data: Sequence[str] = ()) -> list[Cell]:
+def plan(study: Study, cache: Path, device: str, data: Sequence[str] = (), *, scores: Path | None = None) -> list[Cell]:
     """The cells of a study; every recipe is checked, no image is read.
 
     Args:
         data: NAME:DIR for the data sets that its recipes name.
+        scores: a file of scores of finished trainings.
     """
     cells, lacking = plan_without_data(study, cache, device, data)
-    if lacking:
+    if scores is not None:
+        cells = with_kept(cells, scores)
+    if lacking and not all(is_finished(study, training) for training in all_of(cells)):
         fix = f"Give {' '.join(f'--data {usage}' for usage in lacking)}"
         raise RecipeError(f"study {study.name}: where its data sets lie is not said", fix=fix)
     return cells
@@ -100,6 +110,9 @@ def plan_without_data(
             settings, recipe = roots.placed(reference, study.settings(values, seed, variant))
             layers = study.layers_of(variant)
             _require_measured(study, recipe, layers or ())
+            if too_late := [epoch for epoch in study.end.epochs or () if epoch > recipe.train.epochs]:
+                what = f"[end]: epoch {too_late[0]} of {recipe.train.epochs} epochs"
+                raise RecipeError(what, file=study.name, fix="Leave it out, or train longer")
             unseeded = replace(recipe, train=recipe.train.model_copy(update={"seed": 0}))  # one name for all seeds
             run = named_run(cache, f"{study.name}-{unseeded.identity()[:6]}-s{seed}").name
             trainings.append(StudyTraining(run, reference, settings, layers, cache, device))
@@ -174,6 +187,8 @@ def _require_measured(study: Study, recipe: Recipe, layers: Sequence[str]) -> No
     if recipe.ensemble is not None:
         raise RecipeError(f"[runs]: {recipe.name} is an ensemble", file=study.name, fix="Choose a single network")
     metric = study.end.table or study.end.metric or "R@1"
+    if metric == LOSS:
+        return
     recall, probe = recall_of(metric), recipe.probe
     if metric not in probe.metrics and (recall is None or recall.k not in probe.k):
         key, value = ("metrics", [*probe.metrics, metric]) if recall is None else ("k", sorted({*probe.k, recall.k}))
@@ -186,12 +201,9 @@ def _require_measured(study: Study, recipe: Recipe, layers: Sequence[str]) -> No
             raise RecipeError(f"[end]: {layer} is not measured", file=study.name, fix=fix)
 
 
-def last_scores(study: Study, training: StudyTraining, epochs: int) -> list[Score] | None:
-    """A run's scores on test at its last epoch: those of a plot, or one for each layer of a table; None: not all."""
-    run = named_run(training.cache, training.run)
-    if not run.scores_file.exists():
-        return None
-    scores = [score for score in run.scores() if (score.epoch, score.split) == (epochs, "test")]
+def scores_on_test(study: Study, training: StudyTraining, epoch: int) -> list[Score] | None:
+    """A run's scores on test at an epoch: those of a plot, or one for each layer of a table; None: not all."""
+    scores = [score for score in training.scores() if (score.epoch, score.split) == (epoch, "test")]
     if study.end.table is None:
         return scores or None
     by_layer = {score.ranked_layer: score for score in scores if score.metric == study.end.table}
@@ -200,7 +212,7 @@ def last_scores(study: Study, training: StudyTraining, epochs: int) -> list[Scor
         ranked = named(layer, by_layer)
         if len(ranked) > 1:
             names = ", ".join(str(each) for each in ranked)
-            raise RecipeError(f"[end]: {layer} is several layers of {run.name}: {names}", fix="Name one of them")
+            raise RecipeError(f"[end]: {layer} is several layers of {training.run}: {names}", fix="Name one of them")
         if not ranked:
             return None
         found.append(by_layer[ranked[0]])
@@ -210,7 +222,33 @@ def last_scores(study: Study, training: StudyTraining, epochs: int) -> list[Scor
 def is_finished(study: Study, training: StudyTraining) -> bool:
     """Whether a run is trained and measured to its end."""
     recipe, run = training.loaded(), Run(training.cache / training.run)
-    return is_done(run, recipe) and last_scores(study, training, recipe.train.epochs) is not None
+    if not (training.kept or is_done(run, recipe)):
+        return False
+    return all(scores_on_test(study, training, epoch) is not None for epoch in study.epochs(recipe))
+
+
+def with_kept(cells: Sequence[Cell], file: Path) -> list[Cell]:
+    """The cells, with the scores that a file keeps of their trainings."""
+    kept: dict[str, list[Score]] = {}
+    for score in read_scores(file) if file.exists() else ():
+        kept.setdefault(score.run, []).append(score)
+    return [
+        replace(cell, trainings=tuple(replace(each, kept=tuple(kept.get(each.run, ()))) for each in cell.trainings))
+        for cell in cells
+    ]
+
+
+def keep_scores(study: Study, cells: Sequence[Cell], file: Path) -> None:
+    """Write the scores of all finished trainings at the study's epochs, without intervals and notes on valid ones."""
+    scores = [
+        replace(score, low=None, high=None, notes=() if score.value is not None else score.notes)
+        for training in all_of(cells)
+        if is_finished(study, training)
+        for score in training.scores()
+        if score.epoch in study.epochs(training.loaded())
+    ]
+    if scores:
+        ScoreTable(scores, stored=()).write(file)
 
 
 def require_images(study: Study, trainings: Iterable[StudyTraining], cache: Path, listener: Listener) -> None:

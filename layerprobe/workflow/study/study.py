@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from layerprobe import registry
 from layerprobe.plots.plot import PlotOptions
-from layerprobe.statistics.seeds import mean_interval
-from layerprobe.system.errors import DataError
+from layerprobe.statistics.seeds import further_interval, mean_interval
+from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.system.files import free_bytes
 from layerprobe.system.progress import Listener
 from layerprobe.values.estimate import Estimate
 from layerprobe.values.scores import Score
-from layerprobe.workflow.plot.plot import PlotRequest, plot
+from layerprobe.workflow.plot.plot import PlotRequest, plot, require_options
+from layerprobe.workflow.plot.recipe_lines import line_name
 from layerprobe.workflow.run.runs import find_run
-from layerprobe.workflow.study.plan import Cell, StudyTraining, all_of, is_finished, last_scores, plan, require_images
+from layerprobe.workflow.study.plan import (
+    Cell,
+    StudyTraining,
+    all_of,
+    is_finished,
+    keep_scores,
+    plan,
+    require_images,
+    scores_on_test,
+)
 from layerprobe.workflow.study.study_file import Study
-from layerprobe.workflow.study.table import Over, StudyTable
+from layerprobe.workflow.study.table import Over, Row, StudyTable
 from layerprobe.workflow.study.training import as_in_training, train_all
 from layerprobe.workflow.train.ensemble import estimate_training_of
 
@@ -32,6 +44,7 @@ class StudyRequest:
         jobs: trainings at once.
         device: auto, cpu, cuda or cuda:i.
         data: NAME:DIR for the data sets that its recipes name.
+        scores: file of the scores of finished trainings, which are not trained again; it gets those of all.
     """
 
     study: Study
@@ -39,29 +52,53 @@ class StudyRequest:
     jobs: int = 1
     device: str = "auto"
     data: tuple[str, ...] = ()
+    scores: Path | None = None
+
+    def cells(self) -> list[Cell]:
+        """The study's, with the scores that are kept."""
+        if self.scores is not None and self.study.end.plot is not None:
+            raise RecipeError("a plot needs the runs, not their scores", file=self.study.name, fix="Leave out --scores")
+        return plan(self.study, self.cache, self.device, self.data, scores=self.scores)
 
 
 def run_study(request: StudyRequest, listener: Listener) -> StudyTable | Path:
     """Train and measure what is missing, and return the table, or the file of the figure."""
     study = request.study
-    cells = plan(study, request.cache, request.device, request.data)
-    if missing := _missing(study, cells):
-        require_images(study, all_of(cells), request.cache, listener)
-        listener.say(f"study {study.name}: {len(missing)} of {len(all_of(cells))} trainings to do")
-        train_all(missing, request.jobs, partial(is_finished, study), study.name, listener)
+    options = PlotOptions(layers=study.layers, metric=study.end.metric, key=study.end.key)
+    if study.end.plot is not None:  # an option that the plot has not is told before the trainings
+        require_options(study.end.plot, registry.load("plot", registry.PLOTS, study.end.plot), options)
+    cells = request.cells()
+    try:
+        if missing := _missing(study, cells):
+            require_images(study, all_of(cells), request.cache, listener)
+            listener.say(f"study {study.name}: {len(missing)} of {len(all_of(cells))} trainings to do")
+            train_all(missing, request.jobs, partial(is_finished, study), study.name, listener)
+    finally:  # also those of a study that was stopped
+        if request.scores is not None:
+            keep_scores(study, cells, request.scores)
     if study.end.plot is None:
-        return StudyTable(study, tuple(_row(study, cell) for cell in cells))
-    for cell in cells:  # a figure has the runs' names alone
+        return StudyTable(study, tuple(row for cell in cells for row in _rows(study, cell)))
+    for cell in cells:
         listener.say(f"{', '.join(training.run for training in cell.trainings)}: {cell}")
     runs = [find_run(request.cache, training.run) for cell in cells for training in cell.trainings]
-    options = PlotOptions(layers=study.layers, metric=study.end.metric)
-    return plot(PlotRequest(study.end.plot, runs, runs[0].plot_file(study.name), options=options))
+    file, lines = runs[0].plot_file(study.name), _lines(study, cells)
+    return plot(PlotRequest(study.end.plot, runs, file, options=options, lines=lines, note=study.caveat))
+
+
+def _lines(study: Study, cells: list[Cell]) -> dict[str, str]:
+    """Run -> the line that it belongs to in a figure: its cell, without the key along which lines are."""
+    found: dict[str, str] = {}
+    for cell in cells:
+        name = line_name({key: value for key, value in cell.values.items() if key != study.end.key})
+        line = ", ".join(filter(None, (cell.variant, name)))
+        found |= {training.run: line for training in cell.trainings}
+    return found
 
 
 def estimate_study(request: StudyRequest, listener: Listener) -> Estimate:
     """Time, memory and disk of the trainings that are missing; of each cell one is timed."""
     study, total = request.study, Estimate(0, 0, 0, free_bytes(request.cache))
-    cells = plan(study, request.cache, request.device, request.data)
+    cells = request.cells()
     missing = _missing(study, cells)
     if missing:
         require_images(study, all_of(cells), request.cache, listener)
@@ -85,17 +122,18 @@ def _missing(study: Study, cells: list[Cell]) -> list[StudyTraining]:
     return [training for training in all_of(cells) if not is_finished(study, training)]
 
 
-def _row(study: Study, cell: Cell) -> tuple[Cell, tuple[Over | None, ...]]:
+def _rows(study: Study, cell: Cell) -> Iterator[Row]:
     layers = cell.trainings[0].layers or ()
-    columns: list[list[Score]] = [[] for _ in layers]
-    for training in cell.trainings:
-        scores = last_scores(study, training, training.loaded().train.epochs)
-        if scores is None:
-            raise DataError("its scores are gone", file=training.run, fix="Run the study again")
-        for column, score in zip(columns, scores, strict=True):
-            column.append(score)
-    by_layer = dict(zip(layers, map(_over, columns), strict=True))
-    return cell, tuple(by_layer.get(layer) for layer in study.layers or ())
+    for epoch in study.epochs(cell.trainings[0].loaded()):
+        columns: list[list[Score]] = [[] for _ in layers]
+        for training in cell.trainings:
+            scores = scores_on_test(study, training, epoch)
+            if scores is None:
+                raise DataError("its scores are gone", file=training.run, fix="Run the study again")
+            for column, score in zip(columns, scores, strict=True):
+                column.append(score)
+        by_layer = dict(zip(layers, map(_over, columns), strict=True))
+        yield Row(cell, epoch, tuple(by_layer.get(layer) for layer in study.layers or ()))
 
 
 def _over(scores: list[Score]) -> Over:
@@ -104,4 +142,4 @@ def _over(scores: list[Score]) -> Over:
     valid = np.array([value for value in values if value is not None])
     if len(valid) < len(values):
         return Over(None, None, tuple(values), notes)
-    return Over(float(valid.mean()), mean_interval(valid), tuple(values))
+    return Over(float(valid.mean()), mean_interval(valid), tuple(values), further=further_interval(valid))

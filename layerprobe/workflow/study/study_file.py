@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
+from layerprobe.plots.plot import LOSS
 from layerprobe.recipe.overrides import Overrides
-from layerprobe.recipe.recipe import require_none
+from layerprobe.recipe.recipe import Recipe, require_none
 from layerprobe.recipe.recipe_files import find_study, list_studies, read_toml
 from layerprobe.recipe.validation import problem_of
 from layerprobe.registry import METRICS, PLOTS
@@ -21,6 +22,7 @@ from layerprobe.values.sections import LARGEST_SEED, Problem, Section
 
 _SMALL, _GRID, _VARIANTS = "small", "grid", "variants"
 _SEED = "train.seed"
+OVER_KEY = "over-key"  # the plot that takes a key
 
 
 class About(Section):
@@ -54,8 +56,10 @@ class End(Section):
 
     table: str | None = None  # the metric
     plot: str | None = None  # the kind
-    layers: tuple[str, ...] | None = Field(None, min_length=1)
+    layers: tuple[str, ...] | None = Field(default=None, min_length=1)
     metric: str | None = None  # of the plot
+    epochs: tuple[Annotated[int, Field(ge=0)], ...] | None = Field(default=None, min_length=1)  # of the table; None: the last
+    key: str | None = None  # of the grid or the variants, along which plot = "over-key" is
 
 
 _SECTIONS: Mapping[str, type[Section]] = {"study": About, "runs": Runs, "end": End}
@@ -81,6 +85,11 @@ class Study:
     variants: tuple[Variant, ...] = (Variant(),)
 
     @property
+    def caveat(self) -> str:
+        """What its table and its figure say of the small version; empty for the other."""
+        return "small version: mechanics only" if self.is_small else ""
+
+    @property
     def cells(self) -> list[dict[str, Any]]:
         """The grid's cells, the last key varying fastest."""
         return [dict(zip(self.grid, values, strict=True)) for values in product(*self.grid.values())]
@@ -100,12 +109,17 @@ class Study:
         """A variant's own layers, or the end's; None: those that its recipe probes."""
         return variant.layers or self.end.layers
 
+    def epochs(self, recipe: Recipe) -> tuple[int, ...]:
+        """The epochs of the table; a plot and its default: the last one."""
+        return self.end.epochs or (recipe.train.epochs,)
+
     def settings(self, cell: Mapping[str, Any], seed: int, variant: Variant | None = None) -> tuple[str, ...]:
         """The keys of a training, each as `--set` takes it."""
         seeded = dict.fromkeys([_SEED, *self.runs.seeded], seed)
         own = {} if variant is None else variant.set
-        # All is measured while it trains, so that no table needs an earlier checkpoint.
-        values = {"train.keep": "last", **self.runs.set, **own, **cell, **seeded}
+        # All is measured while it trains: no end but learnt numbers needs an earlier checkpoint.
+        keep = "all" if self.end.plot == "learnt" else "last"
+        values = {"train.keep": keep, **self.runs.set, **own, **cell, **seeded}
         return tuple(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items())
 
 
@@ -133,7 +147,7 @@ def load_study(reference: str, *, small: bool = False) -> Study:
     if isinstance(runs, Runs):
         problems += _run_problems(runs, variants, grid)
     if isinstance(end, End):
-        problems += _end_problems(end, variants)
+        problems += [*_end_problems(end, variants), *_key_problems(end, [*grid, *_shared_keys(variants)])]
     require_none(problems, path, Overrides())
     name = f"{path.stem}-{_SMALL}" if small else path.stem
     return Study(name, about, runs, grid, end, small, variants)  # type: ignore[arg-type] # of no problem, so all are there
@@ -211,10 +225,30 @@ def _end_problems(end: End, variants: tuple[Variant, ...]) -> list[Problem]:
     if end.plot is not None and end.plot not in PLOTS:
         found.append(Problem("end", f"unknown plot {end.plot!r}. {near_miss(end.plot, PLOTS)}"))
     for metric in filter(None, (end.table, end.metric)):
+        if metric == LOSS and end.plot == OVER_KEY:
+            continue
         if recall_of(metric) is None and metric not in METRICS:
             found.append(Problem("end", f"unknown metric {metric!r}. {near_miss(metric, ['R@1', *METRICS])}"))
     if end.table is not None and not all(variant.layers or end.layers for variant in variants):
         found.append(Problem("end", 'layers is missing. Write layers = ["fc6"], a column for each'))
     if end.table is not None and end.metric is not None:
         found.append(Problem("end", "metric is for a plot; table names its own. Leave it out"))
+    if end.plot is not None and end.epochs is not None:
+        found.append(Problem("end", "epochs is for a table. Leave it out"))
     return found
+
+
+def _shared_keys(variants: tuple[Variant, ...]) -> list[str]:
+    """The keys that each variant sets."""
+    first, *others = (variant.set for variant in variants)
+    return [key for key in first if all(key in other for other in others)]
+
+
+def _key_problems(end: End, keys: Sequence[str]) -> list[Problem]:
+    if end.plot != OVER_KEY:
+        return [] if end.key is None else [Problem("end", f'key is for plot = "{OVER_KEY}". Leave it out')]
+    if end.key is None:
+        return [Problem("end", f'key is missing. Write key = "net.fc", a key of [{_GRID}]')]
+    if end.key in keys:
+        return []
+    return [Problem("end", f"{end.key} is no key of [{_GRID}] or of all variants. {near_miss(end.key, keys)}")]

@@ -25,20 +25,31 @@ class Over:
         mean: None where a training has no valid value, with the reason in `notes`.
         interval: 95 %, of the mean; None for a single training, or equal ones.
         values: of each training.
+        further: 95 % prediction interval of one further training; None for fewer than three, or equal ones.
     """
 
     mean: float | None
     interval: Interval | None
     values: tuple[float | None, ...]
     notes: tuple[str, ...] = ()
+    further: Interval | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """The values of a cell at an epoch, for each of the study's layers; None for those of other variants."""
+
+    cell: Cell
+    epoch: int
+    layers: tuple[Over | None, ...]
 
 
 @dataclass(frozen=True)
 class StudyTable:
-    """The cells of a study, each with its values for each of the study's layers; None for those of other variants."""
+    """The cells of a study at each epoch of the table."""
 
     study: Study
-    rows: tuple[tuple[Cell, tuple[Over | None, ...]], ...]
+    rows: tuple[Row, ...]
 
 
 def table_values(table: StudyTable) -> dict[str, Any]:
@@ -46,16 +57,23 @@ def table_values(table: StudyTable) -> dict[str, Any]:
     study, layers = table.study, table.study.layers or ()
     cells = [
         {
-            **({"variant": cell.variant} if study.has_variants else {}),
-            "values": cell.values,
-            "runs": [training.run for training in cell.trainings],
+            **({"variant": row.cell.variant} if study.has_variants else {}),
+            "values": row.cell.values,
+            "epoch": row.epoch,
+            "runs": [training.run for training in row.cell.trainings],
             "layers": [
-                {"layer": layer, "mean": over.mean, "interval": over.interval, "trainings": over.values}
-                for layer, over in zip(layers, of_layers, strict=True)
+                {
+                    "layer": layer,
+                    "mean": over.mean,
+                    "interval": over.interval,
+                    "further": over.further,
+                    "trainings": over.values,
+                }
+                for layer, over in zip(layers, row.layers, strict=True)
                 if over is not None
             ],
         }
-        for cell, of_layers in table.rows
+        for row in table.rows
     ]
     about = study.about
     said = {"study": study.name, "title": about.title, "paper": about.paper, "claim": about.claim}
@@ -64,25 +82,34 @@ def table_values(table: StudyTable) -> dict[str, Any]:
 
 def text_table(table: StudyTable) -> TextTable:
     """The table as text; fractions in percent."""
-    study, keys, layers = table.study, _key_columns(table.study), table.study.layers or ()
+    study, layers = table.study, table.study.layers or ()
+    epochs = ("epoch",) if study.end.epochs and len(study.end.epochs) > 1 else ()
+    keys = (*_key_columns(study), *epochs)
     metric, seeds = study.end.table or "", study.runs.seeds
     unit = f"{metric} in %" if is_fraction(metric) else metric
     several = f"mean of {len(seeds)} trainings" if len(seeds) > 1 else "one training"
     where = "test classes of their own" if _SPLIT in (*study.runs.seeded, *study.runs.set) else "these test classes"
     brackets = [f"in brackets: 95 % interval of the mean over trainings, on {where}"] if len(seeds) > 1 else []
-    numbers = [of_layers for _, of_layers in table.rows]
+    numbers = [row.layers for row in table.rows]
+    when = (
+        "by epoch" if epochs else f"after epoch {study.end.epochs[0]}" if study.end.epochs else "after the last epoch"
+    )
     notes = [f"claim: {study.about.claim}"] if study.about.claim else []
     notes += [f"paper: {study.about.paper}"] if study.about.paper else []
-    notes += ["small version: it shows the mechanics only"] if study.is_small else []
+    notes += [study.caveat] if study.caveat else []
     first = len(keys)
     return TextTable(
         (*keys, *layers),
         tuple(
-            (*_key_values(study, cell), *(_number(over, metric) for over in of_layers))
-            for cell, of_layers in table.rows
+            (
+                *_key_values(study, row.cell),
+                *([str(row.epoch)] * len(epochs)),
+                *(_number(over, metric) for over in row.layers),
+            )
+            for row in table.rows
         ),
         numbers=frozenset(range(first, first + len(layers))),
-        heading=(f"{study.name}: {study.about.title}", f"{unit} on test after the last epoch, {several}", *brackets),
+        heading=(f"{study.name}: {study.about.title}", f"{unit} on test {when}, {several}", *brackets),
         notes=tuple(notes),
         intervals={
             first + place: tuple(_ends(over, metric) for over in column)

@@ -30,8 +30,11 @@ from tests.workflow.rank_files import FC6 as FC6_RANKED
 from tests.workflow.rank_files import POOL5, ranks_of, stored
 
 FC6 = LayerKey("fc6", "none")
-# Panels need a run whose images can be read: tests/workflow/test_panels.py.
-WITHOUT_IMAGES = [kind for kind in PLOTS if kind != "panels"]
+# Panels need a run whose images can be read (test_panels.py), and others one that was trained (conftest.py).
+OF_A_TRAINING = ("loss", "learnt", "features-2d", "gradient")
+WITHOUT_IMAGES = [kind for kind in PLOTS if kind not in ("panels", *OF_A_TRAINING)]
+DEFAULT = PlotOptions()
+OPTIONS = {"over-key": PlotOptions(layers=("*",), key="net.fc")}  # of the kinds that need some
 
 SCORE = Score("one", "abc", 0, 1, "test", "fc6", "none", "none", "cosine", "R@1", 0.5, None, None, 4)
 
@@ -240,7 +243,7 @@ def at_one_dimension(run: Run) -> Run:
 
 def ready(kind: str, run: Run) -> Run:
     """The run with what a plot needs beside the scores and features of test."""
-    if kind == "det":
+    if kind in ("det", "over-key"):
         run.write(recorded(RECORD))
     return at_one_dimension(on_both(run)) if kind == "dims" else on_both(run)
 
@@ -274,8 +277,8 @@ def test_layers_and_epochs_are_compared_by_their_stored_features(
 
 # What reading run.json asks for.
 RECORD = {
-    "state": "finished", "recipe_name": "netA", "recipe": {}, "experiment": "abc", "seed": 0, "epochs_done": 1,
-    "hashes": {}, "manifests": {}, "new_parameters": [],
+    "state": "finished", "recipe_name": "netA", "recipe": {"net": {"fc": [8]}}, "experiment": "abc", "seed": 0,
+    "epochs_done": 1, "hashes": {}, "manifests": {}, "new_parameters": [],
 }  # fmt: skip
 
 
@@ -289,8 +292,9 @@ def test_every_plot_has_the_networks_order_whatever_was_measured_first(kind: str
     assert scores[0].layer != "conv"
     run.write(recorded(RECORD | {"layer_order": ["conv", "pool5.3", "fc6"]}))
     column = "row" if kind == "cka" else "layer"
-    rows = [row[column] for row in csv.DictReader(drawn(kind, [run]).csv.splitlines())]
-    names = ["conv@max", "pool5.3@max", "fc6"] if kind == "cka" else ["conv", "pool5.3", "fc6"]
+    rows = [row[column] for row in csv.DictReader(drawn(kind, [run], OPTIONS.get(kind, DEFAULT)).csv.splitlines())]
+    whole = ("cka", "over-key", "recall-at-k")
+    names = ["conv@max", "pool5.3@max", "fc6"] if kind in whole else ["conv", "pool5.3", "fc6"]
     assert list(dict.fromkeys(rows)) == names
 
 
@@ -385,7 +389,7 @@ def test_figure_and_table_say_what_every_score_says(kind: str, tmp_path: Path) -
         run.scores_file,
         [replace(score, notes=("partial: 9 of 10 test images",)) for score in read_scores(run.scores_file)],
     )
-    found = drawn(kind, [run])
+    found = drawn(kind, [run], OPTIONS.get(kind, DEFAULT))
     assert "partial: 9 of 10 test images" in found.figure.texts[-1].get_text().splitlines()
     rows = list(csv.DictReader(found.csv.splitlines()))
     assert list(rows[0])[-1].endswith("note")
@@ -404,7 +408,7 @@ def test_what_scores_say_of_their_intervals_is_not_said_of_cka(tmp_path: Path) -
 def test_a_figure_can_be_had_without_a_file(kind: str, tmp_path: Path) -> None:
     run = ready(kind, probed(tmp_path, of_epochs(0, 1)))
     before = sorted(tmp_path.rglob("*"))
-    assert isinstance(drawn(kind, [run]).figure, Figure)
+    assert isinstance(drawn(kind, [run], OPTIONS.get(kind, DEFAULT)).figure, Figure)
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -423,3 +427,42 @@ def test_a_plot_that_names_the_best_layer_names_those_not_told_apart_from_it(tmp
     write_scores(run.scores_file, [replace(score, low=0.5, high=1.0) for score in scores])
     texts = [text.get_text() for text in drawn("layers", [run]).figure.texts]
     assert "best: fc6; not significantly different: pool5" in texts[0]
+
+
+def test_a_plot_over_a_key_without_one_names_those_that_differ(tmp_path: Path) -> None:
+    runs = seeds(tmp_path, ("one", "two"), {"two": {"recipe": {"net": {"fc": [16]}}, "experiment": "other"}})
+    with pytest.raises(RecipeError, match="needs a key of the recipe. Add --key KEY; the runs differ in net.fc"):
+        drawn("over-key", runs)
+
+
+def test_runs_are_drawn_over_a_key_by_the_lines_of_a_request_with_its_note(tmp_path: Path) -> None:
+    runs = seeds(tmp_path, ("one", "two"), {"two": {"recipe": {"net": {"fc": [16]}}, "experiment": "other"}})
+    request = PlotRequest("over-key", runs, csv=tmp_path / "x.csv", options=PlotOptions(key="net.fc"), note="a note")
+    plot(replace(request, lines={"one": "ours", "two": "ours"}))
+    rows = [row for row in csv.DictReader((tmp_path / "x.csv").read_text().splitlines()) if row["seed"] == "all"]
+    assert [(row["line"], row["net.fc"], row["test R@1"]) for row in rows] == [
+        ("ours", "8", "0.5"),
+        ("ours", "16", "0.75"),
+    ]
+
+
+def test_the_loss_needs_no_scores_and_other_plots_do_not_know_it(tmp_path: Path) -> None:
+    runs = seeds(tmp_path, ("one", "two"))
+    for run in runs:
+        run.training_log_file.write_text('{"epoch": 1, "loss": 0.5}\n')
+        run.scores_file.unlink()
+    options = PlotOptions(key="net.fc", metric="loss")
+    (mean, *_) = csv.DictReader(drawn("over-key", runs, options).csv.splitlines())
+    assert (mean["train loss"], mean["n"]) == ("0.5", "2")
+    seeds(tmp_path / "others", ("one",))
+    with pytest.raises(UnknownNameError, match="unknown metric 'loss'"):
+        drawn("layers", [Run(tmp_path / "others" / "one")], PlotOptions(metric="loss"))
+
+
+def test_a_metric_that_is_no_share_is_drawn_over_a_key(tmp_path: Path) -> None:
+    runs = seeds(tmp_path, ("one", "two"))
+    for run in runs:
+        write_scores(run.scores_file, [replace(score, metric="effective-rank", value=9.5) for score in run.scores()])
+    options = PlotOptions(key="net.fc", metric="effective-rank")
+    axes = drawn("over-key", runs, options).figure.axes[0]
+    assert axes.lines[0].get_ydata() == pytest.approx([9.5])

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from matplotlib.text import Text
 
 import layerprobe
@@ -63,13 +64,31 @@ def test_the_table_names_the_layers_that_are_not_told_apart_from_the_best(result
 
 
 @pytest.mark.parametrize(
-    "kind", ["layers", "train-vs-test", "curves", "histograms", "spectrum", "det", "cka", "gallery-size"]
+    "kind",
+    ["layers", "train-vs-test", "curves", "histograms", "spectrum", "det", "cka", "gallery-size", "recall-at-k"],
 )
 def test_every_plot_is_drawn(result: Probed, kind: str) -> None:
     figure = result.plot(kind)
     texts = {text.get_text() for axes in figure.axes for text in axes.get_xticklabels() + axes.texts}
     assert figure.axes
     assert kind != "layers" or any("output" in text for text in texts)
+
+
+@pytest.mark.parametrize("kind", ["loss", "learnt", "gradient"])
+def test_plots_of_a_training_are_refused(result: Probed, kind: str) -> None:
+    with pytest.raises(DataError, match="a probe from Python has no training loss. Train with layerprobe train"):
+        result.plot(kind)
+
+
+def test_features_in_two_dimensions_are_drawn_and_others_refused() -> None:
+    means = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(3, 2))
+    probed = layerprobe.probe(means, {"train": TRAIN, "test": TEST}, ks=(1,), layers="2")
+    assert [axes.get_title(loc="left").splitlines()[-1] for axes in probed.plot("features-2d").axes] == [
+        "train",
+        "test",
+    ]
+    with pytest.raises(RecipeError, match=r"has \d+ dimensions, and features-2d draws 2"):
+        layerprobe.probe(small_model(), {"test": TEST}, ks=(1,)).plot("features-2d")
 
 
 def test_another_metric_is_drawn_and_named(result: Probed) -> None:
@@ -108,6 +127,11 @@ def test_sizes_of_galleries_need_test_queries() -> None:
 def test_panels_need_images_that_a_probe_from_python_does_not_keep(result: Probed) -> None:
     with pytest.raises(DataError, match="panels show images, and a probe from Python keeps none. Probe it by layerpr"):
         result.plot("panels")
+
+
+def test_a_probe_from_python_has_no_recipe_with_a_key(result: Probed) -> None:
+    with pytest.raises(RecipeError, match="a probe from Python has no recipe. Draw runs by layerprobe plot over-key"):
+        result.plot("over-key")
 
 
 def test_a_layer_is_read_by_split_and_name(result: Probed) -> None:

@@ -16,7 +16,7 @@ from torch import nn
 
 from layerprobe.system import memory
 from layerprobe.system.errors import DataError, EnvironmentFault
-from layerprobe.workflow.run.checkpoints import load_state, load_weights, save_state, save_weights
+from layerprobe.workflow.run.checkpoints import load_state, load_weights, read_tensors, save_state, save_weights
 
 STATE = {"epoch": 3, "iteration": 6, "optimizer": {"state": {0: {"momentum_buffer": torch.ones(10_000)}}}}
 
@@ -115,3 +115,14 @@ def test_weights_are_not_written_where_memory_does_not_suffice(tmp_path: Path, m
     with pytest.raises(EnvironmentFault, match="a.safetensors: needs 24 MB of memory, 20 MB are free"):
         save_weights(tmp_path / "a.safetensors", {"net": nn.Linear(1000, 3000)})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_single_tensors_are_read_by_their_names_in_the_module(tmp_path: Path) -> None:
+    path, layer = tmp_path / "w", nn.Linear(2, 1)
+    digest = save_weights(path, {"net": nn.Linear(3, 3), "loss": layer})
+    found = read_tensors(path, "loss", ["bias"], expected=[digest])
+    assert {name: tensor.tolist() for name, tensor in found.items()} == {"bias": layer.bias.tolist()}
+    with pytest.raises(DataError, match=r"it has no loss\.scale\. Train it again"):
+        read_tensors(path, "loss", ["scale"], expected=[])
+    with pytest.raises(DataError, match="is not the file that the run wrote"):
+        read_tensors(path, "loss", ["bias"], expected=["another"])

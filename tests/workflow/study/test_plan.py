@@ -189,3 +189,9 @@ def test_all_runs_on_other_images_are_listed_at_once(copied: StudyRequest) -> No
     with pytest.raises(DataError, match="2 runs of the study have other images .*Restore the images") as caught:
         require_images(copied.study, trainings, copied.cache, Silent())
     assert all(name in str(caught.value) for name in changed)
+
+
+def test_an_epoch_after_the_last_is_refused(file_of: Callable[..., str], tmp_path: Path) -> None:
+    study = load_study(file_of(("[end]", "[end]\nepochs = [0, 3]")))
+    with pytest.raises(RecipeError, match="epoch 3 of 2 epochs"):
+        plan(study, tmp_path, "cpu")

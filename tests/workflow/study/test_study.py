@@ -18,6 +18,7 @@ from scipy import stats
 
 from layerprobe.system.errors import DataError, NumericError, RecipeError, UnknownNameError
 from layerprobe.values.scores import read_scores
+from layerprobe.workflow.plot.plot import PlotRequest, plot
 from layerprobe.workflow.run.runs import Run, locked, require_free
 from layerprobe.workflow.study.plan import all_of, is_finished, plan
 from layerprobe.workflow.study.study import StudyRequest, estimate_study, run_study
@@ -40,7 +41,8 @@ def stamps(folder: Path) -> Mapping[Path, int]:
 
 
 def test_a_cell_has_the_mean_over_its_trainings_with_students_interval(made: Made) -> None:
-    (cell, (_, of_pool5)), _ = made.table.rows
+    row, _ = made.table.rows
+    cell, (_, of_pool5) = row.cell, row.layers
     values = []
     for training in cell.trainings:
         (score,) = [
@@ -62,12 +64,12 @@ def test_trainings_of_a_study_use_one_thread(made: Made) -> None:
 
 
 def test_each_training_has_a_class_split_of_its_own(made: Made) -> None:
-    first, second = (Run(made.cache / training.run).read() for training in made.table.rows[0][0].trainings)
+    first, second = (Run(made.cache / training.run).read() for training in made.table.rows[0].cell.trainings)
     assert first.contents["test"] != second.contents["test"]
 
 
 def test_every_epoch_is_measured_though_only_the_last_is_kept(made: Made) -> None:
-    run = Run(made.cache / made.table.rows[0][0].trainings[0].run)
+    run = Run(made.cache / made.table.rows[0].cell.trainings[0].run)
     assert {score.epoch for score in run.scores()} == {0, 1, 2}
     assert [path.name for path in (run.folder / "checkpoints").glob("*.safetensors")] == ["epoch-0002.safetensors"]
 
@@ -178,6 +180,30 @@ def test_a_study_may_end_in_a_plot_of_all_its_runs(copied: StudyRequest) -> None
     assert out.read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_study_along_a_key_has_a_line_for_each_combination_of_the_others(
+    copied: StudyRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[PlotRequest] = []
+
+    def spy(request: PlotRequest) -> Path:
+        asked.append(request)
+        return plot(request)
+
+    monkeypatch.setattr("layerprobe.workflow.study.study.plot", spy)
+    cells = [cell.trainings for cell in plan(copied.study, copied.cache, "cpu")]
+    for is_small, note in ((False, ""), (True, "small version: mechanics only")):
+        end = End(plot="over-key", layers=None, key="net.fc", metric="loss")
+        study = replace(copied.study, end=end, is_small=is_small)
+        out = run_study(replace(copied, study=study), Silent())
+        assert isinstance(out, Path)
+        assert asked[-1].note == note
+        assert asked[-1].options.key == "net.fc"
+        assert asked[-1].lines == {training.run: "" for of_cell in cells for training in of_cell}
+    study = replace(copied.study, end=End(plot="recall-at-k", layers=None))
+    run_study(replace(copied, study=study), Silent())
+    assert list(dict.fromkeys((asked[-1].lines or {}).values())) == ["net.fc=8", "net.fc=16"]
+
+
 def test_an_estimate_counts_what_is_missing_and_writes_nothing(copied: StudyRequest) -> None:
     assert estimate_study(copied, Silent()).disk == 0
     runs = [copied.cache / training.run for training in all_of(plan(copied.study, copied.cache, "cpu"))]
@@ -188,3 +214,43 @@ def test_an_estimate_counts_what_is_missing_and_writes_nothing(copied: StudyRequ
     assert not runs[2].exists()
     assert two.disk > 0
     assert two.seconds >= 0
+
+
+def test_kept_scores_stand_for_trainings_and_give_the_same_table(copied: StudyRequest, tmp_path: Path) -> None:
+    file = tmp_path / "scores.csv"
+    expected = table_of(replace(copied, scores=file))
+    shutil.rmtree(copied.cache)
+    listener = Silent()
+    found = table_of(replace(copied, scores=file), listener)
+    assert [row.layers for row in found.rows] == [row.layers for row in expected.rows]
+    assert not copied.cache.exists()
+
+
+def test_a_training_whose_scores_are_not_kept_is_trained(copied: StudyRequest, tmp_path: Path) -> None:
+    file = tmp_path / "scores.csv"
+    table_of(replace(copied, scores=file))
+    first = copied.cells()[0].trainings[0].run
+    kept = [line for line in file.read_text().splitlines() if not line.startswith(f"{first},")]
+    file.write_text("\n".join(kept) + "\n")
+    shutil.rmtree(copied.cache)
+    table_of(replace(copied, scores=file))
+    assert [path.name for path in copied.cache.iterdir() if path.name.startswith("tiny")] == [first]
+    assert file.read_text().count(f"{first},") > 0
+
+
+def test_a_plot_needs_the_runs(copied: StudyRequest, tmp_path: Path) -> None:
+    study = replace(copied.study, end=End(plot="layers"))
+    with pytest.raises(RecipeError, match="a plot needs the runs, not their scores. Leave out --scores"):
+        run_study(replace(copied, study=study, scores=tmp_path / "scores.csv"), Silent())
+
+
+def test_a_table_has_a_row_for_each_epoch(copied: StudyRequest) -> None:
+    end = copied.study.end.model_copy(update={"epochs": (0, 2)})
+    table = table_of(replace(copied, study=replace(copied.study, end=end)))
+    before, after, *_ = table.rows
+    assert (before.epoch, after.epoch) == (0, 2)
+    assert before.layers != after.layers
+    shown = text_table(table)
+    assert shown.columns == ("net.fc", "epoch", "fc6", "pool5")
+    assert [row[:2] for row in shown.rows] == [("[8]", "0"), ("[8]", "2"), ("[16]", "0"), ("[16]", "2")]
+    assert shown.heading[1] == "R@1 in % on test by epoch, mean of 2 trainings"

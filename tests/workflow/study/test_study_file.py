@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from layerprobe.recipe.recipe_files import list_studies
 from layerprobe.system.errors import RecipeError, UnknownNameError
-from layerprobe.workflow.study.study_file import load_study, studies
+from layerprobe.workflow.study.study_file import End, load_study, studies
 
 FileOf = Callable[..., str]
 SMALL = """
@@ -26,6 +27,11 @@ def test_a_training_sets_its_seed_and_the_keys_that_take_it(file_of: FileOf) -> 
     study = load_study(file_of())
     settings = study.settings(study.cells[1], 1)
     assert {"net.fc=[16]", "train.seed=1", "data.class_seed=1", 'net.name="lenet"', 'train.keep="last"'} <= {*settings}
+
+
+def test_a_study_of_learnt_numbers_keeps_all_checkpoints(file_of: FileOf) -> None:
+    study = replace(load_study(file_of()), end=End(plot="learnt", layers=None))
+    assert 'train.keep="all"' in study.settings(study.cells[0], 0)
 
 
 def test_the_small_version_replaces_the_grid_and_overrides_the_keys_that_it_has(file_of: FileOf) -> None:
@@ -91,6 +97,14 @@ def test_the_small_version_replaces_the_variants(file_of: FileOf) -> None:
         ("[[8], [16]]", "8", r"\[grid\]: net.fc: a list of values is expected"),
         ('"net.fc" =', '"train.seed" =', r"\[runs\]: train.seed is set by seeds"),
         ('"net.fc" =', '"net.name" =', r"\[grid\]: net.name is set in \[runs\], too"),
+        ('table = "R@1"', 'plot = "over-key"', r"\[end\]: key is missing. Write key = \"net.fc\", a key of \[grid\]"),
+        (
+            'table = "R@1"',
+            'plot = "over-key"\nkey = "net.fcc"',
+            r"\[end\]: net.fcc is no key of \[grid\]. Did you mean 'net.fc'",
+        ),
+        ('table = "R@1"', 'plot = "layers"\nkey = "net.fc"', r"\[end\]: key is for plot = \"over-key\""),
+        ('table = "R@1"', 'plot = "layers"\nmetric = "loss"', r"\[end\]: unknown metric 'loss'"),
         ('table = "R@1"', "", r"\[end\]: give either table"),
         ('table = "R@1"', 'table = "R@1"\nplot = "gap"', r"\[end\]: give either table"),
         ('table = "R@1"', 'table = "MAP"', r"\[end\]: unknown metric 'MAP'. Did you mean 'mAP'"),

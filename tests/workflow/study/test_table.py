@@ -5,7 +5,7 @@ from dataclasses import replace
 from layerprobe.values.intervals import Interval
 from layerprobe.workflow.study.plan import Cell
 from layerprobe.workflow.study.study_file import About, End, Runs, Study, Variant
-from layerprobe.workflow.study.table import Over, StudyTable, plan_table, table_values, text_table
+from layerprobe.workflow.study.table import Over, Row, StudyTable, plan_table, table_values, text_table
 
 STUDY = Study(
     "s",
@@ -15,7 +15,7 @@ STUDY = Study(
     End(table="R@1", layers=("fc6", "pool5")),
 )
 OVERS = (Over(0.5, Interval(0.25, 0.75), (0.4, 0.6)), Over(None, None, (0.4, None), ("collapsed",)))
-TABLE = StudyTable(STUDY, ((Cell({"loss.name": "softmax", "net.fc": [8]}, ()), OVERS),))
+TABLE = StudyTable(STUDY, (Row(Cell({"loss.name": "softmax", "net.fc": [8]}, ()), 3, OVERS),))
 
 
 def test_a_row_has_the_cells_keys_and_the_mean_of_each_layer_in_percent() -> None:
@@ -34,7 +34,7 @@ def test_the_caption_says_whose_classes_the_interval_holds_for() -> None:
 
 def test_a_small_version_says_that_it_is_one() -> None:
     small = replace(TABLE, study=replace(STUDY, is_small=True))
-    assert text_table(small).notes[-1] == "small version: it shows the mechanics only"
+    assert text_table(small).notes[-1] == "small version: mechanics only"
 
 
 def test_a_single_training_has_no_interval() -> None:
@@ -45,7 +45,7 @@ def test_a_single_training_has_no_interval() -> None:
 def test_the_first_column_is_the_variants_name_and_its_cells_have_its_layers() -> None:
     variants = (Variant(name="A"), Variant(name="B", layers=("pool5",)))
     cells = tuple(Cell({"loss.name": "softmax", "net.fc": [8]}, (), name) for name in "AB")
-    table = StudyTable(replace(STUDY, variants=variants), ((cells[0], OVERS), (cells[1], (None, OVERS[0]))))
+    table = StudyTable(replace(STUDY, variants=variants), (Row(cells[0], 3, OVERS), Row(cells[1], 3, (None, OVERS[0]))))
     shown = text_table(table)
     assert shown.columns == ("variant", "loss.name", "net.fc", "fc6", "pool5")
     assert shown.rows == (("A", "softmax", "[8]", "50.0", "collapsed"), ("B", "softmax", "[8]", "", "50.0"))
@@ -54,7 +54,7 @@ def test_the_first_column_is_the_variants_name_and_its_cells_have_its_layers() -
 
 
 def test_a_plan_without_data_says_which_folders_its_time_needs() -> None:
-    cell = TABLE.rows[0][0]
+    cell = TABLE.rows[0].cell
     table = plan_table(STUDY, [cell, cell], ("cub200:DIR",))
     assert table.heading == ("s: T", "0 trainings; time, memory and disk need --data cub200:DIR")
     assert (table.columns, table.rows[0]) == (("loss.name", "net.fc", "trainings"), ("softmax", "[8]", "0"))

@@ -1,0 +1,154 @@
+"""The tables of docs/findings.md, from the scores of a study's trainings.
+
+    python benchmarks/findings.py STUDY SCORES.csv [--pool avg]
+
+STUDY is the name or file of a study, and SCORES.csv what `layerprobe study STUDY --scores SCORES.csv` wrote. For each
+cell of the study two tables in Markdown: R@1 of each layer on test classes at the first and the last epoch, raw and
+after the post-processing that is best on validation classes; and the change since the first epoch, by epoch.
+
+A number is the mean over the trainings of a cell, in percent; in brackets the 95 % interval of this mean, in braces
+that of one further training with a class split of its own. Differences are paired by training.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layerprobe.statistics.seeds import further_interval, mean_interval
+from layerprobe.values.intervals import Interval
+from layerprobe.values.keys import NO_REDUCTION, LayerKey
+from layerprobe.values.scores import Score, read_scores
+from layerprobe.workflow.study.plan import plan_without_data
+from layerprobe.workflow.study.study_file import load_study
+
+# Epoch, split, layer and reduction -> R@1 in percent.
+Recalls = Mapping[tuple[int, str, LayerKey, str], float]
+
+
+def recalls(scores: Sequence[Score]) -> dict[str, Recalls]:
+    """Run -> its R@1 by cosine."""
+    found: dict[str, dict[tuple[int, str, LayerKey, str], float]] = {}
+    for score in scores:
+        if (score.metric, score.similarity) == ("R@1", "cosine") and score.value is not None:
+            key = score.epoch, score.split, score.layer_key, score.reduction
+            found.setdefault(score.run, {})[key] = 100 * score.value
+    return dict(found)
+
+
+@dataclass(frozen=True)
+class Trainings:
+    """The trainings of a cell, each with its own test classes."""
+
+    each: Sequence[Recalls]
+
+    @property
+    def epochs(self) -> list[int]:
+        """Those that all trainings have, in order."""
+        return sorted(set.intersection(*({epoch for epoch, *_ in one} for one in self.each)))
+
+    def layers(self, pool: str) -> list[LayerKey]:
+        """Those of a pool, and vectors, in network order."""
+        return [*dict.fromkeys(layer for _, _, layer, _ in self.each[0] if layer.pool in (pool, "none"))]
+
+    def raw(self, layer: LayerKey, epoch: int) -> NDArray[np.float64]:
+        """(S,) R@1 on test without post-processing."""
+        return np.array([one[epoch, "test", layer, NO_REDUCTION] for one in self.each])
+
+    def best(self, layer: LayerKey, epoch: int) -> NDArray[np.float64]:
+        """(S,) R@1 on test after the post-processing that is best on validation."""
+        return np.array([one[epoch, "test", layer, best_reduction(one, layer, epoch)] for one in self.each])
+
+
+def best_reduction(training: Recalls, layer: LayerKey, epoch: int) -> str:
+    """The reduction of a layer, or none, with the highest R@1 on validation; of equal ones the first."""
+    known = {key[3]: value for key, value in training.items() if key[:3] == (epoch, "validation", layer)}
+    return max(known, key=known.__getitem__)
+
+
+def shown(each: NDArray[np.float64], *, sign: bool = False, further: bool = False) -> str:
+    """The mean of trainings with its interval, and that of a further training."""
+    form = "{:+.1f}" if sign else "{:.1f}"
+    text = form.format(each.mean())
+    if (interval := mean_interval(each)) is not None:
+        text += f" [{_ends(interval, form)}]"
+    if further and (interval := further_interval(each)) is not None:
+        text += f" {{{_ends(interval, form)}}}"
+    return text
+
+
+def _ends(interval: Interval, form: str) -> str:
+    return f"{form.format(interval.low)}, {form.format(interval.high)}"
+
+
+def by_layer(trainings: Trainings, pool: str, embedding: LayerKey) -> list[list[str]]:
+    """Each layer before and after, raw and at its best post-processing, and the last epoch against the embedding."""
+    first, last = trainings.epochs[0], trainings.epochs[-1]
+    head = f"layer@{pool}"
+    rows = [
+        [
+            head,
+            f"epoch {first}",
+            f"epoch {last}",
+            "change",
+            "minus embedding",
+            f"best, {first}",
+            f"best, {last}",
+            "minus embedding, best",
+        ]
+    ]
+    for layer in trainings.layers(pool):
+        before, after = trainings.raw(layer, first), trainings.raw(layer, last)
+        cells = [shown(before), shown(after), shown(after - before, sign=True, further=True)]
+        own = layer == embedding
+        cells.append("-" if own else shown(after - trainings.raw(embedding, last), sign=True, further=True))
+        best = trainings.best(layer, last)
+        cells += [shown(trainings.best(layer, first)), shown(best)]
+        cells.append("-" if own else shown(best - trainings.best(embedding, last), sign=True, further=True))
+        rows.append([f"`{layer.layer}`", *cells])
+    return rows
+
+
+def by_epoch(trainings: Trainings, pool: str) -> list[list[str]]:
+    """The change of each layer's R@1 since the first epoch."""
+    first, *later = trainings.epochs
+    rows = [[f"layer@{pool}", f"epoch {first}", *(f"{epoch}" for epoch in later)]]
+    for layer in trainings.layers(pool):
+        start = trainings.raw(layer, first)
+        changes = [shown(trainings.raw(layer, epoch) - start, sign=True) for epoch in later]
+        rows.append([f"`{layer.layer}`", f"{start.mean():.1f}", *changes])
+    return rows
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    """A table; the first row is its heading."""
+    head, *body = rows
+    lines = [head, ["---"] * len(head), *body]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="The tables of docs/findings.md, from a study's scores.")
+    parser.add_argument("study", metavar="STUDY")
+    parser.add_argument("scores", type=Path, metavar="SCORES.csv")
+    parser.add_argument("--pool", default="avg")
+    arguments = parser.parse_args()
+    study = load_study(arguments.study)
+    found = recalls(read_scores(arguments.scores))
+    for cell in plan_without_data(study, Path("cache"), "cpu")[0]:
+        missing = [training.run for training in cell.trainings if training.run not in found]
+        trainings = Trainings([found[training.run] for training in cell.trainings if training.run in found])
+        print(f"\n### {cell}: {len(trainings.each)} trainings" + (f", without {', '.join(missing)}" if missing else ""))
+        if trainings.each:
+            layers = trainings.layers(arguments.pool)
+            print(f"\n{markdown(by_layer(trainings, arguments.pool, layers[-1]))}")
+            print(f"\n{markdown(by_epoch(trainings, arguments.pool))}")
+
+
+if __name__ == "__main__":
+    main()

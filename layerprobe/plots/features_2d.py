@@ -1,0 +1,155 @@
+"""Features of a layer of two dimensions as points (Horiguchi et al. 2019, figure 1; Zhang et al. 2018, figure 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from layerprobe.plots import figure as fig
+from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
+from layerprobe.plots.saving import csv_text
+from layerprobe.system.wording import visible
+from layerprobe.values.facts import DataFacts, image_lines, split_text
+from layerprobe.values.keys import names_by_layer
+from layerprobe.values.scores import note_text, shared_notes
+from layerprobe.values.views import PlaneFeatures
+
+_SIDE, _GAP = 1.75, 0.55  # inches
+_MARGIN = 0.08  # of the larger range, on every side
+_REACH = 0.35  # of the larger range of the points: the length of the longest ray
+_NAMED = 20  # classes of a panel that are named
+_NAME = 14  # characters
+_COLOURS = colormaps["tab10"].colors  # type: ignore[attr-defined] # a ListedColormap
+_MARKERS = "o^sDv"  # of the second ten classes and so on
+_RAYS = (
+    "A ray with a diamond is the direction of the classifier's weight vector of a training class; the lengths of the "
+    "rays are in proportion to the weights'. They begin at the feature that the classifier takes for 0."
+)
+
+Key = tuple[str, str]  # run and layer
+
+
+def draw(found: Sequence[PlaneFeatures], *, data: Mapping[str, DataFacts] | None = None) -> Figure:
+    """Draw a row of panels for each run and layer, with a panel for each split, both on the same axes.
+
+    The classes have a colour each, and a name at their median; above 10 classes colours repeat with other markers.
+
+    Args:
+        data: run -> the data it was measured on.
+    """
+    names = names_by_layer(each.ranked for each in found)
+    rows: dict[Key, dict[str, PlaneFeatures]] = {}
+    for each in found:
+        rows.setdefault((each.run, names[each.ranked]), {})[each.split] = each
+    splits = list(dict.fromkeys(each.split for each in found))
+    cells = [(own, split) for own in rows.values() for split in splits]
+    titles = [_title(own, split, key, data or {}) for key, own in rows.items() for split in splits]
+    layout = fig.Layout(_SIDE, _SIDE, 0.12, below=0.45, left=_GAP, columns=len(splits), notes=_notes(found, data or {}))
+    figure, panels = fig.panels(titles, layout)
+    for axes, (own, split) in zip(panels, cells, strict=True):
+        _set_axes(axes, list(own.values()))
+        if split in own:
+            # Those of the other split are as long.
+            _draw_points(axes, own[split], _rays(next(iter(own.values()))))
+    return figure
+
+
+def _title(own: Mapping[str, PlaneFeatures], split: str, key: Key, data: Mapping[str, DataFacts]) -> str:
+    run, layer = key
+    name = split_text(split, [data[run]] if run in data else [])
+    return f"{run}, {layer}\n{name}" if split in own else f"{run}, {layer}\nno {name}"
+
+
+def _set_axes(axes: Axes, own: Sequence[PlaneFeatures]) -> None:
+    places = np.concatenate([np.array([*each.points, *(end for _, ray in _rays(each) for end in ray)]) for each in own])
+    low, high = places.min(0), places.max(0)
+    half = (0.5 + _MARGIN) * float((high - low).max()) or 1.0
+    for which, middle in zip("xy", (low + high) / 2, strict=True):
+        axes.set(**{f"{which}lim": (float(middle) - half, float(middle) + half)})
+        getattr(axes, f"{which}axis").set_major_locator(MaxNLocator(4))
+    axes.set_xlabel("dimension 1", fontsize=fig.FONT)
+    axes.set_ylabel("dimension 2", fontsize=fig.FONT)
+
+
+def _rays(found: PlaneFeatures) -> list[tuple[str, list[fig.Place]]]:
+    """Class, start and end of each ray."""
+    if not found.weights:
+        return []
+    places = np.array([*found.points, found.origin])
+    reach = _REACH * float(np.ptp(places, 0).max())
+    longest = max(float(np.hypot(*weight)) for _, weight in found.weights) or 1.0
+    (x, y), factor = found.origin, reach / longest
+    return [(name, [(x, y), (x + factor * across, y + factor * up)]) for name, (across, up) in found.weights]
+
+
+def _draw_points(axes: Axes, found: PlaneFeatures, rays: Sequence[tuple[str, list[fig.Place]]]) -> None:
+    points, classes = np.array(found.points), np.array(found.classes)
+    names = sorted(set(found.classes))
+    size = float(np.clip(2500 / len(points), 1.5, 9))
+    for place, name in enumerate(names):
+        own = points[classes == name]
+        marker = _MARKERS[place // len(_COLOURS) % len(_MARKERS)]
+        dots = axes.scatter(
+            own[:, 0], own[:, 1], s=size, color=_COLOURS[place % len(_COLOURS)], marker=marker, linewidths=0
+        )
+        dots.set(alpha=0.6, rasterized=True, label=name, zorder=2)
+    for name, ray in rays:
+        # The classes of the other split have no ray of their own: all rays are grey there.
+        colour = _COLOURS[names.index(name) % len(_COLOURS)] if name in names else "0.6"
+        (line,) = axes.plot(*zip(*ray, strict=True), color=colour, linewidth=1.2, marker="D", markersize=4)
+        line.set(markevery=[1], markeredgecolor="black", markeredgewidth=0.6, label=f"_weight of {name}", zorder=5.5)
+    labels = []
+    if len(names) <= _NAMED:
+        for place, name in enumerate(names):
+            middle = np.median(points[classes == name], 0)
+            colour = fig.Style(_COLOURS[place % len(_COLOURS)], "o").text
+            labels.append(fig.Label(_short(name), float(middle[0]), float(middle[1]), colour, fig.FONT - 1))
+    fig.label_points(axes, labels, [ray for _, ray in rays], [ray[-1] for _, ray in rays])
+
+
+def _short(name: str) -> str:
+    name = visible(name)
+    return name if len(name) <= _NAME else f"…{name[1 - _NAME :]}"
+
+
+def _notes(found: Sequence[PlaneFeatures], data: Mapping[str, DataFacts]) -> list[str]:
+    common = shared_notes(each.notes for each in found)
+    epochs = dict.fromkeys((each.run, each.epoch) for each in found)
+    lines = [f"{each.run}, {each.split}: {note}" for each in found for note in each.notes if note not in common]
+    many = any(len(set(each.classes)) > _NAMED for each in found)
+    return [
+        "; ".join(f"{run}, epoch {epoch}" for run, epoch in epochs) + ". A colour is a class.",
+        *([_RAYS] if any(each.weights for each in found) else []),
+        *([f"Above {_NAMED} classes none is named."] if many else []),
+        *image_lines(data, {each.split for each in found}),
+        *common,
+        *dict.fromkeys(lines),
+    ]
+
+
+def plane_csv(found: Sequence[PlaneFeatures]) -> str:
+    """A line for each image, and for each weight of the classifier."""
+    head = ["run", "epoch", "split", "layer", "pool", "reduction", "kind", "class", "x", "y", "note"]
+    rows: list[list[object]] = [[*head]]
+    for each in found:
+        layer = each.ranked.layer
+        key = [each.run, each.epoch, each.split, layer.layer, layer.pool, each.ranked.reduction]
+        end = note_text(each.notes)
+        rows += [[*key, "image", name, *point, end] for name, point in zip(each.classes, each.points, strict=True)]
+        rows += [[*key, "weight", name, *weight, end] for name, weight in each.weights]
+        rows += [[*key, "origin", "", *each.origin, end]] if each.weights else []
+    return csv_text(rows)
+
+
+def plot(source: PlotSource, options: PlotOptions) -> Drawing:
+    """Draw the embedding of each run, or the requested layers of two dimensions."""
+    found = source.plane_features(options)
+    return Drawing(draw(found, data=source.data(each.run for each in found)), plane_csv(found))
+
+
+PLOT = Plot(plot)

@@ -1,0 +1,250 @@
+"""Means over trainings along a key of recipes or along K, and their differences from the first line."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from layerprobe.plots import figure as fig
+from layerprobe.plots.chance import draw_chance
+from layerprobe.plots.place_axis import PlaceAxis
+from layerprobe.plots.plot import LOSS
+from layerprobe.plots.saving import csv_text
+from layerprobe.values.facts import DataFacts, common_chance, run_lines
+from layerprobe.values.metric_names import is_fraction
+from layerprobe.values.scores import note_text
+from layerprobe.values.seeds import facts_over_seeds
+from layerprobe.values.views import OverTrainings, Repeated, RepeatedLine
+
+_FIGURE, _LEFT = 4.6, 0.75  # inches: width of a figure, left margin of its axes
+_LEAST, _HEIGHT = 2.4, 2.7
+_LABEL = 0.165  # inches of height that a label needs
+_BAND, _BANDS = 0.15, 0.6  # how opaque a band is, and all bands together, at most
+_EDGE = 0.06  # of the range of values, at both ends of an axis that is not in percent
+_ALL = "all"
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A line of one panel."""
+
+    name: str
+    points: Sequence[Repeated]
+    style: fig.Style
+    dashes: fig.Dashes
+
+
+@dataclass(frozen=True)
+class _Panel:
+    """A panel's lines, and how its numbers are written.
+
+    Args:
+        scale: 100 for percent.
+        written: a number times the scale -> its text.
+    """
+
+    title: str
+    measure: str
+    lines: Sequence[_Line]
+    scale: float
+    written: Callable[[float], str]
+
+    @property
+    def heights(self) -> list[float]:
+        """All that is drawn."""
+        points = [point for line in self.lines for point in line.points]
+        found = [value for point in points for value in point.each.values()]
+        found += [end for point in points if point.interval for end in (point.interval.low, point.interval.high)]
+        return [self.scale * value for value in found]
+
+
+def draw(view: OverTrainings, *, data: Mapping[str, DataFacts] | None = None) -> Figure:
+    """Draw the means of each line with their intervals, and single trainings as dots.
+
+    Numbers are joined by lines, whose intervals are bands; categories have bars. A second panel has the differences
+    from the first line, where there are any.
+
+    Args:
+        data: run -> the data it was measured on; a chance level on which all agree is drawn.
+    """
+    axis, facts = PlaceAxis(view.places), data or {}
+    panels = _panels(view)
+    labels = [_labels(panel, axis) for panel in panels]
+    right = fig.width_of([label.text for own in labels for label in own]) + 0.25
+    width = max(_LEAST, _FIGURE - _LEFT - right)
+    notes = [*_data_lines(view, facts), *_captions(view, joined=bool(axis.numbers)), *view.notes]
+    height = max(_HEIGHT, _LABEL * max(map(len, labels)))
+    layout = fig.Layout(width, height, right, below=axis.below(width), columns=1, notes=notes)
+    figure, drawn = fig.panels([panel.title for panel in panels], layout)
+    floor = common_chance(facts.values()).get(view.split) if view.measure == "R@1" else None
+    for axes, panel, named in zip(drawn, panels, labels, strict=True):
+        first = axes is drawn[0]
+        axis.set(axes, view.axis)
+        _set_heights(axes, panel, 100 * floor if first and floor is not None else None, is_first=first)
+        for i, line in enumerate(panel.lines):
+            _draw_line(axes, axis, line, panel.scale, (i, len(panel.lines)))
+        fig.label_right(axes, named)
+    return figure
+
+
+def table(view: OverTrainings) -> str:
+    """The numbers drawn as CSV: a line for each mean, with `all` as its seed, and for each training."""
+    ends = ("low", "high", "difference", "difference low", "difference high")
+    rows: list[list[object]] = [
+        ["line", "layer", view.axis, "seed", f"{view.split} {view.measure}", *ends, "n", "note"]
+    ]
+    note = note_text(view.notes)
+    for line in view.lines:
+        others = {point.place: point for point in line.differences}
+        for point in line.points:
+            other = others.get(point.place)
+            key = [line.name, line.layer, point.place]
+            rows.append([*key, _ALL, *_numbers(point), *_numbers(other), len(point.each), note])
+            for seed, value in point.each.items():
+                less = other.each.get(seed) if other else None
+                rows.append([*key, seed, value, None, None, less, None, None, 1, note])
+    return csv_text(rows)
+
+
+def _numbers(point: Repeated | None) -> list[float | None]:
+    if point is None:
+        return [None, None, None]
+    ends = point.interval
+    return [point.mean, ends.low if ends else None, ends.high if ends else None]
+
+
+def _panels(view: OverTrainings) -> list[_Panel]:
+    names, layers = (list(dict.fromkeys(texts)) for texts in zip(*((x.name, x.layer) for x in view.lines), strict=True))
+    of_name, of_layer = fig.styles(names), fig.styles(layers)
+
+    def line(of: RepeatedLine, points: Sequence[Repeated]) -> _Line:
+        """In the colour of its name, with the marker and dashes of its layer; of one name, or layer, as the other."""
+        parts = [of.name] * (len(names) > 1) + [of.layer] * (len(layers) > 1)
+        colour = (of_name[of.name] if len(names) > 1 else of_layer[of.layer]).colour
+        marker = (of_layer[of.layer] if len(layers) > 1 else of_name[of.name]).marker
+        dashes = fig.LINES[layers.index(of.layer) % len(fig.LINES)] if len(names) > 1 else "-"
+        return _Line(" ".join(filter(None, parts)), points, fig.Style(colour, marker), dashes)
+
+    percent = view.measure != LOSS and is_fraction(view.measure)
+    scale = 100 if percent else 1
+    measure = "training loss" if view.measure == LOSS else view.measure
+    common = [
+        name for name, several in ((names[0], len(names) > 1), (layers[0], len(layers) > 1)) if name and not several
+    ]
+    where = [*common, *([view.split] if view.measure != LOSS else []), _epochs(view)]
+    title = f"{measure} over {view.axis}\n{', '.join(where)}"
+    if len(view.runs) == 1:
+        title = f"{view.runs[0]}: {title}"
+    text = (lambda value: f"{value:.1f} %") if percent else _plain
+    drawn = [_Panel(title, measure, [line(x, x.points) for x in view.lines], scale, text)]
+    if any(x.differences for x in view.lines):
+        text = (lambda value: f"{value:+.1f}") if percent else (lambda value: "+" * (value > 0) + _plain(value))
+        less = [line(x, x.differences) for x in view.lines if x.differences]
+        title = f"Difference from {drawn[0].lines[0].name}"
+        unit = f"{measure}, difference in points" if percent else f"{measure}, difference"
+        drawn.append(_Panel(title, unit, less, scale, text))
+    return drawn
+
+
+def _plain(value: float) -> str:
+    """Three significant digits: `3.00`, `21.1`, `1,234`."""
+    return f"{value:#.3g}" if abs(value) < 99.95 else f"{value:,.0f}"
+
+
+def _epochs(view: OverTrainings) -> str:
+    first, last = view.epochs[0], view.epochs[-1]
+    return f"epoch {first}" if first == last else f"last epoch of each, {first} to {last}"
+
+
+def _labels(panel: _Panel, axis: PlaceAxis) -> list[fig.Label]:
+    labels = []
+    for i, line in enumerate(panel.lines):
+        valid = [point for point in line.points if point.mean is not None]
+        if valid:
+            last, height = valid[-1], panel.scale * (valid[-1].mean or 0.0)
+            place = axis.at(last.place, i, len(panel.lines))
+            text = f"{line.name}: {panel.written(height)}" if line.name else panel.written(height)
+            labels.append(fig.Label(text, place, height, line.style.text))
+    return labels
+
+
+def _set_heights(axes: Axes, panel: _Panel, floor: float | None, *, is_first: bool) -> None:
+    """Set the y axis: with the chance level in the first panel, with 0 in that of differences."""
+    heights = panel.heights or [0.0, 1.0]
+    if is_first and panel.scale == 100:
+        axes.set_ylim(fig.limits(heights, floor))
+        fig.in_percent(axes, "y")
+        draw_chance(axes, {"test": floor} if floor is not None else {})
+    else:
+        low, high = min(heights + [0.0] * (not is_first)), max(heights + [0.0] * (not is_first))
+        margin = _EDGE * (high - low) or 0.1 * abs(high) or 1.0
+        axes.set_ylim(low - margin, high + margin)
+    if not is_first:
+        axes.axhline(0, color="0.55", linewidth=1, zorder=1, label="_no difference")
+    axes.set_ylabel(panel.measure, fontsize=fig.FONT + 1)
+
+
+def _draw_line(axes: Axes, axis: PlaceAxis, line: _Line, scale: float, number: tuple[int, int]) -> None:
+    """Draw means, intervals and single trainings.
+
+    Args:
+        number: of the line, and of all lines.
+    """
+    joined, colour = bool(axis.numbers), line.style.colour
+    places = [axis.at(point.place, *number) for point in line.points]
+    means = [math.nan if point.mean is None else scale * point.mean for point in line.points]
+    (curve,) = axes.plot(places, means, color=colour, marker=line.style.marker, label=line.name)
+    curve.set(markersize=line.style.size * 0.75, linewidth=1.5, linestyle=line.dashes if joined else "none")
+    curve.set(clip_on=False)
+    ends = [point.interval for point in line.points]
+    low, high = ([math.nan if end is None else scale * getattr(end, side) for end in ends] for side in ("low", "high"))
+    if joined and any(ends):
+        band = axes.fill_between(places, low, high, color=colour, alpha=min(_BAND, _BANDS / number[1]))
+        band.set(linewidth=0, zorder=0.5, label=f"_interval of {line.name}")
+    elif any(ends):
+        axes.vlines(places, low, high, color=colour, linewidth=1.2, label=f"_interval of {line.name}")
+    several = [(place, point) for place, point in zip(places, line.points, strict=True) if len(point.each) > 1]
+    dots = [(place, scale * value) for place, point in several for value in point.each.values()]
+    if dots:
+        (marks,) = axes.plot(*zip(*dots, strict=True), color=colour, linestyle="none", marker="o")
+        marks.set(markersize=2.6, alpha=0.6, zorder=1.8, clip_on=False, label=f"_trainings of {line.name}")
+
+
+def _data_lines(view: OverTrainings, data: Mapping[str, DataFacts]) -> list[str]:
+    """The data set, and the queries and classes of the split, which trainings may have different numbers of."""
+    names = [name for name in dict.fromkeys(facts.name for facts in data.values()) if name]
+    if view.measure == LOSS or len(names) > 1 or not data:
+        return [", ".join(names)] if names else []
+    merged = facts_over_seeds(data, {_ALL: list(data)})[_ALL]
+    if view.split in merged.splits:
+        return run_lines({_ALL: merged}, {view.split})
+    splits = [facts.splits[view.split] for facts in data.values() if view.split in facts.splits]
+    classes = [split.classes for split in splits if split.classes is not None]
+    text = f"{view.split}: {_range([split.queries for split in splits])} queries"
+    return [*names, text + (f" of {_range(classes)} classes" if classes else "")] if splits else names
+
+
+def _range(numbers: Iterable[int]) -> str:
+    found = sorted(set(numbers))
+    return f"{found[0]:,}" if len(found) == 1 else f"{found[0]:,} to {found[-1]:,}"
+
+
+def _captions(view: OverTrainings, *, joined: bool) -> list[str]:
+    """What points, dots, bands and differences are."""
+    points = [point for line in view.lines for point in line.points]
+    counts = [len(point.each) for point in points if point.each]
+    if not counts or max(counts) == 1:
+        return ["One training each."]
+    classes = "test classes of its own" if view.own_classes else "the same test classes"
+    where = "" if view.measure == LOSS else f", each with {classes}"
+    shape = "Bands" if joined else "Bars"
+    lines = [f"Each point is the mean of {_range(counts)} trainings{where}; dots are single trainings."]
+    if any(point.interval for point in points):
+        lines.append(f"{shape}: 95 % interval of the mean over trainings (Student's t).")
+    if any(line.differences for line in view.lines):
+        lines.append("Differences are paired by seed; their mean has the same kind of interval.")
+    return lines

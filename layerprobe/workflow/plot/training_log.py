@@ -1,0 +1,68 @@
+"""metrics.jsonl of runs -> the training loss by epoch, beside a metric of the embedding."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
+from layerprobe.plots.values import metric_of
+from layerprobe.system.errors import DataError
+from layerprobe.system.files import require_file
+from layerprobe.values.keys import NO_REDUCTION, RankedLayer
+from layerprobe.values.scores import Score, Subject
+from layerprobe.workflow.run.embedding import embedding_among
+from layerprobe.workflow.run.experiments import experiments_of
+from layerprobe.workflow.run.runs import Run
+
+LOSS = "training loss"
+
+
+def training_losses(runs: Sequence[Run], scores: Sequence[Score]) -> list[Score]:
+    """The losses of runs as scores of their embedding, and the scores of the embedding on test.
+
+    Args:
+        scores: of these runs, of one metric or of R@1 among others.
+    """
+    found: list[Score] = []
+    metric = metric_of(scores)
+    for run, subject in training_subjects(runs):
+        found += [replace(subject, epoch=epoch).score(LOSS, loss, n) for epoch, loss, n in logged_losses(run)]
+        own = [s for s in scores if (s.run, s.split, s.metric) == (run.name, "test", metric)]
+        embedding = embedding_among(run.read(), dict.fromkeys(score.ranked_layer for score in own))
+        found += [replace(s, experiment=subject.experiment) for s in own if s.ranked_layer == embedding]
+    return found
+
+
+def training_subjects(runs: Sequence[Run]) -> list[tuple[Run, Subject]]:
+    """Runs, each with the embedding on the training images at epoch 0 as what a number is of."""
+    experiments = experiments_of(runs)
+    found = []
+    for run in runs:
+        record = run.read()
+        if record.network is None or not record.recipe.get("train", {}).get("epochs") or record.members:
+            what = "is an ensemble" if record.members else "was measured only, not trained here"
+            fix = (
+                f"Name its members: {' '.join(record.members)}" if record.members else "Name a run of layerprobe train"
+            )
+            raise DataError(f"{run.name} {what}, so that it has no loss of its own", fix=fix)
+        ranked = RankedLayer(record.network.embedding, NO_REDUCTION, record.similarity)
+        experiment = experiments.names.get(run, run.name)
+        found.append((run, Subject(run.name, experiment, record.seed, 0, "train", ranked, experiments.notes)))
+    return found
+
+
+def logged_losses(run: Run) -> list[tuple[int, float, int]]:
+    """Epoch, loss and number of images of each line."""
+    path = run.training_log_file
+    try:
+        require_file(path)
+        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        return [(int(line["epoch"]), float(line["loss"]), int(line["images"])) for line in lines]
+    except FileNotFoundError as error:
+        fix = f"Train it: layerprobe train, or leave {run.name} out"
+        raise DataError("no epoch has been trained yet", file=run.folder, fix=fix) from error
+    except OSError as error:
+        raise DataError.unreadable(error, file=path) from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DataError("not the log of a training", file=path, fix="Train it again with --fresh") from error

@@ -1,0 +1,63 @@
+"""The tables of docs/findings.md."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from benchmarks.findings import Recalls, Trainings, best_reduction, by_epoch, by_layer, recalls, shown
+from layerprobe.values.keys import LayerKey
+from layerprobe.values.scores import Score
+
+POOL, EMBEDDING = LayerKey("pool5", "avg"), LayerKey("fc6", "none")
+WHITE = "l2+whiten:2:0.5+l2"
+
+
+def training(shift: float) -> Recalls:
+    """R@1 of a training with two layers and two epochs."""
+    test = {(0, POOL): 50.0, (4, POOL): 40.0 + shift, (0, EMBEDDING): 45.0, (4, EMBEDDING): 30.0}
+    found = {(epoch, "test", layer, "none"): value for (epoch, layer), value in test.items()}
+    found |= {(epoch, "test", layer, WHITE): value + 5 for (epoch, layer), value in test.items()}
+    # Whitening is better on validation at epoch 4 alone.
+    found |= {(epoch, "validation", layer, "none"): 60.0 for epoch, layer in test}
+    return found | {(epoch, "validation", layer, WHITE): 58.0 + epoch for epoch, layer in test}
+
+
+def test_post_processing_is_chosen_on_validation() -> None:
+    assert [best_reduction(training(0), POOL, epoch) for epoch in (0, 4)] == ["none", WHITE]
+
+
+def test_a_mean_has_the_interval_of_the_mean_and_of_a_further_training() -> None:
+    each = np.array([50.0, 53.0, 56.0])
+    low, high = stats.ttest_1samp(each, 0).confidence_interval()
+    wide = 2 * (high - 53)  # sqrt(1 + 1/3) is twice sqrt(1/3)
+    assert shown(each, further=True) == f"53.0 [{low:.1f}, {high:.1f}] {{{53 - wide:.1f}, {53 + wide:.1f}}}"
+
+
+def test_a_layer_is_compared_with_the_embedding_by_training() -> None:
+    _, pool5, fc6 = by_layer(Trainings([training(0), training(2), training(4)]), "avg", EMBEDDING)
+    assert [cell.partition(" ")[0] for cell in pool5] == [
+        "`pool5`",
+        "50.0",
+        "42.0",
+        "-8.0",
+        "+12.0",
+        "50.0",
+        "47.0",
+        "+12.0",
+    ]
+    assert [fc6[place] for place in (4, 7)] == ["-", "-"]
+
+
+def test_change_since_the_first_epoch() -> None:
+    head, pool5, _ = by_epoch(Trainings([training(0), training(2)]), "avg")
+    assert head == ["layer@avg", "epoch 0", "4"]
+    assert pool5[:2] == ["`pool5`", "50.0"]
+    assert pool5[2].startswith("-9.0 [")
+
+
+@pytest.mark.parametrize(("metric", "similarity"), [("R@2", "cosine"), ("R@1", "euclidean")])
+def test_other_scores_are_left_out(metric: str, similarity: str) -> None:
+    shared = ("a", "x", 0, 0, "test", "fc6", "none", "none")
+    kept = Score(*shared, "cosine", "R@1", 0.25, None, None, 4)
+    other = Score(*shared, similarity, metric, 0.5, None, None, 4)
+    assert recalls([kept, other]) == {"a": {(0, "test", EMBEDDING, "none"): 25.0}}

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from layerprobe.plots.features_2d import draw, plane_csv
+from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.views import PlaneFeatures
+
+Overlaps = Callable[[Figure], list[tuple[str, str]]]
+FC6 = RankedLayer(LayerKey("fc6", "none"), "none", "cosine")
+TRAIN = PlaneFeatures(
+    "a", 3, "train", FC6, ((1.0, 0.0), (3.0, 0.0), (0.0, 4.0), (0.0, -8.0)), ("x", "x", "y", "y"),
+    weights=(("x", (2.0, 0.0)), ("y", (0.0, -1.0))),
+)  # fmt: skip
+TEST = replace(TRAIN, split="test", classes=("u", "u", "v", "v"))
+
+
+def test_a_row_for_each_run_with_a_panel_for_each_split_on_the_same_axes() -> None:
+    axes = draw([TRAIN, TEST, replace(TRAIN, run="b")]).axes
+    titles = [each.get_title(loc="left") for each in axes]
+    assert titles == ["a, fc6\ntrain", "a, fc6\ntest", "b, fc6\ntrain", "b, fc6\nno test"]
+    assert axes[0].get_xlim() == axes[1].get_xlim()
+    assert np.ptp(axes[0].get_xlim()) == pytest.approx(np.ptp(axes[0].get_ylim()))  # angles are as they are
+
+
+def test_the_points_of_a_class_have_one_colour_and_its_name() -> None:
+    axes = draw([TRAIN]).axes[0]
+    dots = {each.get_label(): np.asarray(each.get_offsets()).tolist() for each in axes.collections}
+    assert dots == {"x": [[1, 0], [3, 0]], "y": [[0, 4], [0, -8]]}
+    assert [text.get_text() for text in axes.texts] == ["x", "y"]
+
+
+def test_rays_are_as_long_to_each_other_as_the_weights() -> None:
+    axes = draw([TRAIN]).axes[0]
+    rays = {line.get_label(): np.asarray(line.get_xydata()) for line in axes.lines if "weight" in str(line.get_label())}
+    x, y = (rays[f"_weight of {name}"] for name in "xy")
+    assert x[0].tolist() == y[0].tolist() == [0, 0]
+    assert (x[1] / x[1, 0]).tolist() == [1, 0]
+    assert y[1].tolist() == [0, -x[1, 0] / 2]
+    assert x[1, 0] > 1
+
+
+def test_rays_begin_at_the_classifiers_origin_and_are_in_view() -> None:
+    axes = draw([replace(TRAIN, origin=(20.0, 5.0))]).axes[0]
+    (ray, *_) = (line for line in axes.lines if "weight" in str(line.get_label()))
+    start, end = np.asarray(ray.get_xydata()).tolist()
+    assert start == [20, 5]
+    assert 20 < end[0] < axes.get_xlim()[1]
+
+
+def test_rays_are_grey_beside_other_classes_and_explained_where_there_are_any() -> None:
+    figure = draw([TRAIN, TEST])
+    colours = [[line.get_color() for line in axes.lines if "weight" in str(line.get_label())] for axes in figure.axes]
+    assert colours[1] == ["0.6", "0.6"]
+    assert "0.6" not in colours[0]
+    assert "A ray with a diamond" in figure.texts[-1].get_text()
+    assert "ray" not in draw([replace(TRAIN, weights=())]).texts[-1].get_text()
+
+
+def test_many_classes_are_not_named_and_keep_apart_by_markers() -> None:
+    rng = np.random.default_rng(0)
+    names = tuple(f"c{i}" for i in range(21))
+    found = replace(TRAIN, points=tuple(map(tuple, rng.normal(size=(21, 2)).tolist())), classes=names, weights=())
+    figure = draw([found])
+    dots = figure.axes[0].collections
+    assert not figure.axes[0].texts
+    assert "Above 20 classes none is named." in " ".join(figure.texts[-1].get_text().split())
+    looks = {(str(each.get_facecolor()), np.asarray(each.get_paths()[0].vertices).tobytes()) for each in dots}
+    assert len(looks) == 21
+
+
+def test_no_text_covers_another(overlaps: Overlaps) -> None:
+    rng = np.random.default_rng(0)
+    names = tuple(f"class-{i % 10:04}" for i in range(60))
+    found = replace(TRAIN, points=tuple(map(tuple, rng.normal(size=(60, 2)).tolist())), classes=names)
+    assert overlaps(draw([found, replace(found, split="test"), replace(found, run="a_run_with_a_long_name")])) == []
+
+
+def test_a_single_point_is_drawn() -> None:
+    draw([replace(TRAIN, points=((0.0, 0.0),), classes=("x",), weights=())]).draw_without_rendering()
+
+
+def test_the_table_has_the_points_and_the_weights() -> None:
+    rows = list(csv.DictReader(plane_csv([TRAIN]).splitlines()))
+    assert [(row["kind"], row["class"], row["x"], row["y"]) for row in rows][3:] == [
+        ("image", "y", "0.0", "-8.0"),
+        ("weight", "x", "2.0", "0.0"),
+        ("weight", "y", "0.0", "-1.0"),
+        ("origin", "", "0.0", "0.0"),
+    ]

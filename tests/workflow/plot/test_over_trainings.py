@@ -1,0 +1,196 @@
+"""Means, intervals and paired differences of losses a and b at dimensions 4 and 64, with seeds 0 to 2."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from layerprobe.plots.plot import PlotOptions
+from layerprobe.system.errors import DataError
+from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.scores import Score
+from layerprobe.values.views import OverTrainings, Repeated
+from layerprobe.workflow.plot.over_trainings import Trained, losses_over_key, recall_at_k, scores_over_key
+from layerprobe.workflow.plot.recipe_lines import Placed
+from layerprobe.workflow.run.runs import Run
+from tests.records import recorded
+
+# Half of a 95 % interval of the mean of three with sd 0.1; Student's t of two degrees of freedom is 4.30265.
+HALF = 4.30265 * 0.1 / math.sqrt(3)
+ONE = Score("", "e", 0, 3, "test", "fc6", "none", "none", "cosine", "R@1", 0.5, None, None, 40)
+# line, dimension -> R@1 of each seed. The sample standard deviation of 0.1, 0.2, 0.3 is 0.1.
+VALUES: Mapping[tuple[str, int], tuple[float, ...]] = {
+    ("a", 4): (0.1, 0.2, 0.3),
+    ("a", 64): (0.5, 0.5, 0.5),
+    ("b", 4): (0.2, 0.2, 0.5),  # less a: 0.1, 0.0, 0.2
+    ("b", 64): (0.6, 0.7),
+}
+FOUND = [
+    Placed(f"{line}{dim}s{seed}", recorded({"seed": seed}), line, dim)
+    for (line, dim), values in VALUES.items()
+    for seed in range(len(values))
+]
+SCORES = [
+    replace(ONE, run=f"{line}{dim}s{seed}", seed=seed, value=value)
+    for (line, dim), values in VALUES.items()
+    for seed, value in enumerate(values)
+]
+KEY = PlotOptions(key="net.fc")
+
+
+def over_fc(scores: list[Score] = SCORES, found: list[Placed] = FOUND, options: PlotOptions = KEY) -> OverTrainings:
+    return scores_over_key(Trained(found, scores), options, "net.fc")
+
+
+def at(points: tuple[Repeated, ...], place: float) -> Repeated:
+    (point,) = [point for point in points if point.place == place]
+    return point
+
+
+def test_a_point_is_the_mean_of_its_trainings_with_students_interval() -> None:
+    view = over_fc()
+    assert (view.places, [line.name for line in view.lines]) == ((4, 64), ["a", "b"])
+    point = at(view.lines[0].points, 4)
+    assert point.each == {0: 0.1, 1: 0.2, 2: 0.3}
+    assert point.mean == pytest.approx(0.2)
+    assert point.interval is not None
+    assert (point.interval.low, point.interval.high) == pytest.approx((0.2 - HALF, 0.2 + HALF), abs=1e-5)
+
+
+def test_equal_trainings_have_no_interval() -> None:
+    assert at(over_fc().lines[0].points, 64).interval is None
+
+
+def test_differences_are_paired_by_seed() -> None:
+    first, other = over_fc().lines
+    assert first.differences == ()
+    point = at(other.differences, 4)
+    assert point.each == pytest.approx({0: 0.1, 1: 0.0, 2: 0.2})
+    assert point.mean == pytest.approx(0.1)
+    assert point.interval is not None
+    assert (point.interval.low, point.interval.high) == pytest.approx((0.1 - HALF, 0.1 + HALF), abs=1e-5)
+
+
+def test_a_seed_that_one_line_lacks_is_in_no_difference() -> None:
+    assert at(over_fc().lines[1].differences, 64).each == pytest.approx({0: 0.1, 1: 0.2})
+
+
+def test_trainings_on_other_test_images_are_not_paired() -> None:
+    found = [
+        replace(
+            each, record=recorded({"contents": {"test": each.line}, "seed": each.record.seed if each.record else 0})
+        )
+        for each in FOUND
+    ]
+    assert over_fc(found=found).lines[1].differences == ()
+
+
+def test_test_classes_of_each_training_are_told_from_shared_ones() -> None:
+    own = [
+        replace(
+            each, record=recorded({"contents": {"test": str(each.seed)}, "seed": each.seed, "experiment": each.run})
+        )
+        for each in FOUND
+    ]
+    assert (over_fc().own_classes, over_fc(found=own).own_classes) == (False, True)
+
+
+def test_a_training_without_a_valid_number_leaves_no_mean_and_says_why() -> None:
+    view = over_fc([replace(SCORES[0], value=None, notes=("not finite",)), *SCORES[1:]])
+    point = at(view.lines[0].points, 4)
+    assert (point.mean, point.interval, point.each) == (None, None, {1: 0.2, 2: 0.3})
+    assert view.notes == ("a4s0: not valid: R@1 fc6: not finite",)
+
+
+def test_each_run_is_drawn_at_its_last_epoch() -> None:
+    earlier = [replace(score, epoch=2, value=0.9) for score in SCORES]
+    assert over_fc([*earlier, *SCORES]).lines == over_fc().lines
+    view = over_fc([*earlier, *SCORES], options=replace(KEY, epoch=2))
+    assert at(view.lines[0].points, 4).mean == pytest.approx(0.9)
+    assert view.epochs == (2,)
+
+
+def test_trainings_of_one_point_that_end_at_other_epochs_are_named() -> None:
+    view = over_fc([replace(SCORES[0], epoch=2), *SCORES[1:]])
+    assert view.notes == ("trainings of one point have other last epochs: a4s0 (2), a4s1 (3), a4s2 (3)",)
+
+
+def test_the_embedding_is_drawn_and_other_layers_are_on_request() -> None:
+    both = [replace(score, layer=layer) for score in SCORES for layer in ("pool5", "fc6")]
+    fc6 = RankedLayer(LayerKey("fc6", "none"), "none", "cosine")
+    trained = Trained(FOUND, both, embeddings={each.run: fc6 for each in FOUND})
+    assert [line.layer for line in scores_over_key(trained, KEY, "net.fc").lines] == ["fc6", "fc6"]
+    asked = scores_over_key(trained, replace(KEY, layers=("*",)), "net.fc")
+    assert [(line.name, line.layer) for line in asked.lines] == [
+        ("a", "pool5"), ("a", "fc6"), ("b", "pool5"), ("b", "fc6"),
+    ]  # fmt: skip
+
+
+def test_embeddings_of_several_names_are_one_line() -> None:
+    layers = {"4": "pool5", "6": "fc6"}  # by the first digit of the dimension
+    scores = [replace(score, layer=layers[score.run[1]]) for score in SCORES]
+    embeddings = {score.run: score.ranked_layer for score in scores}
+    view = scores_over_key(Trained(FOUND, scores, embeddings=embeddings), KEY, "net.fc")
+    assert [(line.layer, len(line.points)) for line in view.lines] == [("embedding", 2), ("embedding", 2)]
+
+
+def test_recall_is_over_k_without_differences() -> None:
+    found = [each for each in FOUND if each.place == 4]
+    scores = [
+        replace(score, metric=f"R@{k}", value=(score.value or 0) * factor)
+        for score in SCORES
+        for k, factor in ((1, 1), (2, 1.5))
+    ]
+    others = [replace(score, metric=metric, value=0.0) for score in SCORES for metric in ("NMI", "R@4(G=9)")]
+    view = recall_at_k(Trained(found, [*scores, *others]), PlotOptions())
+    assert (view.places, view.axis, view.measure) == ((1, 2), "K", "R@K")
+    assert [point.mean for point in view.lines[0].points] == pytest.approx([0.2, 0.3])
+    assert all(line.differences == () for line in view.lines)
+
+
+def logged(cache: Path, losses: Mapping[str, list[float]]) -> dict[str, Run]:
+    runs = {name: Run(cache / name) for name in losses}
+    for name, run in runs.items():
+        run.folder.mkdir()
+        lines = [json.dumps({"epoch": i, "loss": loss}) for i, loss in enumerate(losses[name], 1)]
+        run.training_log_file.write_text("\n".join(lines) + "\n")
+    return runs
+
+
+def test_the_loss_is_that_of_the_last_epoch(tmp_path: Path) -> None:
+    found = [each for each in FOUND if each.line == "a" and each.place == 4]
+    runs = logged(tmp_path, {"a4s0": [9.0, 1.1], "a4s1": [9.0, 1.2], "a4s2": [9.0, 1.3]})
+    view = losses_over_key(Trained(found, ()), runs, replace(KEY, metric="loss"), "net.fc")
+    (line,) = view.lines
+    assert line.points[0].mean == pytest.approx(1.2)
+    assert (line.layer, view.split, view.epochs) == ("", "train", (2,))
+    first = losses_over_key(Trained(found, ()), runs, replace(KEY, metric="loss", epoch=1), "net.fc")
+    assert first.lines[0].points[0].mean == 9.0
+
+
+def test_a_loss_that_is_not_finite_is_no_number(tmp_path: Path) -> None:
+    runs = logged(tmp_path, {"a4s0": [math.nan]})
+    view = losses_over_key(Trained(FOUND[:1], ()), runs, KEY, "net.fc")
+    assert (view.lines[0].points[0].mean, view.notes) == (None, ("a4s0: not valid: loss: not finite",))
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"), [(None, "no epoch has been trained yet"), ("[1]\n", "not the log of a training")]
+)
+def test_a_missing_or_damaged_log_is_told(text: str | None, fault: str, tmp_path: Path) -> None:
+    run = Run(tmp_path / "a4s0")
+    run.folder.mkdir()
+    if text is not None:
+        run.training_log_file.write_text(text)
+    with pytest.raises(DataError, match=fault):
+        losses_over_key(Trained(FOUND[:1], ()), {"a4s0": run}, KEY, "net.fc")
+
+
+def test_without_scores_of_the_metric_it_says_to_probe() -> None:
+    with pytest.raises(DataError, match="no scores of NMI on test. Run layerprobe probe first"):
+        over_fc(options=replace(KEY, metric="NMI"))

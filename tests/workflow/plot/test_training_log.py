@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from layerprobe.system.errors import DataError
+from layerprobe.workflow.plot.plot import StoredRuns, drawn
+from layerprobe.workflow.plot.training_log import training_losses
+from layerprobe.workflow.run.experiments import scores_of
+from layerprobe.workflow.run.runs import Run
+from tests.workflow.plot.conftest import Toy
+
+
+def logged(run: Run) -> list[float]:
+    return [json.loads(line)["loss"] for line in run.training_log_file.read_text().splitlines()]
+
+
+def copied(run: Run, folder: Path) -> Run:
+    shutil.copytree(run.folder, folder / run.name)
+    return Run(folder / run.name)
+
+
+def test_the_losses_are_those_of_the_log_with_recall_of_the_embedding_on_test(toy: Toy) -> None:
+    run = toy("bn")
+    found = training_losses([run], scores_of([run]))
+    losses = [(score.epoch, score.value) for score in found if score.metric == "training loss"]
+    assert losses == list(enumerate(logged(run), start=1))
+    recalls = {(s.epoch, s.value) for s in run.scores() if (s.split, s.layer, s.metric) == ("test", "fc6", "R@1")}
+    assert {(score.epoch, score.value) for score in found if score.metric == "R@1"} == recalls
+    assert len(recalls) == 3
+
+
+def test_trainings_of_one_experiment_are_their_mean_with_the_range(toy: Toy) -> None:
+    runs = [toy("bn"), toy("bn-s1", "train.seed=1")]
+    found = StoredRuns(runs, scores_of(runs)).losses()
+    last = next(score for score in found if (score.metric, score.epoch) == ("training loss", 2))
+    ends = sorted(logged(run)[1] for run in runs)
+    assert (last.low, last.high) == tuple(ends)
+    assert last.value == pytest.approx(sum(ends) / 2)
+    assert last.run == "bn* (2 seeds)"
+
+
+def test_a_run_that_was_not_probed_has_its_loss_drawn(toy: Toy, tmp_path: Path) -> None:
+    run = copied(toy("bn"), tmp_path)
+    run.scores_file.unlink()
+    rows = list(csv.DictReader(drawn("loss", [run]).csv.splitlines()))
+    assert [float(row["value"]) for row in rows] == logged(run)
+
+
+def test_a_run_without_a_training_has_no_loss(toy: Toy) -> None:
+    run = toy("frozen", "train.epochs=0")
+    with pytest.raises(DataError, match="frozen was measured only, not trained here.* Name a run of layerprobe train"):
+        drawn("loss", [run])
+
+
+@pytest.mark.parametrize(
+    ("content", "told"), [("{", "not the log of a training"), ('{"epoch": 1}', "not the log"), (None, "no epoch has")]
+)
+def test_a_damaged_or_missing_log_is_told(toy: Toy, tmp_path: Path, content: str | None, told: str) -> None:
+    run = copied(toy("bn"), tmp_path)
+    if content is None:
+        run.training_log_file.unlink()
+    else:
+        run.training_log_file.write_text(content)
+    with pytest.raises(DataError, match=told):
+        drawn("loss", [run])
