@@ -132,10 +132,11 @@ def _missing(study: Study, cells: list[Cell]) -> list[StudyTraining]:
 
 def _rows(study: Study, cell: Cell) -> Iterator[Row]:
     layers = cell.trainings[0].layers or ()
+    found = [training.scores() for training in cell.trainings]
     for epoch in study.epochs(cell.trainings[0].loaded()):
         columns: list[list[Score]] = [[] for _ in layers]
-        for training in cell.trainings:
-            scores = scores_on_test(study, training, epoch)
+        for training, own in zip(cell.trainings, found, strict=True):
+            scores = scores_on_test(study, training, epoch, own)
             if scores is None:
                 raise DataError("its scores are gone", file=training.run, fix="Run the study again")
             for column, score in zip(columns, scores, strict=True):
