@@ -58,7 +58,9 @@ class End(Section):
     plot: str | None = None  # the kind
     layers: tuple[str, ...] | None = Field(default=None, min_length=1)
     metric: str | None = None  # of the plot
-    epochs: tuple[Annotated[int, Field(ge=0)], ...] | None = Field(default=None, min_length=1)  # of the table; None: the last
+    epochs: tuple[Annotated[int, Field(ge=0)], ...] | None = Field(
+        default=None, min_length=1
+    )  # of the table; None: the last
     key: str | None = None  # of the grid or the variants, along which plot = "over-key" is
 
 
