@@ -1,10 +1,11 @@
 """The tables of docs/findings.md, from the scores of a study's trainings.
 
-    python benchmarks/findings.py STUDY SCORES.csv [--pool avg]
+    python benchmarks/findings.py STUDY SCORES.csv [--start START.csv] [--pool avg]
 
-STUDY is the name or file of a study, and SCORES.csv what `layerprobe study STUDY --scores SCORES.csv` wrote. For each
-cell of the study two tables in Markdown: R@1 of each layer on test classes at the first and the last epoch, raw and
-after the post-processing that is best on validation classes; and the change since the first epoch, by epoch.
+STUDY is the name or file of a study, and SCORES.csv what `layerprobe study STUDY --scores SCORES.csv` wrote; START.csv
+has further layers at epoch 0, of runs of 0 epochs with the same seeds. For each cell of the study two tables in
+Markdown: R@1 of each layer on test classes at the first and the last epoch, raw and after the post-processing that is
+best on validation classes; and the change since the first epoch, by epoch.
 
 A number is the mean over the trainings of a cell, in percent; in brackets the 95 % interval of this mean, in braces
 that of one further training with a class split of its own. Differences are paired by training.
@@ -41,6 +42,19 @@ def recalls(scores: Sequence[Score]) -> dict[str, Recalls]:
     return dict(found)
 
 
+def with_start(training: Recalls, start: Recalls) -> Recalls:
+    """A training with the layers at epoch 0 of a run that was not trained, as far as its network has them.
+
+    Raises:
+        ValueError: a number that both have and that differs.
+    """
+    layers = {layer for _, _, layer, _ in training}
+    added = {key: value for key, value in start.items() if key[2] in layers}
+    if differing := [key for key, value in added.items() if training.get(key, value) != value]:
+        raise ValueError(f"not the start of this training: {differing[0]}")
+    return {**added, **training}
+
+
 @dataclass(frozen=True)
 class Trainings:
     """The trainings of a cell, each with its own test classes."""
@@ -54,7 +68,9 @@ class Trainings:
 
     def layers(self, pool: str) -> list[LayerKey]:
         """Those of a pool, and vectors, in network order."""
-        return [*dict.fromkeys(layer for _, _, layer, _ in self.each[0] if layer.pool in (pool, "none"))]
+        ends = self.epochs[0], self.epochs[-1]
+        first, last = ({key[2]: None for key in self.each[0] if key[0] == epoch} for epoch in ends)
+        return [layer for layer in first if layer in last and layer.pool in (pool, "none")]
 
     def raw(self, layer: LayerKey, epoch: int) -> NDArray[np.float64]:
         """(S,) R@1 on test without post-processing."""
@@ -119,6 +135,8 @@ def by_epoch(trainings: Trainings, pool: str) -> list[list[str]]:
     first, *later = trainings.epochs
     rows = [[f"layer@{pool}", f"epoch {first}", *(f"{epoch}" for epoch in later)]]
     for layer in trainings.layers(pool):
+        if any((epoch, "test", layer, NO_REDUCTION) not in trainings.each[0] for epoch in later):
+            continue
         start = trainings.raw(layer, first)
         changes = [shown(trainings.raw(layer, epoch) - start, sign=True) for epoch in later]
         rows.append([f"`{layer.layer}`", f"{start.mean():.1f}", *changes])
@@ -136,10 +154,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="The tables of docs/findings.md, from a study's scores.")
     parser.add_argument("study", metavar="STUDY")
     parser.add_argument("scores", type=Path, metavar="SCORES.csv")
+    parser.add_argument("--start", type=Path, metavar="START.csv")
     parser.add_argument("--pool", default="avg")
     arguments = parser.parse_args()
     study = load_study(arguments.study)
-    found = recalls(read_scores(arguments.scores))
+    scores = read_scores(arguments.scores)
+    found = recalls(scores)
+    if arguments.start is not None:
+        untrained = read_scores(arguments.start)
+        seeds = {score.run: score.seed for score in [*scores, *untrained]}
+        start = {seeds[run]: own for run, own in recalls(untrained).items()}
+        found = {run: with_start(own, start[seeds[run]]) for run, own in found.items()}
     for cell in plan_without_data(study, Path("cache"), "cpu")[0]:
         missing = [training.run for training in cell.trainings if training.run not in found]
         trainings = Trainings([found[training.run] for training in cell.trainings if training.run in found])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -150,26 +150,6 @@ def score_recall(ranks: Ranks, subject: Subject, ks: Sequence[int]) -> Scored:
     notes = recall_notes(ranks)
     values = {str(Recall(k)): ranks.hits(k) for k in ks}
     return Scored([subject.score(name, value, len(ranks), notes) for name, value in means_of(values).items()], values)
-
-
-def hits_in_draws(features: Features, similarity: str, drawn: Iterable[NDArray[np.intp]]) -> NDArray[np.float64]:
-    """Recall@1 of each query, ranked anew in every draw that it is in: the mean of its hits over these.
-
-    Args:
-        drawn: rows of each draw, ascending; they are searched among themselves.
-
-    Returns:
-        (Q,) in [0, 1]; NaN where a query is in no draw.
-    """
-    hits, often = np.zeros(len(features.labels)), np.zeros(len(features.labels))
-    for rows in drawn:
-        values = features.values[rows]  # type: ignore[index] # in memory
-        part = Features(values, features.labels[rows], [features.ids[row] for row in rows])
-        hits[rows] += rank(part, None, similarity, ks=[1]).hits(1)
-        often[rows] += 1
-    hits[often == 0] = np.nan
-    means: NDArray[np.float64] = hits / np.maximum(often, 1)
-    return means
 
 
 def score_thinned(ranks: Ranks, subject: Subject, ks: Sequence[int], size: int, items: ItemCounts) -> Scored:

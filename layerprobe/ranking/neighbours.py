@@ -104,7 +104,7 @@ def nearest_neighbours(  # noqa: PLR0913 - the public signature; a gallery's par
     with full_precision(queries.device):
         form = form_of(queries, searched, similarity)
         spare = _SPARE + (1 if rules is None else _often_taken_out(relevance))
-        search = _Search.of(searched, form, k, spare, faiss)
+        search = NeighbourSearch.of(searched, form, k, spare, faiss)
         indices = np.empty((len(queries), k), np.int64)
         similarities = np.empty((len(queries), k))
         for rows in cuts(len(queries), BLOCK_ROWS):
@@ -164,7 +164,7 @@ def _torch_finder(product: Product, gallery: Tensor, count: int) -> Finder:
 
 
 @dataclass(frozen=True, eq=False)
-class _Search:
+class NeighbourSearch:
     """A gallery that blocks of queries are searched in.
 
     Args:
@@ -184,7 +184,8 @@ class _Search:
     find: Finder
 
     @classmethod
-    def of(cls, gallery: Items, form: Form, k: int, spare: int, faiss: Any) -> _Search:
+    def of(cls, gallery: Items, form: Form, k: int, spare: int, faiss: Any) -> NeighbourSearch:
+        """Round a gallery, of which `k` and `spare` items are proposed; faiss proposes them unless it is None."""
         product = float32(gallery.device)
         rounded = Rounded.of(map(form.vectors, gallery.blocks()), len(gallery), form, product)
         count = min(k + spare, len(gallery))
@@ -201,15 +202,15 @@ class _Search:
         import torch
 
         windows = self.form.windows(queries)
-        scores, candidates, margin = self._candidates(queries)
+        scores, candidates, constants, tolerance = self.candidates(queries)
         candidates = candidates.sort(1).values
-        similarities = self._of_pairs(queries, candidates)
+        similarities = self.of_pairs(queries, candidates)
         similarities.masked_fill_(relevance.out_of(candidates), -torch.inf)
         chosen = _closest(similarities, windows, self.k)
         indices, similar = candidates.gather(1, chosen), similarities.gather(1, chosen)
         if candidates.shape[1] < len(self.gallery):
             # Items that were not proposed are no closer than this; nor may one tie with the last one chosen.
-            ceiling = scores.amin(1).double() + margin
+            ceiling = scores.amin(1).double() + constants + tolerance
             unsure = torch.nonzero(~(similarities.topk(self.k).values[:, -1] - windows > ceiling))[:, 0]
             for rows in unsure.split(max(1, _CELLS // len(self.gallery))) if len(unsure) else ():
                 every = self._of_all(queries[rows])
@@ -220,17 +221,23 @@ class _Search:
         reported = self._reported(queries, indices, similar).masked_fill_(missing, -torch.inf)
         return indices.masked_fill_(missing, -1), reported
 
-    def _candidates(self, queries: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Scores (B, C), their rows of the gallery (B, C), and how far a similarity may lie above its score (B,)."""
+    def candidates(self, queries: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """What queries (B, D) find among rounded vectors.
+
+        Returns:
+            (B, C) scores, (B, C) their rows of the gallery, (B,) the constant to add to a query's scores, and (B,) how
+            far a similarity may then be from its score.
+        """
         form, product = self.form, self.product
         rounded = Rounded.of([queries], len(queries), form, product)
-        margin = form.constants(rounded.biases)
-        if form.similarity != "hamming":  # sums of -1 and 1 are exact
-            margin = margin + rounded.tolerance(self.rounded, form, product)
+        constants = form.constants(rounded.biases)
+        # sums of -1 and 1 are exact
+        exact = form.similarity == "hamming"
+        tolerance = constants * 0 if exact else rounded.tolerance(self.rounded, form, product)
         rounded.swap(form.dim, product.parts)
-        return *self.find(rounded.values), margin
+        return *self.find(rounded.values), constants, tolerance
 
-    def _of_pairs(self, queries: Tensor, candidates: Tensor) -> Tensor:
+    def of_pairs(self, queries: Tensor, candidates: Tensor) -> Tensor:
         """(B, C) float64 similarities of queries with the items at `candidates` (B, C)."""
         import torch
 

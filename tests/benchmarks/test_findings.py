@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks.findings import Recalls, Trainings, best_reduction, by_epoch, by_layer, recalls, shown
+from benchmarks.findings import Recalls, Trainings, best_reduction, by_epoch, by_layer, recalls, shown, with_start
 from layerprobe.values.keys import LayerKey
 from layerprobe.values.scores import Score
 
@@ -61,3 +61,22 @@ def test_other_scores_are_left_out(metric: str, similarity: str) -> None:
     kept = Score(*shared, "cosine", "R@1", 0.25, None, None, 4)
     other = Score(*shared, similarity, metric, 0.5, None, None, 4)
     assert recalls([kept, other]) == {"a": {(0, "test", EMBEDDING, "none"): 25.0}}
+
+
+def test_an_untrained_run_gives_further_layers_at_epoch_0() -> None:
+    trained = {
+        (0, "test", EMBEDDING, "none"): 30.0,
+        (4, "test", EMBEDDING, "none"): 40.0,
+        (4, "test", POOL, "none"): 50.0,
+    }
+    other = (0, "test", LayerKey("fc7", "none"), "none")
+    start = {(0, "test", EMBEDDING, "none"): 30.0, (0, "test", POOL, "none"): 45.0, other: 1.0}
+    found = with_start(trained, start)
+    assert found == {**trained, (0, "test", POOL, "none"): 45.0}
+    assert Trainings([found]).layers("avg") == [EMBEDDING, POOL]
+
+
+def test_another_start_is_refused() -> None:
+    key = (0, "test", EMBEDDING, "none")
+    with pytest.raises(ValueError, match="not the start of this training"):
+        with_start({key: 30.0}, {key: 31.0})

@@ -116,7 +116,7 @@ def test_plots_import_no_torch(probed: Path) -> None:
         "input": None,
         "files": {},
     }
-    run.write(recorded({"epochs_done": 1, "recipe": {"train": {"epochs": 1}}, "network": network}))
+    run.write(recorded({"epochs_done": 1, "recipe": {"train": {"epochs": 1}, "net": {"fc": [8]}}, "network": network}))
     run.training_log_file.write_text('{"epoch": 1, "loss": 0.5, "images": 8}')
     found = imported(probed, *plots)
     assert {code for code, _ in found.values()} == {0}

@@ -232,7 +232,7 @@ def test_features_of_any_real_type_are_taken(dtype: torch.dtype, backend: Backen
 def test_separate_items_are_never_compared_with_the_whole_gallery(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module._Search, "_of_all", None)
+    monkeypatch.setattr(module.NeighbourSearch, "_of_all", None)
     features = np.random.default_rng(0).normal(size=(300, 64)).astype(np.float32)
     nearest_neighbours(features + 10, 5, backend=backend)
 

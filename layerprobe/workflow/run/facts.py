@@ -40,6 +40,7 @@ def data_facts(run: Run, scores: Sequence[Score]) -> DataFacts:
         name, network = _data_name(data), str(record.net.get("name", ""))
         layers = record.network.layers if record.network else ()
     held_out = start != EPOCH_0 and any(score.epoch > 0 for score in own)
+    held_out &= data.get("protocol") != "classification"  # there test has the training classes
     facts = {split: _split_facts(run, data, split, own) for split in splits}
     return DataFacts(name, facts, start, held_out, seen, network, layers)
 

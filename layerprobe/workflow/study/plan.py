@@ -6,6 +6,7 @@ import contextlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -203,9 +204,16 @@ def _require_measured(study: Study, recipe: Recipe, layers: Sequence[str]) -> No
             raise RecipeError(f"[end]: {layer} is not measured", file=study.name, fix=fix)
 
 
-def scores_on_test(study: Study, training: StudyTraining, epoch: int) -> list[Score] | None:
-    """A run's scores on test at an epoch: those of a plot, or one for each layer of a table; None: not all."""
-    scores = [score for score in training.scores() if (score.epoch, score.split) == (epoch, "test")]
+def scores_on_test(study: Study, training: StudyTraining, epoch: int, among: Sequence[Score]) -> list[Score] | None:
+    """The scores of a training on test at an epoch: those of a plot, or one for each layer of a table.
+
+    Args:
+        among: all of the training.
+
+    Returns:
+        None: not all are there.
+    """
+    scores = [score for score in among if (score.epoch, score.split) == (epoch, "test")]
     if study.end.table is None:
         return scores or None
     by_layer = {score.ranked_layer: score for score in scores if score.metric == study.end.table}
@@ -226,7 +234,8 @@ def is_finished(study: Study, training: StudyTraining) -> bool:
     recipe, run = training.loaded(), Run(training.cache / training.run)
     if not (training.kept or is_done(run, recipe)):
         return False
-    return all(scores_on_test(study, training, epoch) is not None for epoch in study.epochs(recipe))
+    found = training.scores()
+    return all(scores_on_test(study, training, epoch, found) is not None for epoch in study.epochs(recipe))
 
 
 def with_kept(cells: Sequence[Cell], file: Path) -> list[Cell]:
@@ -242,13 +251,14 @@ def with_kept(cells: Sequence[Cell], file: Path) -> list[Cell]:
 
 def keep_scores(study: Study, cells: Sequence[Cell], file: Path) -> None:
     """Write the scores of all finished trainings at the study's epochs, without intervals and notes on valid ones."""
-    scores = [
-        replace(score, low=None, high=None, notes=() if score.value is not None else score.notes)
-        for training in all_of(cells)
-        if is_finished(study, training)
-        for score in training.scores()
-        if score.epoch in study.epochs(training.loaded())
-    ]
+    scores: list[Score] = []
+    for training in filter(partial(is_finished, study), all_of(cells)):
+        epochs = study.epochs(training.loaded())
+        scores += [
+            replace(score, low=None, high=None, notes=() if score.value is not None else score.notes)
+            for score in training.scores()
+            if score.epoch in epochs
+        ]
     if scores:
         ScoreTable(scores, stored=()).write(file)
 

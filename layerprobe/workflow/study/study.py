@@ -31,7 +31,7 @@ from layerprobe.workflow.study.plan import (
     require_weights,
     scores_on_test,
 )
-from layerprobe.workflow.study.study_file import Study
+from layerprobe.workflow.study.study_file import OVER_KEY, Study
 from layerprobe.workflow.study.table import Over, Row, StudyTable
 from layerprobe.workflow.study.training import as_in_training, train_all
 from layerprobe.workflow.train.ensemble import estimate_training_of
@@ -84,7 +84,15 @@ def run_study(request: StudyRequest, listener: Listener) -> StudyTable | Path:
         listener.say(f"{', '.join(training.run for training in cell.trainings)}: {cell}")
     runs = [find_run(request.cache, training.run) for cell in cells for training in cell.trainings]
     file, lines = runs[0].plot_file(study.name), _lines(study, cells)
-    return plot(PlotRequest(study.end.plot, runs, file, options=options, lines=lines, note=study.caveat))
+    note = "\n".join(filter(None, (*_run_lines(study, cells), study.caveat)))
+    return plot(PlotRequest(study.end.plot, runs, file, options=options, lines=lines, note=note))
+
+
+def _run_lines(study: Study, cells: list[Cell]) -> list[str]:
+    """What the runs of each cell are, for a figure that has the names of runs instead of lines."""
+    if study.end.plot in (OVER_KEY, "recall-at-k") or len(cells) == 1:
+        return []
+    return [f"{cell.trainings[0].run.rpartition('-')[0]}: {cell}" for cell in cells]
 
 
 def _lines(study: Study, cells: list[Cell]) -> dict[str, str]:
@@ -126,10 +134,11 @@ def _missing(study: Study, cells: list[Cell]) -> list[StudyTraining]:
 
 def _rows(study: Study, cell: Cell) -> Iterator[Row]:
     layers = cell.trainings[0].layers or ()
+    found = [training.scores() for training in cell.trainings]
     for epoch in study.epochs(cell.trainings[0].loaded()):
         columns: list[list[Score]] = [[] for _ in layers]
-        for training in cell.trainings:
-            scores = scores_on_test(study, training, epoch)
+        for training, own in zip(cell.trainings, found, strict=True):
+            scores = scores_on_test(study, training, epoch, own)
             if scores is None:
                 raise DataError("its scores are gone", file=training.run, fix="Run the study again")
             for column, score in zip(columns, scores, strict=True):

@@ -60,7 +60,7 @@ class End(Section):
     metric: str | None = None  # of the plot
     epochs: tuple[Annotated[int, Field(ge=0)], ...] | None = Field(
         default=None, min_length=1
-    )  # of the table; None: the last
+    )  # of the table; None: last
     key: str | None = None  # of the grid or the variants, along which plot = "over-key" is
 
 

@@ -18,7 +18,8 @@ import torch
 from numpy.typing import NDArray
 
 from layerprobe import store
-from layerprobe.measure.analysis import hits_in_draws, layer_notes, recall_notes
+from layerprobe.measure.analysis import layer_notes, recall_notes
+from layerprobe.ranking.in_draws import hits_in_draws
 from layerprobe.recipe.recipe import recorded_recipe
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.statistics.draws import Rows
@@ -166,7 +167,8 @@ def _draw(
     try:
         for ranked, cell in ((ranked, cell) for ranked in missing for cell in cells if ranked in cell.missing):
             layer = features.layer(cell.epoch, cell.split, ranked)
-            new[cell.split][ranked] = {terms.name(): hits_in_draws(layer, ranked.similarity, tell(cell.drawn.rows))}
+            hits = hits_in_draws(layer.values, layer.labels, cell.drawn.rows, ranked.similarity, told=tell)  # type: ignore[arg-type] # in memory
+            new[cell.split][ranked] = {terms.name(): hits}
     finally:
         for cell in cells:
             if new[cell.split]:

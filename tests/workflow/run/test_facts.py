@@ -65,6 +65,13 @@ def test_test_classes_are_new_to_a_network_that_was_trained_here(
     assert data_facts(run, [replace(SCORE, epoch=epoch)]).held_out is new
 
 
+def test_test_classes_of_the_classification_protocol_are_trained_on(tmp_path: Path) -> None:
+    run = Run(tmp_path / "one")
+    data = {"name": "digits", "protocol": "classification"}
+    run.write(recorded(RECORD | {"untrained": True, "recipe": {"data": data, "net": {}, "train": {"epochs": 1}}}))
+    assert not data_facts(run, [replace(SCORE, epoch=1)]).held_out
+
+
 @pytest.mark.parametrize(
     ("recipe", "seen"),
     [

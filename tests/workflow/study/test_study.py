@@ -202,6 +202,11 @@ def test_a_study_along_a_key_has_a_line_for_each_combination_of_the_others(
     study = replace(copied.study, end=End(plot="recall-at-k", layers=None))
     run_study(replace(copied, study=study), Silent())
     assert list(dict.fromkeys((asked[-1].lines or {}).values())) == ["net.fc=8", "net.fc=16"]
+    study = replace(copied.study, end=End(plot="layers", layers=None), is_small=True)
+    run_study(replace(copied, study=study), Silent())
+    *named, caveat = asked[-1].note.splitlines()
+    assert [line.partition(": ")[2] for line in named] == ["net.fc = [8]", "net.fc = [16]"]
+    assert caveat == "small version: mechanics only"
 
 
 def test_an_estimate_counts_what_is_missing_and_writes_nothing(copied: StudyRequest) -> None:

@@ -101,7 +101,7 @@ def test_the_small_version_replaces_the_variants(file_of: FileOf) -> None:
         (
             'table = "R@1"',
             'plot = "over-key"\nkey = "net.fcc"',
-            r"\[end\]: net.fcc is no key of \[grid\]. Did you mean 'net.fc'",
+            r"\[end\]: net.fcc is no key of \[grid\] or of all variants. Did you mean 'net.fc'",
         ),
         ('table = "R@1"', 'plot = "layers"\nkey = "net.fc"', r"\[end\]: key is for plot = \"over-key\""),
         ('table = "R@1"', 'plot = "layers"\nmetric = "loss"', r"\[end\]: unknown metric 'loss'"),
