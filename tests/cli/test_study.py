@@ -37,7 +37,7 @@ def test_the_list_names_the_studies_with_title_and_paper(layerprobe: Layerprobe)
     ("words", "line"),
     [
         ([], "error: no study is named. layerprobe study --list lists the known ones."),
-        (["dimensio"], "error: unknown study 'dimensio'. Did you mean 'dimension'? Known: dimension."),
+        (["dimensio"], "error: unknown study 'dimensio'. Did you mean 'dimension'? Known: dimension, "),
         (["none.toml"], "error: none.toml: no such study. layerprobe study --list lists the known ones."),
         (["dimension", "--jobs", "0"], "error: Invalid value for '--jobs'"),
     ],
@@ -46,6 +46,14 @@ def test_a_wrong_name_or_number_is_refused_in_one_line(layerprobe: Layerprobe, w
     code, out, err = layerprobe(*words)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith(line)
+
+
+def test_a_dry_run_without_data_lists_the_cells_and_what_is_missing(layerprobe: Layerprobe) -> None:
+    code, out, _ = layerprobe("vo-hays-fig1", "--dry-run")
+    assert code == 0
+    assert "9 trainings; time, memory and disk need --data cars196:DIR --data cub200:DIR --data sop:DIR" in out
+    found = json.loads(layerprobe("vo-hays-fig1", "--dry-run", "--json")[1])
+    assert (found["estimate"], len(found["cells"]), len(found["cells"][0]["runs"])) == (None, 3, 3)
 
 
 def test_a_dry_run_estimates_all_trainings_and_makes_no_cache(layerprobe: Layerprobe, tmp_path: Path) -> None:

@@ -33,8 +33,9 @@ def test_a_set_of_torchvisions_is_part_of_a_recipe_and_its_root_is_not() -> None
     ]
     data = recipes[0].data
     assert (data.root, data.options()) == (
-        SPEC.defaults["root"], {"set": "CIFAR100", "train_classes": None, "class_seed": None, "download": False}
-    )  # fmt: skip
+        SPEC.defaults["root"],
+        {"set": "CIFAR100", "train_classes": None, "class_seed": None, "protocol": "retrieval", "download": False},
+    )
     assert recipes[1].data.root == "/x"
     first, elsewhere, other = (recipe.identity() for recipe in recipes)
     assert first == elsewhere != other

@@ -212,6 +212,12 @@ def require_input(recipe: Recipe, net: Net) -> None:
         )
 
 
+def weights_file(weights: str) -> Path | None:
+    """The file that `net.weights` names; None where it names none."""
+    is_file = weights not in ("none", "model", "imagenet") and not weights.startswith("run:")
+    return split_part(weights)[0] if is_file else None
+
+
 def _pretrained(weights: str, net: str, cache: Path) -> FileWeights | Literal["model"] | None:
     """The tensors of a weights file; "model" for weights that the source loads."""
     if weights == "none":

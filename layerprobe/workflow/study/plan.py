@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -151,11 +152,12 @@ class _Roots:
         if root := self.given.get(name):
             placed = (*settings, f"data.root={json.dumps(root, ensure_ascii=False)}")
             return placed, self._loaded(reference, placed)
-        try:
-            return settings, load_recipe(reference, Overrides(settings=settings))
-        except RecipeError:  # all else is right
-            self.lacking[f"{':'.join(filter(None, name))}:DIR"] = None
-            return somewhere, recipe
+        with contextlib.suppress(RecipeError):  # of its folder: all else is right
+            own = load_recipe(reference, Overrides(settings=settings))
+            if not own.data.root or Path(own.data.root).exists():
+                return settings, own
+        self.lacking[f"{':'.join(filter(None, name))}:DIR"] = None
+        return somewhere, recipe
 
     def _loaded(self, reference: str, settings: tuple[str, ...]) -> Recipe:
         try:
@@ -285,6 +287,15 @@ def require_images(study: Study, trainings: Iterable[StudyTraining], cache: Path
             file=study.name,
             fix="Restore the images, or remove these runs: layerprobe runs remove NAME",
         )
+
+
+def require_weights(trainings: Iterable[StudyTraining]) -> None:
+    """Check that the weights files of runs that are not begun are there; those that are not are listed at once."""
+    new = [training for training in trainings if not named_run(training.cache, training.run).exists()]
+    files = dict.fromkeys(from_recipe.weights_file(training.loaded().net.weights) for training in new)
+    if missing := [str(file) for file in files if file and not file.exists()]:
+        fix = "Put it there, or copy the study into recipes/studies/ and set net.weights in it"
+        raise DataError(f"no such weights file: {', '.join(missing)}", fix=fix)
 
 
 def all_of(cells: Sequence[Cell]) -> list[StudyTraining]:

@@ -28,6 +28,7 @@ from layerprobe.workflow.study.plan import (
     keep_scores,
     plan,
     require_images,
+    require_weights,
     scores_on_test,
 )
 from layerprobe.workflow.study.study_file import OVER_KEY, Study
@@ -70,6 +71,7 @@ def run_study(request: StudyRequest, listener: Listener) -> StudyTable | Path:
     cells = request.cells()
     try:
         if missing := _missing(study, cells):
+            require_weights(missing)
             require_images(study, all_of(cells), request.cache, listener)
             listener.say(f"study {study.name}: {len(missing)} of {len(all_of(cells))} trainings to do")
             train_all(missing, request.jobs, partial(is_finished, study), study.name, listener)

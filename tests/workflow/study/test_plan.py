@@ -9,7 +9,7 @@ import pytest
 from layerprobe.recipe.recipe_files import list_studies, read_toml
 from layerprobe.system.errors import DataError, LayerprobeError, RecipeError
 from layerprobe.workflow.run.runs import Run
-from layerprobe.workflow.study.plan import all_of, is_finished, plan, plan_without_data, require_images
+from layerprobe.workflow.study.plan import all_of, is_finished, plan, plan_without_data, require_images, require_weights
 from layerprobe.workflow.study.study import StudyRequest
 from layerprobe.workflow.study.study_file import load_study
 from tests.workflow.conftest import Silent
@@ -152,6 +152,31 @@ def test_each_training_has_the_folder_of_its_own_data_set(file_of: FileOf, tmp_p
 def test_a_folder_that_fits_no_recipe_is_refused(file_of: FileOf, tmp_path: Path, data: str, problem: str) -> None:
     with pytest.raises(LayerprobeError, match=problem):
         plan(load_study(file_of()), tmp_path, "cpu", (data,))
+
+
+def test_weights_files_that_are_not_there_are_listed_before_anything_is_trained(
+    file_of: FileOf, tmp_path: Path
+) -> None:
+    study = load_study(file_of(('"net.fc" = [[8], [16]]', '"net.weights" = ["none", "a.pt", "b.pt#net"]')))
+    with pytest.raises(DataError, match=r"no such weights file: a\.pt, b\.pt\. Put it there, or copy the study"):
+        require_weights(all_of(plan(study, tmp_path, "cpu")))
+
+
+def test_a_default_folder_that_is_not_there_lacks_the_data(
+    file_of: FileOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = Path(file_of(('"data.train_classes" = 4', '"data.name" = "csv"\n"data.root" = "none.csv"')))
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text('[data]\nname = "csv"\nroot = "none.csv"\n[net]\nname = "lenet"\n[loss]\nname = "softmax"\n')
+    text = (
+        file.read_text().replace('recipe = "quick"', f'recipe = "{recipe}"').replace('seeded = ["data.class_seed"]', "")
+    )
+    kept = [line for line in text.splitlines() if not line.startswith('"data.')]
+    file.write_text("\n".join(kept))
+    monkeypatch.chdir(tmp_path)
+    assert plan_without_data(load_study(str(file)), tmp_path, "cpu")[1] == ("csv:DIR",)
+    (tmp_path / "none.csv").touch()
+    assert plan_without_data(load_study(str(file)), tmp_path, "cpu")[1] == ()
 
 
 def test_the_faults_of_a_recipe_name_the_study(file_of: FileOf, tmp_path: Path) -> None:

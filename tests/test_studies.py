@@ -1,0 +1,106 @@
+"""Every study that ships with layerprobe's own networks, but for its images: layers, batches, loss and figure."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from layerprobe import registry
+from layerprobe.plots.plot import PlotOptions
+from layerprobe.recipe.recipe import Recipe
+from layerprobe.recipe.recipe_files import list_studies, read_toml
+from layerprobe.registry import NETS, PLOTS
+from layerprobe.taps import Measured, find_layers, measure_layers
+from layerprobe.workflow.plot.plot import require_options
+from layerprobe.workflow.run import from_recipe
+from layerprobe.workflow.study.plan import Cell, plan_without_data
+from layerprobe.workflow.study.study_file import load_study
+from layerprobe.workflow.train.plan import build_plan
+
+README = Path(__file__).parents[1] / "recipes" / "README.md"
+# Training classes and images of a class: as many as the real ones, or as hard to draw batches from.
+SIZES = {
+    "cub200": (100, 59), "cars196": (98, 82), "sop": (240, 5), "torchvision": (10, 600), "digits": (5, 180),
+    "folder": (68, 20),
+}  # fmt: skip
+VERSIONS = [
+    (name, small)
+    for name, file in list_studies().items()
+    for small in (False, True)[: 1 + ("small" in read_toml(file))]
+]
+
+
+_MEASURED: dict[str, tuple[Measured, int]] = {}
+
+
+def layers_of(recipe: Recipe) -> tuple[Measured, int]:
+    """The layers of its network, which starts from scratch here, and the embedding's dimension."""
+    recipe = replace(recipe, net=recipe.net.model_copy(update={"weights": "none"}))
+    key = json.dumps([recipe.net.model_dump(mode="json"), recipe.data.image_size])
+    if key not in _MEASURED:
+        net = from_recipe.build_net(recipe)
+        _MEASURED[key] = measure_layers(net, recipe.data.image_size), net.embedding_dim
+    return _MEASURED[key]
+
+
+def labels_of(recipe: Recipe) -> NDArray[np.int64]:
+    """As many as a training of it has."""
+    options = recipe.data.model_dump()
+    if recipe.data.name == "glyphs":
+        classes, images = options["train_classes"], options["images_per_class"]
+    elif options.get("protocol") == "classification":
+        classes, images = 10, 90
+    else:
+        classes, images = SIZES[recipe.data.name]
+    return np.repeat(np.arange(classes), max(2, round(recipe.data.share * images)))
+
+
+def first_and_last(cells: list[Cell]) -> list[Cell]:
+    """Of each variant."""
+    by_variant = {name: [cell for cell in cells if cell.variant == name] for name in {c.variant for c in cells}}
+    return [cell for own in by_variant.values() for cell in {id(c): c for c in (own[0], own[-1])}.values()]
+
+
+@pytest.mark.parametrize(("name", "small"), VERSIONS)
+def test_a_study_would_train_and_measure_its_layers(tmp_path: Path, name: str, small: bool) -> None:
+    study = load_study(name, small=small)
+    cells, _ = plan_without_data(study, tmp_path, "cpu")
+    for cell in first_and_last(cells):
+        training = cell.trainings[0]
+        recipe, request = training.loaded(), training.request()
+        if recipe.net.name not in NETS:
+            pytest.skip("its network is another library's")
+        layers, dim = layers_of(recipe)
+        assert find_layers(request.probe or (), layers, pools=recipe.probe.pool)
+        labels = labels_of(recipe)
+        batch = build_plan(recipe, labels, workers=0).batches(1)[0]
+        loss = from_recipe.build_loss(recipe, embedding_dim=dim, num_classes=int(labels.max()) + 1)
+        torch.manual_seed(0)
+        assert torch.isfinite(loss(torch.randn(len(batch), dim), torch.from_numpy(labels[batch])))
+
+
+@pytest.mark.parametrize(("name", "small"), VERSIONS)
+def test_a_studys_figure_takes_its_options(name: str, small: bool) -> None:
+    study = load_study(name, small=small)
+    if study.end.plot is not None:
+        options = PlotOptions(layers=study.layers, metric=study.end.metric, key=study.end.key)
+        require_options(study.end.plot, registry.load("plot", PLOTS, study.end.plot), options)
+
+
+def test_the_readme_names_every_study_of_a_paper_and_whether_it_has_a_small_version() -> None:
+    table = README.read_text().partition("## The papers' figures")[2]
+    of_papers = {name for name in list_studies() if re.match("zhai|horiguchi|fehervari|zhang|vo-hays", name)}
+    assert set(re.findall(r"`((?:zhai|horiguchi|fehervari|zhang|vo-hays)[a-z0-9-]*)`", table)) == of_papers
+    for line in table.splitlines():
+        _, _, named, last, *_ = (*line.split("|"), "", "", "")
+        found = re.findall(r"`([a-z0-9-]+)`", named)
+        with_small = [name for name in found if "small" in read_toml(list_studies()[name])]
+        if found:
+            assert with_small == (found if last.strip() == "yes" else re.findall(r"`([a-z0-9-]+)`", last)), line
