@@ -20,7 +20,7 @@ from layerprobe.registry import NETS, PLOTS
 from layerprobe.taps import Measured, find_layers, measure_layers
 from layerprobe.workflow.plot.plot import require_options
 from layerprobe.workflow.run import from_recipe
-from layerprobe.workflow.study.plan import Cell, plan_without_data
+from layerprobe.workflow.study.plan import Cell, all_of, is_finished, plan_without_data, with_kept
 from layerprobe.workflow.study.study_file import load_study
 from layerprobe.workflow.train.plan import build_plan
 
@@ -104,3 +104,11 @@ def test_the_readme_names_every_study_of_a_paper_and_whether_it_has_a_small_vers
         with_small = [name for name in found if "small" in read_toml(list_studies()[name])]
         if found:
             assert with_small == (found if last.strip() == "yes" else re.findall(r"`([a-z0-9-]+)`", last)), line
+
+
+@pytest.mark.parametrize("name", ["emoji", "omniglot", "share"])
+def test_the_findings_are_finished_by_their_scores_alone(name: str, tmp_path: Path) -> None:
+    study = load_study(f"findings-{name}")
+    cells, _ = plan_without_data(study, tmp_path, "cpu")
+    kept = with_kept(cells, README.parents[1] / "docs" / "findings" / f"{name}.csv")
+    assert all(is_finished(study, training) for training in all_of(kept))
