@@ -160,7 +160,7 @@ def test_the_list_as_json_has_counts_as_numbers(layerprobe: Command) -> None:
     found = {entry["name"]: entry for entry in json.loads(out)["data"]}
     assert found["cub200"]["counts"]["test"] == {"images": 5924, "classes": 100}
     assert found["torchvision"]["usage"] == "torchvision:SET[:ROOT]"
-    assert found["folder"]["recipes"] == []
+    assert found["csv"]["recipes"] == []
 
 
 def test_a_data_set_that_says_nothing_of_itself_does_not_break_the_list(

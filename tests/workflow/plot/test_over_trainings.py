@@ -157,7 +157,7 @@ def logged(cache: Path, losses: Mapping[str, list[float]]) -> dict[str, Run]:
     runs = {name: Run(cache / name) for name in losses}
     for name, run in runs.items():
         run.folder.mkdir()
-        lines = [json.dumps({"epoch": i, "loss": loss}) for i, loss in enumerate(losses[name], 1)]
+        lines = [json.dumps({"epoch": i, "loss": loss, "images": 8}) for i, loss in enumerate(losses[name], 1)]
         run.training_log_file.write_text("\n".join(lines) + "\n")
     return runs
 

@@ -449,7 +449,7 @@ def test_runs_are_drawn_over_a_key_by_the_lines_of_a_request_with_its_note(tmp_p
 def test_the_loss_needs_no_scores_and_other_plots_do_not_know_it(tmp_path: Path) -> None:
     runs = seeds(tmp_path, ("one", "two"))
     for run in runs:
-        run.training_log_file.write_text('{"epoch": 1, "loss": 0.5}\n')
+        run.training_log_file.write_text('{"epoch": 1, "loss": 0.5, "images": 8}\n')
         run.scores_file.unlink()
     options = PlotOptions(key="net.fc", metric="loss")
     (mean, *_) = csv.DictReader(drawn("over-key", runs, options).csv.splitlines())
