@@ -110,5 +110,14 @@ def test_the_readme_names_every_study_of_a_paper_and_whether_it_has_a_small_vers
 def test_the_findings_are_finished_by_their_scores_alone(name: str, tmp_path: Path) -> None:
     study = load_study(f"findings-{name}")
     cells, _ = plan_without_data(study, tmp_path, "cpu")
-    kept = with_kept(cells, README.parents[1] / "docs" / "findings" / f"{name}.csv")
+    kept = with_kept(study, cells, README.parents[1] / "docs" / "findings" / f"{name}.csv")
     assert all(is_finished(study, training) for training in all_of(kept))
+
+
+@pytest.mark.parametrize("small", [False, True])
+def test_the_example_of_the_documentation_can_be_planned(tmp_path: Path, small: bool) -> None:
+    text = (README.parents[1] / "docs" / "runs.md").read_text(encoding="utf-8")
+    example = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "mine.toml").write_text(example[0], encoding="utf-8")
+    cells, lacking = plan_without_data(load_study(str(tmp_path / "mine.toml"), small=small), tmp_path, "cpu")
+    assert ([cell.variant for cell in cells], lacking) == (["triplet"] * 2 + ["softmax"] * 2, ())

@@ -91,7 +91,7 @@ def plan(study: Study, cache: Path, device: str, data: Sequence[str] = (), *, sc
     """
     cells, lacking = plan_without_data(study, cache, device, data)
     if scores is not None:
-        cells = with_kept(cells, scores)
+        cells = with_kept(study, cells, scores)
     if lacking and not all(is_finished(study, training) for training in all_of(cells)):
         fix = f"Give {' '.join(f'--data {usage}' for usage in lacking)}"
         raise RecipeError(f"study {study.name}: where its data sets lie is not said", fix=fix)
@@ -238,20 +238,23 @@ def is_finished(study: Study, training: StudyTraining) -> bool:
     return all(scores_on_test(study, training, epoch, found) is not None for epoch in study.epochs(recipe))
 
 
-def with_kept(cells: Sequence[Cell], file: Path) -> list[Cell]:
-    """The cells, with the scores that a file keeps of their trainings."""
+def with_kept(study: Study, cells: Sequence[Cell], file: Path) -> list[Cell]:
+    """The cells, with the scores in a file of trainings whose runs are not finished, where these are complete."""
     kept: dict[str, list[Score]] = {}
-    for score in read_scores(file) if file.exists() else ():
+    for score in _read(file):
         kept.setdefault(score.run, []).append(score)
-    return [
-        replace(cell, trainings=tuple(replace(each, kept=tuple(kept.get(each.run, ()))) for each in cell.trainings))
-        for cell in cells
-    ]
+
+    def found(training: StudyTraining) -> StudyTraining:
+        own = replace(training, kept=tuple(kept.get(training.run, ())))
+        return own if own.kept and not is_finished(study, training) and is_finished(study, own) else training
+
+    return [replace(cell, trainings=tuple(map(found, cell.trainings))) for cell in cells]
 
 
 def keep_scores(study: Study, cells: Sequence[Cell], file: Path) -> None:
-    """Write the scores of all finished trainings at the study's epochs, without intervals and notes on valid ones."""
-    scores: list[Score] = []
+    """Add the scores of all finished trainings at the study's epochs, without intervals and notes on valid ones."""
+    stored = _read(file)
+    scores = [*stored]
     for training in filter(partial(is_finished, study), all_of(cells)):
         epochs = study.epochs(training.loaded())
         scores += [
@@ -260,7 +263,11 @@ def keep_scores(study: Study, cells: Sequence[Cell], file: Path) -> None:
             if score.epoch in epochs
         ]
     if scores:
-        ScoreTable(scores, stored=()).write(file)
+        ScoreTable(scores, stored=stored).write(file)
+
+
+def _read(file: Path) -> list[Score]:
+    return read_scores(file) if file.exists() else []
 
 
 def require_images(study: Study, trainings: Iterable[StudyTraining], cache: Path, listener: Listener) -> None:

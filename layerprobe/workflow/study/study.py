@@ -19,6 +19,7 @@ from layerprobe.values.estimate import Estimate
 from layerprobe.values.scores import Score
 from layerprobe.workflow.plot.plot import PlotRequest, plot, require_options
 from layerprobe.workflow.plot.recipe_lines import line_name
+from layerprobe.workflow.run.outputs import require_output
 from layerprobe.workflow.run.runs import find_run
 from layerprobe.workflow.study.plan import (
     Cell,
@@ -68,6 +69,8 @@ def run_study(request: StudyRequest, listener: Listener) -> StudyTable | Path:
     options = PlotOptions(layers=study.layers, metric=study.end.metric, key=study.end.key)
     if study.end.plot is not None:  # an option that the plot has not is told before the trainings
         require_options(study.end.plot, registry.load("plot", registry.PLOTS, study.end.plot), options)
+    if request.scores is not None:
+        require_output(request.scores, "csv")
     cells = request.cells()
     try:
         if missing := _missing(study, cells):

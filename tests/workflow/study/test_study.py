@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from layerprobe.system.errors import DataError, NumericError, RecipeError, UnknownNameError
+from layerprobe.system.errors import DataError, LayerprobeError, NumericError, RecipeError, UnknownNameError
 from layerprobe.values.scores import read_scores
 from layerprobe.workflow.plot.plot import PlotRequest, plot
 from layerprobe.workflow.run.runs import Run, locked, require_free
@@ -241,6 +242,40 @@ def test_a_training_whose_scores_are_not_kept_is_trained(copied: StudyRequest, t
     table_of(replace(copied, scores=file))
     assert [path.name for path in copied.cache.iterdir() if path.name.startswith("tiny")] == [first]
     assert file.read_text().count(f"{first},") > 0
+
+
+def test_kept_scores_that_lack_a_layer_leave_the_run_to_count(copied: StudyRequest, tmp_path: Path) -> None:
+    file = tmp_path / "scores.csv"
+    expected = table_of(replace(copied, scores=file))
+    file.write_text("\n".join(line for line in file.read_text().splitlines() if ",pool5," not in line) + "\n")
+    assert table_of(replace(copied, scores=file)).rows == expected.rows
+    assert ",pool5," in file.read_text()
+
+
+def test_a_run_counts_before_its_kept_scores(copied: StudyRequest, tmp_path: Path) -> None:
+    file = tmp_path / "scores.csv"
+    expected = table_of(replace(copied, scores=file))
+    lines = [re.sub(r",R@1,[0-9.]+,", ",R@1,0.0,", line) for line in file.read_text().splitlines()]
+    file.write_text("\n".join(lines) + "\n")
+    assert table_of(replace(copied, scores=file)).rows == expected.rows
+
+
+def test_scores_of_other_runs_stay_in_the_file(copied: StudyRequest, tmp_path: Path) -> None:
+    file = tmp_path / "scores.csv"
+    table_of(replace(copied, scores=file))
+    head, *lines = file.read_text().splitlines()
+    run = lines[0].partition(",")[0]
+    others = [line.replace(run, "other", 1) for line in lines if line.startswith(run)]
+    file.write_text("\n".join([head, *others]) + "\n")
+    table_of(replace(copied, scores=file))
+    assert {*others, *lines} == {*file.read_text().splitlines()[1:]}
+
+
+def test_a_file_of_scores_that_cannot_be_written_is_told_before_training(copied: StudyRequest, tmp_path: Path) -> None:
+    shutil.rmtree(copied.cache)
+    with pytest.raises(LayerprobeError, match=r"cannot be written as '.txt'. Name it .csv"):
+        run_study(replace(copied, scores=tmp_path / "scores.txt"), Silent())
+    assert not copied.cache.exists()
 
 
 def test_a_plot_needs_the_runs(copied: StudyRequest, tmp_path: Path) -> None:
