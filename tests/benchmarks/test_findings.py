@@ -1,10 +1,27 @@
 """The tables of docs/findings.md."""
 
+import re
+import shlex
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks.findings import Recalls, Trainings, best_reduction, by_epoch, by_layer, recalls, shown, with_start
+from benchmarks.findings import (
+    Recalls,
+    Trainings,
+    best_reduction,
+    between,
+    by_epoch,
+    by_layer,
+    by_shift,
+    main,
+    recalls,
+    shown,
+    with_start,
+)
 from layerprobe.values.keys import LayerKey
 from layerprobe.values.scores import Score
 
@@ -34,7 +51,7 @@ def test_a_mean_has_the_interval_of_the_mean_and_of_a_further_training() -> None
 
 
 def test_a_layer_is_compared_with_the_embedding_by_training() -> None:
-    _, pool5, fc6 = by_layer(Trainings([training(0), training(2), training(4)]), "avg", EMBEDDING)
+    _, pool5, fc6 = by_layer(Trainings([training(0), training(2), training(4)]), "avg")
     assert [cell.partition(" ")[0] for cell in pool5] == [
         "`pool5`",
         "50.0",
@@ -80,3 +97,47 @@ def test_another_start_is_refused() -> None:
     key = (0, "test", EMBEDDING, "none")
     with pytest.raises(ValueError, match="not the start of this training"):
         with_start({key: 30.0}, {key: 31.0})
+
+
+def test_without_validation_classes_there_is_no_best_post_processing() -> None:
+    plain = [{key: value for key, value in one.items() if key[1] == "test"} for one in (training(0), training(2))]
+    head, *rows = by_layer(Trainings(plain), "avg")
+    assert head == ["layer@avg", "epoch 0", "epoch 4", "change", "minus embedding"]
+    assert [row[2].partition(" ")[0] for row in rows] == ["41.0", "30.0"]
+
+
+def test_cells_are_compared_by_training() -> None:
+    one, other = (Trainings([training(shift), training(shift + 2)]) for shift in (5, 1))
+    head, pool5, fc6 = between(one, other, "avg")
+    assert head == ["layer@avg", "difference", "less that of `fc6`"]
+    assert (pool5, fc6) == (["`pool5`", "+4.0", "+4.0"], ["`fc6`", "+0.0", "-"])
+
+
+def test_a_shift_is_measured_by_table_over_the_seeds() -> None:
+    values = {("0", "house", "0"): 0.5, ("1", "house", "0"): 0.3, ("0", "house", "12"): 0.2, ("1", "house", "12"): 0.1}
+    shared = ("test", "fc6", "none", "none", "cosine", "R@1")
+    scores = [
+        Score("-".join(("shift", *name)), "x", 0, 0, *shared, value, None, None, 4) for name, value in values.items()
+    ]
+    _, row = by_shift(scores)
+    assert [cell.partition(" ")[0] for cell in row] == ["house", "`fc6`", "40.0", "15.0", "-25.0"]
+
+
+def test_a_run_of_another_name_is_told() -> None:
+    score = Score("mine", "x", 0, 0, "test", "fc6", "none", "none", "cosine", "R@1", 0.5, None, None, 4)
+    with pytest.raises(SystemExit, match="mine is not named shift-SEED-TABLE-EPOCH"):
+        by_shift([score])
+
+
+def test_the_tables_of_the_findings_are_those_of_the_scores(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = Path(__file__).parents[2]
+    monkeypatch.chdir(root)
+    text = (root / "docs" / "findings" / "tables.md").read_text(encoding="utf-8")
+    sections = re.findall(r"```sh\npython (benchmarks/findings.py [^\n]*)\n```\n\n(.*?)(?=\n\n## |\Z)", text, re.DOTALL)
+    assert len(sections) == 5
+    for command, printed in sections:
+        monkeypatch.setattr(sys, "argv", shlex.split(command))
+        main()
+        assert capsys.readouterr().out.strip() == printed.strip()

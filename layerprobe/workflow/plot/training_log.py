@@ -15,7 +15,7 @@ from layerprobe.workflow.run.embedding import embedding_among
 from layerprobe.workflow.run.experiments import experiments_of
 from layerprobe.workflow.run.runs import Run
 
-LOSS = "training loss"
+_METRIC = "training loss"
 
 
 def training_losses(runs: Sequence[Run], scores: Sequence[Score]) -> list[Score]:
@@ -27,7 +27,7 @@ def training_losses(runs: Sequence[Run], scores: Sequence[Score]) -> list[Score]
     found: list[Score] = []
     metric = metric_of(scores)
     for run, subject in training_subjects(runs):
-        found += [replace(subject, epoch=epoch).score(LOSS, loss, n) for epoch, loss, n in logged_losses(run)]
+        found += [replace(subject, epoch=epoch).score(_METRIC, loss, n) for epoch, loss, n in logged_losses(run)]
         own = [s for s in scores if (s.run, s.split, s.metric) == (run.name, "test", metric)]
         embedding = embedding_among(run.read(), dict.fromkeys(score.ranked_layer for score in own))
         found += [replace(s, experiment=subject.experiment) for s in own if s.ranked_layer == embedding]
