@@ -65,13 +65,14 @@ def prepare(
     """Resolve a request for a single run; nothing is extracted."""
     opened = open_for_probing(run, request)
     selection, built = selected(opened, request, dataset, listener)
+    opened.keep_forwards()
     features = features_of(opened.run, opened.recipe, built)
     searches = searches_of_run(features, opened.recipe, opened.device)
     workers = from_recipe.choose_workers(request.workers, opened.device)
-    extractor = RunExtractor(features, opened.recipe, opened.net, opened.device, workers)
+    extractor = RunExtractor(features, opened, workers)
     scorer = Scorer(searches, selection.measures, selection.resampling)
     known = opened.record.network or network_facts(opened.recipe, opened.net, opened.measured)
-    network = with_layers(known, opened.net, opened.recipe.data.image_size, selection.taps)
+    network = with_layers(known, lambda: opened.net, opened.recipe.data.image_size, selection.taps)
     table = known_scores(opened, features, selection, listener)
     return Probing(selection, features, extractor, scorer, table, network)
 

@@ -56,6 +56,11 @@ class Run:
         return self.folder / "run.json"
 
     @property
+    def forwards_file(self) -> Path:
+        """forwards.json, what dry forwards showed of the network."""
+        return self.folder / "forwards.json"
+
+    @property
     def scores_file(self) -> Path:
         """scores.csv."""
         return self.folder / "scores.csv"

@@ -163,6 +163,7 @@ def prepare_ensemble(
             f"an ensemble has its members' embeddings alone: {embedding.layer}",
             fix=f"Probe a member for other layers: layerprobe probe {run.name}.1",
         )
+    opened.keep_forwards()
     request = without_accuracy(request, recipe, _NO_CLASSIFIER, listener)
     dataset = dataset or from_recipe.build_dataset(recipe, decoding_of(opened, request, listener))
     members = [_member(run, name, embedding, request, dataset) for name in opened.record.members]
@@ -192,7 +193,7 @@ def _member(run: Run, name: str, embedding: Tap, request: ProbeRequest, dataset:
     opened = open_for_probing(find_run(run.folder.parent, name), request)
     features = features_of(opened.run, opened.recipe, dataset)
     workers = from_recipe.choose_workers(request.workers, opened.device)
-    return Member(embedding, features, RunExtractor(features, opened.recipe, opened.net, opened.device, workers))
+    return Member(embedding, features, RunExtractor(features, opened, workers))
 
 
 def probe_any(run: Run, request: ProbeRequest, listener: Listener) -> list[Score]:
