@@ -17,29 +17,31 @@ if TYPE_CHECKING:
         stored_layers,
         write_features,
     )
+    from layerprobe.store.hdf5 import stale_passed
     from layerprobe.store.ranks import (
         RankEntry,
+        RankFile,
         RankKey,
         StoredRanks,
         read_chance,
-        read_ranks,
+        read_rank_file,
         read_search,
         read_stored_ranks,
-        stale_ranks,
         write_ranks,
     )
     from layerprobe.store.rows import Rows, read_classes, read_dims, read_epoch, read_index, read_layers, read_transform
 
 _ADDED = ("add_ranks", "add_values", "fitted_on", "made_from", "ranked_alike", "searched_itself")
+_HDF5 = ("stale_passed",)
 _RANKS = (
     "RankEntry",
+    "RankFile",
     "RankKey",
     "StoredRanks",
     "read_chance",
-    "read_ranks",
+    "read_rank_file",
     "read_search",
     "read_stored_ranks",
-    "stale_ranks",
     "write_ranks",
 )
 _ROWS = ("Rows", "read_classes", "read_dims", "read_epoch", "read_index", "read_layers", "read_transform")
@@ -47,6 +49,7 @@ __all__ = [
     "Columns",
     "FeatureKey",
     "RankEntry",
+    "RankFile",
     "RankKey",
     "Rows",
     "StoredFeatures",
@@ -65,13 +68,13 @@ __all__ = [
     "read_features",
     "read_index",
     "read_layers",
-    "read_ranks",
+    "read_rank_file",
     "read_search",
     "read_stored_ranks",
     "read_transform",
     "searched_itself",
     "stale_note",
-    "stale_ranks",
+    "stale_passed",
     "stored_layers",
     "write_features",
     "write_ranks",
@@ -81,8 +84,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     # Imported on first use, so that importing the package needs no h5py.
     if name in __all__:
-        from layerprobe.store import added, features, ranks, rows
+        from layerprobe.store import added, features, hdf5, ranks, rows
 
-        rooms = ((added, _ADDED), (ranks, _RANKS), (rows, _ROWS))
+        rooms = ((added, _ADDED), (hdf5, _HDF5), (ranks, _RANKS), (rows, _ROWS))
         return getattr(next((module for module, names in rooms if name in names), features), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -73,11 +73,16 @@ def write_values(group: h5py.Group, name: str, values: NDArray[Any]) -> None:
 def read_index(path: Path, holds: str = "features") -> tuple[NDArray[np.int32], tuple[str, ...]]:
     """The labels (N,) and ids of a file's rows."""
     with opened(path, holds) as file:
-        labels, ids = stored_dataset(file, "labels"), stored_dataset(file, "ids")
-        if labels.shape != ids.shape or labels.ndim != 1 or labels.dtype != np.int32 or ids.dtype.kind != "S":
-            raise damaged(file.filename, "labels and ids are not two lists of one length")
-        require_rows(file)
-        return whole(labels), tuple(name.decode(errors="surrogateescape") for name in whole(ids))
+        return index_of(file)
+
+
+def index_of(file: h5py.File) -> tuple[NDArray[np.int32], tuple[str, ...]]:
+    """The labels (N,) and ids of an open file's rows."""
+    labels, ids = stored_dataset(file, "labels"), stored_dataset(file, "ids")
+    if labels.shape != ids.shape or labels.ndim != 1 or labels.dtype != np.int32 or ids.dtype.kind != "S":
+        raise damaged(file.filename, "labels and ids are not two lists of one length")
+    require_rows(file)
+    return whole(labels), tuple(name.decode(errors="surrogateescape") for name in whole(ids))
 
 
 def read_classes(path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:

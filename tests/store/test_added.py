@@ -18,7 +18,7 @@ from layerprobe.store import (
     made_from,
     ranked_alike,
     read_chance,
-    read_ranks,
+    read_rank_file,
     read_stored_ranks,
     write_features,
     write_ranks,
@@ -47,7 +47,7 @@ def test_values_stand_beside_all_that_the_file_had(path: Path) -> None:
     new = np.array([np.nan, 1.0, 0.05])
     add_values(path, {FC6: {"R@1(2x2)": np.zeros(3)}})
     add_values(path, {FC6: {"R@1(2x2)": new}})
-    found = read_ranks(path, lambda _: KEY)  # the keys still hold, and the checksums are right
+    found = read_rank_file(path).holding(lambda _: KEY)  # the keys still hold, and the checksums are right
     ranks = found[FC6].ranks
     assert ranks is not None
     assert ranks.tied_positives.tolist() == [1, 1, 1]
@@ -65,7 +65,7 @@ def test_added_ranks_hold_under_the_key_of_the_layer_that_they_are_like(path: Pa
     counts = np.array([[0, 2, 1], [0, 2, 1], [0, 0, 0], [1, 1, 1]], np.int32)
     for closer in (counts[0] + 1, counts[0]):  # the second in place of the first
         add_ranks(path, {BOTH: Ranks(closer, closer, counts[2], counts[3])}, {BOTH: FC6})
-    found = read_ranks(path, lambda _: KEY)
+    found = read_rank_file(path).holding(lambda _: KEY)
     ranks = found[BOTH].ranks
     assert ranks is not None
     assert ranks.closer.tolist() == [0, 2, 1]
@@ -75,14 +75,14 @@ def test_added_ranks_hold_under_the_key_of_the_layer_that_they_are_like(path: Pa
 
 def test_why_there_are_no_ranks_is_added_too(path: Path) -> None:
     add_ranks(path, {BOTH: "NaN (1 rows)"}, {BOTH: FC6})
-    assert read_ranks(path, lambda _: KEY)[BOTH].invalid == "NaN (1 rows)"
+    assert read_rank_file(path).holding(lambda _: KEY)[BOTH].invalid == "NaN (1 rows)"
 
 
 def test_layers_are_ranked_alike_where_their_keys_are_the_same(path: Path) -> None:
     add_ranks(path, {BOTH: "NaN (1 rows)"}, {BOTH: FC6})
     assert ranked_alike(path, [FC6, POOL, BOTH])
     assert not ranked_alike(path, [FC6, replace(BOTH, reduction="l2")])
-    entries = read_ranks(path, lambda _: KEY)
+    entries = read_rank_file(path).holding(lambda _: KEY)
     other = replace(entries[BOTH], key=replace(KEY, engine=9))
     write_ranks(path, ROWS, {**entries, BOTH: other})
     assert not ranked_alike(path, [FC6, BOTH])

@@ -15,10 +15,10 @@ from layerprobe.store import (
     Rows,
     open_features,
     read_chance,
-    read_ranks,
+    read_rank_file,
     read_search,
     read_stored_ranks,
-    stale_ranks,
+    stale_passed,
     write_features,
     write_ranks,
 )
@@ -43,7 +43,9 @@ def some_ranks() -> Ranks:
 
 def held(path: Path, key: RankKey) -> dict[RankedLayer, RankEntry]:
     """The entries that hold where every layer must be made from one key."""
-    return read_ranks(path, lambda ranked: key)
+    with stale_passed():
+        return read_rank_file(path).holding(lambda ranked: key)
+    return {}
 
 
 def written(path: Path) -> Path:
@@ -104,7 +106,7 @@ def test_ranks_of_something_else_are_not_used(tmp_path: Path, other: RankKey) ->
     path = written(tmp_path / "r.h5")
     assert held(path, other) == {}
     assert held(path, KEY)
-    assert stale_ranks(path, lambda ranked: other if ranked == LAYER else KEY) == {LAYER}
+    assert read_rank_file(path).stale(lambda ranked: other if ranked == LAYER else KEY) == {LAYER}
 
 
 def test_each_layer_has_a_key_of_its_own(tmp_path: Path) -> None:
@@ -112,7 +114,7 @@ def test_each_layer_has_a_key_of_its_own(tmp_path: Path) -> None:
     reduced = RankedLayer(POOL, "pca:8", "cosine")
     entries = {LAYER: RankEntry(KEY, some_ranks()), reduced: RankEntry(fitted, some_ranks())}
     write_ranks(tmp_path / "r.h5", ROWS, entries)
-    found = read_ranks(tmp_path / "r.h5", lambda ranked: fitted if ranked.reduction == "pca:8" else KEY)
+    found = read_rank_file(tmp_path / "r.h5").holding(lambda ranked: fitted if ranked.reduction == "pca:8" else KEY)
     assert set(found) == {LAYER, reduced}
     assert set(held(tmp_path / "r.h5", KEY)) == {LAYER}
 

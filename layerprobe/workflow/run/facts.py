@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.metrics.recall import chance_recall
-from layerprobe.store import read_chance, read_index
+from layerprobe.store import read_index
 from layerprobe.system.errors import BusyError, DataError
 from layerprobe.tables.tables import TextTable, layer_table, metric_table, overview_table
 from layerprobe.values.facts import EPOCH_0, START, DataFacts, SplitFacts
@@ -70,7 +70,7 @@ def _split_facts(run: Run, data: Mapping[str, Any], split: str, scores: Sequence
             searched = read_index(gallery) if split == "test" and gallery.exists() else None
             facts = split_facts(labels) if searched is None else split_facts(labels, searched[0], (ids, searched[1]))
             try:  # groups or lists change the chance level, which the ranks then have
-                chance = read_chance(run.rank_file(epoch, split))
+                chance = run.ranks(epoch, split).chance
             except (DataError, BusyError):
                 return replace(facts, chance=None) if any(data.get(key) for key in SEARCH_KEYS) else facts
             return facts if chance is None else replace(facts, chance=chance)

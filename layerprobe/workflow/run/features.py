@@ -94,7 +94,7 @@ class RunFeatures:
                 if store.read_transform(self.run.feature_file(epoch, split)) != self.transform:
                     return "another test transform"
             with contextlib.suppress(DataError, BusyError):
-                rules = store.read_search(self.run.rank_file(epoch, split))
+                rules = self.run.ranks(epoch, split).search_sha256
                 if rules and split in self.dataset.searched and rules != self.search_sha256(split):
                     return "other groups or lists"
             return ""
