@@ -73,10 +73,12 @@ def write_features(
         _write_columns(file, len(rows.ids), columns, sink.watched(batches))
 
 
-def stored_layers(path: Path, key: FeatureKey, *, compute: str = "float32") -> set[LayerKey]:
+def stored_layers(path: Path, key: FeatureKey, *, compute: str = "float32", read: bool = True) -> set[LayerKey]:
     """The layers whose stored features were made from this key and are intact.
 
-    All features are read and checked against their checksums: a damaged layer is computed again.
+    Args:
+        read: whether all features are read and checked against their checksums, so that a damaged layer is computed
+            again; False where nobody will read them.
 
     Returns:
         Empty if the file is absent, unreadable or made from something else; `stale_note` says which.
@@ -87,7 +89,7 @@ def stored_layers(path: Path, key: FeatureKey, *, compute: str = "float32") -> s
             with contextlib.suppress(DataError, *HDF5_ERRORS), memory_faults_told(path):
                 layer = LayerKey.parse(name)
                 dataset = _features(file, layer)
-                for chunk in dataset.iter_chunks():
+                for chunk in dataset.iter_chunks() if read else ():
                     dataset[chunk]  # a wrong checksum raises
                 if attribute(dataset, "compute") == compute:
                     found.add(layer)
@@ -118,7 +120,8 @@ def read_features(path: Path, layer: LayerKey) -> FeatureArray:
             with memory_faults_told(path):
                 values: FeatureArray = whole(dataset)
         except OSError as error:
-            fix = f"layerprobe probe {attribute(file, 'run')} --epochs {attribute(file, 'epoch')} rewrites it"
+            command = f"layerprobe probe {attribute(file, 'run')} --epochs {attribute(file, 'epoch')}"
+            fix = f"Delete it; {command} computes it again"
             raise DataError(f"checksum of layer {layer} fails", file=path, fix=fix) from error
         return values
 

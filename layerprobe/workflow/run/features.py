@@ -21,7 +21,7 @@ from layerprobe.taps import Layer, Tap, extracted
 from layerprobe.values.keys import LayerKey
 from layerprobe.values.scores import Score
 from layerprobe.workflow.run import from_recipe
-from layerprobe.workflow.run.epoch_weights import weights_sha256
+from layerprobe.workflow.run.epoch_weights import require_weights, weights_sha256
 from layerprobe.workflow.run.run_network import network_text
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.stored_layers import open_layer, read_layer
@@ -43,7 +43,8 @@ class RunFeatures:
     """The features of a run, in a file for each epoch and split.
 
     Args:
-        weights_sha256: epoch -> hash of its weights; DataError if they have changed.
+        weights_sha256: epoch -> hash of its weights, as recorded.
+        require_weights: epoch -> DataError if its weights have changed.
         manifest_sha256: split -> hash of its images and classes.
         network: as from `network_text`.
     """
@@ -52,6 +53,7 @@ class RunFeatures:
     dataset: Dataset
     transform: str
     weights_sha256: Callable[[int], str]
+    require_weights: Callable[[int], None]
     manifest_sha256: Callable[[str], str]
     network: str = ""
 
@@ -67,10 +69,21 @@ class RunFeatures:
             network=self.network,
         )
 
-    def missing(self, epoch: int, split: str, layers: Sequence[Layer]) -> Missing:
-        """The taps to extract for some layers; of `A+B` its members."""
-        stored = store.stored_layers(self.run.feature_file(epoch, split), self.key(epoch, split))
-        absent = tuple(tap for tap in extracted(layers) if tap.key not in stored)
+    def missing(self, epoch: int, split: str, layers: Sequence[Layer], *, read: bool = True) -> Missing:
+        """The taps to extract for some layers; of `A+B` its members.
+
+        Args:
+            read: whether stored features will be read, so that damaged ones are missing, too.
+        """
+        path, key = self.run.feature_file(epoch, split), self.key(epoch, split)
+
+        def found(*, read: bool) -> tuple[tuple[Tap, ...], set[LayerKey]]:
+            stored = store.stored_layers(path, key, read=read)
+            return tuple(tap for tap in extracted(layers) if tap.key not in stored), stored
+
+        absent, stored = found(read=read)
+        if absent and not read:  # the others are copied to the new file
+            absent, stored = found(read=True)
         return Missing(epoch, split, absent, frozenset(stored), len(self.dataset.splits[split]))
 
     def stale_note(self, epoch: int, split: str) -> str:
@@ -142,11 +155,18 @@ def features_of(run: Run, recipe: Recipe, dataset: Dataset) -> RunFeatures:
     def manifest_sha256(split: str) -> str:
         return contents_sha256(dataset.splits[split], dataset.class_names)
 
-    weights = cache(partial(weights_sha256, run))
     network = network_text(recipe)
     recorded = run.read().network if run.exists() else None
     transform = from_recipe.transform_text(recipe, recorded.channels if recorded else 3)
-    return RunFeatures(run, dataset, transform, weights, manifest_sha256, network)
+    return RunFeatures(
+        run,
+        dataset,
+        transform,
+        cache(partial(weights_sha256, run)),
+        partial(require_weights, run),
+        manifest_sha256,
+        network,
+    )
 
 
 def feature_disk(dims: Iterable[int], images: int) -> int:

@@ -175,7 +175,12 @@ def prepare_ensemble(
         digests = [member.features.weights_sha256(epoch) for member in members]
         return hashlib.sha256(" ".join(digests).encode()).hexdigest()
 
-    features = replace(features_of(run, recipe, dataset), weights_sha256=weights_sha256)
+    def require_weights(epoch: int) -> None:
+        for member in members:
+            member.features.require_weights(epoch)
+
+    own = features_of(run, recipe, dataset)
+    features = replace(own, weights_sha256=weights_sha256, require_weights=require_weights)
     # Each member has drawn a share of the training images of its own.
     compared = [name for name in selection.extracted_splits if name != "train" or recipe.data.share == 1]
     require_same_images(opened.record, dataset, compared, fix=single.OTHER_IMAGES)
