@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from layerprobe.store.added import add_ranks, add_values, fitted_on, made_from, ranked_alike, searched_itself
+    from layerprobe.store.added import add_ranks, add_values, fitted_on, made_from, ranked_alike
     from layerprobe.store.feature_key import FeatureKey
     from layerprobe.store.features import (
         Columns,
+        FeatureFile,
+        FeatureHead,
         StoredFeatures,
         equal_layers,
-        open_features,
+        open_feature_file,
+        read_feature_head,
         read_features,
         stale_note,
         stored_layers,
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
     )
     from layerprobe.store.rows import Rows, read_classes, read_dims, read_epoch, read_index, read_layers, read_transform
 
-_ADDED = ("add_ranks", "add_values", "fitted_on", "made_from", "ranked_alike", "searched_itself")
+_ADDED = ("add_ranks", "add_values", "fitted_on", "made_from", "ranked_alike")
 _HDF5 = ("stale_passed",)
 _RANKS = (
     "RankEntry",
@@ -47,6 +50,8 @@ _RANKS = (
 _ROWS = ("Rows", "read_classes", "read_dims", "read_epoch", "read_index", "read_layers", "read_transform")
 __all__ = [
     "Columns",
+    "FeatureFile",
+    "FeatureHead",
     "FeatureKey",
     "RankEntry",
     "RankFile",
@@ -59,12 +64,13 @@ __all__ = [
     "equal_layers",
     "fitted_on",
     "made_from",
-    "open_features",
+    "open_feature_file",
     "ranked_alike",
     "read_chance",
     "read_classes",
     "read_dims",
     "read_epoch",
+    "read_feature_head",
     "read_features",
     "read_index",
     "read_layers",
@@ -72,7 +78,6 @@ __all__ = [
     "read_search",
     "read_stored_ranks",
     "read_transform",
-    "searched_itself",
     "stale_note",
     "stale_passed",
     "stored_layers",

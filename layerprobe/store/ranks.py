@@ -22,12 +22,11 @@ from layerprobe.store.hdf5 import (
     attribute,
     created,
     opened,
-    reading,
     set_attributes,
     stored_dataset,
     whole,
 )
-from layerprobe.store.rows import Rows, index_of, write_rows, write_values
+from layerprobe.store.rows import Rows, index_or_error, rows_nbytes, write_rows, write_values
 from layerprobe.system.errors import DataError
 from layerprobe.system.files import written_whole
 from layerprobe.system.memory import memory_faults_told
@@ -163,6 +162,13 @@ class _Group:
     facts: Mapping[str, str]
     contents: tuple[Ranks | None, str, Mapping[str, NDArray[np.float64]]] | None
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its arrays."""
+        ranks, _, values = self.contents or (None, "", {})
+        counts = [] if ranks is None else [getattr(ranks, name) for name in _COUNTS]
+        return sum(array.nbytes for array in (*counts, *values.values()))
+
 
 @dataclass(frozen=True, eq=False)
 class RankFile:
@@ -183,6 +189,12 @@ class RankFile:
         if isinstance(self.index, DataError):
             raise self.index
         return self.index
+
+    @property
+    def nbytes(self) -> int:
+        """About how much memory it takes."""
+        rows = 0 if isinstance(self.index, DataError) else rows_nbytes(self.index)
+        return rows + sum(group.nbytes for group in self.groups.values())
 
     @property
     def search_sha256(self) -> str:
@@ -238,14 +250,9 @@ class RankFile:
 
 def read_rank_file(path: Path) -> RankFile:
     """All that a file holds; an entry that is damaged keeps its key."""
-    index: tuple[NDArray[np.int32], tuple[str, ...]] | DataError
     groups: dict[RankedLayer, _Group] = {}
     with opened(path, holds="labels") as file:
-        try:
-            with reading(path):
-                index = index_of(file)
-        except DataError as error:
-            index = error
+        index = index_or_error(file, path)
         text = attribute(file, "chance")
         chance = float(text) if text else None
         for ranked, group in ranked_groups(file):

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
-Value = TypeVar("Value")
+
+class _Sized(Protocol):
+    @property
+    def nbytes(self) -> int: ...
+
+
+Value = TypeVar("Value", bound=_Sized)
 
 
 class ReadOnce(Generic[Value]):
-    """Reads files, and keeps what it has read of the first ones, up to a number of bytes of the files.
+    """Reads files, and keeps what it has read of the first ones, up to a number of bytes.
 
     A file that was replaced or written to since is read again.
     """
@@ -27,10 +33,12 @@ class ReadOnce(Generic[Value]):
         except OSError:
             return self._read(path)
         stamp = stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns
-        if path in self._kept and self._kept[path][0] == stamp:
-            return self._kept[path][1]
+        kept = self._kept.get(path)
+        if kept is not None and kept[0] == stamp:
+            return kept[1]
         self._kept.pop(path, None)
         value = self._read(path)
-        if stat.st_size + sum(of[0] for of, _ in self._kept.values()) <= self._limit:
+        # A copy, as another thread may add to it.
+        if value.nbytes + sum(other.nbytes for _, other in list(self._kept.values())) <= self._limit:
             self._kept[path] = stamp, value
         return value

@@ -13,7 +13,7 @@ from layerprobe.store import (
     RankEntry,
     RankKey,
     Rows,
-    open_features,
+    open_feature_file,
     read_chance,
     read_rank_file,
     read_search,
@@ -206,7 +206,8 @@ def features_written(path: Path) -> np.ndarray:
 
 def test_features_left_on_disk_are_read_in_slices(tmp_path: Path) -> None:
     values = features_written(tmp_path / "f.h5")
-    with open_features(tmp_path / "f.h5", FC6) as table:
+    with open_feature_file(tmp_path / "f.h5") as file:
+        table = file.table(FC6)
         assert (table.shape, str(table.dtype), len(table)) == ((3, 4), "float32", 3)
         np.testing.assert_array_equal(table[1:3], values[1:])
 
@@ -218,13 +219,13 @@ def test_a_slice_of_a_damaged_layer_names_the_file(tmp_path: Path) -> None:
     content = bytearray((tmp_path / "f.h5").read_bytes())
     content[place] ^= 1
     (tmp_path / "f.h5").write_bytes(content)
-    with open_features(tmp_path / "f.h5", FC6) as table, pytest.raises(DataError, match=r"f\.h5"):
-        table[0:3]
+    with open_feature_file(tmp_path / "f.h5") as file, pytest.raises(DataError, match=r"f\.h5"):
+        file.table(FC6)[0:3]
 
 
 def test_what_goes_wrong_beside_an_open_table_is_not_blamed_on_the_file(tmp_path: Path) -> None:
     features_written(tmp_path / "f.h5")
-    with pytest.raises(ValueError, match="mine"), open_features(tmp_path / "f.h5", FC6):
+    with pytest.raises(ValueError, match="mine"), open_feature_file(tmp_path / "f.h5"):
         raise ValueError("mine")
 
 

@@ -7,15 +7,21 @@ import pytest
 from layerprobe.system.read_once import ReadOnce
 
 
+class Text(str):
+    @property
+    def nbytes(self) -> int:
+        return len(self)
+
+
 class Reader:
     """Reads text, and counts."""
 
     def __init__(self) -> None:
         self.read: list[str] = []
 
-    def __call__(self, path: Path) -> str:
+    def __call__(self, path: Path) -> Text:
         self.read.append(path.name)
-        return path.read_text()
+        return Text(path.read_text())
 
 
 def test_a_file_is_read_once(tmp_path: Path) -> None:

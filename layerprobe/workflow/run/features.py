@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 
 import torch
@@ -24,7 +24,7 @@ from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.epoch_weights import require_weights, weights_sha256
 from layerprobe.workflow.run.run_network import network_text
 from layerprobe.workflow.run.runs import Run
-from layerprobe.workflow.run.stored_layers import open_layer, read_layer
+from layerprobe.workflow.run.stored_layers import read_layer, table_of, values_of
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,7 @@ class RunFeatures:
     require_weights: Callable[[int], None]
     manifest_sha256: Callable[[str], str]
     network: str = ""
+    _open: dict[tuple[int, str], store.FeatureFile] = field(default_factory=dict, init=False)
 
     def key(self, epoch: int, split: str) -> store.FeatureKey:
         """The key of valid features of an epoch and split."""
@@ -77,13 +78,12 @@ class RunFeatures:
         """
         path, key = self.run.feature_file(epoch, split), self.key(epoch, split)
 
-        def found(*, read: bool) -> tuple[tuple[Tap, ...], set[LayerKey]]:
-            stored = store.stored_layers(path, key, read=read)
-            return tuple(tap for tap in extracted(layers) if tap.key not in stored), stored
-
-        absent, stored = found(read=read)
-        if absent and not read:  # the others are copied to the new file
-            absent, stored = found(read=True)
+        stored: set[LayerKey] = set()
+        with store.stale_passed():
+            stored = self.run.feature_head(epoch, split).made_from(key)
+        if read or any(tap.key not in stored for tap in extracted(layers)):  # the others are copied to the new file
+            stored = store.stored_layers(path, key)
+        absent = tuple(tap for tap in extracted(layers) if tap.key not in stored)
         return Missing(epoch, split, absent, frozenset(stored), len(self.dataset.splits[split]))
 
     def stale_note(self, epoch: int, split: str) -> str:
@@ -104,7 +104,7 @@ class RunFeatures:
         @cache
         def difference(epoch: int, split: str) -> str:
             with contextlib.suppress(DataError, BusyError):  # missing features are unknown
-                if store.read_transform(self.run.feature_file(epoch, split)) != self.transform:
+                if self.run.feature_head(epoch, split).facts.get("transform", "") != self.transform:
                     return "another test transform"
             with contextlib.suppress(DataError, BusyError):
                 rules = self.run.ranks(epoch, split).search_sha256
@@ -139,13 +139,32 @@ class RunFeatures:
         self, epoch: int, split: str, layer: LayerKey, device: torch.device, memory: int | None
     ) -> Iterator[Features]:
         """The features of a layer, on a device, or on disk if they exceed the memory."""
-        images, path = self.dataset.splits[split], self.run.feature_file(epoch, split)
-        with open_layer(path, layer) as table:
+        images = self.dataset.splits[split]
+        with self._file(epoch, split) as file:
+            table = table_of(file, layer)
             if memory is not None and 4 * table.shape[0] * table.shape[1] > memory:
                 yield Features(table, images.labels, images.ids)
             else:
-                values = torch.from_numpy(read_layer(path, layer)).to(device)
+                values = torch.from_numpy(values_of(file, layer)).to(device)
                 yield Features(values, images.labels, images.ids)
+
+    @contextlib.contextmanager
+    def kept_open(self, epoch: int, splits: Iterable[str]) -> Iterator[None]:
+        """Keep feature files open inside the block, so that each is opened once for all its layers."""
+        places = [(epoch, split) for split in dict.fromkeys(splits)]
+        try:
+            with contextlib.ExitStack() as stack:
+                for place in places:
+                    self._open[place] = stack.enter_context(store.open_feature_file(self.run.feature_file(*place)))
+                yield
+        finally:
+            for place in places:
+                self._open.pop(place, None)
+
+    def _file(self, epoch: int, split: str) -> contextlib.AbstractContextManager[store.FeatureFile]:
+        if (epoch, split) in self._open:
+            return contextlib.nullcontext(self._open[epoch, split])
+        return store.open_feature_file(self.run.feature_file(epoch, split))
 
 
 def features_of(run: Run, recipe: Recipe, dataset: Dataset) -> RunFeatures:

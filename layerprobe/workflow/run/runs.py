@@ -35,11 +35,11 @@ from layerprobe.values.scores import Score, in_network_order, read_scores
 
 if TYPE_CHECKING:
     from layerprobe.recipe.recipe import Recipe
-    from layerprobe.store import RankFile
+    from layerprobe.store import FeatureHead, RankFile
 
 SCHEMA = 1
 _LONGEST = 240  # of the 255 bytes of a folder's name: the rest is for `~1` of --fresh and the members of ensembles
-_KEPT = 2**26  # bytes of rank files that are kept in memory, so that one command reads each once
+_KEPT = 2**26  # bytes of what is kept in memory of the rank files, so that one command reads each once
 WATCHED = ".watched"  # locked by a watched training from its first epoch to its end
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+~-]*")
 
@@ -103,6 +103,14 @@ class Run:
     @functools.cached_property
     def _read_ranks(self) -> ReadOnce[RankFile]:
         return ReadOnce(store.read_rank_file, _KEPT)
+
+    def feature_head(self, epoch: int, split: str) -> FeatureHead:
+        """What the feature file of an epoch and split says of itself, read once while it does not change."""
+        return self._read_heads(self.feature_file(epoch, split))
+
+    @functools.cached_property
+    def _read_heads(self) -> ReadOnce[FeatureHead]:
+        return ReadOnce(store.read_feature_head, _KEPT)
 
     def plot_file(self, kind: str) -> Path:
         """Default file of a plot."""

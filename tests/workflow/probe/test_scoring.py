@@ -85,8 +85,8 @@ def test_features_larger_than_the_memory_stay_on_disk_and_give_the_same_scores(
     first = probe(run, REQUEST, Silent())
     for split in ("train", "test"):
         run.rank_file(2, split).unlink()
-    read = store.read_features
-    monkeypatch.setattr(store, "read_features", lambda path, key: None if "pool" in key.layer else read(path, key))
+    read = store.FeatureFile.read
+    monkeypatch.setattr(store.FeatureFile, "read", lambda file, key: None if "pool" in key.layer else read(file, key))
     # fc6 has 16 x 8 float32 numbers and fits, pool5.3 has 16 x 64 and does not.
     assert probe(run, replace(REQUEST, memory=2048), Silent()) == first
 
