@@ -9,7 +9,9 @@ from pathlib import Path
 from layerprobe import store
 from layerprobe.measure.concatenated import SideBySide
 from layerprobe.store.features import FeatureArray, StoredFeatures
+from layerprobe.system.errors import BusyError, DataError
 from layerprobe.values.keys import LayerKey, members_of
+from layerprobe.workflow.run.runs import Run
 
 
 @contextlib.contextmanager
@@ -42,3 +44,15 @@ def values_of(file: store.FeatureFile, layer: LayerKey) -> FeatureArray:
 
 def _members(file: store.FeatureFile, layer: LayerKey) -> tuple[LayerKey, ...]:
     return members_of(layer, file.layers) or (layer,)  # the store refuses one that is absent
+
+
+def equal_layers(run: Run, epoch: int, split: str, layer: str) -> frozenset[LayerKey]:
+    """The stored layers that are another one by a second name; empty where no features can be read."""
+    try:
+        dims = run.feature_head(epoch, split).dims
+    except (DataError, BusyError):
+        return frozenset()
+    own = {dim for key, dim in dims.items() if key.layer == layer}
+    if not any(dim in own for key, dim in dims.items() if key.layer != layer):  # nothing to compare
+        return frozenset()
+    return store.equal_layers(run.feature_file(epoch, split), layer)

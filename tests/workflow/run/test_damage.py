@@ -8,6 +8,7 @@ import h5py
 import pytest
 
 from layerprobe.system.errors import DataError
+from layerprobe.system.files import sha256
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run import checkpoints
@@ -60,9 +61,13 @@ def test_what_was_measured_of_a_checkpoint_before_it_was_damaged_stays(run: Run)
 
 def test_only_checkpoints_that_are_loaded_are_hashed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     probe(run, replace(REQUEST, epochs="0,1"), Silent())
-    hashed = []
-    sha256 = checkpoints.sha256
-    monkeypatch.setattr(checkpoints, "sha256", lambda path: hashed.append(path.name) or sha256(path))
+    hashed: list[str] = []
+
+    def hashing(path: Path) -> str:
+        hashed.append(path.name)
+        return sha256(path)
+
+    monkeypatch.setattr(checkpoints, "sha256", hashing)
     probe(run, replace(REQUEST, epochs="0,1"), Silent())
     assert hashed == []
     probe(run, REQUEST, Silent())
