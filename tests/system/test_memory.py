@@ -87,7 +87,7 @@ Settings = Callable[[int], list[tuple[int, int]]]
 def test_both_thresholds_are_raised(settings: Settings) -> None:
     calls = settings(1)
     assert keep_freed_memory() == "freed memory is kept for the next tensors"
-    assert calls == [(-3, 2**30), (-1, 2**31 - 1)]  # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of malloc.h
+    assert calls == [(-3, 2**26), (-1, 2**31 - 1)]  # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of malloc.h
 
 
 @pytest.mark.parametrize(
