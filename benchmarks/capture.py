@@ -7,7 +7,7 @@ the last layer; `captum` is its LayerActivation of all layers at once, pooled af
 create_feature_extractor, its maps pooled afterwards, where it can trace the network. The goal of `hooks` is 0.90.
 Batches have the size of `probe`'s, and freed memory is kept as in the command line's process. With a setting of glibc's
 malloc in the environment it is not; the second command below sets a default, so that only this differs. Each takes
-about five minutes; --nets takes all networks of layerprobe and models of timm.
+about three CPU minutes; --nets takes all networks of layerprobe and models of timm.
 
     python benchmarks/capture.py
     GLIBC_TUNABLES=glibc.malloc.arena_test=8 python benchmarks/capture.py
