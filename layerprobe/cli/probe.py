@@ -167,7 +167,7 @@ def probe(
     if frozen is not None and not dry_run:
         frozen.require_ready()
 
-    # All that imports torch comes after what can be refused without it.
+    # All that takes long to import comes after what can be refused without it.
     from layerprobe.summary.table import summary_tables, summary_values
     from layerprobe.values.label_free import agreements
     from layerprobe.values.metric_names import is_recall
@@ -176,9 +176,10 @@ def probe(
     from layerprobe.workflow.run.seen import state_seen
     from layerprobe.workflow.summary.summary import stored_summary
     from layerprobe.workflow.train.ensemble import estimate_probe_of, probe_any
-    from layerprobe.workflow.train.frozen import estimate_frozen, frozen_run
 
     if frozen is not None:
+        from layerprobe.workflow.train.frozen import estimate_frozen, frozen_run
+
         if dry_run:
             terminal.estimate(*estimate_frozen(frozen, request))
             return

@@ -14,7 +14,6 @@ import numpy as np
 
 from layerprobe.data.batches import Indices
 from layerprobe.data.cache import ROW, SCHEMA, Digests, Entry, index_of, offsets
-from layerprobe.data.loading import in_order
 from layerprobe.data.splits import Image, Split
 from layerprobe.system.files import write_text
 from layerprobe.system.progress import Task
@@ -56,6 +55,8 @@ def fill(  # noqa: PLR0913 - what, where, and who hears of it
     Args:
         workers: number of processes that decode; 0 decodes in this process.
     """
+    from layerprobe.data.loading import in_order
+
     if entry.is_whole(digests):
         task.advance(len(split))
         return

@@ -7,17 +7,19 @@ import importlib.util
 import io
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 import PIL.Image
-import torch
-from torch import Tensor
 
 from layerprobe.data.splits import Image
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    _Decode = Callable[[Tensor, int], Tensor]
+
 _RGB = 3  # torchvision.io.ImageReadMode.RGB
-_Decode = Callable[[Tensor, int], Tensor]
 
 
 def decoded(stream: BinaryIO, image: PIL.Image.Image) -> Image | None:
@@ -43,6 +45,8 @@ def decoded(stream: BinaryIO, image: PIL.Image.Image) -> Image | None:
 
 
 def _pixels(decode: _Decode, file: bytes) -> Image:
+    import torch
+
     pixels: Image = decode(torch.frombuffer(bytearray(file), dtype=torch.uint8), _RGB).permute(1, 2, 0).numpy()
     return pixels
 
@@ -50,6 +54,8 @@ def _pixels(decode: _Decode, file: bytes) -> Image:
 @functools.cache
 def _decoder() -> _Decode | None:
     """The operator; None where torchvision has none, or one whose pixels are not those of PIL's JPEG library."""
+    import torch
+
     spec = importlib.util.find_spec("torchvision")
     if spec is None or spec.origin is None:
         return None

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import PIL.Image
-import torch
-import torch.nn.functional as F
 from PIL.Image import Resampling
 
 from layerprobe.data.splits import Image
 from layerprobe.values.own_input import Filter
+
+if TYPE_CHECKING:
+    import torch
 
 Method = Literal["exact", "fast"]
 
@@ -35,6 +36,8 @@ def resize(image: Image, height: int, width: int, method: Method) -> Image:
         return image
     if method == "exact":
         return np.asarray(PIL.Image.fromarray(image).resize((width, height), Resampling.BILINEAR))
+    import torch.nn.functional as F
+
     # The permuted view is in channels_last format, which is the fastest in torch. Its first stride must say so, too: of
     # an image permuted before it is unsqueezed, the result would be in another format, and stacking that is slow.
     pixels = _tensor(image)[None].permute(0, 3, 1, 2)
@@ -48,6 +51,8 @@ def mirrored(image: Image) -> Image:
 
 
 def _tensor(image: Image) -> torch.Tensor:
+    import torch
+
     with warnings.catch_warnings():
         # torch warns since it cannot make a tensor read-only; nobody writes to this one.
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
@@ -57,4 +62,8 @@ def _tensor(image: Image) -> torch.Tensor:
 def describe(method: Method, filter: Filter = "bilinear") -> str:
     """The method and its filter in words; equal texts mean equal pixels."""
     words = filter if filter == "nearest" else f"{filter}, antialiased"
-    return words + ("" if method == "exact" else f" by torch {torch.__version__}")
+    if method == "exact":
+        return words
+    import torch
+
+    return f"{words} by torch {torch.__version__}"

@@ -6,13 +6,12 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import PIL
 import PIL.Image
-import torch
 from PIL.Image import Resampling, Transform
-from torch import Tensor
 
 from layerprobe.data import resizing
 from layerprobe.data.splits import Dataset, Image, Split
@@ -20,6 +19,9 @@ from layerprobe.system.errors import RecipeError
 from layerprobe.values import imagenet
 from layerprobe.values.image_size import ImageSize, height_width
 from layerprobe.values.own_input import Filter
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Channels = float | Sequence[float] | str
 Augmentation = Callable[[Image, np.random.Generator], Image]
@@ -101,6 +103,8 @@ class Normalise:
         Returns:
             float32 (B, 3, H, W), or (B, 1, H, W) of grey values, in channels_last format, on the same device.
         """
+        import torch
+
         if len(self.mean) == 1 and pixels.shape[3] == 3:
             pixels = in_grey(pixels)
         batch, height, width, channels = pixels.shape
@@ -123,6 +127,8 @@ def _channels(name: str, value: Channels, channels: int) -> tuple[float, ...]:
 
 def in_grey(pixels: Tensor) -> Tensor:
     """Uint8 (B, H, W, 3) -> (B, H, W, 1), as PIL converts to L: ITU-R 601-2 luma in units of 1/65536, rounded."""
+    import torch
+
     red, green, blue = pixels.to(torch.int32).unbind(3)
     luma = (red * 19595 + green * 38470 + blue * 7471 + 0x8000) >> 16
     return luma.to(torch.uint8).unsqueeze(3)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
 from layerprobe.system.numerics import full_precision
 from layerprobe.taps import Tap, tapped
 from layerprobe.values.keys import LayerKey
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
 
 
 def extract(

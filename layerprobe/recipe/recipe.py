@@ -187,8 +187,13 @@ def is_changed(reference: str, recipe: Recipe) -> bool:
     return plain.identity() != recipe.identity()
 
 
-def recorded_recipe(record: RunRecord, file: Path) -> Recipe:
-    """The recipe in a run's record. It fetches no data set, and does not load the model."""
+def recorded_recipe(record: RunRecord, file: Path, *, checked: bool = True) -> Recipe:
+    """The recipe in a run's record. It fetches no data set, and does not load the model.
+
+    Args:
+        checked: False: the options of the network and the loss stay as the run recorded them, and neither is imported,
+            with which comes torch: they were checked when the run began.
+    """
     if record.from_python:
         raise RecipeError(
             "measured from Python: the run stores neither model nor images",
@@ -199,7 +204,7 @@ def recorded_recipe(record: RunRecord, file: Path) -> Recipe:
     if "download" in record.data:
         sections = {**sections, "data": {**record.data, "download": False}}
     try:
-        recipe = resolve(record.recipe_name, sections, source=file, own_size=False)
+        recipe = resolve(record.recipe_name, sections, source=file, own_size=False, recorded=not checked)
         return replace(recipe, own_input=None if record.network is None else record.network.input)
     except RecipeError as error:
         what = error.message.removeprefix(f"{file} ")
@@ -214,11 +219,13 @@ def resolve(  # noqa: PLR0913 - the recipe, its origin and the user's overrides
     overrides: Overrides | None = None,
     model: str | None = None,
     own_size: bool = True,
+    recorded: bool = False,
 ) -> Recipe:
     """A recipe from plain sections: both gates, all problems at once.
 
     Args:
         sections: section -> keys, as TOML gives them.
+        recorded: they are a run's, with every default filled in: neither the network nor the loss is imported.
     """
     problems: list[Problem] = []
     parts: dict[str, Any] = {}
@@ -230,15 +237,18 @@ def resolve(  # noqa: PLR0913 - the recipe, its origin and the user's overrides
             continue
         values = sections.get(section, {})
         if isinstance(values, Mapping):
-            parts[section] = validated(section, values, problems)
+            parts[section] = validated(section, values, problems, recorded=recorded)
         else:
             problems.append(Problem(section, f"not a section. Write [{section}] and its keys below it", (section,)))
     parts["metrics"] = metric_options(sections.get("metrics", {}), problems)
     complete = not problems
     named = parts.get("loss")
-    loss = checked_loss(named, problems) if named is not None and named.name in LOSSES else None
+    loss = None
+    if not recorded and named is not None and named.name in LOSSES:
+        loss = checked_loss(named, problems)
     if complete:
-        parts["train"] = with_defaults_of(parts["loss"], parts["train"])
+        if not recorded:
+            parts["train"] = with_defaults_of(parts["loss"], parts["train"])
         recipe = Recipe(name=name, **parts).at(model)
         if own_size:
             given = sections.get("data", {})
@@ -250,7 +260,7 @@ def resolve(  # noqa: PLR0913 - the recipe, its origin and the user's overrides
             *schedule_problems(recipe.train),
             *metric_problems(recipe.probe.metrics),
             *_reduction_problems(recipe.probe.reduce),
-            *batch_problems(recipe.train, recipe.loss),
+            *([] if recorded else batch_problems(recipe.train, recipe.loss)),
             *ensemble_problems(recipe.train, recipe.ensemble),
             *(loss.contradictions(recipe.train, recipe.net) if loss else []),
         ]

@@ -18,6 +18,7 @@ from pydantic import ValidationError, create_model
 from layerprobe.registry import DATASETS, LOSSES, METRICS, NETWORKS, is_source, load, load_apart
 from layerprobe.system.errors import LayerprobeError, near_miss
 from layerprobe.values.sections import (
+    AS_RECORDED,
     LARGEST_SEED,
     SECTIONS,
     Data,
@@ -40,15 +41,23 @@ _REFUSALS = (ValueError, TypeError, RuntimeError, OverflowError)
 _TABLES = {"data": ("data set", DATASETS), "net": ("network", NETWORKS), "loss": ("loss", LOSSES)}
 
 
-def validated(section: str, values: Mapping[str, Any], problems: list[Problem]) -> Section | None:
-    """A section with the options of the part that it names; None, and problems, where it cannot be read."""
+def validated(
+    section: str, values: Mapping[str, Any], problems: list[Problem], *, recorded: bool = False
+) -> Section | None:
+    """A section with the options of the part that it names; None, and problems, where it cannot be read.
+
+    Args:
+        recorded: options of a network or a loss are taken as they are, and it is not imported.
+    """
     model = SECTIONS[section]
     for key, value in values.items():
         if isinstance(value, str) and value.encode(errors="replace").decode() != value:
             text = f"{key} = {value!a} is not UTF-8. Rename it, or give a link to it with another name"
             problems.append(Problem(section, text, (key,)))
             return None
-    if section in _TABLES and isinstance(values.get("name"), str):
+    if recorded and section in AS_RECORDED:
+        model = AS_RECORDED[section]
+    elif section in _TABLES and isinstance(values.get("name"), str):
         try:
             part, argument = load_apart(*_TABLES[section], values["name"])
         except LayerprobeError as error:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from layerprobe.reductions.reduction import Reduce
 from layerprobe.system.errors import NotFiniteError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 _ROWS = 4096  # of a block: 64 MiB at 2,048 dimensions in float64
 
@@ -42,6 +44,8 @@ class Blocks:
     device: torch.device
 
     def __iter__(self) -> Iterator[Tensor]:
+        import torch
+
         for start in range(0, self.rows.shape[0], _ROWS):
             yield torch.as_tensor(self.rows[start : start + _ROWS]).to(self.device, torch.float64)
 
@@ -79,6 +83,8 @@ class ReducedRows:
         Raises:
             NotFiniteError: see `reduced`.
         """
+        import torch
+
         given = torch.as_tensor(self.rows[rows]).to(self.device, torch.float64)
         found: NDArray[Any] = reduced([given], self.reduce, len(given)).cpu().numpy()
         return found
@@ -97,6 +103,8 @@ class Marked:
     marked: NDArray[np.bool_]
 
     def __iter__(self) -> Iterator[Tensor]:
+        import torch
+
         start = 0
         for block in self.blocks:
             here = np.flatnonzero(self.marked[start : start + len(block)])
@@ -119,6 +127,8 @@ def reduced(blocks: Iterable[Tensor], reduce: Reduce, count: int) -> Tensor:
     Raises:
         NotFiniteError: rows hold NaN or Inf, and the result is bits, which would hide it.
     """
+    import torch
+
     found: Tensor | None = None
     start = bad = 0
     for block in blocks:

@@ -15,8 +15,6 @@ import urllib.request
 from collections.abc import Iterable
 from pathlib import Path
 
-import torch
-
 from layerprobe.sources.libraries import quiet
 from layerprobe.system.errors import DataError, EnvironmentFault, RecipeError
 from layerprobe.system.files import sha256
@@ -57,6 +55,8 @@ def hub_file(model: str, repository: str, names: Iterable[str]) -> Path:
 
 def url_file(model: str, url: str) -> Path:
     """A file from torch's local cache, or fetched into it; the hash in its name, if it has one, is compared."""
+    import torch
+
     path = Path(str(torch.hub.get_dir()), "checkpoints", Path(urllib.parse.urlsplit(url).path).name)
     digest = re.search("-([a-f0-9]{8,})$", path.stem)
     expected = digest[1] if digest else ""

@@ -16,9 +16,10 @@ import PIL.Image
 import torch
 from torch import Tensor, nn
 
+from layerprobe.sources.foreign import Foreign
 from layerprobe.sources.hub import absent, first_line, require_named, unreachable
 from layerprobe.sources.libraries import imported, quiet, version
-from layerprobe.sources.source import Foreign, Source, interpolated
+from layerprobe.sources.source import Source, interpolated
 from layerprobe.sources.user_code import require_outside_runs
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.system.files import sha256

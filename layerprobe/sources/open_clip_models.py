@@ -9,9 +9,10 @@ from typing import Any
 
 from torch import nn
 
+from layerprobe.sources.foreign import Foreign
 from layerprobe.sources.hub import OTHER_WEIGHTS, absent, first_line, hub_file, require_named, unreachable
 from layerprobe.sources.libraries import imported, quiet, unknown_model, version
-from layerprobe.sources.source import Foreign, Source, interpolated
+from layerprobe.sources.source import Source, interpolated
 from layerprobe.system.errors import RecipeError, UnknownNameError
 from layerprobe.values.image_size import ImageSize, as_size, size_text
 from layerprobe.values.own_input import OwnInput

@@ -11,7 +11,8 @@ from typing import get_args
 import torch
 from torch import nn
 
-from layerprobe.sources.source import NO_OWN_SIZE, Foreign, Source, take_off
+from layerprobe.sources.foreign import NO_OWN_SIZE, Foreign
+from layerprobe.sources.source import Source, take_off
 from layerprobe.sources.user_code import imported_file
 from layerprobe.system.errors import DataError, LayerprobeError, RecipeError, UnknownNameError
 from layerprobe.system.files import sha256

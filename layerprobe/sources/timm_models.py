@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from layerprobe.nets.checkpoint_files import read_checkpoint
+from layerprobe.sources.foreign import Foreign
 from layerprobe.sources.hub import OTHER_WEIGHTS, first_line, hub_file, url_file
 from layerprobe.sources.libraries import imported, quiet, unknown_model, version
-from layerprobe.sources.source import Foreign, Source, interpolated
+from layerprobe.sources.source import Source, interpolated
 from layerprobe.system.errors import RecipeError
 from layerprobe.values.image_size import ImageSize, as_size, size_text
 from layerprobe.values.own_input import OwnInput
@@ -118,6 +118,8 @@ def _weights(name: str, configuration: Any) -> dict[str, Any]:
         return {"file": str(path), "custom_load": True}
     if path.suffix == ".safetensors":
         return {"file": str(path)}
+    from layerprobe.nets.checkpoint_files import read_checkpoint
+
     # Not every version of timm refuses the code in a file.
     tensors = read_checkpoint(path).tensors
     outer = {key.partition(".")[0] for key in tensors}

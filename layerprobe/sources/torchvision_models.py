@@ -13,9 +13,10 @@ from torchvision.transforms import InterpolationMode
 
 from layerprobe.nets.checkpoint_files import read_checkpoint
 from layerprobe.nets.fitting import with_versions
+from layerprobe.sources.foreign import NO_OWN_SIZE, Foreign
 from layerprobe.sources.hub import OTHER_WEIGHTS, first_line, url_file
 from layerprobe.sources.libraries import quiet, unknown_model
-from layerprobe.sources.source import NO_OWN_SIZE, Foreign, Source, interpolated, take_off
+from layerprobe.sources.source import Source, interpolated, take_off
 from layerprobe.system.errors import RecipeError, UnknownNameError
 from layerprobe.values.image_size import ImageSize, size_text
 from layerprobe.values.own_input import OwnInput

@@ -23,7 +23,6 @@ import math
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import expit, logit, stdtr, stdtrit
 
 from layerprobe.statistics.seeds import statements
 from layerprobe.values.arrays import FloatArray
@@ -51,6 +50,8 @@ def jackknife_intervals(values: ArrayLike, left_out: ArrayLike) -> list[Interval
     Raises:
         ValueError: see `jackknife`, or a value outside [0, 1].
     """
+    from scipy.special import expit, logit, stdtrit
+
     means, variances, units = _checked(values, left_out)
     if ((means < 0) | (means > 1)).any():
         raise ValueError("a value outside [0, 1]")
@@ -147,6 +148,8 @@ def _pairs(table: FloatArray) -> float:
 
 def _difference(value: float, variance: float, units: int) -> Difference:
     """A value with Student's interval; without one where the variance is 0 or unknown."""
+    from scipy.special import stdtr, stdtrit
+
     if not (math.isfinite(value) and variance > 0):
         return Difference(value)
     error = math.sqrt(variance)

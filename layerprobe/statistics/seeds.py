@@ -18,7 +18,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.special import stdtr, stdtrit
 
 from layerprobe.statistics.bootstrap import differences
 from layerprobe.statistics.units import UnitSums
@@ -108,6 +107,8 @@ def further_interval(each: FloatArray) -> Interval | None:
 
 
 def _mean_over_trainings(mean: float, between: float, count: int, variance: float, units: int) -> Difference:
+    from scipy.special import stdtr
+
     total, degrees = between + variance, _degrees(between, count, variance, units)
     found = _interval(mean, total, degrees)
     # Beyond what a float can tell from 0, p is the least that it can.
@@ -116,6 +117,8 @@ def _mean_over_trainings(mean: float, between: float, count: int, variance: floa
 
 
 def _interval(mean: float, variance: float, degrees: float) -> Interval:
+    from scipy.special import stdtrit
+
     half = float(stdtrit(degrees, 0.975)) * math.sqrt(variance)
     return Interval(mean - half, mean + half)
 

@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-import torch
 from threadpoolctl import threadpool_limits
 
 from layerprobe.system.numerics import full_precision
@@ -31,6 +30,8 @@ def in_threads() -> Iterator[OfEach]:
     Ranking consists of many small products: two layers at once halve the time, two threads for each product lengthen
     it. Not reentrant: the threads would wait for each other.
     """
+    import torch
+
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

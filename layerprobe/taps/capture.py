@@ -7,10 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from typing import TYPE_CHECKING
 
 from layerprobe.system.errors import NumericError, RecipeError
 from layerprobe.taps.classifier import without_classifier
@@ -19,6 +16,9 @@ from layerprobe.taps.layouts import Layout
 from layerprobe.taps.outputs import taken
 from layerprobe.values.keys import LayerKey
 from layerprobe.values.pooling import NO_POOL, POOLS, TOKEN_POOLS, gem
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 _NEGATIVE = "the layer has values below 0, which GeM would raise to 0"
 
@@ -76,6 +76,8 @@ def tapped(
         A function: images -> {tap.key: (B, dim) float32 on the module's device}, computed and pooled in the module's
         own type. It raises ValueError if a tap's module did not run, and NumericError if GeM meets a negative value.
     """
+    import torch
+
     features: dict[LayerKey, Tensor] = {}
     called: Counter[str] = Counter()
     wanted: dict[str, list[Tap]] = defaultdict(list)
@@ -112,6 +114,9 @@ def tapped(
 
 def _features(output: object, tap: Tap, norm: Callable[[Tensor], Tensor] | None, *, checked: bool) -> Tensor:
     """Pool a layer's output to (B, dim) float32 that shares no memory with it."""
+    import torch
+    import torch.nn.functional as F
+
     tensor = taken(output, tap.layout.part)
     tensor = tap.layout.arranged(tensor if norm is None else norm(tensor))
     if tap.pool == NO_POOL:

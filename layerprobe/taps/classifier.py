@@ -6,15 +6,16 @@ import contextlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import partial
-
-import torch
-from torch import Tensor, nn
+from typing import TYPE_CHECKING
 
 from layerprobe.system.memory import memory_faults_told
 from layerprobe.taps.hooks import hooked, parts_by_path, prepared
 from layerprobe.taps.measuring import REFUSALS
 from layerprobe.taps.outputs import taken, tensor_part
 from layerprobe.values.image_size import ImageSize, height_width
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 # A projection into an embedding cannot be told from a classifier by its shape: `fc` and `head` are classifiers in
 # torchvision's own models alone.
@@ -31,6 +32,9 @@ def find_classifier(module: nn.Module, image_size: ImageSize, channels: Sequence
         module: images (B, C, H, W) -> any output; it is not changed.
         channels: C that are tried in this order; the first that the module takes counts.
     """
+    import torch
+    from torch import Tensor
+
     seen: dict[str, list[tuple[object, object]]] = defaultdict(list)
 
     def hook(path: str, _module: nn.Module, inputs: tuple[object, ...], output: object) -> None:
@@ -66,6 +70,8 @@ def find_classifier(module: nn.Module, image_size: ImageSize, channels: Sequence
 
 def embedding_in(inputs: object) -> Tensor | None:
     """(B, D) what a classifier takes, a vector or a map of one place; None for anything else."""
+    from torch import Tensor
+
     match inputs:
         case (Tensor() as given,) if given.ndim > 1 and given[0].numel() == given.shape[1]:
             return given.flatten(1)
@@ -98,6 +104,8 @@ def _candidates(module: nn.Module) -> list[str]:
 
 def _declared(part: nn.Module) -> list[nn.Module]:
     """What a module calls its classifier."""
+    from torch import nn
+
     libraries = {kind.__module__.partition(".")[0] for kind in type(part).__mro__}
     if "timm" in libraries and callable(own := getattr(part, "get_classifier", None)):
         found = own()

@@ -6,9 +6,7 @@ import difflib
 import fnmatch
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-
-import torch
-from torch import nn
+from typing import TYPE_CHECKING
 
 from layerprobe.system.errors import RecipeError, UnknownNameError
 from layerprobe.taps.capture import Tap, default_pools, pooled_dim, possible_pools
@@ -18,6 +16,9 @@ from layerprobe.taps.measuring import REFUSALS, Call, Measured, NamedLayers, mea
 from layerprobe.values.image_size import ImageSize
 from layerprobe.values.keys import OUTPUT
 from layerprobe.values.pooling import require_pool
+
+if TYPE_CHECKING:
+    import torch
 
 MODULES = "modules"  # every named layer and every named part of one
 _NORMED = "normed("  # `normed(NAME)`: the layer's output through the model's final norm
@@ -265,6 +266,8 @@ def _require_calls(name: str, path: str, measured: Measured) -> Sequence[Call]:
     calls = measured.calls.get(path, ())
     if calls:
         return calls
+    from torch import nn
+
     above = parts_by_path(measured.net.module).get(path.rpartition(".")[0])
     if isinstance(above, nn.MultiheadAttention):
         what = f"{name} does not run as a module, as nn.MultiheadAttention computes with its weights itself"
@@ -281,6 +284,8 @@ def _require_layout(name: str, call: Call) -> Layout:
 
 def _final_norm(name: str, call: Call, measured: Measured) -> str:
     """The path of the model's final norm, if it takes the output of a call."""
+    import torch
+
     net = measured.net
     if net.final_norm is None:
         raise RecipeError(f"{_NORMED}{name}): the network has no final norm", fix=f"Leave it out: {name}")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _MOST_PREFIX_TOKENS = 8
 _RELATIVE, _ABSOLUTE = 1e-4, 1e-5
@@ -25,6 +26,9 @@ class FinalPool:
 
     def see(self, value: object) -> None:
         """A module's input or output: a later map or sequence of tokens starts anew, as in squeeze and excitation."""
+        import torch
+        from torch import Tensor
+
         if not isinstance(value, Tensor) or not value.is_floating_point() or value.ndim < 2:
             return
         if value.ndim in (3, 4) and value[0].numel() > max(value.shape[1], value.shape[-1]):

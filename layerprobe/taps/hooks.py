@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor, nn
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    Hook = Callable[[nn.Module, object, object], None]
 
 _COMPILED = "_orig_mod"  # the name under which torch.compile keeps the module that it compiled
-
-Hook = Callable[[nn.Module, object, object], None]
 
 
 def plain_path(path: str) -> str:
@@ -39,6 +40,8 @@ def hooked(module: nn.Module, hooks: Mapping[str, Hook]) -> Iterator[None]:
     without torch's fused path, which passes over modules. What a model keeps of a forward in evaluation, and forgets in
     training mode, is computed anew.
     """
+    import torch
+
     modes = [(part, part.training) for part in module.modules()]
     parts = parts_by_path(module)
     with contextlib.ExitStack() as stack:

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import isqrt, prod
-from typing import Literal
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Literal
 
 from layerprobe.values.image_size import ImageSize, height_width
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Kind = Literal["map", "tokens", "vector"]
 Shape = tuple[int, ...]

@@ -7,10 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
-
-import torch
-from torch import Tensor, nn
+from typing import TYPE_CHECKING, Protocol
 
 from layerprobe.system.errors import RecipeError
 from layerprobe.system.memory import memory_faults_told
@@ -19,6 +16,9 @@ from layerprobe.taps.hooks import hooked, parts_by_path, prepared
 from layerprobe.taps.layouts import Layout, Model, Part, Seen, Shape, Unclear, find_layouts
 from layerprobe.taps.outputs import structure, taken, tensor_part
 from layerprobe.values.image_size import ImageSize, as_size, height_width, images_text
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 # What models raise on images that they do not take.
 REFUSALS = (
@@ -222,6 +222,8 @@ def _outputs(net: NamedLayers, count: int, image_size: ImageSize, final_pool: Fi
 def _see(
     net: NamedLayers, count: int, image_size: ImageSize, final_pool: FinalPool | None, found: list[_Output]
 ) -> None:
+    import torch
+
     module = net.module
     called: Counter[str] = Counter()
 
@@ -251,6 +253,8 @@ def _has_negatives(tensor: Tensor) -> bool:
 
 def _normalises_last(module: nn.Module) -> bool:
     """Whether a module normalises over its input's last axis, which then has the channels."""
+    from torch import nn
+
     if isinstance(module, nn.LayerNorm | nn.RMSNorm):
         return len(module.normalized_shape) == 1
     return type(module).__name__.lower().endswith(("layernorm", "rmsnorm"))

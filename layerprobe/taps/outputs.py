@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from layerprobe.taps.layouts import Part, part_name
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # In outputs of several parts, these come first: what their libraries call the image's embedding or last layer.
 _PARTS = ("image_embeds", "image_features", "pooler_output", "last_hidden_state")
@@ -15,6 +17,8 @@ _PARTS = ("image_embeds", "image_features", "pooler_output", "last_hidden_state"
 
 def tensor_part(output: object) -> Part | None:
     """The path of the tapped tensor in an output: the part with a known name, else the first; None: no tensor."""
+    from torch import Tensor
+
     if isinstance(output, Tensor):
         return ()
     parts = _parts(output)
@@ -28,6 +32,8 @@ def tensor_part(output: object) -> Part | None:
 
 def taken(output: object, part: Part) -> Tensor:
     """The tensor at a part of an output."""
+    from torch import Tensor
+
     for name in part:
         output = _parts(output).get(name)
     if not isinstance(output, Tensor):
@@ -37,6 +43,8 @@ def taken(output: object, part: Part) -> Tensor:
 
 def structure(output: object) -> str:
     """An output as text, without the batch: `(512, 7, 7)`, `tuple of (64, 8, 8), None`."""
+    from torch import Tensor
+
     if isinstance(output, Tensor):
         return str(tuple(output.shape[1:]))
     parts = _parts(output)

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter, ValidationError
-from torch import nn
 
 from layerprobe.taps.measuring import Call, Measured
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 @dataclass(frozen=True)

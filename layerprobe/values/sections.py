@@ -65,7 +65,8 @@ class Section(BaseModel):
     def options(self) -> dict[str, Any]:
         """The named part's own keys: the keyword arguments of its factory."""
         common = SECTIONS[self.section_name()].model_fields
-        return {name: getattr(self, name) for name in type(self).model_fields if name not in common}
+        names = [*type(self).model_fields, *(self.model_extra or {})]
+        return {name: getattr(self, name) for name in names if name not in common}
 
     @classmethod
     def section_name(cls) -> str:
@@ -141,6 +142,18 @@ class LossSection(Section):
     name: str
 
 
+class NetworkAsRecorded(Network):
+    """[net] of a run, with whatever options it has."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class LossAsRecorded(LossSection):
+    """[loss] of a run, with whatever options it has."""
+
+    model_config = ConfigDict(extra="allow")
+
+
 class Train(Section):
     """Batches, optimiser and schedule; the defaults are those of Vo & Hays 2019 (section 5)."""
 
@@ -209,3 +222,5 @@ SECTIONS: dict[str, type[Section]] = {
     "probe": Probe,
     "ensemble": Ensemble,
 }
+# Of a run's record, as `recorded_recipe` reads it without importing the network and the loss.
+AS_RECORDED: dict[str, type[Section]] = {"net": NetworkAsRecorded, "loss": LossAsRecorded}

@@ -22,7 +22,8 @@ sys.argv = ["layerprobe", *sys.argv[1:]]
 try:
     main()
 finally:
-    print(sorted({"torchvision", "timm", "captum", "matplotlib", "sklearn", "triton", "sympy"} & sys.modules.keys()))
+    heavy = {"torch", "torchvision", "timm", "captum", "matplotlib", "sklearn", "triton", "sympy"}
+    print(sorted(heavy & sys.modules.keys()))
 """
 
 
@@ -57,10 +58,18 @@ def test_a_repeated_probe_prints_the_same_and_opens_each_file_once(probed: Comma
     assert set(opened.values()) == {1}
 
 
-def test_a_probe_with_nothing_to_do_imports_neither_networks_nor_figures(probed: Command) -> None:
-    words = ("probe", "tiny", "--k", "1", "--quiet")
+@pytest.mark.parametrize("command", ["probe", "summary"])
+def test_a_repeat_with_nothing_to_do_imports_neither_torch_nor_figures(probed: Command, command: str) -> None:
+    probed("summary", "tiny")
+    words = (command, "tiny", "--quiet", *(["--k", "1"] if command == "probe" else []))
     told = subprocess.run([sys.executable, "-c", PROGRAM, *words], capture_output=True, text=True, check=True).stdout
     assert told.splitlines()[-1] == "[]"
+
+
+def test_a_probe_with_nothing_to_do_decodes_no_image(probed: Command) -> None:
+    before = {path.name for path in Path("cache/images").iterdir()}
+    probed("probe", "tiny", "--k", "1", "--workers", "1")  # with a worker, small images are kept on the disk, too
+    assert {path.name for path in Path("cache/images").iterdir()} == before
 
 
 def test_a_repeated_probe_changes_no_file_but_the_record_and_the_lock(probed: Command) -> None:

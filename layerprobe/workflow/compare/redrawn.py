@@ -66,8 +66,8 @@ class Redrawn:
         units = self._units(names)
         require_redrawable(dataset, [ranked_split.split], units, self.cluster)
         measures = build_measures([metric], (1,), {}, options=self.recipe.metrics, may_drop=True)
-        device = from_recipe.choose_device("auto")
-        searches = searches_of_run(features_of(ranked_split.run, self.recipe, dataset), self.recipe, device)
+        features = features_of(ranked_split.run, self.recipe, dataset)
+        searches = searches_of_run(features, self.recipe, lambda: from_recipe.choose_device("auto"))
         found = {}
         for draw in dict.fromkeys(draw for ranked in rankings for draw in ranked_split.ranked_as(ranked)):
             for name in names:

@@ -114,7 +114,7 @@ def _explained(
     network: _Network, found: Sequence[Neighbours], opened: RunGallery, listener: Listener
 ) -> ExplainedQuery:
     run, recipe, epoch, split = network.run, network.recipe, found[0].epoch, found[0].split
-    device, net = opened.searches.device, network.built()
+    device, net = opened.searches.device(), network.built()
     random, doubt = _random_net(network, net)
     load_net(run, epoch, net)
     measured = measure_layers(net, recipe.data.image_size)

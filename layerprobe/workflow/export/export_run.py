@@ -169,7 +169,7 @@ def _finish(layer: LayerOfRun, record: RunRecord, opened: ProbedRun | None) -> t
     trained = None
     if chain.needs_classifier:
         recipe = recorded_recipe(record, run.record_file) if opened is None else opened.recipe
-        trained = classifier_of(run, recipe, store.read_index(run.feature_file(epoch, FITTED_ON))[0], _CPU)
+        trained = classifier_of(run, recipe, store.read_index(run.feature_file(epoch, FITTED_ON))[0], lambda: _CPU)
     features = stored_features(run, lambda _: layer.gallery, _CPU, trained)
     reduce = features.map_of(epoch, layer.split, ranked)
     dims = store.read_dims(run.feature_file(epoch, layer.split))

@@ -50,7 +50,7 @@ def stored_gradients(
         raise DataError(f"{run.name}: no features of its embedding on {SPLIT} at epoch {epoch}", fix=fix)
     features, labels = read_layer(path, embedding.layer), read_index(path)[0]
     classes, targets = np.unique(labels, return_inverse=True)
-    classifier = classifier_of(run, recipe, labels, torch.device("cpu"))
+    classifier = classifier_of(run, recipe, labels, lambda: torch.device("cpu"))
     loss = classifier.loss(epoch, features.shape[1], classes).double()
     if not np.isfinite(features).all():
         raise NumericError(f"{run.name}: NaN or Inf in the features of {embedding} on {SPLIT} at epoch {epoch}")

@@ -119,7 +119,7 @@ def open_gallery(run: Run, split: str) -> RunGallery:
                 fix="Restore the data set as it was when the run was probed",
             )
     features = features_of(run, recipe, dataset)
-    searches = searches_of_run(features, recipe, from_recipe.choose_device("auto"))
+    searches = searches_of_run(features, recipe, lambda: from_recipe.choose_device("auto"))
     originals = read_with(loaded, exif_rotation=recipe.data.exif_rotation, fast=False).splits
     return RunGallery(run, record, split, searches, features, originals)
 

@@ -79,7 +79,7 @@ def _with_weights(run: Run, found: PlaneFeatures, names: Sequence[str]) -> Plane
         note = f"the checkpoint of epoch {found.epoch} was removed, and the classifier's weights with it"
         return replace(found, notes=(*found.notes, note))
     labels = np.unique(read_index(run.feature_file(found.epoch, "train"))[0])
-    classifier = classifier_of(run, recipe, labels, torch.device("cpu"))
+    classifier = classifier_of(run, recipe, labels, lambda: torch.device("cpu"))
     loss = classifier.loss(found.epoch, 2, labels)
     weight: torch.Tensor = loss.classifier_weight  # type: ignore[assignment] # a Module's attribute
     origin: torch.Tensor | list[float] = getattr(loss, "classifier_origin", [0.0, 0.0])

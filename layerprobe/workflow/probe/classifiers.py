@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from layerprobe.losses.loss import Loss
-from layerprobe.recipe.recipe import Recipe
+from layerprobe.recipe.recipe import Recipe, recorded_recipe
 from layerprobe.reductions.applying import Blocks, Rows
 from layerprobe.reductions.chain import Chain
 from layerprobe.reductions.reduction import Reduce
@@ -27,6 +25,12 @@ from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.epoch_weights import load_checkpoint
 from layerprobe.workflow.run.runs import Run
 
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from layerprobe.losses.loss import Loss
+
 
 @dataclass(frozen=True, eq=False)
 class RunClassifier:
@@ -35,18 +39,21 @@ class RunClassifier:
     Args:
         layer: the input of the loss; None for a model from Python, which has no loss.
         classes: (C,) training classes, ascending; None if the data set has none.
+        device: gives where its weights are put.
     """
 
     run: Run
     recipe: Recipe
     layer: LayerKey | None
     classes: NDArray[np.int64] | None
-    device: torch.device
+    device: Callable[[], torch.device]
 
     def classifier(self, epoch: int, layer: LayerKey, dim: int) -> Classifier | None:
         """What gives the logits of a layer of so many dimensions; None for a layer that it does not multiply."""
         if self.layer != layer or self.classes is None or why_no_classifier(self.recipe) is not None:
             return None
+        import torch
+
         logits: Callable[[Tensor], Tensor] = self.loss(epoch, dim, self.classes).logits  # type: ignore[assignment] # a Module's attribute
         return Classifier(torch.no_grad()(logits), self.classes)
 
@@ -64,12 +71,16 @@ class RunClassifier:
 
     def loss(self, epoch: int, dim: int, classes: NDArray[np.integer]) -> Loss:
         """The loss with the weights of an epoch, for embeddings of so many dimensions."""
-        loss = from_recipe.build_loss(self.recipe, embedding_dim=dim, num_classes=len(classes))
+        # The recipe may be as recorded, and the loss's options unchecked.
+        recipe = recorded_recipe(self.run.read(), self.run.record_file)
+        loss = from_recipe.build_loss(recipe, embedding_dim=dim, num_classes=len(classes))
         load_checkpoint(self.run, epoch, {"loss": loss})
-        return loss.to(self.device).eval()
+        return loss.to(self.device()).eval()
 
 
-def classifier_of(run: Run, recipe: Recipe, labels: NDArray[np.integer] | None, device: torch.device) -> RunClassifier:
+def classifier_of(
+    run: Run, recipe: Recipe, labels: NDArray[np.integer] | None, device: Callable[[], torch.device]
+) -> RunClassifier:
     """The classifier of a run's loss.
 
     Args:
@@ -123,15 +134,15 @@ def why_no_classifier(recipe: Recipe) -> str | None:
 
 
 def without_accuracy(
-    request: ProbeRequest, recipe: Recipe, reason: str | None, listener: Listener | None
+    request: ProbeRequest, recipe: Recipe, why_none: Callable[[], str | None], listener: Listener | None
 ) -> ProbeRequest:
     """The request; without accuracy where there is no classifier.
 
     Args:
-        reason: why there is no classifier; None where there is one.
+        why_none: why there is no classifier; None where there is one. Asked only where accuracy is requested.
     """
     named = request.metrics if request.metrics is not None else recipe.probe.metrics
-    if reason is None or "accuracy" not in named:
+    if "accuracy" not in named or (reason := why_none()) is None:
         return request
     if listener:
         listener.say(f"accuracy skipped: {reason}")

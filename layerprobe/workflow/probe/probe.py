@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from layerprobe.data.splits import Dataset
 from layerprobe.measure.analysis import Scored
@@ -22,7 +21,7 @@ from layerprobe.workflow.probe.classifiers import (
     without_accuracy,
 )
 from layerprobe.workflow.probe.extractors import Extractor, RunExtractor
-from layerprobe.workflow.probe.probed_run import ProbedRun, decoding_of, open_for_probing
+from layerprobe.workflow.probe.probed_run import ProbedRun, decoded_later, hashed_dataset, open_for_probing
 from layerprobe.workflow.probe.reducing import InapplicableReduction, none_takes, refusal_lines
 from layerprobe.workflow.probe.scoring import Scorer
 from layerprobe.workflow.probe.searches import searches_of_run
@@ -34,7 +33,6 @@ from layerprobe.workflow.probe.selection import (
     select_epochs,
     select_taps,
 )
-from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.damage import PartlyReducedError, require_measured, whole_epochs
 from layerprobe.workflow.run.features import Missing, RunFeatures, features_of
 from layerprobe.workflow.run.kept import require_kept
@@ -42,6 +40,9 @@ from layerprobe.workflow.run.manifests import require_same_images
 from layerprobe.workflow.run.reduction_draws import draws_of
 from layerprobe.workflow.run.run_network import embedding_tap, network_facts, with_layers
 from layerprobe.workflow.run.runs import Run, locked
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 OTHER_IMAGES = "Restore them, or train a new run"
 _STOPPED = "probing stopped; stored results are complete, the same command resumes"
@@ -67,9 +68,8 @@ def prepare(
     selection, built = selected(opened, request, dataset, listener)
     opened.keep_forwards()
     features = features_of(opened.run, opened.recipe, built)
-    searches = searches_of_run(features, opened.recipe, opened.device)
-    workers = from_recipe.choose_workers(request.workers, opened.device)
-    extractor = RunExtractor(features, opened, workers)
+    searches = searches_of_run(features, opened.recipe, lambda: opened.device)
+    extractor = RunExtractor(features, opened, decoded_later(opened, request, dataset, listener), request.workers)
     scorer = Scorer(searches, selection.measures, selection.resampling)
     known = opened.record.network or network_facts(opened.recipe, opened.net, opened.measured)
     network = with_layers(known, lambda: opened.net, opened.recipe.data.image_size, selection.taps)
@@ -80,7 +80,7 @@ def prepare(
 def selected(
     opened: ProbedRun, request: ProbeRequest, dataset: Dataset | None, listener: Listener | None
 ) -> tuple[Selection, Dataset]:
-    """What is measured, and of which data set; arguments and errors of `prepare`."""
+    """What is measured, and of which data set, whose images are hashed; arguments and errors of `prepare`."""
     recipe, measured = opened.recipe, opened.measured
     # A misspelt layer is reported before images are decoded.
     taps, embedding = select_taps(request, recipe, measured), embedding_tap(recipe, measured)
@@ -88,10 +88,10 @@ def selected(
         layers, pools = request.layers or recipe.probe.layers, request.pools or recipe.probe.pool
         for line in [*pools_left_out(layers, measured, pools=pools), *measured.unknown_pool(pools)]:
             listener.say(line)
-    request = without_accuracy(request, recipe, why_no_classifier(recipe), listener)
+    request = without_accuracy(request, recipe, lambda: why_no_classifier(recipe), listener)
     require_classified(request, recipe, embedding, taps)
-    built = dataset or from_recipe.build_dataset(recipe, decoding_of(opened, request, listener))
-    selection = select(request, recipe, taps, embedding, built, unclassified=why_no_weight(recipe) or "")
+    built = dataset or hashed_dataset(opened, request, listener)
+    selection = select(request, recipe, taps, embedding, built, unclassified=lambda: why_no_weight(recipe) or "")
     if dataset is None:
         require_same_images(opened.record, built, selection.extracted_splits, fix=OTHER_IMAGES)
     return selection, built
@@ -286,7 +286,7 @@ def probe(
     """Measure a run and return the requested scores; scores.csv keeps all scores."""
     with locked(run):
         run.remove_leftovers()
-        # Decoding catches the signals itself.
+        # Hashing and decoding catch the signals themselves.
         probing = prepared(run, request, None, listener)
         if run.scores_file.exists():  # `best` must not go by scores that hold no longer
             probing.table.write(run.scores_file)
@@ -296,6 +296,10 @@ def probe(
             epochs = select_epochs(request.epochs, probing.features, record, deciding, listener)
             run.write(record)
             whole = measurable(probing, missing_of(probing, epochs), listener)
+            stop.raise_if_asked(_STOPPED)
+        if any(probing.extractor.images(item) for items in whole.values() for item in items):
+            probing.extractor.decode()
+        with stoppable() as stop:
             scores = measure(probing, whole, listener, stop)
     require_measured(run, [epoch for epoch in epochs if epoch not in whole], scores)
     return scores

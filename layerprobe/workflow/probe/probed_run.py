@@ -8,9 +8,9 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib import metadata
+from typing import TYPE_CHECKING
 
-import torch
-
+from layerprobe.data.splits import Dataset
 from layerprobe.nets.net import Net
 from layerprobe.recipe.recipe import Recipe, recorded_recipe
 from layerprobe.system.errors import DataError
@@ -27,24 +27,35 @@ from layerprobe.workflow.run.new_record import record_of
 from layerprobe.workflow.run.run_network import network_text, require_unchanged_files, run_network
 from layerprobe.workflow.run.runs import Run
 
+if TYPE_CHECKING:
+    import torch
+
 
 @dataclass(frozen=True, eq=False)
 class ProbedRun:
     """A run that is opened for probing.
 
     Args:
+        place: name of the device.
         build: builds the network of the recipe.
     """
 
     run: Run
     record: RunRecord
     recipe: Recipe
-    device: torch.device
+    place: str
     build: Callable[[], Net]
+
+    @functools.cached_property
+    def device(self) -> torch.device:
+        """Where the network runs and features are ranked."""
+        return from_recipe.choose_device(self.place)
 
     @functools.cached_property
     def net(self) -> Net:
         """The network, on `device`, built when it is first asked for; its weights are those of no epoch yet."""
+        import torch
+
         net = self.build()
         net.module.to(device=self.device, memory_format=torch.channels_last)  # type: ignore[call-overload] # torch's stub lacks device with memory_format
         return net
@@ -88,20 +99,43 @@ class ProbedRun:
 def open_for_probing(run: Run, request: ProbeRequest) -> ProbedRun:
     """A run's recipe, and its network, which is built when it is needed."""
     record = run.read()
-    recipe = recorded_recipe(record, run.record_file).at(request.model)
-    device = from_recipe.choose_device(request.device)
+    recipe = recorded_recipe(record, run.record_file, checked=False).at(request.model)
+    from_recipe.require_device(request.device)
     require_unchanged_files(run, record, recipe)
-    return ProbedRun(run, record, recipe, device, lambda: run_network(run, record, recipe))
+
+    def build() -> Net:
+        return run_network(run, record, recorded_recipe(record, run.record_file).at(request.model))
+
+    return ProbedRun(run, record, recipe, request.device, build)
 
 
 def opened_anew(run: Run, recipe: Recipe, request: ProbeRequest) -> ProbedRun:
     """As `open_for_probing`, of a run that there is not yet."""
-    device = from_recipe.choose_device(request.device)
+    from_recipe.require_device(request.device)
     record = record_of(recipe, state="training")
-    return ProbedRun(run, record, recipe, device, lambda: from_recipe.build_net(recipe))
+    return ProbedRun(run, record, recipe, request.device, lambda: from_recipe.build_net(recipe))
 
 
 def decoding_of(opened: ProbedRun, request: ProbeRequest, listener: Listener | None) -> Decoding:
     """The run's decoded images; missing ones are decoded."""
     in_process = from_recipe.choose_workers(request.workers, opened.device) == 0
     return Decoding(opened.run.folder.parent, listener, request.workers, in_process=in_process)
+
+
+def hashed_dataset(opened: ProbedRun, request: ProbeRequest, listener: Listener | None) -> Dataset:
+    """The run's data set with the hashes of its images; none is decoded."""
+    decoding = Decoding(opened.run.folder.parent, listener, request.workers)
+    return from_recipe.build_dataset(opened.recipe, decoding, decode=False)
+
+
+def decoded_later(
+    opened: ProbedRun, request: ProbeRequest, dataset: Dataset | None, listener: Listener | None
+) -> Callable[[], Dataset]:
+    """What gives the run's data set with its images decoded, where that is worth it: once, when it is first called.
+
+    Args:
+        dataset: the data set, where it is decoded already.
+    """
+    if dataset is not None:
+        return lambda: dataset
+    return functools.cache(lambda: from_recipe.build_dataset(opened.recipe, decoding_of(opened, request, listener)))

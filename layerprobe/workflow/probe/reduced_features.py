@@ -7,10 +7,9 @@ import functools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import torch
 
 from layerprobe import store
 from layerprobe.measure.analysis import Features
@@ -23,6 +22,9 @@ from layerprobe.workflow.probe.classifiers import RunClassifier, fitted
 from layerprobe.workflow.probe.reducing import FITTED_ON
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.stored_layers import read_layer
+
+if TYPE_CHECKING:
+    import torch
 
 _ON_DISK = 0  # bytes of features that are read at once: none, they are reduced block by block
 _MAPS = 8  # that are kept: the draws of a reduction, which take turns on each split
@@ -122,6 +124,8 @@ def stored_features(
 def _open_stored(
     run: Run, device: torch.device, epoch: int, split: str, layer: LayerKey, _: int | None
 ) -> Iterator[Features]:
+    import torch
+
     labels, ids = run.feature_head(epoch, split).rows
     values = torch.from_numpy(read_layer(run.feature_file(epoch, split), layer))
     yield Features(values.to(device), labels.astype(np.int64), ids)

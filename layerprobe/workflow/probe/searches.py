@@ -6,9 +6,7 @@ import contextlib
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
-
-import torch
+from typing import TYPE_CHECKING, Protocol
 
 from layerprobe import store
 from layerprobe.data.splits import Dataset
@@ -27,6 +25,9 @@ from layerprobe.workflow.probe.reduced_features import ReducedFeatures
 from layerprobe.workflow.probe.reducing import AFTER_RELU, FITTED_ON, TRANSDUCTIVE, fit_text
 from layerprobe.workflow.run.features import RunFeatures
 from layerprobe.workflow.run.runs import Run
+
+if TYPE_CHECKING:
+    import torch
 
 
 class LayerFeatures(Protocol):
@@ -57,13 +58,14 @@ class Searches:
     """The searches of a run: its stored features, and the rank files that they fill.
 
     Args:
+        device: gives where features are put, when the first are read.
         trained: the classifier of the run's loss; None if there is none.
     """
 
     features: LayerFeatures
     experiment: str
     seed: int
-    device: torch.device
+    device: Callable[[], torch.device]
     trained: RunClassifier | None = None
 
     def gallery(self, split: str) -> str:
@@ -126,13 +128,14 @@ class Searches:
     @functools.cached_property
     def reduced(self) -> ReducedFeatures:
         """The reduced features of layers."""
+        device = self.device()
 
         def open_layer(
             epoch: int, split: str, layer: LayerKey, memory: int | None
         ) -> contextlib.AbstractContextManager[Features]:
-            return self.features.opened(epoch, split, layer, self.device, memory)
+            return self.features.opened(epoch, split, layer, device, memory)
 
-        return ReducedFeatures(open_layer, self.gallery, self.seed, self.device, self.trained)
+        return ReducedFeatures(open_layer, self.gallery, self.seed, device, self.trained)
 
     def _chance(self, split: str) -> float | None:
         """Recall@1 of a random order; None where it follows from the classes alone."""
@@ -151,7 +154,7 @@ class Searches:
         return fit_text(chain, lambda: self.features.key(epoch, fitted_on), self.seed)
 
 
-def searches_of_run(features: RunFeatures, recipe: Recipe, device: torch.device) -> Searches:
+def searches_of_run(features: RunFeatures, recipe: Recipe, device: Callable[[], torch.device]) -> Searches:
     """The searches of a single run, with the classifier of its loss."""
     run, train = features.run, features.dataset.splits.get(FITTED_ON)
     record = run.read()

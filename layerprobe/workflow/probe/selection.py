@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from layerprobe.data.splits import Dataset
@@ -133,19 +133,21 @@ def select(  # noqa: PLR0913 - the request and its run
     embedding: Tap,
     dataset: Dataset,
     *,
-    unclassified: str = "",
+    unclassified: Callable[[], str],
 ) -> Selection:
     """What is measured of these layers on this data set.
 
     Args:
-        unclassified: why no layer has a classifier; empty where the embedding has one.
+        unclassified: why no layer has a classifier; empty where the embedding has one. Asked only for a reduction that
+            needs one.
     """
     splits = select_splits(request.splits, dataset)
     measures = select_measures(request, recipe, dataset, splits)
     names = recipe.probe.reduce if request.reduce is None else request.reduce
     chains = asked_chains(names, request.fit, request.equal_dim)
     require_fitting(chains, dataset)
-    require_some(taps, chains, left_out(taps, chains, embedding.key, unclassified))
+    reason = unclassified() if any(chain.needs_classifier for chain in chains) else ""
+    require_some(taps, chains, left_out(taps, chains, embedding.key, reason))
     return Selection(
         taps,
         splits,
@@ -155,7 +157,7 @@ def select(  # noqa: PLR0913 - the request and its run
         request.similarity or recipe.probe.similarity,
         resampling_of(dataset, splits, IntervalKind(estimand_of(request.interval), request.cluster)),
         tuple(chain.text for chain in chains),
-        unclassified=unclassified,
+        unclassified=reason,
     )
 
 

@@ -161,7 +161,7 @@ def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
         dataset = features.dataset
         require_retrieval(dataset, fix=_ONE_SPLIT)
         sizes = {name: len(dataset.splits[name]) for name in (dataset.search_in.get(x, x) for x in dataset.searched)}
-        searches = Searches(features, features.inputs.experiment, SEED, where)
+        searches = Searches(features, features.inputs.experiment, SEED, lambda: where)
         layer_order = execution_order([tap.layer for tap in members], network)
         rows = network_order(ranked_layers(taps, chains, unfit, similarity), layer_order)
         results = search(searches, measures(sizes), rows, track)

@@ -87,7 +87,7 @@ class MemoryProbe:
         with tempfile.TemporaryDirectory(prefix="layerprobe-") as folder:
             features = replace(self.features, run=Run(Path(folder, self.features.run.name)))
             experiment = features.inputs.experiment
-            searches = Searches(features, experiment, SEED, torch.device(self.device))
+            searches = Searches(features, experiment, SEED, lambda: torch.device(self.device))
             record = self._own_record()
             record = record if seen else replace(record, recipe={**record.recipe, "data": {"seen": False}})
             store_probe(features, searches, self.results, self.layer_order, record=record)
@@ -118,7 +118,7 @@ def store_probe(  # noqa: PLR0913 - what is stored, and of which epoch
     run = features.run
     with locked(run):
         run.remove_leftovers()
-        run.write(record or probe_record(features.inputs, str(searches.device), layer_order))
+        run.write(record or probe_record(features.inputs, str(searches.device()), layer_order))
         before = read_scores(run.scores_file) if run.scores_file.exists() else []
         table = ScoreTable(before, layer_order=layer_order, stored=before)
         for split in results.entries:
@@ -127,7 +127,7 @@ def store_probe(  # noqa: PLR0913 - what is stored, and of which epoch
             table.drop(epoch, split, {x for x in scored if stale.intersection(draws_of(x))})
         table.write(run.scores_file)  # first, so that a kill leaves no score whose features are gone
         for split in features.splits:
-            _write_features(features, epoch, split, str(searches.device))
+            _write_features(features, epoch, split, str(searches.device()))
         for split, entries in results.entries.items():
             known = searches.read(epoch, split)
             store.write_ranks(run.rank_file(epoch, split), _rows(features, split), _merged(known, entries))

@@ -5,21 +5,22 @@ from __future__ import annotations
 import pickle
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import safetensors
-import safetensors.torch
-import torch
-from safetensors.torch import load_file
-from torch import Tensor, nn
 
 from layerprobe.system.errors import DataError
 from layerprobe.system.files import SteadyFile, sha256, written_whole
 from layerprobe.system.memory import memory_faults_told, require_memory
 
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
 
 def save_weights(path: Path, modules: Mapping[str, nn.Module]) -> str:
     """Write the modules' tensors as `<key>.<name>` to a safetensors file, and return its SHA-256."""
+    from safetensors.torch import save
+
     tensors = {
         f"{key}.{name}": tensor.detach().to("cpu").contiguous()
         for key, module in modules.items()
@@ -28,7 +29,7 @@ def save_weights(path: Path, modules: Mapping[str, nn.Module]) -> str:
     # safetensors needs twice the bytes, and aborts the process if memory does not suffice.
     require_memory(2 * sum(tensor.nbytes for tensor in tensors.values()), path)
     # Not to a path: a kill would leave safetensors' own temporary file, and it hides the system's error.
-    content = safetensors.torch.save(tensors)
+    content = save(tensors)
     with written_whole(path, needed=len(content)) as aside:
         aside.write_bytes(content)
         return sha256(aside)
@@ -64,11 +65,13 @@ def read_tensors(path: Path, key: str, names: Collection[str], *, expected: Coll
 
 
 def _read(path: Path, expected: Collection[str]) -> dict[str, Tensor]:
+    from safetensors.torch import load, load_file
+
     require_unchanged(path, expected)
     try:
         # safetensors opens no path that is not UTF-8.
         with memory_faults_told(path):
-            return load_file(path) if _is_utf8(path) else safetensors.torch.load(path.read_bytes())
+            return load_file(path) if _is_utf8(path) else load(path.read_bytes())
     except (safetensors.SafetensorError, OSError) as error:
         raise DataError(f"not a readable checkpoint ({error})", file=path, fix="Train it again with --fresh") from error
 
@@ -80,6 +83,8 @@ def save_state(path: Path, previous: Path, state: dict[str, Any], *, known: Coll
         known: SHA-256s in the run's record. Any other file at `path`, left by a kill before the record was written, is
             overwritten: as `previous` it would replace the last known one.
     """
+    import torch
+
     with written_whole(path) as aside:
         with SteadyFile(aside, "w") as sink:
             torch.save(state, sink)
@@ -92,6 +97,8 @@ def save_state(path: Path, previous: Path, state: dict[str, Any], *, known: Coll
 
 def load_state(path: Path, *, expected: Collection[str]) -> dict[str, Any]:
     """Read a resume state; code in the file is never executed."""
+    import torch
+
     require_unchanged(path, expected)
     try:
         with memory_faults_told(path):

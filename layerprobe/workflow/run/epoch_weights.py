@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from layerprobe.nets.checkpoint_files import read_checkpoint
-from layerprobe.nets.fitting import fitted, with_versions
 from layerprobe.nets.net import Net
 from layerprobe.system.errors import DataError
 from layerprobe.values.records import WeightsFile
@@ -71,6 +69,9 @@ def _require_same_file(run: Run, file: WeightsFile) -> None:
 
 def load_file(net: Net, name: str, path: Path, part: str | None) -> tuple[str, ...]:
     """Load a file of weights into a network's model, and return the notes."""
+    from layerprobe.nets.checkpoint_files import read_checkpoint
+    from layerprobe.nets.fitting import fitted, with_versions
+
     model = net.module.get_submodule(net.root)
     fit = fitted(read_checkpoint(path, part), model, name=name)
     # Not strict: the model makes some buffers itself.

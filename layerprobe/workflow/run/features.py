@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
-
-import torch
+from typing import TYPE_CHECKING
 
 from layerprobe import store
 from layerprobe.data.splits import Dataset, contents_sha256
@@ -25,6 +24,9 @@ from layerprobe.workflow.run.epoch_weights import require_weights, weights_sha25
 from layerprobe.workflow.run.run_network import network_text
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.stored_layers import read_layer, table_of, values_of
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,8 @@ class RunFeatures:
         self, epoch: int, split: str, layer: LayerKey, device: torch.device, memory: int | None
     ) -> Iterator[Features]:
         """The features of a layer, on a device, or on disk if they exceed the memory."""
+        import torch
+
         images = self.dataset.splits[split]
         with self._file(epoch, split) as file:
             table = table_of(file, layer)

@@ -7,9 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Literal
-
-import torch
+from typing import TYPE_CHECKING, Literal
 
 from layerprobe import registry
 from layerprobe.data.framing import Framing, framed
@@ -20,13 +18,8 @@ from layerprobe.data.search_rules import Searching, read_searching, with_search_
 from layerprobe.data.splits import Dataset, overlaps, require_retrieval
 from layerprobe.data.subsets import with_share, with_validation, with_validation_fold
 from layerprobe.data.transforms import Channels, Normalise, describe_decoding, describe_transform, inverted, resized
-from layerprobe.losses.loss import Loss
-from layerprobe.nets.checkpoint_files import FileWeights, read_checkpoint
-from layerprobe.nets.net import Net
 from layerprobe.nets.weight_paths import split_part
-from layerprobe.nets.weights import imagenet_weights
 from layerprobe.recipe.recipe import Recipe
-from layerprobe.sources.source import Source
 from layerprobe.system.errors import EnvironmentFault, RecipeError
 from layerprobe.system.naming import require_device_name
 from layerprobe.values.image_size import ImageSize, height_width, size_text
@@ -36,18 +29,29 @@ from layerprobe.workflow.run.images import Decoding, with_contents, with_decoded
 from layerprobe.workflow.run.listing import listed
 from layerprobe.workflow.run.runs import find_run
 
+if TYPE_CHECKING:
+    import torch
+
+    from layerprobe.losses.loss import Loss
+    from layerprobe.nets.checkpoint_files import FileWeights
+    from layerprobe.nets.net import Net
+    from layerprobe.sources.source import Source
+
 
 def load_dataset(recipe: Recipe) -> Dataset:
     """The data set of a recipe, in original sizes; no image is read."""
     return listed(recipe.data)
 
 
-def build_dataset(recipe: Recipe, decoding: Decoding | None = None, loaded: Dataset | None = None) -> Dataset:
+def build_dataset(
+    recipe: Recipe, decoding: Decoding | None = None, loaded: Dataset | None = None, *, decode: bool = True
+) -> Dataset:
     """The data set as the network's input: resized, inverted, split and checked.
 
     Args:
         decoding: hash all images, and decode those of files unless the data set is small or `data.cache` is "off".
             None: neither.
+        decode: False: only hash the images, as nobody is going to read their pixels.
     """
     data, dataset = recipe.data, loaded or load_dataset(recipe)
     # A list that names a missing image is refused before any image is read.
@@ -65,15 +69,16 @@ def build_dataset(recipe: Recipe, decoding: Decoding | None = None, loaded: Data
         dataset, kept, describe = own_framed(dataset, own), own.steps(), partial(describe, filter=own.filter)
     else:
         dataset, kept = framed(dataset, framing), framing.kept
-    large = len(files) == len(dataset.splits) and not (decoding and decoding.in_process and is_small(dataset))
-    if decoding and data.cache == "auto" and large:
-        decode = partial(with_decoded, decoding=decoding, files=files, source=f"{data.name}:{data.root}")
+    kept_on_disk = decode and data.cache == "auto" and len(files) == len(dataset.splits)
+    if decoding and kept_on_disk and not (decoding.in_process and is_small(dataset)):
+        decoded = partial(with_decoded, decoding=decoding, files=files, source=f"{data.name}:{data.root}")
         if data.transform == "D1":
-            dataset = _with_decoded_views(dataset, decode, describe(kept), describe(framing.tested_as))
+            dataset = _with_decoded_views(dataset, decoded, describe(kept), describe(framing.tested_as))
         else:
-            dataset = decode(dataset, steps=describe(kept))
+            dataset = decoded(dataset, steps=describe(kept))
     dataset = _with_splits(dataset, recipe, searching)
-    return held(inverted(dataset) if data.invert else dataset)
+    dataset = inverted(dataset) if data.invert else dataset
+    return held(dataset) if decode else dataset
 
 
 def _with_decoded_views(dataset: Dataset, decode: Callable[..., Dataset], kept: str, tested: str) -> Dataset:
@@ -220,6 +225,9 @@ def weights_file(weights: str) -> Path | None:
 
 def _pretrained(weights: str, net: str, cache: Path) -> FileWeights | Literal["model"] | None:
     """The tensors of a weights file; "model" for weights that the source loads."""
+    from layerprobe.nets.checkpoint_files import read_checkpoint
+    from layerprobe.nets.weights import imagenet_weights
+
     if weights == "none":
         return None
     if weights == "model":
@@ -233,6 +241,8 @@ def _pretrained(weights: str, net: str, cache: Path) -> FileWeights | Literal["m
 
 def build_loss(recipe: Recipe, *, embedding_dim: int, num_classes: int) -> Loss:
     """Build the loss, with parameters drawn from the recipe's seed alone."""
+    import torch
+
     factory = registry.load("loss", registry.LOSSES, recipe.loss.name)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.train.seed)
@@ -243,8 +253,17 @@ def build_loss(recipe: Recipe, *, embedding_dim: int, num_classes: int) -> Loss:
     return loss
 
 
+def require_device(name: str) -> None:
+    """Check the name of a device, and that torch sees the GPU that it names."""
+    require_device_name(name)
+    if name not in ("auto", "cpu"):
+        choose_device(name)
+
+
 def choose_device(name: str) -> torch.device:
     """The device of a name: `auto`, `cpu`, `cuda` or `cuda:i`."""
+    import torch
+
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     require_device_name(name)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import platform
 from dataclasses import replace
 from importlib import metadata
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from layerprobe import __version__
 from layerprobe.data.splits import Dataset
@@ -20,9 +18,14 @@ from layerprobe.workflow.run.manifests import manifests_of
 from layerprobe.workflow.run.run_network import network_facts
 from layerprobe.workflow.run.runs import command_line
 
+if TYPE_CHECKING:
+    import torch
+
 
 def made_with(device: object) -> dict[str, Any]:
     """The fields of a record on versions and machine."""
+    import torch
+
     return {
         "versions": {
             "layerprobe": __version__,

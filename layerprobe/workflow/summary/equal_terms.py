@@ -12,9 +12,9 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from layerprobe import store
@@ -40,6 +40,9 @@ from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.reduction_draws import draws_of, mean_of_queries, ranked_as
 from layerprobe.workflow.run.runs import Run, locked
 from layerprobe.workflow.run.stored_terms import DrawnTerms, Offered, offered_terms, stored_terms
+
+if TYPE_CHECKING:
+    import torch
 
 _STOPPED = "drawing stopped; stored results are complete, the same command resumes"
 
@@ -176,7 +179,7 @@ def _draw(
 
 def _classifier(run: Run, epoch: int, device: torch.device) -> RunClassifier:
     labels, _ = store.read_index(run.feature_file(epoch, FITTED_ON))
-    return classifier_of(run, recorded_recipe(run.read(), run.record_file), labels, device)
+    return classifier_of(run, recorded_recipe(run.read(), run.record_file), labels, lambda: device)
 
 
 def _notes_of(raw: Sequence[Score]) -> dict[_Place, tuple[str, ...]]:

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
-
 from layerprobe.data.splits import Dataset
 from layerprobe.losses.loss import Loss
 from layerprobe.nets.net import Net
@@ -70,6 +68,8 @@ class Built:
 
 def build(request: TrainRequest) -> Built:
     """Build data set, network, loss and trainer of a request; nothing is written."""
+    import torch
+
     recipe = request.recipe
     device = from_recipe.choose_device(request.device)
     loaded = from_recipe.load_dataset(recipe)

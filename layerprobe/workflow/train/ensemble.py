@@ -7,10 +7,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cache
-
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from layerprobe import store
 from layerprobe.data.splits import Dataset
@@ -23,25 +20,26 @@ from layerprobe.values.records import RunRecord
 from layerprobe.values.scores import Score
 from layerprobe.workflow.probe import probe as single
 from layerprobe.workflow.probe.classifiers import without_accuracy
-from layerprobe.workflow.probe.estimate_probe import estimate_probe
-from layerprobe.workflow.probe.extractors import RunExtractor, Tell
+from layerprobe.workflow.probe.extractors import RunExtractor
 from layerprobe.workflow.probe.probe import Probing, known_scores
-from layerprobe.workflow.probe.probed_run import decoding_of, open_for_probing
+from layerprobe.workflow.probe.probed_run import ProbedRun, decoded_later, hashed_dataset, open_for_probing
 from layerprobe.workflow.probe.scoring import Scorer
 from layerprobe.workflow.probe.searches import Searches
 from layerprobe.workflow.probe.selection import (
     ProbeRequest,
     select,
 )
-from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.features import Missing, RunFeatures, features_of
 from layerprobe.workflow.run.manifests import require_same_images
 from layerprobe.workflow.run.new_record import record_of
 from layerprobe.workflow.run.run_network import embedding_tap, network_facts
 from layerprobe.workflow.run.runs import Run, find_run, locked, named_run, set_aside
-from layerprobe.workflow.train.building import TrainRequest, build
-from layerprobe.workflow.train.estimate import estimate_training
-from layerprobe.workflow.train.train import train
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from layerprobe.workflow.probe.extractors import Tell
+    from layerprobe.workflow.train.building import TrainRequest
 
 _ROWS = 512
 _NO_CLASSIFIER = "an ensemble has no classifier"
@@ -52,6 +50,8 @@ def train_any(request: TrainRequest, listener: Listener) -> Run:
 
     The same command again goes on with the member that it stopped in.
     """
+    from layerprobe.workflow.train.train import train
+
     ensemble = request.recipe.ensemble
     if ensemble is None:
         return train(request, listener)
@@ -114,6 +114,9 @@ class Member:
 
     def unit_embeddings(self, epoch: int, split: str) -> Tensor:
         """(N, D) its stored embeddings, each of length 1; zero vectors stay."""
+        import torch
+        import torch.nn.functional as F
+
         # The file's key has the hash of ids and classes: its rows are the images of this split.
         return F.normalize(torch.from_numpy(self.features.read_values(epoch, split, self.embedding.key)))
 
@@ -128,7 +131,7 @@ class EnsembleExtractor:
 
     features: RunFeatures
     members: Sequence[Member]
-    device: torch.device
+    opened: ProbedRun
 
     def images(self, missing: Missing) -> int:
         """Those of the split for every member whose embedding is not stored."""
@@ -137,8 +140,15 @@ class EnsembleExtractor:
         each = [member.missing(missing.epoch, missing.split) for member in self.members]
         return sum(member.extractor.images(item) for member, item in zip(self.members, each, strict=True))
 
+    def decode(self) -> None:
+        """Decode the images, which the members share."""
+        for member in self.members:
+            member.extractor.decode()
+
     def extract(self, missing: Missing, tell: Tell) -> None:
         """Extract what members lack, then put the embeddings of all side by side."""
+        import torch
+
         (tap,) = missing.taps
         with ExitStack() as stack:
             for member in self.members:
@@ -148,7 +158,7 @@ class EnsembleExtractor:
                     member.extractor.extract(item, tell)
             rows = torch.cat([member.unit_embeddings(missing.epoch, missing.split) for member in self.members], dim=1)
         batches = ({tap.key: chunk.numpy()} for chunk in rows.split(_ROWS))
-        columns = store.Columns(dims={tap.key: tap.dim}, device=str(self.device), batch_size=_ROWS)
+        columns = store.Columns(dims={tap.key: tap.dim}, device=str(self.opened.device), batch_size=_ROWS)
         self.features.write(missing, columns, batches)
 
 
@@ -164,11 +174,15 @@ def prepare_ensemble(
             fix=f"Probe a member for other layers: layerprobe probe {run.name}.1",
         )
     opened.keep_forwards()
-    request = without_accuracy(request, recipe, _NO_CLASSIFIER, listener)
-    dataset = dataset or from_recipe.build_dataset(recipe, decoding_of(opened, request, listener))
-    members = [_member(run, name, embedding, request, dataset) for name in opened.record.members]
+    request = without_accuracy(request, recipe, lambda: _NO_CLASSIFIER, listener)
+    decoded = decoded_later(opened, request, dataset, listener)
+    dataset = dataset or hashed_dataset(opened, request, listener)
+    members = []
+    for member in (_opened(run, name, request) for name in opened.record.members):
+        own = features_of(member.run, member.recipe, dataset)
+        members.append(Member(embedding, own, RunExtractor(own, member, decoded, request.workers)))
     side_by_side = replace(embedding, dim=embedding.dim * len(members))
-    selection = select(request, recipe, [side_by_side], embedding, dataset, unclassified=_NO_CLASSIFIER)
+    selection = select(request, recipe, [side_by_side], embedding, dataset, unclassified=lambda: _NO_CLASSIFIER)
 
     @cache
     def weights_sha256(epoch: int) -> str:
@@ -184,21 +198,19 @@ def prepare_ensemble(
     # Each member has drawn a share of the training images of its own.
     compared = [name for name in selection.extracted_splits if name != "train" or recipe.data.share == 1]
     require_same_images(opened.record, dataset, compared, fix=single.OTHER_IMAGES)
-    extractor = EnsembleExtractor(features, members, opened.device)
-    searches = Searches(features, opened.record.experiment, opened.record.seed, opened.device)
+    extractor = EnsembleExtractor(features, members, opened)
+    searches = Searches(features, opened.record.experiment, opened.record.seed, lambda: opened.device)
     scorer = Scorer(searches, selection.measures, selection.resampling)
     network = opened.record.network or replace(network_facts(recipe, opened.net, opened.measured), cuts={})
     table = known_scores(opened, features, selection, listener)
     return Probing(selection, features, extractor, scorer, table, network)
 
 
-def _member(run: Run, name: str, embedding: Tap, request: ProbeRequest, dataset: Dataset) -> Member:
+def _opened(run: Run, name: str, request: ProbeRequest) -> ProbedRun:
+    """A member of an ensemble's run."""
     if not named_run(run.folder.parent, name).exists():
         raise DataError("no such run", file=run.folder.with_name(name), fix="Train the ensemble again")
-    opened = open_for_probing(find_run(run.folder.parent, name), request)
-    features = features_of(opened.run, opened.recipe, dataset)
-    workers = from_recipe.choose_workers(request.workers, opened.device)
-    return Member(embedding, features, RunExtractor(features, opened, workers))
+    return open_for_probing(find_run(run.folder.parent, name), request)
 
 
 def probe_any(run: Run, request: ProbeRequest, listener: Listener) -> list[Score]:
@@ -208,6 +220,9 @@ def probe_any(run: Run, request: ProbeRequest, listener: Listener) -> list[Score
 
 def estimate_training_of(request: TrainRequest) -> Estimate:
     """As `estimate_training`; of an ensemble from its first member."""
+    from layerprobe.workflow.train.building import build
+    from layerprobe.workflow.train.estimate import estimate_training
+
     ensemble = request.recipe.ensemble
     one = request if ensemble is None else member_request(request, 1)
     found = estimate_training(one.target(), build(one), one.recipe.train.keep, fresh=request.fresh)
@@ -217,6 +232,8 @@ def estimate_training_of(request: TrainRequest) -> Estimate:
 
 def estimate_probe_of(run: Run, request: ProbeRequest) -> Estimate:
     """As `estimate_probe`."""
+    from layerprobe.workflow.probe.estimate_probe import estimate_probe
+
     if run.read().members:
         raise RecipeError("--dry-run is for a single run", fix=f"Estimate a member: {run.name}.1")
     return estimate_probe(run, request)

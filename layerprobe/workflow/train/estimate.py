@@ -6,8 +6,6 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import torch
-
 from layerprobe.system.errors import EnvironmentFault
 from layerprobe.system.files import free_bytes, require_writable
 from layerprobe.system.memory import peak_memory
@@ -19,6 +17,8 @@ from layerprobe.workflow.run.kept import kept_epochs, wanted_epochs
 from layerprobe.workflow.run.runs import Run
 
 if TYPE_CHECKING:
+    import torch
+
     from layerprobe.workflow.train.building import Built
 
 _LONG_ENOUGH = 0.5  # seconds of steps that are timed; no further step begins after them

@@ -310,7 +310,7 @@ def _store(training: _Training, found: MeasuredEpoch, epoch: int) -> None:
     features, order = found.features, training.network.layer_order
     with stoppable() as stop:
         forget_from(training.run, epoch)
-        probed = probe_record(features.inputs, str(found.searches.device), order)
+        probed = probe_record(features.inputs, str(found.searches.device()), order)
         record = epoch_record(
             replace(probed, network=training.network.facts), epoch, training.experiment, training.images
         )

@@ -114,7 +114,7 @@ def measure_epoch(  # noqa: PLR0913 - the network, its images, and where their v
     inputs = ProbeInputs(type(module).__name__, weights_sha256(module), digests)
     features = MemoryFeatures(run, inputs, by_split)
     require_retrieval(features.dataset, fix="Put all images of a class into one split")
-    searches = Searches(features, experiment, SEED, device)
+    searches = Searches(features, experiment, SEED, lambda: device)
     results = search(searches, measures, network.rows, lambda layers, _: layers, epoch=epoch)
     return MeasuredEpoch(features, searches, results)
 

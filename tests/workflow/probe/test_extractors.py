@@ -4,17 +4,20 @@ import os
 import signal
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import h5py
 import numpy as np
 import pytest
 
-from layerprobe.system.errors import InterruptedRun
+from layerprobe.data.splits import Dataset, digests_of
+from layerprobe.system.errors import DataError, InterruptedRun
 from layerprobe.values.keys import LayerKey
 from layerprobe.values.scores import Score, read_scores
 from layerprobe.workflow.probe import extractors as module
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest
+from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.train.building import TrainRequest
 from tests.workflow.conftest import Silent
@@ -34,6 +37,20 @@ def test_a_second_probe_extracts_nothing(run: Run, monkeypatch: pytest.MonkeyPat
     first = probe(run, REQUEST, Silent())
     monkeypatch.setattr(module, "extract", None)
     assert probe(run, REQUEST, Silent()) == first
+
+
+def test_images_that_change_while_they_are_decoded_are_not_extracted(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    build = from_recipe.build_dataset
+
+    def changed(*given: Any, decode: bool = True) -> Dataset:
+        dataset = build(*given, decode=decode)
+        others = {name: replace(split, digests=digests_of(split) + 1) for name, split in dataset.splits.items()}
+        return replace(dataset, splits=others) if decode else dataset
+
+    monkeypatch.setattr(from_recipe, "build_dataset", changed)
+    with pytest.raises(DataError, match="the train images changed while they were read"):
+        probe(run, REQUEST, Silent())
+    assert not run.feature_file(0, "train").exists()
 
 
 def test_further_layers_take_the_old_ones_along(run: Run) -> None:

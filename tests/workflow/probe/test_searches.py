@@ -29,7 +29,7 @@ def searches(tmp_path: Path) -> Searches:
     splits = {name: _split(name, labels_of(sizes)) for name, sizes in SIZES.items()}
     dataset = Dataset(splits, tuple("abcdefghijkl"))
     features = RunFeatures(run, dataset, "resize", lambda epoch: f"w{epoch}", lambda epoch: None, lambda split: "m")
-    return Searches(features=features, experiment="e", seed=SEED, device=torch.device("cpu"))
+    return Searches(features=features, experiment="e", seed=SEED, device=lambda: torch.device("cpu"))
 
 
 def _split(name: str, labels: NDArray[np.int64]) -> Split:
