@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.ranking.items import BLOCK_ROWS, Items
+from layerprobe.ranking.leading import Leading
 from layerprobe.ranking.pairs import pair_similarities
-from layerprobe.ranking.positives import Chosen, positive_similarities
-from layerprobe.ranking.products import Product, bfloat16, float32
+from layerprobe.ranking.positives import Chosen, nearest_positives, positive_similarities
+from layerprobe.ranking.products import Product, bfloat16, float32, seconds_per_number
 from layerprobe.ranking.relevance import Pairs, Relevance
-from layerprobe.ranking.sweep import Targets, count_blocks, count_symmetric
+from layerprobe.ranking.sweep import Targets, Way, count_blocks, count_symmetric
 from layerprobe.ranking.team import Team
 from layerprobe.ranking.tiles import cuts
 
@@ -24,12 +25,23 @@ if TYPE_CHECKING:
 
     from layerprobe.ranking.vectors import Form
 
-# With fewer pairs bfloat16 saves no time.
-_PAIRS_FOR_BFLOAT16 = 10**6
+# With fewer pairs nothing is faster than float32.
+_PAIRS_FOR_A_SAMPLE = 10**6
 # With more pairs, many of them unclear, it is faster to count again only the queries that a K leaves open.
 _PAIRS_FOR_INTERVALS = 10**8
-# float32's extra cost over bfloat16 per query and number of the gallery, in units of one pair computed in float64.
-_PAIRS_WORTH = 1e-6
+# What takes as long as so many numbers of a product in float32: to compare a pair with thresholds and count it; to list
+# one that may be closer; to compute one in float64; the product of a vector's number with a direction, in float64, and
+# the rest of the rounding of a number; for the basis of P directions of D numbers P^2 D times the last.
+_NUMBERS_OF_A_COUNT = 50
+_NUMBERS_OF_A_LISTED_PAIR = 6000
+_NUMBERS_OF_A_PAIR = 10**5
+_NUMBERS_OF_A_FLOAT64 = 2.5
+_NUMBERS_OF_A_ROW = 80
+_NUMBERS_OF_A_BASIS = 50
+# The basis is limited to this share of the time of the whole product.
+_SHARE_OF_A_BASIS = 0.03
+# Dimensions that are tried before all.
+_DIRECTIONS = (32, 64, 96, 128, 192, 256)
 _ITEMS_OF_A_SAMPLE = 512
 _QUERIES_OF_A_SAMPLE = 128
 _BLOCK_ROWS_OF_A_GPU = 2**13
@@ -76,6 +88,8 @@ class Search:
         order = np.argsort(self.queries.labels, kind="stable")
         chosen = self._sorted_gallery if self._itself else self._chosen(self.queries, order)
         windows = self._windows(chosen)
+        if self._all_tie(chosen, windows):
+            return self._tied()
         nearest, tied_positives = self._positives(chosen, windows)
         targets = Targets(chosen, nearest, windows)
         removed = self._removed(targets)
@@ -92,7 +106,7 @@ class Search:
             for start in range(0, int(which.sum()), _QUERIES_AT_ONCE):
                 rows = torch.nonzero(which)[start : start + _QUERIES_AT_ONCE, 0]
                 some = targets[rows.cpu().numpy()]
-                found = count_blocks(some, self._blocks(), self.form, product, exactly=True)
+                found = count_blocks(some, self._blocks(), self.form, Way(product))
                 low[rows], tied[rows] = self.team.total(found) - removed[:, rows]
                 high[rows] = low[rows]
         lone = torch.from_numpy(self.relevance.counts()[1][order]).to(low.device)
@@ -125,6 +139,46 @@ class Search:
                 [self.form.windows(queries.vectors(rows)) for rows in cuts(len(queries.labels), BLOCK_ROWS)]
             )
         return self.form.origin.new_full((len(queries.labels),), self.form.window)
+
+    def _all_tie(self, queries: Chosen, windows: Tensor) -> bool:
+        """Whether each query is equally similar to all items, as where the features have collapsed."""
+        if self.in_order or self.form.similarity == "hamming":
+            return False
+        places = np.arange(0, len(self.gallery), max(1, len(self.gallery) // _ITEMS_OF_A_SAMPLE))
+        # Some items tell where they are not.
+        return self._tie(queries, windows, self._sorted_gallery.some(places)) and self._tie(
+            queries, windows, self._sorted_gallery
+        )
+
+    def _tie(self, queries: Chosen, windows: Tensor, gallery: Chosen) -> bool:
+        """Whether the similarities of each query to the items differ by no more than its window.
+
+        x.y = x.offset + y.offset - |offset|^2 + (x - offset).(y - offset), whose last term is at most the product of
+        the two lengths; euclidean similarities likewise.
+        """
+        biases, lengths = [], []
+        for rows in cuts(len(gallery.labels), BLOCK_ROWS):
+            vectors = gallery.vectors(rows)
+            biases.append(self.form.biases(vectors))
+            lengths.append((vectors - self.form.offset).norm(dim=1))
+        lowest, highest = min(float(some.min()) for some in biases), max(float(some.max()) for some in biases)
+        longest, offset = max(float(some.max()) for some in lengths), float(self.form.offset.norm())
+        unit = 4 * (self.form.dim + 8) * 2.0**-53
+        for rows in cuts(len(queries.labels), BLOCK_ROWS):
+            own = (queries.vectors(rows) - self.form.offset).norm(dim=1)
+            reach = (own + offset) * (longest + offset) + max(-lowest, highest)
+            if not bool((highest - lowest + 2 * own * longest + unit * reach <= windows[rows]).all()):
+                return False
+        return True
+
+    def _tied(self) -> Tensor:
+        """The counts where all items tie."""
+        import torch
+
+        right, wrong = (torch.from_numpy(some).to(self.queries.device) for some in self.relevance.counts())
+        none = torch.zeros_like(right)
+        lone = wrong.where(right == 0, none)
+        return torch.stack([lone, lone, wrong - lone, right])
 
     @property
     def _itself(self) -> bool:
@@ -160,11 +214,10 @@ class Search:
             return nearest, self.team.total(tied)
         if not self.in_order:
             gallery = queries if self._itself else self._sorted_gallery
-            for rows, similarities in positive_similarities(
-                queries, gallery, self.relevance, self.form, self.team.share
+            for rows, best, ties in nearest_positives(
+                queries, gallery, self.relevance, self.form, windows, self.team.share
             ):
-                nearest[rows] = similarities.amax(1)
-                tied[rows] = self._at(similarities, nearest[rows], windows[rows])
+                nearest[rows], tied[rows] = best, ties
             return self.team.maximum(nearest), self.team.total(tied)
         whole = slice(None)
         for block in self._blocks():
@@ -188,41 +241,103 @@ class Search:
         """The lowest and highest possible count of closer negatives, and the ties where the two are equal."""
         import torch
 
-        product, exactly = self._way(targets, ks)
+        way = _cheapest(self._ways(targets, ks))
+        if self.team.group:  # by measured times, which differ between processes; their counts are added
+            exactly = self.team.maximum(torch.tensor([int(way.exactly)], device=removed.device))
+            way = replace(way, exactly=bool(exactly))
         if self._itself:
-            found = count_symmetric(targets, self.form, product, self.team.share, exactly=exactly)
+            found = count_symmetric(targets, self.form, way, self.team.share)
         else:
-            found = count_blocks(targets, self._blocks(), self.form, product, exactly=exactly)
+            found = count_blocks(targets, self._blocks(), self.form, way)
         closer, others = self.team.total(found) - removed
-        if exactly:
+        if way.exactly:
             return closer, closer.clone(), others
         # Those that may be closer include those that surely are. A removed one may be no more than possible.
         return closer.clamp_(min=0), others - removed[0], torch.zeros_like(closer)
 
-    def _way(self, targets: Targets, ks: frozenset[int] | None) -> tuple[Product, bool]:
-        """The product that makes the whole count fastest, and whether pairs that it leaves unclear are computed now."""
-        exact, fast = float32(self.queries.device), bfloat16(self.queries.device)
-        pairs = len(self.queries) * len(self.gallery)
-        if fast is None or self.form.similarity == "hamming" or pairs < _PAIRS_FOR_BFLOAT16:
-            return exact, True
-        worth = _PAIRS_WORTH * len(self.gallery) * self.form.dim / (2 if self._itself else 1)
-        if self._unclear(targets, fast) < worth:
-            return fast, True
-        if self._itself and ks is not None and pairs >= _PAIRS_FOR_INTERVALS:
-            return fast, False
-        return exact, True
+    def _ways(self, targets: Targets, ks: frozenset[int] | None) -> list[tuple[float, Way]]:
+        """Ways to count, with their costs by what they leave unclear of a sample of the pairs."""
+        import torch
 
-    def _unclear(self, targets: Targets, product: Product) -> float:
-        """About how many negatives of a query a product leaves unclear, by some queries in part of the gallery."""
+        exact, fast = float32(self.queries.device), bfloat16(self.queries.device)
+        pairs, dim = len(self.queries) * len(self.gallery), self.form.dim
+        if self.form.similarity == "hamming" or pairs < _PAIRS_FOR_A_SAMPLE:
+            return [(0, Way(exact))]
+        some, block = self._sample(targets)
+        costs = [(self._cost(dim), Way(exact))]
+        if self.queries.device.type == "cpu" and not self.in_order:
+            costs += self._leading(some, block, exact)
+        if fast is not None:
+            counts = count_blocks(some, [block], self.form, Way(fast, exactly=False)).double()
+            low, high = counts * (len(self.gallery) / len(block.labels))
+            unclear = float((high - low).mean()) / len(self.gallery)
+            ratio = 0.5
+            if self.queries.device.type == "cpu":
+                ratio = seconds_per_number(fast) / seconds_per_number(exact)
+            costs.append((self._cost(dim * ratio, unclear * _NUMBERS_OF_A_PAIR), Way(fast)))
+            if ks is not None and pairs >= _PAIRS_FOR_INTERVALS:
+                asked = torch.zeros_like(low, dtype=torch.bool)
+                for k in ks:
+                    asked |= (low < k) & (k <= high)
+                many = float((asked & (high - low > _FEW_UNCLEAR)).double().mean())
+                again = many * dim + (float(asked.double().mean()) - many) * dim * ratio
+                costs.append((self._cost(dim * ratio, again), Way(fast, exactly=False)))
+        return costs
+
+    def _cost(self, numbers: float, beside: float = 0) -> float:
+        """Of a computed pair, in numbers of its product in float32.
+
+        Args:
+            numbers: of the product.
+            beside: what else each query of the pair costs.
+        """
+        return numbers + (2 if self._itself else 1) * (_NUMBERS_OF_A_COUNT + beside)
+
+    def _leading(self, some: Targets, block: Chosen, product: Product) -> list[tuple[float, Way]]:
+        """Ways that count fewer dimensions first, with their costs."""
+        import torch
+
+        dim, items = self.form.dim, len(self.gallery)
+        computed = len(self.queries) * items / (2 if self._itself else 1)
+        rows = items + (0 if self._itself else len(self.queries))
+        most = min(dim // 2, len(block.labels) // 2, int((_SHARE_OF_A_BASIS * computed / _NUMBERS_OF_A_BASIS) ** 0.5))
+        counts = [count for count in _DIRECTIONS if count <= most]
+        centred = block.vectors(slice(None)) - self.form.offset
+        leading = Leading.of(centred, counts[-1]) if counts else None
+        if leading is None:
+            return []
+        queries = some.queries.vectors(slice(None))
+        biases = self.form.biases(queries)
+        gaps = self.form.biases(block.vectors(slice(None))) + biases[:, None]
+        gaps += (self.form.constants(biases) - some.nearest)[:, None]
+        queries -= self.form.offset
+        others = some.nearest.isfinite()[:, None] & torch.from_numpy(some.queries.labels[:, None] != block.labels)
+        rest, rests = queries.square().sum(1), centred.square().sum(1)
+        found, start = [], 0
+        for count in counts:
+            directions = leading.directions[:, start:count]
+            mine, theirs = queries @ directions, centred @ directions
+            gaps += mine @ theirs.T
+            rest, rests = rest - mine.square().sum(1), rests - theirs.square().sum(1)
+            bounds = rest.clamp(min=0).sqrt()[:, None] * rests.clamp(min=0).sqrt()
+            possible, unclear = (
+                float((which & others).double().mean()) for which in (gaps >= -bounds, gaps.abs() <= bounds)
+            )
+            beside = possible * _NUMBERS_OF_A_LISTED_PAIR + unclear * (_NUMBERS_OF_A_LISTED_PAIR + 7 * dim)
+            turned = rows * dim * (_NUMBERS_OF_A_FLOAT64 * count + _NUMBERS_OF_A_ROW) / computed
+            found.append((self._cost(count + turned, beside), Way(product, leading.first(count))))
+            start = count
+        return found
+
+    def _sample(self, targets: Targets) -> tuple[Targets, Chosen]:
+        """Some queries and part of the gallery."""
         if self.in_order:
             block = next(self._every_block())
         else:
             whole = self._sorted_gallery
             places = np.arange(0, len(whole.labels), max(1, len(whole.labels) // _ITEMS_OF_A_SAMPLE))
             block = whole.some(places)
-        some = targets[np.linspace(0, len(targets.nearest) - 1, _QUERIES_OF_A_SAMPLE).astype(np.intp)]
-        closer, possible = count_blocks(some, [block], self.form, product, exactly=False)
-        return float((possible - closer).double().mean()) * len(self.gallery) / len(block.labels)
+        return targets[np.linspace(0, len(targets.nearest) - 1, _QUERIES_OF_A_SAMPLE).astype(np.intp)], block
 
     def _removed(self, targets: Targets) -> Tensor:
         """int64 (2, Q): items of other marks that are no negatives: closer than the nearest positive, and tied."""
@@ -239,3 +354,7 @@ class Search:
         removed[0].index_add_(0, places, closer.long())
         removed[1].index_add_(0, places, ((above >= -targets.windows[places]) & ~closer).long())
         return self.team.total(removed)
+
+
+def _cheapest(ways: list[tuple[float, Way]]) -> Way:
+    return min(ways, key=lambda way: way[0])[1]

@@ -12,8 +12,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from layerprobe.ranking import items, nearest_positive_ranks, positives, products, ranks, search, sweep
+from layerprobe.ranking import items, leading, nearest_positive_ranks, positives, products, ranks, search, sweep, tiles
 from layerprobe.ranking.products import Product
+from layerprobe.ranking.sweep import Way
 from layerprobe.system.errors import NumericError
 from layerprobe.values.retrieval import Ranks
 from tests.ranking.conftest import KINDS, Array, Labels, counts, exponential_labels, loop, make
@@ -52,9 +53,11 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "BLOCK_ROWS", 24)
     monkeypatch.setattr(search, "_QUERIES_AT_ONCE", 20)
     monkeypatch.setattr(sweep, "_PAIRS_AT_ONCE", 40)
-    monkeypatch.setattr(sweep, "_PAIRS_TOGETHER", 16)
-    monkeypatch.setattr(positives, "_ROWS", 8)
+    monkeypatch.setattr(positives, "BLOCK_ROWS", 24)
     monkeypatch.setattr(positives, "_CELLS", 200)
+    monkeypatch.setattr(positives, "_NUMBERS", 300)
+    monkeypatch.setattr(positives, "_SCREENED_FROM", 12)
+    monkeypatch.setattr(tiles, "_RUN", 8)
     monkeypatch.setattr(search, "float32", lambda device: replace(products.float32(device), tile=16))
     monkeypatch.setattr(search, "bfloat16", emulated_bfloat16)
 
@@ -64,13 +67,28 @@ def tiled(monkeypatch: pytest.MonkeyPatch) -> None:
     small_tiles(monkeypatch)
 
 
-@pytest.fixture(params=["intervals", "at once", "wide"])
+def choose_ways(monkeypatch: pytest.MonkeyPatch, suits: Callable[[Way], bool]) -> None:
+    """Whatever the size and the cost, count in the first way that suits; in float32 where none does."""
+    monkeypatch.setattr(search, "_PAIRS_FOR_A_SAMPLE", 0)
+    monkeypatch.setattr(search, "_PAIRS_FOR_INTERVALS", 0)
+    monkeypatch.setattr(search, "_SHARE_OF_A_BASIS", 1e9)
+    monkeypatch.setattr(search, "_DIRECTIONS", (1, 2, 5))
+    monkeypatch.setattr(leading, "_FLAT", 1e9)
+    monkeypatch.setattr(search, "_cheapest", lambda ways: next((way for _, way in ways if suits(way)), ways[0][1]))
+
+
+@pytest.fixture(params=["intervals", "at once", "wide", "leading", "most leading"])
 def low(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """bfloat16 whatever the size, and what it leaves unclear."""
+    """bfloat16 or few dimensions whatever the size, and what they leave unclear."""
     small_tiles(monkeypatch)
-    monkeypatch.setattr(search, "_PAIRS_FOR_BFLOAT16", 0)
-    monkeypatch.setattr(search, "_PAIRS_FOR_INTERVALS", 10**9 if request.param == "at once" else 0)
-    monkeypatch.setattr(search, "_PAIRS_WORTH", 1e9 if request.param == "at once" else 0)
+    suits: dict[str, Callable[[Way], bool]] = {
+        "intervals": lambda way: not way.exactly,
+        "at once": lambda way: way.exactly and way.product.name == "bfloat16",
+        "wide": lambda way: not way.exactly,
+        "leading": lambda way: way.leading is not None and way.leading.count == 1,
+        "most leading": lambda way: way.leading is not None and way.leading.count > 1,
+    }
+    choose_ways(monkeypatch, suits[request.param])
     if request.param == "wide":
         monkeypatch.setattr(search, "bfloat16", wide_bfloat16)
 
@@ -95,7 +113,7 @@ def ranks_of(found: list[tuple[int, int, int]]) -> Ranks:
 
 
 repeatedly = settings(
-    max_examples=6, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=3, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 often = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 seeds = st.integers(0, 2**32 - 1)
@@ -238,8 +256,7 @@ def test_bad_rows_on_disk_are_counted() -> None:
 def test_below_twenty_thousand_items_every_count_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     features, labels = rng.normal(size=(60, 2)).astype(np.float32), np.arange(60) % 30
-    for limit in ("_PAIRS_FOR_BFLOAT16", "_PAIRS_FOR_INTERVALS", "_PAIRS_WORTH"):
-        monkeypatch.setattr(search, limit, 0)
+    choose_ways(monkeypatch, lambda way: not way.exactly)
     monkeypatch.setattr(search, "bfloat16", emulated_bfloat16)
     assert not nearest_positive_ranks(features, labels).open().any()
     monkeypatch.setattr(ranks, "RESOLVE_ALL_BELOW", 60)
@@ -268,8 +285,7 @@ def test_sums_that_stay_float32_are_compared_in_float32(monkeypatch: pytest.Monk
     labels = rng.integers(0, 60, 600)
     features = rng.normal(size=(600, 64)) * np.exp(rng.normal(size=(600, 1)))
     exact = nearest_positive_ranks(features, labels, similarity="euclidean")
-    for limit in ("_PAIRS_FOR_BFLOAT16", "_PAIRS_FOR_INTERVALS", "_PAIRS_WORTH"):
-        monkeypatch.setattr(search, limit, 0)
+    choose_ways(monkeypatch, lambda way: not way.exactly)
     monkeypatch.setattr(search, "bfloat16", wide_bfloat16)
     found = nearest_positive_ranks(features, labels, similarity="euclidean", resolve=(1,))
     assert (found.closer <= exact.closer).all()
