@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.ranking.items import BLOCK_ROWS
+from layerprobe.ranking.items import block_rows
 from layerprobe.ranking.products import float32
 from layerprobe.ranking.rounded import Rounded
 from layerprobe.ranking.tiles import cuts
@@ -206,7 +206,7 @@ def _screened(  # noqa: PLR0913 - as nearest_positives
 
 
 def _rounded(some: Chosen, rows: slice, form: Form, product: Product) -> Rounded:
-    parts = cuts(rows.stop - rows.start, BLOCK_ROWS)
+    parts = cuts(rows.stop - rows.start, block_rows(form.origin.device))
     blocks = (some.vectors(slice(rows.start + part.start, rows.start + part.stop)) for part in parts)
     return Rounded.of(blocks, rows.stop - rows.start, form, product)
 

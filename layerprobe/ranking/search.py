@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.ranking.items import BLOCK_ROWS, Items
+from layerprobe.ranking.items import Items, block_rows
 from layerprobe.ranking.leading import Leading
 from layerprobe.ranking.pairs import pair_similarities
 from layerprobe.ranking.positives import Chosen, nearest_positives, positive_similarities
@@ -44,7 +44,6 @@ _SHARE_OF_A_BASIS = 0.03
 _DIRECTIONS = (32, 64, 96, 128, 192, 256)
 _ITEMS_OF_A_SAMPLE = 512
 _QUERIES_OF_A_SAMPLE = 128
-_BLOCK_ROWS_OF_A_GPU = 2**13
 # A set of no more numbers is kept as float64 vectors (32 MiB); a larger one is converted block by block each time.
 _NUMBERS_HELD = 2**22
 # The exact count takes so many queries at a time, to limit the rounded rows in memory.
@@ -124,7 +123,7 @@ class Search:
 
         if len(order) * self.form.dim > _NUMBERS_HELD:
             return Chosen(made, items.labels[order], order)
-        vectors = torch.cat([made(rows) for rows in cuts(len(order), BLOCK_ROWS)])
+        vectors = torch.cat([made(rows) for rows in cuts(len(order), block_rows(items.device))])
         return Chosen(vectors.__getitem__, items.labels[order], order)
 
     @cached_property
@@ -135,9 +134,8 @@ class Search:
         import torch
 
         if self.form.window is None:
-            return torch.cat(
-                [self.form.windows(queries.vectors(rows)) for rows in cuts(len(queries.labels), BLOCK_ROWS)]
-            )
+            blocks = cuts(len(queries.labels), block_rows(self.queries.device))
+            return torch.cat([self.form.windows(queries.vectors(rows)) for rows in blocks])
         return self.form.origin.new_full((len(queries.labels),), self.form.window)
 
     def _all_tie(self, queries: Chosen, windows: Tensor) -> bool:
@@ -156,15 +154,15 @@ class Search:
         x.y = x.offset + y.offset - |offset|^2 + (x - offset).(y - offset), whose last term is at most the product of
         the two lengths; euclidean similarities likewise.
         """
-        biases, lengths = [], []
-        for rows in cuts(len(gallery.labels), BLOCK_ROWS):
+        biases, lengths, size = [], [], block_rows(self.queries.device)
+        for rows in cuts(len(gallery.labels), size):
             vectors = gallery.vectors(rows)
             biases.append(self.form.biases(vectors))
             lengths.append((vectors - self.form.offset).norm(dim=1))
         lowest, highest = min(float(some.min()) for some in biases), max(float(some.max()) for some in biases)
         longest, offset = max(float(some.max()) for some in lengths), float(self.form.offset.norm())
         unit = 4 * (self.form.dim + 8) * 2.0**-53
-        for rows in cuts(len(queries.labels), BLOCK_ROWS):
+        for rows in cuts(len(queries.labels), size):
             own = (queries.vectors(rows) - self.form.offset).norm(dim=1)
             reach = (own + offset) * (longest + offset) + max(-lowest, highest)
             if not bool((highest - lowest + 2 * own * longest + unit * reach <= windows[rows]).all()):
@@ -189,8 +187,7 @@ class Search:
         return self._every_block(self.team.share)
 
     def _every_block(self, share: slice = slice(None)) -> Iterator[Chosen]:
-        rows = BLOCK_ROWS if self.queries.device.type == "cpu" else _BLOCK_ROWS_OF_A_GPU
-        for block in cuts(len(self.gallery), rows)[share]:
+        for block in cuts(len(self.gallery), block_rows(self.queries.device))[share]:
             if self.in_order:
                 local = np.argsort(self.gallery.labels[block], kind="stable")
                 vectors = self.form.vectors(self.gallery.take(block)[local])

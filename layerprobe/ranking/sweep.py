@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.ranking.items import BLOCK_ROWS
+from layerprobe.ranking.items import block_rows
 from layerprobe.ranking.positives import Chosen
 from layerprobe.ranking.products import pair_products
 from layerprobe.ranking.rounded import Rounded
@@ -70,7 +70,7 @@ class Targets:
 
     def rounded(self, form: Form, way: Way) -> list[Rounded]:
         """All queries for a product: whole, and after them their leading directions if these are counted first."""
-        blocks = (self.queries.vectors(rows) for rows in cuts(len(self.nearest), BLOCK_ROWS))
+        blocks = (self.queries.vectors(rows) for rows in cuts(len(self.nearest), block_rows(self.nearest.device)))
         return Rounded.each(blocks, len(self.nearest), form, way.product, _stages(way))
 
     def thresholds(self, rounded: Rounded, gallery: Rounded, form: Form, product: Product) -> Thresholds:
@@ -142,6 +142,7 @@ class _Counts:
         import torch
 
         self.targets, self.form, self.way = targets, form, way
+        self.nearest = targets.nearest.where(targets.nearest.isfinite(), torch.inf)  # nothing reaches a lone query's
         self.closer = torch.zeros(len(targets.nearest), dtype=torch.int64, device=targets.nearest.device)
         self.tied = torch.zeros_like(self.closer)
         self.waiting: list[Tensor] = []  # (2, P) places of queries and of items of the gallery
@@ -276,10 +277,7 @@ class _Counts:
 
     def _count(self, queries: Tensor, similarities: Tensor) -> None:
         """Add exact similarities (R, B) of the queries at places (R,), which may repeat."""
-        import torch
-
-        nearest, windows = self.targets.nearest[queries], self.targets.windows[queries]
-        nearest = nearest.where(nearest.isfinite(), torch.inf)  # nothing reaches that of a lone query
+        nearest, windows = self.nearest[queries], self.targets.windows[queries]
         closer = (similarities > (nearest + windows)[:, None]).sum(1)
         self.closer.index_add_(0, queries, closer)
         self.tied.index_add_(0, queries, (similarities >= (nearest - windows)[:, None]).sum(1) - closer)

@@ -49,11 +49,10 @@ def wide_bfloat16(device: torch.device) -> Product:
 
 
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (items, search, sweep, ranks):
+    for module in (items, ranks):
         monkeypatch.setattr(module, "BLOCK_ROWS", 24)
     monkeypatch.setattr(search, "_QUERIES_AT_ONCE", 20)
     monkeypatch.setattr(sweep, "_PAIRS_AT_ONCE", 40)
-    monkeypatch.setattr(positives, "BLOCK_ROWS", 24)
     monkeypatch.setattr(positives, "_CELLS", 200)
     monkeypatch.setattr(positives, "_NUMBERS", 300)
     monkeypatch.setattr(positives, "_SCREENED_FROM", 12)
