@@ -3,9 +3,12 @@
 All ways run the same network on the same images in channels_last format and inference mode, one after the other in
 interleaved rounds in one process; the median over the rounds of plain time / way's time is what counts. `hooks` is
 layerprobe's; `extractor` is torchvision's create_feature_extractor, its maps pooled afterwards; `captum` is its
-LayerActivation of all layers at once, pooled afterwards. The goal of `hooks` is 0.90.
+LayerActivation of all layers at once, pooled afterwards. The goal of `hooks` is 0.90. Batches have the size of
+`probe`'s, and freed memory is kept as in the command line's process. With a setting of glibc's malloc in the
+environment it is not; the second command below sets a default, so that only this differs.
 
-    python benchmarks/capture.py --size 64 --batch 32 --pairs 7
+    python benchmarks/capture.py
+    GLIBC_TUNABLES=glibc.malloc.arena_test=8 python benchmarks/capture.py
 """
 
 from __future__ import annotations
@@ -25,7 +28,9 @@ from torchvision.models.feature_extraction import create_feature_extractor
 
 from layerprobe.nets.net import Net
 from layerprobe.registry import NETS, load
+from layerprobe.system.memory import keep_freed_memory
 from layerprobe.taps import resolve_taps, tapped
+from layerprobe.workflow.probe.extractors import BATCH_SIZE
 
 GOAL = 0.90
 Forward = Callable[[Tensor], object]
@@ -78,22 +83,12 @@ def measure(net: Net, images: Tensor, pairs: int, repeats: int) -> dict[str, lis
     return seconds
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nets", nargs="+", choices=sorted(NETS), default=list(NETS))
-    parser.add_argument("--size", type=int, default=64)
-    parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--pairs", type=int, default=7)
-    parser.add_argument("--repeats", type=int, default=2, help="forwards of one measurement")
-    parser.add_argument("--threads", type=int, default=1)
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
+def show(size: int, arguments: argparse.Namespace) -> None:
+    """Measure the networks on images of one size."""
     torch.manual_seed(0)
-    images = torch.randn(arguments.batch, 3, arguments.size, arguments.size).contiguous(
-        memory_format=torch.channels_last
-    )
+    images = torch.randn(arguments.batch, 3, size, size).contiguous(memory_format=torch.channels_last)
     print(
-        f"{arguments.size} px, batch {arguments.batch}, {arguments.threads} thread, {arguments.pairs} rounds;"
+        f"{size} px, batch {arguments.batch}, {arguments.threads} thread, {arguments.pairs} rounds;"
         " plain time / way's time, median (lowest to highest)"
     )
     for name in arguments.nets:
@@ -105,6 +100,21 @@ def main() -> None:
             ratios = [plain / other for plain, other in zip(seconds["plain"], seconds[way], strict=True)]
             median, goal = statistics.median(ratios), f"  goal {GOAL:.2f}" if way == "hooks" else ""
             print(f"  {way:<9} {median:.3f} ({min(ratios):.3f} to {max(ratios):.3f}){goal}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nets", nargs="+", choices=sorted(NETS), default=list(NETS))
+    parser.add_argument("--sizes", nargs="+", type=int, default=[96, 224])
+    parser.add_argument("--batch", type=int, default=BATCH_SIZE)
+    parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=1, help="forwards of one measurement")
+    parser.add_argument("--threads", type=int, default=1)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    print(keep_freed_memory())
+    for size in arguments.sizes:
+        show(size, arguments)
 
 
 if __name__ == "__main__":

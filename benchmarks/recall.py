@@ -144,9 +144,10 @@ def machine() -> dict[str, Any]:
     for package in _PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
             versions[package] = metadata.version(package)
+    name, family, model = (values.get(key, "unknown") for key in ("model name", "cpu family", "model"))
     return {
-        "cpu": f"{values.get('model name', 'unknown CPU')}, family {values.get('cpu family')}",
-        "flags": {flag: flag in flags for flag in ("avx512f", "avx512_bf16", "amx_tile", "amx_bf16")},
+        "cpu": f"{name}, family {family} model {model}",
+        "flags": {flag: flag in flags for flag in ("avx2", "avx512f", "avx512_bf16", "amx_tile", "amx_bf16")},
         "cores": os.cpu_count(),
         "versions": versions,
     }

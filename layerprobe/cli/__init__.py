@@ -39,7 +39,7 @@ from layerprobe.cli.output import show_error
 from layerprobe.cli.streams import prepare_streams
 from layerprobe.system.errors import Bug, EnvironmentFault, InterruptedRun, LayerprobeError
 from layerprobe.system.files import disk_fault
-from layerprobe.system.memory import FIX, is_out_of_memory
+from layerprobe.system.memory import FIX, is_out_of_memory, keep_freed_memory
 
 app = typer.Typer(
     name="layerprobe",
@@ -93,6 +93,7 @@ def main() -> NoReturn:
     prepare_streams()
     # Set before torch is imported: while they wait, the threads of GNU OpenMP would take the cores of other processes.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    keep_freed_memory()
     words = sys.argv[1:] or ["--help"]
     debug, as_json = "--debug" in words, "--json" in words
     try:

@@ -10,6 +10,7 @@ import typer
 from layerprobe.cli.formats import chosen_format
 from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Format, Json, Quiet, RunModel
 from layerprobe.cli.output import Terminal
+from layerprobe.system.memory import keep_freed_memory
 from layerprobe.system.wording import as_size, visible
 
 _NAMES = (
@@ -116,7 +117,7 @@ def doctor(
     from layerprobe.tables.tables import plain_table
     from layerprobe.workflow.manage.doctor import doctor as examine
 
-    checks = examine(cache)
+    checks = examine(cache, keep_freed_memory())
     rows = [[check.subject, check.found, check.fix] for check in checks]
     Terminal(as_json, quiet).result({"findings": checks}, plain_table(("", "found", "fix"), rows))
     if any(check.fix for check in checks):

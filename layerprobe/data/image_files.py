@@ -20,13 +20,13 @@ class Files:
 
     Args:
         names: one for each image, with `/` as separator.
-        padded: see `read_image`; for the fast resize, which takes four channels.
+        fast: see `read_image`.
     """
 
     root: Path
     names: Sequence[str]
     exif_rotation: bool = False
-    padded: bool = False
+    fast: bool = False
 
     @property
     def paths(self) -> str:
@@ -36,16 +36,16 @@ class Files:
     def __call__(self, index: int) -> Image:
         """The index-th image."""
         path = self.root / self.names[index]
-        return read_image(path, exif_rotation=self.exif_rotation, padded=self.padded)
+        return read_image(path, exif_rotation=self.exif_rotation, fast=self.fast)
 
 
-def read_with(dataset: Dataset, *, exif_rotation: bool, padded: bool) -> Dataset:
+def read_with(dataset: Dataset, *, exif_rotation: bool, fast: bool) -> Dataset:
     """The data set with its files read by these options of `read_image`; images that are not files are unchanged."""
 
     def one(split: Split) -> Split:
         if not isinstance(split.image, Files):
             return split
-        return replace(split, image=replace(split.image, exif_rotation=exif_rotation, padded=padded))
+        return replace(split, image=replace(split.image, exif_rotation=exif_rotation, fast=fast))
 
     return replace(dataset, splits={name: one(split) for name, split in dataset.splits.items()})
 

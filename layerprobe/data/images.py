@@ -16,6 +16,7 @@ import PIL.Image
 import PIL.ImageOps
 from PIL.Image import DecompressionBombError, Transpose
 
+from layerprobe.data.jpeg import decoded
 from layerprobe.data.splits import Image
 from layerprobe.system.errors import DataError
 from layerprobe.system.files import require_file
@@ -45,7 +46,7 @@ PIL_ERRORS = (
 _AGAIN = "Get it again or remove it"
 
 
-def read_image(path: Path, *, exif_rotation: bool = False, padded: bool = False) -> Image:
+def read_image(path: Path, *, exif_rotation: bool = False, fast: bool = False) -> Image:
     """An image as 8-bit RGB, at its size.
 
     Grey, palette, 1-bit and CMYK images become RGB; 16-bit grey is divided by 257; transparent pixels are laid on
@@ -53,9 +54,10 @@ def read_image(path: Path, *, exif_rotation: bool = False, padded: bool = False)
 
     Args:
         path: JPEG, PNG, GIF, BMP, WebP, TIFF, PPM, AVIF or JPEG 2000, whatever the name's ending.
+        fast: let torchvision decode JPEGs that are not to be turned; pixels and errors are the same.
 
     Returns:
-        uint8 (H, W, 3), or (H, W, 4) if padded; it may be read-only.
+        uint8 (H, W, 3); it may be read-only.
     """
     try:
         with warnings.catch_warnings(), memory_faults_told(path):
@@ -73,7 +75,8 @@ def read_image(path: Path, *, exif_rotation: bool = False, padded: bool = False)
                         fix="Crop it or remove it",
                         kind="too thin",
                     )
-                return _rgb(_turned(image, exif_rotation), path, padded=padded)
+                pixels = decoded(stream, image) if fast and not exif_rotation else None
+                return _rgb(_turned(image, exif_rotation), path) if pixels is None else pixels
     except DecompressionBombError as error:
         # Beyond about twice the limit PIL refuses to open the file; the size is in its message alone.
         raise _too_large(path, str(error).partition(" exceeds")[0]) from error
@@ -95,7 +98,7 @@ def _turned(image: PIL.Image.Image, exif_rotation: bool) -> PIL.Image.Image:
     return image if exif_rotation or orientation not in _BACK else image.transpose(_BACK[orientation])
 
 
-def _rgb(image: PIL.Image.Image, path: Path, *, padded: bool) -> Image:
+def _rgb(image: PIL.Image.Image, path: Path) -> Image:
     # PIL's own conversion would clip 16 bits to 8. A PPM's mode I holds values that PIL has scaled to 16 bits.
     if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PPM"):
         grey = (np.asarray(image).astype(np.uint32) + 128) // 257
@@ -111,10 +114,8 @@ def _rgb(image: PIL.Image.Image, path: Path, *, padded: bool) -> Image:
         above = image.convert("RGBA")
         white = PIL.Image.new("RGBA", image.size, "white")
         return np.asarray(PIL.Image.alpha_composite(white, above).convert("RGB"))
-    coloured = image if image.mode == "RGB" else image.convert("RGB")  # convert copies even where nothing changes
-    if padded:
-        return np.frombuffer(coloured.tobytes("raw", "RGBX"), np.uint8).reshape(image.height, image.width, 4)
-    return np.asarray(coloured)
+    # convert copies even where nothing changes
+    return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
 
 
 def _too_large(path: Path, size: str) -> DataError:

@@ -77,15 +77,18 @@ class _Reader:
     epoch: int
 
     def __call__(self, indices: Indices) -> Tensor:
-        images = [self._image(index) for index in indices.tolist()]
-        for index, image in zip(indices.tolist(), images, strict=True):
-            if image.shape != images[0].shape:
+        first = self._image(indices[0].item())
+        pixels = np.empty((len(indices), *first.shape), np.uint8)
+        for row, index in enumerate(indices.tolist()):
+            image = self._image(index) if row else first
+            if image.shape != first.shape:
                 raise DataError(
-                    f"{_size(image)} pixels in a batch of {_size(images[0])} pixels",
+                    f"{_size(image)} pixels in a batch of {_size(first)} pixels",
                     file=self.split.ids[index],
                     fix="Resize the data set to one size",
                 )
-        return torch.from_numpy(np.stack(images))
+            pixels[row] = image  # while the image is in the processor's cache
+        return torch.from_numpy(pixels)
 
     def _image(self, index: int) -> Image:
         split = self.split

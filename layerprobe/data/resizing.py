@@ -21,7 +21,7 @@ def resize(image: Image, height: int, width: int, method: Method) -> Image:
     """An image at another size; unchanged if it has that size already.
 
     Args:
-        image: uint8 (H, W, 3); for "fast" also (H, W, 4), whose last channel is dropped.
+        image: uint8 (H, W, 3).
         height: of the result, at least 1.
         width: of the result, at least 1.
         method: "exact" is PIL's, as in the papers' pipelines. "fast" is torch's with the same filter; it has weights of
@@ -32,15 +32,14 @@ def resize(image: Image, height: int, width: int, method: Method) -> Image:
         uint8 (height, width, 3), which may be read-only.
     """
     if image.shape[:2] == (height, width):
-        return image if image.shape[2] == 3 else image[:, :, :3]
+        return image
     if method == "exact":
         return np.asarray(PIL.Image.fromarray(image).resize((width, height), Resampling.BILINEAR))
-    pixels = _tensor(image)
-    # The permuted view is in channels_last format, which is the fastest in torch.
-    resized = F.interpolate(
-        pixels.permute(2, 0, 1)[None], (height, width), mode="bilinear", align_corners=False, antialias=True
-    )
-    return resized[0, :3].permute(1, 2, 0).numpy()
+    # The permuted view is in channels_last format, which is the fastest in torch. Its first stride must say so, too: of
+    # an image permuted before it is unsqueezed, the result would be in another format, and stacking that is slow.
+    pixels = _tensor(image)[None].permute(0, 3, 1, 2)
+    resized = F.interpolate(pixels, (height, width), mode="bilinear", align_corners=False, antialias=True)
+    return resized[0].permute(1, 2, 0).numpy()
 
 
 def mirrored(image: Image) -> Image:

@@ -181,11 +181,11 @@ def _resized(pixels: Array, size: Sequence[int], how: Mapping[str, Any]) -> Arra
 def _resized_by_torch(pixels: Array, height: int, width: int) -> Array:
     import torch
 
-    padded = torch.from_numpy(np.dstack([pixels, pixels[:, :, :1]])).permute(2, 0, 1)[None]  # four channels, as there
+    images = torch.from_numpy(np.array(pixels))[None].permute(0, 3, 1, 2)
     found = torch.nn.functional.interpolate(
-        padded, (height, width), mode="bilinear", align_corners=False, antialias=True
+        images, (height, width), mode="bilinear", align_corners=False, antialias=True
     )
-    resized: Array = found[0, :3].permute(1, 2, 0).contiguous().numpy()
+    resized: Array = found[0].permute(1, 2, 0).contiguous().numpy()
     return resized
 
 

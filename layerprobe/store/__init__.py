@@ -5,48 +5,56 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from layerprobe.store.added import add_ranks, add_values, fitted_on, made_from, ranked_alike, searched_itself
+    from layerprobe.store.added import add_ranks, add_values, fitted_on, made_from, ranked_alike
     from layerprobe.store.feature_key import FeatureKey
     from layerprobe.store.features import (
         Columns,
+        FeatureFile,
+        FeatureHead,
         StoredFeatures,
         equal_layers,
-        open_features,
+        open_feature_file,
+        read_feature_head,
         read_features,
         stale_note,
         stored_layers,
         write_features,
     )
+    from layerprobe.store.hdf5 import stale_passed
     from layerprobe.store.ranks import (
         RankEntry,
+        RankFile,
         RankKey,
         StoredRanks,
         read_chance,
-        read_ranks,
+        read_rank_file,
         read_search,
         read_stored_ranks,
-        stale_ranks,
         write_ranks,
     )
     from layerprobe.store.rows import Rows, read_classes, read_dims, read_epoch, read_index, read_layers, read_transform
 
-_ADDED = ("add_ranks", "add_values", "fitted_on", "made_from", "ranked_alike", "searched_itself")
+_ADDED = ("add_ranks", "add_values", "fitted_on", "made_from", "ranked_alike")
+_HDF5 = ("stale_passed",)
 _RANKS = (
     "RankEntry",
+    "RankFile",
     "RankKey",
     "StoredRanks",
     "read_chance",
-    "read_ranks",
+    "read_rank_file",
     "read_search",
     "read_stored_ranks",
-    "stale_ranks",
     "write_ranks",
 )
 _ROWS = ("Rows", "read_classes", "read_dims", "read_epoch", "read_index", "read_layers", "read_transform")
 __all__ = [
     "Columns",
+    "FeatureFile",
+    "FeatureHead",
     "FeatureKey",
     "RankEntry",
+    "RankFile",
     "RankKey",
     "Rows",
     "StoredFeatures",
@@ -56,22 +64,22 @@ __all__ = [
     "equal_layers",
     "fitted_on",
     "made_from",
-    "open_features",
+    "open_feature_file",
     "ranked_alike",
     "read_chance",
     "read_classes",
     "read_dims",
     "read_epoch",
+    "read_feature_head",
     "read_features",
     "read_index",
     "read_layers",
-    "read_ranks",
+    "read_rank_file",
     "read_search",
     "read_stored_ranks",
     "read_transform",
-    "searched_itself",
     "stale_note",
-    "stale_ranks",
+    "stale_passed",
     "stored_layers",
     "write_features",
     "write_ranks",
@@ -81,8 +89,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     # Imported on first use, so that importing the package needs no h5py.
     if name in __all__:
-        from layerprobe.store import added, features, ranks, rows
+        from layerprobe.store import added, features, hdf5, ranks, rows
 
-        rooms = ((added, _ADDED), (ranks, _RANKS), (rows, _ROWS))
+        rooms = ((added, _ADDED), (hdf5, _HDF5), (ranks, _RANKS), (rows, _ROWS))
         return getattr(next((module for module, names in rooms if name in names), features), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.store.feature_key import FeatureKey
+from layerprobe.store.features import FeatureHead
 from layerprobe.store.hdf5 import HDF5_ERRORS, attribute, created, opened, reading
-from layerprobe.store.ranks import KEY, place_of, ranked_groups, write_entry
-from layerprobe.store.rows import layers_in, write_values
+from layerprobe.store.ranks import KEY, RankFile, place_of, write_entry
+from layerprobe.store.rows import has_facts, write_values
 from layerprobe.system.errors import DataError
 from layerprobe.system.files import written_whole
 from layerprobe.values.keys import RankedLayer, members_of
@@ -90,41 +91,40 @@ def ranked_alike(path: Path, layers: Sequence[RankedLayer]) -> bool:
 
 
 def made_from(
-    ranks: Path, features: Path, ranked: RankedLayer, part: Literal["queries", "gallery"] = "queries"
+    ranks: RankFile, features: FeatureHead, ranked: RankedLayer, part: Literal["queries", "gallery"] = "queries"
 ) -> bool:
     """Whether a layer's ranks were made from the features of it that a feature file holds today."""
-    with contextlib.suppress(DataError, ValueError, *HDF5_ERRORS):
-        with opened(ranks, holds="labels") as file:
-            key = json.loads(attribute(file[place_of(ranked)], part))
-        with opened(features) as file:
-            return _held(file, ranked) and all(attribute(file, name) == str(value) for name, value in key.items())
+    if ranked not in ranks.groups:
+        return False
+    with contextlib.suppress(ValueError):
+        key = json.loads(ranks.groups[ranked].facts[part])
+        return _held(features, ranked) and isinstance(key, dict) and has_facts(features.facts, key)
     return False
 
 
-def fitted_on(ranks: Path, training: Path, ranked: RankedLayer) -> bool:
+def fitted_on(ranks: RankFile, training: FeatureHead | None, ranked: RankedLayer) -> bool:
     """Whether a layer was reduced by a map fitted on the stored features.
+
+    Args:
+        training: None where there are none.
 
     Returns:
         True where nothing was fitted.
     """
-    with contextlib.suppress(DataError, ValueError, *HDF5_ERRORS):
-        with opened(ranks, holds="labels") as file:
-            recorded = attribute(file[place_of(ranked)], "reduction")
-        if not recorded or recorded.startswith("seed "):
-            return True
-        with opened(training) as file:
-            facts = {field.name: attribute(file, field.name) for field in fields(FeatureKey)}
-            key = FeatureKey(**{**facts, "epoch": int(facts["epoch"])})  # type: ignore[arg-type] # texts but for that
-            return _held(file, ranked) and recorded.startswith(f"{key} ")
+    if ranked not in ranks.groups:
+        return False
+    recorded = ranks.groups[ranked].facts["reduction"]
+    if not recorded or recorded.startswith("seed "):
+        return True
+    if training is None:
+        return False
+    with contextlib.suppress(ValueError):
+        facts = {field.name: training.facts.get(field.name, "") for field in fields(FeatureKey)}
+        key = FeatureKey(**{**facts, "epoch": int(facts["epoch"])})  # type: ignore[arg-type] # texts but for that
+        return _held(training, ranked) and recorded.startswith(f"{key} ")
     return False
 
 
-def _held(file: h5py.File, ranked: RankedLayer) -> bool:
+def _held(features: FeatureHead, ranked: RankedLayer) -> bool:
     """Whether a feature file has the features of a layer, or of the members that it is made of."""
-    return bool(members_of(ranked.layer, layers_in(file)))
-
-
-def searched_itself(path: Path) -> bool:
-    """Whether all ranks in a file are of images that were searched among themselves."""
-    with opened(path, holds="labels") as file:
-        return all(attribute(group, "gallery") == "itself" for _, group in ranked_groups(file))
+    return bool(members_of(ranked.layer, tuple(features.columns)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -27,9 +28,18 @@ from layerprobe.store.hdf5 import (
     stored_dataset,
     whole,
 )
-from layerprobe.store.rows import CHUNK_ROWS, Rows, layers_in, require_rows, write_rows
+from layerprobe.store.rows import (
+    CHUNK_ROWS,
+    Rows,
+    has_facts,
+    index_or_error,
+    layers_in,
+    require_rows,
+    rows_nbytes,
+    write_rows,
+)
 from layerprobe.system.errors import BusyError, DataError
-from layerprobe.system.files import written_whole
+from layerprobe.system.files import require_file, written_whole
 from layerprobe.system.memory import memory_faults_told
 from layerprobe.values.keys import LayerKey
 
@@ -105,24 +115,6 @@ def stale_note(path: Path, key: FeatureKey) -> str:
         return error.message
 
 
-def read_features(path: Path, layer: LayerKey) -> FeatureArray:
-    """The features of one layer.
-
-    Returns:
-        float32 (N, D) in the order of `read_index`.
-    """
-    _require_layer_names([layer])
-    with opened(path) as file:
-        dataset = _features(file, layer)
-        try:
-            with memory_faults_told(path):
-                values: FeatureArray = whole(dataset)
-        except OSError as error:
-            fix = f"layerprobe probe {attribute(file, 'run')} --epochs {attribute(file, 'epoch')} rewrites it"
-            raise DataError(f"checksum of layer {layer} fails", file=path, fix=fix) from error
-        return values
-
-
 @dataclass(frozen=True, eq=False)
 class StoredFeatures:
     """The features of one layer, read from disk in slices: float32 (N, D) in the order of `read_index`.
@@ -153,17 +145,110 @@ class StoredFeatures:
             return values
 
 
+@dataclass(frozen=True, eq=False)
+class FeatureFile:
+    """A feature file that is open."""
+
+    path: Path
+    file: h5py.File
+
+    @functools.cached_property
+    def layers(self) -> tuple[LayerKey, ...]:
+        """The layers whose features are in it, by name."""
+        with reading(self.path):
+            return layers_in(self.file)
+
+    def table(self, layer: LayerKey) -> StoredFeatures:
+        """The features of one layer, to be read in slices."""
+        _require_layer_names([layer])
+        with reading(self.path):
+            return StoredFeatures(self.path, _features(self.file, layer))
+
+    def read(self, layer: LayerKey) -> FeatureArray:
+        """The features of one layer.
+
+        Returns:
+            float32 (N, D) in the order of `read_index`.
+        """
+        table = self.table(layer)
+        with reading(self.path):
+            try:
+                with memory_faults_told(self.path):
+                    values: FeatureArray = whole(table.rows)
+            except OSError as error:
+                command = f"layerprobe probe {attribute(self.file, 'run')} --epochs {attribute(self.file, 'epoch')}"
+                fix = f"Delete it; {command} computes it again"
+                raise DataError(f"checksum of layer {layer} fails", file=self.path, fix=fix) from error
+        return values
+
+
 @contextlib.contextmanager
-def open_features(path: Path, layer: LayerKey) -> Iterator[StoredFeatures]:
-    """Open the features of one layer, to be read in slices."""
-    _require_layer_names([layer])
+def open_feature_file(path: Path) -> Iterator[FeatureFile]:
+    """Open a feature file, for several layers or questions."""
     with contextlib.ExitStack() as stack:
         # Only opening is guarded here: an error in the caller's block is not the file's.
         with reading(path):
+            require_file(path)
             file = stack.enter_context(h5py.File(path, "r", locking=False))
             require_format(file, "features")
-            features = StoredFeatures(path, _features(file, layer))
-        yield features
+        yield FeatureFile(path, file)
+
+
+def read_features(path: Path, layer: LayerKey) -> FeatureArray:
+    """As `FeatureFile.read`."""
+    with open_feature_file(path) as file:
+        return file.read(layer)
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureHead:
+    """What a feature file says of itself, read once.
+
+    Args:
+        index: (N,) labels and ids of its rows; the error if these are damaged.
+        facts: its attributes as text.
+        columns: layer -> length of its features and the type that they were computed in, of those that are as
+            layerprobe stores them.
+    """
+
+    index: tuple[NDArray[np.int32], tuple[str, ...]] | DataError
+    facts: Mapping[str, str]
+    columns: Mapping[LayerKey, tuple[int, str]]
+
+    @property
+    def rows(self) -> tuple[NDArray[np.int32], tuple[str, ...]]:
+        """(N,) labels and ids."""
+        if isinstance(self.index, DataError):
+            raise self.index
+        return self.index
+
+    @property
+    def nbytes(self) -> int:
+        """About how much memory it takes."""
+        return 0 if isinstance(self.index, DataError) else rows_nbytes(self.index)
+
+    @property
+    def dims(self) -> dict[LayerKey, int]:
+        """Layer -> length of its features."""
+        return {layer: dim for layer, (dim, _) in self.columns.items()}
+
+    def made_from(self, key: FeatureKey, *, compute: str = "float32") -> set[LayerKey]:
+        """The layers that were made from this key; their features are not read."""
+        if isinstance(self.index, DataError) or not has_facts(self.facts, compared(key)):
+            return set()
+        return {layer for layer, (_, computed) in self.columns.items() if computed == compute}
+
+
+def read_feature_head(path: Path) -> FeatureHead:
+    """What a feature file says of itself."""
+    columns: dict[LayerKey, tuple[int, str]] = {}
+    with opened(path) as file:
+        index = index_or_error(file, path)
+        for layer in layers_in(file):
+            with contextlib.suppress(DataError, *HDF5_ERRORS):
+                dataset = _features(file, layer)
+                columns[layer] = int(dataset.shape[1]), attribute(dataset, "compute")
+        return FeatureHead(index, {name: attribute(file, name) for name in file.attrs}, columns)
 
 
 def equal_layers(path: Path, layer: str) -> frozenset[LayerKey]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,11 +23,10 @@ from layerprobe.store.hdf5 import (
     created,
     opened,
     set_attributes,
-    stale_passed,
     stored_dataset,
     whole,
 )
-from layerprobe.store.rows import Rows, read_index, require_rows, write_rows, write_values
+from layerprobe.store.rows import Rows, index_or_error, rows_nbytes, write_rows, write_values
 from layerprobe.system.errors import DataError
 from layerprobe.system.files import written_whole
 from layerprobe.system.memory import memory_faults_told
@@ -155,59 +155,117 @@ def _require_length(ranked: RankedLayer, entry: RankEntry, count: int) -> None:
             raise ValueError(f"{ranked.layer}: ranks of {length} queries, not {count}")
 
 
-def read_ranks(path: Path, key_of: Callable[[RankedLayer], RankKey]) -> dict[RankedLayer, RankEntry]:
-    """The entries of a file that are intact and made from the right key.
+@dataclass(frozen=True, eq=False)
+class _Group:
+    """An entry of a rank file: its key as text, and its ranks, or why it has none, and values; None if damaged."""
 
-    Returns:
-        Empty if the file is absent or unreadable.
+    facts: Mapping[str, str]
+    contents: tuple[Ranks | None, str, Mapping[str, NDArray[np.float64]]] | None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its arrays."""
+        ranks, _, values = self.contents or (None, "", {})
+        counts = [] if ranks is None else [getattr(ranks, name) for name in _COUNTS]
+        return sum(array.nbytes for array in (*counts, *values.values()))
+
+
+@dataclass(frozen=True, eq=False)
+class RankFile:
+    """A rank file, read once.
+
+    Args:
+        index: (N,) labels and ids of the queries; the error if these are damaged.
+        chance: Recall@1 of a random order, as passed to `write_ranks`; None if it was not passed.
     """
-    found: dict[RankedLayer, RankEntry] = {}
-    with stale_passed(), opened(path, holds="labels") as file:
-        require_rows(file)
-        count = len(stored_dataset(file, "labels"))
-        for ranked, group in ranked_groups(file):
+
+    index: tuple[NDArray[np.int32], tuple[str, ...]] | DataError
+    chance: float | None
+    groups: Mapping[RankedLayer, _Group]
+
+    @property
+    def rows(self) -> tuple[NDArray[np.int32], tuple[str, ...]]:
+        """(N,) labels and ids of the queries."""
+        if isinstance(self.index, DataError):
+            raise self.index
+        return self.index
+
+    @property
+    def nbytes(self) -> int:
+        """About how much memory it takes."""
+        rows = 0 if isinstance(self.index, DataError) else rows_nbytes(self.index)
+        return rows + sum(group.nbytes for group in self.groups.values())
+
+    @property
+    def search_sha256(self) -> str:
+        """That of the ranks, which have one in common; empty where there are none."""
+        return next((group.facts["search_sha256"] for group in self.groups.values()), "")
+
+    @property
+    def searched_itself(self) -> bool:
+        """Whether all ranks are of images that were searched among themselves."""
+        return all(group.facts["gallery"] == "itself" for group in self.groups.values())
+
+    def holding(self, key_of: Callable[[RankedLayer], RankKey]) -> dict[RankedLayer, RankEntry]:
+        """The entries that are intact and made from the right key; none if the rows are damaged."""
+        found: dict[RankedLayer, RankEntry] = {}
+        for ranked, group in {} if isinstance(self.index, DataError) else self.groups.items():
             key = key_of(ranked)
-            if all(attribute(group, name) == str(value) for name, value in key.facts().items()):
-                with contextlib.suppress(DataError, *HDF5_ERRORS), memory_faults_told(path):
-                    ranks, invalid, values = _contents(file, group, count)
-                    found[ranked] = RankEntry(key, ranks, invalid, values)
-    return found
+            facts = {name: str(value) for name, value in key.facts().items()}
+            if group.contents is not None and group.facts == facts:
+                found[ranked] = RankEntry(key, *group.contents)
+        return found
 
-
-def stale_ranks(path: Path, key_of: Callable[[RankedLayer], RankKey]) -> set[RankedLayer]:
-    """The layers that a file has ranks of, but made from something else than the right key.
-
-    Returns:
-        Empty if the file is absent or unreadable.
-    """
-    found: set[RankedLayer] = set()
-    with stale_passed(), opened(path, holds="labels") as file:
-        for ranked, group in ranked_groups(file):
-            facts = key_of(ranked).facts()
+    def stale(self, key_of: Callable[[RankedLayer], RankKey]) -> set[RankedLayer]:
+        """The layers that it has ranks of, but made from something else than the right key."""
+        found: set[RankedLayer] = set()
+        for ranked, group in self.groups.items():
+            facts = {name: str(value) for name, value in key_of(ranked).facts().items()}
             # An entry of an earlier format has no provenance.
-            if attribute(group, "queries") and any(attribute(group, name) != str(facts[name]) for name in facts):
+            if group.facts["queries"] and group.facts != facts:
                 found.add(ranked)
-    return found
+        return found
+
+    @functools.cached_property
+    def stored(self) -> StoredRanks:
+        """The entries that are intact, as they were stored."""
+        ranks: dict[RankedLayer, Ranks] = {}
+        values: dict[RankedLayer, Mapping[str, NDArray[np.float64]]] = {}
+        invalid: dict[RankedLayer, str] = {}
+        search, transform = "", ""
+        labels, ids = self.rows
+        for ranked, group in self.groups.items():
+            if group.contents is None:
+                continue
+            found, reason, values[ranked] = group.contents
+            if found is None:
+                invalid[ranked] = reason
+            else:
+                ranks[ranked] = found
+            search = group.facts["search_sha256"]
+            with contextlib.suppress(ValueError):
+                transform = str(json.loads(group.facts["queries"]).get("transform", ""))
+        return StoredRanks(labels, ids, search, transform, ranks, values, invalid)
+
+
+def read_rank_file(path: Path) -> RankFile:
+    """All that a file holds; an entry that is damaged keeps its key."""
+    groups: dict[RankedLayer, _Group] = {}
+    with opened(path, holds="labels") as file:
+        index = index_or_error(file, path)
+        text = attribute(file, "chance")
+        chance = float(text) if text else None
+        for ranked, group in ranked_groups(file):
+            contents = None
+            with contextlib.suppress(DataError, *HDF5_ERRORS), memory_faults_told(path):
+                contents = _contents(file, group, 0 if isinstance(index, DataError) else len(index[0]))
+            groups[ranked] = _Group({name: attribute(group, name) for name in KEY}, contents)
+    return RankFile(index, chance, groups)
 
 
 def read_stored_ranks(path: Path) -> StoredRanks:
     """The entries of a file that are intact, as they were stored."""
-    ranks: dict[RankedLayer, Ranks] = {}
-    values: dict[RankedLayer, Mapping[str, NDArray[np.float64]]] = {}
-    invalid: dict[RankedLayer, str] = {}
-    search, transform = "", ""
-    labels, ids = read_index(path, holds="labels")
-    with opened(path, holds="labels") as file:
-        for ranked, group in ranked_groups(file):
-            with contextlib.suppress(DataError, *HDF5_ERRORS), memory_faults_told(path):
-                found, reason, values[ranked] = _contents(file, group, len(labels))
-                if found is None:
-                    invalid[ranked] = reason
-                else:
-                    ranks[ranked] = found
-                search = attribute(group, "search_sha256")
-                transform = str(json.loads(attribute(group, "queries")).get("transform", ""))
-    return StoredRanks(labels, ids, search, transform, ranks, values, invalid)
+    return read_rank_file(path).stored
 
 
 def read_chance(path: Path) -> float | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.store.hdf5 import attribute, damaged, fixed_text, opened, set_attributes, stored_dataset, whole
+from layerprobe.store.hdf5 import attribute, damaged, fixed_text, opened, reading, set_attributes, stored_dataset, whole
+from layerprobe.system.errors import DataError
 from layerprobe.values.keys import LayerKey
 
 CHUNK_ROWS = 512
@@ -73,11 +75,35 @@ def write_values(group: h5py.Group, name: str, values: NDArray[Any]) -> None:
 def read_index(path: Path, holds: str = "features") -> tuple[NDArray[np.int32], tuple[str, ...]]:
     """The labels (N,) and ids of a file's rows."""
     with opened(path, holds) as file:
-        labels, ids = stored_dataset(file, "labels"), stored_dataset(file, "ids")
-        if labels.shape != ids.shape or labels.ndim != 1 or labels.dtype != np.int32 or ids.dtype.kind != "S":
-            raise damaged(file.filename, "labels and ids are not two lists of one length")
-        require_rows(file)
-        return whole(labels), tuple(name.decode(errors="surrogateescape") for name in whole(ids))
+        return index_of(file)
+
+
+def index_of(file: h5py.File) -> tuple[NDArray[np.int32], tuple[str, ...]]:
+    """The labels (N,) and ids of an open file's rows."""
+    labels, ids = stored_dataset(file, "labels"), stored_dataset(file, "ids")
+    if labels.shape != ids.shape or labels.ndim != 1 or labels.dtype != np.int32 or ids.dtype.kind != "S":
+        raise damaged(file.filename, "labels and ids are not two lists of one length")
+    require_rows(file)
+    return whole(labels), tuple(name.decode(errors="surrogateescape") for name in whole(ids))
+
+
+def index_or_error(file: h5py.File, path: Path) -> tuple[NDArray[np.int32], tuple[str, ...]] | DataError:
+    """As `index_of`; the error if the rows are damaged, for what can be used without them."""
+    try:
+        with reading(path):
+            return index_of(file)
+    except DataError as error:
+        return error
+
+
+def rows_nbytes(rows: tuple[NDArray[np.int32], tuple[str, ...]]) -> int:
+    """About how much memory labels and ids take."""
+    return rows[0].nbytes + sum(map(sys.getsizeof, rows[1]))
+
+
+def has_facts(facts: Mapping[str, str], wanted: Mapping[str, object]) -> bool:
+    """Whether a file's attributes, as text, are all those wanted."""
+    return all(facts.get(name, "") == str(value) for name, value in wanted.items())
 
 
 def read_classes(path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from layerprobe.taps.concatenated import Concatenated, Layer, extracted, find_layers, pools_left_out
     from layerprobe.taps.expressions import LayerInfo, execution_order, find_taps, list_layers, resolve_taps
     from layerprobe.taps.measuring import Measured, NamedLayers, measure_layers
+    from layerprobe.taps.recorded import forwards_as_json, recorded_forwards
 
 __all__ = [
     "Concatenated",
@@ -24,10 +25,12 @@ __all__ = [
     "find_classifier",
     "find_layers",
     "find_taps",
+    "forwards_as_json",
     "list_layers",
     "measure_layers",
     "outlying_tokens",
     "pools_left_out",
+    "recorded_forwards",
     "resolve_taps",
     "tapped",
     "without_classifier",
@@ -45,10 +48,12 @@ _MODULES = {
     "find_classifier": "classifier",
     "find_layers": "concatenated",
     "find_taps": "expressions",
+    "forwards_as_json": "recorded",
     "list_layers": "expressions",
     "measure_layers": "measuring",
     "outlying_tokens": "capture",
     "pools_left_out": "concatenated",
+    "recorded_forwards": "recorded",
     "resolve_taps": "expressions",
     "tapped": "capture",
     "without_classifier": "classifier",

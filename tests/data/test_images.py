@@ -250,11 +250,47 @@ def test_an_image_without_exif_is_not_turned(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "P", "CMYK", "RGBA", "LA", "1", "I;16"])
-def test_padding_leaves_the_colours_as_they_are(tmp_path: Path, mode: str) -> None:
+def test_fast_changes_no_pixel_of_other_formats(tmp_path: Path, mode: str) -> None:
     grey = np.arange(24 * 32, dtype=np.uint16).reshape(24, 32) * 80
     image = PIL.Image.fromarray(grey) if mode == "I;16" else PIL.Image.fromarray(colours()).convert(mode)
     path = saved(image, tmp_path / ("x.tif" if mode == "CMYK" else "x.png"))
-    np.testing.assert_array_equal(read_image(path, padded=True)[:, :, :3], read_image(path))
+    np.testing.assert_array_equal(read_image(path, fast=True), read_image(path))
+
+
+@pytest.mark.parametrize("exif_rotation", [False, True])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_fast_turns_as_asked_for(tmp_path: Path, orientation: int, exif_rotation: bool) -> None:
+    exif = PIL.Image.Exif()
+    exif[0x0112] = orientation
+    path = saved(PIL.Image.fromarray(colours()), tmp_path / "x.jpg", exif=exif)
+    found, wanted = (read_image(path, exif_rotation=exif_rotation, fast=fast) for fast in (True, False))
+    np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+@pytest.mark.parametrize("progressive", [False, True])
+def test_fast_gives_the_pixels_and_errors_of_jpegs_cut_or_changed_anywhere(
+    tmp_path: Path, mode: str, progressive: bool
+) -> None:
+    def outcome(path: Path, *, fast: bool) -> object:
+        try:
+            return read_image(path, fast=fast).tolist()
+        except DataError as error:
+            return str(error)
+
+    stream = io.BytesIO()
+    PIL.Image.fromarray(colours(size=(19, 21))).convert(mode).save(stream, "JPEG", progressive=progressive)
+    whole, path, rng = stream.getvalue(), tmp_path / "x.jpg", np.random.default_rng(0)
+    outcomes = []
+    for round_ in range(150):
+        broken = bytearray(whole[: rng.integers(len(whole))] if round_ % 3 == 0 else whole)
+        for place in rng.integers(0, max(1, len(broken)), round_ % 4):
+            broken[place : place + 1] = bytes([rng.integers(256)])
+        path.write_bytes(broken)
+        outcomes.append(outcome(path, fast=False))
+        assert outcome(path, fast=True) == outcomes[-1]
+    errors = sum(isinstance(found, str) for found in outcomes)
+    assert 30 < errors < 120
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.freed_memory import KEPT, takes_the_settings, untuned
+
 # Each holds one process that waits for work, and says its number.
 LOADING = """
 from layerprobe.data import glyphs
@@ -47,3 +49,21 @@ def test_a_killed_process_leaves_none_behind(work: str) -> None:
         except subprocess.TimeoutExpired:
             os.kill(worker, signal.SIGKILL)
             raise
+
+
+@takes_the_settings
+def test_a_process_that_is_started_keeps_no_freed_memory(tmp_path: Path) -> None:
+    program = """
+import multiprocessing
+from layerprobe.data.processes import start_method
+from layerprobe.system.memory import keep_freed_memory
+if __name__ == "__main__":
+    keep_freed_memory()
+    with multiprocessing.get_context(start_method()).Pool(1) as pool:
+        print(keeps(), pool.apply(keeps))
+"""
+    (tmp_path / "program.py").write_text(KEPT + program)
+    command = [sys.executable, str(tmp_path / "program.py")]
+    environment = untuned() | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    result = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert result.stdout.split() == ["True", "False"]

@@ -18,7 +18,8 @@ from layerprobe.store import (
     made_from,
     ranked_alike,
     read_chance,
-    read_ranks,
+    read_feature_head,
+    read_rank_file,
     read_stored_ranks,
     write_features,
     write_ranks,
@@ -47,7 +48,7 @@ def test_values_stand_beside_all_that_the_file_had(path: Path) -> None:
     new = np.array([np.nan, 1.0, 0.05])
     add_values(path, {FC6: {"R@1(2x2)": np.zeros(3)}})
     add_values(path, {FC6: {"R@1(2x2)": new}})
-    found = read_ranks(path, lambda _: KEY)  # the keys still hold, and the checksums are right
+    found = read_rank_file(path).holding(lambda _: KEY)  # the keys still hold, and the checksums are right
     ranks = found[FC6].ranks
     assert ranks is not None
     assert ranks.tied_positives.tolist() == [1, 1, 1]
@@ -65,7 +66,7 @@ def test_added_ranks_hold_under_the_key_of_the_layer_that_they_are_like(path: Pa
     counts = np.array([[0, 2, 1], [0, 2, 1], [0, 0, 0], [1, 1, 1]], np.int32)
     for closer in (counts[0] + 1, counts[0]):  # the second in place of the first
         add_ranks(path, {BOTH: Ranks(closer, closer, counts[2], counts[3])}, {BOTH: FC6})
-    found = read_ranks(path, lambda _: KEY)
+    found = read_rank_file(path).holding(lambda _: KEY)
     ranks = found[BOTH].ranks
     assert ranks is not None
     assert ranks.closer.tolist() == [0, 2, 1]
@@ -75,14 +76,14 @@ def test_added_ranks_hold_under_the_key_of_the_layer_that_they_are_like(path: Pa
 
 def test_why_there_are_no_ranks_is_added_too(path: Path) -> None:
     add_ranks(path, {BOTH: "NaN (1 rows)"}, {BOTH: FC6})
-    assert read_ranks(path, lambda _: KEY)[BOTH].invalid == "NaN (1 rows)"
+    assert read_rank_file(path).holding(lambda _: KEY)[BOTH].invalid == "NaN (1 rows)"
 
 
 def test_layers_are_ranked_alike_where_their_keys_are_the_same(path: Path) -> None:
     add_ranks(path, {BOTH: "NaN (1 rows)"}, {BOTH: FC6})
     assert ranked_alike(path, [FC6, POOL, BOTH])
     assert not ranked_alike(path, [FC6, replace(BOTH, reduction="l2")])
-    entries = read_ranks(path, lambda _: KEY)
+    entries = read_rank_file(path).holding(lambda _: KEY)
     other = replace(entries[BOTH], key=replace(KEY, engine=9))
     write_ranks(path, ROWS, {**entries, BOTH: other})
     assert not ranked_alike(path, [FC6, BOTH])
@@ -105,27 +106,24 @@ def test_a_file_that_is_not_there_gets_no_values(tmp_path: Path) -> None:
 
 def test_ranks_are_known_to_be_made_from_the_stored_features(path: Path) -> None:
     features = path.with_name("f.h5")
-    assert not made_from(path, features, FC6)
     batch = {FC6.layer: np.zeros((3, 2), np.float32)}
     write_features(features, FEATURES, ROWS, Columns({FC6.layer: 2}, "cpu", 3), [batch])
-    assert made_from(path, features, FC6)
-    assert not made_from(path, features, POOL)
+    assert made_from(read_rank_file(path), read_feature_head(features), FC6)
+    assert not made_from(read_rank_file(path), read_feature_head(features), POOL)
     write_features(features, replace(FEATURES, weights_sha256="x"), ROWS, Columns({FC6.layer: 2}, "cpu", 3), [batch])
-    assert not made_from(path, features, FC6)
-    features.write_bytes(b"no HDF5")
-    assert not made_from(path, features, FC6)
+    assert not made_from(read_rank_file(path), read_feature_head(features), FC6)
 
 
 def test_ranks_are_known_to_be_made_from_a_stored_gallery(path: Path) -> None:
     gallery, features = replace(FEATURES, split="gallery"), path.with_name("g.h5")
     batch = {FC6.layer: np.zeros((3, 2), np.float32)}
     write_features(features, gallery, ROWS, Columns({FC6.layer: 2}, "cpu", 3), [batch])
-    assert not made_from(path, features, FC6, "gallery")
+    assert not made_from(read_rank_file(path), read_feature_head(features), FC6, "gallery")
     zeros = np.zeros(3, np.int32)
     entry = RankEntry(replace(KEY, gallery=gallery), Ranks(zeros, zeros, zeros, zeros + 1))
     write_ranks(path, ROWS, {FC6: entry})
-    assert made_from(path, features, FC6, "gallery")
-    assert not made_from(path, features, FC6)
+    assert made_from(read_rank_file(path), read_feature_head(features), FC6, "gallery")
+    assert not made_from(read_rank_file(path), read_feature_head(features), FC6)
 
 
 def test_a_link_in_the_file_is_left_behind(path: Path) -> None:

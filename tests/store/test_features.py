@@ -276,7 +276,9 @@ def flip(path: Path, part: bytes) -> None:
 
 def test_a_flipped_bit_in_a_layer_is_refused_with_the_way_out(path: Path) -> None:
     flip(path, FEATURES[POOL][700].tobytes())
-    message = f"{path}: checksum of layer pool5.3@max fails. layerprobe probe demo --epochs 4 rewrites it."
+    message = (
+        f"{path}: checksum of layer pool5.3@max fails. Delete it; layerprobe probe demo --epochs 4 computes it again."
+    )
     with pytest.raises(DataError, match=re.escape(message)):
         store.read_features(path, POOL)
 

@@ -13,12 +13,12 @@ from layerprobe.store import (
     RankEntry,
     RankKey,
     Rows,
-    open_features,
+    open_feature_file,
     read_chance,
-    read_ranks,
+    read_rank_file,
     read_search,
     read_stored_ranks,
-    stale_ranks,
+    stale_passed,
     write_features,
     write_ranks,
 )
@@ -43,7 +43,9 @@ def some_ranks() -> Ranks:
 
 def held(path: Path, key: RankKey) -> dict[RankedLayer, RankEntry]:
     """The entries that hold where every layer must be made from one key."""
-    return read_ranks(path, lambda ranked: key)
+    with stale_passed():
+        return read_rank_file(path).holding(lambda ranked: key)
+    return {}
 
 
 def written(path: Path) -> Path:
@@ -104,7 +106,7 @@ def test_ranks_of_something_else_are_not_used(tmp_path: Path, other: RankKey) ->
     path = written(tmp_path / "r.h5")
     assert held(path, other) == {}
     assert held(path, KEY)
-    assert stale_ranks(path, lambda ranked: other if ranked == LAYER else KEY) == {LAYER}
+    assert read_rank_file(path).stale(lambda ranked: other if ranked == LAYER else KEY) == {LAYER}
 
 
 def test_each_layer_has_a_key_of_its_own(tmp_path: Path) -> None:
@@ -112,7 +114,7 @@ def test_each_layer_has_a_key_of_its_own(tmp_path: Path) -> None:
     reduced = RankedLayer(POOL, "pca:8", "cosine")
     entries = {LAYER: RankEntry(KEY, some_ranks()), reduced: RankEntry(fitted, some_ranks())}
     write_ranks(tmp_path / "r.h5", ROWS, entries)
-    found = read_ranks(tmp_path / "r.h5", lambda ranked: fitted if ranked.reduction == "pca:8" else KEY)
+    found = read_rank_file(tmp_path / "r.h5").holding(lambda ranked: fitted if ranked.reduction == "pca:8" else KEY)
     assert set(found) == {LAYER, reduced}
     assert set(held(tmp_path / "r.h5", KEY)) == {LAYER}
 
@@ -204,7 +206,8 @@ def features_written(path: Path) -> np.ndarray:
 
 def test_features_left_on_disk_are_read_in_slices(tmp_path: Path) -> None:
     values = features_written(tmp_path / "f.h5")
-    with open_features(tmp_path / "f.h5", FC6) as table:
+    with open_feature_file(tmp_path / "f.h5") as file:
+        table = file.table(FC6)
         assert (table.shape, str(table.dtype), len(table)) == ((3, 4), "float32", 3)
         np.testing.assert_array_equal(table[1:3], values[1:])
 
@@ -216,13 +219,13 @@ def test_a_slice_of_a_damaged_layer_names_the_file(tmp_path: Path) -> None:
     content = bytearray((tmp_path / "f.h5").read_bytes())
     content[place] ^= 1
     (tmp_path / "f.h5").write_bytes(content)
-    with open_features(tmp_path / "f.h5", FC6) as table, pytest.raises(DataError, match=r"f\.h5"):
-        table[0:3]
+    with open_feature_file(tmp_path / "f.h5") as file, pytest.raises(DataError, match=r"f\.h5"):
+        file.table(FC6)[0:3]
 
 
 def test_what_goes_wrong_beside_an_open_table_is_not_blamed_on_the_file(tmp_path: Path) -> None:
     features_written(tmp_path / "f.h5")
-    with pytest.raises(ValueError, match="mine"), open_features(tmp_path / "f.h5", FC6):
+    with pytest.raises(ValueError, match="mine"), open_feature_file(tmp_path / "f.h5"):
         raise ValueError("mine")
 
 

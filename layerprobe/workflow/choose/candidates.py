@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from layerprobe.measure.choosing_folds import QueryValues
 from layerprobe.metrics.recall import chance_recall
 from layerprobe.statistics.units import UnitSums, mean_of, side_by_side, unit_sums
-from layerprobe.store import read_chance
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.values.intervals import IntervalKind
 from layerprobe.values.keys import RankedLayer, named, network_order
@@ -311,8 +310,7 @@ def _probe_all(opened: Sequence[RankedSplit], lacking: Sequence[CandidateKey], m
 
 def chance_of(ranked_split: RankedSplit) -> float:
     """Recall@1 of a random ranking."""
-    path = ranked_split.run.rank_file(ranked_split.epoch, ranked_split.split)
-    found = read_chance(path)
+    found = ranked_split.run.ranks(ranked_split.epoch, ranked_split.split).chance
     return chance_recall(ranked_split.stored.labels, 1) if found is None else found
 
 

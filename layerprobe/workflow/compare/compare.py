@@ -11,7 +11,6 @@ import numpy as np
 from layerprobe.measure.analysis import layer_notes
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.statistics.holm import holm
-from layerprobe.store import equal_layers, read_dims
 from layerprobe.system.errors import DataError, NumericError, RecipeError
 from layerprobe.values.keys import LayerKey, RankedLayer, members_of
 from layerprobe.values.likeness import unlike_text
@@ -30,6 +29,7 @@ from layerprobe.workflow.run.references import (
 )
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.seen import trains_on_train
+from layerprobe.workflow.run.stored_layers import equal_layers
 
 Pair = tuple[RankedLayer, RankedLayer]
 
@@ -103,8 +103,8 @@ def pair_layers(a: tuple[RankedSplit, Reference], b: tuple[RankedSplit, Referenc
         pairs = [(first, second) for first in firsts for second in seconds]
     same_epoch = (a[0].run, a[0].epoch) == (b[0].run, b[0].epoch)
     if any(globs) and same_epoch:
-        path = a[0].run.feature_file(a[0].epoch, a[0].split)
-        same = {name: equal_layers(path, name) for name in {second.layer.layer for _, second in pairs}}
+        names = {second.layer.layer for _, second in pairs}
+        same = {name: equal_layers(a[0].run, a[0].epoch, a[0].split, name) for name in names}
         pairs = [(x, y) for x, y in pairs if x != y and x.layer not in same[y.layer.layer]]
     if not pairs:
         raise RecipeError(
@@ -160,7 +160,7 @@ def _dim(ranked_split: RankedSplit, ranked: RankedLayer) -> int | None:
 def stored_dim(run: Run, epoch: int, split: str, ranked: RankedLayer) -> int | None:
     """The dimensions of a stored layer after its reduction; None where its features are gone."""
     try:
-        return dim_of(read_dims(run.feature_file(epoch, split)), ranked)
+        return dim_of(run.feature_head(epoch, split).dims, ranked)
     except DataError:
         return None
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from layerprobe.reductions.chain import parse_chain
-from layerprobe.store import equal_layers
 from layerprobe.system.errors import DataError, LayerprobeError, RecipeError
 from layerprobe.values.best import best_layer, best_text
 from layerprobe.values.facts import CHOOSING, chosen_on_text
@@ -30,6 +29,7 @@ from layerprobe.workflow.run.indistinguishable import alike_of, searches_of
 from layerprobe.workflow.run.references import RankedSplit, open_ranked_split, probe_fix, require_same_queries
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.seen import trains_on_train
+from layerprobe.workflow.run.stored_layers import equal_layers
 from layerprobe.workflow.run.stored_terms import ranked_epochs
 from layerprobe.workflow.run.trainings import Trainings
 
@@ -80,7 +80,7 @@ def inputs_of(run: Run) -> FindingInputs:
     scored = {score.epoch for score in run.scores() if score.split == "test"}
     epochs = [epoch for epoch in ranked_epochs(run, "test") if epoch in scored]
     ranked_split = open_ranked_split(run, epochs[-1] if epochs else None, "test")
-    same = equal_layers(run.feature_file(ranked_split.epoch, "test"), record.network.embedding.layer)
+    same = equal_layers(run, ranked_split.epoch, "test", record.network.embedding.layer)
     others = [ranked for ranked in ranked_split.layers if ranked.layer not in same]
     found = last_two(record, others)
     if found is None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Literal
+from functools import cached_property, partial
 
-from layerprobe import store
 from layerprobe.data.splits import Dataset
 from layerprobe.measure.analysis import Labelled
 from layerprobe.measure.redraw import left_out_values
@@ -18,6 +16,7 @@ from layerprobe.values.arrays import FloatArray, IntArray
 from layerprobe.values.keys import RankedLayer, members_of
 from layerprobe.values.metric_names import is_recall, recall_of
 from layerprobe.workflow.probe.measures import build_measures
+from layerprobe.workflow.probe.reduced_features import is_made_from
 from layerprobe.workflow.probe.searches import searches_of_run
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.features import features_of
@@ -96,6 +95,7 @@ class Redrawn:
         """Check that the features of a split are stored, of the data set's images."""
         ranked_split = self.ranked_split
         path = ranked_split.run.feature_file(ranked_split.epoch, split)
+        head = partial(ranked_split.run.feature_head, ranked_split.epoch, split)
         fix = probe_fix(
             ranked_split.run,
             ranked_split.record,
@@ -103,12 +103,10 @@ class Redrawn:
             ranked_split.split,
             f"--layers {ranked.layer.layer}",
         )
-        if not path.exists() or not members_of(ranked.layer, store.read_layers(path)):
+        if not path.exists() or not members_of(ranked.layer, tuple(head().columns)):
             what = f"no features of {ranked.layer} at epoch {ranked_split.epoch} are stored of the {split} split"
             raise DataError(f"--interval redraw: {what}", file=ranked_split.run.folder, fix=fix)
-        if store.read_index(path)[1] != tuple(images.ids):
+        if head().rows[1] != tuple(images.ids):
             raise DataError("features of other images than the data set has", file=path, fix=fix)
-        part: Literal["queries", "gallery"] = "queries" if split == ranked_split.split else "gallery"
-        ranks = ranked_split.run.rank_file(ranked_split.epoch, ranked_split.split)
-        if not store.made_from(ranks, path, ranked, part):
+        if not is_made_from(ranked_split.run, ranked_split.epoch, ranked_split.split, split, ranked):
             raise DataError(f"the ranks of {ranked.layer} were made from other features", file=path, fix=fix)

@@ -34,13 +34,13 @@ class LayerOfRun:
     @property
     def gallery(self) -> str:
         """The split that the images are searched in."""
-        itself = store.searched_itself(self.run.rank_file(self.epoch, self.split))
+        itself = self.run.ranks(self.epoch, self.split).searched_itself
         return self.split if itself else "gallery"
 
     @property
     def stored(self) -> RankedLayer:
         """The layer as it is ranked: without a reduction where `choose` fitted that within folds."""
-        ranks = store.read_stored_ranks(self.run.rank_file(self.epoch, self.split)).ranks
+        ranks = self.run.ranks(self.epoch, self.split).stored.ranks
         return self.ranked if self.ranked in ranks else replace(self.ranked, reduction=NO_REDUCTION)
 
 

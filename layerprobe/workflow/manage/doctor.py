@@ -1,4 +1,4 @@
-"""doctor: check the installed packages, their size, devices, disk and pretrained weights."""
+"""doctor: check the installed packages, their size, devices, memory, disk and pretrained weights."""
 
 from __future__ import annotations
 
@@ -43,8 +43,12 @@ class _Package:
 _Packages = Mapping[str, _Package]
 
 
-def doctor(cache: Path) -> list[Check]:
-    """Check the packages, devices, disk of the cache and pretrained weights."""
+def doctor(cache: Path, memory: str) -> list[Check]:
+    """Check the packages, devices, disk of the cache and pretrained weights.
+
+    Args:
+        memory: what `keep_freed_memory` says.
+    """
     packages = _installed()
     fault = _import_fault("torch") or _import_fault("torchvision")
     return [
@@ -55,6 +59,7 @@ def doctor(cache: Path) -> list[Check]:
         ),
         _faiss([name for name in _FAISS if name in packages], packages, torch_works=not fault),
         *_sizes(packages),
+        Check("memory", memory),
         _disk(cache),
         *(
             [Check("PyTorch", f"cannot be imported ({fault})", "pip install --force-reinstall torch torchvision")]

@@ -12,7 +12,6 @@ from layerprobe.plots.reducers import MANY
 from layerprobe.plots.values import metric_of
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.reductions.reduction import NotApplicableError
-from layerprobe.store import read_dims
 from layerprobe.summary.processed import best_reductions
 from layerprobe.summary.reduced import PostProcessing
 from layerprobe.system.errors import BusyError, DataError, LayerprobeError, RecipeError
@@ -102,7 +101,7 @@ def _stored_dims(run: Run, epoch: int, scores: Iterable[Score]) -> dict[LayerKey
     known: dict[LayerKey, int] = {}
     for split in _SHOWN:
         with contextlib.suppress(DataError, BusyError):
-            known |= read_dims(run.feature_file(epoch, split))
+            known |= run.feature_head(epoch, split).dims
     layers = dict.fromkeys(score.layer_key for score in scores)
     members = {layer: members_of(layer, known.keys()) for layer in layers}
     return {layer: sum(known[member] for member in own) for layer, own in members.items() if own}

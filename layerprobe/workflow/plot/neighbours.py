@@ -11,13 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from layerprobe import store
 from layerprobe.data.image_files import read_with
 from layerprobe.data.splits import Image, Split, manifest_sha256
 from layerprobe.ranking.items import own_items
@@ -27,10 +25,11 @@ from layerprobe.recipe.recipe import recorded_recipe
 from layerprobe.system.errors import DataError, UnknownNameError
 from layerprobe.values.keys import RankedLayer, members_of
 from layerprobe.values.records import RunRecord
+from layerprobe.workflow.probe.reduced_features import is_fitted_on, is_made_from
 from layerprobe.workflow.probe.reducing import FITTED_ON
 from layerprobe.workflow.probe.searches import Searches, searches_of_run
 from layerprobe.workflow.run import from_recipe
-from layerprobe.workflow.run.features import features_of
+from layerprobe.workflow.run.features import RunFeatures, features_of
 from layerprobe.workflow.run.references import probe_fix
 from layerprobe.workflow.run.runs import Run
 
@@ -64,6 +63,7 @@ class RunGallery:
     record: RunRecord
     split: str
     searches: Searches
+    features: RunFeatures
     originals: Mapping[str, Split]
 
     @property
@@ -118,9 +118,10 @@ def open_gallery(run: Run, split: str) -> RunGallery:
                 file=recipe.data.root or recipe.data.name,
                 fix="Restore the data set as it was when the run was probed",
             )
-    searches = searches_of_run(features_of(run, recipe, dataset), recipe, from_recipe.choose_device("auto"))
-    originals = read_with(loaded, exif_rotation=recipe.data.exif_rotation, padded=False).splits
-    return RunGallery(run, record, split, searches, originals)
+    features = features_of(run, recipe, dataset)
+    searches = searches_of_run(features, recipe, from_recipe.choose_device("auto"))
+    originals = read_with(loaded, exif_rotation=recipe.data.exif_rotation, fast=False).splits
+    return RunGallery(run, record, split, searches, features, originals)
 
 
 def neighbours_of(
@@ -138,7 +139,10 @@ def neighbours_of(
     """
     rows = np.asarray(queries, np.int64)
     _require_images(opened, epoch)
-    found = [_nearest(opened, epoch, ranked, rows, k) for ranked in layers]
+    for ranked in layers:
+        _require_stored(opened, epoch, ranked)
+    with opened.features.kept_open(epoch, (opened.items.name, opened.split)):
+        found = [_nearest(opened, epoch, ranked, rows, k) for ranked in layers]
     return FoundItems(*(np.stack([layer[part] for layer in found]) for part in range(3)))  # type: ignore[arg-type] # of three types
 
 
@@ -146,7 +150,6 @@ def _nearest(
     opened: RunGallery, epoch: int, ranked: RankedLayer, rows: Rows, k: int
 ) -> tuple[Rows, NDArray[np.float64], NDArray[np.bool_]]:
     """(Q, K) rows, similarities, and which are right, by one layer."""
-    _require_stored(opened, epoch, ranked)
     queries, items = opened.queries, opened.items
     rules = opened.searches.rules(opened.split)
     rules = None if rules is None else rules.of_rows(rows)
@@ -180,11 +183,11 @@ def _require_images(opened: RunGallery, epoch: int) -> None:
                 file=opened.run.folder,
                 fix=probe_fix(opened.run, opened.record, epoch, opened.split),
             )
-        if store.read_index(path)[1] != tuple(split.ids):
+        if opened.run.feature_head(epoch, split.name).rows[1] != tuple(split.ids):
             fix = probe_fix(opened.run, opened.record, epoch, opened.split)
             raise DataError("the features are of other images than those of the data set", file=path, fix=fix)
     ranks = opened.run.rank_file(epoch, opened.split)
-    if store.read_search(ranks) not in ("", opened.search_sha256):
+    if opened.run.ranks(epoch, opened.split).search_sha256 not in ("", opened.search_sha256):
         fix = probe_fix(opened.run, opened.record, epoch, opened.split)
         raise DataError("classes, groups or lists have changed since the probe", file=ranks, fix=fix)
 
@@ -193,15 +196,13 @@ def _require_stored(opened: RunGallery, epoch: int, ranked: RankedLayer) -> None
     """Check that the ranks of a layer were made from its stored features."""
     run, name = opened.run, ranked.layer.layer
     fix = probe_fix(run, opened.record, epoch, opened.split, f"--layers {name}")
-    ranks = run.rank_file(epoch, opened.split)
-    parts_of: dict[str, Literal["queries", "gallery"]] = {opened.items.name: "gallery", opened.split: "queries"}
-    for split, part in parts_of.items():
+    for split in dict.fromkeys((opened.items.name, opened.split)):
         path = run.feature_file(epoch, split)
-        if not members_of(ranked.layer, store.read_layers(path)):
+        if not members_of(ranked.layer, tuple(run.feature_head(epoch, split).columns)):
             what = f"no features of {ranked.layer} at epoch {epoch} are stored of the {split} split"
             raise DataError(what, file=run.folder, fix=fix)
-        if not store.made_from(ranks, path, ranked, part):
+        if not is_made_from(run, epoch, opened.split, split, ranked):
             raise DataError(f"the ranks of {ranked.layer} were made from other features", file=path, fix=fix)
-    if not store.fitted_on(ranks, run.feature_file(epoch, FITTED_ON), ranked):
+    if not is_fitted_on(run, epoch, opened.split, FITTED_ON, ranked):
         what = f"the training features that {ranked.reduction} was fitted on are missing or have changed"
         raise DataError(what, file=run.folder, fix=probe_fix(run, opened.record, epoch, FITTED_ON))

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from layerprobe.plots.asked import asked_layers
 from layerprobe.plots.plot import PlotOptions, ReadImage
-from layerprobe.store import equal_layers
 from layerprobe.system.errors import DataError, NumericError, RecipeError
 from layerprobe.values.headline_layers import last_two_layers
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer
@@ -31,6 +30,7 @@ from layerprobe.workflow.plot.query_rules import (
 from layerprobe.workflow.run.manifests import have_other_images
 from layerprobe.workflow.run.references import RankedSplit, open_ranked_split
 from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.run.stored_layers import equal_layers
 
 _SPLIT = "test"  # of the queries
 _QUERIES = 4
@@ -139,7 +139,7 @@ def _shown_layers(
             fix="Probe one",
         )
     # A layer whose features equal the embedding's, such as the module that gives the output, is the same layer.
-    same = equal_layers(ranked_split.run.feature_file(ranked_split.epoch, _SPLIT), last[-1].layer.layer)
+    same = equal_layers(ranked_split.run, ranked_split.epoch, _SPLIT, last[-1].layer.layer)
     return tuple(last_two_layers([x for x in plain if x.layer not in same], last[-1]))
 
 

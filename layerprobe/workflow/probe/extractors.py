@@ -6,14 +6,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from layerprobe import store
 from layerprobe.data.loading import plain_batches
 from layerprobe.measure.extraction import extract
-from layerprobe.nets.net import Net
-from layerprobe.recipe.recipe import Recipe
+from layerprobe.workflow.probe.probed_run import ProbedRun
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.epoch_weights import load_net
 from layerprobe.workflow.run.features import Missing, RunFeatures
@@ -39,9 +37,7 @@ class RunExtractor:
     """Extracts layers with the checkpoints of one run."""
 
     features: RunFeatures
-    recipe: Recipe
-    net: Net
-    device: torch.device
+    opened: ProbedRun
     workers: int
     _loaded: int | None = field(default=None, init=False)
 
@@ -51,17 +47,18 @@ class RunExtractor:
 
     def extract(self, missing: Missing, tell: Tell) -> None:
         """Run the network on the split's images and store the outputs of the taps."""
+        net, device = self.opened.net, self.opened.device
         if self._loaded != missing.epoch:
-            load_net(self.features.run, missing.epoch, self.net)
+            load_net(self.features.run, missing.epoch, net)
             self._loaded = missing.epoch
         pixels = tell(
             plain_batches(self.features.dataset.splits[missing.split], batch_size=BATCH_SIZE, workers=self.workers)
         )
-        normalise = from_recipe.build_normalise(self.recipe, self.net.channels)
-        batches = extract(self.net.module, missing.taps, pixels, normalise, device=self.device)
+        normalise = from_recipe.build_normalise(self.opened.recipe, net.channels)
+        batches = extract(net.module, missing.taps, pixels, normalise, device=device)
         columns = store.Columns(
             dims={tap.key: tap.dim for tap in missing.taps},
-            device=str(self.device),
+            device=str(device),
             batch_size=BATCH_SIZE,
             keep=missing.kept,
         )

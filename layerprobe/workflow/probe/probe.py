@@ -65,13 +65,14 @@ def prepare(
     """Resolve a request for a single run; nothing is extracted."""
     opened = open_for_probing(run, request)
     selection, built = selected(opened, request, dataset, listener)
+    opened.keep_forwards()
     features = features_of(opened.run, opened.recipe, built)
     searches = searches_of_run(features, opened.recipe, opened.device)
     workers = from_recipe.choose_workers(request.workers, opened.device)
-    extractor = RunExtractor(features, opened.recipe, opened.net, opened.device, workers)
+    extractor = RunExtractor(features, opened, workers)
     scorer = Scorer(searches, selection.measures, selection.resampling)
     known = opened.record.network or network_facts(opened.recipe, opened.net, opened.measured)
-    network = with_layers(known, opened.net, opened.recipe.data.image_size, selection.taps)
+    network = with_layers(known, lambda: opened.net, opened.recipe.data.image_size, selection.taps)
     table = known_scores(opened, features, selection, listener)
     return Probing(selection, features, extractor, scorer, table, network)
 
@@ -120,15 +121,42 @@ def keep_layers(run: Run, order: Sequence[str], network: RecordedNetwork) -> Non
         run.write(kept)
 
 
-def measure(probing: Probing, epochs: Sequence[int], listener: Listener, stop: Stop) -> list[Score]:
-    """Extract missing features, score the selection, and write scores.csv after each epoch."""
+def missing_of(probing: Probing, epochs: Sequence[int]) -> dict[int, list[Missing]]:
+    """Epoch -> what has to be extracted of each split; stored features are checked where they will be read."""
+    selection, scorer, features = probing.selection, probing.scorer, probing.features
+    found = {}
+    for epoch in epochs:
+        read = any(scorer.reads_features(epoch, split, selection.ranked) for split in selection.splits)
+        splits = selection.extracted_splits
+        found[epoch] = [features.missing(epoch, split, selection.taps, read=read) for split in splits]
+    return found
+
+
+def measurable(
+    probing: Probing, missing: Mapping[int, Sequence[Missing]], listener: Listener
+) -> dict[int, Sequence[Missing]]:
+    """The epochs whose checkpoints are not needed, or whole; the others are reported."""
+    selection = probing.selection
+    # Metrics may take the classifier, whose weights are in the checkpoint.
+    always = bool(selection.measures.metrics) or any(chain.needs_classifier for chain in selection.chains)
+    used = [epoch for epoch, items in missing.items() if always or any(item.taps for item in items)]
+    damaged = {*used} - {*whole_epochs(probing.features, used, listener, alone=len(used) == len(missing))}
+    return {epoch: items for epoch, items in missing.items() if epoch not in damaged}
+
+
+def measure(
+    probing: Probing, missing_by_epoch: Mapping[int, Sequence[Missing]], listener: Listener, stop: Stop
+) -> list[Score]:
+    """Extract missing features, score the selection, and write scores.csv after each epoch.
+
+    Args:
+        missing_by_epoch: of the epochs that are measured; see `missing_of`.
+    """
     selection, features, extractor = probing.selection, probing.features, probing.extractor
     keep_layers(features.run, probing.table.layer_order, probing.network)
     for doubt in doubts_of(selection):
         listener.say(doubt)
-    missing = [
-        features.missing(epoch, split, selection.taps) for epoch in epochs for split in selection.extracted_splits
-    ]
+    missing = [item for items in missing_by_epoch.values() for item in items]
     record = features.run.read()
     for item in missing:
         if extractor.images(item):
@@ -139,10 +167,10 @@ def measure(probing: Probing, epochs: Sequence[int], listener: Listener, stop: S
     measured: list[Score] = []
     refused: list[tuple[int, InapplicableReduction]] = []
     with listener.task(f"probing {features.run.name}", sum(of.images for of in work.values()), "images") as task:
-        for epoch in epochs:
+        for epoch, items in missing_by_epoch.items():
             _drop_stale(probing, epoch, listener)
-            for item in missing:
-                if item.epoch == epoch and item.taps:
+            for item in items:
+                if item.taps:
                     extractor.extract(item, _told(work[epoch, item.split], task, stop))
             layers = _scored(probing, epoch, work, task, stop)
             refused += [
@@ -267,7 +295,7 @@ def probe(
             deciding = probing.selection.deciding
             epochs = select_epochs(request.epochs, probing.features, record, deciding, listener)
             run.write(record)
-            whole = whole_epochs(probing.features, epochs, listener)
+            whole = measurable(probing, missing_of(probing, epochs), listener)
             scores = measure(probing, whole, listener, stop)
     require_measured(run, [epoch for epoch in epochs if epoch not in whole], scores)
     return scores

@@ -7,6 +7,7 @@ import functools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from layerprobe.measure.analysis import Features
 from layerprobe.reductions.applying import Blocks, ReducedRows, reduced
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.reductions.reduction import Reduce
+from layerprobe.system.errors import BusyError, DataError
 from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.workflow.probe.classifiers import RunClassifier, fitted
 from layerprobe.workflow.probe.reducing import FITTED_ON
@@ -120,9 +122,9 @@ def stored_features(
 def _open_stored(
     run: Run, device: torch.device, epoch: int, split: str, layer: LayerKey, _: int | None
 ) -> Iterator[Features]:
-    path = run.feature_file(epoch, split)
-    labels, ids = store.read_index(path)
-    yield Features(torch.from_numpy(read_layer(path, layer)).to(device), labels.astype(np.int64), ids)
+    labels, ids = run.feature_head(epoch, split).rows
+    values = torch.from_numpy(read_layer(run.feature_file(epoch, split), layer))
+    yield Features(values.to(device), labels.astype(np.int64), ids)
 
 
 def are_stored(run: Run, epoch: int, split: str, gallery: str, ranked: RankedLayer) -> bool:
@@ -131,12 +133,32 @@ def are_stored(run: Run, epoch: int, split: str, gallery: str, ranked: RankedLay
     Args:
         gallery: the split that `split` is searched in.
     """
-    ranks, chain = run.rank_file(epoch, split), parse_chain(ranked.reduction)
-    fitted_on = run.feature_file(epoch, gallery if chain.on_gallery else FITTED_ON)
-    if chain.needs_classifier and not (run.checkpoint_file(epoch).exists() and fitted_on.exists()):
+    chain = parse_chain(ranked.reduction)
+    fitted_on = gallery if chain.on_gallery else FITTED_ON
+    if chain.needs_classifier and not (
+        run.checkpoint_file(epoch).exists() and run.feature_file(epoch, fitted_on).exists()
+    ):
         return False
     return (
-        store.made_from(ranks, run.feature_file(epoch, split), ranked)
-        and (gallery == split or store.made_from(ranks, run.feature_file(epoch, gallery), ranked, "gallery"))
-        and store.fitted_on(ranks, fitted_on, ranked)
+        is_made_from(run, epoch, split, split, ranked)
+        and (gallery == split or is_made_from(run, epoch, split, gallery, ranked))
+        and is_fitted_on(run, epoch, split, fitted_on, ranked)
     )
+
+
+def is_made_from(run: Run, epoch: int, split: str, of: str, ranked: RankedLayer) -> bool:
+    """Whether a layer's ranks of a split were made from the stored features of it, or of the gallery `of`."""
+    with contextlib.suppress(DataError, BusyError):
+        part: Literal["queries", "gallery"] = "queries" if of == split else "gallery"
+        return store.made_from(run.ranks(epoch, split), run.feature_head(epoch, of), ranked, part)
+    return False
+
+
+def is_fitted_on(run: Run, epoch: int, split: str, fitted_on: str, ranked: RankedLayer) -> bool:
+    """Whether the map by which a layer was ranked was fitted on the stored features of a split, or on nothing."""
+    training = None
+    with contextlib.suppress(DataError, BusyError):
+        training = run.feature_head(epoch, fitted_on)
+    with contextlib.suppress(DataError, BusyError):
+        return store.fitted_on(run.ranks(epoch, split), training, ranked)
+    return False

@@ -52,7 +52,7 @@ class StoredSearch:
 
     @cached_property
     def _itself(self) -> bool:
-        return store.searched_itself(self.rank_file)
+        return self.run.ranks(self.epoch, self.split).searched_itself
 
     @cached_property
     def _stored(self) -> ReducedFeatures:
@@ -85,7 +85,7 @@ class StoredSearch:
 
     @cached_property
     def _recorded(self) -> str:
-        return store.read_search(self.rank_file)
+        return self.run.ranks(self.epoch, self.split).search_sha256
 
     def _search_sha256(self, rules: SearchRules | None) -> str:
         names = dict.fromkeys([self.split, self._gallery_of(self.split)])

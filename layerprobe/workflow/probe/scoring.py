@@ -70,6 +70,14 @@ class Scorer:
     measures: Measures
     resampling: Resampling
 
+    def reads_features(self, epoch: int, split: str, layers: Sequence[RankedLayer]) -> bool:
+        """Whether stored ranks do not suffice to score some layers."""
+        if self.measures.metrics or self.resampling.kind.estimand == "redraw":
+            return True
+        known = self.searches.read(epoch, split)
+        draws = (draw for ranked in layers for draw in draws_of(ranked))
+        return not all(draw in known and self._holds(known[draw]) for draw in draws)
+
     def scores(self, epoch: int, split: str, layers: Sequence[RankedLayer]) -> Generator[Scored]:
         """Score layers of an epoch and split one after the other, and keep their ranks and the values of queries.
 
@@ -122,9 +130,9 @@ class Scorer:
 
     def _ranked(self, subject: Subject, key: store.RankKey, entry: store.RankEntry | None) -> store.RankEntry:
         """A stored entry that is valid for the requested K, or a new one."""
-        known = entry.ranks if entry else None
-        if entry and (known is None or not known.open(self.measures.exact).any()):
+        if entry and self._holds(entry):
             return entry
+        known = entry.ranks if entry else None
         memory = self.measures.memory
         similarity, rules = subject.ranked.similarity, self.searches.rules(subject.split)
         try:
@@ -136,6 +144,10 @@ class Scorer:
         except NotFiniteError as error:  # in features that a reduction is fitted on, or binarises
             ranks, invalid = None, _not_finite(error)
         return store.RankEntry(key, ranks, invalid, values=entry.values if entry and ranks else {})
+
+    def _holds(self, entry: store.RankEntry) -> bool:
+        """Whether stored ranks are exact for the requested K, or there are none to be had."""
+        return entry.ranks is None or not entry.ranks.open(self.measures.exact).any()
 
     def _thinned(self, subject: Subject, ranks: Ranks) -> Scored:
         size = self.measures.gallery_size

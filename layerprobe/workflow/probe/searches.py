@@ -107,12 +107,16 @@ class Searches:
         return lambda ranked: replace(shared, reduction=self._fitted_on(epoch, split, ranked.reduction))
 
     def read(self, epoch: int, split: str) -> dict[RankedLayer, store.RankEntry]:
-        """The stored ranks that hold."""
-        return store.read_ranks(self.features.run.rank_file(epoch, split), self.key_of(epoch, split))
+        """The stored ranks that hold; empty if their file is absent or unreadable."""
+        with store.stale_passed():
+            return self.features.run.ranks(epoch, split).holding(self.key_of(epoch, split))
+        return {}
 
     def stale(self, epoch: int, split: str) -> set[RankedLayer]:
-        """The layers whose stored ranks hold no longer, and leave the file when it is written."""
-        return store.stale_ranks(self.features.run.rank_file(epoch, split), self.key_of(epoch, split))
+        """The layers whose stored ranks hold no longer, and leave the file when it is written; empty likewise."""
+        with store.stale_passed():
+            return self.features.run.ranks(epoch, split).stale(self.key_of(epoch, split))
+        return set()
 
     def write(self, epoch: int, split: str, entries: Mapping[RankedLayer, store.RankEntry]) -> None:
         """Store ranks, in place of all that are stored."""

@@ -184,16 +184,17 @@ def select_epochs(
 def _best(features: RunFeatures, kept: Sequence[int], deciding: RankedLayer, listener: Listener | None) -> int:
     if "validation" not in features.dataset.splits:
         raise RecipeError("--epochs best needs validation classes, which this run has none of", fix="Use last")
-    run, whole = features.run, whole_epochs(features, kept, listener)
+    run = features.run
     layer = deciding.layer.layer
     wanted = (layer, "validation", deciding.reduction, deciding.similarity, "R@1")
     rows = [
         score
         for score in (run.scores() if run.scores_file.exists() else [])
-        if (score.layer, score.split, score.reduction, score.similarity, score.metric) == wanted
-        and score.epoch in whole
+        if (score.layer, score.split, score.reduction, score.similarity, score.metric) == wanted and score.epoch in kept
     ]
-    if len({score.epoch for score in rows}) < len(whole):
+    unmeasured = sorted({*kept} - {score.epoch for score in rows})
+    # An epoch whose checkpoint is damaged cannot be measured.
+    if whole_epochs(features, unmeasured, listener, alone=not rows):
         what = f"--epochs best needs {layer} measured on the validation split at every epoch, by {deciding.similarity}"
         command = f"layerprobe probe {run.name} --layers {layer} --splits validation --similarity {deciding.similarity}"
         raise RecipeError(what, fix=f"First {command}")

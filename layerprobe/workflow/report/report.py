@@ -10,7 +10,6 @@ from pathlib import Path
 
 from layerprobe.report.page import render
 from layerprobe.report.values import Report, RunPage
-from layerprobe.store import equal_layers
 from layerprobe.system.errors import DataError
 from layerprobe.values.facts import split_header
 from layerprobe.values.headline_layers import headline_layers
@@ -27,6 +26,7 @@ from layerprobe.workflow.run.facts import data_facts
 from layerprobe.workflow.run.metric_values import metric_flags, require_mean_over_queries
 from layerprobe.workflow.run.outputs import require_output, write_output
 from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.run.stored_layers import equal_layers
 
 MOST_SCORES = 50_000  # on a page; one takes about 80 characters, with its interval and note
 _NAMED = 3  # runs in a title
@@ -140,7 +140,7 @@ def _distinct(
     run: Run, scores: Sequence[Score], layers: Sequence[RankedLayer], embedding: RankedLayer
 ) -> list[RankedLayer]:
     """The layers without other names of the embedding."""
-    same = equal_layers(run.feature_file(max(score.epoch for score in scores), "test"), embedding.layer.layer)
+    same = equal_layers(run, max(score.epoch for score in scores), "test", embedding.layer.layer)
     return [ranked for ranked in layers if ranked.layer not in same]
 
 

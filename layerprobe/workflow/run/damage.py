@@ -30,18 +30,23 @@ class PartlyReducedError(NotApplicableError):
         self.scores = list(scores)
 
 
-def whole_epochs(features: RunFeatures, epochs: Sequence[int], listener: Listener | None) -> list[int]:
-    """The epochs whose checkpoints are unchanged or were removed on purpose; the others are reported."""
+def whole_epochs(features: RunFeatures, epochs: Sequence[int], listener: Listener | None, *, alone: bool) -> list[int]:
+    """The epochs whose checkpoints are unchanged or were removed on purpose; the others are reported.
+
+    Args:
+        epochs: whose checkpoints will be loaded.
+        alone: whether nothing else is measured, so that the first error is raised where none is whole.
+    """
     whole, damaged = [], []
     for epoch in epochs:
         try:
-            features.weights_sha256(epoch)
+            features.require_weights(epoch)
             whole.append(epoch)
         except DataError as error:
             if listener is not None:
                 listener.say(f"epoch {epoch} is skipped: {error}")
             damaged.append(error)
-    if damaged and not whole:
+    if damaged and not whole and alone:
         raise damaged[0]
     return whole
 

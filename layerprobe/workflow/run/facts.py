@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.metrics.recall import chance_recall
-from layerprobe.store import read_chance, read_index
 from layerprobe.system.errors import BusyError, DataError
 from layerprobe.tables.tables import TextTable, layer_table, metric_table, overview_table
 from layerprobe.values.facts import EPOCH_0, START, DataFacts, SplitFacts
@@ -64,13 +63,13 @@ def _data_name(data: Mapping[str, Any]) -> str:
 def _split_facts(run: Run, data: Mapping[str, Any], split: str, scores: Sequence[Score]) -> SplitFacts:
     measured = [score for score in scores if score.split == split]
     for epoch in sorted({score.epoch for score in measured}, reverse=True):
-        queries, gallery = run.feature_file(epoch, split), run.feature_file(epoch, "gallery")
+        has_gallery = split == "test" and run.feature_file(epoch, "gallery").exists()
         with contextlib.suppress(DataError, BusyError):  # the next epoch has the same images
-            labels, ids = read_index(queries)
-            searched = read_index(gallery) if split == "test" and gallery.exists() else None
+            labels, ids = run.feature_head(epoch, split).rows
+            searched = run.feature_head(epoch, "gallery").rows if has_gallery else None
             facts = split_facts(labels) if searched is None else split_facts(labels, searched[0], (ids, searched[1]))
             try:  # groups or lists change the chance level, which the ranks then have
-                chance = read_chance(run.rank_file(epoch, split))
+                chance = run.ranks(epoch, split).chance
             except (DataError, BusyError):
                 return replace(facts, chance=None) if any(data.get(key) for key in SEARCH_KEYS) else facts
             return facts if chance is None else replace(facts, chance=chance)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 
 import torch
@@ -21,10 +21,10 @@ from layerprobe.taps import Layer, Tap, extracted
 from layerprobe.values.keys import LayerKey
 from layerprobe.values.scores import Score
 from layerprobe.workflow.run import from_recipe
-from layerprobe.workflow.run.epoch_weights import weights_sha256
+from layerprobe.workflow.run.epoch_weights import require_weights, weights_sha256
 from layerprobe.workflow.run.run_network import network_text
 from layerprobe.workflow.run.runs import Run
-from layerprobe.workflow.run.stored_layers import open_layer, read_layer
+from layerprobe.workflow.run.stored_layers import read_layer, table_of, values_of
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,8 @@ class RunFeatures:
     """The features of a run, in a file for each epoch and split.
 
     Args:
-        weights_sha256: epoch -> hash of its weights; DataError if they have changed.
+        weights_sha256: epoch -> hash of its weights, as recorded.
+        require_weights: epoch -> DataError if its weights have changed.
         manifest_sha256: split -> hash of its images and classes.
         network: as from `network_text`.
     """
@@ -52,8 +53,10 @@ class RunFeatures:
     dataset: Dataset
     transform: str
     weights_sha256: Callable[[int], str]
+    require_weights: Callable[[int], None]
     manifest_sha256: Callable[[str], str]
     network: str = ""
+    _open: dict[tuple[int, str], store.FeatureFile] = field(default_factory=dict, init=False)
 
     def key(self, epoch: int, split: str) -> store.FeatureKey:
         """The key of valid features of an epoch and split."""
@@ -67,9 +70,19 @@ class RunFeatures:
             network=self.network,
         )
 
-    def missing(self, epoch: int, split: str, layers: Sequence[Layer]) -> Missing:
-        """The taps to extract for some layers; of `A+B` its members."""
-        stored = store.stored_layers(self.run.feature_file(epoch, split), self.key(epoch, split))
+    def missing(self, epoch: int, split: str, layers: Sequence[Layer], *, read: bool = True) -> Missing:
+        """The taps to extract for some layers; of `A+B` its members.
+
+        Args:
+            read: whether stored features will be read, so that damaged ones are missing, too.
+        """
+        path, key = self.run.feature_file(epoch, split), self.key(epoch, split)
+
+        stored: set[LayerKey] = set()
+        with store.stale_passed():
+            stored = self.run.feature_head(epoch, split).made_from(key)
+        if read or any(tap.key not in stored for tap in extracted(layers)):  # the others are copied to the new file
+            stored = store.stored_layers(path, key)
         absent = tuple(tap for tap in extracted(layers) if tap.key not in stored)
         return Missing(epoch, split, absent, frozenset(stored), len(self.dataset.splits[split]))
 
@@ -91,10 +104,10 @@ class RunFeatures:
         @cache
         def difference(epoch: int, split: str) -> str:
             with contextlib.suppress(DataError, BusyError):  # missing features are unknown
-                if store.read_transform(self.run.feature_file(epoch, split)) != self.transform:
+                if self.run.feature_head(epoch, split).facts.get("transform", "") != self.transform:
                     return "another test transform"
             with contextlib.suppress(DataError, BusyError):
-                rules = store.read_search(self.run.rank_file(epoch, split))
+                rules = self.run.ranks(epoch, split).search_sha256
                 if rules and split in self.dataset.searched and rules != self.search_sha256(split):
                     return "other groups or lists"
             return ""
@@ -126,13 +139,32 @@ class RunFeatures:
         self, epoch: int, split: str, layer: LayerKey, device: torch.device, memory: int | None
     ) -> Iterator[Features]:
         """The features of a layer, on a device, or on disk if they exceed the memory."""
-        images, path = self.dataset.splits[split], self.run.feature_file(epoch, split)
-        with open_layer(path, layer) as table:
+        images = self.dataset.splits[split]
+        with self._file(epoch, split) as file:
+            table = table_of(file, layer)
             if memory is not None and 4 * table.shape[0] * table.shape[1] > memory:
                 yield Features(table, images.labels, images.ids)
             else:
-                values = torch.from_numpy(read_layer(path, layer)).to(device)
+                values = torch.from_numpy(values_of(file, layer)).to(device)
                 yield Features(values, images.labels, images.ids)
+
+    @contextlib.contextmanager
+    def kept_open(self, epoch: int, splits: Iterable[str]) -> Iterator[None]:
+        """Keep feature files open inside the block, so that each is opened once for all its layers."""
+        places = [(epoch, split) for split in dict.fromkeys(splits)]
+        try:
+            with contextlib.ExitStack() as stack:
+                for place in places:
+                    self._open[place] = stack.enter_context(store.open_feature_file(self.run.feature_file(*place)))
+                yield
+        finally:
+            for place in places:
+                self._open.pop(place, None)
+
+    def _file(self, epoch: int, split: str) -> contextlib.AbstractContextManager[store.FeatureFile]:
+        if (epoch, split) in self._open:
+            return contextlib.nullcontext(self._open[epoch, split])
+        return store.open_feature_file(self.run.feature_file(epoch, split))
 
 
 def features_of(run: Run, recipe: Recipe, dataset: Dataset) -> RunFeatures:
@@ -142,11 +174,18 @@ def features_of(run: Run, recipe: Recipe, dataset: Dataset) -> RunFeatures:
     def manifest_sha256(split: str) -> str:
         return contents_sha256(dataset.splits[split], dataset.class_names)
 
-    weights = cache(partial(weights_sha256, run))
     network = network_text(recipe)
     recorded = run.read().network if run.exists() else None
     transform = from_recipe.transform_text(recipe, recorded.channels if recorded else 3)
-    return RunFeatures(run, dataset, transform, weights, manifest_sha256, network)
+    return RunFeatures(
+        run,
+        dataset,
+        transform,
+        cache(partial(weights_sha256, run)),
+        partial(require_weights, run),
+        manifest_sha256,
+        network,
+    )
 
 
 def feature_disk(dims: Iterable[int], images: int) -> int:

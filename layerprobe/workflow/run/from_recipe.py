@@ -53,7 +53,7 @@ def build_dataset(recipe: Recipe, decoding: Decoding | None = None, loaded: Data
     # A list that names a missing image is refused before any image is read.
     searching = read_searching(dataset, group=data.group, positives=data.positives, ignore=data.ignore)
     dataset = with_contents(dataset, decoding) if decoding else dataset
-    dataset = read_with(dataset, exif_rotation=data.exif_rotation, padded=data.resize == "fast")
+    dataset = read_with(dataset, exif_rotation=data.exif_rotation, fast=data.resize == "fast")
     files = {name: split.image for name, split in dataset.splits.items() if isinstance(split.image, Files)}
     framing = Framing(data.transform, max(height_width(data.image_size)), data.resize)  # D1 to D3 take a side
     describe = partial(describe_decoding, method=data.resize, exif_rotation=data.exif_rotation)

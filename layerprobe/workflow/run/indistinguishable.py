@@ -13,7 +13,6 @@ from layerprobe.measure.analysis import query_values
 from layerprobe.recipe.recipe import recorded_recipe
 from layerprobe.statistics.best_of_many import indistinguishable_from_best
 from layerprobe.statistics.units import unit_sums
-from layerprobe.store import read_stored_ranks
 from layerprobe.system.errors import DataError, LayerprobeError
 from layerprobe.values.best import best_layer
 from layerprobe.values.facts import DataFacts
@@ -47,7 +46,7 @@ def searches_of(run: Run) -> Searches:
     @cache  # tables of several reductions ask for the same queries
     def searched(epoch: int, split: str, cluster: str | None) -> QueryRanks | None:
         try:
-            stored = read_stored_ranks(run.rank_file(epoch, split))
+            stored = run.ranks(epoch, split).stored
             if cluster is None:
                 return QueryRanks(stored.labels, stored.ranks, stored.values)
             from layerprobe.workflow.run.from_recipe import load_dataset  # it imports torch, which plots do not need

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import platform
 from dataclasses import replace
+from importlib import metadata
 from typing import Any
 
 import torch
-import torchvision
 
 from layerprobe import __version__
 from layerprobe.data.splits import Dataset
@@ -28,7 +28,7 @@ def made_with(device: object) -> dict[str, Any]:
             "layerprobe": __version__,
             "python": platform.python_version(),
             "torch": torch.__version__,
-            "torchvision": torchvision.__version__,
+            "torchvision": metadata.version("torchvision"),
         },
         "device": str(device),
         "threads": torch.get_num_threads(),

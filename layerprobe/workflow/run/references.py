@@ -10,7 +10,7 @@ from typing import Literal
 
 from layerprobe.data.splits import IN_GALLERY
 from layerprobe.reductions.chain import parse_chain
-from layerprobe.store import StoredRanks, read_stored_ranks
+from layerprobe.store import StoredRanks
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError, near_miss
 from layerprobe.values.epochs import epochs_text
 from layerprobe.values.keys import (
@@ -170,7 +170,7 @@ def open_ranked_split(run: Run, epoch: int | None, split: str) -> RankedSplit:
             file=run.folder,
             fix=probe_fix(run, record, epoch, split),
         )
-    return RankedSplit(run, record, epoch, split, read_stored_ranks(path))
+    return RankedSplit(run, record, epoch, split, run.ranks(epoch, split).stored)
 
 
 def probe_fix(run: Run, record: RunRecord, epoch: int, split: str, more: str = "") -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,11 +13,12 @@ from layerprobe.system.errors import DataError, EnvironmentFault, RecipeError
 from layerprobe.system.files import sha256
 from layerprobe.system.naming import PYTHON, split_python
 from layerprobe.taps import Layer, Measured, Tap, extracted, find_taps
-from layerprobe.taps.cut import shares_after
 from layerprobe.values.image_size import ImageSize
 from layerprobe.values.records import RecordedNetwork, RunRecord
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.runs import Run
+
+_OTHER_FILE = "Restore it, or measure the changed file as a new run by --model and --data"
 
 
 def network_facts(recipe: Recipe, net: Net, measured: Measured) -> RecordedNetwork:
@@ -40,28 +41,38 @@ def embedding_tap(recipe: Recipe, measured: Measured) -> Tap:
     return find_taps([list(measured.net.layers)[-1]], measured, pools=pools)[0]
 
 
-def with_layers(known: RecordedNetwork, net: Net, image_size: ImageSize, layers: Iterable[Layer]) -> RecordedNetwork:
-    """The entry of a network in run.json, with the shares after further layers."""
+def with_layers(
+    known: RecordedNetwork, net: Callable[[], Net], image_size: ImageSize, layers: Iterable[Layer]
+) -> RecordedNetwork:
+    """The entry of a network in run.json, with the shares after further layers; it is built only for these."""
     taps = [tap for tap in extracted(layers) if tap.layer not in known.cuts]
-    return replace(known, cuts={**known.cuts, **_cuts(net, taps, image_size)})
+    return replace(known, cuts={**known.cuts, **_cuts(net(), taps, image_size)}) if taps else known
 
 
 def _cuts(net: Net, taps: Sequence[Tap], image_size: ImageSize) -> dict[str, tuple[float, float]]:
-    shares = shares_after(net.module, taps, image_size, net.channels) if taps else []
+    if not taps:
+        return {}
+    from layerprobe.taps.cut import shares_after  # it imports triton, by way of torch's counter of operations
+
+    shares = shares_after(net.module, taps, image_size, net.channels)
     return {tap.layer: share for tap, share in zip(taps, shares, strict=True)}
 
 
 def run_network(run: Run, record: RunRecord, recipe: Recipe) -> Net:
     """Build the network of a run that exists, without weights."""
-    fix = "Restore it, or measure the changed file as a new run by --model and --data"
-    require_same_files(run, record, recipe, fix=fix)
+    require_unchanged_files(run, record, recipe)
     net = from_recipe.build_net(recipe)
     known = (record.network and record.network.files) or net.files
     # Recorded hashes are compared above; a recorded module may be imported only in a forward pass.
     if new := net.files.keys() - known.keys():
         what = f"is imported by the network's file, unlike when {run.name} began"
-        raise RecipeError(what, file=min(new), fix=fix)
+        raise RecipeError(what, file=min(new), fix=_OTHER_FILE)
     return net
+
+
+def require_unchanged_files(run: Run, record: RunRecord, recipe: Recipe) -> None:
+    """As `require_same_files`, before the network is built or its stored layers are used."""
+    require_same_files(run, record, recipe, fix=_OTHER_FILE)
 
 
 def require_same_files(run: Run, record: RunRecord, recipe: Recipe, *, fix: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import itertools
 import json
 import os
@@ -17,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from layerprobe import store
 from layerprobe.system.errors import BusyError, DataError, EnvironmentFault, RecipeError, UnknownNameError
 from layerprobe.system.files import (
     bytes_below,
@@ -26,15 +28,18 @@ from layerprobe.system.files import (
     write_text,
     written_whole,
 )
+from layerprobe.system.read_once import ReadOnce
 from layerprobe.system.wording import BYTES, visible
 from layerprobe.values.records import RunRecord
 from layerprobe.values.scores import Score, in_network_order, read_scores
 
 if TYPE_CHECKING:
     from layerprobe.recipe.recipe import Recipe
+    from layerprobe.store import FeatureHead, RankFile
 
 SCHEMA = 1
 _LONGEST = 240  # of the 255 bytes of a folder's name: the rest is for `~1` of --fresh and the members of ensembles
+_KEPT = 2**26  # bytes of what is kept in memory of the rank files, so that one command reads each once
 WATCHED = ".watched"  # locked by a watched training from its first epoch to its end
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+~-]*")
 
@@ -54,6 +59,11 @@ class Run:
     def record_file(self) -> Path:
         """run.json."""
         return self.folder / "run.json"
+
+    @property
+    def forwards_file(self) -> Path:
+        """forwards.json, what dry forwards showed of the network."""
+        return self.folder / "forwards.json"
 
     @property
     def scores_file(self) -> Path:
@@ -85,6 +95,22 @@ class Run:
     def rank_file(self, epoch: int, split: str) -> Path:
         """Ranks of an epoch and split."""
         return self.folder / "ranks" / f"epoch-{epoch:04d}.{split}.h5"
+
+    def ranks(self, epoch: int, split: str) -> RankFile:
+        """The rank file of an epoch and split, read once while it does not change."""
+        return self._read_ranks(self.rank_file(epoch, split))
+
+    @functools.cached_property
+    def _read_ranks(self) -> ReadOnce[RankFile]:
+        return ReadOnce(store.read_rank_file, _KEPT)
+
+    def feature_head(self, epoch: int, split: str) -> FeatureHead:
+        """What the feature file of an epoch and split says of itself, read once while it does not change."""
+        return self._read_heads(self.feature_file(epoch, split))
+
+    @functools.cached_property
+    def _read_heads(self) -> ReadOnce[FeatureHead]:
+        return ReadOnce(store.read_feature_head, _KEPT)
 
     def plot_file(self, kind: str) -> Path:
         """Default file of a plot."""

@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from layerprobe.store import read_index
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.values.epochs import named_epochs
 from layerprobe.values.records import RunRecord
@@ -111,7 +110,7 @@ def _cost(run: Run) -> tuple[float, str]:
     """The share of the training classes to hold out, and what training loses."""
     for epoch in ranked_epochs(run, "train")[-1:]:
         with contextlib.suppress(DataError):
-            labels = read_index(run.rank_file(epoch, "train"), holds="labels")[0]
+            labels = run.ranks(epoch, "train").rows[0]
             classes = len(np.unique(labels))
             share = _SHARE if classes >= _FEW else 0.5
             held = round(share * classes)

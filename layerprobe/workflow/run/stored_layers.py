@@ -9,26 +9,50 @@ from pathlib import Path
 from layerprobe import store
 from layerprobe.measure.concatenated import SideBySide
 from layerprobe.store.features import FeatureArray, StoredFeatures
+from layerprobe.system.errors import BusyError, DataError
 from layerprobe.values.keys import LayerKey, members_of
+from layerprobe.workflow.run.runs import Run
 
 
 @contextlib.contextmanager
 def open_layer(path: Path, layer: LayerKey) -> Iterator[StoredFeatures | SideBySide]:
     """Open the features of a layer to read slices."""
-    with contextlib.ExitStack() as stack:
-        tables = [stack.enter_context(store.open_features(path, member)) for member in _members(path, layer)]
-        yield tables[0] if len(tables) == 1 else SideBySide(tables)
+    with store.open_feature_file(path) as file:
+        yield table_of(file, layer)
 
 
 def read_layer(path: Path, layer: LayerKey) -> FeatureArray:
     """The features of a layer, float32 (N, D)."""
-    members = _members(path, layer)
+    with store.open_feature_file(path) as file:
+        return values_of(file, layer)
+
+
+def table_of(file: store.FeatureFile, layer: LayerKey) -> StoredFeatures | SideBySide:
+    """The features of a layer in an open file, to read slices."""
+    tables = [file.table(member) for member in _members(file, layer)]
+    return tables[0] if len(tables) == 1 else SideBySide(tables)
+
+
+def values_of(file: store.FeatureFile, layer: LayerKey) -> FeatureArray:
+    """The features of a layer in an open file, float32 (N, D)."""
+    members = _members(file, layer)
     if len(members) == 1:
-        return store.read_features(path, members[0])
-    with open_layer(path, layer) as table:
-        features: FeatureArray = table[:]
-        return features
+        return file.read(members[0])
+    features: FeatureArray = table_of(file, layer)[:]
+    return features
 
 
-def _members(path: Path, layer: LayerKey) -> tuple[LayerKey, ...]:
-    return members_of(layer, store.read_layers(path)) or (layer,)  # the store refuses one that is absent
+def _members(file: store.FeatureFile, layer: LayerKey) -> tuple[LayerKey, ...]:
+    return members_of(layer, file.layers) or (layer,)  # the store refuses one that is absent
+
+
+def equal_layers(run: Run, epoch: int, split: str, layer: str) -> frozenset[LayerKey]:
+    """The stored layers that are another one by a second name; empty where no features can be read."""
+    try:
+        dims = run.feature_head(epoch, split).dims
+    except (DataError, BusyError):
+        return frozenset()
+    own = {dim for key, dim in dims.items() if key.layer == layer}
+    if not any(dim in own for key, dim in dims.items() if key.layer != layer):  # nothing to compare
+        return frozenset()
+    return store.equal_layers(run.feature_file(epoch, split), layer)

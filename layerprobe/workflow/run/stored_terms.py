@@ -14,7 +14,6 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe import store
 from layerprobe.measure.analysis import search_sha256
 from layerprobe.statistics.draws import Rows, common_terms, draws, times_drawn, too_small
 from layerprobe.values.keys import RankedLayer
@@ -66,12 +65,12 @@ def offered_terms(run: Run) -> Offered:
         epochs = ranked_epochs(run, split)
         if not epochs:
             continue
-        path = run.rank_file(epochs[-1], split)
-        items = _items(*store.read_index(path, holds="labels"))
-        if not store.searched_itself(path):
+        ranks = run.ranks(epochs[-1], split)
+        items = _items(*ranks.rows)
+        if not ranks.searched_itself:
             reasons.append(f"no equal terms for {split}: it is searched in a gallery")
         # Runs from Python have no rules, and other class numbers in the file.
-        elif not from_python and store.read_search(path) != search_sha256(items, None):
+        elif not from_python and ranks.search_sha256 != search_sha256(items, None):
             reasons.append(f"no equal terms for {split}: groups or lists decide what its images may find")
         else:
             splits[split] = items
@@ -95,10 +94,9 @@ def ranked_epochs(run: Run, split: str) -> list[int]:
 
 def stored_terms(run: Run, epoch: int, split: str, terms: Terms) -> DrawnTerms | None:
     """The draws of an epoch and split; None if it is not ranked, or has too few images."""
-    path = run.rank_file(epoch, split)
-    if not path.exists():
+    if not run.rank_file(epoch, split).exists():
         return None
-    stored = store.read_stored_ranks(path)
+    stored = run.ranks(epoch, split).stored
     items = _items(stored.labels, stored.ids)
     try:
         rows = draws(items.labels, terms, seed=run.read().seed, split=split)

@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 
 from layerprobe.data.processes import serve, start_method
 from layerprobe.system.errors import BusyError, EnvironmentFault, LayerprobeError, NumericError
-from layerprobe.system.memory import memory_faults_told
+from layerprobe.system.memory import keep_freed_memory, memory_faults_told
 from layerprobe.system.progress import Listener, Silent, Task
 from layerprobe.system.signals import Stop, stoppable
 from layerprobe.workflow.run.runs import named_run, require_free
@@ -69,6 +69,7 @@ class _Sender(Silent):
 
 def _serve(training: StudyTraining, connection: Connection) -> None:
     serve()
+    keep_freed_memory()
     torch.set_num_threads(THREADS)
     ended: LayerprobeError | None = None
     try:

@@ -121,14 +121,13 @@ def _cells(
     cells, reasons = [], []
     gone: dict[int, dict[str, None]] = defaultdict(dict)
     for epoch, split in ((epoch, split) for epoch in sorted(set(epochs)) for split in offered.splits):
-        ranks = run.rank_file(epoch, split)
         drawn = stored_terms(run, epoch, split, terms)
         if drawn is None or drawn.items.ids != offered.splits[split].ids:
-            why = "is not probed there" if not ranks.exists() else "had other images then"
+            why = "is not probed there" if not run.rank_file(epoch, split).exists() else "had other images then"
             reasons.append(f"no equal terms at epoch {epoch}: {split} {why}")
             continue
         drawable = {draw for at, name, layer in scored if (at, name) == (epoch, split) for draw in draws_of(layer)}
-        known = [ranked for ranked in store.read_stored_ranks(ranks).ranks if ranked in drawable]
+        known = [ranked for ranked in run.ranks(epoch, split).stored.ranks if ranked in drawable]
         absent = [ranked for ranked in known if ranked not in drawn.values]
         there = [ranked for ranked in absent if are_stored(run, epoch, split, split, ranked)]
         gone[epoch] |= {ranked.layer.layer: None for ranked in absent if ranked not in there}
@@ -208,7 +207,7 @@ class _Rating:
     def scores(self, cell: _Cell) -> list[Score]:
         """The scores of an epoch and split, of all layers whose draws are stored."""
         drawn = stored_terms(self.run, cell.epoch, cell.split, self.terms)
-        stored = store.read_stored_ranks(self.run.rank_file(cell.epoch, cell.split))
+        stored = self.run.ranks(cell.epoch, cell.split).stored
         if drawn is None:
             return []
         name, count = self.terms.name(), int((drawn.weights > 0).sum())

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.reductions.equal import equal_dim_of
-from layerprobe.store import StoredRanks, read_dims
+from layerprobe.store import StoredRanks
 from layerprobe.summary.cells import Cells, Faults, faults_of
 from layerprobe.summary.processed import BestPostProcessing, post_processing
 from layerprobe.summary.reduced import PostProcessing
@@ -125,7 +125,7 @@ def dimension_hint(run: Run, layers: Sequence[RankedLayer], epoch: int, splits: 
     known: dict[LayerKey, int] = {}
     for split in splits:
         with contextlib.suppress(DataError, BusyError):
-            known |= read_dims(run.feature_file(epoch, split))
+            known |= run.feature_head(epoch, split).dims
     dims = [known[layer] for layer in dict.fromkeys(ranked.layer for ranked in layers) if layer in known]
     if len(set(dims)) < 2:
         return []

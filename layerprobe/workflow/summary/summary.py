@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from layerprobe.recipe.recipe import recorded_recipe
 from layerprobe.statistics.draws import draws, times_drawn
-from layerprobe.store import StoredRanks, read_index, read_stored_ranks
+from layerprobe.store import StoredRanks
 from layerprobe.summary.cells import Cells, Faults, LayerEpoch, SplitCells
 from layerprobe.summary.layers import RunSummary, alike_layers, best_epoch, layer_summaries, unreduced
 from layerprobe.summary.reduced import reduced_sections
@@ -223,7 +223,7 @@ def _images(run: Run, split: str, epochs: Mapping[int, object]) -> Images | None
     """The queries of a split in its last readable rank file; None without one."""
     for epoch in epochs:
         try:
-            return read_index(run.rank_file(epoch, split), holds="labels")
+            return run.ranks(epoch, split).rows
         except (DataError, BusyError):  # noted by `_Reading.cells`, or nothing is stored
             continue
     return None
@@ -271,7 +271,7 @@ class _Reading:
         faults: dict[LayerEpoch, Faults] = {}
         for epoch, layers in epochs.items():
             try:
-                stored = read_stored_ranks(self.run.rank_file(epoch, self.split))
+                stored = self.run.ranks(epoch, self.split).stored
             except (DataError, BusyError):
                 notes.append(f"{self.split}, epoch {epoch}: skipped, its ranks cannot be read; probe it again")
                 continue

@@ -163,6 +163,7 @@ def prepare_ensemble(
             f"an ensemble has its members' embeddings alone: {embedding.layer}",
             fix=f"Probe a member for other layers: layerprobe probe {run.name}.1",
         )
+    opened.keep_forwards()
     request = without_accuracy(request, recipe, _NO_CLASSIFIER, listener)
     dataset = dataset or from_recipe.build_dataset(recipe, decoding_of(opened, request, listener))
     members = [_member(run, name, embedding, request, dataset) for name in opened.record.members]
@@ -174,7 +175,12 @@ def prepare_ensemble(
         digests = [member.features.weights_sha256(epoch) for member in members]
         return hashlib.sha256(" ".join(digests).encode()).hexdigest()
 
-    features = replace(features_of(run, recipe, dataset), weights_sha256=weights_sha256)
+    def require_weights(epoch: int) -> None:
+        for member in members:
+            member.features.require_weights(epoch)
+
+    own = features_of(run, recipe, dataset)
+    features = replace(own, weights_sha256=weights_sha256, require_weights=require_weights)
     # Each member has drawn a share of the training images of its own.
     compared = [name for name in selection.extracted_splits if name != "train" or recipe.data.share == 1]
     require_same_images(opened.record, dataset, compared, fix=single.OTHER_IMAGES)
@@ -192,7 +198,7 @@ def _member(run: Run, name: str, embedding: Tap, request: ProbeRequest, dataset:
     opened = open_for_probing(find_run(run.folder.parent, name), request)
     features = features_of(opened.run, opened.recipe, dataset)
     workers = from_recipe.choose_workers(request.workers, opened.device)
-    return Member(embedding, features, RunExtractor(features, opened.recipe, opened.net, opened.device, workers))
+    return Member(embedding, features, RunExtractor(features, opened, workers))
 
 
 def probe_any(run: Run, request: ProbeRequest, listener: Listener) -> list[Score]:

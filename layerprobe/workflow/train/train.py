@@ -17,11 +17,11 @@ from layerprobe.system.signals import Stop, stoppable
 from layerprobe.training.loop import EpochResult
 from layerprobe.values.records import RunRecord
 from layerprobe.values.sections import SEARCH_KEYS, Keep
-from layerprobe.workflow.probe.probe import Probing, measure, prepare
+from layerprobe.workflow.probe.probe import Probing, measurable, measure, missing_of, prepare
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.checkpoints import load_state, load_weights, save_state, save_weights
-from layerprobe.workflow.run.damage import damaged_epochs, require_measured, whole_epochs
+from layerprobe.workflow.run.damage import damaged_epochs, require_measured
 from layerprobe.workflow.run.images import Decoding, with_contents
 from layerprobe.workflow.run.kept import kept_epochs, remove_checkpoints, require_kept, unwanted_epochs
 from layerprobe.workflow.run.manifests import require_same_images
@@ -257,16 +257,17 @@ def _train_epochs(  # noqa: PLR0913 - the training, its storage, its measures an
 ) -> None:
     trainer = built.trainer
 
-    def measure_and_tidy(epochs: Sequence[int]) -> None:
+    def measure_and_tidy(epochs: Sequence[int], *, earlier: bool = False) -> None:
         # No checkpoint goes before it is measured.
         if probing is not None:
-            measure(probing, epochs, listener, stop)
+            missing = missing_of(probing, epochs)
+            measure(probing, measurable(probing, missing, listener) if earlier else missing, listener, stop)
         finished = trainer.epoch >= trainer.plan.epochs
         remove_checkpoints(run, unwanted_epochs(run, keep, finished=finished))
 
     # What an earlier start did not get to is measured too.
     known = [epoch for epoch in kept_epochs(run, run.read()) if epoch <= trainer.epoch]
-    measure_and_tidy(known if probing is None else whole_epochs(probing.features, known, listener))
+    measure_and_tidy(known, earlier=True)
     if trainer.epoch >= trainer.plan.epochs:
         return
     batch = len(trainer.plan.batches(1)[0])

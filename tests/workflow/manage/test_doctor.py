@@ -13,7 +13,7 @@ from layerprobe.workflow.manage.doctor import Check, doctor
 
 
 def found(cache: Path) -> dict[str, Check]:
-    return {check.subject: check for check in doctor(cache)}
+    return {check.subject: check for check in doctor(cache, "freed memory is kept")}
 
 
 def test_versions_disk_and_weights_are_there(tmp_path: Path) -> None:
@@ -22,6 +22,10 @@ def test_versions_disk_and_weights_are_there(tmp_path: Path) -> None:
     assert "free for" in checks["disk"].found
     assert "vgg16_bn-6c64b313.pth" in checks["vgg16_bn weights"].found
     assert ("GPU" in checks) != torch.cuda.is_available()
+
+
+def test_what_holds_of_the_memory_is_told(tmp_path: Path) -> None:
+    assert found(tmp_path)["memory"] == Check("memory", "freed memory is kept")
 
 
 Distribution = tuple[str, int, list[str]]  # name, bytes of its files, requirements

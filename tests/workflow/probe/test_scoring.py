@@ -17,7 +17,7 @@ from layerprobe.system.signals import stoppable
 from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.scores import Score, ScoreTable
 from layerprobe.workflow.probe import scoring as module
-from layerprobe.workflow.probe.probe import measure, prepare, probe
+from layerprobe.workflow.probe.probe import measure, missing_of, prepare, probe
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.train.building import TrainRequest
@@ -85,8 +85,8 @@ def test_features_larger_than_the_memory_stay_on_disk_and_give_the_same_scores(
     first = probe(run, REQUEST, Silent())
     for split in ("train", "test"):
         run.rank_file(2, split).unlink()
-    read = store.read_features
-    monkeypatch.setattr(store, "read_features", lambda path, key: None if "pool" in key.layer else read(path, key))
+    read = store.FeatureFile.read
+    monkeypatch.setattr(store.FeatureFile, "read", lambda file, key: None if "pool" in key.layer else read(file, key))
     # fc6 has 16 x 8 float32 numbers and fits, pool5.3 has 16 x 64 and does not.
     assert probe(run, replace(REQUEST, memory=2048), Silent()) == first
 
@@ -172,7 +172,7 @@ def test_a_reduction_is_fitted_on_training_classes_and_has_ranks_of_its_own(
     probing = prepare(run, replace(REQUEST, splits=("test",)))  # the training split is extracted all the same
     both = replace(probing, selection=replace(probing.selection, reductions=("none", "centred")))
     with stoppable() as stop:
-        scores = measure(both, [2], Silent(), stop)
+        scores = measure(both, missing_of(both, [2]), Silent(), stop)
     (found,) = [
         s.value for s in scores if (s.reduction, s.split, s.layer, s.metric) == ("centred", "test", "fc6", "R@1")
     ]

@@ -28,7 +28,7 @@ def searches(tmp_path: Path) -> Searches:
     run = write_run(tmp_path)
     splits = {name: _split(name, labels_of(sizes)) for name, sizes in SIZES.items()}
     dataset = Dataset(splits, tuple("abcdefghijkl"))
-    features = RunFeatures(run, dataset, "resize", lambda epoch: f"w{epoch}", lambda split: "m")
+    features = RunFeatures(run, dataset, "resize", lambda epoch: f"w{epoch}", lambda epoch: None, lambda split: "m")
     return Searches(features=features, experiment="e", seed=SEED, device=torch.device("cpu"))
 
 

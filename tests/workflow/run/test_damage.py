@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
 import pytest
 
 from layerprobe.system.errors import DataError
+from layerprobe.system.files import sha256
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest
+from layerprobe.workflow.run import checkpoints
 from layerprobe.workflow.run.damage import PartlyMeasuredError
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.train.building import TrainRequest
@@ -50,9 +53,25 @@ def test_without_a_whole_checkpoint_the_first_is_the_error(run: Run) -> None:
 def test_what_was_measured_of_a_checkpoint_before_it_was_damaged_stays(run: Run) -> None:
     before = probe(run, REQUEST, Silent())
     damage(run.checkpoint_file(1))
-    with pytest.raises(PartlyMeasuredError):
-        probe(run, REQUEST, Silent())
-    assert run.scores() == before
+    assert probe(run, REQUEST, Silent()) == before
+    with pytest.raises(PartlyMeasuredError, match=r"damaged checkpoint \(1\)"):
+        probe(run, replace(REQUEST, layers=("fc6", "pool5.3")), Silent())
+    assert {score.epoch for score in run.scores() if score.layer == "fc6"} == {0, 1, 2}
+
+
+def test_only_checkpoints_that_are_loaded_are_hashed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    probe(run, replace(REQUEST, epochs="0,1"), Silent())
+    hashed: list[str] = []
+
+    def hashing(path: Path) -> str:
+        hashed.append(path.name)
+        return sha256(path)
+
+    monkeypatch.setattr(checkpoints, "sha256", hashing)
+    probe(run, replace(REQUEST, epochs="0,1"), Silent())
+    assert hashed == []
+    probe(run, REQUEST, Silent())
+    assert {*hashed} == {run.checkpoint_file(2).name}
 
 
 @pytest.mark.parametrize(("epochs", "measured"), [(2, {0, 2}), (3, {0, 2, 3})])

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import h5py
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+from layerprobe import store
 from layerprobe.system.errors import DataError
 from layerprobe.system.files import sha256
 from layerprobe.values.keys import LayerKey
@@ -26,6 +29,14 @@ Requests = Callable[..., TrainRequest]
 REQUEST = ProbeRequest(layers=("pool5.3", "fc6"), ks=(1, 2), device="cpu", workers=0)
 
 
+@dataclass(frozen=True, eq=False)
+class Damaged:
+    """The scores of a probe, and the features of fc6 that it stored."""
+
+    scores: list[Score]
+    features: NDArray[np.float32]
+
+
 def only(scores: list[Score], **fields: object) -> list[Score]:
     return [score for score in scores if all(getattr(score, name) == value for name, value in fields.items())]
 
@@ -42,6 +53,47 @@ def test_features_of_other_weights_are_not_trusted(run: Run, request_for: Reques
     with h5py.File(run.feature_file(2, "test")) as file:
         assert file.attrs["weights_sha256"].decode() == sha256(run.checkpoint_file(2))
     assert only(fresh, epoch=2)
+
+
+@pytest.fixture
+def damaged(run: Run) -> Damaged:
+    """A probed run, with a flipped bit in the stored features of fc6."""
+    scores = probe(run, REQUEST, Silent())
+    path = run.feature_file(2, "test")
+    features, content = store.read_features(path, FC6), bytearray(path.read_bytes())
+    content[content.index(features[3].tobytes())] ^= 1
+    path.write_bytes(content)
+    return Damaged(scores, features)
+
+
+def test_a_repeat_reads_no_features(run: Run, damaged: Damaged) -> None:
+    before = run.feature_file(2, "test").read_bytes()
+    assert probe(run, REQUEST, Silent()) == damaged.scores
+    assert run.feature_file(2, "test").read_bytes() == before
+
+
+def test_a_damaged_layer_is_computed_again_where_its_features_are_read(run: Run, damaged: Damaged) -> None:
+    run.rank_file(2, "test").unlink()
+    assert probe(run, REQUEST, Silent()) == damaged.scores
+    np.testing.assert_array_equal(store.read_features(run.feature_file(2, "test"), FC6), damaged.features)
+
+
+def test_a_damaged_layer_is_computed_again_for_a_metric_of_its_features(run: Run, damaged: Damaged) -> None:
+    probe(run, replace(REQUEST, metrics=("uniformity",)), Silent())
+    np.testing.assert_array_equal(store.read_features(run.feature_file(2, "test"), FC6), damaged.features)
+
+
+def test_a_damaged_layer_is_not_copied_beside_a_further_one(run: Run, damaged: Damaged) -> None:
+    probe(run, replace(REQUEST, layers=("pool5.3", "fc6", "pool4.1")), Silent())
+    np.testing.assert_array_equal(store.read_features(run.feature_file(2, "test"), FC6), damaged.features)
+
+
+def test_a_damaged_layer_is_computed_again_when_its_file_was_deleted(run: Run, damaged: Damaged) -> None:
+    with pytest.raises(DataError, match="Delete it; layerprobe probe tiny --epochs 2 computes it again"):
+        store.read_features(run.feature_file(2, "test"), FC6)
+    run.feature_file(2, "test").unlink()
+    probe(run, replace(REQUEST, epochs="2"), Silent())
+    np.testing.assert_array_equal(store.read_features(run.feature_file(2, "test"), FC6), damaged.features)
 
 
 def test_images_that_changed_since_the_training_are_noticed(run: Run, images: Path) -> None:

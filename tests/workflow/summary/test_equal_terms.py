@@ -21,6 +21,7 @@ from layerprobe.values.metric_names import Terms
 from layerprobe.values.retrieval import SearchRules
 from layerprobe.values.scores import Score, ScoreTable, read_scores
 from layerprobe.workflow.probe.probe import probe
+from layerprobe.workflow.probe.reduced_features import is_fitted_on
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run.runs import Run, locked
 from layerprobe.workflow.run.stored_terms import offered_terms, stored_terms
@@ -262,7 +263,7 @@ def test_a_reduction_that_was_fitted_on_other_features_is_not_drawn(
         path, store.Rows(entries.labels, entries.ids), {centred: store.RankEntry(key, entries.ranks[FC6])}
     )
     write_scores(drawn_run, [replace(score, reduction="centred") for score in drawn_run.scores()])
-    assert store.fitted_on(path, drawn_run.feature_file(1, "train"), centred)
+    assert is_fitted_on(drawn_run, 1, "test", "train", centred)
     drawn_run.feature_file(1, "train").rename(drawn_run.feature_file(2, "train"))
     found = equal_terms(drawn_run, [1], Silent())
     assert not [score for score in found.scores if score.split == "test"]
@@ -274,7 +275,7 @@ def test_a_reduction_that_was_fitted_on_other_features_is_not_drawn(
     store.write_features(
         drawn_run.feature_file(1, "train"), other, store.Rows(labels, ids), columns, [{FC6.layer: values}]
     )
-    assert not store.fitted_on(path, drawn_run.feature_file(1, "train"), centred)
+    assert not is_fitted_on(drawn_run, 1, "test", "train", centred)
 
 
 def test_splits_of_groups_or_galleries_have_no_equal_terms(tmp_path: Path) -> None:

@@ -1,0 +1,44 @@
+"""Files that are read once for as long as they do not change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+
+class _Sized(Protocol):
+    @property
+    def nbytes(self) -> int: ...
+
+
+Value = TypeVar("Value", bound=_Sized)
+
+
+class ReadOnce(Generic[Value]):
+    """Reads files, and keeps what it has read of the first ones, up to a number of bytes.
+
+    A file that was replaced or written to since is read again.
+    """
+
+    def __init__(self, read: Callable[[Path], Value], limit: int) -> None:
+        self._read = read
+        self._limit = limit
+        self._kept: dict[Path, tuple[tuple[int, ...], Value]] = {}
+
+    def __call__(self, path: Path) -> Value:
+        """What the file holds; errors of reading pass through."""
+        try:
+            stat = path.stat()
+        except OSError:
+            return self._read(path)
+        stamp = stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns
+        kept = self._kept.get(path)
+        if kept is not None and kept[0] == stamp:
+            return kept[1]
+        self._kept.pop(path, None)
+        value = self._read(path)
+        # A copy, as another thread may add to it.
+        if value.nbytes + sum(other.nbytes for _, other in list(self._kept.values())) <= self._limit:
+            self._kept[path] = stamp, value
+        return value
