@@ -91,20 +91,27 @@ class Rounded:
         values[:, dim + parts : dim + 2 * parts] = first
 
     def _fill(self, rows: slice, centred: Tensor, biases: Tensor, leading: Leading | None) -> None:
+        import torch
+
         dim, parts, values = self.dim, self.parts, self.values[rows]
         self.biases[rows] = biases
         exact = centred @ leading.directions if leading else centred
         values[:, :dim] = exact
-        back = values[:, :dim].double()
-        lengths = back.norm(dim=1)
-        errors = (exact - back).norm(dim=1)
+        if leading is None and values.dtype == torch.float32:
+            # A bound: to compute the error takes three more passes over all numbers.
+            lengths = exact.norm(dim=1)
+            errors = lengths * 2.0**-24
+            lengths = lengths + errors
+        else:
+            back = values[:, :dim].double()
+            lengths, errors = back.norm(dim=1), (exact - back).norm(dim=1)
         for part in range(parts):
             values[:, dim + part] = biases
             biases = biases - values[:, dim + part].double()
         self.slips[rows] = biases.abs()
         values[:, dim + parts : dim + 2 * parts] = 1
         if leading:
-            whole = centred.square().sum(1)
+            whole = centred.norm(dim=1).square()
             unit = (centred.shape[1] + 8) * 2.0**-53
             errors += 2 * dim**0.5 * unit * whole.sqrt()  # of the product with the directions
             # |u - Qa|^2 = |u|^2 - |a|^2 for the exact a; the rest is what a rounded a and directions that are not quite

@@ -366,3 +366,66 @@ def test_vectors_below_the_normal_range_are_ranked() -> None:
 def test_what_cannot_be_ranked_is_refused(keywords: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         nearest_positive_ranks(labels=[0, 0, 1], **keywords)
+
+
+@pytest.mark.parametrize("similarity", FLOATS)
+def test_collapsed_features_are_told_without_a_product(similarity: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    labels = np.append(np.arange(99) % 20, 50)  # the last is lone
+    # Lengths and distances differ by more than a tie window, angles do not.
+    features = 1 + (1e-8 if similarity == "cosine" else 0) * rng.normal(size=(100, 6))
+    wanted = truth(features, labels, similarity)
+    monkeypatch.setattr(search, "count_symmetric", None)
+    monkeypatch.setattr(search, "nearest_positives", None)
+    assert counts(nearest_positive_ranks(features, labels, similarity=similarity)) == wanted
+    assert wanted[-1] == (99, 0, 0)
+
+
+def test_lone_queries_among_unclear_pairs_have_no_ties() -> None:
+    rng = np.random.default_rng(0)
+    labels = np.r_[np.arange(40) % 4, 50 + np.arange(20)]
+    features = np.zeros((60, 3))
+    features[:10] = rng.normal(size=(10, 3))  # the others tie with everything
+    assert counts(nearest_positive_ranks(features, labels)) == truth(features, labels, "cosine")
+
+
+def test_processes_count_exactly_where_one_of_them_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    choose_ways(monkeypatch, lambda way: not way.exactly)
+    monkeypatch.setattr(search, "bfloat16", emulated_bfloat16)
+    rng = np.random.default_rng(0)
+    features, labels = rng.normal(size=(60, 4)), np.arange(60) % 30
+    seen = []
+
+    class Another(search.Team):
+        """A process beside this one that counts exactly and finds nothing."""
+
+        @property
+        def share(self) -> slice:
+            return slice(None)
+
+        def maximum(self, values: torch.Tensor) -> torch.Tensor:
+            return values.clamp(min=1) if values.dtype == torch.int64 else values
+
+        def total(self, values: torch.Tensor) -> torch.Tensor:
+            return values
+
+    symmetric = search.count_symmetric
+
+    def noted(targets: Any, form: Any, way: Way, share: slice) -> Any:
+        seen.append(way.exactly)
+        return symmetric(targets, form, way, share)
+
+    monkeypatch.setattr(search, "count_symmetric", noted)
+    monkeypatch.setattr(ranks, "Team", lambda group: Another(group))
+    nearest_positive_ranks(features, labels, resolve=(1,))
+    nearest_positive_ranks(features, labels, resolve=(1,), group=object())  # type: ignore[arg-type] # only told apart
+    assert seen == [False, True]
+
+
+def test_classes_of_many_sizes_come_once_with_all_their_items(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(positives, "_CELLS", 300)
+    rng = np.random.default_rng(0)
+    sizes = [1, 2, 3, 5, 9, 17, 40, 250]
+    labels = rng.permutation(np.repeat(np.arange(len(sizes)), sizes))
+    features = rng.normal(size=(len(labels), 5))
+    assert counts(nearest_positive_ranks(features, labels)) == truth(features, labels, "cosine")
