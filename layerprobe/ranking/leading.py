@@ -64,8 +64,11 @@ class Leading:
         found = rows[:: len(rows) // count][:count].T
         for _ in range(2):
             found = torch.linalg.qr(rows.T @ (rows @ found))[0]
-        shown = rows @ found
-        rotation = torch.linalg.eigh(shown.T @ shown)[1].flip(1)
+        shown = (rows @ found).double()
+        try:
+            rotation = torch.linalg.eigh(shown.T @ shown)[1].flip(1).float()
+        except torch.linalg.LinAlgError:  # LAPACK does not converge for every matrix
+            return None
         directions = torch.linalg.qr((found @ rotation).double())[0]
         gram = directions.T @ directions
         gram.diagonal().sub_(1)

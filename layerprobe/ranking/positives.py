@@ -161,9 +161,12 @@ def nearest_positives(  # noqa: PLR0913 - what is compared, how, and the share o
 
 
 def _nearest(similarities: Tensor, windows: Tensor) -> tuple[Tensor, Tensor]:
+    import torch
+
     nearest = similarities.amax(1)
     # What is taken out is at -inf, where a lone query's nearest is too.
-    return nearest, ((similarities >= (nearest - windows)[:, None]) & similarities.isfinite()).sum(1)
+    lowest = (nearest - windows).clamp_(min=torch.finfo(similarities.dtype).min)
+    return nearest, (similarities >= lowest[:, None]).sum(1)
 
 
 def _screened(  # noqa: PLR0913 - as nearest_positives
@@ -206,7 +209,7 @@ def _screened(  # noqa: PLR0913 - as nearest_positives
 
 
 def _rounded(some: Chosen, rows: slice, form: Form, product: Product) -> Rounded:
-    parts = cuts(rows.stop - rows.start, block_rows(form.origin.device))
+    parts = cuts(rows.stop - rows.start, block_rows(form.origin.device, form.dim))
     blocks = (some.vectors(slice(rows.start + part.start, rows.start + part.stop)) for part in parts)
     return Rounded.of(blocks, rows.stop - rows.start, form, product)
 

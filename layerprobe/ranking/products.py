@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 # A product that takes about a millisecond and is large enough to reach its speed.
 _TIMED_ROWS, _TIMED_NUMBERS = 384, 512
+# Similarities and marks of 0.6 GB each; smaller tiles launch more operations.
+_TILE_OF_A_GPU = 12_288
 # Pairs that are copied and multiplied together, which fit into the CPU's caches.
 _PAIRS_TOGETHER = 512
 
@@ -48,7 +50,7 @@ def float32(device: torch.device) -> Product:
     import torch
 
     if device.type != "cpu":
-        return Product("float32", torch.float32, torch.float32, 2.0**-23, 1, 8192, _mm)
+        return Product("float32", torch.float32, torch.float32, 2.0**-23, 1, _TILE_OF_A_GPU, _mm)
     return _fastest_float32()
 
 
@@ -57,7 +59,7 @@ def bfloat16(device: torch.device) -> Product | None:
     import torch
 
     if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False):
-        return Product("bfloat16", torch.bfloat16, torch.float32, 2.0**-22, 3, 8192, _mm_wide)
+        return Product("bfloat16", torch.bfloat16, torch.float32, 2.0**-22, 3, _TILE_OF_A_GPU, _mm_wide)
     return _fast_bfloat16() if device.type == "cpu" else None
 
 
@@ -153,7 +155,9 @@ def pair_products(first: Tensor, second: Tensor, rows: Tensor, columns: Tensor) 
     """
     import torch
 
-    if not len(rows) or first.device.type != "cpu" or not _sampled_products_work():
+    if first.device.type != "cpu":
+        return (first[rows] * second[columns]).sum(1)
+    if not len(rows) or not _sampled_products_work():
         parts = zip(rows.split(_PAIRS_TOGETHER), columns.split(_PAIRS_TOGETHER), strict=True)
         return torch.cat([(first[some] * second[others]).sum(1) for some, others in parts])
     return _sampled(first, second, rows, columns)

@@ -44,8 +44,9 @@ _SHARE_OF_A_BASIS = 0.03
 _DIRECTIONS = (32, 64, 96, 128, 192, 256)
 _ITEMS_OF_A_SAMPLE = 512
 _QUERIES_OF_A_SAMPLE = 128
-# A set of no more numbers is kept as float64 vectors (32 MiB); a larger one is converted block by block each time.
-_NUMBERS_HELD = 2**22
+# A set of no more numbers is kept as float64 vectors (32 MiB, 256 on a GPU); a larger one is converted block by block
+# each time.
+_NUMBERS_HELD, _NUMBERS_HELD_ON_A_GPU = 2**22, 2**25
 # The exact count takes so many queries at a time, to limit the rounded rows in memory.
 _QUERIES_AT_ONCE = 2**14
 # A query with no more unclear negatives is counted again in bfloat16: computing those in float64 is cheaper than a
@@ -121,9 +122,10 @@ class Search:
         def made(part: Any) -> Tensor:
             return self.form.vectors(items.take(order[part]))
 
-        if len(order) * self.form.dim > _NUMBERS_HELD:
+        held = _NUMBERS_HELD if items.device.type == "cpu" else _NUMBERS_HELD_ON_A_GPU
+        if len(order) * self.form.dim > held:
             return Chosen(made, items.labels[order], order)
-        vectors = torch.cat([made(rows) for rows in cuts(len(order), block_rows(items.device))])
+        vectors = torch.cat([made(rows) for rows in cuts(len(order), block_rows(items.device, self.form.dim))])
         return Chosen(vectors.__getitem__, items.labels[order], order)
 
     @cached_property
@@ -134,7 +136,7 @@ class Search:
         import torch
 
         if self.form.window is None:
-            blocks = cuts(len(queries.labels), block_rows(self.queries.device))
+            blocks = cuts(len(queries.labels), block_rows(self.queries.device, self.form.dim))
             return torch.cat([self.form.windows(queries.vectors(rows)) for rows in blocks])
         return self.form.origin.new_full((len(queries.labels),), self.form.window)
 
@@ -154,7 +156,7 @@ class Search:
         x.y = x.offset + y.offset - |offset|^2 + (x - offset).(y - offset), whose last term is at most the product of
         the two lengths; euclidean similarities likewise.
         """
-        biases, lengths, size = [], [], block_rows(self.queries.device)
+        biases, lengths, size = [], [], block_rows(self.queries.device, self.form.dim)
         for rows in cuts(len(gallery.labels), size):
             vectors = gallery.vectors(rows)
             biases.append(self.form.biases(vectors))
@@ -187,7 +189,7 @@ class Search:
         return self._every_block(self.team.share)
 
     def _every_block(self, share: slice = slice(None)) -> Iterator[Chosen]:
-        for block in cuts(len(self.gallery), block_rows(self.queries.device))[share]:
+        for block in cuts(len(self.gallery), block_rows(self.queries.device, self.form.dim))[share]:
             if self.in_order:
                 local = np.argsort(self.gallery.labels[block], kind="stable")
                 vectors = self.form.vectors(self.gallery.take(block)[local])

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from layerprobe.ranking.products import Product
     from layerprobe.ranking.vectors import Form
 
-_PAIRS_AT_ONCE = 4096
+_PAIRS_AT_ONCE, _PAIRS_AT_ONCE_ON_A_GPU = 2**12, 2**15
 # If more than 1 / _FEW of a tile's pairs are unclear, one product of the whole tile is faster.
 _FEW = 16
 
@@ -70,7 +70,9 @@ class Targets:
 
     def rounded(self, form: Form, way: Way) -> list[Rounded]:
         """All queries for a product: whole, and after them their leading directions if these are counted first."""
-        blocks = (self.queries.vectors(rows) for rows in cuts(len(self.nearest), block_rows(self.nearest.device)))
+        blocks = (
+            self.queries.vectors(rows) for rows in cuts(len(self.nearest), block_rows(self.nearest.device, form.dim))
+        )
         return Rounded.each(blocks, len(self.nearest), form, way.product, _stages(way))
 
     def thresholds(self, rounded: Rounded, gallery: Rounded, form: Form, product: Product) -> Thresholds:
@@ -147,6 +149,7 @@ class _Counts:
         self.tied = torch.zeros_like(self.closer)
         self.waiting: list[Tensor] = []  # (2, P) places of queries and of items of the gallery
         self.number = 0  # of pairs that wait
+        self.at_once = _PAIRS_AT_ONCE if self.closer.device.type == "cpu" else _PAIRS_AT_ONCE_ON_A_GPU
 
     def search(self, queries: list[Rounded], gallery: list[Rounded]) -> None:
         """Take up the stages of a gallery: the whole vectors, and their leading directions."""
@@ -168,8 +171,6 @@ class _Counts:
             gallery: of the columns.
             both: count it for the queries of its columns, too.
         """
-        import torch
-
         labels = self.targets.queries.labels[rows], gallery.labels[columns]
         if of_one_class(*labels):
             return
@@ -179,37 +180,43 @@ class _Counts:
             self._add_leading(rows, columns, similarities, left[0], gallery, both=both)
             return
         sides = (rows, columns) if both else (rows,)
-        counts = [
-            count(similarities, self.thresholds[0][queries])
-            for count, queries in zip((count_rows, count_columns), sides, strict=False)
-        ]
         exactly = self.way.exactly and self.form.similarity != "hamming"
-        if exactly and sum(int((possible - closer).sum()) for possible, closer in counts) * _FEW > similarities.numel():
-            self._recount(rows, columns, similarities == -torch.inf, gallery, both=both)
+        unclear = []
+        for count, queries in zip((count_rows, count_columns), sides, strict=False):
+            possible, closer = count(similarities, self.thresholds[0][queries])
+            self.closer[queries].add_(closer)
+            unclear.append(possible.sub_(closer))
+        if not exactly:
+            # All that is possible and not surely closer is tied: exact for bits, else an upper bound.
+            for queries, some in zip(sides, unclear, strict=True):
+                self.tied[queries].add_(some)
             return
-        for side, (queries, (possible, closer)) in enumerate(zip(sides, counts, strict=True)):
-            self.closer[queries] += closer
-            if not exactly:
-                # All that is possible and not surely closer is tied: exact for bits, else an upper bound.
-                self.tied[queries] += possible - closer
-                continue
-            unclear = (possible != closer).nonzero()[:, 0]
-            if len(unclear):
-                part = similarities.index_select(side, unclear)
+        if sum(int(some.sum()) for some in unclear) * _FEW > similarities.numel():
+            self._recount(rows, columns, similarities, gallery, both=both)
+            return
+        for side, (queries, some) in enumerate(zip(sides, unclear, strict=True)):
+            which = some.nonzero()[:, 0]
+            if len(which):
+                part = similarities.index_select(side, which)
                 part = part.T.contiguous() if side else part
-                self._settle(unclear + queries.start, rows if side else columns, part, gallery)
+                self._settle(which + queries.start, rows if side else columns, part, gallery)
 
-    def _recount(self, rows: slice, columns: slice, own: Tensor, gallery: Chosen, *, both: bool) -> None:
-        """Count a tile in float64, without the pairs of one class (A, B)."""
+    def _recount(self, rows: slice, columns: slice, similarities: Tensor, gallery: Chosen, *, both: bool) -> None:
+        """Count the pairs of a tile (A, B) that are unclear in float64, all at once."""
+        mine, theirs = self.targets.queries.vectors(rows), gallery.vectors(columns)
+        exact = self.form.similarities(mine, theirs)
+        self._count_unclear(rows, similarities, exact)
+        if both:
+            turned = self.form.similarities(theirs, mine) if self.form.similarity == "euclidean" else exact.T
+            self._count_unclear(columns, similarities.T, turned)
+
+    def _count_unclear(self, queries: slice, similarities: Tensor, exact: Tensor) -> None:
         import torch
 
-        mine, theirs = self.targets.queries.vectors(rows), gallery.vectors(columns)
-        exact = self.form.similarities(mine, theirs).masked_fill_(own, -torch.inf)
-        self._count(torch.arange(rows.start, rows.stop, device=own.device), exact)
-        if both:
-            if self.form.similarity == "euclidean":
-                exact = self.form.similarities(theirs, mine).masked_fill_(own.T, -torch.inf).T
-            self._count(torch.arange(columns.start, columns.stop, device=own.device), exact.T)
+        bounds = self.thresholds[0][queries]
+        clear = (similarities < bounds.low[:, None]) | (similarities > bounds.high[:, None])
+        places = torch.arange(queries.start, queries.stop, device=exact.device)
+        self._count(places, exact.masked_fill(clear, -torch.inf))
 
     def _add_leading(  # noqa: PLR0913 - as add
         self, rows: slice, columns: slice, highest: Tensor, left: Tensor, gallery: Chosen, *, both: bool
@@ -249,7 +256,7 @@ class _Counts:
     def _wait(self, pairs: Tensor, gallery: Chosen) -> None:
         self.waiting.append(pairs)
         self.number += pairs.shape[1]
-        if self.number > _PAIRS_AT_ONCE:
+        if self.number > self.at_once:
             self.finished(gallery)
 
     def finished(self, gallery: Chosen) -> Tensor:
@@ -259,7 +266,7 @@ class _Counts:
         if self.waiting:
             waiting = torch.cat(self.waiting, 1)
             self.waiting, self.number = [], 0
-            for pairs in waiting.split(_PAIRS_AT_ONCE, 1):
+            for pairs in waiting.split(self.at_once, 1):
                 queries, others = (torch.unique(places, return_inverse=True) for places in pairs)
                 order = queries[1].argsort()
                 mine = pairs[0][order]

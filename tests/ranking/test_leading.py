@@ -122,6 +122,15 @@ def test_a_flat_spectrum_has_no_leading_directions(sample: torch.Tensor) -> None
     assert Leading.of(sample.double(), 4) is None
 
 
+def test_directions_that_lapack_does_not_find_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(matrix: torch.Tensor) -> None:
+        raise torch.linalg.LinAlgError("linalg.eigh: The algorithm failed to converge")
+
+    monkeypatch.setattr(torch.linalg, "eigh", fails)
+    sample = torch.randn(100, 20, generator=torch.manual_seed(0)) * 0.5 ** torch.arange(20)
+    assert Leading.of(sample.double(), 4) is None
+
+
 def test_few_dimensions_are_counted_first_where_few_lead(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen, cheapest = [], search._cheapest
     monkeypatch.setattr(search, "_SHARE_OF_A_BASIS", 1)
