@@ -67,7 +67,7 @@ class Leading:
         shown = (rows @ found).double()
         try:
             rotation = torch.linalg.eigh(shown.T @ shown)[1].flip(1).float()
-        except torch.linalg.LinAlgError:  # LAPACK does not converge for every matrix
+        except torch.linalg.LinAlgError:  # type: ignore[attr-defined] # LAPACK does not converge for every matrix
             return None
         directions = torch.linalg.qr((found @ rotation).double())[0]
         gram = directions.T @ directions

@@ -1,4 +1,4 @@
-"""The search: nearest positives, a count in low precision, then an exact count of the queries that are still open."""
+"""The search: nearest positives, a count in the cheapest way, then an exact count of the queries still open."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.ranking.items import Items, block_rows
-from layerprobe.ranking.leading import Leading
 from layerprobe.ranking.pairs import pair_similarities
 from layerprobe.ranking.positives import Chosen, nearest_positives, positive_similarities
-from layerprobe.ranking.products import Product, bfloat16, float32, seconds_per_number
+from layerprobe.ranking.products import bfloat16, float32
 from layerprobe.ranking.relevance import Pairs, Relevance
 from layerprobe.ranking.sweep import Targets, Way, count_blocks, count_symmetric
 from layerprobe.ranking.team import Team
 from layerprobe.ranking.tiles import cuts
+from layerprobe.ranking.ways import FEW_UNCLEAR, Sample, cheapest
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,21 +27,6 @@ if TYPE_CHECKING:
 
 # With fewer pairs nothing is faster than float32.
 _PAIRS_FOR_A_SAMPLE = 10**6
-# With more pairs, many of them unclear, it is faster to count again only the queries that a K leaves open.
-_PAIRS_FOR_INTERVALS = 10**8
-# What takes as long as so many numbers of a product in float32: to compare a pair with thresholds and count it; to list
-# one that may be closer; to compute one in float64; the product of a vector's number with a direction, in float64, and
-# the rest of the rounding of a number; for the basis of P directions of D numbers P^2 D times the last.
-_NUMBERS_OF_A_COUNT = 50
-_NUMBERS_OF_A_LISTED_PAIR = 6000
-_NUMBERS_OF_A_PAIR = 10**5
-_NUMBERS_OF_A_FLOAT64 = 2.5
-_NUMBERS_OF_A_ROW = 80
-_NUMBERS_OF_A_BASIS = 50
-# The basis is limited to this share of the time of the whole product.
-_SHARE_OF_A_BASIS = 0.03
-# Dimensions that are tried before all.
-_DIRECTIONS = (32, 64, 96, 128, 192, 256)
 _ITEMS_OF_A_SAMPLE = 512
 _QUERIES_OF_A_SAMPLE = 128
 # A set of no more numbers is kept as float64 vectors (32 MiB, 256 on a GPU); a larger one is converted block by block
@@ -49,9 +34,6 @@ _QUERIES_OF_A_SAMPLE = 128
 _NUMBERS_HELD, _NUMBERS_HELD_ON_A_GPU = 2**22, 2**25
 # The exact count takes so many queries at a time, to limit the rounded rows in memory.
 _QUERIES_AT_ONCE = 2**14
-# A query with no more unclear negatives is counted again in bfloat16: computing those in float64 is cheaper than a
-# count in float32.
-_FEW_UNCLEAR = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +83,7 @@ class Search:
         exact = float32(asked.device)
         # Similarities of bits are whole numbers, which bfloat16 does not hold exactly.
         fast = exact if self.form.similarity == "hamming" else bfloat16(asked.device) or exact
-        few = high - low <= _FEW_UNCLEAR
+        few = high - low <= FEW_UNCLEAR
         for product, which in ((fast, asked & few), (exact, asked & ~few)):
             for start in range(0, int(which.sum()), _QUERIES_AT_ONCE):
                 rows = torch.nonzero(which)[start : start + _QUERIES_AT_ONCE, 0]
@@ -240,7 +222,7 @@ class Search:
         """The lowest and highest possible count of closer negatives, and the ties where the two are equal."""
         import torch
 
-        way = _cheapest(self._ways(targets, ks))
+        way = cheapest(self._ways(targets, ks))
         if self.team.group:  # by measured times, which differ between processes; their counts are added
             exactly = self.team.maximum(torch.tensor([int(way.exactly)], device=removed.device))
             way = replace(way, exactly=bool(exactly))
@@ -255,78 +237,17 @@ class Search:
         return closer.clamp_(min=0), others - removed[0], torch.zeros_like(closer)
 
     def _ways(self, targets: Targets, ks: frozenset[int] | None) -> list[tuple[float, Way]]:
-        """Ways to count, with their costs by what they leave unclear of a sample of the pairs."""
-        import torch
-
+        """Ways to count, with their costs."""
         exact, fast = float32(self.queries.device), bfloat16(self.queries.device)
-        pairs, dim = len(self.queries) * len(self.gallery), self.form.dim
-        if self.form.similarity == "hamming" or pairs < _PAIRS_FOR_A_SAMPLE:
+        # Similarities of bits are whole numbers, which bfloat16 does not hold exactly.
+        if self.form.similarity == "hamming" or len(self.queries) * len(self.gallery) < _PAIRS_FOR_A_SAMPLE:
             return [(0, Way(exact))]
         some, block = self._sample(targets)
-        costs = [(self._cost(dim), Way(exact))]
+        sample = Sample(some, block, self.form, len(self.queries), len(self.gallery), self._itself)
+        found = [(sample.cost(self.form.dim), Way(exact))]
         if self.queries.device.type == "cpu" and not self.in_order:
-            costs += self._leading(some, block, exact)
-        if fast is not None:
-            counts = count_blocks(some, [block], self.form, Way(fast, exactly=False)).double()
-            low, high = counts * (len(self.gallery) / len(block.labels))
-            unclear = float((high - low).mean()) / len(self.gallery)
-            ratio = 0.5
-            if self.queries.device.type == "cpu":
-                ratio = seconds_per_number(fast) / seconds_per_number(exact)
-            costs.append((self._cost(dim * ratio, unclear * _NUMBERS_OF_A_PAIR), Way(fast)))
-            if ks is not None and pairs >= _PAIRS_FOR_INTERVALS:
-                asked = torch.zeros_like(low, dtype=torch.bool)
-                for k in ks:
-                    asked |= (low < k) & (k <= high)
-                many = float((asked & (high - low > _FEW_UNCLEAR)).double().mean())
-                again = many * dim + (float(asked.double().mean()) - many) * dim * ratio
-                costs.append((self._cost(dim * ratio, again), Way(fast, exactly=False)))
-        return costs
-
-    def _cost(self, numbers: float, beside: float = 0) -> float:
-        """Of a computed pair, in numbers of its product in float32.
-
-        Args:
-            numbers: of the product.
-            beside: what else each query of the pair costs.
-        """
-        return numbers + (2 if self._itself else 1) * (_NUMBERS_OF_A_COUNT + beside)
-
-    def _leading(self, some: Targets, block: Chosen, product: Product) -> list[tuple[float, Way]]:
-        """Ways that count fewer dimensions first, with their costs."""
-        import torch
-
-        dim, items = self.form.dim, len(self.gallery)
-        computed = len(self.queries) * items / (2 if self._itself else 1)
-        rows = items + (0 if self._itself else len(self.queries))
-        most = min(dim // 2, len(block.labels) // 2, int((_SHARE_OF_A_BASIS * computed / _NUMBERS_OF_A_BASIS) ** 0.5))
-        counts = [count for count in _DIRECTIONS if count <= most]
-        centred = block.vectors(slice(None)) - self.form.offset
-        leading = Leading.of(centred, counts[-1]) if counts else None
-        if leading is None:
-            return []
-        queries = some.queries.vectors(slice(None))
-        biases = self.form.biases(queries)
-        gaps = self.form.biases(block.vectors(slice(None))) + biases[:, None]
-        gaps += (self.form.constants(biases) - some.nearest)[:, None]
-        queries -= self.form.offset
-        others = some.nearest.isfinite()[:, None] & torch.from_numpy(some.queries.labels[:, None] != block.labels)
-        rest, rests = queries.square().sum(1), centred.square().sum(1)
-        found, start = [], 0
-        for count in counts:
-            directions = leading.directions[:, start:count]
-            mine, theirs = queries @ directions, centred @ directions
-            gaps += mine @ theirs.T
-            rest, rests = rest - mine.square().sum(1), rests - theirs.square().sum(1)
-            bounds = rest.clamp(min=0).sqrt()[:, None] * rests.clamp(min=0).sqrt()
-            possible, unclear = (
-                float((which & others).double().mean()) for which in (gaps >= -bounds, gaps.abs() <= bounds)
-            )
-            beside = possible * _NUMBERS_OF_A_LISTED_PAIR + unclear * (_NUMBERS_OF_A_LISTED_PAIR + 7 * dim)
-            turned = rows * dim * (_NUMBERS_OF_A_FLOAT64 * count + _NUMBERS_OF_A_ROW) / computed
-            found.append((self._cost(count + turned, beside), Way(product, leading.first(count))))
-            start = count
-        return found
+            found += sample.leading(exact)
+        return found if fast is None else found + sample.bfloat16(fast, exact, ks)
 
     def _sample(self, targets: Targets) -> tuple[Targets, Chosen]:
         """Some queries and part of the gallery."""
@@ -353,7 +274,3 @@ class Search:
         removed[0].index_add_(0, places, closer.long())
         removed[1].index_add_(0, places, ((above >= -targets.windows[places]) & ~closer).long())
         return self.team.total(removed)
-
-
-def _cheapest(ways: list[tuple[float, Way]]) -> Way:
-    return min(ways, key=lambda way: way[0])[1]

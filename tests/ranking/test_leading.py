@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 
-from layerprobe.ranking import leading, nearest_positive_ranks, search
+from layerprobe.ranking import leading, nearest_positive_ranks, search, ways
 from layerprobe.ranking.items import Items
 from layerprobe.ranking.leading import Leading
 from layerprobe.ranking.products import float32
@@ -124,7 +124,7 @@ def test_a_flat_spectrum_has_no_leading_directions(sample: torch.Tensor) -> None
 
 def test_directions_that_lapack_does_not_find_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(matrix: torch.Tensor) -> None:
-        raise torch.linalg.LinAlgError("linalg.eigh: The algorithm failed to converge")
+        raise torch.linalg.LinAlgError("linalg.eigh: failed to converge")  # type: ignore[attr-defined] # untyped
 
     monkeypatch.setattr(torch.linalg, "eigh", fails)
     sample = torch.randn(100, 20, generator=torch.manual_seed(0)) * 0.5 ** torch.arange(20)
@@ -132,14 +132,14 @@ def test_directions_that_lapack_does_not_find_are_none(monkeypatch: pytest.Monke
 
 
 def test_few_dimensions_are_counted_first_where_few_lead(monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen, cheapest = [], search._cheapest
-    monkeypatch.setattr(search, "_SHARE_OF_A_BASIS", 1)
+    chosen, cheapest = [], ways.cheapest
+    monkeypatch.setattr(ways, "_SHARE_OF_A_BASIS", 1)
 
-    def noted(ways: list[tuple[float, Way]]) -> Way:
-        chosen.append(cheapest(ways).leading is not None)
-        return cheapest(ways)
+    def noted(found: list[tuple[float, Way]]) -> Way:
+        chosen.append(cheapest(found).leading is not None)
+        return cheapest(found)
 
-    monkeypatch.setattr(search, "_cheapest", noted)
+    monkeypatch.setattr(search, "cheapest", noted)
     rng = np.random.default_rng(0)
     labels = np.arange(1200) % 300
     flat = rng.normal(size=(1200, 256)).astype(np.float32)

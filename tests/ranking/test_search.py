@@ -12,9 +12,21 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from layerprobe.ranking import items, leading, nearest_positive_ranks, positives, products, ranks, search, sweep, tiles
+from layerprobe.ranking import (
+    items,
+    leading,
+    nearest_positive_ranks,
+    positives,
+    products,
+    ranks,
+    search,
+    sweep,
+    tiles,
+    ways,
+)
 from layerprobe.ranking.products import Product
 from layerprobe.ranking.sweep import Way
+from layerprobe.ranking.team import Team
 from layerprobe.system.errors import NumericError
 from layerprobe.values.retrieval import Ranks
 from tests.ranking.conftest import KINDS, Array, Labels, counts, exponential_labels, loop, make
@@ -69,11 +81,11 @@ def tiled(monkeypatch: pytest.MonkeyPatch) -> None:
 def choose_ways(monkeypatch: pytest.MonkeyPatch, suits: Callable[[Way], bool]) -> None:
     """Whatever the size and the cost, count in the first way that suits; in float32 where none does."""
     monkeypatch.setattr(search, "_PAIRS_FOR_A_SAMPLE", 0)
-    monkeypatch.setattr(search, "_PAIRS_FOR_INTERVALS", 0)
-    monkeypatch.setattr(search, "_SHARE_OF_A_BASIS", 1e9)
-    monkeypatch.setattr(search, "_DIRECTIONS", (1, 2, 5))
+    monkeypatch.setattr(ways, "_PAIRS_FOR_INTERVALS", 0)
+    monkeypatch.setattr(ways, "_SHARE_OF_A_BASIS", 1e9)
+    monkeypatch.setattr(ways, "_DIRECTIONS", (1, 2, 5))
     monkeypatch.setattr(leading, "_FLAT", 1e9)
-    monkeypatch.setattr(search, "_cheapest", lambda ways: next((way for _, way in ways if suits(way)), ways[0][1]))
+    monkeypatch.setattr(search, "cheapest", lambda found: next((way for _, way in found if suits(way)), found[0][1]))
 
 
 @pytest.fixture(params=["intervals", "at once", "wide", "leading", "most leading"])
@@ -396,7 +408,7 @@ def test_processes_count_exactly_where_one_of_them_does(monkeypatch: pytest.Monk
     features, labels = rng.normal(size=(60, 4)), np.arange(60) % 30
     seen = []
 
-    class Another(search.Team):
+    class Another(Team):
         """A process beside this one that counts exactly and finds nothing."""
 
         @property
@@ -409,7 +421,7 @@ def test_processes_count_exactly_where_one_of_them_does(monkeypatch: pytest.Monk
         def total(self, values: torch.Tensor) -> torch.Tensor:
             return values
 
-    symmetric = search.count_symmetric
+    symmetric = sweep.count_symmetric
 
     def noted(targets: Any, form: Any, way: Way, share: slice) -> Any:
         seen.append(way.exactly)
