@@ -1,11 +1,13 @@
 """Capture of every layer against the plain forward: images per CPU second, and their ratio.
 
 All ways run the same network on the same images in channels_last format and inference mode, one after the other in
-interleaved rounds in one process; the median over the rounds of plain time / way's time is what counts. `hooks` is
-layerprobe's; `extractor` is torchvision's create_feature_extractor, its maps pooled afterwards; `captum` is its
-LayerActivation of all layers at once, pooled afterwards. The goal of `hooks` is 0.90. Batches have the size of
-`probe`'s, and freed memory is kept as in the command line's process. With a setting of glibc's malloc in the
-environment it is not; the second command below sets a default, so that only this differs.
+interleaved rounds in one process; the median over the rounds of plain time / way's time is what counts. `again` is the
+plain forward once more: what its ratio differs from 1 is noise. `hooks` is layerprobe's, which ends the forward after
+the last layer; `captum` is its LayerActivation of all layers at once, pooled afterwards; `extractor` is torchvision's
+create_feature_extractor, its maps pooled afterwards, where it can trace the network. The goal of `hooks` is 0.90.
+Batches have the size of `probe`'s, and freed memory is kept as in the command line's process. With a setting of glibc's
+malloc in the environment it is not; the second command below sets a default, so that only this differs. Each takes
+about three CPU minutes; --nets takes all networks of layerprobe and models of timm.
 
     python benchmarks/capture.py
     GLIBC_TUNABLES=glibc.malloc.arena_test=8 python benchmarks/capture.py
@@ -14,6 +16,7 @@ environment it is not; the second command below sets a default, so that only thi
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import statistics
 import time
@@ -24,10 +27,11 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch: spinning wa
 import torch
 from captum.attr import LayerActivation
 from torch import Tensor
+from torch.fx.proxy import TraceError
 from torchvision.models.feature_extraction import create_feature_extractor
 
 from layerprobe.nets.net import Net
-from layerprobe.registry import NETS, load
+from layerprobe.registry import NETWORKS, load_apart
 from layerprobe.system.memory import keep_freed_memory
 from layerprobe.taps import resolve_taps, tapped
 from layerprobe.workflow.probe.extractors import BATCH_SIZE
@@ -38,7 +42,8 @@ Forward = Callable[[Tensor], object]
 
 def build(name: str) -> Net:
     """The network in the format that capture uses."""
-    net: Net = load("network", NETS, name)(seed=0)
+    found, model = load_apart("network", NETWORKS, name)
+    net: Net = found.build(model, seed=0) if model else found(seed=0)
     net.module.to(memory_format=torch.channels_last)
     net.module.eval()
     return net
@@ -52,19 +57,22 @@ def pooled(outputs: list[Tensor]) -> list[Tensor]:
 def ways(net: Net, size: int) -> dict[str, Forward]:
     """What is compared, by name; `hooks` enters and leaves its block with each batch, as extraction does."""
     taps = resolve_taps(["*"], net, image_size=size)
-    extractor = create_feature_extractor(net.module, {path: name for name, path in net.layers.items()})
     activation = LayerActivation(net.module, [net.module.get_submodule(path) for path in net.layers.values()])
 
     def hooks(images: Tensor) -> object:
         with tapped(net.module, taps) as features_of:
             return features_of(images)
 
-    return {
+    compared: dict[str, Forward] = {
         "plain": net.module,
+        "again": net.module,
         "hooks": hooks,
-        "extractor": lambda images: pooled(list(extractor(images).values())),
         "captum": lambda images: pooled(activation.attribute(images)),
     }
+    with contextlib.suppress(TraceError):
+        extractor = create_feature_extractor(net.module, {path: name for name, path in net.layers.items()})
+        compared["extractor"] = lambda images: pooled(list(extractor(images).values()))
+    return compared
 
 
 def measure(net: Net, images: Tensor, pairs: int, repeats: int) -> dict[str, list[float]]:
@@ -104,7 +112,7 @@ def show(size: int, arguments: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nets", nargs="+", choices=sorted(NETS), default=list(NETS))
+    parser.add_argument("--nets", nargs="+", default=["resnet18", "timm:tf_efficientnet_lite0"])
     parser.add_argument("--sizes", nargs="+", type=int, default=[96, 224])
     parser.add_argument("--batch", type=int, default=BATCH_SIZE)
     parser.add_argument("--pairs", type=int, default=3)

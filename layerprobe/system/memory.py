@@ -24,8 +24,8 @@ _WORDS = (
 _GROUPS = Path("/sys/fs/cgroup")
 _LITTLE = 2**24  # bytes; fewer are taken without reading the system's files on free memory
 FIX = "Free memory, or run it where there is more"
-# Numbers of glibc's malloc.h, and bytes. Kept blocks of very different sizes leave gaps: with 1 GiB the peak of a probe
-# at 224 pixels was 2.96 GB, not 2.00; with 64 MiB it is 2.16, and all blocks of the same at 96 pixels are kept.
+# Numbers of glibc's malloc.h, and bytes. Larger kept blocks are faster at 224 pixels, but a probe's peak of 2.0 GiB
+# becomes 2.6 with 128 MiB and 2.9 with 320; with 64 it is 2.2. All blocks of a small network at 96 pixels are smaller.
 _SETTINGS = {"M_MMAP_THRESHOLD": (-3, 2**26), "M_TRIM_THRESHOLD": (-1, 2**31 - 1)}
 
 
@@ -68,7 +68,7 @@ def _of_groups(controllers: str, path: str) -> Iterator[int]:
 def keep_freed_memory() -> str:
     """Let glibc keep freed memory for the next tensors of this process, and say whether it does.
 
-    By default it maps every block above 32 MiB afresh, and the system zeroes its pages: a third of the CPU time of a
+    By default it maps every block above 32 MiB afresh, and the system zeroes its pages: 30 % of the CPU time of a
     small network's forward. A process that is started afterwards does not inherit it, unless by a plain fork.
     """
     import ctypes  # not needed by those who import this module
