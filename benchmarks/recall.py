@@ -2,13 +2,15 @@
 
 Every cell (a method on a case) is a process of its own: it loads the features, calls the method once on a tiny problem
 (imports and set-up), then runs the clock. Methods alternate over the repeats; a ratio is peer / layerprobe of the
-medians. MB is the peak of the resident memory over what was held when the clock started. Features are class means and
-noise from one seed, `--offset` makes them ReLU-like; everyone gets raw float32 and normalises inside the clock.
-Queries without another item of their class count as misses everywhere. The goals are those of one thread on a CPU with
-avx512_bf16. Linux only.
+medians, where the peer gives R@1 alone at K = 1. MB is the peak of the resident memory over what was held when the
+clock started. Features are class means and noise from one seed, of equal variance in all directions or, in the cases
+`-trained`, of the spectrum of a trained layer; `--offset` makes them ReLU-like; an .npz has a network's own. Everyone
+gets raw float32 and normalises inside the clock. Queries without another item of their class count as misses
+everywhere. The goals are those of one thread. Linux only.
 
     python benchmarks/recall.py --cases cub sop --repeats 3 --threads 1 --json cells.json
     python benchmarks/recall.py --cases cub --peers-from cells.json     # measures layerprobe's own cells alone
+    python benchmarks/recall.py --cases layers.npz --avx2
     python benchmarks/recall.py --device cuda
 
 open-metric-learning is optional: it runs where it can be imported (its folder in PYTHONPATH).
@@ -33,10 +35,19 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.recall_methods import CASES, METHODS, Problem, read, write
+from benchmarks.recall_methods import CASES, METHODS, Case, Problem, given, read, write
 
 Cell = dict[str, Any]  # case, method, threads, repeat; cpu and wall seconds, mb, recalls of each layer
-OURS, *PEERS = METHODS
+OURS, AT_ONE = "layerprobe", "layerprobe, K = 1"
+NEED_ONE = (AT_ONE, "faiss, K = 1", "pytorch-metric-learning")  # their ratios are to layerprobe's time at K = 1
+# Instruction sets of torch, MKL, oneDNN, faiss and OpenBLAS.
+LIMITED = {
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+    "FAISS_OPT_LEVEL": "avx2",
+    "OPENBLAS_CORETYPE": "Haswell",
+}
 _PACKAGES = (
     "layerprobe",
     "torch",
@@ -48,19 +59,18 @@ _PACKAGES = (
 )
 
 
-def measure(name: str, method: str, folder: Path) -> Cell:
-    """Runs one method on a case in this process."""
-    case, run = CASES[name], METHODS[method]
-    problems = read(case, folder)
+def measure(method: str, folder: Path, ks: Sequence[int]) -> Cell:
+    """Runs one method on a folder's features in this process."""
+    run, problems = METHODS[method], read(folder)
     tiny = np.random.default_rng(0).standard_normal((256, 16), dtype=np.float32), np.arange(256) % 32
     try:
-        run(Problem(*tiny, *(tiny if case.gallery else ())), (1, 2))
+        run(Problem(*tiny, *(() if problems[0].gallery is None else tiny)), (1, 2))
     except ModuleNotFoundError as error:
         return {"missing": error.name}
     with contextlib.suppress(OSError):  # where it is not allowed, the peak of the imports may hide some of the method's
         Path("/proc/self/clear_refs").write_text("5")
     before, wall, cpu = peak(), time.perf_counter(), time.process_time()
-    recalls = [run(problem, case.ks) for problem in problems]
+    recalls = [run(problem, ks) for problem in problems]
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     return {"cpu": cpu, "wall": wall, "mb": peak() - before, "recalls": recalls}
 
@@ -71,13 +81,15 @@ def peak() -> float:
     return next(int(line.split()[1]) * 1024 / 1e6 for line in lines if line.startswith("VmHWM"))
 
 
-def in_a_process(name: str, method: str, threads: int, folder: Path) -> Cell:
+def in_a_process(name: str, ks: Sequence[int], method: str, folder: Path, arguments: argparse.Namespace) -> Cell:
     """`measure`, in a fresh interpreter."""
+    threads = arguments.threads
     counts = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.recall", "--cell", name, method, str(folder)],
+        [sys.executable, "-m", "benchmarks.recall", "--cell", method, str(folder), *map(str, ks)],
         cwd=Path(__file__).parents[1],
-        env=os.environ | counts | {"OMP_WAIT_POLICY": "passive"},  # spinning waiters would count as CPU time
+        # Spinning waiters would count as CPU time.
+        env=os.environ | counts | {"OMP_WAIT_POLICY": "passive"} | (LIMITED if arguments.avx2 else {}),
         stdout=subprocess.PIPE,
         text=True,
         check=True,
@@ -86,32 +98,35 @@ def in_a_process(name: str, method: str, threads: int, folder: Path) -> Cell:
     return {"case": name, "method": method, "threads": threads} | cell
 
 
-def cells_of(name: str, methods: Sequence[str], arguments: argparse.Namespace) -> list[Cell]:
+def cells_of(name: str, methods: Sequence[str], arguments: argparse.Namespace) -> tuple[Case, list[Cell]]:
     """Every repeat of every method on one case, the methods in turn."""
     cells: list[Cell] = []
     with tempfile.TemporaryDirectory() as folder:
-        write(CASES[name], arguments.offset, Path(folder))
+        if name in CASES:
+            case = CASES[name]
+            write(case, arguments.offset, Path(folder))
+        else:
+            case = given(Path(name), Path(folder))
         for repeat in range(arguments.repeats):
             for method in methods[:: -1 if repeat % 2 else 1]:
                 if any(cell["method"] == method and "missing" in cell for cell in cells):
                     continue
-                cells.append(in_a_process(name, method, arguments.threads, Path(folder)) | {"repeat": repeat})
+                cells.append(in_a_process(name, case.ks, method, Path(folder), arguments) | {"repeat": repeat})
                 print(f"  {name} {method} {cells[-1].get('cpu', 0):.2f} s", file=sys.stderr)
-    return cells
+    return case, cells
 
 
-def table(name: str, cells: Sequence[Cell]) -> list[str]:
-    """Medians of a case, the ratios to layerprobe, and the largest difference of any R@K."""
-    case = CASES[name]
-    goals = dict(zip(PEERS, case.goals, strict=False)) if cells[0]["threads"] == 1 else {}
+def table(name: str, case: Case, cells: Sequence[Cell]) -> list[str]:
+    """Medians of a case, the ratios to layerprobe at the same K, and the largest difference of any R@K."""
+    goals = case.goals if cells[0]["threads"] == 1 else {}
     size = f"{case.queries:,}" + (f" x {case.gallery:,}" if case.gallery else "")
     dims = f"{case.dims[0]}" if len(case.dims) == 1 else f"{len(case.dims)} layers of {sum(case.dims):,} numbers"
     lines = [
         f"{name}: {size} x {dims}, {case.classes:,} classes, K = {', '.join(map(str, case.ks))}",
         f"  {'':<24}{'CPU s':>8}{'wall s':>8}{'MB':>7}{'CPU x':>7}{'wall x':>7}{'goal':>6}  R@1 %  max |R@K - ours|",
     ]
-    ours = [cell for cell in cells if cell["method"] == OURS]
     for method in METHODS:
+        ours = [cell for cell in cells if cell["method"] == (AT_ONE if method in NEED_ONE else OURS)]
         some = [cell for cell in cells if cell["method"] == method]
         if not some:
             continue
@@ -163,15 +178,19 @@ def on_cpu(arguments: argparse.Namespace) -> None:
         earlier = json.loads(arguments.peers_from.read_text())
         if earlier["offset"] != arguments.offset:
             raise SystemExit(f"error: {arguments.peers_from}: has other features. Give --offset to both or to none.")
-        known = [c for c in earlier["cells"] if c["method"] != OURS and c["threads"] == arguments.threads]
-        methods = [OURS]
+        own = (OURS, AT_ONE)
+        known = [c for c in earlier["cells"] if c["method"] not in own and c["threads"] == arguments.threads]
+        methods = [method for method in methods if method in own]
         print(f"peers not measured now but read from {arguments.peers_from} ({earlier['date']}, {earlier['cpu']})")
+    if arguments.avx2:
+        print("limited: " + ", ".join(f"{name}={value}" for name, value in LIMITED.items()))
     print(f"medians of {arguments.repeats} repeats" + (", ReLU-like features" if arguments.offset else ""), flush=True)
     measured: list[Cell] = []
     for name in arguments.cases:
-        measured += cells_of(name, methods, arguments)
+        case, cells = cells_of(name, methods, arguments)
+        measured += cells
         chosen = [cell for cell in measured + known if cell["case"] == name and cell["method"] in arguments.methods]
-        print("\n".join(table(name, chosen)), flush=True)
+        print("\n".join(table(name, case, chosen)), flush=True)
         if arguments.json:
             record = here | {"date": time.strftime("%Y-%m-%d %H:%M"), "offset": arguments.offset, "cells": measured}
             arguments.json.write_text(json.dumps(record, indent=1))
@@ -193,7 +212,7 @@ def on_gpu(arguments: argparse.Namespace) -> None:
         case = CASES[name]
         with tempfile.TemporaryDirectory() as folder:
             write(case, arguments.offset, Path(folder))
-            problems = [tensors_of(problem, "cuda") for problem in read(case, Path(folder))]
+            problems = [tensors_of(problem, "cuda") for problem in read(Path(folder))]
         limit = 2 * case.queries * (case.gallery or case.queries) * sum(case.dims) / speed
         print(f"{name}: limit {limit:.3f} ms")
         found = []
@@ -259,7 +278,7 @@ def topk_on(tensors: dict[str, Any], ks: Sequence[int]) -> dict[int, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
+    parser.add_argument("--cases", nargs="+", default=list(CASES), help=f"{', '.join(CASES)}, or an .npz of features")
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", default="1", help="a number, or 'all'")
@@ -267,12 +286,16 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--json", type=Path, metavar="FILE", help="writes the cells there")
     parser.add_argument("--peers-from", type=Path, metavar="FILE", help="reads the peers' cells from an earlier --json")
-    parser.add_argument("--cell", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--avx2", action="store_true", help="limits the instruction sets of all libraries to AVX2")
+    parser.add_argument("--cell", nargs="+", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.cell:
-        name, method, folder = arguments.cell
-        print(json.dumps(measure(name, method, Path(folder))))
+        method, folder, *ks = arguments.cell
+        print(json.dumps(measure(method, Path(folder), list(map(int, ks)))))
         return
+    for name in arguments.cases:
+        if name not in CASES and not name.endswith(".npz"):
+            parser.error(f"--cases {name}: {', '.join(CASES)}, or an .npz of features")
     arguments.threads = len(os.sched_getaffinity(0)) if arguments.threads == "all" else int(arguments.threads)
     if arguments.device == "cuda":
         on_gpu(arguments)

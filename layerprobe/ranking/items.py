@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 # Rows prepared at once: with 512 dimensions 4 MiB in float64, which fit into the CPU's caches.
 BLOCK_ROWS = 1024
+# On a GPU few large blocks are faster: each operation has to be launched.
+_NUMBERS_OF_A_GPU_BLOCK = 2**25
 
 
 class Table(Protocol):
@@ -80,10 +82,16 @@ class Items:
             # torch takes neither other byte orders nor negative strides.
             return torch.from_numpy(np.ascontiguousarray(part, part.dtype.newbyteorder("=")))
 
-    def blocks(self, size: int = BLOCK_ROWS) -> Iterator[Tensor]:
-        """All rows in order, `size` at a time."""
+    def blocks(self) -> Iterator[Tensor]:
+        """All rows in order, a block at a time."""
+        size = block_rows(self.device, self.dim)
         for start in range(0, len(self), size):
             yield self.take(slice(start, start + size))
+
+
+def block_rows(device: torch.device, dim: int) -> int:
+    """Rows of so many numbers that a device prepares at once."""
+    return BLOCK_ROWS if device.type == "cpu" else max(BLOCK_ROWS, _NUMBERS_OF_A_GPU_BLOCK // dim)
 
 
 def items_of(features: ArrayLike | Tensor | Table, labels: Any, name: str, similarity: Similarity) -> Items:

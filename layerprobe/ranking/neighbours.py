@@ -234,7 +234,7 @@ class NeighbourSearch:
         # sums of -1 and 1 are exact
         exact = form.similarity == "hamming"
         tolerance = constants * 0 if exact else rounded.tolerance(self.rounded, form, product)
-        rounded.swap(form.dim, product.parts)
+        rounded.swap()
         return *self.find(rounded.values), constants, tolerance
 
     def of_pairs(self, queries: Tensor, candidates: Tensor) -> Tensor:

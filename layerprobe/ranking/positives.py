@@ -4,21 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from layerprobe.ranking.items import block_rows
+from layerprobe.ranking.products import float32
+from layerprobe.ranking.rounded import Rounded
+from layerprobe.ranking.tiles import cuts
+
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
+    from layerprobe.ranking.products import Product
     from layerprobe.ranking.relevance import Relevance
     from layerprobe.ranking.vectors import Form
 
-# Small classes are multiplied together until they have so many rows: smaller products are mostly overhead.
-_ROWS = 64
 # Similarities held at once: 16 MiB.
 _CELLS = 2**21
+# Numbers of vectors held at once: 32 MiB, on a GPU 512 MiB.
+_NUMBERS, _NUMBERS_OF_A_GPU = 2**22, 2**26
+# In classes with more items the nearest are found in float32 first.
+_SCREENED_FROM = 192
+# With more candidates in a row, one float64 product of the block is faster than computing each pair.
+_PAIRS_PER_ROW = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,9 +53,53 @@ class Chosen:
         return Chosen(lambda part: vectors(places[part]), self.labels[places], self.index[places])
 
 
+@dataclass(frozen=True, eq=False)
+class _Classes:
+    """Classes that queries and gallery share: (C,) where each starts and ends among the sorted rows of both."""
+
+    first: NDArray[np.intp]
+    last: NDArray[np.intp]
+    left: NDArray[np.intp]
+    right: NDArray[np.intp]
+
+    @classmethod
+    def of(cls, queries: Chosen, gallery: Chosen) -> _Classes:
+        classes = np.intersect1d(queries.labels, gallery.labels)
+        return cls(
+            *(np.searchsorted(some.labels, classes, side) for some in (queries, gallery) for side in ("left", "right"))
+        )
+
+    def __getitem__(self, which: NDArray[Any] | slice) -> _Classes:
+        return _Classes(self.first[which], self.last[which], self.left[which], self.right[which])
+
+    def cut(self) -> _Classes:
+        """The same with classes of many queries in parts, whose similarities fit into memory."""
+        most = np.maximum(_CELLS // (self.right - self.left), 1)
+        parts = -(-(self.last - self.first) // most)
+        which = np.repeat(np.arange(len(parts)), parts)
+        first = self.first[which] + (np.arange(len(which)) - np.repeat(np.cumsum(parts) - parts, parts)) * most[which]
+        return _Classes(first, np.minimum(first + most[which], self.last[which]), self.left[which], self.right[which])
+
+    def chunks(self, dim: int, numbers: int) -> Iterator[tuple[_Classes, int, int]]:
+        """Classes of about equal size, with the largest number of queries and items; each chunk fits into memory."""
+        sizes = np.stack([_rounded_up(self.last - self.first), _rounded_up(self.right - self.left)])
+        for rows, columns in np.unique(sizes, axis=1).T.tolist():
+            some = np.flatnonzero((sizes == [[rows], [columns]]).all(0))
+            step = max(1, min(_CELLS // (rows * columns), numbers // ((rows + columns) * dim)))
+            for start in range(0, len(some), step):
+                yield self[some[start : start + step]], rows, columns
+
+
+def _rounded_up(sizes: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Sizes rounded up to four or fewer steps in each doubling: 1 2 3 4 5 6 7 8 10 12 14 16 20 ..."""
+    step = 2 ** np.maximum(np.floor(np.log2(sizes)).astype(np.intp) - 2, 0)
+    up: NDArray[np.intp] = -(-sizes // step) * step
+    return up
+
+
 def positive_similarities(
     queries: Chosen, gallery: Chosen, relevance: Relevance, form: Form, share: slice
-) -> Iterator[tuple[slice, Tensor]]:
+) -> Iterator[tuple[Tensor, Tensor]]:
     """Each query with the items of its class, in blocks.
 
     Args:
@@ -51,70 +107,146 @@ def positive_similarities(
         gallery: the searched items.
         relevance: of the queries, by their index, in the gallery's set; without listed positives.
         form: of the vectors.
-        share: which of the groups of classes to take.
+        share: which of the blocks to take.
 
     Yields:
-        Queries and their similarities (B, C); items of other classes and those taken out at -inf. Every query whose
+        Places (B,) of queries and their similarities (B, C); padding and what is taken out at -inf. Every query whose
         class is in the gallery comes once, with all items of its class.
     """
+    classes = _Classes.of(queries, gallery)
+    yield from _padded(queries, gallery, relevance, form, classes, share)
+
+
+def _padded(  # noqa: PLR0913 - as positive_similarities
+    queries: Chosen, gallery: Chosen, relevance: Relevance, form: Form, classes: _Classes, share: slice
+) -> Iterator[tuple[Tensor, Tensor]]:
     import torch
 
-    for rows, columns in _groups(queries.labels, gallery.labels)[share]:
-        searched = gallery.vectors(columns)
-        found = searched if queries is gallery else queries.vectors(rows)
-        device = searched.device
-        classes = torch.from_numpy(gallery.labels[columns]).to(device)
-        places = torch.from_numpy(gallery.index[columns]).to(device)
-        step = max(1, _CELLS // len(searched))
-        for start in range(0, len(found), step):
-            block = slice(rows.start + start, min(rows.start + start + step, rows.stop))
-            similarities = form.similarities(found[start : start + step], searched)
-            others = torch.from_numpy(queries.labels[block]).to(device)[:, None] != classes
-            index = queries.index[block]
-            itself = torch.from_numpy(relevance.own[index]).to(device)[:, None] == places
-            similarities.masked_fill_(others | itself, -torch.inf)
-            _take_out(similarities, relevance, index, gallery.index[columns])
-            yield block, similarities
+    numbers = _NUMBERS if form.origin.device.type == "cpu" else _NUMBERS_OF_A_GPU
+    for some, height, width in islice(classes.cut().chunks(form.dim, numbers), share.start, share.stop, share.step):
+        rows, columns = some.first[:, None] + np.arange(height), some.left[:, None] + np.arange(width)
+        here, there = rows < some.last[:, None], columns < some.right[:, None]
+        rows, columns = np.minimum(rows, some.last[:, None] - 1), np.minimum(columns, some.right[:, None] - 1)
+        searched = gallery.vectors(columns.ravel()).view(len(columns), width, -1)
+        same = queries is gallery and np.array_equal(rows, columns)
+        found = searched if same else queries.vectors(rows.ravel()).view(len(rows), height, -1)
+        similarities = form.similarities(found, searched)
+        place = columns[:, None, :].repeat(height, 1)[here]
+        taken = _taken_out(relevance, queries.index[rows[here]], gallery, place)
+        taken |= ~there[:, None, :].repeat(height, 1)[here]
+        inside = torch.from_numpy(here).to(similarities.device)
+        similarities = similarities[inside].masked_fill_(torch.from_numpy(taken).to(similarities.device), -torch.inf)
+        yield torch.from_numpy(rows[here]).to(similarities.device), similarities
 
 
-def _take_out(similarities: Tensor, relevance: Relevance, rows: NDArray[np.intp], columns: NDArray[np.intp]) -> None:
-    """Put items of the query's group and ignored ones at -inf; others of its class are already.
+def nearest_positives(  # noqa: PLR0913 - what is compared, how, and the share of it
+    queries: Chosen, gallery: Chosen, relevance: Relevance, form: Form, windows: Tensor, share: slice
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """The nearest item of the class of each query.
 
     Args:
-        similarities: (B, C).
-        relevance: says which.
-        rows: (B,) which queries they are.
-        columns: (C,) which items.
+        queries, gallery, relevance, form: as for `positive_similarities`.
+        windows: (Q,) float64 tie windows.
+        share: which of the blocks to take.
+
+    Yields:
+        Places (B,) of queries, their similarities to the nearest positive, -inf without one, and how many tie there.
     """
+    classes = _Classes.of(queries, gallery)
+    large = classes.right - classes.left > _SCREENED_FROM
+    for rows, similarities in _padded(queries, gallery, relevance, form, classes[~large], share):
+        yield rows, *_nearest(similarities, windows[rows])
+    for number in np.flatnonzero(large)[share]:
+        yield from _screened(queries, gallery, relevance, form, windows, classes[number : number + 1])
+
+
+def _nearest(similarities: Tensor, windows: Tensor) -> tuple[Tensor, Tensor]:
     import torch
 
-    device = similarities.device
-    if relevance.groups is not None and relevance.gallery_groups is not None:
-        groups = torch.from_numpy(relevance.groups[rows]).to(device)
-        similarities.masked_fill_(
-            groups[:, None] == torch.from_numpy(relevance.gallery_groups[columns]).to(device), -torch.inf
-        )
-    if len(relevance.ignored):
-        pairs, order = relevance.ignored.among(rows), np.argsort(columns)
-        places = order[np.searchsorted(columns, pairs.items, sorter=order).clip(max=len(columns) - 1)]
-        found = columns[places] == pairs.items
-        index = np.stack([pairs.queries[found], places[found]])
-        similarities[tuple(torch.from_numpy(index).to(device))] = -torch.inf
+    nearest = similarities.amax(1)
+    # What is taken out is at -inf, where a lone query's nearest is too.
+    lowest = (nearest - windows).clamp_(min=torch.finfo(similarities.dtype).min)
+    return nearest, (similarities >= lowest[:, None]).sum(1)
 
 
-def _groups(queries: NDArray[np.int64], gallery: NDArray[np.int64]) -> list[tuple[slice, slice]]:
-    """Groups of whole classes: slices of the queries and of the gallery, both sorted by class.
+def _screened(  # noqa: PLR0913 - as nearest_positives
+    queries: Chosen, gallery: Chosen, relevance: Relevance, form: Form, windows: Tensor, one: _Classes
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """One large class: float32 finds the items that may be the nearest, and float64 computes these."""
+    import torch
 
-    A group starts and ends with a class that both have, and may hold other classes between.
+    product = float32(form.origin.device)
+    rows, columns = slice(int(one.first[0]), int(one.last[0])), slice(int(one.left[0]), int(one.right[0]))
+    searched = _rounded(gallery, columns, form, product)
+    found = _rounded(queries, rows, form, product)
+    found.swap()
+    reach = 2 * found.tolerance(searched, form, product) + windows[rows]
+    every = np.arange(columns.start, columns.stop)
+    step = max(1, 2 * _CELLS // len(every))
+    for start in range(0, len(reach), step):
+        part = slice(start, min(start + step, len(reach)))
+        block = slice(rows.start + part.start, rows.start + part.stop)
+        taken = _taken_out_of_class(relevance, queries.index[block], gallery, every, reach.device)
+        similarities = product.multiply(found.values[part], searched.values)
+        similarities[taken] = -torch.inf
+        nearest = similarities.amax(1)
+        lowest = (nearest.double() - reach[part]).float()
+        lowest = torch.nextafter(lowest, lowest.new_tensor(-torch.inf)).where(nearest.isfinite(), torch.inf)
+        places, others = (similarities >= lowest[:, None]).nonzero().unbind(1)
+        here = torch.arange(block.start, block.stop, device=reach.device)
+        mine = queries.vectors(block)
+        if len(places) > _PAIRS_PER_ROW * len(here):
+            exact = form.similarities(mine, gallery.vectors(columns))
+            exact[taken] = -torch.inf
+            yield here, *_nearest(exact, windows[block])
+            continue
+        candidates, again = others.unique(return_inverse=True)
+        items = gallery.vectors(columns.start + candidates.cpu().numpy())
+        exact = form.of_places(mine, items, places, again)
+        best = mine.new_full((len(here),), -torch.inf).scatter_reduce_(0, places, exact, "amax")
+        ties = exact >= (best - windows[block])[places]
+        yield here, best, torch.zeros_like(here).index_add_(0, places, ties.long())
+
+
+def _rounded(some: Chosen, rows: slice, form: Form, product: Product) -> Rounded:
+    parts = cuts(rows.stop - rows.start, block_rows(form.origin.device, form.dim))
+    blocks = (some.vectors(slice(rows.start + part.start, rows.start + part.stop)) for part in parts)
+    return Rounded.of(blocks, rows.stop - rows.start, form, product)
+
+
+def _taken_out(
+    relevance: Relevance, rows: NDArray[np.intp], gallery: Chosen, places: NDArray[np.intp]
+) -> NDArray[np.bool_]:
+    """(B, C) which items of the query's class are taken out: itself, those of its group, and ignored ones.
+
+    Args:
+        relevance: says which.
+        rows: (B,) which queries they are.
+        gallery: whose items they are.
+        places: (B, C) of the items in the gallery.
     """
-    classes = np.intersect1d(queries, gallery)
-    bounds = [np.searchsorted(labels, classes, side) for labels in (queries, gallery) for side in ("left", "right")]
-    groups: list[tuple[slice, slice]] = []
-    rows = columns = slice(0, 0)
-    for first, last, left, right in zip(*(bound.tolist() for bound in bounds), strict=True):
-        if rows.stop and max(last - rows.start, right - columns.start) > _ROWS:
-            groups.append((rows, columns))
-            rows = columns = slice(0, 0)
-        rows = slice(rows.start if rows.stop else first, last)
-        columns = slice(columns.start if columns.stop else left, right)
-    return [*groups, (rows, columns)] if rows.stop else groups
+    items = gallery.index[places]
+    taken: NDArray[np.bool_] = relevance.own[rows][:, None] == items
+    if relevance.groups is not None and relevance.gallery_groups is not None:
+        taken |= relevance.groups[rows][:, None] == relevance.gallery_groups[items]
+    if len(relevance.ignored):
+        pairs, size = relevance.ignored.among(rows), len(relevance.gallery_labels)
+        keys = np.arange(len(rows))[:, None] * size + items
+        taken |= np.isin(keys, pairs.queries * size + pairs.items)
+    return taken
+
+
+def _taken_out_of_class(
+    relevance: Relevance, rows: NDArray[np.intp], gallery: Chosen, places: NDArray[np.intp], device: torch.device
+) -> Any:
+    """What is taken out of one class's items at places (C,), as an index of (B, C)."""
+    import torch
+
+    if relevance.groups is not None or len(relevance.ignored):
+        every = np.broadcast_to(places, (len(rows), len(places)))
+        return torch.from_numpy(_taken_out(relevance, rows, gallery, every)).to(device)
+    items = gallery.index[places]
+    order = np.argsort(items)
+    found = order[np.searchsorted(items, relevance.own[rows], sorter=order).clip(max=len(items) - 1)]
+    which = np.flatnonzero(items[found] == relevance.own[rows])
+    return torch.from_numpy(which).to(device), torch.from_numpy(found[which]).to(device)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -10,6 +12,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+
+# A product that takes about a millisecond and is large enough to reach its speed.
+_TIMED_ROWS, _TIMED_NUMBERS = 384, 512
+# Similarities and marks of 0.6 GB each; smaller tiles launch more operations.
+_TILE_OF_A_GPU = 12_288
+# Pairs that are copied and multiplied together, which fit into the CPU's caches.
+_PAIRS_TOGETHER = 512
 
 
 @dataclass(frozen=True)
@@ -36,25 +46,56 @@ class Product:
 
 
 def float32(device: torch.device) -> Product:
-    """float32, on a CPU by oneDNN where torch has it: MKL uses at most AVX2 on other processors than Intel's."""
+    """float32, on a CPU by MKL or oneDNN, whichever is faster: MKL has no AVX-512 for other processors than Intel's."""
     import torch
 
     if device.type != "cpu":
-        return Product("float32", torch.float32, torch.float32, 2.0**-23, 1, 8192, _mm)
-    if _one_dnn_works():
-        return Product("float32 oneDNN", torch.float32, torch.float32, 2.0**-24, 1, 768, _one_dnn)
-    return Product("float32", torch.float32, torch.float32, 2.0**-24, 1, 1024, _mm)
+        return Product("float32", torch.float32, torch.float32, 2.0**-23, 1, _TILE_OF_A_GPU, _mm)
+    return _fastest_float32()
 
 
 def bfloat16(device: torch.device) -> Product | None:
-    """bfloat16 with float32 sums where the hardware has it: elsewhere it is slower than float32."""
+    """bfloat16 with float32 sums, where it is faster than float32."""
     import torch
 
     if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False):
-        return Product("bfloat16", torch.bfloat16, torch.float32, 2.0**-22, 3, 8192, _mm_wide)
-    if device.type == "cpu" and _cpu_sums_bfloat16_in_float32():
-        return Product("bfloat16", torch.bfloat16, torch.bfloat16, 2.0**-23, 3, 1024, _mm)
-    return None
+        return Product("bfloat16", torch.bfloat16, torch.float32, 2.0**-22, 3, _TILE_OF_A_GPU, _mm_wide)
+    return _fast_bfloat16() if device.type == "cpu" else None
+
+
+@cache
+def seconds_per_number(product: Product) -> float:
+    """CPU time of one number of one pair, measured: flags do not tell what an environment variable has switched off."""
+    import torch
+
+    factor = torch.ones(_TIMED_ROWS, _TIMED_NUMBERS, dtype=product.dtype)
+    seconds = []
+    for _ in range(6):  # the first sets things up
+        started = time.perf_counter()
+        product.multiply(factor, factor)
+        seconds.append(time.perf_counter() - started)
+    return min(seconds[1:]) / (_TIMED_ROWS**2 * _TIMED_NUMBERS)
+
+
+@cache
+def _fastest_float32() -> Product:
+    import torch
+
+    mkl = Product("float32", torch.float32, torch.float32, 2.0**-24, 1, 1024, _mm)
+    if not _one_dnn_works():
+        return mkl
+    one_dnn = Product("float32 oneDNN", torch.float32, torch.float32, 2.0**-24, 1, 768, _one_dnn)
+    return min(mkl, one_dnn, key=seconds_per_number)
+
+
+@cache
+def _fast_bfloat16() -> Product | None:
+    import torch
+
+    if not _cpu_sums_bfloat16_in_float32():
+        return None
+    product = Product("bfloat16", torch.bfloat16, torch.bfloat16, 2.0**-23, 3, 1024, _mm)
+    return product if seconds_per_number(product) < seconds_per_number(_fastest_float32()) else None
 
 
 def _mm(first: Tensor, second: Tensor) -> Tensor:
@@ -98,3 +139,53 @@ def _cpu_sums_bfloat16_in_float32() -> bool:
         return False
     ones = torch.ones(64, 4096, dtype=torch.bfloat16)
     return bool((_mm(ones, ones) == 4096).all())  # a sum in bfloat16 would stop at 256
+
+
+def pair_products(first: Tensor, second: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """Products of some rows of two matrices.
+
+    Args:
+        first: (A, D).
+        second: (B, D).
+        rows: (P,) int64 of the first, ascending.
+        columns: (P,) int64 of the second.
+
+    Returns:
+        (P,) of the matrices' type, summed in any order.
+    """
+    import torch
+
+    if first.device.type != "cpu":
+        return (first[rows] * second[columns]).sum(1)
+    if not len(rows) or not _sampled_products_work():
+        parts = zip(rows.split(_PAIRS_TOGETHER), columns.split(_PAIRS_TOGETHER), strict=True)
+        return torch.cat([(first[some] * second[others]).sum(1) for some, others in parts])
+    return _sampled(first, second, rows, columns)
+
+
+def _sampled(first: Tensor, second: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """By one call that copies no row: several times as fast."""
+    import torch
+
+    ends = torch.searchsorted(rows, torch.arange(len(first) + 1))
+    places = torch.sparse_csr_tensor(
+        ends, columns, first.new_zeros(len(rows)), (len(first), len(second)), check_invariants=False
+    )
+    found: Tensor = torch.sparse.sampled_addmm(places, first, second.T, beta=0).values()
+    return found
+
+
+@cache
+def _sampled_products_work() -> bool:
+    """Whether torch has them for this processor."""
+    import torch
+
+    factor = torch.arange(12.0).reshape(4, 3)
+    rows, columns = torch.tensor([0, 2, 2]), torch.tensor([3, 1, 2])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # once a process, torch says that its sparse matrices may change
+        try:
+            found = _sampled(factor, factor, rows, columns)
+        except (NotImplementedError, RuntimeError):
+            return False
+    return bool((found == (factor[rows] * factor[columns]).sum(1)).all())

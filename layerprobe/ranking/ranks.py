@@ -5,8 +5,9 @@ exact duplicates of it stay in the gallery. Similarities that differ by at most 
 must not be ordered by the rounding of a matrix product.
 
 No neighbour is ever sorted. The similarity to the nearest positive is computed in float64; the negatives above it are
-counted in a blocked product of bfloat16 or float32, between two thresholds that a rigorous bound of the rounding sets.
-A pair between them is computed in float64: at once where such pairs are few, otherwise for the queries that a K needs.
+counted in a blocked product of bfloat16 or float32, or of float32 over the leading directions of the vectors, between
+two thresholds that a rigorous bound of the rounding, or of what is left out, sets. A pair between them is computed in
+float32 and float64: at once where such pairs are few, otherwise for the queries that a K needs.
 """
 
 from __future__ import annotations

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from layerprobe.ranking.leading import Leading
     from layerprobe.ranking.products import Product
     from layerprobe.ranking.vectors import Form
 
@@ -23,67 +24,114 @@ class Rounded:
     """Rows as a product takes them, and how far each is from the exact vector.
 
     A row is [x - offset | parts of its bias | ones | zeros]. Its product with a row whose parts and ones are swapped is
-    (x - offset).(y - offset) + b(x) + b(y): the similarity less the query's constant.
+    (x - offset).(y - offset) + b(x) + b(y): the similarity less the query's constant. With leading directions Q a row
+    is [Q'(x - offset) | parts | ones | residual | zeros]; the product is at least that, and at most twice the product
+    of the two residuals above it.
 
     Args:
+        dim: numbers before the parts.
+        parts: how many parts a bias has.
         values: (N, P) of the product's type.
-        errors: (N,) float64 |(x - offset) - rounded|.
-        lengths: (N,) float64 |rounded|.
+        errors: (N,) float64 |(x - offset) - rounded|, or |Q'(x - offset) - rounded|.
+        lengths: (N,) float64 |rounded|, with the residual.
         slips: (N,) float64 |bias - its parts|.
         biases: (N,) float64.
+        slack: of the directions; 0 without.
     """
 
+    dim: int
+    parts: int
     values: Tensor
     errors: Tensor
     lengths: Tensor
     slips: Tensor
     biases: Tensor
+    slack: float = 0
 
     @classmethod
     def of(cls, blocks: Iterable[Tensor], count: int, form: Form, product: Product) -> Rounded:
         """Round vectors that come in blocks (B, D), `count` rows in all."""
+        return cls.each(blocks, count, form, product, [None])[0]
+
+    @classmethod
+    def each(
+        cls, blocks: Iterable[Tensor], count: int, form: Form, product: Product, directions: Sequence[Leading | None]
+    ) -> list[Rounded]:
+        """Round vectors as `of`, once for each of the directions; None stands for all dimensions."""
+        start, found = 0, [cls._empty(count, form, product, leading) for leading in directions]
+        for vectors in blocks:
+            rows = slice(start, start + len(vectors))
+            biases, centred = form.biases(vectors), vectors - form.offset
+            for rounded, leading in zip(found, directions, strict=True):
+                rounded._fill(rows, centred, biases, leading)
+            start += len(vectors)
+        if start != count:
+            raise ValueError(f"{start} rows, not {count}")
+        return found
+
+    @classmethod
+    def _empty(cls, count: int, form: Form, product: Product, leading: Leading | None) -> Rounded:
         import torch
 
-        start, rounded = 0, None
-        for vectors in blocks:
-            if rounded is None:
-                width = vectors.shape[1] + 2 * product.parts
-                shape = (count, width + -width % _ALIGNED)
-                values = torch.zeros(shape, dtype=product.dtype, device=vectors.device)
-                rounded = cls(values, *torch.zeros(4, count, dtype=torch.float64, device=vectors.device))
-            rounded._fill(slice(start, start + len(vectors)), vectors, form, product.parts)
-            start += len(vectors)
-        if rounded is None or start != count:
-            raise ValueError(f"{start} rows, not {count}")
-        return rounded
+        dim = leading.count if leading else form.dim
+        width = dim + 2 * product.parts + (leading is not None)
+        values = torch.zeros((count, width + -width % _ALIGNED), dtype=product.dtype, device=form.offset.device)
+        errors, lengths, slips, biases = torch.zeros(4, count, dtype=torch.float64, device=values.device)
+        slack = leading.slack if leading else 0
+        return cls(dim, product.parts, values, errors, lengths, slips, biases, slack)
 
-    def swap(self, dim: int, parts: int) -> None:
+    def swap(self) -> None:
         """Swap parts and ones in all rows, as one factor of every product needs them."""
-        first = self.values[:, dim : dim + parts].clone()
-        self.values[:, dim : dim + parts] = self.values[:, dim + parts : dim + 2 * parts]
-        self.values[:, dim + parts : dim + 2 * parts] = first
+        self._swap(self.values)
 
-    def _fill(self, rows: slice, vectors: Tensor, form: Form, parts: int) -> None:
-        dim, values = vectors.shape[1], self.values[rows]
-        biases = form.biases(vectors)
+    def _swap(self, values: Tensor) -> None:
+        dim, parts = self.dim, self.parts
+        first = values[:, dim : dim + parts].clone()
+        values[:, dim : dim + parts] = values[:, dim + parts : dim + 2 * parts]
+        values[:, dim + parts : dim + 2 * parts] = first
+
+    def _fill(self, rows: slice, centred: Tensor, biases: Tensor, leading: Leading | None) -> None:
+        import torch
+
+        dim, parts, values = self.dim, self.parts, self.values[rows]
         self.biases[rows] = biases
-        centred = vectors - form.offset
-        values[:, :dim] = centred
-        back = values[:, :dim].double()
-        self.lengths[rows] = back.norm(dim=1)
-        self.errors[rows] = centred.sub_(back).norm(dim=1)
+        exact = centred @ leading.directions if leading else centred
+        values[:, :dim] = exact
+        if leading is None and values.dtype == torch.float32:
+            # A bound: to compute the error takes three more passes over all numbers.
+            lengths = exact.norm(dim=1)
+            errors = lengths * 2.0**-24
+            lengths = lengths + errors
+        else:
+            back = values[:, :dim].double()
+            lengths, errors = back.norm(dim=1), (exact - back).norm(dim=1)
         for part in range(parts):
             values[:, dim + part] = biases
             biases = biases - values[:, dim + part].double()
         self.slips[rows] = biases.abs()
         values[:, dim + parts : dim + 2 * parts] = 1
+        if leading:
+            whole = centred.norm(dim=1).square()
+            unit = (centred.shape[1] + 8) * 2.0**-53
+            errors += 2 * dim**0.5 * unit * whole.sqrt()  # of the product with the directions
+            # |u - Qa|^2 = |u|^2 - |a|^2 for the exact a; the rest is what a rounded a and directions that are not quite
+            # orthonormal add, and the rounding of both squares.
+            rest = (whole - lengths.square()).clamp_(min=0)
+            rest += 2 * lengths * errors + self.slack * lengths.square() + 4 * unit * whole
+            # One step of float32 up, so that it is no less when rounded.
+            values[:, dim + 2 * parts] = rest.sqrt() * (1 + 2.0**-22) + _UNDERFLOW
+            lengths = (lengths.square() + values[:, dim + 2 * parts].double().square()).sqrt()
+        self.lengths[rows], self.errors[rows] = lengths, errors
 
-    def swapped(self, rows: slice, dim: int, parts: int) -> Tensor:
+    def residuals(self) -> Tensor:
+        """(N,) how long the rest of each vector is, at most; with leading directions."""
+        return self.values[:, self.dim + 2 * self.parts].contiguous()
+
+    def swapped(self, rows: slice) -> Tensor:
         """(B, P) a copy of some rows with parts and ones swapped."""
-        none = self.errors[:0]
-        some = Rounded(self.values[rows].clone(), none, none, none, none)
-        some.swap(dim, parts)
-        return some.values
+        values = self.values[rows].clone()
+        self._swap(values)
+        return values
 
     def tolerance(self, gallery: Rounded, form: Form, product: Product) -> Tensor:
         """(N,) float64: how far a product with any row of the gallery may be from the exact value.
@@ -94,7 +142,10 @@ class Rounded:
         longest, error = gallery.lengths.max(), gallery.errors.max()
         bias = gallery.biases.abs().max()
         steps = self.values.shape[1]
-        factors = self.errors * (longest + error) + self.lengths * error + self.slips + gallery.slips.max()
+        if self.dim < form.dim:
+            steps = form.dim + 16  # 16 for the subtraction of two residuals' product from a sum
+        factors = self.errors * (longest + error) + self.lengths * (error + 3 * self.slack * longest)
+        factors = factors + self.slips + gallery.slips.max()
         # 1.1 covers that a bias's parts may be larger than the bias, by their rounding, and gamma_P than P u.
         sums = 1.1 * steps * product.unit * (self.lengths * longest + self.biases.abs() + bias)
         offset = form.offset.norm()

@@ -1,45 +1,39 @@
-"""The search: nearest positives, a count in low precision, then an exact count of the queries that are still open."""
+"""The search: nearest positives, a count in the cheapest way, then an exact count of the queries still open."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.ranking.items import BLOCK_ROWS, Items
+from layerprobe.ranking.items import Items, block_rows
 from layerprobe.ranking.pairs import pair_similarities
-from layerprobe.ranking.positives import Chosen, positive_similarities
-from layerprobe.ranking.products import Product, bfloat16, float32
+from layerprobe.ranking.positives import Chosen, nearest_positives, positive_similarities
+from layerprobe.ranking.products import bfloat16, float32
 from layerprobe.ranking.relevance import Pairs, Relevance
-from layerprobe.ranking.sweep import Targets, count_blocks, count_symmetric
+from layerprobe.ranking.sweep import Targets, Way, count_blocks, count_symmetric
 from layerprobe.ranking.team import Team
 from layerprobe.ranking.tiles import cuts
+from layerprobe.ranking.ways import FEW_UNCLEAR, Sample, cheapest
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from layerprobe.ranking.vectors import Form
 
-# With fewer pairs bfloat16 saves no time.
-_PAIRS_FOR_BFLOAT16 = 10**6
-# With more pairs, many of them unclear, it is faster to count again only the queries that a K leaves open.
-_PAIRS_FOR_INTERVALS = 10**8
-# float32's extra cost over bfloat16 per query and number of the gallery, in units of one pair computed in float64.
-_PAIRS_WORTH = 1e-6
+# With fewer pairs nothing is faster than float32.
+_PAIRS_FOR_A_SAMPLE = 10**6
 _ITEMS_OF_A_SAMPLE = 512
 _QUERIES_OF_A_SAMPLE = 128
-_BLOCK_ROWS_OF_A_GPU = 2**13
-# A set of no more numbers is kept as float64 vectors (32 MiB); a larger one is converted block by block each time.
-_NUMBERS_HELD = 2**22
+# A set of no more numbers is kept as float64 vectors (32 MiB, 256 on a GPU); a larger one is converted block by block
+# each time.
+_NUMBERS_HELD, _NUMBERS_HELD_ON_A_GPU = 2**22, 2**25
 # The exact count takes so many queries at a time, to limit the rounded rows in memory.
 _QUERIES_AT_ONCE = 2**14
-# A query with no more unclear negatives is counted again in bfloat16: computing those in float64 is cheaper than a
-# count in float32.
-_FEW_UNCLEAR = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +70,8 @@ class Search:
         order = np.argsort(self.queries.labels, kind="stable")
         chosen = self._sorted_gallery if self._itself else self._chosen(self.queries, order)
         windows = self._windows(chosen)
+        if self._all_tie(chosen, windows):
+            return self._tied()
         nearest, tied_positives = self._positives(chosen, windows)
         targets = Targets(chosen, nearest, windows)
         removed = self._removed(targets)
@@ -87,12 +83,12 @@ class Search:
         exact = float32(asked.device)
         # Similarities of bits are whole numbers, which bfloat16 does not hold exactly.
         fast = exact if self.form.similarity == "hamming" else bfloat16(asked.device) or exact
-        few = high - low <= _FEW_UNCLEAR
+        few = high - low <= FEW_UNCLEAR
         for product, which in ((fast, asked & few), (exact, asked & ~few)):
             for start in range(0, int(which.sum()), _QUERIES_AT_ONCE):
                 rows = torch.nonzero(which)[start : start + _QUERIES_AT_ONCE, 0]
                 some = targets[rows.cpu().numpy()]
-                found = count_blocks(some, self._blocks(), self.form, product, exactly=True)
+                found = count_blocks(some, self._blocks(), self.form, Way(product))
                 low[rows], tied[rows] = self.team.total(found) - removed[:, rows]
                 high[rows] = low[rows]
         lone = torch.from_numpy(self.relevance.counts()[1][order]).to(low.device)
@@ -108,9 +104,10 @@ class Search:
         def made(part: Any) -> Tensor:
             return self.form.vectors(items.take(order[part]))
 
-        if len(order) * self.form.dim > _NUMBERS_HELD:
+        held = _NUMBERS_HELD if items.device.type == "cpu" else _NUMBERS_HELD_ON_A_GPU
+        if len(order) * self.form.dim > held:
             return Chosen(made, items.labels[order], order)
-        vectors = torch.cat([made(rows) for rows in cuts(len(order), BLOCK_ROWS)])
+        vectors = torch.cat([made(rows) for rows in cuts(len(order), block_rows(items.device, self.form.dim))])
         return Chosen(vectors.__getitem__, items.labels[order], order)
 
     @cached_property
@@ -121,10 +118,49 @@ class Search:
         import torch
 
         if self.form.window is None:
-            return torch.cat(
-                [self.form.windows(queries.vectors(rows)) for rows in cuts(len(queries.labels), BLOCK_ROWS)]
-            )
+            blocks = cuts(len(queries.labels), block_rows(self.queries.device, self.form.dim))
+            return torch.cat([self.form.windows(queries.vectors(rows)) for rows in blocks])
         return self.form.origin.new_full((len(queries.labels),), self.form.window)
+
+    def _all_tie(self, queries: Chosen, windows: Tensor) -> bool:
+        """Whether each query is equally similar to all items, as where the features have collapsed."""
+        if self.in_order or self.form.similarity == "hamming":
+            return False
+        places = np.arange(0, len(self.gallery), max(1, len(self.gallery) // _ITEMS_OF_A_SAMPLE))
+        # Some items tell where they are not.
+        return self._tie(queries, windows, self._sorted_gallery.some(places)) and self._tie(
+            queries, windows, self._sorted_gallery
+        )
+
+    def _tie(self, queries: Chosen, windows: Tensor, gallery: Chosen) -> bool:
+        """Whether the similarities of each query to the items differ by no more than its window.
+
+        x.y = x.offset + y.offset - |offset|^2 + (x - offset).(y - offset), whose last term is at most the product of
+        the two lengths; euclidean similarities likewise.
+        """
+        biases, lengths, size = [], [], block_rows(self.queries.device, self.form.dim)
+        for rows in cuts(len(gallery.labels), size):
+            vectors = gallery.vectors(rows)
+            biases.append(self.form.biases(vectors))
+            lengths.append((vectors - self.form.offset).norm(dim=1))
+        lowest, highest = min(float(some.min()) for some in biases), max(float(some.max()) for some in biases)
+        longest, offset = max(float(some.max()) for some in lengths), float(self.form.offset.norm())
+        unit = 4 * (self.form.dim + 8) * 2.0**-53
+        for rows in cuts(len(queries.labels), size):
+            own = (queries.vectors(rows) - self.form.offset).norm(dim=1)
+            reach = (own + offset) * (longest + offset) + max(-lowest, highest)
+            if not bool((highest - lowest + 2 * own * longest + unit * reach <= windows[rows]).all()):
+                return False
+        return True
+
+    def _tied(self) -> Tensor:
+        """The counts where all items tie."""
+        import torch
+
+        right, wrong = (torch.from_numpy(some).to(self.queries.device) for some in self.relevance.counts())
+        none = torch.zeros_like(right)
+        lone = wrong.where(right == 0, none)
+        return torch.stack([lone, lone, wrong - lone, right])
 
     @property
     def _itself(self) -> bool:
@@ -135,8 +171,7 @@ class Search:
         return self._every_block(self.team.share)
 
     def _every_block(self, share: slice = slice(None)) -> Iterator[Chosen]:
-        rows = BLOCK_ROWS if self.queries.device.type == "cpu" else _BLOCK_ROWS_OF_A_GPU
-        for block in cuts(len(self.gallery), rows)[share]:
+        for block in cuts(len(self.gallery), block_rows(self.queries.device, self.form.dim))[share]:
             if self.in_order:
                 local = np.argsort(self.gallery.labels[block], kind="stable")
                 vectors = self.form.vectors(self.gallery.take(block)[local])
@@ -160,11 +195,10 @@ class Search:
             return nearest, self.team.total(tied)
         if not self.in_order:
             gallery = queries if self._itself else self._sorted_gallery
-            for rows, similarities in positive_similarities(
-                queries, gallery, self.relevance, self.form, self.team.share
+            for rows, best, ties in nearest_positives(
+                queries, gallery, self.relevance, self.form, windows, self.team.share
             ):
-                nearest[rows] = similarities.amax(1)
-                tied[rows] = self._at(similarities, nearest[rows], windows[rows])
+                nearest[rows], tied[rows] = best, ties
             return self.team.maximum(nearest), self.team.total(tied)
         whole = slice(None)
         for block in self._blocks():
@@ -188,41 +222,42 @@ class Search:
         """The lowest and highest possible count of closer negatives, and the ties where the two are equal."""
         import torch
 
-        product, exactly = self._way(targets, ks)
+        way = cheapest(self._ways(targets, ks))
+        if self.team.group:  # by measured times, which differ between processes; their counts are added
+            exactly = self.team.maximum(torch.tensor([int(way.exactly)], device=removed.device))
+            way = replace(way, exactly=bool(exactly))
         if self._itself:
-            found = count_symmetric(targets, self.form, product, self.team.share, exactly=exactly)
+            found = count_symmetric(targets, self.form, way, self.team.share)
         else:
-            found = count_blocks(targets, self._blocks(), self.form, product, exactly=exactly)
+            found = count_blocks(targets, self._blocks(), self.form, way)
         closer, others = self.team.total(found) - removed
-        if exactly:
+        if way.exactly:
             return closer, closer.clone(), others
         # Those that may be closer include those that surely are. A removed one may be no more than possible.
         return closer.clamp_(min=0), others - removed[0], torch.zeros_like(closer)
 
-    def _way(self, targets: Targets, ks: frozenset[int] | None) -> tuple[Product, bool]:
-        """The product that makes the whole count fastest, and whether pairs that it leaves unclear are computed now."""
+    def _ways(self, targets: Targets, ks: frozenset[int] | None) -> list[tuple[float, Way]]:
+        """Ways to count, with their costs."""
         exact, fast = float32(self.queries.device), bfloat16(self.queries.device)
-        pairs = len(self.queries) * len(self.gallery)
-        if fast is None or self.form.similarity == "hamming" or pairs < _PAIRS_FOR_BFLOAT16:
-            return exact, True
-        worth = _PAIRS_WORTH * len(self.gallery) * self.form.dim / (2 if self._itself else 1)
-        if self._unclear(targets, fast) < worth:
-            return fast, True
-        if self._itself and ks is not None and pairs >= _PAIRS_FOR_INTERVALS:
-            return fast, False
-        return exact, True
+        # Similarities of bits are whole numbers, which bfloat16 does not hold exactly.
+        if self.form.similarity == "hamming" or len(self.queries) * len(self.gallery) < _PAIRS_FOR_A_SAMPLE:
+            return [(0, Way(exact))]
+        some, block = self._sample(targets)
+        sample = Sample(some, block, self.form, len(self.queries), len(self.gallery), self._itself)
+        found = [(sample.cost(self.form.dim), Way(exact))]
+        if self.queries.device.type == "cpu" and not self.in_order:
+            found += sample.leading(exact)
+        return found if fast is None else found + sample.bfloat16(fast, exact, ks)
 
-    def _unclear(self, targets: Targets, product: Product) -> float:
-        """About how many negatives of a query a product leaves unclear, by some queries in part of the gallery."""
+    def _sample(self, targets: Targets) -> tuple[Targets, Chosen]:
+        """Some queries and part of the gallery."""
         if self.in_order:
             block = next(self._every_block())
         else:
             whole = self._sorted_gallery
             places = np.arange(0, len(whole.labels), max(1, len(whole.labels) // _ITEMS_OF_A_SAMPLE))
             block = whole.some(places)
-        some = targets[np.linspace(0, len(targets.nearest) - 1, _QUERIES_OF_A_SAMPLE).astype(np.intp)]
-        closer, possible = count_blocks(some, [block], self.form, product, exactly=False)
-        return float((possible - closer).double().mean()) * len(self.gallery) / len(block.labels)
+        return targets[np.linspace(0, len(targets.nearest) - 1, _QUERIES_OF_A_SAMPLE).astype(np.intp)], block
 
     def _removed(self, targets: Targets) -> Tensor:
         """int64 (2, Q): items of other marks that are no negatives: closer than the nearest positive, and tied."""

@@ -1,4 +1,4 @@
-"""Count negatives: all pairs in low precision, then the undecided ones in float64."""
+"""Count negatives: all pairs in low precision or few dimensions, then the unclear ones, at last in float64."""
 
 from __future__ import annotations
 
@@ -9,22 +9,46 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.ranking.items import BLOCK_ROWS
+from layerprobe.ranking.items import block_rows
 from layerprobe.ranking.positives import Chosen
+from layerprobe.ranking.products import pair_products
 from layerprobe.ranking.rounded import Rounded
-from layerprobe.ranking.tiles import Thresholds, count_columns, count_rows, cuts, mask_classes, places_between
+from layerprobe.ranking.tiles import (
+    Thresholds,
+    count_columns,
+    count_rows,
+    cuts,
+    mask_classes,
+    of_one_class,
+    places_above,
+    places_between,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from layerprobe.ranking.leading import Leading
     from layerprobe.ranking.products import Product
     from layerprobe.ranking.vectors import Form
 
-# With more unclear pairs in a row, one float64 product of the tile is faster than computing each pair.
-_PAIRS_PER_ROW = 16
-_PAIRS_AT_ONCE = 4096
-# Pairs computed together: their float64 vectors fit into the CPU's caches.
-_PAIRS_TOGETHER = 512
+_PAIRS_AT_ONCE, _PAIRS_AT_ONCE_ON_A_GPU = 2**12, 2**15
+# If more than 1 / _FEW of a tile's pairs are unclear, one product of the whole tile is faster.
+_FEW = 16
+
+
+@dataclass(frozen=True, eq=False)
+class Way:
+    """How pairs are counted.
+
+    Args:
+        product: how the similarities are computed.
+        leading: the directions that the first product is limited to; None for all dimensions.
+        exactly: compute unclear pairs at once.
+    """
+
+    product: Product
+    leading: Leading | None = None
+    exactly: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,10 +68,12 @@ class Targets:
     def __getitem__(self, rows: NDArray[np.intp]) -> Targets:
         return Targets(self.queries.some(rows), self.nearest[rows], self.windows[rows])
 
-    def rounded(self, form: Form, product: Product) -> Rounded:
-        """All queries for a product."""
-        blocks = (self.queries.vectors(rows) for rows in cuts(len(self.nearest), BLOCK_ROWS))
-        return Rounded.of(blocks, len(self.nearest), form, product)
+    def rounded(self, form: Form, way: Way) -> list[Rounded]:
+        """All queries for a product: whole, and after them their leading directions if these are counted first."""
+        blocks = (
+            self.queries.vectors(rows) for rows in cuts(len(self.nearest), block_rows(self.nearest.device, form.dim))
+        )
+        return Rounded.each(blocks, len(self.nearest), form, way.product, _stages(way))
 
     def thresholds(self, rounded: Rounded, gallery: Rounded, form: Form, product: Product) -> Thresholds:
         """Bounds between which a product leaves the comparison with the nearest positive unclear."""
@@ -57,52 +83,50 @@ class Targets:
         return Thresholds.of(self.nearest - form.constants(rounded.biases), margin, product)
 
 
-def count_symmetric(targets: Targets, form: Form, product: Product, share: slice, *, exactly: bool) -> Tensor:
+def _stages(way: Way) -> list[Leading | None]:
+    return [None] if way.leading is None else [None, way.leading]
+
+
+def count_symmetric(targets: Targets, form: Form, way: Way, share: slice) -> Tensor:
     """Count among the queries themselves, each pair of tiles once for its rows and once for its columns.
 
     Args:
         targets: all items.
         form: of the vectors.
-        product: how the similarities are computed.
+        way: how.
         share: which of the pairs of tiles to take.
-        exactly: compute undecided pairs in float64.
 
     Returns:
         int64 (2, Q): negatives that surely are closer than the nearest positive; negatives tied with it, or where not
-        `exactly` all that may be tied or closer.
+        `way.exactly` all that may be tied or closer.
     """
-    rounded, labels = targets.rounded(form, product), targets.queries.labels
-    thresholds = targets.thresholds(rounded, rounded, form, product)
-    found = _Counts(targets, thresholds, form, exactly)
-    tiles = cuts(len(labels), product.tile)
+    stages, labels = targets.rounded(form, way), targets.queries.labels
+    found = _Counts(targets, form, way)
+    found.search(stages, stages)
+    tiles = cuts(len(labels), way.product.tile)
     pairs = [(i, j) for i in range(len(tiles)) for j in range(i, len(tiles))][share]
-    left, last = rounded.values, -1
+    left, last = [stage.values for stage in stages], -1
     for i, j in pairs:
         rows, columns = tiles[i], tiles[j]
         if i != last:
-            left, last = rounded.swapped(rows, form.dim, product.parts), i
-        similarities = product.multiply(left, rounded.values[columns])
-        if not mask_classes(similarities, labels[rows], labels[columns]):
-            continue
-        found.add(rows, columns, similarities, targets.queries)
-        if i != j:
-            found.add_columns(columns, rows, similarities, targets.queries)
+            left, last = [stage.swapped(rows) for stage in stages], i
+        found.add(rows, columns, left, targets.queries, both=i != j)
     return found.finished(targets.queries)
 
 
-def count_blocks(targets: Targets, gallery: Iterable[Chosen], form: Form, product: Product, *, exactly: bool) -> Tensor:
+def count_blocks(targets: Targets, gallery: Iterable[Chosen], form: Form, way: Way) -> Tensor:
     """Count in a gallery that comes in blocks; arguments and result of `count_symmetric`."""
-    rounded, labels = targets.rounded(form, product), targets.queries.labels
-    rounded.swap(form.dim, product.parts)
-    found = _Counts(targets, Thresholds(targets.nearest, targets.nearest), form, exactly)
+    stages, labels = targets.rounded(form, way), targets.queries.labels
+    for stage in stages:
+        stage.swap()
+    found = _Counts(targets, form, way)
     for block in gallery:
-        searched = Rounded.of([block.vectors(slice(None))], len(block.labels), form, product)
-        found.thresholds = targets.thresholds(rounded, searched, form, product)
-        for rows in cuts(len(labels), product.tile):
-            for columns in cuts(len(block.labels), product.tile):
-                similarities = product.multiply(rounded.values[rows], searched.values[columns])
-                if mask_classes(similarities, labels[rows], block.labels[columns]):
-                    found.add(rows, columns, similarities, block)
+        whole = [block.vectors(slice(None))]
+        found.search(stages, Rounded.each(whole, len(block.labels), form, way.product, _stages(way)))
+        for rows in cuts(len(labels), way.product.tile):
+            left = [stage.values[rows] for stage in stages]
+            for columns in cuts(len(block.labels), way.product.tile):
+                found.add(rows, columns, left, block)
         found.finished(block)
     return found.finished(targets.queries)
 
@@ -112,60 +136,127 @@ class _Counts:
 
     Args:
         targets: the queries.
-        thresholds: of all queries.
         form: of the vectors.
-        exactly: whether unclear pairs are computed.
+        way: how they are counted.
     """
 
-    def __init__(self, targets: Targets, thresholds: Thresholds, form: Form, exactly: bool) -> None:
+    def __init__(self, targets: Targets, form: Form, way: Way) -> None:
         import torch
 
-        self.targets, self.thresholds, self.form, self.exactly = targets, thresholds, form, exactly
+        self.targets, self.form, self.way = targets, form, way
+        self.nearest = targets.nearest.where(targets.nearest.isfinite(), torch.inf)  # nothing reaches a lone query's
         self.closer = torch.zeros(len(targets.nearest), dtype=torch.int64, device=targets.nearest.device)
         self.tied = torch.zeros_like(self.closer)
         self.waiting: list[Tensor] = []  # (2, P) places of queries and of items of the gallery
+        self.number = 0  # of pairs that wait
+        self.at_once = _PAIRS_AT_ONCE if self.closer.device.type == "cpu" else _PAIRS_AT_ONCE_ON_A_GPU
 
-    def add(self, rows: slice, columns: slice, similarities: Tensor, gallery: Chosen) -> None:
-        """Count a tile (A, B) for the queries of its rows."""
-        possible, closer = count_rows(similarities, self.thresholds[rows])
-        self.closer[rows] += closer
-        if self._all_counted(rows, possible, closer):
+    def search(self, queries: list[Rounded], gallery: list[Rounded]) -> None:
+        """Take up the stages of a gallery: the whole vectors, and their leading directions."""
+        self.queries, self.gallery = queries, gallery
+        if self.way.leading is not None:
+            self.residuals = queries[-1].residuals(), gallery[-1].residuals()
+        self.thresholds = [
+            self.targets.thresholds(mine, searched, self.form, self.way.product)
+            for mine, searched in zip(queries, gallery, strict=True)
+        ]
+
+    def add(self, rows: slice, columns: slice, left: list[Tensor], gallery: Chosen, *, both: bool = False) -> None:
+        """Count a tile for the queries of its rows.
+
+        Args:
+            rows: (A,) of the queries.
+            columns: (B,) of the gallery.
+            left: each stage's factor for the rows.
+            gallery: of the columns.
+            both: count it for the queries of its columns, too.
+        """
+        labels = self.targets.queries.labels[rows], gallery.labels[columns]
+        if of_one_class(*labels):
             return
-        unclear = (possible != closer).nonzero()[:, 0]
-        if len(unclear):
-            self._settle(unclear + rows.start, columns, similarities.index_select(0, unclear), gallery)
-
-    def add_columns(self, columns: slice, rows: slice, similarities: Tensor, gallery: Chosen) -> None:
-        """Count a tile (A, B) for the queries of its columns."""
-        possible, closer = count_columns(similarities, self.thresholds[columns])
-        self.closer[columns] += closer
-        if self._all_counted(columns, possible, closer):
+        similarities = self.way.product.multiply(left[-1], self.gallery[-1].values[columns])
+        mask_classes(similarities, *labels)
+        if self.way.leading is not None:
+            self._add_leading(rows, columns, similarities, left[0], gallery, both=both)
             return
-        unclear = (possible != closer).nonzero()[:, 0]
-        if len(unclear):
-            part = similarities.index_select(1, unclear).T.contiguous()
-            self._settle(unclear + columns.start, rows, part, gallery)
+        sides = (rows, columns) if both else (rows,)
+        exactly = self.way.exactly and self.form.similarity != "hamming"
+        unclear = []
+        for count, queries in zip((count_rows, count_columns), sides, strict=False):
+            possible, closer = count(similarities, self.thresholds[0][queries])
+            self.closer[queries].add_(closer)
+            unclear.append(possible.sub_(closer))
+        if not exactly:
+            # All that is possible and not surely closer is tied: exact for bits, else an upper bound.
+            for queries, some in zip(sides, unclear, strict=True):
+                self.tied[queries].add_(some)
+            return
+        if sum(int(some.sum()) for some in unclear) * _FEW > similarities.numel():
+            self._recount(rows, columns, similarities, gallery, both=both)
+            return
+        for side, (queries, some) in enumerate(zip(sides, unclear, strict=True)):
+            which = some.nonzero()[:, 0]
+            if len(which):
+                part = similarities.index_select(side, which)
+                part = part.T.contiguous() if side else part
+                self._settle(which + queries.start, rows if side else columns, part, gallery)
 
-    def _all_counted(self, queries: slice, possible: Tensor, closer: Tensor) -> bool:
-        """Count all that is possible and not surely closer as tied: exact for bits, an upper bound if not `exactly`."""
-        if self.exactly and self.form.similarity != "hamming":
-            return False
-        self.tied[queries] += possible - closer
-        return True
+    def _recount(self, rows: slice, columns: slice, similarities: Tensor, gallery: Chosen, *, both: bool) -> None:
+        """Count the pairs of a tile (A, B) that are unclear in float64, all at once."""
+        mine, theirs = self.targets.queries.vectors(rows), gallery.vectors(columns)
+        exact = self.form.similarities(mine, theirs)
+        self._count_unclear(rows, similarities, exact)
+        if both:
+            turned = self.form.similarities(theirs, mine) if self.form.similarity == "euclidean" else exact.T
+            self._count_unclear(columns, similarities.T, turned)
+
+    def _count_unclear(self, queries: slice, similarities: Tensor, exact: Tensor) -> None:
+        import torch
+
+        bounds = self.thresholds[0][queries]
+        clear = (similarities < bounds.low[:, None]) | (similarities > bounds.high[:, None])
+        places = torch.arange(queries.start, queries.stop, device=exact.device)
+        self._count(places, exact.masked_fill(clear, -torch.inf))
+
+    def _add_leading(  # noqa: PLR0913 - as add
+        self, rows: slice, columns: slice, highest: Tensor, left: Tensor, gallery: Chosen, *, both: bool
+    ) -> None:
+        """Count upper ends of similarities (A, B) and compute the unclear pairs from the whole vectors."""
+        import torch
+
+        whole, (fine, coarse) = self.gallery[0].values[columns], self.thresholds
+        residuals = self.residuals[0][rows], self.residuals[1][columns]
+        for side, queries in enumerate((rows, columns) if both else (rows,)):
+            low = coarse.low[queries]
+            first, second, ends = places_above(highest, low if side else low[:, None])
+            mine = second if side else first
+            rest = residuals[0].index_select(0, first) * residuals[1].index_select(0, second)
+            closer = ends - 2 * rest > coarse.high[queries].index_select(0, mine)
+            counted = torch.bincount(mine, closer, len(low))
+            unclear = torch.nonzero(~closer)[:, 0]
+            first, second, mine = (some.index_select(0, unclear) for some in (first, second, mine))
+            if len(unclear) * _FEW > highest.numel():
+                found = self.way.product.multiply(left, whole)[first, second]
+            else:
+                found = pair_products(left, whole, first, second)
+            closer = found > fine.high[queries].index_select(0, mine)
+            counted += torch.bincount(mine, closer, len(low))
+            self.closer[queries] += counted.long()
+            still = torch.nonzero((found >= fine.low[queries].index_select(0, mine)) & ~closer)[:, 0]
+            places = first.index_select(0, still) + rows.start, second.index_select(0, still) + columns.start
+            self._wait(torch.stack(places[::-1] if side else places), gallery)
 
     def _settle(self, queries: Tensor, columns: slice, similarities: Tensor, gallery: Chosen) -> None:
         """Compute the unclear pairs among similarities (R, B) of the queries at places (R,), now or later."""
         import torch
 
-        rows, others = places_between(similarities, self.thresholds[queries])
-        if len(rows) > _PAIRS_PER_ROW * len(queries):
-            exact = self.form.similarities(self._vectors(queries), gallery.vectors(columns))
-            inside = torch.zeros_like(exact, dtype=torch.bool)
-            inside[rows, others] = True
-            self._count(queries, exact.masked_fill_(~inside, -torch.inf))
-            return
-        self.waiting.append(torch.stack([queries[rows], others + columns.start]))
-        if sum(pairs.shape[1] for pairs in self.waiting) > _PAIRS_AT_ONCE:
+        rows, others = places_between(similarities, self.thresholds[0][queries])
+        self._wait(torch.stack([queries[rows], others + columns.start]), gallery)
+
+    def _wait(self, pairs: Tensor, gallery: Chosen) -> None:
+        self.waiting.append(pairs)
+        self.number += pairs.shape[1]
+        if self.number > self.at_once:
             self.finished(gallery)
 
     def finished(self, gallery: Chosen) -> Tensor:
@@ -174,19 +265,26 @@ class _Counts:
 
         if self.waiting:
             waiting = torch.cat(self.waiting, 1)
-            self.waiting = []
-            for queries, others in (pairs.unbind() for pairs in waiting.split(_PAIRS_TOGETHER, 1)):
-                items = gallery.vectors(others.cpu().numpy())
-                exact = self.form.of_pairs(self._vectors(queries), items)
-                self._count(queries, exact[:, None])
-        return torch.stack([self.closer, self.closer + self.tied if not self.exactly else self.tied])
+            self.waiting, self.number = [], 0
+            for pairs in waiting.split(self.at_once, 1):
+                queries, others = (torch.unique(places, return_inverse=True) for places in pairs)
+                order = queries[1].argsort()
+                mine = pairs[0][order]
+                exact = self.form.of_places(
+                    self._vectors(queries[0]),
+                    gallery.vectors(others[0].cpu().numpy()),
+                    queries[1][order],
+                    others[1][order],
+                )
+                self._count(mine, exact[:, None])
+        return torch.stack([self.closer, self.closer + self.tied if not self.way.exactly else self.tied])
 
     def _vectors(self, queries: Tensor) -> Tensor:
         return self.targets.queries.vectors(queries.cpu().numpy())
 
     def _count(self, queries: Tensor, similarities: Tensor) -> None:
         """Add exact similarities (R, B) of the queries at places (R,), which may repeat."""
-        nearest, windows = self.targets.nearest[queries], self.targets.windows[queries]
+        nearest, windows = self.nearest[queries], self.targets.windows[queries]
         closer = (similarities > (nearest + windows)[:, None]).sum(1)
         self.closer.index_add_(0, queries, closer)
         self.tied.index_add_(0, queries, (similarities >= (nearest - windows)[:, None]).sum(1) - closer)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from layerprobe.ranking.items import Items, items_of
+from layerprobe.ranking.products import pair_products
 from layerprobe.system.errors import NotFiniteError
 from layerprobe.values.retrieval import SIMILARITIES, Similarity
 
@@ -79,15 +80,20 @@ class Form:
         return (lengths + self.longest).square() * (TIE_WINDOW / 2)
 
     def similarities(self, queries: Tensor, gallery: Tensor) -> Tensor:
-        """(A, B) float64 of vectors (A, D) and (B, D): a higher one is closer."""
-        products = queries @ gallery.T
+        """(..., A, B) float64 of vectors (..., A, D) and (..., B, D): a higher one is closer."""
+        products = queries @ gallery.mT
         # |q - g|^2 = |q|^2 - 2 (q.g - |g|^2 / 2), and |q|^2 is the same for all of the gallery.
-        return products.sub_(gallery.square().sum(1) / 2) if self.similarity == "euclidean" else products
+        return products.sub_(gallery.square().sum(-1)[..., None, :] / 2) if self.similarity == "euclidean" else products
 
     def of_pairs(self, queries: Tensor, gallery: Tensor) -> Tensor:
         """(P,) float64 of P queries with an item each."""
         products = (queries * gallery).sum(1)
         return products - gallery.square().sum(1) / 2 if self.similarity == "euclidean" else products
+
+    def of_places(self, queries: Tensor, gallery: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+        """(P,) float64 of the queries (A, D) at rows (P,), ascending, with the items (B, D) at columns (P,)."""
+        products = pair_products(queries, gallery, rows, columns)
+        return products - (gallery.square().sum(1) / 2)[columns] if self.similarity == "euclidean" else products
 
     def biases(self, vectors: Tensor) -> Tensor:
         """(N,) float64 b, so that similarity = (x - offset).(y - offset) + b(x) + b(y) + `constants`.

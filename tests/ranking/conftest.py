@@ -101,10 +101,36 @@ KINDS: dict[str, Kind] = {
 }
 
 
+def rotated(rng: np.random.Generator, labels: Labels, d: int) -> Array:
+    """A few large variances, in directions of no axis."""
+    turned: Array = clustered(rng, labels, d) * 0.4 ** np.arange(d) @ np.linalg.qr(rng.normal(size=(d, d)))[0]
+    return turned
+
+
+def tied_but_for_the_rest(rng: np.random.Generator, labels: Labels, d: int) -> Array:
+    """Equal in the leading directions, with differences of a few tie windows or of float32's rounding beside them."""
+    leading = duplicated(rng, labels, d) * 10.0 ** -np.arange(d)
+    size = rng.choice([1e-13, 1e-12, 1e-7, 1e-4])
+    apart: Array = leading + size * rng.normal(size=leading.shape)
+    return apart
+
+
+SPECTRA: dict[str, Kind] = {
+    "low rank": lambda rng, labels, d: clustered(rng, labels, 2) @ rng.normal(size=(2, d)),
+    "rank one": lambda rng, labels, d: clustered(rng, labels, 1) @ rng.normal(size=(1, d)),
+    "flat": lambda rng, labels, d: rng.normal(size=(len(labels), d)),
+    "rotated": rotated,
+    "near-ties across the truncation": tied_but_for_the_rest,
+    # All residuals point the same way.
+    "tight": lambda rng, labels, d: np.c_[10 * clustered(rng, labels, 2), np.full((len(labels), d), rng.normal())],
+    "within rounding": lambda rng, labels, d: 1 + 1e-7 * rng.normal(size=(len(labels), d)),
+}
+
+
 def exponential_labels(rng: np.random.Generator, n: int, classes: int) -> Labels:
     """Classes of very different sizes, singletons among them; neither sorted nor from 0."""
     return rng.choice(classes, n, p=(p := 0.6 ** np.arange(classes)) / p.sum()) * 7 - 20
 
 
 def make(kind: str, rng: np.random.Generator, labels: Labels, d: int) -> Array:
-    return KINDS[kind](rng, np.unique(labels, return_inverse=True)[1], d)
+    return (KINDS | SPECTRA)[kind](rng, np.unique(labels, return_inverse=True)[1], d)

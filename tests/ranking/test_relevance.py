@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from layerprobe import nearest_neighbours, recall_at_k
 from layerprobe.metrics.precision import precision_of_queries, reciprocal_ranks
 from layerprobe.metrics.recall import chance_recall
-from layerprobe.ranking import nearest_positive_ranks, neighbours, pairs, retrieval, search
+from layerprobe.ranking import nearest_positive_ranks, neighbours, pairs, retrieval
 from layerprobe.system.errors import NumericError
 from layerprobe.values.retrieval import SIMILARITIES, Ranks, SearchRules, Similarity
 from tests.ranking.conftest import Array, Labels, alike, counts, window
-from tests.ranking.test_search import Table, small_tiles
+from tests.ranking.test_search import Table, choose_ways, small_tiles
 
 KINDS = ("random", "small whole numbers", "duplicated", "collapsed", "zero rows")
 
@@ -170,8 +170,7 @@ def test_disk_parts_and_tiles_give_the_counts_of_a_loop(
 @pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean"])
 def test_open_intervals_hold_the_counts_of_a_loop(similarity: Similarity, monkeypatch: pytest.MonkeyPatch) -> None:
     small_tiles(monkeypatch)
-    for name in ("_PAIRS_FOR_BFLOAT16", "_PAIRS_FOR_INTERVALS", "_PAIRS_WORTH"):
-        monkeypatch.setattr(search, name, 0)
+    choose_ways(monkeypatch, lambda way: not way.exactly)
     ks, open_ = (1, 3), 0
     for seed in range(6000, 6010):
         made = case(seed, similarity, 70, among_themselves=True)

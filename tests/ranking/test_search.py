@@ -12,8 +12,21 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from layerprobe.ranking import items, nearest_positive_ranks, positives, products, ranks, search, sweep
+from layerprobe.ranking import (
+    items,
+    leading,
+    nearest_positive_ranks,
+    positives,
+    products,
+    ranks,
+    search,
+    sweep,
+    tiles,
+    ways,
+)
 from layerprobe.ranking.products import Product
+from layerprobe.ranking.sweep import Way
+from layerprobe.ranking.team import Team
 from layerprobe.system.errors import NumericError
 from layerprobe.values.retrieval import Ranks
 from tests.ranking.conftest import KINDS, Array, Labels, counts, exponential_labels, loop, make
@@ -48,13 +61,14 @@ def wide_bfloat16(device: torch.device) -> Product:
 
 
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (items, search, sweep, ranks):
+    for module in (items, ranks):
         monkeypatch.setattr(module, "BLOCK_ROWS", 24)
     monkeypatch.setattr(search, "_QUERIES_AT_ONCE", 20)
     monkeypatch.setattr(sweep, "_PAIRS_AT_ONCE", 40)
-    monkeypatch.setattr(sweep, "_PAIRS_TOGETHER", 16)
-    monkeypatch.setattr(positives, "_ROWS", 8)
     monkeypatch.setattr(positives, "_CELLS", 200)
+    monkeypatch.setattr(positives, "_NUMBERS", 300)
+    monkeypatch.setattr(positives, "_SCREENED_FROM", 12)
+    monkeypatch.setattr(tiles, "_RUN", 8)
     monkeypatch.setattr(search, "float32", lambda device: replace(products.float32(device), tile=16))
     monkeypatch.setattr(search, "bfloat16", emulated_bfloat16)
 
@@ -64,13 +78,28 @@ def tiled(monkeypatch: pytest.MonkeyPatch) -> None:
     small_tiles(monkeypatch)
 
 
-@pytest.fixture(params=["intervals", "at once", "wide"])
+def choose_ways(monkeypatch: pytest.MonkeyPatch, suits: Callable[[Way], bool]) -> None:
+    """Whatever the size and the cost, count in the first way that suits; in float32 where none does."""
+    monkeypatch.setattr(search, "_PAIRS_FOR_A_SAMPLE", 0)
+    monkeypatch.setattr(ways, "_PAIRS_FOR_INTERVALS", 0)
+    monkeypatch.setattr(ways, "_SHARE_OF_A_BASIS", 1e9)
+    monkeypatch.setattr(ways, "_DIRECTIONS", (1, 2, 5))
+    monkeypatch.setattr(leading, "_FLAT", 1e9)
+    monkeypatch.setattr(search, "cheapest", lambda found: next((way for _, way in found if suits(way)), found[0][1]))
+
+
+@pytest.fixture(params=["intervals", "at once", "wide", "leading", "most leading"])
 def low(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """bfloat16 whatever the size, and what it leaves unclear."""
+    """bfloat16 or few dimensions whatever the size, and what they leave unclear."""
     small_tiles(monkeypatch)
-    monkeypatch.setattr(search, "_PAIRS_FOR_BFLOAT16", 0)
-    monkeypatch.setattr(search, "_PAIRS_FOR_INTERVALS", 10**9 if request.param == "at once" else 0)
-    monkeypatch.setattr(search, "_PAIRS_WORTH", 1e9 if request.param == "at once" else 0)
+    suits: dict[str, Callable[[Way], bool]] = {
+        "intervals": lambda way: not way.exactly,
+        "at once": lambda way: way.exactly and way.product.name == "bfloat16",
+        "wide": lambda way: not way.exactly,
+        "leading": lambda way: way.leading is not None and way.leading.count == 1,
+        "most leading": lambda way: way.leading is not None and way.leading.count > 1,
+    }
+    choose_ways(monkeypatch, suits[request.param])
     if request.param == "wide":
         monkeypatch.setattr(search, "bfloat16", wide_bfloat16)
 
@@ -95,7 +124,7 @@ def ranks_of(found: list[tuple[int, int, int]]) -> Ranks:
 
 
 repeatedly = settings(
-    max_examples=6, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=3, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 often = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 seeds = st.integers(0, 2**32 - 1)
@@ -238,8 +267,7 @@ def test_bad_rows_on_disk_are_counted() -> None:
 def test_below_twenty_thousand_items_every_count_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     features, labels = rng.normal(size=(60, 2)).astype(np.float32), np.arange(60) % 30
-    for limit in ("_PAIRS_FOR_BFLOAT16", "_PAIRS_FOR_INTERVALS", "_PAIRS_WORTH"):
-        monkeypatch.setattr(search, limit, 0)
+    choose_ways(monkeypatch, lambda way: not way.exactly)
     monkeypatch.setattr(search, "bfloat16", emulated_bfloat16)
     assert not nearest_positive_ranks(features, labels).open().any()
     monkeypatch.setattr(ranks, "RESOLVE_ALL_BELOW", 60)
@@ -268,8 +296,7 @@ def test_sums_that_stay_float32_are_compared_in_float32(monkeypatch: pytest.Monk
     labels = rng.integers(0, 60, 600)
     features = rng.normal(size=(600, 64)) * np.exp(rng.normal(size=(600, 1)))
     exact = nearest_positive_ranks(features, labels, similarity="euclidean")
-    for limit in ("_PAIRS_FOR_BFLOAT16", "_PAIRS_FOR_INTERVALS", "_PAIRS_WORTH"):
-        monkeypatch.setattr(search, limit, 0)
+    choose_ways(monkeypatch, lambda way: not way.exactly)
     monkeypatch.setattr(search, "bfloat16", wide_bfloat16)
     found = nearest_positive_ranks(features, labels, similarity="euclidean", resolve=(1,))
     assert (found.closer <= exact.closer).all()
@@ -351,3 +378,66 @@ def test_vectors_below_the_normal_range_are_ranked() -> None:
 def test_what_cannot_be_ranked_is_refused(keywords: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         nearest_positive_ranks(labels=[0, 0, 1], **keywords)
+
+
+@pytest.mark.parametrize("similarity", FLOATS)
+def test_collapsed_features_are_told_without_a_product(similarity: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    labels = np.append(np.arange(99) % 20, 50)  # the last is lone
+    # Lengths and distances differ by more than a tie window, angles do not.
+    features = 1 + (1e-8 if similarity == "cosine" else 0) * rng.normal(size=(100, 6))
+    wanted = truth(features, labels, similarity)
+    monkeypatch.setattr(search, "count_symmetric", None)
+    monkeypatch.setattr(search, "nearest_positives", None)
+    assert counts(nearest_positive_ranks(features, labels, similarity=similarity)) == wanted
+    assert wanted[-1] == (99, 0, 0)
+
+
+def test_lone_queries_among_unclear_pairs_have_no_ties() -> None:
+    rng = np.random.default_rng(0)
+    labels = np.r_[np.arange(40) % 4, 50 + np.arange(20)]
+    features = np.zeros((60, 3))
+    features[:10] = rng.normal(size=(10, 3))  # the others tie with everything
+    assert counts(nearest_positive_ranks(features, labels)) == truth(features, labels, "cosine")
+
+
+def test_processes_count_exactly_where_one_of_them_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    choose_ways(monkeypatch, lambda way: not way.exactly)
+    monkeypatch.setattr(search, "bfloat16", emulated_bfloat16)
+    rng = np.random.default_rng(0)
+    features, labels = rng.normal(size=(60, 4)), np.arange(60) % 30
+    seen = []
+
+    class Another(Team):
+        """A process beside this one that counts exactly and finds nothing."""
+
+        @property
+        def share(self) -> slice:
+            return slice(None)
+
+        def maximum(self, values: torch.Tensor) -> torch.Tensor:
+            return values.clamp(min=1) if values.dtype == torch.int64 else values
+
+        def total(self, values: torch.Tensor) -> torch.Tensor:
+            return values
+
+    symmetric = sweep.count_symmetric
+
+    def noted(targets: Any, form: Any, way: Way, share: slice) -> Any:
+        seen.append(way.exactly)
+        return symmetric(targets, form, way, share)
+
+    monkeypatch.setattr(search, "count_symmetric", noted)
+    monkeypatch.setattr(ranks, "Team", lambda group: Another(group))
+    nearest_positive_ranks(features, labels, resolve=(1,))
+    nearest_positive_ranks(features, labels, resolve=(1,), group=object())  # type: ignore[arg-type] # only told apart
+    assert seen == [False, True]
+
+
+def test_classes_of_many_sizes_come_once_with_all_their_items(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(positives, "_CELLS", 300)
+    rng = np.random.default_rng(0)
+    sizes = [1, 2, 3, 5, 9, 17, 40, 250]
+    labels = rng.permutation(np.repeat(np.arange(len(sizes)), sizes))
+    features = rng.normal(size=(len(labels), 5))
+    assert counts(nearest_positive_ranks(features, labels)) == truth(features, labels, "cosine")
