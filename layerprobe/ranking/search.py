@@ -223,9 +223,10 @@ class Search:
         import torch
 
         way = cheapest(self._ways(targets, ks))
-        if self.team.group:  # by measured times, which differ between processes; their counts are added
-            exactly = self.team.maximum(torch.tensor([int(way.exactly)], device=removed.device))
-            way = replace(way, exactly=bool(exactly))
+        if self.team.group:  # by measured times, which differ between processes; they share tiles, and counts are added
+            agreed = torch.tensor([int(way.exactly), way.product.tile], device=removed.device)
+            exactly, tile = self.team.maximum(agreed).tolist()
+            way = replace(way, exactly=bool(exactly), product=replace(way.product, tile=tile))
         if self._itself:
             found = count_symmetric(targets, self.form, way, self.team.share)
         else:

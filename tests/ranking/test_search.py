@@ -401,7 +401,7 @@ def test_lone_queries_among_unclear_pairs_have_no_ties() -> None:
     assert counts(nearest_positive_ranks(features, labels)) == truth(features, labels, "cosine")
 
 
-def test_processes_count_exactly_where_one_of_them_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_agree_on_exactness_and_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     choose_ways(monkeypatch, lambda way: not way.exactly)
     monkeypatch.setattr(search, "bfloat16", emulated_bfloat16)
     rng = np.random.default_rng(0)
@@ -409,14 +409,14 @@ def test_processes_count_exactly_where_one_of_them_does(monkeypatch: pytest.Monk
     seen = []
 
     class Another(Team):
-        """A process beside this one that counts exactly and finds nothing."""
+        """A process beside this one that counts exactly in larger tiles, and finds nothing."""
 
         @property
         def share(self) -> slice:
             return slice(None)
 
         def maximum(self, values: torch.Tensor) -> torch.Tensor:
-            return values.clamp(min=1) if values.dtype == torch.int64 else values
+            return values + torch.tensor([1, 32]) if values.dtype == torch.int64 else values
 
         def total(self, values: torch.Tensor) -> torch.Tensor:
             return values
@@ -424,14 +424,14 @@ def test_processes_count_exactly_where_one_of_them_does(monkeypatch: pytest.Monk
     symmetric = sweep.count_symmetric
 
     def noted(targets: Any, form: Any, way: Way, share: slice) -> Any:
-        seen.append(way.exactly)
+        seen.append((way.exactly, way.product.tile))
         return symmetric(targets, form, way, share)
 
     monkeypatch.setattr(search, "count_symmetric", noted)
     monkeypatch.setattr(ranks, "Team", lambda group: Another(group))
     nearest_positive_ranks(features, labels, resolve=(1,))
     nearest_positive_ranks(features, labels, resolve=(1,), group=object())  # type: ignore[arg-type] # only told apart
-    assert seen == [False, True]
+    assert seen == [(False, 16), (True, 48)]
 
 
 def test_classes_of_many_sizes_come_once_with_all_their_items(monkeypatch: pytest.MonkeyPatch) -> None:
