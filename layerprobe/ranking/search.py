@@ -75,7 +75,8 @@ class Search:
         nearest, tied_positives = self._positives(chosen, windows)
         targets = Targets(chosen, nearest, windows)
         removed = self._removed(targets)
-        low, high, tied = self._counted(targets, ks, removed)
+        lone = torch.from_numpy(self.relevance.counts()[1][order]).to(nearest.device)
+        low, high, tied = self._counted(targets, ks, removed, lone)
         asked = torch.zeros_like(low, dtype=torch.bool)
         for k in ks or ():
             asked |= (low < k) & (k <= high)
@@ -91,7 +92,6 @@ class Search:
                 found = count_blocks(some, self._blocks(), self.form, Way(product))
                 low[rows], tied[rows] = self.team.total(found) - removed[:, rows]
                 high[rows] = low[rows]
-        lone = torch.from_numpy(self.relevance.counts()[1][order]).to(low.device)
         counts = torch.stack([low, high, tied, tied_positives])
         counts[:2] = counts[:2].where(nearest.isfinite(), lone)
         back = torch.from_numpy(np.argsort(order, kind="stable")).to(low.device)
@@ -99,7 +99,6 @@ class Search:
 
     def _chosen(self, items: Items, order: NDArray[np.intp]) -> Chosen:
         """Items in memory in the given order; kept as vectors if they are few."""
-        import torch
 
         def made(part: Any) -> Tensor:
             return self.form.vectors(items.take(order[part]))
@@ -107,7 +106,9 @@ class Search:
         held = _NUMBERS_HELD if items.device.type == "cpu" else _NUMBERS_HELD_ON_A_GPU
         if len(order) * self.form.dim > held:
             return Chosen(made, items.labels[order], order)
-        vectors = torch.cat([made(rows) for rows in cuts(len(order), block_rows(items.device, self.form.dim))])
+        vectors = self.form.origin.new_empty((len(order), self.form.dim))
+        for rows in cuts(len(order), block_rows(items.device, self.form.dim)):
+            vectors[rows] = made(rows)
         return Chosen(vectors.__getitem__, items.labels[order], order)
 
     @cached_property
@@ -218,20 +219,28 @@ class Search:
     def _of_pairs(self, queries: Chosen, pairs: Pairs) -> tuple[Tensor, Tensor]:
         return pair_similarities(queries, self.gallery, pairs, self.form, self.team.share)
 
-    def _counted(self, targets: Targets, ks: frozenset[int] | None, removed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _counted(
+        self, targets: Targets, ks: frozenset[int] | None, removed: Tensor, negatives: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """The lowest and highest possible count of closer negatives, and the ties where the two are equal."""
         import torch
 
         way = cheapest(self._ways(targets, ks))
+        listed = way.listed
         if self.team.group:  # by measured times, which differ between processes; they share tiles, and counts are added
-            agreed = torch.tensor([int(way.exactly), way.product.tile], device=removed.device)
-            exactly, tile = self.team.maximum(agreed).tolist()
+            agreed = torch.tensor([way.exactly, way.product.tile, listed], device=removed.device).long()
+            exactly, tile, listed = self.team.maximum(agreed).tolist()
             way = replace(way, exactly=bool(exactly), product=replace(way.product, tile=tile))
+        # A query with as many closer negatives as the largest K misses at each.
+        enough = removed[0] + max(ks) if ks and listed else None
         if self._itself:
-            found = count_symmetric(targets, self.form, way, self.team.share)
+            found = count_symmetric(targets, self.form, way, self.team.share, enough)
         else:
-            found = count_blocks(targets, self._blocks(), self.form, way)
+            found = count_blocks(targets, self._blocks(), self.form, way, enough)
         closer, others = self.team.total(found) - removed
+        if ks and listed:
+            stopped = closer >= max(ks)
+            return closer, closer.where(~stopped, negatives), others.masked_fill_(stopped, 0)
         if way.exactly:
             return closer, closer.clone(), others
         # Those that may be closer include those that surely are. A removed one may be no more than possible.
@@ -244,10 +253,11 @@ class Search:
         if self.form.similarity == "hamming" or len(self.queries) * len(self.gallery) < _PAIRS_FOR_A_SAMPLE:
             return [(0, Way(exact))]
         some, block = self._sample(targets)
-        sample = Sample(some, block, self.form, len(self.queries), len(self.gallery), self._itself)
+        enough = max(ks) if ks else None
+        sample = Sample(some, block, self.form, len(self.queries), len(self.gallery), self._itself, enough)
         found = [(sample.cost(self.form.dim), Way(exact))]
-        if self.queries.device.type == "cpu" and not self.in_order:
-            found += sample.leading(exact)
+        if self.queries.device.type == "cpu":
+            found += sample.listed(exact, leading=not self.in_order)
         return found if fast is None else found + sample.bfloat16(fast, exact, ks)
 
     def _sample(self, targets: Targets) -> tuple[Targets, Chosen]:

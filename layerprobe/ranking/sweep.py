@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,6 @@ from layerprobe.ranking.tiles import (
     cuts,
     mask_classes,
     of_one_class,
-    places_above,
     places_between,
 )
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from layerprobe.ranking.vectors import Form
 
 _PAIRS_AT_ONCE, _PAIRS_AT_ONCE_ON_A_GPU = 2**12, 2**15
-# If more than 1 / _FEW of a tile's pairs are unclear, one product of the whole tile is faster.
-_FEW = 16
+# If more than 1 / FEW of a tile's pairs are listed or unclear, one product of the whole tile is faster.
+FEW = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,11 +44,13 @@ class Way:
         product: how the similarities are computed.
         leading: the directions that the first product is limited to; None for all dimensions.
         exactly: compute unclear pairs at once.
+        listed: list the pairs that may be closer, which must be few and in float32 on a CPU, instead of counting all.
     """
 
     product: Product
     leading: Leading | None = None
     exactly: bool = True
+    listed: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +89,7 @@ def _stages(way: Way) -> list[Leading | None]:
     return [None] if way.leading is None else [None, way.leading]
 
 
-def count_symmetric(targets: Targets, form: Form, way: Way, share: slice) -> Tensor:
+def count_symmetric(targets: Targets, form: Form, way: Way, share: slice, enough: Tensor | None = None) -> Tensor:
     """Count among the queries themselves, each pair of tiles once for its rows and once for its columns.
 
     Args:
@@ -95,13 +97,14 @@ def count_symmetric(targets: Targets, form: Form, way: Way, share: slice) -> Ten
         form: of the vectors.
         way: how.
         share: which of the pairs of tiles to take.
+        enough: (Q,) int64 closer negatives, of which a query may be counted no further; None to count all.
 
     Returns:
         int64 (2, Q): negatives that surely are closer than the nearest positive; negatives tied with it, or where not
         `way.exactly` all that may be tied or closer.
     """
     stages, labels = targets.rounded(form, way), targets.queries.labels
-    found = _Counts(targets, form, way)
+    found = _Counts(targets, form, way, enough)
     found.search(stages, stages)
     tiles = cuts(len(labels), way.product.tile)
     pairs = [(i, j) for i in range(len(tiles)) for j in range(i, len(tiles))][share]
@@ -114,12 +117,14 @@ def count_symmetric(targets: Targets, form: Form, way: Way, share: slice) -> Ten
     return found.finished(targets.queries)
 
 
-def count_blocks(targets: Targets, gallery: Iterable[Chosen], form: Form, way: Way) -> Tensor:
+def count_blocks(
+    targets: Targets, gallery: Iterable[Chosen], form: Form, way: Way, enough: Tensor | None = None
+) -> Tensor:
     """Count in a gallery that comes in blocks; arguments and result of `count_symmetric`."""
     stages, labels = targets.rounded(form, way), targets.queries.labels
     for stage in stages:
         stage.swap()
-    found = _Counts(targets, form, way)
+    found = _Counts(targets, form, way, enough)
     for block in gallery:
         whole = [block.vectors(slice(None))]
         found.search(stages, Rounded.each(whole, len(block.labels), form, way.product, _stages(way)))
@@ -138,17 +143,20 @@ class _Counts:
         targets: the queries.
         form: of the vectors.
         way: how they are counted.
+        enough: as for `count_symmetric`.
     """
 
-    def __init__(self, targets: Targets, form: Form, way: Way) -> None:
+    def __init__(self, targets: Targets, form: Form, way: Way, enough: Tensor | None) -> None:
         import torch
 
-        self.targets, self.form, self.way = targets, form, way
+        self.targets, self.form, self.way, self.enough = targets, form, way, enough
         self.nearest = targets.nearest.where(targets.nearest.isfinite(), torch.inf)  # nothing reaches a lone query's
         self.closer = torch.zeros(len(targets.nearest), dtype=torch.int64, device=targets.nearest.device)
         self.tied = torch.zeros_like(self.closer)
         self.waiting: list[Tensor] = []  # (2, P) places of queries and of items of the gallery
         self.number = 0  # of pairs that wait
+        self.threads = torch.get_num_threads()
+        self.pool = ThreadPoolExecutor(self.threads) if way.listed and self.threads > 1 else None
         self.at_once = _PAIRS_AT_ONCE if self.closer.device.type == "cpu" else _PAIRS_AT_ONCE_ON_A_GPU
 
     def search(self, queries: list[Rounded], gallery: list[Rounded]) -> None:
@@ -160,6 +168,16 @@ class _Counts:
             self.targets.thresholds(mine, searched, self.form, self.way.product)
             for mine, searched in zip(queries, gallery, strict=True)
         ]
+        self._stop(slice(None))
+
+    def _stop(self, queries: slice) -> None:
+        """Let nothing reach the thresholds of queries that have enough closer negatives."""
+        if self.enough is None:
+            return
+        stopped = self.closer[queries] >= self.enough[queries]
+        for some in self.thresholds:
+            for bounds in (some.low, some.high):
+                bounds[queries].masked_fill_(stopped, float("inf"))
 
     def add(self, rows: slice, columns: slice, left: list[Tensor], gallery: Chosen, *, both: bool = False) -> None:
         """Count a tile for the queries of its rows.
@@ -176,22 +194,30 @@ class _Counts:
             return
         similarities = self.way.product.multiply(left[-1], self.gallery[-1].values[columns])
         mask_classes(similarities, *labels)
-        if self.way.leading is not None:
-            self._add_leading(rows, columns, similarities, left[0], gallery, both=both)
-            return
         sides = (rows, columns) if both else (rows,)
+        if self.way.listed:
+            ends = similarities.numpy()
+            listed = [self._places(ends, queries, side) for side, queries in enumerate(sides)]
+            if sum(map(len, listed)) * FEW <= ends.size:
+                for side, places in enumerate(listed):
+                    self._add_listed(rows, columns, ends, places, left[0], gallery, side)
+                return
+            if self.way.leading is not None:
+                similarities = self.way.product.multiply(left[0], self.gallery[0].values[columns])
+                mask_classes(similarities, *labels)
         exactly = self.way.exactly and self.form.similarity != "hamming"
         unclear = []
         for count, queries in zip((count_rows, count_columns), sides, strict=False):
             possible, closer = count(similarities, self.thresholds[0][queries])
             self.closer[queries].add_(closer)
+            self._stop(queries)
             unclear.append(possible.sub_(closer))
         if not exactly:
             # All that is possible and not surely closer is tied: exact for bits, else an upper bound.
             for queries, some in zip(sides, unclear, strict=True):
                 self.tied[queries].add_(some)
             return
-        if sum(int(some.sum()) for some in unclear) * _FEW > similarities.numel():
+        if sum(int(some.sum()) for some in unclear) * FEW > similarities.numel():
             self._recount(rows, columns, similarities, gallery, both=both)
             return
         for side, (queries, some) in enumerate(zip(sides, unclear, strict=True)):
@@ -218,33 +244,54 @@ class _Counts:
         places = torch.arange(queries.start, queries.stop, device=exact.device)
         self._count(places, exact.masked_fill(clear, -torch.inf))
 
-    def _add_leading(  # noqa: PLR0913 - as add
-        self, rows: slice, columns: slice, highest: Tensor, left: Tensor, gallery: Chosen, *, both: bool
+    def _places(self, ends: NDArray[np.float32], queries: slice, side: int) -> NDArray[np.intp]:
+        """Where in a tile (A, B) of upper ends are those that may be closer to the queries of its rows or columns."""
+        low = self.thresholds[-1].low[queries].numpy()
+
+        def above(rows: slice) -> NDArray[np.intp]:
+            found: NDArray[np.intp] = np.flatnonzero(ends[rows] >= (low if side else low[rows, None]))
+            found += rows.start * ends.shape[1]
+            return found
+
+        parts = cuts(len(ends), -(-len(ends) // self.threads))
+        return np.concatenate([*(self.pool.map(above, parts) if self.pool else map(above, parts))])
+
+    def _add_listed(  # noqa: PLR0913 - the tile, what is listed of it, and for which of its sides
+        self,
+        rows: slice,
+        columns: slice,
+        ends: NDArray[np.float32],
+        places: NDArray[np.intp],
+        left: Tensor,
+        gallery: Chosen,
+        side: int,
     ) -> None:
-        """Count upper ends of similarities (A, B) and compute the unclear pairs from the whole vectors."""
+        """Count listed pairs of a tile for its rows or its columns; unclear ones are computed from whole vectors.
+
+        In NumPy, whose operations on such lists take a fraction of the time of torch's.
+        """
         import torch
 
-        whole, (fine, coarse) = self.gallery[0].values[columns], self.thresholds
-        residuals = self.residuals[0][rows], self.residuals[1][columns]
-        for side, queries in enumerate((rows, columns) if both else (rows,)):
-            low = coarse.low[queries]
-            first, second, ends = places_above(highest, low if side else low[:, None])
-            mine = second if side else first
-            rest = residuals[0].index_select(0, first) * residuals[1].index_select(0, second)
-            closer = ends - 2 * rest > coarse.high[queries].index_select(0, mine)
-            counted = torch.bincount(mine, closer, len(low))
-            unclear = torch.nonzero(~closer)[:, 0]
-            first, second, mine = (some.index_select(0, unclear) for some in (first, second, mine))
-            if len(unclear) * _FEW > highest.numel():
-                found = self.way.product.multiply(left, whole)[first, second]
-            else:
-                found = pair_products(left, whole, first, second)
-            closer = found > fine.high[queries].index_select(0, mine)
-            counted += torch.bincount(mine, closer, len(low))
-            self.closer[queries] += counted.long()
-            still = torch.nonzero((found >= fine.low[queries].index_select(0, mine)) & ~closer)[:, 0]
-            places = first.index_select(0, still) + rows.start, second.index_select(0, still) + columns.start
-            self._wait(torch.stack(places[::-1] if side else places), gallery)
+        queries = columns if side else rows
+        low, high = self.thresholds[0].low[queries].numpy(), self.thresholds[0].high[queries].numpy()
+        first = places // ends.shape[1]
+        second = places - first * ends.shape[1]
+        mine, found = second if side else first, ends.ravel()[places]
+        counted = np.bincount(mine, minlength=len(low))
+        if self.way.leading is not None:
+            rest = self.residuals[0][rows].numpy()[first] * self.residuals[1][columns].numpy()[second]
+            unclear = np.flatnonzero(found - 2 * rest <= self.thresholds[1].high[queries].numpy()[mine])
+            first, second, mine = first[unclear], second[unclear], mine[unclear]
+            pairs = torch.from_numpy(first), torch.from_numpy(second)
+            found = pair_products(left, self.gallery[0].values[columns], *pairs).numpy()
+        further = np.flatnonzero(found <= high[mine])
+        counted -= np.bincount(mine[further], minlength=len(counted))
+        self.closer[queries] += torch.from_numpy(counted)
+        still = further[found[further] >= low[mine[further]]]
+        if len(still):
+            near = first[still] + rows.start, second[still] + columns.start
+            self._wait(torch.from_numpy(np.stack(near[::-1] if side else near)), gallery)
+        self._stop(queries)
 
     def _settle(self, queries: Tensor, columns: slice, similarities: Tensor, gallery: Chosen) -> None:
         """Compute the unclear pairs among similarities (R, B) of the queries at places (R,), now or later."""

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 # bfloat16 is exact for whole numbers up to this.
 _EXACT_IN_BFLOAT16 = 256
-# Few marks are searched in runs of so many.
-_RUN = 64
 # If fewer than 1 / _FEW of a tile's pairs are of one class, they are masked one by one.
 _FEW = 8
 
@@ -98,18 +96,12 @@ def count_rows(similarities: Tensor, thresholds: Thresholds) -> Tensor:
     marks, counts = torch.empty_like(similarities), []
     for compare, bound in ((torch.ge, thresholds.low), (torch.gt, thresholds.high)):
         compare(similarities, bound[:, None], out=marks)
-        counts.append(_sums_of_rows(marks))
+        if marks.dtype != torch.bfloat16 or marks.shape[1] % _EXACT_IN_BFLOAT16:
+            counts.append(marks.sum(1, dtype=torch.float32))
+        else:
+            runs = marks.view(-1, _EXACT_IN_BFLOAT16)
+            counts.append(torch.mv(runs, runs.new_ones(runs.shape[1])).view(len(marks), -1).float().sum(1))
     return torch.stack(counts).long()
-
-
-def _sums_of_rows(marks: Tensor) -> Tensor:
-    import torch
-
-    if marks.dtype != torch.bfloat16 or marks.shape[1] % _EXACT_IN_BFLOAT16:
-        return marks.sum(1, dtype=torch.float32)
-    runs = marks.view(-1, _EXACT_IN_BFLOAT16)
-    sums: Tensor = torch.mv(runs, runs.new_ones(runs.shape[1])).view(len(marks), -1).float().sum(1)
-    return sums
 
 
 def count_columns(similarities: Tensor, thresholds: Thresholds) -> Tensor:
@@ -119,29 +111,14 @@ def count_columns(similarities: Tensor, thresholds: Thresholds) -> Tensor:
     marks, counts = torch.empty_like(similarities), []
     for compare, bound in ((torch.ge, thresholds.low), (torch.gt, thresholds.high)):
         compare(similarities, bound, out=marks)
-        counts.append(_sums_of_columns(marks))
+        if marks.dtype != torch.bfloat16:
+            counts.append(torch.mv(marks.T, marks.new_ones(len(marks))))
+        elif len(marks) % _EXACT_IN_BFLOAT16:
+            counts.append(marks.sum(0, dtype=torch.float32))
+        else:
+            runs = marks.view(-1, _EXACT_IN_BFLOAT16, marks.shape[1])
+            counts.append(torch.bmm(runs.new_ones(len(runs), 1, runs.shape[1]), runs)[:, 0].float().sum(0))
     return torch.stack(counts).long()
-
-
-def _sums_of_columns(marks: Tensor) -> Tensor:
-    import torch
-
-    if marks.dtype != torch.bfloat16:
-        return torch.mv(marks.T, marks.new_ones(len(marks)))
-    if len(marks) % _EXACT_IN_BFLOAT16:
-        return marks.sum(0, dtype=torch.float32)
-    runs = marks.view(-1, _EXACT_IN_BFLOAT16, marks.shape[1])
-    sums: Tensor = torch.bmm(runs.new_ones(len(runs), 1, runs.shape[1]), runs)[:, 0].float().sum(0)
-    return sums
-
-
-def places_above(similarities: Tensor, low: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The few similarities (A, B) that are at least `low`, (A, 1) or (B,): rows, ascending, columns, and themselves."""
-    import torch
-
-    rows, columns = places_of(torch.ge(similarities, low, out=torch.empty_like(similarities)))
-    places = rows * similarities.shape[1] + columns
-    return rows, columns, similarities.view(-1).index_select(0, places)
 
 
 def places_between(similarities: Tensor, thresholds: Thresholds) -> tuple[Tensor, Tensor]:
@@ -153,33 +130,11 @@ def places_between(similarities: Tensor, thresholds: Thresholds) -> tuple[Tensor
     torch.ge(similarities, thresholds.low[:, None], out=inside)
     torch.le(similarities, thresholds.high[:, None], out=under)
     inside.mul_(under)
-    return places_of(inside)
-
-
-def places_of(marks: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows, ascending, and columns of the few marks (A, B) that are 1; the others are 0."""
-    import torch
-
-    width = marks.shape[1]
-    if width % _RUN or marks.dtype != torch.float32:
-        return _nonzero(marks)
-    # Most runs have none: a sum finds those that have.
-    runs = marks.view(-1, _RUN)
-    some = torch.mv(runs, runs.new_ones(_RUN)).nonzero()[:, 0]
-    which, offset = _nonzero(runs.index_select(0, some))
-    places = some.index_select(0, which) * _RUN + offset
-    return places // width, places % width
-
-
-def _nonzero(marks: Tensor) -> tuple[Tensor, Tensor]:
-    import torch
-
-    together = 8 // marks.element_size()
-    if marks.shape[1] % together:
-        rows, columns = marks.nonzero().unbind(1)
+    together = 8 // inside.element_size()
+    if inside.shape[1] % together:
+        rows, columns = inside.nonzero().unbind(1)
         return rows, columns
-    # Eight bytes at a time.
-    words = marks.view(torch.int64)
-    held = words.nonzero()
-    which, offset = marks.view(*words.shape, together)[held[:, 0], held[:, 1]].nonzero().unbind(1)
-    return held[which, 0], held[which, 1] * together + offset
+    # Few pairs are: search them eight bytes at a time.
+    words = inside.view(torch.int64).nonzero()
+    which, offset = inside.view(len(inside), -1, together)[words[:, 0], words[:, 1]].nonzero().unbind(1)
+    return words[which, 0], words[which, 1] * together + offset

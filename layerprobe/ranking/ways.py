@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from layerprobe.ranking.leading import Leading
 from layerprobe.ranking.positives import Chosen
 from layerprobe.ranking.products import Product, seconds_per_number
-from layerprobe.ranking.sweep import Targets, Way, count_blocks
+from layerprobe.ranking.sweep import FEW, Targets, Way, count_blocks
 from layerprobe.ranking.vectors import Form
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # A query with no more unclear negatives is counted again in bfloat16: computing those in float64 is cheaper than a
 # count in float32.
 FEW_UNCLEAR = 64
 # With more pairs, many of them unclear, it is faster to count again only the queries that a K leaves open.
 _PAIRS_FOR_INTERVALS = 10**8
-# What takes as long as so many numbers of a product in float32: to compare a pair with thresholds and count it; to list
-# one that may be closer; to compute one in float64; the product of a vector's number with a direction, in float64, and
-# the rest of the rounding of a number; for the basis of P directions of D numbers P^2 D times the last.
+# What takes as long as so many numbers of a product in float32: to compare a pair with thresholds and count it, or only
+# with one of them; to list one that may be closer; to compute a number of one in float32, and one in float64; the
+# product of a vector's number with a direction, in float64, and the rest of the rounding of a number; for the basis of
+# P directions of D numbers P^2 D times the last.
 _NUMBERS_OF_A_COUNT = 50
-_NUMBERS_OF_A_LISTED_PAIR = 6000
+_NUMBERS_OF_A_COMPARISON = 18
+_NUMBERS_OF_A_LISTED_PAIR = 1000
+_NUMBERS_OF_AN_UNCLEAR_NUMBER = 13
 _NUMBERS_OF_A_PAIR = 10**5
 _NUMBERS_OF_A_FLOAT64 = 2.5
 _NUMBERS_OF_A_ROW = 80
 _NUMBERS_OF_A_BASIS = 50
 # The basis is limited to this share of the time of the whole product.
 _SHARE_OF_A_BASIS = 0.03
+# Tiles of at least so many pairs are listed where a query meets at least so many of them.
+_TILE_OF_LISTS, _TILES_OF_LISTS = 1536, 16
 # Dimensions that are tried before all.
 _DIRECTIONS = (32, 64, 96, 128, 192, 256)
 
@@ -41,6 +50,7 @@ class Sample:
         queries: how many the search has.
         gallery: how many items.
         itself: each pair is computed once for both of its queries.
+        enough: closer negatives of which a query is listed no further; None without a limit.
     """
 
     some: Targets
@@ -49,15 +59,17 @@ class Sample:
     queries: int
     gallery: int
     itself: bool
+    enough: int | None = None
 
-    def cost(self, numbers: float, beside: float = 0) -> float:
+    def cost(self, numbers: float, beside: float = 0, count: float = _NUMBERS_OF_A_COUNT) -> float:
         """Of a computed pair, in numbers of its product in float32.
 
         Args:
             numbers: of the product.
             beside: what else each query of the pair costs.
+            count: what it costs to compare it.
         """
-        return numbers + (2 if self.itself else 1) * (_NUMBERS_OF_A_COUNT + beside)
+        return numbers + (2 if self.itself else 1) * (count + beside)
 
     def bfloat16(self, fast: Product, exact: Product, ks: frozenset[int] | None) -> list[tuple[float, Way]]:
         """Ways that count in bfloat16, with their costs.
@@ -84,8 +96,47 @@ class Sample:
             found.append((self.cost(dim * ratio, again), Way(fast, exactly=False)))
         return found
 
-    def leading(self, product: Product) -> list[tuple[float, Way]]:
-        """Ways that count fewer dimensions first, with their costs."""
+    def listed(self, product: Product, *, leading: bool) -> list[tuple[float, Way]]:
+        """Ways that list the pairs that may be closer, with their costs.
+
+        Args:
+            product: float32.
+            leading: count fewer dimensions first, too.
+        """
+        import torch
+
+        if self.gallery >= _TILES_OF_LISTS * _TILE_OF_LISTS:
+            product = replace(product, tile=_TILE_OF_LISTS)
+        low, high = count_blocks(self.some, [self.block], self.form, Way(product, exactly=False)).double()
+        taken = torch.ones_like(low)
+        if self.enough is not None:  # and what the tile of the last of these holds
+            taken = self.enough * len(self.block.labels) / (low * self.gallery) + product.tile / self.gallery
+        taken = taken.clamp(max=1)
+        beside = self._listing(high / len(self.block.labels), taken, 0)
+        beside += float(((high - low) * taken).mean()) / len(self.block.labels) * _NUMBERS_OF_A_PAIR
+        found = [(self.cost(self.form.dim, beside, _NUMBERS_OF_A_COMPARISON), Way(product, listed=True))]
+        return found + (self._leading(product, taken) if leading else [])
+
+    def _listing(self, possible: Tensor, taken: Tensor, again: float) -> float:
+        """What it costs each query of a pair to list those that may be closer.
+
+        Args:
+            possible: (Q,) their share.
+            taken: (Q,) which part of the items each query is compared with.
+            again: what it costs to compute a pair again where there are too many for a list.
+        """
+        cost = float((possible * taken).mean()) * _NUMBERS_OF_A_LISTED_PAIR
+        if float(possible.mean()) * (2 if self.itself else 1) < 1 / FEW:
+            return cost
+        return cost + float(taken.mean()) * (again + _NUMBERS_OF_A_COUNT)
+
+    def _leading(self, product: Product, taken: Tensor) -> list[tuple[float, Way]]:
+        """Ways that count fewer dimensions first, with their costs.
+
+        Args:
+            product: float32.
+            taken: (Q,) which part of the items each query is compared with.
+        """
         import torch
 
         dim, some, block = self.form.dim, self.some, self.block
@@ -111,12 +162,13 @@ class Sample:
             gaps += mine @ theirs.T
             rest, rests = rest - mine.square().sum(1), rests - theirs.square().sum(1)
             bounds = rest.clamp(min=0).sqrt()[:, None] * rests.clamp(min=0).sqrt()
-            possible, unclear = (
-                float((which & others).double().mean()) for which in (gaps >= -bounds, gaps.abs() <= bounds)
-            )
-            beside = possible * _NUMBERS_OF_A_LISTED_PAIR + unclear * (_NUMBERS_OF_A_LISTED_PAIR + 7 * dim)
+            possible, unclear = ((which & others).double().mean(1) for which in (gaps >= -bounds, gaps.abs() <= bounds))
+            beside = self._listing(possible, taken, dim)
+            each = _NUMBERS_OF_A_LISTED_PAIR + _NUMBERS_OF_AN_UNCLEAR_NUMBER * dim
+            beside += float((unclear * taken).mean()) * each
             turned = rows * dim * (_NUMBERS_OF_A_FLOAT64 * count + _NUMBERS_OF_A_ROW) / computed
-            found.append((self.cost(count + turned, beside), Way(product, leading.first(count))))
+            way = Way(product, leading.first(count), listed=True)
+            found.append((self.cost(count + turned, beside, _NUMBERS_OF_A_COMPARISON), way))
             start = count
         return found
 

@@ -21,7 +21,6 @@ from layerprobe.ranking import (
     ranks,
     search,
     sweep,
-    tiles,
     ways,
 )
 from layerprobe.ranking.products import Product
@@ -68,7 +67,6 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(positives, "_CELLS", 200)
     monkeypatch.setattr(positives, "_NUMBERS", 300)
     monkeypatch.setattr(positives, "_SCREENED_FROM", 12)
-    monkeypatch.setattr(tiles, "_RUN", 8)
     monkeypatch.setattr(search, "float32", lambda device: replace(products.float32(device), tile=16))
     monkeypatch.setattr(search, "bfloat16", emulated_bfloat16)
 
@@ -88,7 +86,7 @@ def choose_ways(monkeypatch: pytest.MonkeyPatch, suits: Callable[[Way], bool]) -
     monkeypatch.setattr(search, "cheapest", lambda found: next((way for _, way in found if suits(way)), found[0][1]))
 
 
-@pytest.fixture(params=["intervals", "at once", "wide", "leading", "most leading"])
+@pytest.fixture(params=["intervals", "at once", "wide", "listed", "leading", "most leading"])
 def low(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """bfloat16 or few dimensions whatever the size, and what they leave unclear."""
     small_tiles(monkeypatch)
@@ -96,12 +94,15 @@ def low(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None
         "intervals": lambda way: not way.exactly,
         "at once": lambda way: way.exactly and way.product.name == "bfloat16",
         "wide": lambda way: not way.exactly,
+        "listed": lambda way: way.listed,
         "leading": lambda way: way.leading is not None and way.leading.count == 1,
         "most leading": lambda way: way.leading is not None and way.leading.count > 1,
     }
     choose_ways(monkeypatch, suits[request.param])
     if request.param == "wide":
         monkeypatch.setattr(search, "bfloat16", wide_bfloat16)
+    if request.param == "listed":
+        monkeypatch.setattr(sweep, "FEW", 4)
 
 
 def case(kind: str, seed: int) -> tuple[Array, Labels]:
@@ -416,22 +417,56 @@ def test_processes_agree_on_exactness_and_tiles(monkeypatch: pytest.MonkeyPatch)
             return slice(None)
 
         def maximum(self, values: torch.Tensor) -> torch.Tensor:
-            return values + torch.tensor([1, 32]) if values.dtype == torch.int64 else values
+            return values + torch.tensor([1, 32, 0]) if values.dtype == torch.int64 else values
 
         def total(self, values: torch.Tensor) -> torch.Tensor:
             return values
 
     symmetric = sweep.count_symmetric
 
-    def noted(targets: Any, form: Any, way: Way, share: slice) -> Any:
+    def noted(targets: Any, form: Any, way: Way, *others: Any) -> Any:
         seen.append((way.exactly, way.product.tile))
-        return symmetric(targets, form, way, share)
+        return symmetric(targets, form, way, *others)
 
     monkeypatch.setattr(search, "count_symmetric", noted)
     monkeypatch.setattr(ranks, "Team", lambda group: Another(group))
     nearest_positive_ranks(features, labels, resolve=(1,))
     nearest_positive_ranks(features, labels, resolve=(1,), group=object())  # type: ignore[arg-type] # only told apart
     assert seen == [(False, 16), (True, 48)]
+
+
+@pytest.mark.parametrize("leading_directions", [False, True])
+def test_a_query_that_misses_at_each_k_is_counted_no_further(
+    leading_directions: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_tiles(monkeypatch)
+    choose_ways(monkeypatch, lambda way: way.listed and (way.leading is not None) == leading_directions)
+    rng = np.random.default_rng(0)
+    features, labels = rng.normal(size=(400, 3)), np.arange(400) % 200
+    exact = nearest_positive_ranks(features, labels)
+    found = nearest_positive_ranks(features, labels, resolve=(1, 4))
+    far = exact.closer >= 100  # more than two tiles hold
+    assert far.any()
+    assert (found.closer[far] >= 4).all()
+    assert (found.closer[far] < exact.closer[far]).all()
+    assert (found.closer_high[far] == 398).all()
+    near = exact.closer < 4
+    assert (found.closer[near] == exact.closer[near]).all()
+    assert (found.closer_high[near] == exact.closer[near]).all()
+
+
+def test_threads_share_the_search_of_a_tile(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_tiles(monkeypatch)
+    monkeypatch.setattr(sweep, "FEW", 0)
+    choose_ways(monkeypatch, lambda way: way.listed)
+    rng = np.random.default_rng(0)
+    features, labels = rng.normal(size=(100, 6)), np.arange(100) % 25
+    threads = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        assert counts(nearest_positive_ranks(features, labels)) == truth(features, labels, "cosine")
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_classes_of_many_sizes_come_once_with_all_their_items(monkeypatch: pytest.MonkeyPatch) -> None:
