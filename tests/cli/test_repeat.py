@@ -10,9 +10,11 @@ from typing import Any
 
 import h5py
 import pytest
+import torch
 
 from tests.cli.test_main import Command, folder, train_words
 from tests.cli.test_main import layerprobe as layerprobe
+from tests.workflow.train.test_frozen import CODE, draw
 
 # The heavy packages that a command line imports.
 PROGRAM = """
@@ -62,6 +64,25 @@ def test_a_repeated_probe_prints_the_same_and_opens_each_file_once(probed: Comma
 def test_a_repeat_with_nothing_to_do_imports_neither_torch_nor_figures(probed: Command, command: str) -> None:
     probed("summary", "tiny")
     words = (command, "tiny", "--quiet", *(["--k", "1"] if command == "probe" else []))
+    told = subprocess.run([sys.executable, "-c", PROGRAM, *words], capture_output=True, text=True, check=True).stdout
+    assert told.splitlines()[-1] == "[]"
+
+
+def words_of_a_model(tmp_path: Path, *more: str) -> list[str]:
+    """What measures a user's own model, with two files of weights beside it."""
+    (tmp_path / "mine.py").write_text(CODE)
+    for epoch in (2, 9):
+        torch.save(draw(epoch).state_dict(), tmp_path / f"epoch{epoch}.pt")
+    data = f"folder:{folder(tmp_path / 'root', 8).name}"
+    words = ["probe", "--model", "python:mine.py:build", "--data", data, "--set", "data.share=0.5", "--k", "1"]
+    return [*words, "--device", "cpu", *more]
+
+
+def test_a_users_models_repeat_by_its_name_imports_neither_torch_nor_figures(
+    layerprobe: Command, tmp_path: Path
+) -> None:
+    layerprobe(*words_of_a_model(tmp_path, "--run", "named"))
+    words = ["probe", "named", "--k", "1", "--quiet"]
     told = subprocess.run([sys.executable, "-c", PROGRAM, *words], capture_output=True, text=True, check=True).stdout
     assert told.splitlines()[-1] == "[]"
 
