@@ -87,6 +87,17 @@ def test_a_users_models_repeat_by_its_name_imports_neither_torch_nor_figures(
     assert told.splitlines()[-1] == "[]"
 
 
+@pytest.mark.parametrize("weights", ["none", "model", "epoch2.pt", "epoch*.pt"])
+@pytest.mark.parametrize("more", [[], ["--run", "named"]])
+def test_a_models_repeat_by_its_words_imports_neither_torch_nor_figures(
+    layerprobe: Command, tmp_path: Path, weights: str, more: list[str]
+) -> None:
+    words = words_of_a_model(tmp_path, "--weights", weights, *more)
+    _, first, _ = layerprobe(*words)
+    told = subprocess.run([sys.executable, "-c", PROGRAM, *words], capture_output=True, text=True, check=True).stdout
+    assert told == f"{first}[]\n"
+
+
 def test_a_probe_with_nothing_to_do_decodes_no_image(probed: Command) -> None:
     before = {path.name for path in Path("cache/images").iterdir()}
     probed("probe", "tiny", "--k", "1", "--workers", "1")  # with a worker, small images are kept on the disk, too
