@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -12,6 +13,11 @@ import h5py
 import pytest
 import torch
 
+from layerprobe.data.splits import Dataset
+from layerprobe.values.sections import Data
+from layerprobe.workflow.run import from_recipe
+from layerprobe.workflow.run.listing import listed
+from layerprobe.workflow.train import frozen_request
 from tests.cli.test_main import Command, folder, train_words
 from tests.cli.test_main import layerprobe as layerprobe
 from tests.workflow.train.test_frozen import CODE, draw
@@ -96,6 +102,30 @@ def test_a_models_repeat_by_its_words_imports_neither_torch_nor_figures(
     _, first, _ = layerprobe(*words)
     told = subprocess.run([sys.executable, "-c", PROGRAM, *words], capture_output=True, text=True, check=True).stdout
     assert told == f"{first}[]\n"
+
+
+def test_a_models_repeat_lists_its_images_once(
+    layerprobe: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words, listings = words_of_a_model(tmp_path), []
+
+    def counted(data: Data) -> Dataset:
+        listings.append(data)
+        return listed(data)
+
+    layerprobe(*words)
+    for module in (frozen_request, from_recipe):
+        monkeypatch.setattr(module, "listed", counted)
+    assert layerprobe(*words)[0] == 0
+    assert len(listings) == 1
+
+
+def test_a_models_repeat_without_its_images_is_refused(layerprobe: Command, tmp_path: Path) -> None:
+    words = words_of_a_model(tmp_path)
+    layerprobe(*words)
+    shutil.rmtree(tmp_path / "root")
+    code, _, error = layerprobe(*words)
+    assert (code, "root: no such folder. Expected DIR/CLASS/IMAGE" in error) == (3, True)
 
 
 def test_a_probe_with_nothing_to_do_decodes_no_image(probed: Command) -> None:

@@ -112,7 +112,8 @@ class FrozenRequest:
         elif self.has_files:
             for path, _ in expand(self.weights):
                 require_weights(path)
-        listed(data)
+        if self.repeated() is None:  # else no model is built before probing lists them
+            listed(data)
 
     def require_choosable(self) -> None:
         """Refuse to choose on classes that the weights may have seen."""
