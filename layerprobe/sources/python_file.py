@@ -6,10 +6,7 @@ import math
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
-from typing import get_args
-
-import torch
-from torch import nn
+from typing import TYPE_CHECKING, get_args
 
 from layerprobe.sources.foreign import NO_OWN_SIZE, Foreign
 from layerprobe.sources.source import Source, take_off
@@ -17,10 +14,12 @@ from layerprobe.sources.user_code import imported_file
 from layerprobe.system.errors import DataError, LayerprobeError, RecipeError, UnknownNameError
 from layerprobe.system.files import sha256
 from layerprobe.system.naming import split_python
-from layerprobe.taps import find_classifier
 from layerprobe.values.image_size import ImageSize, as_size
 from layerprobe.values.imagenet import DEVIATION, MEAN
 from layerprobe.values.own_input import Filter, OwnInput
+
+if TYPE_CHECKING:
+    from torch import nn
 
 _KEYS = ("size", "filter", "crop", "mean", "std")
 _SHAPE = "FILE.py:FUNCTION"
@@ -56,6 +55,8 @@ def _given(name: str) -> tuple[nn.Module, OwnInput | None, Mapping[str, str]]:
 
     The third is as for `Foreign.files`.
     """
+    from torch import nn
+
     path, function = _parsed(name)
     given, files = _called(path, function)
     module, facts = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
@@ -123,11 +124,15 @@ def _are_numbers(values: object) -> bool:
 
 
 def _own_input(name: str) -> OwnInput | None:
+    import torch
+
     with torch.random.fork_rng(devices=[]):
         return _given(name)[1]
 
 
 def _model(name: str, *, pretrained: bool, image_size: ImageSize | None) -> Foreign:  # noqa: ARG001 - the file's own weights
+    from layerprobe.taps import find_classifier
+
     module, own, files = _given(name)
     classifier = find_classifier(module, image_size or (own.size if own else NO_OWN_SIZE))
     if classifier is not None:

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from importlib import metadata
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch import nn
-from torchvision import models
-from torchvision.models.vision_transformer import interpolate_embeddings
-from torchvision.transforms import InterpolationMode
-
-from layerprobe.nets.checkpoint_files import read_checkpoint
-from layerprobe.nets.fitting import with_versions
 from layerprobe.sources.foreign import NO_OWN_SIZE, Foreign
 from layerprobe.sources.hub import OTHER_WEIGHTS, first_line, url_file
 from layerprobe.sources.libraries import quiet, unknown_model
@@ -21,12 +14,9 @@ from layerprobe.system.errors import RecipeError, UnknownNameError
 from layerprobe.values.image_size import ImageSize, size_text
 from layerprobe.values.own_input import OwnInput
 
-_FILTERS = {
-    InterpolationMode.NEAREST: "nearest",
-    InterpolationMode.BILINEAR: "bilinear",
-    InterpolationMode.BICUBIC: "bicubic",
-    InterpolationMode.LANCZOS: "lanczos",
-}
+if TYPE_CHECKING:
+    from torch import nn
+
 _CLASSIFIERS = ("fc", "classifier", "heads", "head")
 # Their published weights expect the pixels that the network converts itself, and have classifiers inside.
 _CONVERTING = {"googlenet", "inception_v3"}
@@ -40,6 +30,8 @@ def _versions(name: str) -> dict[str, str]:  # noqa: ARG001 - the same of all mo
 
 def _parsed(name: str) -> tuple[str, Any]:
     """The network's name and its published weights: the named ones, else the default; None if there are none."""
+    from torchvision import models
+
     network, slash, tag = name.partition("/")
     known = models.list_models(module=models)
     if network not in known:
@@ -60,13 +52,19 @@ def _own_input(name: str) -> OwnInput | None:
     return OwnInput(
         size=preset.crop_size[0],
         resized=preset.resize_size[0],
-        filter=_FILTERS[preset.interpolation],  # type: ignore[arg-type] # the values are filters
+        filter=preset.interpolation.value,
         mean=tuple(preset.mean),
         std=tuple(preset.std),
     )
 
 
 def _model(name: str, *, pretrained: bool, image_size: ImageSize | None) -> Foreign:
+    from torchvision import models
+    from torchvision.models.vision_transformer import interpolate_embeddings
+
+    from layerprobe.nets.checkpoint_files import read_checkpoint
+    from layerprobe.nets.fitting import with_versions
+
     network, weights = _parsed(name)
     full, own = f"torchvision:{name}", _own_input(name)
     if pretrained and weights is None:
@@ -100,6 +98,8 @@ def _model(name: str, *, pretrained: bool, image_size: ImageSize | None) -> Fore
 
 def _take_classifier_off(model: nn.Module) -> str:
     """Put nothing in the place of the layer that gives the classes, whose path is returned; what is before it stays."""
+    from torch import nn
+
     path = next(path for path in _CLASSIFIERS if hasattr(model, path))
     linear = [
         name for name, part in model.get_submodule(path).named_modules(prefix=path) if isinstance(part, nn.Linear)

@@ -102,6 +102,7 @@ class RunRecord:
         checkpoints_removed: epochs. Their hashes remain, so that their features stay valid.
         weights_files: one for each epoch of a run that wrote no checkpoints, by epoch.
         untrained: whether epoch 0 is the network before training.
+        request: hash of the call of `probe --model` that last gave this recipe, and of the recipe.
         touched: when run.json was written, in ISO 8601.
         others: fields that a later version wrote.
     """
@@ -129,6 +130,7 @@ class RunRecord:
     weights_files: tuple[WeightsFile, ...] = ()
     untrained: bool = True
     from_python: bool = False
+    request: str = ""
     touched: str = ""
     others: Mapping[str, Any] = field(default_factory=dict)
 
@@ -302,6 +304,7 @@ _CHECKS: Mapping[str, tuple[_Check, str]] = {
     "weights_files": (_list_of(_is_weights_file), "the path, part, sha256 and size of a file for each epoch"),
     "untrained": (_is_truth, "true or false"),
     "from_python": (_is_truth, "true or false"),
+    "request": (_is_text, "text"),
     "touched": (_is_text, "a time"),
 }
 _REQUIRED = [each.name for each in fields(RunRecord) if each.default is each.default_factory is MISSING]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -10,9 +11,16 @@ from typing import Any
 
 import h5py
 import pytest
+import torch
 
+from layerprobe.data.splits import Dataset
+from layerprobe.values.sections import Data
+from layerprobe.workflow.run import from_recipe
+from layerprobe.workflow.run.listing import listed
+from layerprobe.workflow.train import frozen_request
 from tests.cli.test_main import Command, folder, train_words
 from tests.cli.test_main import layerprobe as layerprobe
+from tests.workflow.train.test_frozen import CODE, draw
 
 # The heavy packages that a command line imports.
 PROGRAM = """
@@ -64,6 +72,60 @@ def test_a_repeat_with_nothing_to_do_imports_neither_torch_nor_figures(probed: C
     words = (command, "tiny", "--quiet", *(["--k", "1"] if command == "probe" else []))
     told = subprocess.run([sys.executable, "-c", PROGRAM, *words], capture_output=True, text=True, check=True).stdout
     assert told.splitlines()[-1] == "[]"
+
+
+def words_of_a_model(tmp_path: Path, *more: str) -> list[str]:
+    """What measures a user's own model, with two files of weights beside it."""
+    (tmp_path / "mine.py").write_text(CODE)
+    for epoch in (2, 9):
+        torch.save(draw(epoch).state_dict(), tmp_path / f"epoch{epoch}.pt")
+    data = f"folder:{folder(tmp_path / 'root', 8).name}"
+    words = ["probe", "--model", "python:mine.py:build", "--data", data, "--set", "data.share=0.5", "--k", "1"]
+    return [*words, "--device", "cpu", *more]
+
+
+def test_a_users_models_repeat_by_its_name_imports_neither_torch_nor_figures(
+    layerprobe: Command, tmp_path: Path
+) -> None:
+    layerprobe(*words_of_a_model(tmp_path, "--run", "named"))
+    words = ["probe", "named", "--k", "1", "--quiet"]
+    told = subprocess.run([sys.executable, "-c", PROGRAM, *words], capture_output=True, text=True, check=True).stdout
+    assert told.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("weights", ["none", "model", "epoch2.pt", "epoch*.pt"])
+@pytest.mark.parametrize("more", [[], ["--run", "named"]])
+def test_a_models_repeat_by_its_words_imports_neither_torch_nor_figures(
+    layerprobe: Command, tmp_path: Path, weights: str, more: list[str]
+) -> None:
+    words = words_of_a_model(tmp_path, "--weights", weights, *more)
+    _, first, _ = layerprobe(*words)
+    told = subprocess.run([sys.executable, "-c", PROGRAM, *words], capture_output=True, text=True, check=True).stdout
+    assert told == f"{first}[]\n"
+
+
+def test_a_models_repeat_lists_its_images_once(
+    layerprobe: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words, listings = words_of_a_model(tmp_path), []
+
+    def counted(data: Data) -> Dataset:
+        listings.append(data)
+        return listed(data)
+
+    layerprobe(*words)
+    for module in (frozen_request, from_recipe):
+        monkeypatch.setattr(module, "listed", counted)
+    assert layerprobe(*words)[0] == 0
+    assert len(listings) == 1
+
+
+def test_a_models_repeat_without_its_images_is_refused(layerprobe: Command, tmp_path: Path) -> None:
+    words = words_of_a_model(tmp_path)
+    layerprobe(*words)
+    shutil.rmtree(tmp_path / "root")
+    code, _, error = layerprobe(*words)
+    assert (code, "root: no such folder. Expected DIR/CLASS/IMAGE" in error) == (3, True)
 
 
 def test_a_probe_with_nothing_to_do_decodes_no_image(probed: Command) -> None:

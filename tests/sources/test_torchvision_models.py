@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import hashlib
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -115,3 +117,13 @@ def test_a_vision_transformer_takes_squares_alone() -> None:
     message = "torchvision:vit_b_16 takes squares alone, not images of 64x32 px"
     with pytest.raises(RecipeError, match=message):
         build("torchvision:vit_b_16", image_size=(64, 32))
+
+
+def test_its_version_is_told_without_importing_it() -> None:
+    code = f"""
+import sys
+from layerprobe.sources.torchvision_models import SOURCE
+print(*SOURCE.origin({RESNET!r}), {{"torch", "torchvision"}} & sys.modules.keys())
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "torchvision set()\n"

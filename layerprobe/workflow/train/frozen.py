@@ -18,7 +18,6 @@ from layerprobe.system.files import sha256
 from layerprobe.system.progress import Listener
 from layerprobe.values.estimate import Estimate
 from layerprobe.values.records import WeightsFile
-from layerprobe.workflow.probe.estimate_probe import estimate_new_probe, estimate_probe
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.epoch_weights import last_weights, load_file
@@ -27,9 +26,7 @@ from layerprobe.workflow.run.manifests import require_same_images
 from layerprobe.workflow.run.new_record import new_record
 from layerprobe.workflow.run.run_network import require_same_files
 from layerprobe.workflow.run.runs import Run, command_line, find_run, locked, named_run
-from layerprobe.workflow.train.building import TrainRequest
 from layerprobe.workflow.train.frozen_request import FrozenRequest, require_weights
-from layerprobe.workflow.train.train import is_done, keep_probing, require_same_data, train
 
 _NEW_RUN = "Use --run NAME for a new run"
 _Given = Mapping[int, tuple[Path, str | None]]  # epoch -> the file with its weights, and the part that is meant
@@ -37,11 +34,31 @@ _Given = Mapping[int, tuple[Path, str | None]]  # epoch -> the file with its wei
 
 def frozen_run(request: FrozenRequest, listener: Listener) -> Run:
     """The run of a model: a new one, or that of the same request, which may by now have further files."""
-    return _run_of(request, _given_files(request), listener)
+    given, run = _given_files(request), request.repeated()
+    if run is not None and _are_files_of(run, given, listener):
+        return run
+    run = _run_of(request, given, listener)
+    with locked(run):
+        record = run.read()
+        run.write(replace(record, request=request.digest(run, record)))
+    return run
+
+
+def _are_files_of(run: Run, given: _Given, listener: Listener) -> bool:
+    """Whether the files are a run's epochs, unchanged, and no others."""
+    known = run.read().weights_files
+    given = _numbered_as(known, given)
+    same = len(given) == len(known) and set(_hashed(given)) == set(known)
+    if same:
+        _say_epochs(given, listener)
+    return same
 
 
 def _run_of(request: FrozenRequest, given: _Given, listener: Listener) -> Run:
     """The run of a model whose epochs are some files."""
+    from layerprobe.workflow.train.building import TrainRequest
+    from layerprobe.workflow.train.train import is_done, keep_probing, require_same_data, train
+
     recipe = request.recipe()
     run = request.target(recipe)
     if run.exists():
@@ -60,8 +77,7 @@ def _run_of(request: FrozenRequest, given: _Given, listener: Listener) -> Run:
         return run
     known = run.read().weights_files if run.exists() else ()
     given = _numbered_as(known, given)
-    if len(given) > 1 or 0 not in given:
-        listener.say(_epochs_text(given))
+    _say_epochs(given, listener)
     if run.exists():
         _require_same(run, recipe, known, given)
         if len(known) == len(given):
@@ -89,10 +105,12 @@ def _numbered_as(known: Sequence[WeightsFile], given: _Given) -> _Given:
     return dict(enumerate(given.values())) if counted and not same else given
 
 
-def _epochs_text(given: _Given) -> str:
-    """`epoch 5 is epoch_05.pth, 12 is epoch_12.pth`."""
-    folder = commonpath([path.parent for path, _ in given.values()])
-    return "epoch " + ", ".join(f"{epoch} is {path.relative_to(folder)}" for epoch, (path, _) in sorted(given.items()))
+def _say_epochs(given: _Given, listener: Listener) -> None:
+    """`epoch 5 is epoch_05.pth, 12 is epoch_12.pth`, unless there is one file, of epoch 0, or none."""
+    if given.keys() - {0}:
+        folder = commonpath([path.parent for path, _ in given.values()])
+        names = [f"{epoch} is {path.relative_to(folder)}" for epoch, (path, _) in sorted(given.items())]
+        listener.say(f"epoch {', '.join(names)}")
 
 
 def _hashed(given: _Given) -> list[WeightsFile]:
@@ -164,6 +182,8 @@ def _trained_on_others(request: FrozenRequest, transform: str) -> list[str]:
 
 def estimate_frozen(request: FrozenRequest, wanted: ProbeRequest) -> tuple[str, Estimate]:
     """The name of a model's run, and what measuring it takes; a source's own weights are not loaded."""
+    from layerprobe.workflow.probe.estimate_probe import estimate_new_probe, estimate_probe
+
     recipe = request.recipe()
     run = request.target(recipe)
     if run.exists():

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from layerprobe import __version__
 from layerprobe.nets.weight_paths import expand
 from layerprobe.recipe.overrides import Overrides, overridden
-from layerprobe.recipe.recipe import Recipe, require_none, resolve
+from layerprobe.recipe.recipe import Recipe, recorded_recipe, require_none, resolve
 from layerprobe.recipe.validation import data_problems, validated
 from layerprobe.registry import SOURCES
-from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
+from layerprobe.system.errors import DataError, LayerprobeError, RecipeError, UnknownNameError
 from layerprobe.system.files import require_writable
 from layerprobe.system.naming import name_model
+from layerprobe.values.records import RunRecord
 from layerprobe.values.sections import SECTIONS, Data, Problem
+from layerprobe.workflow.run.from_recipe import source_of
 from layerprobe.workflow.run.listing import listed
+from layerprobe.workflow.run.run_network import require_unchanged_files
 from layerprobe.workflow.run.runs import Run, find_run, named_run, recipe_run, require_free
 from layerprobe.workflow.run.seen import NO_OTHERS, UNSEEN_FIX
 
@@ -50,13 +57,16 @@ class FrozenRequest:
         """The recipe of the run: 0 epochs, and a loss that is never computed."""
         sections = self._sections()
         name_model(self.model)
-        name = re.sub("[^A-Za-z0-9._-]+", "-", self.model)
-        return resolve(name, sections, source=f"--model {self.model}", overrides=self._overrides)
+        return resolve(self._name, sections, source=f"--model {self.model}", overrides=self._overrides)
 
     @property
     def has_files(self) -> bool:
         """Whether the weights are of somebody's training: in files, or those of a run."""
         return self.weights not in OWN_WEIGHTS
+
+    @property
+    def _name(self) -> str:
+        return re.sub("[^A-Za-z0-9._-]+", "-", self.model)
 
     @property
     def _overrides(self) -> Overrides:
@@ -102,7 +112,8 @@ class FrozenRequest:
         elif self.has_files:
             for path, _ in expand(self.weights):
                 require_weights(path)
-        listed(data)
+        if self.repeated() is None:  # else no model is built before probing lists them
+            listed(data)
 
     def require_choosable(self) -> None:
         """Refuse to choose on classes that the weights may have seen."""
@@ -115,6 +126,29 @@ class FrozenRequest:
     def target(self, recipe: Recipe) -> Run:
         """The run that this makes."""
         return recipe_run(self.cache, recipe) if self.run is None else named_run(self.cache, self.run)
+
+    def repeated(self) -> Run | None:
+        """The run whose recipe this request gave before, and would again; None where that takes `recipe` to tell.
+
+        No torch is needed, unlike for the defaults of the loss and the model's own input.
+        """
+        name_model(self.model)
+        names = f"{self._name}-??????" if self.run is None else named_run(self.cache, self.run).name
+        for run in map(Run, self.cache.glob(names)):
+            # What is damaged, missing or changed is told where the recipe is made anew.
+            with contextlib.suppress(LayerprobeError):
+                record = run.read()
+                if record.request == self.digest(run, record):
+                    require_unchanged_files(run, record, recorded_recipe(record, run.record_file, checked=False))
+                    return run
+        return None
+
+    def digest(self, run: Run, record: RunRecord) -> str:
+        """Hash of what is asked for, of what decides the recipe besides, and of the recipe that a run has."""
+        source = source_of(self.model)
+        versions = {"layerprobe": __version__, **(source[0].origin(source[1]) if source else {})}
+        named = [self.run, run.name, self._sections(), versions, record.recipe]
+        return hashlib.sha256(json.dumps(named, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def require_weights(path: Path) -> None:

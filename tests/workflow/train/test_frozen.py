@@ -25,6 +25,8 @@ from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.facts import score_tables
 from layerprobe.workflow.run.removal import plan_removal, remove
 from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.run.seen import state_seen
+from layerprobe.workflow.train import frozen_request
 from layerprobe.workflow.train.frozen import estimate_frozen, frozen_run
 from layerprobe.workflow.train.frozen_request import FrozenRequest
 from tests.records import rewrite
@@ -184,6 +186,138 @@ def test_the_same_request_again_computes_nothing(asked: Requests) -> None:
     again, same = measured(asked())
     assert (again, same) == (run, scores)
     assert {path: path.stat().st_mtime_ns for path in run.folder.rglob("*.h5")} == before
+
+
+@pytest.fixture
+def unresolved(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """What makes the next request that is resolved fail, as its model, its loss and their defaults are imported."""
+
+    def refuse(request: FrozenRequest) -> None:
+        raise AssertionError(f"resolved: {request}")
+
+    return lambda: monkeypatch.setattr(FrozenRequest, "recipe", refuse)
+
+
+@pytest.mark.parametrize("weights", ["none", "model", "epoch2.pt", "*.pt"])
+@pytest.mark.parametrize("run", [None, "named"])
+def test_the_same_request_again_is_known_by_the_runs_record(
+    asked: Requests, checkpoints: Path, unresolved: Callable[[], None], weights: str, run: str | None
+) -> None:
+    request = asked(str(checkpoints / weights) if weights.endswith("pt") else weights, run=run)
+    first, again = Silent(), Silent()
+    found = frozen_run(request, first)
+    unresolved()
+    assert frozen_run(request, again) == found
+    assert again.heard == [text for text in first.heard if not text.startswith("note: ")]
+
+
+def test_settings_in_another_order_are_the_same_request(asked: Requests) -> None:
+    settings = ("data.invert=true", "data.train_classes=2")
+    run = frozen_run(asked(settings=settings), Silent())
+    assert asked(settings=settings[::-1]).repeated() == run
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"seed": 1},
+        {"weights": "model"},
+        {"run": "named"},
+        {"settings": ("data.train_classes=2",)},
+        {"settings": ("data.seen=false",)},
+        {"data": "folder:elsewhere"},
+    ],
+)
+def test_another_request_is_no_repetition(asked: Requests, other: dict[str, object]) -> None:
+    run = frozen_run(asked(), Silent())
+    assert asked().repeated() == run
+    assert replace(asked(), **other).repeated() is None  # type: ignore[arg-type] # one field each
+
+
+def test_a_named_run_is_no_repetition_of_the_request_without_its_name(asked: Requests) -> None:
+    name = frozen_run(asked(), Silent()).name
+    remove(plan_removal(asked().cache, name, ()))
+    frozen_run(asked(run=name), Silent())
+    assert asked().repeated() is None
+
+
+def test_the_same_words_in_another_folder_are_no_repetition(
+    asked: Requests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = replace(asked(run="named"), model="python:mine.py:build", data="folder:images")
+    monkeypatch.chdir(tmp_path)
+    run = frozen_run(request, Silent())
+    (tmp_path / "other").mkdir()
+    shutil.copy("mine.py", "other")
+    monkeypatch.chdir("other")
+    assert request.repeated() is None
+    assert replace(request, data="folder:../images").repeated() is None
+    assert replace(request, data=f"folder:{tmp_path / 'images'}").repeated() == run
+    Path("mine.py").write_text(CODE.replace("16", "20"))
+    assert replace(request, data=f"folder:{tmp_path / 'images'}").repeated() is None
+
+
+def test_a_relative_file_of_weights_is_compared_where_it_is_now(
+    asked: Requests, checkpoints: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(checkpoints)
+    frozen_run(asked("epoch2.pt", run="named"), Silent())
+    (checkpoints / "other").mkdir()
+    shutil.copy("epoch2.pt", "other")
+    monkeypatch.chdir("other")
+    with pytest.raises(RecipeError, match=r"epoch 0 is .*theirs/epoch2.pt, and would now be .*other/epoch2.pt"):
+        frozen_run(asked("epoch2.pt", run="named"), Silent())
+
+
+def test_a_module_that_the_models_file_imports_is_compared_too(asked: Requests, model_file: Path) -> None:
+    (model_file.parent / "sizes.py").write_text("SIZE = 16")
+    model_file.write_text(f"from sizes import SIZE\n{CODE.replace('16', 'SIZE')}")
+    run = frozen_run(asked(run="named"), Silent())
+    assert asked(run="named").repeated() == run
+    (model_file.parent / "sizes.py").write_text("SIZE = 20")
+    assert asked(run="named").repeated() is None
+
+
+def test_what_another_version_resolved_is_resolved_anew(asked: Requests, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = frozen_run(asked(), Silent())
+    monkeypatch.setattr(frozen_request, "__version__", "another")
+    assert asked().repeated() is None
+    assert frozen_run(asked(), Silent()) == run
+    assert asked().repeated() == run
+
+
+def test_a_request_that_an_earlier_version_began_is_kept_with_its_run(asked: Requests) -> None:
+    run = frozen_run(asked(), Silent())
+    rewrite(run, request="")
+    assert asked().repeated() is None
+    assert frozen_run(asked(), Silent()) == run
+    assert asked().repeated() == run
+
+
+def test_a_run_whose_recipe_was_changed_gets_that_of_the_request_again(asked: Requests) -> None:
+    run = frozen_run(asked(), Silent())
+    state_seen(run, seen=False)
+    heard = Silent()
+    frozen_run(asked(), heard)
+    assert heard.heard == [f"{run.name}: data.seen = true from now on; nothing is measured again"]
+    assert run.read().recipe["data"]["seen"] is True
+
+
+def test_a_copy_of_a_run_is_no_repetition(asked: Requests) -> None:
+    run = frozen_run(asked(), Silent())
+    copy = run.folder.with_name(f"{run.name[:-6]}000000")
+    shutil.copytree(run.folder, copy)
+    assert asked().repeated() == run
+    shutil.rmtree(run.folder)
+    assert asked().repeated() is None
+
+
+def test_a_run_that_is_damaged_is_told_as_ever(asked: Requests) -> None:
+    run = frozen_run(asked(), Silent())
+    run.record_file.write_text("{")
+    assert asked().repeated() is None
+    with pytest.raises(DataError, match="not JSON"):
+        frozen_run(asked(), Silent())
 
 
 def test_drawn_weights_follow_the_seed(asked: Requests) -> None:
