@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 _PAIRS_FOR_A_SAMPLE = 10**6
 _ITEMS_OF_A_SAMPLE = 512
 _QUERIES_OF_A_SAMPLE = 128
-# A set of no more numbers is kept as float64 vectors (32 MiB, 256 on a GPU); a larger one is converted block by block
-# each time.
-_NUMBERS_HELD, _NUMBERS_HELD_ON_A_GPU = 2**22, 2**25
+# On a GPU a set of no more numbers is kept as float64 vectors (256 MiB); others are converted block by block each time,
+# which is no slower on a CPU.
+_NUMBERS_HELD_ON_A_GPU = 2**25
 # The exact count takes so many queries at a time, to limit the rounded rows in memory.
 _QUERIES_AT_ONCE = 2**14
 
@@ -98,17 +98,15 @@ class Search:
         return counts[:, back]
 
     def _chosen(self, items: Items, order: NDArray[np.intp]) -> Chosen:
-        """Items in memory in the given order; kept as vectors if they are few."""
+        """Items in memory in the given order."""
+        import torch
 
         def made(part: Any) -> Tensor:
             return self.form.vectors(items.take(order[part]))
 
-        held = _NUMBERS_HELD if items.device.type == "cpu" else _NUMBERS_HELD_ON_A_GPU
-        if len(order) * self.form.dim > held:
+        if items.device.type == "cpu" or len(order) * self.form.dim > _NUMBERS_HELD_ON_A_GPU:
             return Chosen(made, items.labels[order], order)
-        vectors = self.form.origin.new_empty((len(order), self.form.dim))
-        for rows in cuts(len(order), block_rows(items.device, self.form.dim)):
-            vectors[rows] = made(rows)
+        vectors = torch.cat([made(rows) for rows in cuts(len(order), block_rows(items.device, self.form.dim))])
         return Chosen(vectors.__getitem__, items.labels[order], order)
 
     @cached_property

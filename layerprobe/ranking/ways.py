@@ -32,7 +32,7 @@ _NUMBERS_OF_A_FLOAT64 = 2.5
 _NUMBERS_OF_A_ROW = 80
 _NUMBERS_OF_A_BASIS = 50
 # The basis is limited to this share of the time of the whole product.
-_SHARE_OF_A_BASIS = 0.03
+_SHARE_OF_A_BASIS = 0.015
 # Tiles of at least so many pairs are listed where a query meets at least so many of them.
 _TILE_OF_LISTS, _TILES_OF_LISTS = 1536, 16
 # Dimensions that are tried before all.
