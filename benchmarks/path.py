@@ -67,16 +67,16 @@ def cost_of(command: Sequence[str], folder: Path) -> Cost:
 def steps(images: Path, weights: Path, layers: Sequence[str]) -> dict[str, list[str]]:
     """The commands, by what the table calls them, in order."""
     given = ["--model", "timm:tf_efficientnet_lite0", "--weights", str(weights), "--data", f"folder:{images}"]
-    given += ["--not-trained-on-these", "--set", "data.image_size=96"]
-    given += ["--pool", "max", "--layers", ",".join(layers), "--workers", "0", "--device", "cpu"]
+    given += ["--not-trained-on-these", "--set", "data.image_size=96", "--workers", "0", "--device", "cpu"]
+    asked = ["--pool", "max", "--layers", ",".join(layers)]
     chosen = [] if len(layers) == len(LAYERS) else layers
     ours = {
-        "probe": ["probe", *given, "--run", RUN],
+        "probe": ["probe", *given, *asked, "--run", RUN],
         "summary": ["summary", RUN, "--device", "cpu"],
         "choose": ["choose", RUN, "--device", "cpu"],
         "report": ["report", RUN],
-        "repeat": ["probe", RUN],
-        "again": ["probe", *given, "--run", RUN],
+        "repeat": ["probe", RUN, *asked],
+        "again": ["probe", *given, *asked, "--run", RUN],
     }
     bare = Path(__file__).with_name("path_bare.py")
     return {
