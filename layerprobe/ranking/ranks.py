@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -33,7 +33,15 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed import ProcessGroup
 
-Resolve = Iterable[int] | Literal["all"] | None
+
+@dataclass(frozen=True)
+class RecallAlone:
+    """K of which Recall@K alone is asked: a query that misses at each may be counted no further."""
+
+    ks: frozenset[int]
+
+
+Resolve = Iterable[int] | Literal["all"] | RecallAlone | None
 
 # Version of the definition and computation of the counts; stored ranks of another version are not used.
 ENGINE = 2
@@ -124,7 +132,8 @@ def nearest_positive_ranks(  # noqa: PLR0913 - the public signature; a gallery's
         marks, searched_marks = relevance.marks
         marked = Items(queries.rows, marks)
         found_in = marked if gallery is None else Items(searched.rows, searched_marks)
-        search = Search(marked, found_in, relevance, form, Team(group))
+        further = not isinstance(resolve, RecallAlone)
+        search = Search(marked, found_in, relevance, form, Team(group), further=further)
         if known is not None:
             return _completed(search, known, ks, memory)
         return _ranks(_counts(search, ks, memory), form.zeros)
@@ -137,6 +146,8 @@ def _ks(resolve: Resolve, size: int) -> frozenset[int] | None:
         if resolve != "all":
             raise ValueError(f"unknown resolve {resolve!r}: 'all' or the K of Recall@K")
         return None
+    if isinstance(resolve, RecallAlone):
+        return resolve.ks
     ks = frozenset(whole_k(k) for k in resolve)
     if ks and min(ks) < 1:
         raise ValueError(f"K = {min(ks)}: must be at least 1")

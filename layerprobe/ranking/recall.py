@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from numpy.typing import ArrayLike
 
-from layerprobe.ranking.ranks import nearest_positive_ranks, whole_k
+from layerprobe.ranking.ranks import RecallAlone, nearest_positive_ranks, whole_k
 from layerprobe.values.retrieval import Lone, SearchRules, Similarity, Ties
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def recall_at_k(  # noqa: PLR0913 - the public signature
         similarity=similarity,
         ids=ids,
         gallery_ids=gallery_ids,
-        resolve=ks,
+        resolve=RecallAlone(frozenset(ks)),
         rules=rules,
     )
     return {k: ranks.recall(k, ties, lone) for k in ks}

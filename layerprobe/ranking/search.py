@@ -47,6 +47,7 @@ class Search:
         form: what makes both comparable.
         team: the processes that share the work; each has the same queries and gallery.
         in_order: read the gallery in its own order, block by block, as a disk likes it.
+        further: count on where a query misses at each K that is asked.
     """
 
     queries: Items
@@ -55,6 +56,7 @@ class Search:
     form: Form
     team: Team
     in_order: bool = False
+    further: bool = True
 
     def counts(self, ks: frozenset[int] | None) -> Tensor:
         """Count every query's closer negatives and ties.
@@ -75,8 +77,8 @@ class Search:
         nearest, tied_positives = self._positives(chosen, windows)
         targets = Targets(chosen, nearest, windows)
         removed = self._removed(targets)
-        lone = torch.from_numpy(self.relevance.counts()[1][order]).to(nearest.device)
-        low, high, tied = self._counted(targets, ks, removed, lone)
+        negatives = torch.from_numpy(self.relevance.counts()[1][order]).to(nearest.device)
+        low, high, tied = self._counted(targets, ks, removed, negatives)
         asked = torch.zeros_like(low, dtype=torch.bool)
         for k in ks or ():
             asked |= (low < k) & (k <= high)
@@ -93,7 +95,7 @@ class Search:
                 low[rows], tied[rows] = self.team.total(found) - removed[:, rows]
                 high[rows] = low[rows]
         counts = torch.stack([low, high, tied, tied_positives])
-        counts[:2] = counts[:2].where(nearest.isfinite(), lone)
+        counts[:2] = counts[:2].where(nearest.isfinite(), negatives)
         back = torch.from_numpy(np.argsort(order, kind="stable")).to(low.device)
         return counts[:, back]
 
@@ -224,25 +226,28 @@ class Search:
         import torch
 
         way = cheapest(self._ways(targets, ks))
-        listed = way.listed
         if self.team.group:  # by measured times, which differ between processes; they share tiles, and counts are added
-            agreed = torch.tensor([way.exactly, way.product.tile, listed], device=removed.device).long()
-            exactly, tile, listed = self.team.maximum(agreed).tolist()
+            agreed = torch.tensor([int(way.exactly), way.product.tile], device=removed.device)
+            exactly, tile = self.team.maximum(agreed).tolist()
             way = replace(way, exactly=bool(exactly), product=replace(way.product, tile=tile))
-        # A query with as many closer negatives as the largest K misses at each.
-        enough = removed[0] + max(ks) if ks and listed else None
+        last = self._last(ks) if way.listed else None
+        enough = None if last is None else removed[0] + last
         if self._itself:
             found = count_symmetric(targets, self.form, way, self.team.share, enough)
         else:
             found = count_blocks(targets, self._blocks(), self.form, way, enough)
         closer, others = self.team.total(found) - removed
-        if ks and listed:
-            stopped = closer >= max(ks)
+        if last is not None:
+            stopped = closer >= last
             return closer, closer.where(~stopped, negatives), others.masked_fill_(stopped, 0)
         if way.exactly:
             return closer, closer.clone(), others
         # Those that may be closer include those that surely are. A removed one may be no more than possible.
         return closer.clamp_(min=0), others - removed[0], torch.zeros_like(closer)
+
+    def _last(self, ks: frozenset[int] | None) -> int | None:
+        """A query with so many closer negatives misses at each K, and need be counted no further."""
+        return min(max(ks), len(self.gallery)) if ks and not self.further else None
 
     def _ways(self, targets: Targets, ks: frozenset[int] | None) -> list[tuple[float, Way]]:
         """Ways to count, with their costs."""
@@ -251,8 +256,7 @@ class Search:
         if self.form.similarity == "hamming" or len(self.queries) * len(self.gallery) < _PAIRS_FOR_A_SAMPLE:
             return [(0, Way(exact))]
         some, block = self._sample(targets)
-        enough = max(ks) if ks else None
-        sample = Sample(some, block, self.form, len(self.queries), len(self.gallery), self._itself, enough)
+        sample = Sample(some, block, self.form, len(self.queries), len(self.gallery), self._itself, self._last(ks))
         found = [(sample.cost(self.form.dim), Way(exact))]
         if self.queries.device.type == "cpu":
             found += sample.listed(exact, leading=not self.in_order)

@@ -44,7 +44,8 @@ class Way:
         product: how the similarities are computed.
         leading: the directions that the first product is limited to; None for all dimensions.
         exactly: compute unclear pairs at once.
-        listed: list the pairs that may be closer, which must be few and in float32 on a CPU, instead of counting all.
+        listed: list the pairs that may be closer instead of counting all, in tiles where they are few; in float32 on a
+            CPU, and always with leading directions.
     """
 
     product: Product
@@ -97,7 +98,7 @@ def count_symmetric(targets: Targets, form: Form, way: Way, share: slice, enough
         form: of the vectors.
         way: how.
         share: which of the pairs of tiles to take.
-        enough: (Q,) int64 closer negatives, of which a query may be counted no further; None to count all.
+        enough: (Q,) int64 closer negatives after which a query may be counted no further; None to count all.
 
     Returns:
         int64 (2, Q): negatives that surely are closer than the nearest positive; negatives tied with it, or where not

@@ -33,7 +33,7 @@ _NUMBERS_OF_A_ROW = 80
 _NUMBERS_OF_A_BASIS = 50
 # The basis is limited to this share of the time of the whole product.
 _SHARE_OF_A_BASIS = 0.015
-# Tiles of at least so many pairs are listed where a query meets at least so many of them.
+# Rows and columns of a tile whose pairs are listed, and how many such tiles a row must have at least.
 _TILE_OF_LISTS, _TILES_OF_LISTS = 1536, 16
 # Dimensions that are tried before all.
 _DIRECTIONS = (32, 64, 96, 128, 192, 256)
@@ -50,7 +50,7 @@ class Sample:
         queries: how many the search has.
         gallery: how many items.
         itself: each pair is computed once for both of its queries.
-        enough: closer negatives of which a query is listed no further; None without a limit.
+        enough: closer negatives after which a query is listed no further; None without a limit.
     """
 
     some: Targets
@@ -109,7 +109,7 @@ class Sample:
             product = replace(product, tile=_TILE_OF_LISTS)
         low, high = count_blocks(self.some, [self.block], self.form, Way(product, exactly=False)).double()
         taken = torch.ones_like(low)
-        if self.enough is not None:  # and what the tile of the last of these holds
+        if self.enough is not None:  # a query is listed up to the end of the tile that has the last of these
             taken = self.enough * len(self.block.labels) / (low * self.gallery) + product.tile / self.gallery
         taken = taken.clamp(max=1)
         beside = self._listing(high / len(self.block.labels), taken, 0)
@@ -123,7 +123,7 @@ class Sample:
         Args:
             possible: (Q,) their share.
             taken: (Q,) which part of the items each query is compared with.
-            again: what it costs to compute a pair again where there are too many for a list.
+            again: what it costs, for one of the pair's queries, to compute it again where a list would be too long.
         """
         cost = float((possible * taken).mean()) * _NUMBERS_OF_A_LISTED_PAIR
         if float(possible.mean()) * (2 if self.itself else 1) < 1 / FEW:
@@ -163,7 +163,7 @@ class Sample:
             rest, rests = rest - mine.square().sum(1), rests - theirs.square().sum(1)
             bounds = rest.clamp(min=0).sqrt()[:, None] * rests.clamp(min=0).sqrt()
             possible, unclear = ((which & others).double().mean(1) for which in (gaps >= -bounds, gaps.abs() <= bounds))
-            beside = self._listing(possible, taken, dim)
+            beside = self._listing(possible, taken, dim / 2 if self.itself else dim)
             each = _NUMBERS_OF_A_LISTED_PAIR + _NUMBERS_OF_AN_UNCLEAR_NUMBER * dim
             beside += float((unclear * taken).mean()) * each
             turned = rows * dim * (_NUMBERS_OF_A_FLOAT64 * count + _NUMBERS_OF_A_ROW) / computed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -24,6 +25,7 @@ from layerprobe.ranking import (
     ways,
 )
 from layerprobe.ranking.products import Product
+from layerprobe.ranking.ranks import RecallAlone
 from layerprobe.ranking.sweep import Way
 from layerprobe.ranking.team import Team
 from layerprobe.system.errors import NumericError
@@ -166,6 +168,9 @@ def check_some_ks(kind: str, similarity: Any, seed: int) -> None:
         assert (found.tied_positives == wanted.tied_positives).all()
         whole = nearest_positive_ranks(queries, classes, **given_ | {"resolve": "all", "known": found})
         assert counts(whole) == counts(wanted)
+        alone = nearest_positive_ranks(queries, classes, **given_ | {"resolve": RecallAlone(frozenset((2, 5)))})
+        for k in (2, 5):
+            assert (alone.hits(k) == wanted.hits(k)).all()
 
 
 @pytest.mark.usefixtures("tiled")
@@ -417,7 +422,7 @@ def test_processes_agree_on_exactness_and_tiles(monkeypatch: pytest.MonkeyPatch)
             return slice(None)
 
         def maximum(self, values: torch.Tensor) -> torch.Tensor:
-            return values + torch.tensor([1, 32, 0]) if values.dtype == torch.int64 else values
+            return values + torch.tensor([1, 32]) if values.dtype == torch.int64 else values
 
         def total(self, values: torch.Tensor) -> torch.Tensor:
             return values
@@ -444,7 +449,7 @@ def test_a_query_that_misses_at_each_k_is_counted_no_further(
     rng = np.random.default_rng(0)
     features, labels = rng.normal(size=(400, 3)), np.arange(400) % 200
     exact = nearest_positive_ranks(features, labels)
-    found = nearest_positive_ranks(features, labels, resolve=(1, 4))
+    found = nearest_positive_ranks(features, labels, resolve=RecallAlone(frozenset((1, 4))))
     far = exact.closer >= 100  # more than two tiles hold
     assert far.any()
     assert (found.closer[far] >= 4).all()
@@ -453,6 +458,14 @@ def test_a_query_that_misses_at_each_k_is_counted_no_further(
     near = exact.closer < 4
     assert (found.closer[near] == exact.closer[near]).all()
     assert (found.closer_high[near] == exact.closer[near]).all()
+    assert not nearest_positive_ranks(features, labels, resolve=(1, 4)).open(None).any()
+
+
+def test_a_k_of_any_size_may_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    choose_ways(monkeypatch, lambda way: way.listed)
+    features, labels = np.random.default_rng(0).normal(size=(40, 3)), np.arange(40) % 20
+    found = nearest_positive_ranks(features, labels, resolve=RecallAlone(frozenset([sys.maxsize])))
+    assert found.hits(sys.maxsize).all()
 
 
 def test_threads_share_the_search_of_a_tile(monkeypatch: pytest.MonkeyPatch) -> None:
