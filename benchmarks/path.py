@@ -2,9 +2,9 @@
 
 Each command is a fresh process: `probe` of a frozen EfficientNet-Lite0, all layers; `summary`, `choose`, `report`; and
 the `probe` again, which has nothing to do, by the run's name (`repeat`) and by the same words (`again`). `bare` is
-`path_bare.py`: the same images, network, layers and recalls. All
-use one thread and no data workers, and the environment sets nothing about memory. CPU seconds are user and system time,
-medians over the repeats, each in a folder of its own. Linux only.
+`path_bare.py`: the same images, network, layers and recalls. All use one thread and no data workers, and the
+environment sets nothing about memory. CPU seconds are user and system time, medians over the repeats, each in a folder
+of its own. Linux only.
 
     python -m benchmarks.path --images emoji1 --weights lite0.pth --repeats 3
     python -m benchmarks.path --images emoji1 --weights lite0.pth --times 0.25 1 2 --every 1 3
