@@ -7,9 +7,10 @@ the last layer; `captum` is its LayerActivation of all layers at once, pooled af
 create_feature_extractor, its maps pooled afterwards, where it can trace the network. The goal of `hooks` is 0.90.
 Batches have the size of `probe`'s, and freed memory is kept as in the command line's process. With a setting of glibc's
 malloc in the environment it is not; the second command below sets a default, so that only this differs. Each takes
-about three CPU minutes; --nets takes all networks of layerprobe and models of timm.
+about three CPU minutes; --nets takes all networks of layerprobe and models of timm. On a GPU the clock is the wall's.
 
     python benchmarks/capture.py
+    python benchmarks/capture.py --device cuda --repeats 20 --pairs 9
     GLIBC_TUNABLES=glibc.malloc.arena_test=8 python benchmarks/capture.py
 """
 
@@ -40,11 +41,11 @@ GOAL = 0.90
 Forward = Callable[[Tensor], object]
 
 
-def build(name: str) -> Net:
+def build(name: str, device: str) -> Net:
     """The network in the format that capture uses."""
     found, model = load_apart("network", NETWORKS, name)
     net: Net = found.build(model, seed=0) if model else found(seed=0)
-    net.module.to(memory_format=torch.channels_last)
+    net.module.to(device=device, memory_format=torch.channels_last)
     net.module.eval()
     return net
 
@@ -75,8 +76,16 @@ def ways(net: Net, size: int) -> dict[str, Forward]:
     return compared
 
 
+def clock(device: torch.device) -> float:
+    """CPU seconds of this process; on a GPU wall seconds, when all of its work is done."""
+    if device.type == "cpu":
+        return time.process_time()
+    torch.cuda.synchronize()
+    return time.perf_counter()
+
+
 def measure(net: Net, images: Tensor, pairs: int, repeats: int) -> dict[str, list[float]]:
-    """CPU seconds a batch of each way, one number a round."""
+    """Seconds a batch of each way, one number a round."""
     compared = ways(net, images.shape[-1])
     seconds: dict[str, list[float]] = {name: [] for name in compared}
     with torch.inference_mode():
@@ -84,26 +93,26 @@ def measure(net: Net, images: Tensor, pairs: int, repeats: int) -> dict[str, lis
             forward(images)  # sets things up
         for pair in range(pairs):
             for name in sorted(compared, reverse=pair % 2 == 1):
-                started = time.process_time()
+                started = clock(images.device)
                 for _ in range(repeats):
                     compared[name](images)
-                seconds[name].append((time.process_time() - started) / repeats)
+                seconds[name].append((clock(images.device) - started) / repeats)
     return seconds
 
 
 def show(size: int, arguments: argparse.Namespace) -> None:
     """Measure the networks on images of one size."""
     torch.manual_seed(0)
-    images = torch.randn(arguments.batch, 3, size, size).contiguous(memory_format=torch.channels_last)
+    images = torch.randn(arguments.batch, 3, size, size).to(arguments.device, memory_format=torch.channels_last)
     print(
-        f"{size} px, batch {arguments.batch}, {arguments.threads} thread, {arguments.pairs} rounds;"
+        f"{size} px, batch {arguments.batch}, {arguments.device}, {arguments.threads} thread, {arguments.pairs} rounds;"
         " plain time / way's time, median (lowest to highest)"
     )
     for name in arguments.nets:
-        net = build(name)
+        net = build(name, arguments.device)
         seconds = measure(net, images, arguments.pairs, arguments.repeats)
         rate = arguments.batch / statistics.median(seconds["plain"])
-        print(f"{name}, {len(net.layers)} layers: plain forward {rate:.1f} images per CPU second")
+        print(f"{name}, {len(net.layers)} layers: plain forward {rate:.1f} images a second")
         for way in list(seconds)[1:]:
             ratios = [plain / other for plain, other in zip(seconds["plain"], seconds[way], strict=True)]
             median, goal = statistics.median(ratios), f"  goal {GOAL:.2f}" if way == "hooks" else ""
@@ -118,6 +127,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--repeats", type=int, default=1, help="forwards of one measurement")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     print(keep_freed_memory())
