@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 _TIMED_ROWS, _TIMED_NUMBERS = 384, 512
 # Similarities and marks of 0.6 GB each; smaller tiles launch more operations.
 _TILE_OF_A_GPU = 12_288
+# The GPUs whose products of 16 bits are fast.
+_FAST_HALVES = (8, 0)
+# A bias is at most twice the dimensions, and float16 at most 65,504.
+_DIM_OF_FLOAT16 = 2**14
 # Pairs that are copied and multiplied together, which fit into the CPU's caches.
 _PAIRS_TOGETHER = 512
 
@@ -54,13 +58,20 @@ def float32(device: torch.device) -> Product:
     return _fastest_float32()
 
 
-def bfloat16(device: torch.device) -> Product | None:
-    """bfloat16 with float32 sums, where it is faster than float32."""
+def half_precision(device: torch.device, dim: int) -> Product | None:
+    """16 bits with float32 sums, where that is faster than float32: float16 on a GPU, as it has more digits.
+
+    Args:
+        dim: numbers of a vector, whose largest is about 1.
+    """
     import torch
 
-    if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False):
-        return Product("bfloat16", torch.bfloat16, torch.float32, 2.0**-22, 3, _TILE_OF_A_GPU, _mm_wide)
-    return _fast_bfloat16() if device.type == "cpu" else None
+    if device.type == "cpu":
+        return _fast_bfloat16()
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < _FAST_HALVES:
+        return None
+    dtype = torch.float16 if dim < _DIM_OF_FLOAT16 else torch.bfloat16
+    return Product(str(dtype).removeprefix("torch."), dtype, torch.float32, 2.0**-22, 3, _TILE_OF_A_GPU, _mm_wide)
 
 
 @cache

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from layerprobe.ranking.items import Items, block_rows
 from layerprobe.ranking.pairs import pair_similarities
 from layerprobe.ranking.positives import Chosen, nearest_positives, positive_similarities
-from layerprobe.ranking.products import bfloat16, float32
+from layerprobe.ranking.products import float32, half_precision
 from layerprobe.ranking.relevance import Pairs, Relevance
-from layerprobe.ranking.sweep import Targets, Way, count_blocks, count_symmetric
+from layerprobe.ranking.sweep import Targets, Way, count_blocks, count_symmetric, works_in_one_pass
 from layerprobe.ranking.team import Team
 from layerprobe.ranking.tiles import cuts
 from layerprobe.ranking.ways import FEW_UNCLEAR, Sample, cheapest
@@ -23,6 +23,7 @@ from layerprobe.ranking.ways import FEW_UNCLEAR, Sample, cheapest
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from layerprobe.ranking.products import Product
     from layerprobe.ranking.vectors import Form
 
 # With fewer pairs nothing is faster than float32.
@@ -84,15 +85,14 @@ class Search:
             asked |= (low < k) & (k <= high)
         asked = (low != high if ks is None else asked) & nearest.isfinite()
         exact = float32(asked.device)
-        # Similarities of bits are whole numbers, which bfloat16 does not hold exactly.
-        fast = exact if self.form.similarity == "hamming" else bfloat16(asked.device) or exact
+        fast = self._fast or exact
         few = high - low <= FEW_UNCLEAR
         for product, which in ((fast, asked & few), (exact, asked & ~few)):
             for start in range(0, int(which.sum()), _QUERIES_AT_ONCE):
                 rows = torch.nonzero(which)[start : start + _QUERIES_AT_ONCE, 0]
                 some = targets[rows.cpu().numpy()]
-                found = count_blocks(some, self._blocks(), self.form, Way(product))
-                low[rows], tied[rows] = self.team.total(found) - removed[:, rows]
+                found = self.team.total(count_blocks(some, self._blocks(), self.form, Way(product)))
+                low[rows], tied[rows] = found[[0, 2]] - removed[:, rows]
                 high[rows] = low[rows]
         counts = torch.stack([low, high, tied, tied_positives])
         counts[:2] = counts[:2].where(nearest.isfinite(), negatives)
@@ -225,7 +225,10 @@ class Search:
         """The lowest and highest possible count of closer negatives, and the ties where the two are equal."""
         import torch
 
-        way = cheapest(self._ways(targets, ks))
+        if works_in_one_pass(removed.device):
+            way = Way(self._fast or float32(removed.device), fused=True)
+        else:
+            way = cheapest(self._ways(targets, ks))
         if self.team.group:  # by measured times, which differ between processes; they share tiles, and counts are added
             agreed = torch.tensor([int(way.exactly), way.product.tile], device=removed.device)
             exactly, tile = self.team.maximum(agreed).tolist()
@@ -236,14 +239,12 @@ class Search:
             found = count_symmetric(targets, self.form, way, self.team.share, enough)
         else:
             found = count_blocks(targets, self._blocks(), self.form, way, enough)
-        closer, others = self.team.total(found) - removed
+        low, high, tied = self.team.total(found)
+        # Where not all is exact, a removed item may be counted as no more than possibly closer.
+        low, high = (low - removed[0]).clamp_(min=0), high - removed[0]
         if last is not None:
-            stopped = closer >= last
-            return closer, closer.where(~stopped, negatives), others.masked_fill_(stopped, 0)
-        if way.exactly:
-            return closer, closer.clone(), others
-        # Those that may be closer include those that surely are. A removed one may be no more than possible.
-        return closer.clamp_(min=0), others - removed[0], torch.zeros_like(closer)
+            high = high.where(low < last, negatives)
+        return low, high, (tied - removed[1]).masked_fill_(low != high, 0)
 
     def _last(self, ks: frozenset[int] | None) -> int | None:
         """A query with so many closer negatives misses at each K, and need be counted no further."""
@@ -251,8 +252,7 @@ class Search:
 
     def _ways(self, targets: Targets, ks: frozenset[int] | None) -> list[tuple[float, Way]]:
         """Ways to count, with their costs."""
-        exact, fast = float32(self.queries.device), bfloat16(self.queries.device)
-        # Similarities of bits are whole numbers, which bfloat16 does not hold exactly.
+        exact, fast = float32(self.queries.device), self._fast
         if self.form.similarity == "hamming" or len(self.queries) * len(self.gallery) < _PAIRS_FOR_A_SAMPLE:
             return [(0, Way(exact))]
         some, block = self._sample(targets)
@@ -261,6 +261,11 @@ class Search:
         if self.queries.device.type == "cpu":
             found += sample.listed(exact, leading=not self.in_order)
         return found if fast is None else found + sample.bfloat16(fast, exact, ks)
+
+    @property
+    def _fast(self) -> Product | None:
+        """A faster product than float32. Similarities of bits are whole numbers, which 16 bits do not hold exactly."""
+        return None if self.form.similarity == "hamming" else half_precision(self.queries.device, self.form.dim)
 
     def _sample(self, targets: Targets) -> tuple[Targets, Chosen]:
         """Some queries and part of the gallery."""

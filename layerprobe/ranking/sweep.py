@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,13 +26,18 @@ from layerprobe.ranking.tiles import (
 )
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
     from layerprobe.ranking.leading import Leading
     from layerprobe.ranking.products import Product
     from layerprobe.ranking.vectors import Form
 
-_PAIRS_AT_ONCE, _PAIRS_AT_ONCE_ON_A_GPU = 2**12, 2**15
+_PAIRS_AT_ONCE = 2**12
+# Of the vectors of such pairs on a GPU, 512 MiB in float64.
+_NUMBERS_AT_ONCE_ON_A_GPU = 2**26
+# Unclear pairs that one pass lists: 32 MiB.
+_LISTED = 2**22
 # If more than 1 / FEW of a tile's pairs are listed or unclear, one product of the whole tile is faster.
 FEW = 16
 
@@ -46,12 +52,14 @@ class Way:
         exactly: compute unclear pairs at once.
         listed: list the pairs that may be closer instead of counting all, in tiles where they are few; in float32 on a
             CPU, and always with leading directions.
+        fused: count a tile in one pass by `fused.count_in_one_pass`; where too many pairs are unclear, none is computed.
     """
 
     product: Product
     leading: Leading | None = None
     exactly: bool = True
     listed: bool = False
+    fused: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,12 +109,12 @@ def count_symmetric(targets: Targets, form: Form, way: Way, share: slice, enough
         enough: (Q,) int64 closer negatives after which a query may be counted no further; None to count all.
 
     Returns:
-        int64 (2, Q): negatives that surely are closer than the nearest positive; negatives tied with it, or where not
-        `way.exactly` all that may be tied or closer.
+        int64 (3, Q): the fewest and the most negatives that are closer than the nearest positive, and those tied with
+        it where the two are equal.
     """
     stages, labels = targets.rounded(form, way), targets.queries.labels
     found = _Counts(targets, form, way, enough)
-    found.search(stages, stages)
+    found.search(stages, stages, targets.queries)
     tiles = cuts(len(labels), way.product.tile)
     pairs = [(i, j) for i in range(len(tiles)) for j in range(i, len(tiles))][share]
     left, last = [stage.values for stage in stages], -1
@@ -115,7 +123,8 @@ def count_symmetric(targets: Targets, form: Form, way: Way, share: slice, enough
         if i != last:
             left, last = [stage.swapped(rows) for stage in stages], i
         found.add(rows, columns, left, targets.queries, both=i != j)
-    return found.finished(targets.queries)
+    found.finish(targets.queries)
+    return found.counts()
 
 
 def count_blocks(
@@ -128,13 +137,32 @@ def count_blocks(
     found = _Counts(targets, form, way, enough)
     for block in gallery:
         whole = [block.vectors(slice(None))]
-        found.search(stages, Rounded.each(whole, len(block.labels), form, way.product, _stages(way)))
+        found.search(stages, Rounded.each(whole, len(block.labels), form, way.product, _stages(way)), block)
         for rows in cuts(len(labels), way.product.tile):
             left = [stage.values[rows] for stage in stages]
             for columns in cuts(len(block.labels), way.product.tile):
                 found.add(rows, columns, left, block)
-        found.finished(block)
-    return found.finished(targets.queries)
+        found.finish(block)
+    return found.counts()
+
+
+@cache
+def works_in_one_pass(device: torch.device) -> bool:
+    """Whether a way may be `fused` there: on a GPU, with Triton and a compiler that Triton can use."""
+    import torch
+
+    if device.type != "cuda":
+        return False
+    similarities, bounds = torch.tensor([[[0, 2.0], [1.0, 0]], [[0.5, 0.5], [1.5, 1.5]]], device=device)
+    labels, counts = torch.arange(2, device=device), torch.zeros(2, 2, dtype=torch.int32, device=device)
+    pairs, number = torch.empty(2, 4, dtype=torch.int32, device=device), torch.zeros_like(labels[0])
+    try:
+        from layerprobe.ranking.fused import count_in_one_pass
+
+        count_in_one_pass(similarities, labels, labels, (0, 0), Thresholds(*bounds), *counts, pairs, number)
+    except Exception:  # noqa: BLE001 - as many kinds as there are drivers and compilers
+        return False
+    return counts.tolist() == [[1, 0], [0, 1]]
 
 
 class _Counts:
@@ -152,17 +180,34 @@ class _Counts:
 
         self.targets, self.form, self.way, self.enough = targets, form, way, enough
         self.nearest = targets.nearest.where(targets.nearest.isfinite(), torch.inf)  # nothing reaches a lone query's
-        self.closer = torch.zeros(len(targets.nearest), dtype=torch.int64, device=targets.nearest.device)
-        self.tied = torch.zeros_like(self.closer)
+        count, device = len(targets.nearest), targets.nearest.device
+        # Those of a kernel are int32: they are added up faster.
+        self.closer = torch.zeros(count, dtype=torch.int32 if way.fused else torch.int64, device=device)
+        self.tied, self.unclear = torch.zeros_like(self.closer), torch.zeros_like(self.closer)
         self.waiting: list[Tensor] = []  # (2, P) places of queries and of items of the gallery
         self.number = 0  # of pairs that wait
         self.threads = torch.get_num_threads()
         self.pool = ThreadPoolExecutor(self.threads) if way.listed and self.threads > 1 else None
-        self.at_once = _PAIRS_AT_ONCE if self.closer.device.type == "cpu" else _PAIRS_AT_ONCE_ON_A_GPU
+        self.at_once = _PAIRS_AT_ONCE if device.type == "cpu" else _NUMBERS_AT_ONCE_ON_A_GPU // form.dim
+        if way.fused:
+            self.labels = torch.from_numpy(targets.queries.labels).to(device)
+            self.pairs = torch.empty(2, _LISTED if self.lists else 0, dtype=torch.int32, device=device)
+            self.between = torch.zeros((), dtype=torch.int64, device=device)  # how many pairs are unclear
+            self.too_many = False  # of them to be listed
 
-    def search(self, queries: list[Rounded], gallery: list[Rounded]) -> None:
-        """Take up the stages of a gallery: the whole vectors, and their leading directions."""
+    @property
+    def lists(self) -> bool:
+        """Whether unclear pairs are computed; between two whole numbers there is none."""
+        return self.way.exactly and self.form.similarity != "hamming"
+
+    def search(self, queries: list[Rounded], gallery: list[Rounded], items: Chosen) -> None:
+        """Take up the stages of a gallery's items: the whole vectors, and their leading directions."""
+        import torch
+
         self.queries, self.gallery = queries, gallery
+        if self.way.fused:
+            itself = items is self.targets.queries
+            self.item_labels = self.labels if itself else torch.from_numpy(items.labels).to(self.labels.device)
         if self.way.leading is not None:
             self.residuals = queries[-1].residuals(), gallery[-1].residuals()
         self.thresholds = [
@@ -194,6 +239,11 @@ class _Counts:
         if of_one_class(*labels):
             return
         similarities = self.way.product.multiply(left[-1], self.gallery[-1].values[columns])
+        if self.way.fused:
+            self._add_in_one_pass(rows, columns, similarities)
+            if both:
+                self._add_in_one_pass(columns, rows, similarities.T)
+            return
         mask_classes(similarities, *labels)
         sides = (rows, columns) if both else (rows,)
         if self.way.listed:
@@ -206,17 +256,15 @@ class _Counts:
             if self.way.leading is not None:
                 similarities = self.way.product.multiply(left[0], self.gallery[0].values[columns])
                 mask_classes(similarities, *labels)
-        exactly = self.way.exactly and self.form.similarity != "hamming"
         unclear = []
         for count, queries in zip((count_rows, count_columns), sides, strict=False):
             possible, closer = count(similarities, self.thresholds[0][queries])
             self.closer[queries].add_(closer)
             self._stop(queries)
             unclear.append(possible.sub_(closer))
-        if not exactly:
-            # All that is possible and not surely closer is tied: exact for bits, else an upper bound.
+        if not self.lists:
             for queries, some in zip(sides, unclear, strict=True):
-                self.tied[queries].add_(some)
+                self.unclear[queries].add_(some)
             return
         if sum(int(some.sum()) for some in unclear) * FEW > similarities.numel():
             self._recount(rows, columns, similarities, gallery, both=both)
@@ -227,6 +275,21 @@ class _Counts:
                 part = similarities.index_select(side, which)
                 part = part.T.contiguous() if side else part
                 self._settle(which + queries.start, rows if side else columns, part, gallery)
+
+    def _add_in_one_pass(self, queries: slice, items: slice, similarities: Tensor) -> None:
+        from layerprobe.ranking.fused import count_in_one_pass
+
+        count_in_one_pass(
+            similarities,
+            self.labels[queries],
+            self.item_labels[items],
+            (queries.start, items.start),
+            self.thresholds[0][queries],
+            self.closer[queries],
+            self.unclear[queries],
+            self.pairs,
+            self.between,
+        )
 
     def _recount(self, rows: slice, columns: slice, similarities: Tensor, gallery: Chosen, *, both: bool) -> None:
         """Count the pairs of a tile (A, B) that are unclear in float64, all at once."""
@@ -305,27 +368,42 @@ class _Counts:
         self.waiting.append(pairs)
         self.number += pairs.shape[1]
         if self.number > self.at_once:
-            self.finished(gallery)
+            self.finish(gallery)
 
-    def finished(self, gallery: Chosen) -> Tensor:
-        """Both counts, including the pairs that waited for items of this gallery."""
+    def finish(self, gallery: Chosen) -> None:
+        """Compute the pairs that waited for items of this gallery."""
         import torch
 
-        if self.waiting:
-            waiting = torch.cat(self.waiting, 1)
-            self.waiting, self.number = [], 0
-            for pairs in waiting.split(self.at_once, 1):
-                queries, others = (torch.unique(places, return_inverse=True) for places in pairs)
-                order = queries[1].argsort()
-                mine = pairs[0][order]
-                exact = self.form.of_places(
-                    self._vectors(queries[0]),
-                    gallery.vectors(others[0].cpu().numpy()),
-                    queries[1][order],
-                    others[1][order],
-                )
-                self._count(mine, exact[:, None])
-        return torch.stack([self.closer, self.closer + self.tied if not self.way.exactly else self.tied])
+        if self.way.fused and self.lists:
+            number = int(self.between)
+            self.too_many |= number > self.pairs.shape[1]
+            if not self.too_many:
+                self.waiting.append(self.pairs[:, :number].long())
+                self.unclear.zero_()
+                self.between.zero_()
+        if not self.waiting:
+            return
+        waiting = torch.cat(self.waiting, 1)
+        self.waiting, self.number = [], 0
+        for pairs in waiting.split(self.at_once, 1):
+            queries, others = (torch.unique(places, return_inverse=True) for places in pairs)
+            order = queries[1].argsort()
+            mine = pairs[0][order]
+            exact = self.form.of_places(
+                self._vectors(queries[0]),
+                gallery.vectors(others[0].cpu().numpy()),
+                queries[1][order],
+                others[1][order],
+            )
+            self._count(mine, exact[:, None])
+
+    def counts(self) -> Tensor:
+        """The fewest and the most negatives that are closer, and the ties where these are equal."""
+        import torch
+
+        if self.form.similarity == "hamming":  # a whole number between two thresholds is a tie
+            return torch.stack([self.closer, self.closer, self.unclear]).long()
+        return torch.stack([self.closer, self.closer + self.unclear, self.tied]).long()
 
     def _vectors(self, queries: Tensor) -> Tensor:
         return self.targets.queries.vectors(queries.cpu().numpy())
@@ -333,6 +411,7 @@ class _Counts:
     def _count(self, queries: Tensor, similarities: Tensor) -> None:
         """Add exact similarities (R, B) of the queries at places (R,), which may repeat."""
         nearest, windows = self.nearest[queries], self.targets.windows[queries]
-        closer = (similarities > (nearest + windows)[:, None]).sum(1)
+        closer = (similarities > (nearest + windows)[:, None]).sum(1, dtype=self.closer.dtype)
+        tied = (similarities >= (nearest - windows)[:, None]).sum(1, dtype=self.closer.dtype) - closer
         self.closer.index_add_(0, queries, closer)
-        self.tied.index_add_(0, queries, (similarities >= (nearest - windows)[:, None]).sum(1) - closer)
+        self.tied.index_add_(0, queries, tied)

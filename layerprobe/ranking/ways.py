@@ -82,7 +82,7 @@ class Sample:
         import torch
 
         dim, counts = self.form.dim, count_blocks(self.some, [self.block], self.form, Way(fast, exactly=False))
-        low, high = counts.double() * (self.gallery / len(self.block.labels))
+        low, high, _ = counts.double() * (self.gallery / len(self.block.labels))
         unclear, ratio = float((high - low).mean()) / self.gallery, 0.5
         if counts.device.type == "cpu":
             ratio = seconds_per_number(fast) / seconds_per_number(exact)
@@ -107,7 +107,7 @@ class Sample:
 
         if self.gallery >= _TILES_OF_LISTS * _TILE_OF_LISTS:
             product = replace(product, tile=_TILE_OF_LISTS)
-        low, high = count_blocks(self.some, [self.block], self.form, Way(product, exactly=False)).double()
+        low, high, _ = count_blocks(self.some, [self.block], self.form, Way(product, exactly=False)).double()
         taken = torch.ones_like(low)
         if self.enough is not None:  # a query is listed up to the end of the tile that has the last of these
             taken = self.enough * len(self.block.labels) / (low * self.gallery) + product.tile / self.gallery

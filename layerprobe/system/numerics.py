@@ -9,26 +9,34 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
+_SUMS_OF_16_BITS = (
+    "allow_bf16_reduced_precision_reduction",
+    "allow_fp16_reduced_precision_reduction",
+    "allow_fp16_accumulation",
+)
+
 
 @contextmanager
 def full_precision(device: torch.device) -> Iterator[None]:
-    """Disable TF32, bfloat16 and autocast in float32 products and convolutions, inside the block.
+    """Disable TF32, bfloat16 and autocast in float32 products and convolutions, and sums of 16 bits, inside the block.
 
     GPUs convolve float32 in TF32 by default; its 10-bit mantissa would change features. The settings are global to the
     process: no other thread may change them meanwhile.
     """
     import torch
 
-    reduced = torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
+    reduced = {name: getattr(torch.backends.cuda.matmul, name) for name in _SUMS_OF_16_BITS}
     switches = (torch.backends.mkldnn.matmul, torch.backends.cuda.matmul, torch.backends.cudnn.conv)  # type: ignore[attr-defined] # made at import
     before = [switch.fp32_precision for switch in switches]
     try:
         for switch in switches:
             switch.fp32_precision = "ieee"
-        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+        for name in reduced:
+            setattr(torch.backends.cuda.matmul, name, False)
         with torch.autocast(device.type, enabled=False):
             yield
     finally:
         for switch, precision in zip(switches, before, strict=True):
             switch.fp32_precision = precision
-        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = reduced
+        for name, allowed in reduced.items():
+            setattr(torch.backends.cuda.matmul, name, allowed)

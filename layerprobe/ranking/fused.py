@@ -1,0 +1,106 @@
+"""Count a tile of similarities on a GPU in one pass, by a kernel of Triton; imported only where that is installed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import triton
+import triton.language as tl
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from layerprobe.ranking.tiles import Thresholds
+
+# Queries and items that one program compares.
+_HEIGHT, _WIDTH = 64, 128
+
+# A kernel is compiled anew for values that are multiples of 16, unless they are named here.
+@triton.jit(do_not_specialize=["queries", "items", "first_query", "first_item", "most"])
+def _count(  # noqa: PLR0913 - pointers and sizes of a kernel
+    similarities: Any,
+    query_stride: Any,
+    item_stride: Any,
+    queries: Any,
+    items: Any,
+    labels: Any,
+    item_labels: Any,
+    first_query: Any,
+    first_item: Any,
+    low: Any,
+    high: Any,
+    closer: Any,
+    unclear: Any,
+    pairs: Any,
+    number: Any,
+    most: Any,
+    height: tl.constexpr,
+    width: tl.constexpr,
+) -> None:
+    i = tl.program_id(0) * height + tl.arange(0, height)
+    j = tl.program_id(1) * width + tl.arange(0, width)
+    here, there = i < queries, j < items
+    negative = here[:, None] & there[None, :]
+    found = tl.load(similarities + i[:, None] * query_stride + j[None, :] * item_stride, mask=negative, other=0)
+    own, others = tl.load(labels + i, mask=here, other=0), tl.load(item_labels + j, mask=there, other=0)
+    negative = negative & (own[:, None] != others[None, :])
+    above = negative & (found > tl.load(high + i, mask=here, other=0)[:, None])
+    between = negative & (found >= tl.load(low + i, mask=here, other=0)[:, None]) & ~above
+    sure, open_ = tl.sum(above.to(tl.int32), 1), tl.sum(between.to(tl.int32), 1)
+    tl.atomic_add(closer + i, sure, mask=sure > 0)
+    tl.atomic_add(unclear + i, open_, mask=open_ > 0)
+    total = tl.sum(open_, 0)
+    if total > 0:
+        start = tl.atomic_add(number, total.to(tl.int64))
+        place = start + (tl.cumsum(open_, 0) - open_)[:, None] + tl.cumsum(between.to(tl.int32), 1) - 1
+        fits = between & (place < most)
+        tl.store(pairs + place, (first_query + i)[:, None] + tl.zeros_like(place), mask=fits)
+        tl.store(pairs + most + place, (first_item + j)[None, :] + tl.zeros_like(place), mask=fits)
+
+
+def count_in_one_pass(  # noqa: PLR0913 - the tile, and where its counts go
+    similarities: Tensor,
+    labels: Tensor,
+    item_labels: Tensor,
+    first: tuple[int, int],
+    thresholds: Thresholds,
+    closer: Tensor,
+    unclear: Tensor,
+    pairs: Tensor,
+    number: Tensor,
+) -> None:
+    """Count the items of other classes that are closer to each query of a tile than its nearest positive.
+
+    Args:
+        similarities: (A, B) float32, of any strides.
+        labels: (A,) of the queries.
+        item_labels: (B,).
+        first: places of the tile's first query and first item.
+        thresholds: of the queries.
+        closer: (A,) int32, to which the number of similarities above `high` is added.
+        unclear: (A,) int32, to which the number of those between is added.
+        pairs: (2, P) int32; the places of the pairs between are written there, as many as fit.
+        number: () int64, how many such pairs there are; added to.
+    """
+    queries, items = similarities.shape
+    grid = triton.cdiv(queries, _HEIGHT), triton.cdiv(items, _WIDTH)
+    with torch.cuda.device_of(similarities):  # where Triton launches it
+        _count[grid](
+            similarities,
+            *similarities.stride(),
+            queries,
+            items,
+            labels,
+            item_labels,
+            *first,
+            thresholds.low,
+            thresholds.high,
+            closer,
+            unclear,
+            pairs,
+            number,
+            pairs.shape[1],
+            _HEIGHT,
+            _WIDTH,
+        )
