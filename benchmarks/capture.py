@@ -45,7 +45,7 @@ def build(name: str, device: str) -> Net:
     """The network in the format that capture uses."""
     found, model = load_apart("network", NETWORKS, name)
     net: Net = found.build(model, seed=0) if model else found(seed=0)
-    net.module.to(device=device, memory_format=torch.channels_last)
+    net.module.to(device).to(memory_format=torch.channels_last)
     net.module.eval()
     return net
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ import pytest
 # cost a scheduler tick an operation where there are more threads than cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+if shutil.which("nvidia-smi") is None:  # no GPU: Triton, once imported, runs its kernels in NumPy
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 os.environ.pop("LAYERPROBE_CACHE", None)  # whoever runs the tests may have set it for runs of their own
 os.environ.pop("LAYERPROBE_NAMED_MODELS", None)
 

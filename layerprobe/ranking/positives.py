@@ -64,10 +64,11 @@ class _Classes:
 
     @classmethod
     def of(cls, queries: Chosen, gallery: Chosen) -> _Classes:
-        classes = np.intersect1d(queries.labels, gallery.labels)
-        return cls(
-            *(np.searchsorted(some.labels, classes, side) for some in (queries, gallery) for side in ("left", "right"))
-        )
+        first, last = _runs(queries.labels)
+        left, right = _runs(gallery.labels)
+        classes = queries.labels[first], gallery.labels[left]
+        _, some, others = np.intersect1d(*classes, assume_unique=True, return_indices=True)
+        return cls(first[some], last[some], left[others], right[others])
 
     def __getitem__(self, which: NDArray[Any] | slice) -> _Classes:
         return _Classes(self.first[which], self.last[which], self.left[which], self.right[which])
@@ -80,19 +81,27 @@ class _Classes:
         first = self.first[which] + (np.arange(len(which)) - np.repeat(np.cumsum(parts) - parts, parts)) * most[which]
         return _Classes(first, np.minimum(first + most[which], self.last[which]), self.left[which], self.right[which])
 
-    def chunks(self, dim: int, numbers: int) -> Iterator[tuple[_Classes, int, int]]:
+    def chunks(self, dim: int, device: torch.device) -> Iterator[tuple[_Classes, int, int]]:
         """Classes of about equal size, with the largest number of queries and items; each chunk fits into memory."""
-        sizes = np.stack([_rounded_up(self.last - self.first), _rounded_up(self.right - self.left)])
-        for rows, columns in np.unique(sizes, axis=1).T.tolist():
-            some = np.flatnonzero((sizes == [[rows], [columns]]).all(0))
+        numbers, steps = (_NUMBERS, 4) if device.type == "cpu" else (_NUMBERS_OF_A_GPU, 1)
+        height, width = _rounded_up(self.last - self.first, steps), _rounded_up(self.right - self.left, steps)
+        sizes = height << 32 | width
+        for size in sorted(set(sizes.tolist())):
+            some, (rows, columns) = np.flatnonzero(sizes == size), divmod(size, 2**32)
             step = max(1, min(_CELLS // (rows * columns), numbers // ((rows + columns) * dim)))
             for start in range(0, len(some), step):
                 yield self[some[start : start + step]], rows, columns
 
 
-def _rounded_up(sizes: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Sizes rounded up to four or fewer steps in each doubling: 1 2 3 4 5 6 7 8 10 12 14 16 20 ..."""
-    step = 2 ** np.maximum(np.floor(np.log2(sizes)).astype(np.intp) - 2, 0)
+def _runs(labels: NDArray[np.int64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Where each class starts and ends among sorted labels."""
+    starts = np.flatnonzero(np.concatenate([[True], labels[1:] != labels[:-1]]))
+    return starts, np.append(starts[1:], len(labels))
+
+
+def _rounded_up(sizes: NDArray[np.intp], steps: int) -> NDArray[np.intp]:
+    """Sizes rounded up to at most so many steps in each doubling, of four 1 2 3 4 5 6 7 8 10 12 14 16 20 ..."""
+    step = np.maximum(2 ** np.floor(np.log2(sizes)).astype(np.intp) // steps, 1)
     up: NDArray[np.intp] = -(-sizes // step) * step
     return up
 
@@ -122,8 +131,8 @@ def _padded(  # noqa: PLR0913 - as positive_similarities
 ) -> Iterator[tuple[Tensor, Tensor]]:
     import torch
 
-    numbers = _NUMBERS if form.origin.device.type == "cpu" else _NUMBERS_OF_A_GPU
-    for some, height, width in islice(classes.cut().chunks(form.dim, numbers), share.start, share.stop, share.step):
+    chunks = classes.cut().chunks(form.dim, form.origin.device)
+    for some, height, width in islice(chunks, share.start, share.stop, share.step):
         rows, columns = some.first[:, None] + np.arange(height), some.left[:, None] + np.arange(width)
         here, there = rows < some.last[:, None], columns < some.right[:, None]
         rows, columns = np.minimum(rows, some.last[:, None] - 1), np.minimum(columns, some.right[:, None] - 1)
@@ -131,12 +140,25 @@ def _padded(  # noqa: PLR0913 - as positive_similarities
         same = queries is gallery and np.array_equal(rows, columns)
         found = searched if same else queries.vectors(rows.ravel()).view(len(rows), height, -1)
         similarities = form.similarities(found, searched)
-        place = columns[:, None, :].repeat(height, 1)[here]
-        taken = _taken_out(relevance, queries.index[rows[here]], gallery, place)
-        taken |= ~there[:, None, :].repeat(height, 1)[here]
-        inside = torch.from_numpy(here).to(similarities.device)
-        similarities = similarities[inside].masked_fill_(torch.from_numpy(taken).to(similarities.device), -torch.inf)
-        yield torch.from_numpy(rows[here]).to(similarities.device), similarities
+
+        def placed(values: NDArray[Any], device: torch.device = similarities.device) -> Tensor:
+            return torch.from_numpy(values).to(device)
+
+        if relevance.groups is None and not len(relevance.ignored):  # the query alone is taken out
+            own, items = placed(relevance.own[queries.index[rows]]), placed(gallery.index[columns])
+            taken = own[:, :, None] == items[:, None]
+        else:
+            every = np.zeros(similarities.shape, bool)
+            place = columns[:, None, :].repeat(height, 1)[here]
+            every[here] = _taken_out(relevance, queries.index[rows[here]], gallery, place)
+            taken = placed(every)
+        taken |= placed(~there)[:, None]
+        similarities = similarities.masked_fill_(taken, -torch.inf).flatten(0, 1)
+        if here.all():
+            yield placed(rows.ravel()), similarities
+        else:
+            inside = np.flatnonzero(here)
+            yield placed(rows.ravel()[inside]), similarities[placed(inside)]
 
 
 def nearest_positives(  # noqa: PLR0913 - what is compared, how, and the share of it

@@ -22,6 +22,8 @@ _TILE_OF_A_GPU = 12_288
 _FAST_HALVES = (8, 0)
 # A bias is at most twice the dimensions, and float16 at most 65,504.
 _DIM_OF_FLOAT16 = 2**14
+# Numbers in a row of a result.
+_ALIGNED = 8
 # Pairs that are copied and multiplied together, which fit into the CPU's caches.
 _PAIRS_TOGETHER = 512
 
@@ -115,8 +117,10 @@ def _mm(first: Tensor, second: Tensor) -> Tensor:
 
 def _mm_wide(first: Tensor, second: Tensor) -> Tensor:
     import torch
+    from torch.nn.functional import pad
 
-    return torch.mm(first, second.T, out_dtype=torch.float32)
+    columns = len(second)  # rows of the result that are not aligned are twice as slow
+    return torch.mm(first, pad(second, (0, 0, 0, -columns % _ALIGNED)).T, out_dtype=torch.float32)[:, :columns]
 
 
 def _one_dnn(first: Tensor, second: Tensor) -> Tensor:

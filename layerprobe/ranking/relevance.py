@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 Labels = NDArray[np.int64]
 _NO_RULES = SearchRules()
+# Integers that spread over no more than so many times their number are counted in a table.
+_SPREAD = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -249,8 +251,13 @@ def _whole(values: Any, shape: tuple[int, ...], name: str) -> Labels:
 
 def _occurrences(values: Labels, among: Labels) -> Labels:
     """How often each value is among others."""
-    ordered = np.sort(among)
-    return np.searchsorted(ordered, values, "right") - np.searchsorted(ordered, values)
+    lowest, highest = int(among.min()), int(among.max())
+    if highest - lowest > _SPREAD * len(among):
+        ordered = np.sort(among)
+        return np.searchsorted(ordered, values, "right") - np.searchsorted(ordered, values)
+    inside = (values >= lowest) & (values <= highest)
+    counts: Labels = np.bincount(among - lowest)[(values - lowest).clip(0, highest - lowest)] * inside
+    return counts
 
 
 def _equal(rows: Labels, columns: Labels, device: torch.device) -> Tensor:

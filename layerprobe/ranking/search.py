@@ -37,6 +37,11 @@ _NUMBERS_HELD_ON_A_GPU = 2**25
 _QUERIES_AT_ONCE = 2**14
 
 
+def _on_cpu(part: Any) -> Any:
+    """A slice or an index, as NumPy takes it."""
+    return part.cpu().numpy() if hasattr(part, "cpu") else part
+
+
 @dataclass(frozen=True, eq=False)
 class Search:
     """Queries in memory against a gallery.
@@ -70,7 +75,7 @@ class Search:
         """
         import torch
 
-        order = np.argsort(self.queries.labels, kind="stable")
+        order = self.queries.by_class
         chosen = self._sorted_gallery if self._itself else self._chosen(self.queries, order)
         windows = self._windows(chosen)
         if self._all_tie(chosen, windows):
@@ -96,15 +101,16 @@ class Search:
                 high[rows] = low[rows]
         counts = torch.stack([low, high, tied, tied_positives])
         counts[:2] = counts[:2].where(nearest.isfinite(), negatives)
-        back = torch.from_numpy(np.argsort(order, kind="stable")).to(low.device)
-        return counts[:, back]
+        unsorted = torch.empty_like(counts)
+        unsorted[:, torch.from_numpy(order).to(low.device)] = counts
+        return unsorted
 
     def _chosen(self, items: Items, order: NDArray[np.intp]) -> Chosen:
         """Items in memory in the given order."""
         import torch
 
         def made(part: Any) -> Tensor:
-            return self.form.vectors(items.take(order[part]))
+            return self.form.vectors(items.take(order[_on_cpu(part)]))
 
         if items.device.type == "cpu" or len(order) * self.form.dim > _NUMBERS_HELD_ON_A_GPU:
             return Chosen(made, items.labels[order], order)
@@ -113,7 +119,7 @@ class Search:
 
     @cached_property
     def _sorted_gallery(self) -> Chosen:
-        return self._chosen(self.gallery, np.argsort(self.gallery.labels, kind="stable"))
+        return self._chosen(self.gallery, self.gallery.by_class)
 
     def _windows(self, queries: Chosen) -> Tensor:
         import torch

@@ -52,7 +52,7 @@ class Way:
         exactly: compute unclear pairs at once.
         listed: list the pairs that may be closer instead of counting all, in tiles where they are few; in float32 on a
             CPU, and always with leading directions.
-        fused: count a tile in one pass by `fused.count_in_one_pass`; where too many pairs are unclear, none is computed.
+        fused: count a tile in one pass by `fused.count_in_one_pass`; with too many unclear pairs none is computed.
     """
 
     product: Product
@@ -153,16 +153,17 @@ def works_in_one_pass(device: torch.device) -> bool:
 
     if device.type != "cuda":
         return False
-    similarities, bounds = torch.tensor([[[0, 2.0], [1.0, 0]], [[0.5, 0.5], [1.5, 1.5]]], device=device)
-    labels, counts = torch.arange(2, device=device), torch.zeros(2, 2, dtype=torch.int32, device=device)
+    similarities, (low, high) = torch.tensor([[[0, 2.0], [1.0, 0]], [[0.5, 0.5], [1.5, 1.5]]], device=device)
+    labels, bounds = torch.arange(2, device=device), Thresholds(low, high)
+    closer, unclear = counts = torch.zeros(2, 2, dtype=torch.int32, device=device)
     pairs, number = torch.empty(2, 4, dtype=torch.int32, device=device), torch.zeros_like(labels[0])
     try:
         from layerprobe.ranking.fused import count_in_one_pass
 
-        count_in_one_pass(similarities, labels, labels, (0, 0), Thresholds(*bounds), *counts, pairs, number)
-    except Exception:  # noqa: BLE001 - as many kinds as there are drivers and compilers
+        count_in_one_pass(similarities, labels, labels, (0, 0), bounds, closer, unclear, pairs, number)
+        return counts.tolist() == [[1, 0], [0, 1]]
+    except Exception:  # as many kinds as there are drivers and compilers
         return False
-    return counts.tolist() == [[1, 0], [0, 1]]
 
 
 class _Counts:
@@ -386,6 +387,10 @@ class _Counts:
         waiting = torch.cat(self.waiting, 1)
         self.waiting, self.number = [], 0
         for pairs in waiting.split(self.at_once, 1):
+            if self.way.fused:  # in no order, and sorting takes longer than to read a vector again
+                exact = self.form.of_pairs(self.targets.queries.vectors(pairs[0]), gallery.vectors(pairs[1]))
+                self._count(pairs[0], exact[:, None])
+                continue
             queries, others = (torch.unique(places, return_inverse=True) for places in pairs)
             order = queries[1].argsort()
             mine = pairs[0][order]

@@ -33,8 +33,28 @@ def test_bfloat16_is_offered_only_where_it_is_faster(monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(
             products, "seconds_per_number", lambda product, s=seconds: s if product.dtype == torch.bfloat16 else 1.0
         )
-        assert (products.bfloat16(cpu) is not None) == offered
+        assert (products.half_precision(cpu, 512) is not None) == offered
     products._fast_bfloat16.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("capability", "dim", "dtype"),
+    [((8, 0), 2**14 - 1, torch.float16), ((8, 0), 2**14, torch.bfloat16), ((7, 5), 512, None)],
+)
+def test_a_gpu_multiplies_in_float16_unless_biases_may_leave_its_range(
+    capability: tuple[int, int], dim: int, dtype: torch.dtype | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    found = products.half_precision(torch.device("cuda"), dim)
+    assert (found and found.dtype) == dtype
+
+
+@pytest.mark.gpu
+def test_a_product_of_any_width_is_wide() -> None:
+    wide = products.half_precision(torch.device("cuda"), 512)
+    assert wide is not None
+    first, second = (torch.randint(-9, 9, (rows, 40), dtype=torch.float16).cuda() for rows in (30, 13))
+    assert (wide.multiply(first, second) == first.float() @ second.float().T).all()
 
 
 def test_the_fastest_float32_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:

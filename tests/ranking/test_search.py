@@ -49,14 +49,14 @@ class Table:
         return self.rows[part].copy()
 
 
-def emulated_bfloat16(device: torch.device) -> Product:
+def emulated_bfloat16(device: torch.device, dim: int) -> Product:
     """What hardware gives: factors of bfloat16, a sum in float32, rounded once."""
     return Product(
         "bfloat16", torch.bfloat16, torch.bfloat16, 2.0**-23, 3, 16, lambda a, b: (a.float() @ b.float().T).bfloat16()
     )
 
 
-def wide_bfloat16(device: torch.device) -> Product:
+def wide_bfloat16(device: torch.device, dim: int) -> Product:
     """What a GPU gives: factors of bfloat16, sums that stay float32."""
     return Product("bfloat16", torch.bfloat16, torch.float32, 2.0**-22, 3, 16, lambda a, b: a.float() @ b.float().T)
 
@@ -70,7 +70,7 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(positives, "_NUMBERS", 300)
     monkeypatch.setattr(positives, "_SCREENED_FROM", 12)
     monkeypatch.setattr(search, "float32", lambda device: replace(products.float32(device), tile=16))
-    monkeypatch.setattr(search, "bfloat16", emulated_bfloat16)
+    monkeypatch.setattr(search, "half_precision", emulated_bfloat16)
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def low(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None
     }
     choose_ways(monkeypatch, suits[request.param])
     if request.param == "wide":
-        monkeypatch.setattr(search, "bfloat16", wide_bfloat16)
+        monkeypatch.setattr(search, "half_precision", wide_bfloat16)
     if request.param == "listed":
         monkeypatch.setattr(sweep, "FEW", 4)
 
@@ -274,7 +274,7 @@ def test_below_twenty_thousand_items_every_count_is_exact(monkeypatch: pytest.Mo
     rng = np.random.default_rng(0)
     features, labels = rng.normal(size=(60, 2)).astype(np.float32), np.arange(60) % 30
     choose_ways(monkeypatch, lambda way: not way.exactly)
-    monkeypatch.setattr(search, "bfloat16", emulated_bfloat16)
+    monkeypatch.setattr(search, "half_precision", emulated_bfloat16)
     assert not nearest_positive_ranks(features, labels).open().any()
     monkeypatch.setattr(ranks, "RESOLVE_ALL_BELOW", 60)
     monkeypatch.setattr(ranks, "USUAL_KS", (1,))
@@ -303,7 +303,7 @@ def test_sums_that_stay_float32_are_compared_in_float32(monkeypatch: pytest.Monk
     features = rng.normal(size=(600, 64)) * np.exp(rng.normal(size=(600, 1)))
     exact = nearest_positive_ranks(features, labels, similarity="euclidean")
     choose_ways(monkeypatch, lambda way: not way.exactly)
-    monkeypatch.setattr(search, "bfloat16", wide_bfloat16)
+    monkeypatch.setattr(search, "half_precision", wide_bfloat16)
     found = nearest_positive_ranks(features, labels, similarity="euclidean", resolve=(1,))
     assert (found.closer <= exact.closer).all()
     assert (found.closer_high + found.tied_negatives >= exact.closer + exact.tied_negatives).all()
@@ -409,7 +409,7 @@ def test_lone_queries_among_unclear_pairs_have_no_ties() -> None:
 
 def test_processes_agree_on_exactness_and_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     choose_ways(monkeypatch, lambda way: not way.exactly)
-    monkeypatch.setattr(search, "bfloat16", emulated_bfloat16)
+    monkeypatch.setattr(search, "half_precision", emulated_bfloat16)
     rng = np.random.default_rng(0)
     features, labels = rng.normal(size=(60, 4)), np.arange(60) % 30
     seen = []

@@ -26,23 +26,27 @@ def test_a_callers_faster_float32_is_off_inside_and_back_afterwards(name: str, f
         SWITCHES[name].fp32_precision = before
 
 
-def test_sums_in_bfloat16_are_off_inside_and_back_after_an_error() -> None:
+@pytest.mark.parametrize(
+    "name",
+    [
+        "allow_bf16_reduced_precision_reduction",
+        "allow_fp16_reduced_precision_reduction",
+        "allow_fp16_accumulation",
+    ],
+)
+def test_sums_in_16_bits_are_off_inside_and_back_after_an_error(name: str) -> None:
     matmul = torch.backends.cuda.matmul
-    assert matmul.allow_bf16_reduced_precision_reduction
+    before = getattr(matmul, name)
+    setattr(matmul, name, True)
 
     def fail() -> None:
         with full_precision(torch.device("cpu")):
-            assert not matmul.allow_bf16_reduced_precision_reduction
+            assert not getattr(matmul, name)
             raise ZeroDivisionError
 
-    with pytest.raises(ZeroDivisionError):
-        fail()
-    assert matmul.allow_bf16_reduced_precision_reduction
-
-
-def test_autocast_is_off_inside() -> None:
-    ones = torch.ones(2, 2)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert (ones @ ones).dtype == torch.bfloat16
-        with full_precision(torch.device("cpu")):
-            assert (ones @ ones).dtype == torch.float32
+    try:
+        with pytest.raises(ZeroDivisionError):
+            fail()
+        assert getattr(matmul, name)
+    finally:
+        setattr(matmul, name, before)
