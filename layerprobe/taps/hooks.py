@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def parts_by_path(module: nn.Module) -> dict[str, nn.Module]:
 
 def prepared(images: Tensor, module: nn.Module) -> Tensor:
     """Images in the type that a module computes in and on its device; unchanged if it has no parameters."""
-    tensors = [*module.parameters(), *module.buffers()]
+    tensors = chain(module.parameters(), module.buffers())
     floats = next((tensor for tensor in tensors if tensor.is_floating_point()), None)
     return images if floats is None else images.to(device=floats.device, dtype=floats.dtype)
 
