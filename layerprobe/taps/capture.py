@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from layerprobe.system.errors import NumericError, RecipeError
 from layerprobe.taps.classifier import without_classifier
-from layerprobe.taps.hooks import hooked, parts_by_path, prepared
+from layerprobe.taps.hooks import hooked, part_at, prepared
 from layerprobe.taps.layouts import Layout
 from layerprobe.taps.outputs import taken
 from layerprobe.values.keys import LayerKey
@@ -84,14 +84,13 @@ def tapped(
     for tap in taps:
         wanted[tap.module].append(tap)
     keys = {tap.key for tap in taps}
-    parts = parts_by_path(module)
 
     def hook(path: str, _module: nn.Module, _inputs: object, output: object) -> None:
         called[path] += 1
         for tap in wanted[path]:
             if tap.call == called[path]:
                 # Without hooks: the norm's own call is still to come.
-                norm = None if tap.norm is None else parts[tap.norm].forward
+                norm = None if tap.norm is None else part_at(module, tap.norm).forward
                 features[tap.key] = _features(output, tap, norm, checked=not recorded)
         if features.keys() == keys and not recorded:
             raise _ForwardEnded
