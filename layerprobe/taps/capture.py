@@ -80,19 +80,19 @@ def tapped(
 
     features: dict[LayerKey, Tensor] = {}
     called: Counter[str] = Counter()
-    wanted: dict[str, list[Tap]] = defaultdict(list)
+    wanted: dict[str, list[tuple[LayerKey, Tap]]] = defaultdict(list)
     for tap in taps:
-        wanted[tap.module].append(tap)
-    keys = {tap.key for tap in taps}
+        wanted[tap.module].append((tap.key, tap))
+    count = len({tap.key for tap in taps})
 
     def hook(path: str, _module: nn.Module, _inputs: object, output: object) -> None:
         called[path] += 1
-        for tap in wanted[path]:
+        for key, tap in wanted[path]:
             if tap.call == called[path]:
                 # Without hooks: the norm's own call is still to come.
                 norm = None if tap.norm is None else part_at(module, tap.norm).forward
-                features[tap.key] = _features(output, tap, norm, checked=not recorded)
-        if features.keys() == keys and not recorded:
+                features[key] = _features(output, tap, norm, checked=not recorded)
+        if len(features) == count and not recorded:
             raise _ForwardEnded
 
     def features_of(images: Tensor) -> dict[LayerKey, Tensor]:
@@ -114,7 +114,6 @@ def tapped(
 def _features(output: object, tap: Tap, norm: Callable[[Tensor], Tensor] | None, *, checked: bool) -> Tensor:
     """Pool a layer's output to (B, dim) float32 that shares no memory with it."""
     import torch
-    import torch.nn.functional as F
 
     tensor = taken(output, tap.layout.part)
     tensor = tap.layout.arranged(tensor if norm is None else norm(tensor))
@@ -134,7 +133,7 @@ def _features(output: object, tap: Tap, norm: Callable[[Tensor], Tensor] | None,
             raise NumericError(f"{tap.key}: {_NEGATIVE}", fix="Choose another pool")
         # In float32, as cubes of ordinary activations overflow float16.
         return gem(patches.float())
-    return F.adaptive_max_pool2d(patches, _grid_side(tap.pool)).flatten(1).float()
+    return torch.nn.functional.adaptive_max_pool2d(patches, _grid_side(tap.pool)).flatten(1).float()
 
 
 def outlying_tokens(taps: Sequence[Tap]) -> list[str]:
