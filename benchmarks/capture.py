@@ -2,9 +2,11 @@
 
 All ways run the same network on the same images in channels_last format and inference mode, one after the other in
 interleaved rounds in one process; the median over the rounds of plain time / way's time is what counts. `again` is the
-plain forward once more: what its ratio differs from 1 is noise. `hooks` is layerprobe's, which ends the forward after
-the last layer; `captum` is its LayerActivation of all layers at once, pooled afterwards; `extractor` is torchvision's
-create_feature_extractor, its maps pooled afterwards, where it can trace the network. The goal of `hooks` is 0.90.
+plain forward once more: what its ratio differs from 1 is noise. `hooks` is layerprobe's extraction, which ends the
+forward after the last layer and takes its hooks away between batches; `captum` is its LayerActivation of all layers at
+once, pooled afterwards; `extractor` is torchvision's create_feature_extractor, its maps pooled afterwards, where it can
+trace the network. All compute float32 as float32 and end with what they give on the host, `plain` and `again` with the
+network's output. The goal of `hooks` is 0.90.
 Batches have the size of `probe`'s, and freed memory is kept as in the command line's process. With a setting of glibc's
 malloc in the environment it is not; the second command below sets a default, so that only this differs. Each takes
 about three CPU minutes; --nets takes all networks of layerprobe and models of timm. On a GPU the clock is the wall's.
@@ -31,10 +33,12 @@ from torch import Tensor
 from torch.fx.proxy import TraceError
 from torchvision.models.feature_extraction import create_feature_extractor
 
+from layerprobe.measure.extraction import extract
 from layerprobe.nets.net import Net
 from layerprobe.registry import NETWORKS, load_apart
 from layerprobe.system.memory import keep_freed_memory
-from layerprobe.taps import resolve_taps, tapped
+from layerprobe.system.numerics import full_precision
+from layerprobe.taps import resolve_taps
 from layerprobe.workflow.probe.extractors import BATCH_SIZE
 
 GOAL = 0.90
@@ -51,23 +55,22 @@ def build(name: str, device: str) -> Net:
 
 
 def pooled(outputs: list[Tensor]) -> list[Tensor]:
-    """The largest value of each channel of a map; vectors as they are."""
-    return [output.amax((2, 3)) if output.ndim == 4 else output for output in outputs]
+    """The largest value of each channel of a map, and vectors as they are, on the host."""
+    return [each.cpu() for each in [output.amax((2, 3)) if output.ndim == 4 else output for output in outputs]]
 
 
 def ways(net: Net, size: int) -> dict[str, Forward]:
-    """What is compared, by name; `hooks` enters and leaves its block with each batch, as extraction does."""
+    """What is compared, by name."""
     taps = resolve_taps(["*"], net, image_size=size)
     activation = LayerActivation(net.module, [net.module.get_submodule(path) for path in net.layers.values()])
 
-    def hooks(images: Tensor) -> object:
-        with tapped(net.module, taps) as features_of:
-            return features_of(images)
+    def plain(images: Tensor) -> object:
+        return net.module(images).cpu()
 
     compared: dict[str, Forward] = {
-        "plain": net.module,
-        "again": net.module,
-        "hooks": hooks,
+        "plain": plain,
+        "again": plain,
+        "hooks": lambda images: next(extract(net.module, taps, [images], device=images.device)),
         "captum": lambda images: pooled(activation.attribute(images)),
     }
     with contextlib.suppress(TraceError):
@@ -88,7 +91,7 @@ def measure(net: Net, images: Tensor, pairs: int, repeats: int) -> dict[str, lis
     """Seconds a batch of each way, one number a round."""
     compared = ways(net, images.shape[-1])
     seconds: dict[str, list[float]] = {name: [] for name in compared}
-    with torch.inference_mode():
+    with torch.inference_mode(), full_precision(images.device):
         for forward in compared.values():
             forward(images)  # sets things up
         for pair in range(pairs):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,11 +35,20 @@ def extract(
             already the network's input.
 
     Yields:
-        For each batch {tap.key: float32 (B, dim)}.
+        For each batch {tap.key: float32 (B, dim)}; on a GPU views of one array.
     """
     for batch in batches:
         with full_precision(device), tapped(module, taps) as features_of:
             placed = batch.to(device)
             features = features_of(normalise(placed) if normalise else placed)
-            arrays = {key: values.cpu().numpy() for key, values in features.items()}
-        yield arrays
+        # After the block, which is left while a GPU still computes.
+        yield on_host(features) if device.type != "cpu" else {key: each.numpy() for key, each in features.items()}
+
+
+def on_host(features: Mapping[LayerKey, Tensor]) -> dict[LayerKey, NDArray[np.float32]]:
+    """Features of a device as arrays, views of one copy of all: each copy would wait for the device."""
+    import torch
+
+    copied = torch.cat([each.flatten() for each in features.values()]).cpu()
+    parts = copied.split([each.numel() for each in features.values()])
+    return {key: part.view(each.shape).numpy() for (key, each), part in zip(features.items(), parts, strict=True)}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from layerprobe.system.errors import NumericError, RecipeError
 from layerprobe.taps.classifier import without_classifier
-from layerprobe.taps.hooks import hooked, parts_by_path, prepared
+from layerprobe.taps.hooks import hooked, part_at, prepared
 from layerprobe.taps.layouts import Layout
 from layerprobe.taps.outputs import taken
 from layerprobe.values.keys import LayerKey
@@ -80,20 +80,19 @@ def tapped(
 
     features: dict[LayerKey, Tensor] = {}
     called: Counter[str] = Counter()
-    wanted: dict[str, list[Tap]] = defaultdict(list)
+    wanted: dict[str, list[tuple[LayerKey, Tap]]] = defaultdict(list)
     for tap in taps:
-        wanted[tap.module].append(tap)
-    keys = {tap.key for tap in taps}
-    parts = parts_by_path(module)
+        wanted[tap.module].append((tap.key, tap))
+    count = len({tap.key for tap in taps})
 
     def hook(path: str, _module: nn.Module, _inputs: object, output: object) -> None:
         called[path] += 1
-        for tap in wanted[path]:
+        for key, tap in wanted[path]:
             if tap.call == called[path]:
                 # Without hooks: the norm's own call is still to come.
-                norm = None if tap.norm is None else parts[tap.norm].forward
-                features[tap.key] = _features(output, tap, norm, checked=not recorded)
-        if features.keys() == keys and not recorded:
+                norm = None if tap.norm is None else part_at(module, tap.norm).forward
+                features[key] = _features(output, tap, norm, checked=not recorded)
+        if len(features) == count and not recorded:
             raise _ForwardEnded
 
     def features_of(images: Tensor) -> dict[LayerKey, Tensor]:
@@ -115,7 +114,6 @@ def tapped(
 def _features(output: object, tap: Tap, norm: Callable[[Tensor], Tensor] | None, *, checked: bool) -> Tensor:
     """Pool a layer's output to (B, dim) float32 that shares no memory with it."""
     import torch
-    import torch.nn.functional as F
 
     tensor = taken(output, tap.layout.part)
     tensor = tap.layout.arranged(tensor if norm is None else norm(tensor))
@@ -135,7 +133,7 @@ def _features(output: object, tap: Tap, norm: Callable[[Tensor], Tensor] | None,
             raise NumericError(f"{tap.key}: {_NEGATIVE}", fix="Choose another pool")
         # In float32, as cubes of ordinary activations overflow float16.
         return gem(patches.float())
-    return F.adaptive_max_pool2d(patches, _grid_side(tap.pool)).flatten(1).float()
+    return torch.nn.functional.adaptive_max_pool2d(patches, _grid_side(tap.pool)).flatten(1).float()
 
 
 def outlying_tokens(taps: Sequence[Tap]) -> list[str]:

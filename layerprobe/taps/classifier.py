@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from layerprobe.system.memory import memory_faults_told
-from layerprobe.taps.hooks import hooked, parts_by_path, prepared
+from layerprobe.taps.hooks import hooked, part_at, parts_by_path, prepared
 from layerprobe.taps.measuring import REFUSALS
 from layerprobe.taps.outputs import taken, tensor_part
 from layerprobe.values.image_size import ImageSize, height_width
@@ -84,10 +84,10 @@ def without_classifier(module: nn.Module, classifier: str | None) -> Iterator[No
     if classifier is None:
         yield
         return
-    parts, taken_in = parts_by_path(module), []
+    taken_in: list[Tensor | None] = []
     hooks = [
-        parts[classifier].register_forward_pre_hook(lambda _, inputs: taken_in.append(embedding_in(inputs))),
-        parts[""].register_forward_hook(lambda *_: taken_in.pop()),
+        part_at(module, classifier).register_forward_pre_hook(lambda _, inputs: taken_in.append(embedding_in(inputs))),
+        part_at(module, "").register_forward_hook(lambda *_: taken_in.pop()),
     ]
     try:
         yield

@@ -56,10 +56,12 @@ class Layout:
 
     def arranged(self, tensor: Tensor) -> Tensor:
         """The output's tensor with its axes in one order: map (B, C, H, W), tokens (B, T, D), vector (B, D); a view."""
-        rest = [axis for axis in range(tensor.ndim) if axis not in (self.batch, self.channels)]
-        if self.kind == "map":
-            return tensor.permute(self.batch, self.channels, *rest)
-        tensor = tensor.permute(self.batch, *rest, self.channels)
+        own = self.batch, self.channels
+        rest = [axis for axis in range(tensor.ndim) if axis not in own]
+        axes = [*own, *rest] if self.kind == "map" else [self.batch, *rest, self.channels]
+        # Most outputs are in order: an operation less for each of their layers, in whose time a GPU would wait.
+        if axes != sorted(axes):
+            tensor = tensor.permute(axes)
         return tensor.flatten(1) if self.kind == "vector" else tensor
 
     def patches(self, tensor: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from layerprobe.measure.extraction import extract
+from layerprobe.measure.extraction import extract, on_host
 from layerprobe.nets.vgg16_bn import build
 from layerprobe.taps import Tap, resolve_taps
 from layerprobe.taps.layouts import Layout
@@ -123,6 +123,14 @@ def test_after_an_error_the_callers_precision_is_restored() -> None:
     with pytest.raises(ValueError, match="expected 4D"):
         next(extract(Sums(), TAPS, [pixels(1)], lambda batch: batch.float()[0], device=CPU))
     assert [switch.fp32_precision for switch in switches()] == ["tf32", "tf32"]
+
+
+def test_the_layers_of_a_batch_come_to_the_host_one_after_another_in_one_array() -> None:
+    maps, vectors = LayerKey("conv", "max"), torch.arange(6.0).view(3, 2).T  # strided, as a view would be
+    found = on_host({maps: torch.arange(6.0).view(2, 3), FC6: vectors})
+    assert found[maps].tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
+    assert found[FC6].tolist() == [[0.0, 2.0, 4.0], [1.0, 3.0, 5.0]]
+    assert found[FC6].ctypes.data - found[maps].ctypes.data == found[maps].nbytes
 
 
 def test_the_size_of_a_batch_hardly_changes_features() -> None:

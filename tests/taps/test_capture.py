@@ -210,6 +210,33 @@ def test_each_module_gets_its_own_mode_back_and_no_hook_stays(trained: Layers) -
     assert hooks(trained.module) == 0
 
 
+class Refusing(nn.Dropout):
+    """Remains as it is, whatever mode is asked for."""
+
+    def train(self, mode: bool = True) -> Refusing:
+        return self
+
+
+@pytest.mark.parametrize("by", ["class", "instance"])
+def test_a_module_that_refuses_other_modes_keeps_its_own(by: str) -> None:
+    refusing = Refusing() if by == "class" else nn.Dropout()
+    if by == "instance":
+        refusing.train = lambda mode=True: refusing  # type: ignore[method-assign]
+    net = Layers(nn.Sequential(refusing, nn.Dropout()), {"out": "1"})
+    with tapped(net.module, [Tap("out", "1", 1, "max", 3, MAP)]):
+        assert list(modes(net.module).values()) == [False, True, False]
+    assert all(modes(net.module).values())
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+def test_a_scripted_part_runs_in_evaluation_mode_and_gets_its_own_back() -> None:
+    net = Layers(nn.Sequential(torch.jit.script(nn.Dropout()), nn.Identity()), {"out": "1"})
+    with tapped(net.module, [Tap("out", "1", 1, "max", 3, MAP)]) as features_of:
+        found = features_of(images(8))[LayerKey("out", "max")]
+    assert torch.equal(found, images(8).amax((2, 3)))
+    assert all(modes(net.module).values())
+
+
 def test_after_an_error_too_each_module_gets_its_mode_back_and_no_hook_stays(trained: Layers) -> None:
     before, taps = modes(trained.module), resolve(trained, "pool1")
     with pytest.raises(KeyError, match="stop"), tapped(trained.module, taps):

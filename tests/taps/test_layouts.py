@@ -302,3 +302,16 @@ def test_tokens_that_no_grid_explains_are_refused() -> None:
     (found,) = find_layouts([Seen((), (2, 31, 7), (3, 31, 7), normed=True)], Model((64, 32), None, 0))
     assert isinstance(found, Unclear)
     assert found.reason.startswith("cannot determine the height and width of the patches of 31 tokens")
+
+
+@pytest.mark.parametrize(
+    ("layout", "shape"),
+    [
+        (Layout("map", shape=(4, 8, 8)), (2, 4, 8, 8)),
+        (Layout("tokens", channels=2, shape=(5, 4)), (2, 5, 4)),
+        (Layout("vector", shape=(4,)), (2, 4)),
+    ],
+)
+def test_an_output_in_order_costs_no_operation_to_arrange(layout: Layout, shape: tuple[int, ...]) -> None:
+    tensor = torch.zeros(shape)
+    assert layout.arranged(tensor) is tensor
