@@ -58,10 +58,16 @@ class Rounded:
         cls, blocks: Iterable[Tensor], count: int, form: Form, product: Product, directions: Sequence[Leading | None]
     ) -> list[Rounded]:
         """Round vectors as `of`, once for each of the directions; None stands for all dimensions."""
+        import torch
+
         start, found = 0, [cls._empty(count, form, product, leading) for leading in directions]
+        memory = form.offset.new_empty(0)
         for vectors in blocks:
             rows = slice(start, start + len(vectors))
-            biases, centred = form.biases(vectors), vectors - form.offset
+            # All blocks in one memory: new memory is slow at first.
+            memory = memory if memory.numel() >= vectors.numel() else torch.empty_like(vectors).ravel()
+            centred = torch.sub(vectors, form.offset, out=memory[: vectors.numel()].view_as(vectors))
+            biases = form.biases(vectors)
             for rounded, leading in zip(found, directions, strict=True):
                 rounded._fill(rows, centred, biases, leading)
             start += len(vectors)
