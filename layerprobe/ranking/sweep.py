@@ -38,6 +38,8 @@ _PAIRS_AT_ONCE = 2**12
 _NUMBERS_AT_ONCE_ON_A_GPU = 2**26
 # Unclear pairs that one pass lists: 32 MiB.
 _LISTED = 2**22
+# Rows of a tile whose similarities of fewer dimensions are listed together, by each thread.
+_HEIGHT = 256
 # If more than 1 / FEW of a tile's pairs are listed or unclear, one product of the whole tile is faster.
 FEW = 16
 
@@ -189,6 +191,8 @@ class _Counts:
         self.number = 0  # of pairs that wait
         self.threads = torch.get_num_threads()
         self.pool = ThreadPoolExecutor(self.threads) if way.listed and self.threads > 1 else None
+        # Fewer dimensions give similarities as fast as memory takes them: these rows stay in the caches.
+        self.height = way.product.tile if way.leading is None else _HEIGHT * self.threads
         if way.listed:
             self.memory = torch.empty(min(way.product.tile, count) * way.product.tile)
         self.at_once = _PAIRS_AT_ONCE if device.type == "cpu" else _NUMBERS_AT_ONCE_ON_A_GPU // form.dim
@@ -241,23 +245,26 @@ class _Counts:
         labels = self.targets.queries.labels[rows], gallery.labels[columns]
         if of_one_class(*labels):
             return
-        similarities = self._multiply(left[-1], self.gallery[-1].values[columns])
         if self.way.fused:
+            similarities = self.way.product.multiply(left[-1], self.gallery[-1].values[columns])
             self._add_in_one_pass(rows, columns, similarities)
             if both:
                 self._add_in_one_pass(columns, rows, similarities.T)
             return
-        mask_classes(similarities, *labels)
         sides = (rows, columns) if both else (rows,)
         if self.way.listed:
-            ends = similarities.numpy()
-            places = self._places(ends, sides)
-            if len(places) * FEW <= ends.size:
-                self._add_listed(sides, columns, ends, places, left[0], gallery)
+            found = []
+            for part in cuts(len(labels[0]), self.height):
+                similarities = self._multiply(left[-1][part], self.gallery[-1].values[columns])
+                mask_classes(similarities, labels[0][part], labels[1])
+                found.append(self._places(similarities.numpy(), part, sides))
+            places, ends = map(np.concatenate, zip(*found, strict=True))
+            if len(places) * FEW <= len(labels[0]) * len(labels[1]):
+                self._add_listed(sides, columns, places, ends, left[0], gallery)
                 return
-            if self.way.leading is not None:
-                similarities = self._multiply(left[0], self.gallery[0].values[columns])
-                mask_classes(similarities, *labels)
+        if not self.way.listed or self.way.leading is not None:
+            similarities = self._multiply(left[0], self.gallery[0].values[columns])
+            mask_classes(similarities, *labels)
         unclear = []
         for count, queries in zip((count_rows, count_columns), sides, strict=False):
             possible, closer = count(similarities, self.thresholds[0][queries])
@@ -317,27 +324,31 @@ class _Counts:
         memory = self.memory[: len(first) * len(second)].view(len(first), len(second))
         return self.way.product.multiply(first, second, memory)
 
-    def _places(self, ends: NDArray[np.float32], sides: Sequence[slice]) -> NDArray[np.intp]:
-        """Where in a tile (A, B) of upper ends are those that may be closer to a query of its rows, or columns."""
+    def _places(
+        self, ends: NDArray[np.float32], rows: slice, sides: Sequence[slice]
+    ) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
+        """Places in a tile, of some of its rows with upper ends (A, B), that may be closer for a side; and the ends."""
         low = [self.thresholds[-1].low[queries].numpy() for queries in sides]
+        low[0] = low[0][rows]
 
-        def above(rows: slice) -> NDArray[np.intp]:
-            marks = ends[rows] >= low[0][rows, None]
+        def above(part: slice) -> NDArray[np.intp]:
+            marks = ends[part] >= low[0][part, None]
             if len(low) > 1:
-                marks |= ends[rows] >= low[1]
+                marks |= ends[part] >= low[1]
             found: NDArray[np.intp] = np.flatnonzero(marks)
-            found += rows.start * ends.shape[1]
+            found += part.start * ends.shape[1]
             return found
 
         parts = cuts(len(ends), -(-len(ends) // self.threads))
-        return np.concatenate([*(self.pool.map(above, parts) if self.pool else map(above, parts))])
+        places = np.concatenate([*(self.pool.map(above, parts) if self.pool else map(above, parts))])
+        return places + rows.start * ends.shape[1], ends.ravel()[places]
 
     def _add_listed(  # noqa: PLR0913 - the tile, and what is listed of it
         self,
         sides: Sequence[slice],
         columns: slice,
-        ends: NDArray[np.float32],
         places: NDArray[np.intp],
+        found: NDArray[np.float32],
         left: Tensor,
         gallery: Chosen,
     ) -> None:
@@ -347,9 +358,9 @@ class _Counts:
         """
         import torch
 
-        first = places // ends.shape[1]
-        second = places - first * ends.shape[1]
-        found = ends.ravel()[places]
+        width = columns.stop - columns.start
+        first = places // width
+        second = places - first * width
         sure, unclear = [], []  # by side
         rest = None
         if self.way.leading is not None:
