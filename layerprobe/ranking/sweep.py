@@ -254,10 +254,10 @@ class _Counts:
         sides = (rows, columns) if both else (rows,)
         if self.way.listed:
             found = []
-            for part in cuts(len(labels[0]), self.height):
-                similarities = self._multiply(left[-1][part], self.gallery[-1].values[columns])
-                mask_classes(similarities, labels[0][part], labels[1])
-                found.append(self._places(similarities.numpy(), part, sides))
+            for strip in cuts(len(labels[0]), self.height):
+                similarities = self._multiply(left[-1][strip], self.gallery[-1].values[columns])
+                mask_classes(similarities, labels[0][strip], labels[1])
+                found.append(self._places(similarities.numpy(), strip, sides))
             places, ends = map(np.concatenate, zip(*found, strict=True))
             if len(places) * FEW <= len(labels[0]) * len(labels[1]):
                 self._add_listed(sides, columns, places, ends, left[0], gallery)
