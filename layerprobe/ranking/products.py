@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 # A product that takes about a millisecond and is large enough to reach its speed.
 _TIMED_ROWS, _TIMED_NUMBERS = 384, 512
+# The share of a product's time at which another is worth more memory.
+_HARDLY_FASTER = 0.9
 # Similarities and marks of 0.6 GB each; smaller tiles launch more operations.
 _TILE_OF_A_GPU = 12_288
 # The GPUs whose products of 16 bits are fast.
@@ -39,7 +41,7 @@ class Product:
         unit: relative error of one step of that sum.
         parts: how many numbers of `dtype` a bias is split into, to have more digits than the products.
         tile: rows and columns of a block that suit the caches.
-        multiply: (A, P), (B, P) -> (A, B).
+        multiply: (A, P), (B, P) -> (A, B); in float32 a third argument is memory (A, B) that it may use.
     """
 
     name: str
@@ -48,7 +50,7 @@ class Product:
     unit: float
     parts: int
     tile: int
-    multiply: Callable[[Tensor, Tensor], Tensor]
+    multiply: Callable[..., Tensor]
 
 
 def float32(device: torch.device) -> Product:
@@ -98,7 +100,8 @@ def _fastest_float32() -> Product:
     if not _one_dnn_works():
         return mkl
     one_dnn = Product("float32 oneDNN", torch.float32, torch.float32, 2.0**-24, 1, 768, _one_dnn)
-    return min(mkl, one_dnn, key=seconds_per_number)
+    # It multiplies into new memory alone: no gain where it is hardly faster.
+    return one_dnn if seconds_per_number(one_dnn) < _HARDLY_FASTER * seconds_per_number(mkl) else mkl
 
 
 @cache
@@ -111,8 +114,10 @@ def _fast_bfloat16() -> Product | None:
     return product if seconds_per_number(product) < seconds_per_number(_fastest_float32()) else None
 
 
-def _mm(first: Tensor, second: Tensor) -> Tensor:
-    return first @ second.T
+def _mm(first: Tensor, second: Tensor, memory: Tensor | None = None) -> Tensor:
+    import torch
+
+    return torch.mm(first, second.T, out=memory)
 
 
 def _mm_wide(first: Tensor, second: Tensor) -> Tensor:
@@ -123,7 +128,7 @@ def _mm_wide(first: Tensor, second: Tensor) -> Tensor:
     return torch.mm(first, pad(second, (0, 0, 0, -columns % _ALIGNED)).T, out_dtype=torch.float32)[:, :columns]
 
 
-def _one_dnn(first: Tensor, second: Tensor) -> Tensor:
+def _one_dnn(first: Tensor, second: Tensor, _memory: Tensor | None = None) -> Tensor:
     import torch
 
     product: Tensor = torch.ops.mkldnn._linear_pointwise(first, second, None, "none", [], "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -38,6 +38,8 @@ _PAIRS_AT_ONCE = 2**12
 _NUMBERS_AT_ONCE_ON_A_GPU = 2**26
 # Unclear pairs that one pass lists: 32 MiB.
 _LISTED = 2**22
+# Rows of a tile whose similarities of fewer dimensions are listed together, by each thread.
+_HEIGHT = 256
 # If more than 1 / FEW of a tile's pairs are listed or unclear, one product of the whole tile is faster.
 FEW = 16
 
@@ -189,6 +191,10 @@ class _Counts:
         self.number = 0  # of pairs that wait
         self.threads = torch.get_num_threads()
         self.pool = ThreadPoolExecutor(self.threads) if way.listed and self.threads > 1 else None
+        # Fewer dimensions give similarities as fast as memory takes them: these rows stay in the caches.
+        self.height = way.product.tile if way.leading is None else _HEIGHT * self.threads
+        if way.listed:
+            self.memory = torch.empty(min(way.product.tile, count) * way.product.tile)
         self.at_once = _PAIRS_AT_ONCE if device.type == "cpu" else _NUMBERS_AT_ONCE_ON_A_GPU // form.dim
         if way.fused:
             self.labels = torch.from_numpy(targets.queries.labels).to(device)
@@ -239,24 +245,26 @@ class _Counts:
         labels = self.targets.queries.labels[rows], gallery.labels[columns]
         if of_one_class(*labels):
             return
-        similarities = self.way.product.multiply(left[-1], self.gallery[-1].values[columns])
         if self.way.fused:
+            similarities = self.way.product.multiply(left[-1], self.gallery[-1].values[columns])
             self._add_in_one_pass(rows, columns, similarities)
             if both:
                 self._add_in_one_pass(columns, rows, similarities.T)
             return
-        mask_classes(similarities, *labels)
         sides = (rows, columns) if both else (rows,)
         if self.way.listed:
-            ends = similarities.numpy()
-            listed = [self._places(ends, queries, side) for side, queries in enumerate(sides)]
-            if sum(map(len, listed)) * FEW <= ends.size:
-                for side, places in enumerate(listed):
-                    self._add_listed(rows, columns, ends, places, left[0], gallery, side)
+            found = []
+            for strip in cuts(len(labels[0]), self.height):
+                similarities = self._multiply(left[-1][strip], self.gallery[-1].values[columns])
+                mask_classes(similarities, labels[0][strip], labels[1])
+                found.append(self._places(similarities.numpy(), strip, sides))
+            places, ends = map(np.concatenate, zip(*found, strict=True))
+            if len(places) * FEW <= len(labels[0]) * len(labels[1]):
+                self._add_listed(sides, columns, places, ends, left[0], gallery)
                 return
-            if self.way.leading is not None:
-                similarities = self.way.product.multiply(left[0], self.gallery[0].values[columns])
-                mask_classes(similarities, *labels)
+        if not self.way.listed or self.way.leading is not None:
+            similarities = self._multiply(left[0], self.gallery[0].values[columns])
+            mask_classes(similarities, *labels)
         unclear = []
         for count, queries in zip((count_rows, count_columns), sides, strict=False):
             possible, closer = count(similarities, self.thresholds[0][queries])
@@ -309,54 +317,74 @@ class _Counts:
         places = torch.arange(queries.start, queries.stop, device=exact.device)
         self._count(places, exact.masked_fill(clear, -torch.inf))
 
-    def _places(self, ends: NDArray[np.float32], queries: slice, side: int) -> NDArray[np.intp]:
-        """Where in a tile (A, B) of upper ends are those that may be closer to the queries of its rows or columns."""
-        low = self.thresholds[-1].low[queries].numpy()
+    def _multiply(self, first: Tensor, second: Tensor) -> Tensor:
+        """A tile of similarities (A, B); where pairs are listed in the memory of the one before: the new is slow."""
+        if not self.way.listed:
+            return self.way.product.multiply(first, second)
+        memory = self.memory[: len(first) * len(second)].view(len(first), len(second))
+        return self.way.product.multiply(first, second, memory)
 
-        def above(rows: slice) -> NDArray[np.intp]:
-            found: NDArray[np.intp] = np.flatnonzero(ends[rows] >= (low if side else low[rows, None]))
-            found += rows.start * ends.shape[1]
+    def _places(
+        self, ends: NDArray[np.float32], rows: slice, sides: Sequence[slice]
+    ) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
+        """Places in a tile, of some of its rows with upper ends (A, B), that may be closer for a side; and the ends."""
+        low = [self.thresholds[-1].low[queries].numpy() for queries in sides]
+        low[0] = low[0][rows]
+
+        def above(part: slice) -> NDArray[np.intp]:
+            marks = ends[part] >= low[0][part, None]
+            if len(low) > 1:
+                marks |= ends[part] >= low[1]
+            found: NDArray[np.intp] = np.flatnonzero(marks)
+            found += part.start * ends.shape[1]
             return found
 
         parts = cuts(len(ends), -(-len(ends) // self.threads))
-        return np.concatenate([*(self.pool.map(above, parts) if self.pool else map(above, parts))])
+        places = np.concatenate([*(self.pool.map(above, parts) if self.pool else map(above, parts))])
+        return places + rows.start * ends.shape[1], ends.ravel()[places]
 
-    def _add_listed(  # noqa: PLR0913 - the tile, what is listed of it, and for which of its sides
+    def _add_listed(  # noqa: PLR0913 - the tile, and what is listed of it
         self,
-        rows: slice,
+        sides: Sequence[slice],
         columns: slice,
-        ends: NDArray[np.float32],
         places: NDArray[np.intp],
+        found: NDArray[np.float32],
         left: Tensor,
         gallery: Chosen,
-        side: int,
     ) -> None:
-        """Count listed pairs of a tile for its rows or its columns; unclear ones are computed from whole vectors.
+        """Count listed pairs of a tile for its rows, and its columns; unclear ones are computed from whole vectors.
 
         In NumPy, whose operations on such lists take a fraction of the time of torch's.
         """
         import torch
 
-        queries = columns if side else rows
-        low, high = self.thresholds[0].low[queries].numpy(), self.thresholds[0].high[queries].numpy()
-        first = places // ends.shape[1]
-        second = places - first * ends.shape[1]
-        mine, found = second if side else first, ends.ravel()[places]
-        counted = np.bincount(mine, minlength=len(low))
+        width = columns.stop - columns.start
+        first = places // width
+        second = places - first * width
+        sure, unclear = [], []  # by side
+        rest = None
         if self.way.leading is not None:
-            rest = self.residuals[0][rows].numpy()[first] * self.residuals[1][columns].numpy()[second]
-            unclear = np.flatnonzero(found - 2 * rest <= self.thresholds[1].high[queries].numpy()[mine])
-            first, second, mine = first[unclear], second[unclear], mine[unclear]
-            pairs = torch.from_numpy(first), torch.from_numpy(second)
-            found = pair_products(left, self.gallery[0].values[columns], *pairs).numpy()
-        further = np.flatnonzero(found <= high[mine])
-        counted -= np.bincount(mine[further], minlength=len(counted))
-        self.closer[queries] += torch.from_numpy(counted)
-        still = further[found[further] >= low[mine[further]]]
-        if len(still):
-            near = first[still] + rows.start, second[still] + columns.start
-            self._wait(torch.from_numpy(np.stack(near[::-1] if side else near)), gallery)
-        self._stop(queries)
+            rest = 2 * self.residuals[0][sides[0]].numpy()[first] * self.residuals[1][columns].numpy()[second]
+        for queries, mine in zip(sides, (first, second), strict=False):
+            bounds = self.thresholds[-1][queries]
+            listed = found >= bounds.low.numpy()[mine]
+            sure.append(listed & ((found if rest is None else found - rest) > bounds.high.numpy()[mine]))
+            unclear.append(listed & ~sure[-1])
+        which = np.flatnonzero(np.logical_or.reduce(unclear))
+        pairs = first[which], second[which]
+        found = found[which]
+        if rest is not None:
+            found = pair_products(left, self.gallery[0].values[columns], *map(torch.from_numpy, pairs)).numpy()
+        for side, (queries, mine) in enumerate(zip(sides, (first, second), strict=False)):
+            bounds, asked = self.thresholds[0][queries], unclear[side][which]
+            closer = asked & (found > bounds.high.numpy()[pairs[side]])
+            counted = np.concatenate([mine[sure[side]], pairs[side][closer]])
+            self.closer[queries] += torch.from_numpy(np.bincount(counted, minlength=queries.stop - queries.start))
+            still = np.flatnonzero(asked & ~closer & (found >= bounds.low.numpy()[pairs[side]]))
+            if len(still):
+                near = pairs[0][still] + sides[0].start, pairs[1][still] + columns.start
+                self._wait(torch.from_numpy(np.stack(near[::-1] if side else near)), gallery)
+            self._stop(queries)
 
     def _settle(self, queries: Tensor, columns: slice, similarities: Tensor, gallery: Chosen) -> None:
         """Compute the unclear pairs among similarities (R, B) of the queries at places (R,), now or later."""

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 _EXACT_IN_BFLOAT16 = 256
 # If fewer than 1 / _FEW of a tile's pairs are of one class, they are masked one by one.
 _FEW = 8
+# With more pairs a class they are masked class by class.
+_LARGE = 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,13 +77,20 @@ def mask_classes(similarities: Tensor, rows: NDArray[np.int64], columns: NDArray
 
     if rows[-1] < columns[0] or columns[-1] < rows[0]:
         return
-    first = np.searchsorted(columns, rows, "left")
-    lengths = np.searchsorted(columns, rows, "right") - first
-    total = int(lengths.sum())
+    starts = np.flatnonzero(np.append(True, rows[1:] != rows[:-1]))
+    first, last = (np.searchsorted(columns, rows[starts], side) for side in ("left", "right"))
+    heights, widths = np.diff(starts, append=len(rows)), last - first
+    total = int(heights @ widths)
+    if similarities.device.type == "cpu" and total > _LARGE * len(starts):
+        for bounds in zip(starts, starts + heights, first, last, strict=True):
+            top, bottom, left, right = map(int, bounds)
+            similarities[top:bottom, left:right] = -torch.inf
+        return
     if total * _FEW > similarities.numel():
         own, others = (torch.from_numpy(labels).to(similarities.device) for labels in (rows, columns))
         similarities.masked_fill_(own[:, None] == others, -torch.inf)
     elif total:
+        first, lengths = np.repeat(first, heights), np.repeat(widths, heights)
         # Column indices of all runs, one run after the other.
         places = np.arange(total) + np.repeat(first - (np.cumsum(lengths) - lengths), lengths)
         index = np.stack([np.repeat(np.arange(len(rows)), lengths), places])

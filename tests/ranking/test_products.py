@@ -57,6 +57,17 @@ def test_a_product_of_any_width_is_wide() -> None:
     assert (wide.multiply(first, second) == first.float() @ second.float().T).all()
 
 
+@pytest.mark.parametrize(("seconds", "name"), [(0.95, "float32"), (0.85, "float32 oneDNN")])
+def test_one_dnn_is_taken_where_it_is_faster_by_a_tenth(
+    seconds: float, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    products._fastest_float32.cache_clear()
+    monkeypatch.setattr(products, "_one_dnn_works", lambda: True)
+    monkeypatch.setattr(products, "seconds_per_number", lambda some: seconds if "oneDNN" in some.name else 1.0)
+    assert products.float32(torch.device("cpu")).name == name
+    products._fastest_float32.cache_clear()
+
+
 def test_the_fastest_float32_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     for fastest in ("float32", "float32 oneDNN"):
         products._fastest_float32.cache_clear()

@@ -66,6 +66,7 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "BLOCK_ROWS", 24)
     monkeypatch.setattr(search, "_QUERIES_AT_ONCE", 20)
     monkeypatch.setattr(sweep, "_PAIRS_AT_ONCE", 40)
+    monkeypatch.setattr(sweep, "_HEIGHT", 5)
     monkeypatch.setattr(positives, "_CELLS", 200)
     monkeypatch.setattr(positives, "_NUMBERS", 300)
     monkeypatch.setattr(positives, "_SCREENED_FROM", 12)

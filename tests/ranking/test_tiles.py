@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
-from layerprobe.ranking.tiles import Thresholds, count_columns, count_rows, cuts
+from layerprobe.ranking.tiles import Thresholds, count_columns, count_rows, cuts, mask_classes
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -20,3 +21,13 @@ def test_more_marks_than_bfloat16_holds_are_counted(dtype: torch.dtype, size: in
 def test_cuts_cover_all_rows_once() -> None:
     for count in (1, 767, 768, 769, 5924):
         assert [i for part in cuts(count, 768) for i in range(part.start, part.stop)] == list(range(count))
+
+
+@pytest.mark.parametrize("classes", [1, 3, 40, 600])
+def test_pairs_of_one_class_are_masked(classes: int) -> None:
+    rng = np.random.default_rng(classes)
+    rows, columns = (np.sort(rng.integers(classes, size=count)) for count in (300, 200))
+    similarities = torch.zeros(300, 200)
+    mask_classes(similarities, rows, columns)
+    assert (similarities.isneginf().numpy() == (rows[:, None] == columns)).all()
+    assert int((similarities == 0).sum()) == (rows[:, None] != columns).sum()
