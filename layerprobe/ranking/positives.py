@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 # Similarities held at once: 16 MiB.
 _CELLS = 2**21
-# Numbers of vectors held at once: 32 MiB, on a GPU 512 MiB.
-_NUMBERS, _NUMBERS_OF_A_GPU = 2**22, 2**26
+# Numbers of vectors held at once: 8 MiB, on a GPU 512 MiB.
+_NUMBERS, _NUMBERS_OF_A_GPU = 2**20, 2**26
 # In classes with more items the nearest are found in float32 first.
 _SCREENED_FROM = 192
 # With more candidates in a row, one float64 product of the block is faster than computing each pair.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 # A product that takes about a millisecond and is large enough to reach its speed.
-_TIMED_ROWS, _TIMED_NUMBERS = 384, 512
+_TIMED_ROWS, _TIMED_NUMBERS = 256, 512
 # The share of a product's time at which another is worth more memory.
 _HARDLY_FASTER = 0.9
 # Similarities and marks of 0.6 GB each; smaller tiles launch more operations.
@@ -85,7 +85,7 @@ def seconds_per_number(product: Product) -> float:
 
     factor = torch.ones(_TIMED_ROWS, _TIMED_NUMBERS, dtype=product.dtype)
     seconds = []
-    for _ in range(6):  # the first sets things up
+    for _ in range(4):  # the first sets things up
         started = time.perf_counter()
         product.multiply(factor, factor)
         seconds.append(time.perf_counter() - started)

@@ -81,7 +81,8 @@ class Rounded:
 
         dim = leading.count if leading else form.dim
         width = dim + 2 * product.parts + (leading is not None)
-        values = torch.zeros((count, width + -width % _ALIGNED), dtype=product.dtype, device=form.offset.device)
+        values = torch.empty((count, width + -width % _ALIGNED), dtype=product.dtype, device=form.offset.device)
+        values[:, width:] = 0
         errors, lengths, slips, biases = torch.zeros(4, count, dtype=torch.float64, device=values.device)
         slack = leading.slack if leading else 0
         return cls(dim, product.parts, values, errors, lengths, slips, biases, slack)

@@ -30,11 +30,18 @@ if TYPE_CHECKING:
 _PAIRS_FOR_A_SAMPLE = 10**6
 _ITEMS_OF_A_SAMPLE = 512
 _QUERIES_OF_A_SAMPLE = 128
+# Queries and items whose similarities are compared before all.
+_FEW = 64
 # On a GPU a set of no more numbers is kept as float64 vectors (256 MiB); others are converted block by block each time,
 # which is no slower on a CPU.
 _NUMBERS_HELD_ON_A_GPU = 2**25
 # The exact count takes so many queries at a time, to limit the rounded rows in memory.
 _QUERIES_AT_ONCE = 2**14
+
+
+def _spread(size: int, count: int) -> NDArray[np.intp]:
+    """Places from the first of so many rows to the last."""
+    return np.linspace(0, size - 1, count).astype(np.intp)
 
 
 def _on_cpu(part: Any) -> Any:
@@ -133,9 +140,9 @@ class Search:
         """Whether each query is equally similar to all items, as where the features have collapsed."""
         if self.in_order or self.form.similarity == "hamming":
             return False
-        places = np.arange(0, len(self.gallery), max(1, len(self.gallery) // _ITEMS_OF_A_SAMPLE))
-        # Some items tell where they are not.
-        return self._tie(queries, windows, self._sorted_gallery.some(places)) and self._tie(
+        # A few tell where they are not.
+        few = [_spread(len(some.labels), _FEW) for some in (queries, self._sorted_gallery)]
+        return self._tie(queries.some(few[0]), windows[few[0]], self._sorted_gallery.some(few[1])) and self._tie(
             queries, windows, self._sorted_gallery
         )
 
@@ -281,7 +288,7 @@ class Search:
             whole = self._sorted_gallery
             places = np.arange(0, len(whole.labels), max(1, len(whole.labels) // _ITEMS_OF_A_SAMPLE))
             block = whole.some(places)
-        return targets[np.linspace(0, len(targets.nearest) - 1, _QUERIES_OF_A_SAMPLE).astype(np.intp)], block
+        return targets[_spread(len(targets.nearest), _QUERIES_OF_A_SAMPLE)], block
 
     def _removed(self, targets: Targets) -> Tensor:
         """int64 (2, Q): items of other marks that are no negatives: closer than the nearest positive, and tied."""
