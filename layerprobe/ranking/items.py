@@ -80,8 +80,11 @@ class Items:
         import torch
 
         if isinstance(self.rows, torch.Tensor):
-            where = index if isinstance(index, slice) else torch.from_numpy(index).to(self.rows.device)
-            return self.rows.detach()[where].to(self.device)
+            rows = self.rows.detach()
+            if isinstance(index, slice):
+                return rows[index].to(self.device)
+            # An index in brackets takes six times as long on a CPU.
+            return rows.index_select(0, torch.from_numpy(index).to(rows.device)).to(self.device)
         if isinstance(index, np.ndarray) and self.on_disk:
             raise ValueError("rows on disk are read in slices")
         # torch warns of arrays that are read-only, as those of a memory map are; nothing writes to this one.

@@ -67,9 +67,9 @@ class Rounded:
             # All blocks in one memory: new memory is slow at first.
             memory = memory if memory.numel() >= vectors.numel() else torch.empty_like(vectors).ravel()
             centred = torch.sub(vectors, form.offset, out=memory[: vectors.numel()].view_as(vectors))
-            biases = form.biases(vectors)
+            biases, numbers, norms = form.biases(vectors), centred.to(product.dtype), centred.norm(dim=1)
             for rounded, leading in zip(found, directions, strict=True):
-                rounded._fill(rows, centred, biases, leading)
+                rounded._fill(rows, centred, numbers, norms, biases, leading)
             start += len(vectors)
         if start != count:
             raise ValueError(f"{start} rows, not {count}")
@@ -97,34 +97,35 @@ class Rounded:
         values[:, dim : dim + parts] = values[:, dim + parts : dim + 2 * parts]
         values[:, dim + parts : dim + 2 * parts] = first
 
-    def _fill(self, rows: slice, centred: Tensor, biases: Tensor, leading: Leading | None) -> None:
+    def _fill(  # noqa: PLR0913 - what all stages share of the vectors
+        self, rows: slice, centred: Tensor, numbers: Tensor, norms: Tensor, biases: Tensor, leading: Leading | None
+    ) -> None:
         import torch
 
         dim, parts, values = self.dim, self.parts, self.values[rows]
         self.biases[rows] = biases
         if leading:
-            low = centred.float() @ leading.directions.float()  # float64 takes twice the time
+            low = numbers @ leading.directions.float()  # float64 takes twice the time
             values[:, :dim] = low
-            lengths, whole = low.double().norm(dim=1), centred.norm(dim=1)
+            lengths = low.double().norm(dim=1)
             # gamma_D |x| |y| for each direction, its rounding and that of the vector; 1.1 as in `tolerance`.
-            errors = whole * ((1.1 * (centred.shape[1] + 2) * dim**0.5 + 1) * 2.0**-24)
-        elif values.dtype == torch.float32:
-            values[:, :dim] = centred
-            # A bound: to compute the error takes three more passes over all numbers.
-            lengths = centred.norm(dim=1)
-            errors = lengths * 2.0**-24
-            lengths = lengths + errors
+            errors = norms * ((1.1 * (centred.shape[1] + 2) * dim**0.5 + 1) * 2.0**-24)
         else:
-            values[:, :dim] = centred
-            back = values[:, :dim].double()
-            lengths, errors = back.norm(dim=1), (centred - back).norm(dim=1)
+            values[:, :dim] = numbers
+            if numbers.dtype == torch.float32:
+                # A bound: to compute the error takes three more passes over all numbers.
+                errors = norms * 2.0**-24
+                lengths = norms + errors
+            else:
+                back = numbers.double()
+                lengths, errors = back.norm(dim=1), (centred - back).norm(dim=1)
         for part in range(parts):
             values[:, dim + part] = biases
             biases = biases - values[:, dim + part].double()
         self.slips[rows] = biases.abs()
         values[:, dim + parts : dim + 2 * parts] = 1
         if leading:
-            whole, unit = whole.square(), (centred.shape[1] + 8) * 2.0**-53
+            whole, unit = norms.square(), (centred.shape[1] + 8) * 2.0**-53
             # |u - Qa|^2 = |u|^2 - |a|^2 for the exact a; the rest is what a rounded a and directions that are not quite
             # orthonormal add, and the rounding of both squares.
             rest = (whole - lengths.square()).clamp_(min=0)

@@ -287,7 +287,8 @@ class Search:
         else:
             whole = self._sorted_gallery
             places = np.arange(0, len(whole.labels), max(1, len(whole.labels) // _ITEMS_OF_A_SAMPLE))
-            block = whole.some(places)
+            vectors = whole.vectors(places)  # they are asked for several times
+            block = Chosen(vectors.__getitem__, whole.labels[places], whole.index[places])
         return targets[_spread(len(targets.nearest), _QUERIES_OF_A_SAMPLE)], block
 
     def _removed(self, targets: Targets) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 _EXACT_IN_BFLOAT16 = 256
 # If fewer than 1 / _FEW of a tile's pairs are of one class, they are masked one by one.
 _FEW = 8
-# With more pairs a class they are masked class by class.
-_LARGE = 256
+# Of no more classes the pairs are masked class by class.
+_CLASSES = 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,11 +80,12 @@ def mask_classes(similarities: Tensor, rows: NDArray[np.int64], columns: NDArray
     starts = np.flatnonzero(np.append(True, rows[1:] != rows[:-1]))
     first, last = (np.searchsorted(columns, rows[starts], side) for side in ("left", "right"))
     heights, widths = np.diff(starts, append=len(rows)), last - first
-    total = int(heights @ widths)
-    if similarities.device.type == "cpu" and total > _LARGE * len(starts):
-        for bounds in zip(starts, starts + heights, first, last, strict=True):
-            top, bottom, left, right = map(int, bounds)
-            similarities[top:bottom, left:right] = -torch.inf
+    total, shared = int(heights @ widths), np.flatnonzero(widths)
+    if similarities.device.type == "cpu" and len(shared) <= _CLASSES:
+        # NumPy, which has no bfloat16, writes a small part in a fraction of torch's time.
+        values: Any = similarities.numpy() if similarities.dtype == torch.float32 else similarities
+        for some in shared:
+            values[starts[some] : starts[some] + heights[some], first[some] : last[some]] = -np.inf
         return
     if total * _FEW > similarities.numel():
         own, others = (torch.from_numpy(labels).to(similarities.device) for labels in (rows, columns))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # of a matrix product.
 TIE_WINDOW = 1e-12
 # So many rows are enough to estimate the offset.
-_ROWS_OF_OFFSET = 1024
+_ROWS_OF_OFFSET = 256
 # Similarities held at once: 8 MiB in float64.
 _BLOCK = 2**20
 
