@@ -49,7 +49,7 @@ from layerprobe.losses.smooth_triplet import SmoothTriplet
 from layerprobe.registry import NETS, load
 
 SIZES = ((500, 375), (1024, 768))
-DIFFERENT = 96
+DIFFERENT = 96  # photographs; further ones are copies of these
 BATCH, GOALS = 32, {"fast": 1.8, "cached": 10.0}
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 

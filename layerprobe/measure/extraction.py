@@ -35,20 +35,28 @@ def extract(
             already the network's input.
 
     Yields:
-        For each batch {tap.key: float32 (B, dim)}; on a GPU views of one array.
+        For each batch {tap.key: float32 (B, dim)}.
     """
     for batch in batches:
         with full_precision(device), tapped(module, taps) as features_of:
             placed = batch.to(device)
             features = features_of(normalise(placed) if normalise else placed)
         # After the block, which is left while a GPU still computes.
-        yield on_host(features) if device.type != "cpu" else {key: each.numpy() for key, each in features.items()}
+        yield on_host(features)
 
 
 def on_host(features: Mapping[LayerKey, Tensor]) -> dict[LayerKey, NDArray[np.float32]]:
-    """Features of a device as arrays, views of one copy of all: each copy would wait for the device."""
+    """Features as arrays, by one copy from each device: each copy would wait for it."""
+    arrays = {key: each.numpy() for key, each in features.items() if each.device.type == "cpu"}
+    for device in {each.device for each in features.values() if each.device.type != "cpu"}:
+        arrays |= copied_at_once({key: each for key, each in features.items() if each.device == device})
+    return {key: arrays[key] for key in features}
+
+
+def copied_at_once(features: Mapping[LayerKey, Tensor]) -> dict[LayerKey, NDArray[np.float32]]:
+    """Features of one device as arrays of their own, so that each can be freed."""
     import torch
 
-    copied = torch.cat([each.flatten() for each in features.values()]).cpu()
-    parts = copied.split([each.numel() for each in features.values()])
-    return {key: part.view(each.shape).numpy() for (key, each), part in zip(features.items(), parts, strict=True)}
+    parts = torch.cat([each.flatten() for each in features.values()]).cpu()
+    own = parts.split([each.numel() for each in features.values()])
+    return {key: part.view(each.shape).clone().numpy() for (key, each), part in zip(features.items(), own, strict=True)}

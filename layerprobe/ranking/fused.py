@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 from typing import TYPE_CHECKING
 
 import torch
 import triton
 import triton.language as tl
+from triton.errors import TritonError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -15,6 +17,10 @@ if TYPE_CHECKING:
 
 # Queries and items that one program compares, and its warps; of seven tried on an H200 the fastest.
 _HEIGHT, _WIDTH, _WARPS = 32, 128, 4
+
+
+# Where there is no compiler of C, or Triton does not know the GPU.
+FAULTS = (TritonError, RuntimeError, OSError, subprocess.SubprocessError)
 
 
 # A kernel is compiled anew for values that are multiples of 16, unless they are named here.
@@ -53,7 +59,7 @@ def _count(  # type: ignore[no-untyped-def] # noqa: PLR0913 - pointers and sizes
     sure, open_ = tl.sum(above.to(tl.int32), 1), tl.sum(between.to(tl.int32), 1)
     tl.atomic_add(closer + i, sure, mask=sure > 0)
     tl.atomic_add(unclear + i, open_, mask=open_ > 0)
-    if tl.sum(open_, 0) > 0:
+    if (most > 0) & (tl.sum(open_, 0) > 0):
         none = tl.zeros_like(between.to(tl.int32))
         place = tl.atomic_add(number + none, 1, mask=between)
         fits = between & (place < most)
@@ -83,7 +89,7 @@ def count_in_one_pass(  # noqa: PLR0913 - the tile, and where its counts go
         closer: (A,) int32, to which the number of similarities above `high` is added.
         unclear: (A,) int32, to which the number of those between is added.
         pairs: (2, P) int32; the places of the pairs between are written there, as many as fit.
-        number: () int64, how many such pairs there are; added to.
+        number: () int64, to which the number of such pairs is added; unless P is 0.
     """
     queries, items = similarities.shape
     grid = triton.cdiv(queries, _HEIGHT), triton.cdiv(items, _WIDTH)

@@ -20,7 +20,7 @@ _TIMED_ROWS, _TIMED_NUMBERS = 256, 512
 _HARDLY_FASTER = 0.9
 # Similarities and marks of 0.6 GB each; smaller tiles launch more operations.
 _TILE_OF_A_GPU = 12_288
-# The GPUs whose products of 16 bits are fast.
+# From this capability on a GPU multiplies both types of 16 bits fast.
 _FAST_HALVES = (8, 0)
 # A bias is at most twice the dimensions, and float16 at most 65,504.
 _DIM_OF_FLOAT16 = 2**14
@@ -74,7 +74,8 @@ def half_precision(device: torch.device, dim: int) -> Product | None:
         return _fast_bfloat16()
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < _FAST_HALVES:
         return None
-    dtype = torch.float16 if dim < _DIM_OF_FLOAT16 else torch.bfloat16
+    # AMD's GPUs may take the smallest numbers of float16 for 0.
+    dtype = torch.float16 if dim < _DIM_OF_FLOAT16 and torch.version.hip is None else torch.bfloat16
     return Product(str(dtype).removeprefix("torch."), dtype, torch.float32, 2.0**-22, 3, _TILE_OF_A_GPU, _mm_wide)
 
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 # Rows are padded with zeros to a multiple of this width: kernels are slower on odd widths.
 _ALIGNED = 8
+# Up to so many dimensions vectors are turned to the leading directions in float32.
+_DIM_OF_FLOAT32 = 1024
 # What the smallest products may lose where a processor flushes denormal numbers to zero.
 _UNDERFLOW = 1e-30
 
@@ -105,11 +107,15 @@ class Rounded:
         dim, parts, values = self.dim, self.parts, self.values[rows]
         self.biases[rows] = biases
         if leading:
-            low = numbers @ leading.directions.float()  # float64 takes twice the time
+            # float64 takes twice the time, but the bound of float32 grows with D.
+            exact = centred if centred.shape[1] > _DIM_OF_FLOAT32 else numbers
+            low = exact @ leading.directions.to(exact.dtype)
             values[:, :dim] = low
-            lengths = low.double().norm(dim=1)
+            back = values[:, :dim].double()
+            lengths = back.norm(dim=1)
             # gamma_D |x| |y| for each direction, its rounding and that of the vector; 1.1 as in `tolerance`.
-            errors = norms * ((1.1 * (centred.shape[1] + 2) * dim**0.5 + 1) * 2.0**-24)
+            step = torch.finfo(exact.dtype).eps / 2
+            errors = norms * ((1.1 * (centred.shape[1] + 2) * dim**0.5 + 1) * step) + (low.double() - back).norm(dim=1)
         else:
             values[:, :dim] = numbers
             if numbers.dtype == torch.float32:

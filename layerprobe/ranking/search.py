@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from layerprobe.ranking.products import Product
     from layerprobe.ranking.vectors import Form
 
-# With fewer pairs nothing is faster than float32.
+# With fewer pairs nothing is faster than float32, and no kernel is worth being compiled.
 _PAIRS_FOR_A_SAMPLE = 10**6
 _ITEMS_OF_A_SAMPLE = 512
 _QUERIES_OF_A_SAMPLE = 128
@@ -238,7 +238,8 @@ class Search:
         """The lowest and highest possible count of closer negatives, and the ties where the two are equal."""
         import torch
 
-        if works_in_one_pass(removed.device):
+        pairs = len(self.queries) * len(self.gallery)
+        if pairs >= _PAIRS_FOR_A_SAMPLE and works_in_one_pass(removed.device):
             way = Way(self._fast or float32(removed.device), fused=True)
         else:
             way = cheapest(self._ways(targets, ks))
@@ -255,9 +256,10 @@ class Search:
         low, high, tied = self.team.total(found)
         # Where not all is exact, a removed item may be counted as no more than possibly closer.
         low, high = (low - removed[0]).clamp_(min=0), high - removed[0]
+        tied = tied - removed[1]
         if last is not None:
-            high = high.where(low < last, negatives)
-        return low, high, (tied - removed[1]).masked_fill_(low != high, 0)
+            high, tied = high.where(low < last, negatives), tied.where(low < last, 0)  # some are not counted
+        return low, high, tied.masked_fill_(low != high, 0)
 
     def _last(self, ks: frozenset[int] | None) -> int | None:
         """A query with so many closer negatives misses at each K, and need be counted no further."""
@@ -273,7 +275,7 @@ class Search:
         found = [(sample.cost(self.form.dim), Way(exact))]
         if self.queries.device.type == "cpu":
             found += sample.listed(exact, leading=not self.in_order)
-        return found if fast is None else found + sample.bfloat16(fast, exact, ks)
+        return found if fast is None else found + sample.half_precision(fast, exact, ks)
 
     @property
     def _fast(self) -> Product | None:

@@ -160,11 +160,13 @@ def works_in_one_pass(device: torch.device) -> bool:
     closer, unclear = counts = torch.zeros(2, 2, dtype=torch.int32, device=device)
     pairs, number = torch.empty(2, 4, dtype=torch.int32, device=device), torch.zeros_like(labels[0])
     try:
-        from layerprobe.ranking.fused import count_in_one_pass
-
+        from layerprobe.ranking.fused import FAULTS, count_in_one_pass
+    except ImportError:
+        return False
+    try:
         count_in_one_pass(similarities, labels, labels, (0, 0), bounds, closer, unclear, pairs, number)
         return counts.tolist() == [[1, 0], [0, 1]]
-    except Exception:  # as many kinds as there are drivers and compilers
+    except FAULTS:
         return False
 
 
@@ -194,17 +196,19 @@ class _Counts:
         # Fewer dimensions give similarities as fast as memory takes them: these rows stay in the caches.
         self.height = way.product.tile if way.leading is None else _HEIGHT * self.threads
         if way.listed:
-            self.memory = torch.empty(min(way.product.tile, count) * way.product.tile)
+            self.memory = torch.empty(
+                min(way.product.tile, count) * way.product.tile, dtype=way.product.result, device=device
+            )
         self.at_once = _PAIRS_AT_ONCE if device.type == "cpu" else _NUMBERS_AT_ONCE_ON_A_GPU // form.dim
         if way.fused:
             self.labels = torch.from_numpy(targets.queries.labels).to(device)
             self.pairs = torch.empty(2, _LISTED if self.lists else 0, dtype=torch.int32, device=device)
             self.between = torch.zeros((), dtype=torch.int64, device=device)  # how many pairs are unclear
-            self.too_many = False  # of them to be listed
+            self.too_many = False  # whether more are unclear than fit into the list
 
     @property
     def lists(self) -> bool:
-        """Whether unclear pairs are computed; between two whole numbers there is none."""
+        """Whether unclear pairs are computed; not for Hamming, whose similarities are whole numbers."""
         return self.way.exactly and self.form.similarity != "hamming"
 
     def search(self, queries: list[Rounded], gallery: list[Rounded], items: Chosen) -> None:

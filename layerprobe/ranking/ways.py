@@ -14,7 +14,7 @@ from layerprobe.ranking.vectors import Form
 if TYPE_CHECKING:
     from torch import Tensor
 
-# A query with no more unclear negatives is counted again in bfloat16: computing those in float64 is cheaper than a
+# A query with no more unclear negatives is counted again in 16 bits: computing those in float64 is cheaper than a
 # count in float32.
 FEW_UNCLEAR = 64
 # With more pairs, many of them unclear, it is faster to count again only the queries that a K leaves open.
@@ -71,11 +71,11 @@ class Sample:
         """
         return numbers + (2 if self.itself else 1) * (count + beside)
 
-    def bfloat16(self, fast: Product, exact: Product, ks: frozenset[int] | None) -> list[tuple[float, Way]]:
-        """Ways that count in bfloat16, with their costs.
+    def half_precision(self, fast: Product, exact: Product, ks: frozenset[int] | None) -> list[tuple[float, Way]]:
+        """Ways that count in 16 bits, with their costs.
 
         Args:
-            fast: bfloat16.
+            fast: of 16 bits.
             exact: float32.
             ks: K of Recall@K whose counts must be exact; None for all counts.
         """

@@ -25,7 +25,7 @@ def full_precision(device: torch.device) -> Iterator[None]:
     """
     import torch
 
-    reduced = {name: getattr(torch.backends.cuda.matmul, name) for name in _SUMS_OF_16_BITS}
+    reduced = {name: _allowed(name) for name in _SUMS_OF_16_BITS}
     switches = (torch.backends.mkldnn.matmul, torch.backends.cuda.matmul, torch.backends.cudnn.conv)  # type: ignore[attr-defined] # made at import
     before = [switch.fp32_precision for switch in switches]
     try:
@@ -40,3 +40,12 @@ def full_precision(device: torch.device) -> Iterator[None]:
             switch.fp32_precision = precision
         for name, allowed in reduced.items():
             setattr(torch.backends.cuda.matmul, name, allowed)
+
+
+def _allowed(name: str) -> bool | tuple[bool, bool]:
+    """A setting of cuBLAS, with that of splits of the sum where torch has one."""
+    import torch
+
+    value: bool = getattr(torch.backends.cuda.matmul, name)
+    split: bool | None = getattr(torch.backends.cuda.matmul, f"{name}_split_k", None)
+    return value if split is None else (value, split)

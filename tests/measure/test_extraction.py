@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from layerprobe.measure.extraction import extract, on_host
+from layerprobe.measure.extraction import copied_at_once, extract, on_host
 from layerprobe.nets.vgg16_bn import build
 from layerprobe.taps import Tap, resolve_taps
 from layerprobe.taps.layouts import Layout
@@ -125,12 +125,17 @@ def test_after_an_error_the_callers_precision_is_restored() -> None:
     assert [switch.fp32_precision for switch in switches()] == ["tf32", "tf32"]
 
 
-def test_the_layers_of_a_batch_come_to_the_host_one_after_another_in_one_array() -> None:
+@pytest.mark.parametrize("copied", [on_host, copied_at_once])
+def test_features_come_to_the_host(copied: Callable[[dict[LayerKey, Tensor]], dict[LayerKey, Any]]) -> None:
     maps, vectors = LayerKey("conv", "max"), torch.arange(6.0).view(3, 2).T  # strided, as a view would be
-    found = on_host({maps: torch.arange(6.0).view(2, 3), FC6: vectors})
+    found = copied({maps: torch.arange(6.0).view(2, 3), FC6: vectors})
+    assert list(found) == [maps, FC6]
     assert found[maps].tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
     assert found[FC6].tolist() == [[0.0, 2.0, 4.0], [1.0, 3.0, 5.0]]
-    assert found[FC6].ctypes.data - found[maps].ctypes.data == found[maps].nbytes
+
+
+def test_without_layers_there_are_no_features() -> None:
+    assert on_host({}) == {}
 
 
 def test_the_size_of_a_batch_hardly_changes_features() -> None:

@@ -29,7 +29,7 @@ from layerprobe.ranking.ranks import RecallAlone
 from layerprobe.ranking.sweep import Way
 from layerprobe.ranking.team import Team
 from layerprobe.system.errors import NumericError
-from layerprobe.values.retrieval import Ranks
+from layerprobe.values.retrieval import Ranks, SearchRules
 from tests.ranking.conftest import KINDS, Array, Labels, counts, exponential_labels, loop, make
 
 FLOATS = ("cosine", "dot", "euclidean")
@@ -490,3 +490,31 @@ def test_classes_of_many_sizes_come_once_with_all_their_items(monkeypatch: pytes
     labels = rng.permutation(np.repeat(np.arange(len(sizes)), sizes))
     features = rng.normal(size=(len(labels), 5))
     assert counts(nearest_positive_ranks(features, labels)) == truth(features, labels, "cosine")
+
+
+def test_a_query_that_is_counted_no_further_has_no_ties(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tied item in a later tile is taken out, and was never counted."""
+    small_tiles(monkeypatch)
+    choose_ways(monkeypatch, lambda way: way.listed and way.leading is None)
+    rng = np.random.default_rng(0)
+    labels = np.arange(60) // 2
+    features = rng.normal(size=(60, 4))
+    features[0], features[1] = (1, 0, 0, 0), (-1, 0.3, 0, 0)
+    features[2:15, 0] = np.abs(features[2:15, 0]) + 1  # closer to the first than its positive, in the first tile
+    features[15:] = -features[0]
+    features[50] = features[1]
+    taken_out = SearchRules(ignored=np.array([[0, item] for item in range(15, 60)]))
+    found = nearest_positive_ranks(features, labels, resolve=RecallAlone(frozenset([1])), rules=taken_out)
+    assert found.tied_negatives.min() == 0
+
+
+def test_a_default_type_of_the_caller_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    choose_ways(monkeypatch, lambda way: way.listed)
+    features, labels = np.random.default_rng(0).normal(size=(1200, 64)), np.arange(1200) % 60
+    expected = counts(nearest_positive_ranks(features, labels))
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert counts(nearest_positive_ranks(features, labels)) == expected
+    finally:
+        torch.set_default_dtype(before)

@@ -50,3 +50,25 @@ def test_sums_in_16_bits_are_off_inside_and_back_after_an_error(name: str) -> No
         assert getattr(matmul, name)
     finally:
         setattr(matmul, name, before)
+
+
+def test_splits_of_a_sum_are_as_they_were() -> None:
+    matmul, name = torch.backends.cuda.matmul, "allow_fp16_reduced_precision_reduction"
+    if not hasattr(matmul, f"{name}_split_k"):
+        pytest.skip("torch has no such setting")
+    before = getattr(matmul, name), getattr(matmul, f"{name}_split_k")
+    setattr(matmul, name, (False, False))
+    try:
+        with full_precision(torch.device("cpu")):
+            pass
+        assert not getattr(matmul, f"{name}_split_k")
+    finally:
+        setattr(matmul, name, before)
+
+
+def test_autocast_is_off_inside() -> None:
+    ones = torch.ones(2, 2)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert (ones @ ones).dtype == torch.bfloat16
+        with full_precision(torch.device("cpu")):
+            assert (ones @ ones).dtype == torch.float32
