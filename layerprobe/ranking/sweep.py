@@ -123,6 +123,8 @@ def count_symmetric(targets: Targets, form: Form, way: Way, share: slice, enough
     for i, j in pairs:
         rows, columns = tiles[i], tiles[j]
         if i != last:
+            if way.fused:  # the list need not hold more than the pairs of some rows, however many items there are
+                found.finish(targets.queries)
             left, last = [stage.swapped(rows) for stage in stages], i
         found.add(rows, columns, left, targets.queries, both=i != j)
     found.finish(targets.queries)
@@ -144,6 +146,8 @@ def count_blocks(
             left = [stage.values[rows] for stage in stages]
             for columns in cuts(len(block.labels), way.product.tile):
                 found.add(rows, columns, left, block)
+            if way.fused:
+                found.finish(block)
         found.finish(block)
     return found.counts()
 

@@ -94,6 +94,14 @@ def test_one_pass_counts_bits(one_pass: None) -> None:
     assert counts(found) == loop(floats, labels, floats, labels, list(range(50)), "hamming")
 
 
+def test_the_list_holds_the_pairs_of_a_row_of_tiles(one_pass: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "count_blocks", None)  # nothing is counted again
+    features, labels = case("near-ties across the truncation")
+    monkeypatch.setattr(sweep, "_LISTED", 200)  # of 230 pairs in all
+    found = nearest_positive_ranks(features, labels)
+    assert counts(found) == loop(features, labels, features, labels, list(range(len(labels))), "cosine")
+
+
 @pytest.mark.parametrize("fits", [1, 18, 10_000])
 def test_a_gallery_is_counted_block_by_block(fits: int, one_pass: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the pairs of no block, or of some, can be listed."""
