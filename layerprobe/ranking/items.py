@@ -65,7 +65,9 @@ class Items:
     @property
     def on_disk(self) -> bool:
         """Whether only slices can be read."""
-        return not (hasattr(self.rows, "device") or isinstance(self.rows, np.ndarray))
+        import torch
+
+        return not isinstance(self.rows, (torch.Tensor, np.ndarray))  # a table may have a device, too
 
     @property
     def device(self) -> torch.device:

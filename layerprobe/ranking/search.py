@@ -40,8 +40,8 @@ _QUERIES_AT_ONCE = 2**14
 
 
 def _spread(size: int, count: int) -> NDArray[np.intp]:
-    """Places from the first of so many rows to the last."""
-    return np.linspace(0, size - 1, count).astype(np.intp)
+    """Places from the first of so many rows to the last, each once."""
+    return np.linspace(0, size - 1, min(count, size)).astype(np.intp)
 
 
 def _on_cpu(part: Any) -> Any:

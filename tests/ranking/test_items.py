@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+import torch
 
+from layerprobe import nearest_positive_ranks
 from layerprobe.ranking.items import Items
+from tests.ranking.conftest import counts
 
 
 @pytest.mark.parametrize("spread", [1, 2**13, 2**57])
@@ -11,3 +16,26 @@ def test_rows_are_sorted_by_class_and_keep_their_order_in_it(spread: int) -> Non
     labels = np.random.default_rng(0).integers(-4, 5, 300) * spread
     order = Items(np.zeros((300, 1)), labels).by_class
     assert order.tolist() == sorted(range(300), key=lambda row: (labels[row], row))
+
+
+class TableWithADevice:
+    """Rows that are read in slices only, and compute on a device, as reduced ones do."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, rows: Any) -> None:
+        self.rows, self.shape, self.dtype = rows, rows.shape, rows.dtype
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, part: slice) -> Any:
+        assert isinstance(part, slice)
+        return self.rows[part].copy()
+
+
+def test_a_table_that_has_a_device_is_read_in_slices() -> None:
+    rng = np.random.default_rng(0)
+    features, labels = rng.normal(size=(50, 3)), rng.integers(7, size=50)
+    expected = counts(nearest_positive_ranks(features, labels))
+    assert counts(nearest_positive_ranks(TableWithADevice(features), labels)) == expected
