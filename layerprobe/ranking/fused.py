@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 # Queries and items that one program compares, and its warps; of seven tried on an H200 the fastest.
 _HEIGHT, _WIDTH, _WARPS = 32, 128, 4
-
-
 # Where there is no compiler of C, or Triton does not know the GPU.
 FAULTS = (TritonError, RuntimeError, OSError, subprocess.SubprocessError)
 

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 _PAIRS_FOR_A_SAMPLE = 10**6
 _ITEMS_OF_A_SAMPLE = 512
 _QUERIES_OF_A_SAMPLE = 128
-# Queries and items whose similarities are compared before all.
-_FEW = 64
+# A collapse is looked for in so many queries and items before all.
+_ROWS_BEFORE_ALL = 64
 # On a GPU a set of no more numbers is kept as float64 vectors (256 MiB); others are converted block by block each time,
 # which is no slower on a CPU.
 _NUMBERS_HELD_ON_A_GPU = 2**25
@@ -141,7 +141,7 @@ class Search:
         if self.in_order or self.form.similarity == "hamming":
             return False
         # A few tell where they are not.
-        few = [_spread(len(some.labels), _FEW) for some in (queries, self._sorted_gallery)]
+        few = [_spread(len(some.labels), _ROWS_BEFORE_ALL) for some in (queries, self._sorted_gallery)]
         return self._tie(queries.some(few[0]), windows[few[0]], self._sorted_gallery.some(few[1])) and self._tie(
             queries, windows, self._sorted_gallery
         )

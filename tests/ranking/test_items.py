@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -9,6 +7,7 @@ import torch
 from layerprobe import nearest_positive_ranks
 from layerprobe.ranking.items import Items
 from tests.ranking.conftest import counts
+from tests.ranking.test_search import Table
 
 
 @pytest.mark.parametrize("spread", [1, 2**13, 2**57])
@@ -18,20 +17,10 @@ def test_rows_are_sorted_by_class_and_keep_their_order_in_it(spread: int) -> Non
     assert order.tolist() == sorted(range(300), key=lambda row: (labels[row], row))
 
 
-class TableWithADevice:
-    """Rows that are read in slices only, and compute on a device, as reduced ones do."""
+class TableWithADevice(Table):
+    """One that computes on a device, as reduced rows do."""
 
     device = torch.device("cpu")
-
-    def __init__(self, rows: Any) -> None:
-        self.rows, self.shape, self.dtype = rows, rows.shape, rows.dtype
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, part: slice) -> Any:
-        assert isinstance(part, slice)
-        return self.rows[part].copy()
 
 
 def test_a_table_that_has_a_device_is_read_in_slices() -> None:
