@@ -181,7 +181,9 @@ class _BatchAll(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, outer: Tensor) -> tuple[Tensor | None, ...]:
         x, pull, stretch, scale = ctx.saved_tensors
-        slope, factor = pull @ x, outer * ctx.factor
+        # Before the product: as the first work of autograd's thread on a GPU, cuBLAS warns that it finds no context.
+        factor = outer * ctx.factor
+        slope = pull @ x
         if stretch is None:
             return slope.mul_(factor), None, None, None
         # Only what lies across an embedding reaches it: its length has no part in the loss.

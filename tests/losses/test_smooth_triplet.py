@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from itertools import product
 
 import numpy as np
@@ -233,3 +235,15 @@ def test_a_batch_without_triplets_is_refused(labels: list[int]) -> None:
 def test_options_that_mean_nothing_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="scale"):
         build(**options)
+
+
+@pytest.mark.gpu
+def test_a_first_backward_on_a_gpu_warns_of_no_missing_context() -> None:
+    step = """
+import torch
+from layerprobe.losses.smooth_triplet import SmoothTriplet
+embeddings = torch.randn(8, 5, device="cuda", requires_grad=True)
+SmoothTriplet(5, 3)(embeddings, torch.arange(8, device="cuda") // 2).backward()
+"""
+    ended = subprocess.run([sys.executable, "-c", step], check=True, capture_output=True, text=True)
+    assert "current CUDA context" not in ended.stderr
