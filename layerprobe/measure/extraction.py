@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
+Arrays = dict[LayerKey, NDArray[np.float32]]
+
 
 def extract(
     module: nn.Module,
@@ -24,11 +27,11 @@ def extract(
     normalise: Callable[[Tensor], Tensor] | None = None,
     *,
     device: torch.device,
-) -> Iterator[dict[LayerKey, NDArray[np.float32]]]:
+) -> Iterator[Arrays]:
     """Run batches of images through a network and yield the features at its taps.
 
     Between two batches the module is as it was: no hook, its own modes. Float32 is computed as float32:
-    no TF32, no autocast.
+    no TF32, no autocast. A GPU is given the next batch before the features of one are waited for.
 
     Args:
         normalise: a batch on `device`, such as bytes (B, H, W, 3) -> float32 (B, 3, H, W); None where the batches are
@@ -37,26 +40,69 @@ def extract(
     Yields:
         For each batch {tap.key: float32 (B, dim)}.
     """
+    behind = 0 if device.type == "cpu" else 1
+    launched: deque[Callable[[], Arrays]] = deque()
     for batch in batches:
         with full_precision(device), tapped(module, taps) as features_of:
-            placed = batch.to(device)
+            placed = sent(batch, device)
             features = features_of(normalise(placed) if normalise else placed)
-        # After the block, which is left while a GPU still computes.
-        yield on_host(features)
+        launched.append(on_host(features))
+        if len(launched) > behind:
+            yield launched.popleft()()
+    yield from (arrays() for arrays in launched)
 
 
-def on_host(features: Mapping[LayerKey, Tensor]) -> dict[LayerKey, NDArray[np.float32]]:
-    """Features as arrays, by one copy from each device: each copy would wait for it."""
+def on_host(features: Mapping[LayerKey, Tensor]) -> Callable[[], Arrays]:
+    """A function that waits for features as arrays; they leave each device in one copy."""
+    keys = list(features)
     arrays = {key: each.numpy() for key, each in features.items() if each.device.type == "cpu"}
-    for device in {each.device for each in features.values() if each.device.type != "cpu"}:
-        arrays |= copied_at_once({key: each for key, each in features.items() if each.device == device})
-    return {key: arrays[key] for key in features}
+    devices = {each.device for each in features.values() if each.device.type != "cpu"}
+    copies = [copied_at_once({key: each for key, each in features.items() if each.device == of}) for of in devices]
+
+    def arrived() -> Arrays:
+        for copy in copies:
+            arrays.update(copy())
+        return {key: arrays[key] for key in keys}
+
+    return arrived
 
 
-def copied_at_once(features: Mapping[LayerKey, Tensor]) -> dict[LayerKey, NDArray[np.float32]]:
-    """Features of one device as arrays of their own, so that each can be freed."""
+def copied_at_once(features: Mapping[LayerKey, Tensor]) -> Callable[[], Arrays]:
+    """A function that waits for features of one device as arrays of their own, so that each can be freed."""
     import torch
 
-    parts = torch.cat([each.flatten() for each in features.values()]).cpu()
-    own = parts.split([each.numel() for each in features.values()])
-    return {key: part.view(each.shape).clone().numpy() for (key, each), part in zip(features.items(), own, strict=True)}
+    shapes = {key: each.shape for key, each in features.items()}
+    parts = fetched(torch.cat([each.flatten() for each in features.values()]))
+
+    def arrived() -> Arrays:
+        own = parts().split([shape.numel() for shape in shapes.values()])
+        return {key: part.view(shape).clone().numpy() for (key, shape), part in zip(shapes.items(), own, strict=True)}
+
+    return arrived
+
+
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor on a device."""
+    if device.type != "cuda" or tensor.device.type != "cpu":
+        return tensor.to(device)
+    import torch
+
+    # From memory that is not pinned a GPU copies only after all of its work before. pin_memory() refuses expanded ones.
+    pinned = tensor if tensor.is_pinned() else torch.empty_like(tensor, pin_memory=True).copy_(tensor)
+    return pinned.to(device, non_blocking=True)
+
+
+def fetched(tensor: Tensor) -> Callable[[], Tensor]:
+    """A function that waits for a tensor in main memory; a GPU begins to copy it at once."""
+    if tensor.device.type != "cuda":
+        return tensor.cpu
+    import torch
+
+    copy, copied = tensor.to("cpu", non_blocking=True), torch.cuda.Event()
+    copied.record(torch.cuda.current_stream(tensor.device))
+
+    def arrived() -> Tensor:
+        copied.synchronize()
+        return copy
+
+    return arrived

@@ -8,11 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from layerprobe.measure.extraction import copied_at_once, extract, on_host
+from layerprobe.data.transforms import Normalise
+from layerprobe.measure.extraction import Arrays, copied_at_once, extract, fetched, on_host, sent
 from layerprobe.nets.vgg16_bn import build
 from layerprobe.taps import Tap, resolve_taps
 from layerprobe.taps.layouts import Layout
 from layerprobe.values.keys import LayerKey
+from tests.waiting import never_waiting
 
 FC6 = LayerKey("fc6", "none")
 
@@ -24,7 +26,7 @@ class Sums(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.norm = nn.BatchNorm2d(3, eps=0.0)
+        self.norm = nn.BatchNorm2d(3, eps=1e-30)  # lost in the sum with 1, but above 0
         self.fc6 = nn.Identity()
 
     def forward(self, images: Tensor) -> Tensor:
@@ -126,16 +128,16 @@ def test_after_an_error_the_callers_precision_is_restored() -> None:
 
 
 @pytest.mark.parametrize("copied", [on_host, copied_at_once])
-def test_features_come_to_the_host(copied: Callable[[dict[LayerKey, Tensor]], dict[LayerKey, Any]]) -> None:
+def test_features_come_to_the_host(copied: Callable[[dict[LayerKey, Tensor]], Callable[[], Arrays]]) -> None:
     maps, vectors = LayerKey("conv", "max"), torch.arange(6.0).view(3, 2).T  # strided, as a view would be
-    found = copied({maps: torch.arange(6.0).view(2, 3), FC6: vectors})
+    found = copied({maps: torch.arange(6.0).view(2, 3), FC6: vectors})()
     assert list(found) == [maps, FC6]
     assert found[maps].tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
     assert found[FC6].tolist() == [[0.0, 2.0, 4.0], [1.0, 3.0, 5.0]]
 
 
 def test_without_layers_there_are_no_features() -> None:
-    assert on_host({}) == {}
+    assert on_host({})() == {}
 
 
 def test_the_size_of_a_batch_hardly_changes_features() -> None:
@@ -170,3 +172,68 @@ def test_a_gpu_gives_the_cpus_features() -> None:
     for key, values in expected.items():
         # TF32's mantissa of 10 bits would differ by 1e-3 and more.
         assert np.abs(found[key] - values).max() <= 5e-5 * np.abs(values).max()
+
+
+@pytest.mark.gpu
+def test_a_gpu_is_given_the_next_batch_before_the_features_of_one_are_waited_for() -> None:
+    drawn = []
+
+    def batches() -> Iterator[Tensor]:
+        for value in (1, 2, 3):
+            drawn.append(value)
+            yield pixels(value)
+
+    gpu = torch.device("cuda")
+    features = extract(Sums().to(gpu), TAPS, batches(), as_floats, device=gpu)
+    found = [(next(features)[FC6].tolist(), list(drawn)) for _ in range(3)]
+    assert found == [([[12.0]], [1, 2]), ([[24.0]], [1, 2, 3]), ([[36.0]], [1, 2, 3])]
+
+
+@pytest.mark.gpu
+def test_nothing_but_features_is_waited_for() -> None:
+    net, gpu = build(fc=[16]), torch.device("cuda")
+    taps = resolve_taps(["pool*", "fc6"], net, image_size=64)
+    net.module.to(gpu)
+    images = torch.randint(0, 256, (8, 64, 64, 3), dtype=torch.uint8)
+    with never_waiting():
+        found = list(extract(net.module, taps, [images, images], Normalise.of(0.5, 0.25), device=gpu))
+    assert [batch[FC6].shape for batch in found] == [(8, 16), (8, 16)]
+
+
+def numbers() -> Tensor:
+    return torch.arange(600_000.0).view(2, 3, -1)  # above 64 KiB, up to which a GPU never waits
+
+
+def test_a_tensor_in_main_memory_stays_there() -> None:
+    values = numbers()
+    assert sent(values, CPU) is values
+    assert fetched(values)() is values
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "values",
+    [
+        numbers(),
+        numbers().transpose(0, 2),
+        numbers()[:, :1].expand(-1, 3, -1),
+        numbers()[:, :, ::2],
+        torch.ones(2, 3, 4, 5).to(memory_format=torch.channels_last),
+    ],
+)
+def test_a_gpu_gives_back_what_it_was_sent_in_the_layout_of_a_plain_copy(values: Tensor) -> None:
+    gpu = torch.device("cuda")
+    there = sent(values, gpu)
+    back = fetched(there)()
+    assert there.device.type == "cuda"
+    assert there.stride() == values.to(gpu).stride()
+    assert back.device == CPU
+    assert torch.equal(back, values)
+
+
+@pytest.mark.gpu
+def test_neither_way_waits_for_a_gpu() -> None:
+    with never_waiting():
+        fetched(sent(numbers(), torch.device("cuda")))
+    with never_waiting(), pytest.raises(RuntimeError, match="synchroniz"):
+        numbers().to("cuda")

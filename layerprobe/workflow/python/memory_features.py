@@ -11,7 +11,7 @@ from typing import NoReturn
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from layerprobe.data.splits import IN_GALLERY, Dataset, Split
 from layerprobe.measure import extraction
@@ -53,12 +53,15 @@ def extracted_features(
 ) -> SplitFeatures:
     """Run a split's batches through a module."""
     labels: list[NDArray[np.int64]] = []
-    parts: list[dict[LayerKey, NDArray[np.float32]]] = []
     digests: list[str] = []
-    for batch in batches:
-        labels.append(batch.labels)
-        parts += extraction.extract(module, taps, [batch.images], device=device)
-        digests += image_digests(batch.images, batch.labels) if hashed else []
+
+    def images() -> Iterator[Tensor]:
+        for batch in batches:
+            labels.append(batch.labels)
+            digests.extend(image_digests(batch.images, batch.labels) if hashed else [])
+            yield batch.images
+
+    parts = list(extraction.extract(module, taps, images(), device=device))
     features = {tap.key: np.concatenate([part.pop(tap.key) for part in parts]) for tap in taps}
     return SplitFeatures(np.concatenate(labels), features, max(map(len, labels)), tuple(digests))
 
