@@ -23,7 +23,7 @@ import contextlib
 import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch: spinning waiters would count as CPU time
 
@@ -42,7 +42,7 @@ from layerprobe.taps import resolve_taps
 from layerprobe.workflow.probe.extractors import BATCH_SIZE
 
 GOAL = 0.90
-Way = Callable[[Sequence[Tensor]], object]  # batches that run through a network one after the other
+Forward = Callable[[Tensor], object]
 
 
 def build(name: str, device: str) -> Net:
@@ -59,23 +59,23 @@ def pooled(outputs: list[Tensor]) -> list[Tensor]:
     return [each.cpu() for each in [output.amax((2, 3)) if output.ndim == 4 else output for output in outputs]]
 
 
-def ways(net: Net, size: int) -> dict[str, Way]:
+def ways(net: Net, size: int) -> dict[str, Forward]:
     """What is compared, by name."""
     taps = resolve_taps(["*"], net, image_size=size)
     activation = LayerActivation(net.module, [net.module.get_submodule(path) for path in net.layers.values()])
 
-    def plain(batches: Sequence[Tensor]) -> object:
-        return [net.module(images).cpu() for images in batches]
+    def plain(images: Tensor) -> object:
+        return net.module(images).cpu()
 
-    compared: dict[str, Way] = {
+    compared: dict[str, Forward] = {
         "plain": plain,
         "again": plain,
-        "hooks": lambda batches: list(extract(net.module, taps, batches, device=batches[0].device)),
-        "captum": lambda batches: [pooled(activation.attribute(images)) for images in batches],
+        "hooks": lambda images: next(extract(net.module, taps, [images], device=images.device)),
+        "captum": lambda images: pooled(activation.attribute(images)),
     }
     with contextlib.suppress(TraceError):
         extractor = create_feature_extractor(net.module, {path: name for name, path in net.layers.items()})
-        compared["extractor"] = lambda batches: [pooled(list(extractor(images).values())) for images in batches]
+        compared["extractor"] = lambda images: pooled(list(extractor(images).values()))
     return compared
 
 
@@ -92,12 +92,13 @@ def measure(net: Net, images: Tensor, pairs: int, repeats: int) -> dict[str, lis
     compared = ways(net, images.shape[-1])
     seconds: dict[str, list[float]] = {name: [] for name in compared}
     with torch.inference_mode(), full_precision(images.device):
-        for way in compared.values():
-            way([images])  # sets things up
+        for forward in compared.values():
+            forward(images)  # sets things up
         for pair in range(pairs):
             for name in sorted(compared, reverse=pair % 2 == 1):
                 started = clock(images.device)
-                compared[name]([images] * repeats)
+                for _ in range(repeats):
+                    compared[name](images)
                 seconds[name].append((clock(images.device) - started) / repeats)
     return seconds
 
@@ -127,7 +128,7 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", type=int, default=[96, 224])
     parser.add_argument("--batch", type=int, default=BATCH_SIZE)
     parser.add_argument("--pairs", type=int, default=3)
-    parser.add_argument("--repeats", type=int, default=1, help="batches of one measurement")
+    parser.add_argument("--repeats", type=int, default=1, help="forwards of one measurement")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     arguments = parser.parse_args()

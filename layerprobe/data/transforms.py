@@ -109,8 +109,9 @@ class Normalise:
             pixels = in_grey(pixels)
         batch, height, width, channels = pixels.shape
         # Mean and std are repeated for a whole row: broadcasting three numbers along the last axis is not vectorised.
-        # Made on the host, as a tensor made on a GPU from numbers waits for all of its work.
-        mean, std = (torch.tensor(x).repeat(width).to(pixels.device, non_blocking=True) for x in (self.mean, self.std))
+        mean, std = (torch.tensor(x).repeat(width) for x in (self.mean, self.std))
+        if pixels.device.type != "cpu":  # torch.tensor(x, device=...) would wait for all that a GPU has to do
+            mean, std = (row.to(pixels.device, non_blocking=pixels.is_cuda) for row in (mean, std))
         rows = pixels.reshape(batch, height, width * channels).float().div_(255).sub_(mean).div_(std)
         # The channels stay last in memory, so that the permuted view is in channels_last format.
         return rows.view(pixels.shape).permute(0, 3, 1, 2)

@@ -31,7 +31,8 @@ def extract(
     """Run batches of images through a network and yield the features at its taps.
 
     Between two batches the module is as it was: no hook, its own modes. Float32 is computed as float32:
-    no TF32, no autocast. A GPU is given the next batch before the features of one are waited for.
+    no TF32, no autocast. A GPU is given the next batch before the features of one are waited for; only GeM waits within
+    the forward, to look for values below 0.
 
     Args:
         normalise: a batch on `device`, such as bytes (B, H, W, 3) -> float32 (B, 3, H, W); None where the batches are
@@ -87,8 +88,9 @@ def sent(tensor: Tensor, device: torch.device) -> Tensor:
         return tensor.to(device)
     import torch
 
-    # From memory that is not pinned a GPU copies only after all of its work before. pin_memory() refuses expanded ones.
-    pinned = tensor if tensor.is_pinned() else torch.empty_like(tensor, pin_memory=True).copy_(tensor)
+    # Copied from memory that is not pinned, the host would wait for all that the GPU has to do. Pinned memory of the
+    # caller's is copied too, as a loader may fill it again before the GPU has read it.
+    pinned = torch.empty_like(tensor, pin_memory=True).copy_(tensor)
     return pinned.to(device, non_blocking=True)
 
 

@@ -175,7 +175,7 @@ def test_a_gpu_gives_the_cpus_features() -> None:
 
 
 @pytest.mark.gpu
-def test_a_gpu_is_given_the_next_batch_before_the_features_of_one_are_waited_for() -> None:
+def test_on_a_gpu_the_next_batch_is_drawn_before_the_features_of_one_are_given() -> None:
     drawn = []
 
     def batches() -> Iterator[Tensor]:
@@ -201,7 +201,7 @@ def test_nothing_but_features_is_waited_for() -> None:
 
 
 def numbers() -> Tensor:
-    return torch.arange(600_000.0).view(2, 3, -1)  # above 64 KiB, up to which a GPU never waits
+    return torch.arange(600_000.0).view(2, 3, -1)
 
 
 def test_a_tensor_in_main_memory_stays_there() -> None:
@@ -218,7 +218,7 @@ def test_a_tensor_in_main_memory_stays_there() -> None:
         numbers().transpose(0, 2),
         numbers()[:, :1].expand(-1, 3, -1),
         numbers()[:, :, ::2],
-        torch.ones(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        torch.arange(120.0).view(2, 3, 4, 5).to(memory_format=torch.channels_last),
     ],
 )
 def test_a_gpu_gives_back_what_it_was_sent_in_the_layout_of_a_plain_copy(values: Tensor) -> None:
@@ -233,7 +233,19 @@ def test_a_gpu_gives_back_what_it_was_sent_in_the_layout_of_a_plain_copy(values:
 
 @pytest.mark.gpu
 def test_neither_way_waits_for_a_gpu() -> None:
-    with never_waiting():
-        fetched(sent(numbers(), torch.device("cuda")))
-    with never_waiting(), pytest.raises(RuntimeError, match="synchroniz"):
-        numbers().to("cuda")
+    gpu, busy = torch.device("cuda"), torch.cuda.Event()
+    fetched(sent(numbers(), gpu))()  # to allocate pinned memory may wait
+    torch.cuda.synchronize()
+    torch.cuda._sleep(2 * 10**9)  # about a second
+    busy.record()
+    fetched(sent(numbers(), gpu))
+    assert not busy.query()
+
+
+@pytest.mark.gpu
+def test_a_callers_pinned_memory_may_be_filled_again_at_once() -> None:
+    values = numbers().pin_memory()
+    torch.cuda._sleep(2 * 10**8)
+    there = sent(values, torch.device("cuda"))
+    values.zero_()
+    assert torch.equal(there.cpu(), numbers())
