@@ -32,11 +32,11 @@ def main() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch: spinning waiters would count as CPU time
     import torch
 
-    from benchmarks.input_ways import compare, use
+    from benchmarks.input_ways import compare, run
 
     torch.set_num_threads(1)
     if arguments.net:
-        use(arguments.net, arguments.images, arguments.workers, arguments.device)
+        run(arguments.net, arguments.images, arguments.workers, arguments.device)
     else:
         compare(arguments.images, arguments.rounds)
 

@@ -34,6 +34,7 @@ from layerprobe.data.splits import Dataset, Split, digests_of
 from layerprobe.data.transforms import Normalise
 from layerprobe.losses.smooth_triplet import SmoothTriplet
 from layerprobe.measure.extraction import extract
+from layerprobe.nets.net import Net
 from layerprobe.registry import NETS, load
 from layerprobe.system.numerics import full_precision
 from layerprobe.taps import resolve_taps
@@ -173,8 +174,9 @@ def compare(count: int, rounds: int) -> None:
             )
 
 
-def use(net_name: str, count: int, workers: int, device: str) -> None:
-    """Print images per second of a training and of a capture with their input in memory, from files and the cache."""
+def run(net_name: str, count: int, workers: int, device: str) -> None:
+    """Print images per second of training a network of layerprobe's, and of capturing all layers of any."""
+    net = build(net_name, device)
     with tempfile.TemporaryDirectory() as root:
         folder = Path(root)
         names = photographs(folder, count, *SIZES[0])
@@ -183,8 +185,10 @@ def use(net_name: str, count: int, workers: int, device: str) -> None:
         with entry.locked():
             fill(entry, files, Nobody(), digests=digests_of(files), about={}, workers=workers)
         cached = replace(files, image=DecodedPixels(entry))
-        train(net_name, files, cached, workers, device)
-        capture(net_name, cached, folder / "features.h5", workers, device)
+        if net_name in NETS:
+            train(net_name, files, cached, workers, device)
+        print(f"capturing {net_name} on {device}, images per second")
+        capture(net, cached, folder / "features.h5", workers, torch.device(device))
 
 
 def train(net_name: str, files: Split, cached: Split, workers: int, device: str) -> None:
@@ -203,19 +207,18 @@ def train(net_name: str, files: Split, cached: Split, workers: int, device: str)
         )
 
 
-def capture(net_name: str, cached: Split, file: Path, workers: int, device: str) -> None:
+def capture(net: Net, cached: Split, file: Path, workers: int, device: torch.device) -> None:
     """Print images per second of a plain forward, and of capturing every layer; medians of three rounds."""
-    net, on = build(net_name, device), torch.device(device)
     taps, normalise = resolve_taps(["*"], net, image_size=224), Normalise.of(MEAN, STD)
     held = list(plain_batches(cached, batch_size=BATCH_SIZE, workers=0))
 
     def plain() -> None:
-        with torch.inference_mode(), full_precision(on):
+        with torch.inference_mode(), full_precision(device):
             for batch in held:
-                net.module(normalise(batch.to(on))).cpu()
+                net.module(normalise(batch.to(device))).cpu()
 
     def in_memory() -> None:
-        for _ in extract(net.module, taps, held, normalise, device=on):
+        for _ in extract(net.module, taps, held, normalise, device=device):
             pass
 
     def from_cache() -> None:
@@ -223,23 +226,22 @@ def capture(net_name: str, cached: Split, file: Path, workers: int, device: str)
         with h5py.File(file, "w") as stored:
             rows = {tap.key: stored.create_dataset(str(tap.key), (len(cached), tap.dim), "f4") for tap in taps}
             start = 0
-            for features in extract(net.module, taps, batches, normalise, device=on):
+            for features in extract(net.module, taps, batches, normalise, device=device):
                 for key, values in features.items():
                     rows[key][start : start + len(values)] = values
                 start += len(next(iter(features.values())))
 
-    ways = {
+    compared = {
         "plain forward, images in memory": plain,
         f"all {len(taps)} layers, images in memory": in_memory,
-        f"all {len(taps)} layers, from the cache by {workers} workers, features written": from_cache,
+        f"all {len(taps)} layers, from the cache by {workers} workers, features written by h5py": from_cache,
     }
-    rates: dict[str, list[float]] = {name: [] for name in ways}
+    rates: dict[str, list[float]] = {name: [] for name in compared}
     for _ in range(3):
-        for name, way in ways.items():
+        for name, way in compared.items():
             started = time.perf_counter()
             way()
             rates[name].append(len(cached) / (time.perf_counter() - started))
-    print(f"capturing {net_name} on {device}, images per second")
     for name, values in rates.items():
         print(f"  {name}: {statistics.median(values):.0f} ({min(values):.0f} to {max(values):.0f})")
 
