@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     _Decode = Callable[[Tensor, int], Tensor]
 
 _RGB = 3  # torchvision.io.ImageReadMode.RGB
+_SCAN, _END = b"\xff\xda", b"\xff\xd9"  # JPEG's markers
 
 
 def decoded(stream: BinaryIO, image: PIL.Image.Image) -> Image | None:
@@ -32,9 +33,11 @@ def decoded(stream: BinaryIO, image: PIL.Image.Image) -> Image | None:
         uint8 (H, W, 3); None where PIL is to decode it: it is no JPEG in RGB or grey, or torchvision cannot decode it,
         so that errors are PIL's.
     """
-    decode = _decoder()
     # PIL calls several pictures in one file MPO.
-    if decode is None or image.format != "JPEG" or image.mode not in ("RGB", "L"):
+    if image.format != "JPEG" or image.mode not in ("RGB", "L"):
+        return None
+    decode = _decoder(progressive="progressive" in image.info)
+    if decode is None:
         return None
     stream.seek(0)
     try:
@@ -52,8 +55,11 @@ def _pixels(decode: _Decode, file: bytes) -> Image:
 
 
 @functools.cache
-def _decoder() -> _Decode | None:
-    """The operator; None where torchvision has none, or one whose pixels are not those of PIL's JPEG library."""
+def _decoder(*, progressive: bool) -> _Decode | None:
+    """The operator; None where torchvision has none, or one whose pixels are not those of PIL's JPEG library.
+
+    The libraries smooth a progressive file that lacks scans each in its own way.
+    """
     import torch
 
     spec = importlib.util.find_spec("torchvision")
@@ -64,14 +70,17 @@ def _decoder() -> _Decode | None:
         for library in Path(spec.origin).parent.glob("image*.so"):
             torch.ops.load_library(library)
         decode: _Decode = torch.ops.image.decode_jpeg
-        return decode if all(_agrees(decode, subsampling) for subsampling in range(3)) else None
+        return decode if all(_agrees(decode, kind, progressive=progressive) for kind in range(3)) else None
     except (OSError, RuntimeError, AttributeError):
         return None
 
 
-def _agrees(decode: _Decode, subsampling: int) -> bool:
-    """Whether a small JPEG of noise has PIL's pixels."""
+def _agrees(decode: _Decode, subsampling: int, *, progressive: bool) -> bool:
+    """Whether a small JPEG of noise, of a progressive one the first scan, has PIL's pixels."""
     stream = io.BytesIO()
     noise = np.random.default_rng(0).integers(0, 256, (35, 45, 3), np.uint8)
-    PIL.Image.fromarray(noise).save(stream, "JPEG", subsampling=subsampling)
-    return np.array_equal(_pixels(decode, stream.getvalue()), np.asarray(PIL.Image.open(stream)))
+    PIL.Image.fromarray(noise).save(stream, "JPEG", subsampling=subsampling, progressive=progressive)
+    file = stream.getvalue()
+    if progressive:
+        file = _SCAN.join(file.split(_SCAN)[:2]) + _END
+    return np.array_equal(_pixels(decode, file), np.asarray(PIL.Image.open(io.BytesIO(file))))
