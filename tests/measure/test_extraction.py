@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import contextlib
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,7 +16,6 @@ from layerprobe.nets.vgg16_bn import build
 from layerprobe.taps import Tap, resolve_taps
 from layerprobe.taps.layouts import Layout
 from layerprobe.values.keys import LayerKey
-from tests.waiting import never_waiting
 
 FC6 = LayerKey("fc6", "none")
 
@@ -56,15 +57,16 @@ def test_each_batch_gives_its_features_in_order_the_last_smaller() -> None:
     assert {batch[FC6].dtype for batch in found} == {np.dtype(np.float32)}
 
 
+def noted(drawn: list[int]) -> Iterator[Tensor]:
+    """Three batches, noted when they are drawn."""
+    for value in (1, 2, 3):
+        drawn.append(value)
+        yield pixels(value)
+
+
 def test_an_image_is_drawn_only_when_its_features_are_asked_for() -> None:
-    drawn = []
-
-    def batches() -> Iterator[Tensor]:
-        for value in (1, 2, 3):
-            drawn.append(value)
-            yield pixels(value)
-
-    features = extract(Sums(), TAPS, batches(), as_floats, device=CPU)
+    drawn: list[int] = []
+    features = extract(Sums(), TAPS, noted(drawn), as_floats, device=CPU)
     next(features)
     assert drawn == [1]
 
@@ -176,17 +178,24 @@ def test_a_gpu_gives_the_cpus_features() -> None:
 
 @pytest.mark.gpu
 def test_on_a_gpu_the_next_batch_is_drawn_before_the_features_of_one_are_given() -> None:
-    drawn = []
-
-    def batches() -> Iterator[Tensor]:
-        for value in (1, 2, 3):
-            drawn.append(value)
-            yield pixels(value)
-
+    drawn: list[int] = []
     gpu = torch.device("cuda")
-    features = extract(Sums().to(gpu), TAPS, batches(), as_floats, device=gpu)
+    features = extract(Sums().to(gpu), TAPS, noted(drawn), as_floats, device=gpu)
     found = [(next(features)[FC6].tolist(), list(drawn)) for _ in range(3)]
     assert found == [([[12.0]], [1, 2]), ([[24.0]], [1, 2, 3]), ([[36.0]], [1, 2, 3])]
+
+
+@contextlib.contextmanager
+def never_waiting() -> Iterator[None]:
+    """Where the process waits for a GPU, torch raises an error."""
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the mode is a prototype
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
 
 
 @pytest.mark.gpu
