@@ -39,16 +39,22 @@ def main(folder: Path, files: Sequence[str]) -> None:
 
 def encoder(folder: Path, export: Mapping[str, Any]) -> Callable[[Array], Array]:
     """The function of an export: uint8 (B, H, W, C), or features (B, D) of map.npz alone, -> (B, D')."""
+    file = encoder_file(export)
+    if file == MAP:
+        return of_map(folder / MAP, export["map"]["steps"])
+    return of_graph(folder / GRAPH) if file == GRAPH else of_onnx(folder / ONNX)
+
+
+def encoder_file(export: Mapping[str, Any]) -> str:
+    """The file of an export that is computed with."""
     if GRAPH in export["files"] and (ONNX not in export["files"] or importlib.util.find_spec("torch")):
-        return of_graph(folder / GRAPH)
-    if ONNX in export["files"]:
-        return of_onnx(folder / ONNX)
-    return of_map(folder / MAP, export["map"]["steps"])
+        return GRAPH
+    return ONNX if ONNX in export["files"] else MAP
 
 
 def of_map(path: Path, steps: Sequence[str]) -> Callable[[Array], Array]:
     """The function of map.npz."""
-    with np.load(path, allow_pickle=False) as stored:
+    with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:  # numpy leaves a damaged file open
         arrays = dict(stored)
     return lambda features: mapped(features, steps, arrays)
 
@@ -90,7 +96,8 @@ def of_graph(path: Path) -> Callable[[Array], Array]:
     """The function of model.pt2."""
     import torch
 
-    graph = torch.export.load(path).module()
+    with path.open("rb") as stream:  # torch takes no path that is not UTF-8
+        graph = torch.export.load(stream).module()
 
     def encode(images: Array) -> Array:
         with torch.no_grad():
@@ -104,7 +111,9 @@ def of_onnx(path: Path) -> Callable[[Array], Array]:
     """The function of model.onnx, on the CPU."""
     import onnxruntime
 
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    is_text = str(path).encode(errors="replace").decode() == str(path)
+    model = str(path) if is_text else path.read_bytes()  # nor does ONNX Runtime
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     (images,) = session.get_inputs()
 
     def encode(given: Array) -> Array:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
+import struct
+import sys
+import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +16,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from layerprobe.encoder import example
-from layerprobe.encoder.manifest import read_manifest
-from layerprobe.system.errors import EnvironmentFault
+from layerprobe.encoder.manifest import AGAIN, EXPORT, read_manifest
+from layerprobe.system.errors import DataError, EnvironmentFault
+from layerprobe.system.numerics import require_default_device
+
+# What numpy, torch and their pickles raise on a file of another content; OSError includes those of a disk.
+_OTHER_CONTENT: tuple[type[Exception], ...] = (
+    AssertionError, AttributeError, EOFError, LookupError, OSError, RuntimeError, TypeError, ValueError,
+    pickle.UnpicklingError, struct.error, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,16 +50,15 @@ class LoadedEncoder:
             numpy.packbits.
 
         Raises:
-            ValueError: another type or shape.
+            ValueError: another type or shape, or no image.
         """
         given = np.asarray(images)
-        how = self.export["input"]
-        if how is None:
-            if given.ndim != 2 or given.shape[1] != self.export["map"]["dim"]:
-                raise ValueError(f"expected features (B, {self.export['map']['dim']}), got {given.shape}")
-        elif given.dtype != np.uint8 or given.shape[1:] != (*how["size"], how["channels"]):
-            expected = f"uint8 (B, {', '.join(map(str, (*how['size'], how['channels'])))})"
-            raise ValueError(f"expected images {expected}, got {given.dtype} {given.shape}")
+        shape = _taken(self.export)
+        is_right = given.dtype.kind in "biuf" if len(shape) == 1 else given.dtype == np.uint8
+        if not is_right or given.shape[1:] != shape or 0 in given.shape:
+            kind = "features" if len(shape) == 1 else "images uint8"
+            expected = f"{kind} (B, {', '.join(map(str, shape))}), B at least 1"
+            raise ValueError(f"expected {expected}, got {given.dtype} {given.shape}")
         return self.encode(given)
 
     def __repr__(self) -> str:
@@ -74,13 +85,38 @@ def load_encoder(folder: str | Path) -> LoadedEncoder:
         folder: with export.json.
 
     Raises:
-        DataError: it is no export, or any of its files is missing or has changed.
+        DataError: it is no export, any of its files is missing or has changed, or its encoder is not the one that
+            export.json describes.
         EnvironmentFault: there is only model.onnx, and ONNX Runtime is not installed.
     """
     path = Path(folder)
     export = read_manifest(path)
+    require_default_device()
+    file = path / example.encoder_file(export)
     try:
-        return LoadedEncoder(export, example.encoder(path, export))
+        encode = example.encoder(path, export)
+        features = encode(np.zeros((1, *_taken(export)), np.uint8))
     except ModuleNotFoundError as error:
         fix = "pip install 'layerprobe[export]'"
-        raise EnvironmentFault(f"{error.name} is not installed", file=path / example.ONNX, fix=fix) from error
+        raise EnvironmentFault(f"{error.name} is not installed", file=file, fix=fix) from error
+    except (*_OTHER_CONTENT, *_errors_of_onnx_runtime()) as error:
+        what = f"not the encoder that {EXPORT} describes ({type(error).__name__})"
+        raise DataError(what, file=file, fix=AGAIN) from error
+    expected = -(-export["dim"] // 8) if features.dtype == np.uint8 else export["dim"]
+    if features.shape != (1, expected):
+        what = f"gives features {features.shape} of one image, dim of {EXPORT} is {export['dim']:,}"
+        raise DataError(what, file=file, fix=AGAIN)
+    return LoadedEncoder(export, encode)
+
+
+def _taken(export: Mapping[str, Any]) -> tuple[int, ...]:
+    """The shape that an encoder takes, without the batch: (H, W, C) of images, (D,) of features."""
+    how = export["input"]
+    return (export["map"]["dim"],) if how is None else (*how["size"], how["channels"])
+
+
+def _errors_of_onnx_runtime() -> tuple[type[Exception], ...]:
+    """All exceptions of ONNX Runtime, which share no base class; none where it was not imported."""
+    state = sys.modules.get("onnxruntime.capi.onnxruntime_pybind11_state")
+    values = vars(state).values() if state else ()
+    return tuple(value for value in values if isinstance(value, type) and issubclass(value, Exception))

@@ -6,16 +6,48 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from layerprobe.encoder.example import GRAPH, MAP, ONNX
 from layerprobe.system.encoding import encoded
 from layerprobe.system.errors import DataError
-from layerprobe.system.files import sha256
+from layerprobe.system.files import require_file, sha256
 
 EXPORT = "export.json"
 SCHEMA = 1
-_AGAIN = "Get the folder again, or export it again with --force"
+AGAIN = "Get the folder again, or export it again with --force"
+_Size = Annotated[int, Field(ge=1, le=2**24)]
+_Side = Annotated[int, Field(ge=1, le=2**13)]  # 200 MB of pixels at most
+
+
+class _File(BaseModel, strict=True):
+    bytes: Annotated[int, Field(ge=0)]
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+class _Input(BaseModel, strict=True):
+    """The images that the encoder takes; how a file becomes one is read by example.py alone."""
+
+    size: tuple[_Side, _Side]
+    channels: Literal[1, 3]
+
+
+class _Map(BaseModel, strict=True):
+    dim: _Size
+    steps: list[Literal["l2", "l2 of parts", "projection", "layernorm", "relu", "binary"]]
+
+
+class _Manifest(BaseModel):
+    """What `load_encoder` reads of export.json."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+    name: str
+    dim: _Size
+    input: _Input | None
+    map: _Map | None
+    files: dict[str, _File]
 
 
 def write_manifest(folder: Path, facts: Mapping[str, Any], names: Sequence[str]) -> Mapping[str, Any]:
@@ -32,21 +64,24 @@ def read_manifest(folder: Path) -> Mapping[str, Any]:
     """export.json, after the hash of every file is checked.
 
     Raises:
-        DataError: there is no export, a later version wrote it, or a file is missing, changed or outside the folder.
+        DataError: there is no export, a later version wrote it, a key is missing or has another type, or a file is
+            missing, changed or outside the folder.
     """
     path = folder / EXPORT
     values = _read(path)
-    if values["schema"] > SCHEMA:
-        raise DataError("a later version of layerprobe wrote it", file=path, fix="Update layerprobe")
     files = values["files"]
     if not {MAP, GRAPH, ONNX} & files.keys() or any(name != Path(name).name for name in files):
-        raise DataError("names no file of an encoder, or one outside its folder", file=path, fix=_AGAIN)
+        raise DataError("names no file of an encoder, or one outside its folder", file=path, fix=AGAIN)
+    for key, needed in (("map", [MAP]), ("input", [GRAPH, ONNX])):
+        if values[key] is None and set(needed) & files.keys():
+            what = f"{key} is null, expected what {' or '.join(sorted(set(needed) & files.keys()))} takes"
+            raise DataError(what, file=path, fix=AGAIN)
     for name, facts in files.items():
         file = folder / name
         if not file.is_file():
-            raise DataError("is missing", file=file, fix=_AGAIN)
+            raise DataError("is missing", file=file, fix=AGAIN)
         if sha256(file) != facts["sha256"]:
-            raise DataError("has changed since it was exported", file=file, fix=_AGAIN)
+            raise DataError("has changed since it was exported", file=file, fix=AGAIN)
     return values
 
 
@@ -60,19 +95,29 @@ def is_export(folder: Path) -> bool:
 
 
 def _read(path: Path) -> Mapping[str, Any]:
-    """export.json, after its own hash is checked."""
+    """export.json, after its own hash and the types of its values are checked."""
     try:
+        require_file(path)
         text = path.read_bytes().decode("utf-8")
         values = json.loads(text)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise DataError("there is no export", file=path, fix="Name a folder that layerprobe export wrote") from error
     except OSError as error:
         raise DataError.unreadable(error, file=path) from error
-    except ValueError as error:
-        raise DataError("has changed since it was exported", file=path, fix=_AGAIN) from error
+    except (ValueError, RecursionError) as error:
+        raise DataError("has changed since it was exported", file=path, fix=AGAIN) from error
     own = values.get("sha256") if isinstance(values, dict) else None
     if not own or not isinstance(own, str) or _digest(text.replace(f'"sha256": "{own}"', '"sha256": ""')) != own:
-        raise DataError("has changed since it was exported", file=path, fix=_AGAIN)
+        raise DataError("has changed since it was exported", file=path, fix=AGAIN)
+    schema = values.get("schema")
+    if isinstance(schema, int) and schema > SCHEMA:
+        raise DataError("a later version of layerprobe wrote it", file=path, fix="Update layerprobe")
+    try:
+        _Manifest.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise DataError(f"{key}: {first['msg'][:1].lower()}{first['msg'][1:]}", file=path, fix=AGAIN) from error
     return dict(values)
 
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from layerprobe.system.numerics import require_default_device
+
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
@@ -120,6 +122,7 @@ def items_of(features: ArrayLike | Tensor | Table, labels: Any, name: str, simil
     Raises:
         ValueError: of another shape or type.
     """
+    require_default_device()
     rows: Any = features
     if not all(hasattr(features, word) for word in ("shape", "dtype", "__getitem__")):
         rows = np.asarray(features)

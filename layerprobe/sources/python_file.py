@@ -14,6 +14,7 @@ from layerprobe.sources.user_code import imported_file
 from layerprobe.system.errors import DataError, LayerprobeError, RecipeError, UnknownNameError
 from layerprobe.system.files import sha256
 from layerprobe.system.naming import split_python
+from layerprobe.system.numerics import require_numbers
 from layerprobe.values.image_size import ImageSize, as_size
 from layerprobe.values.imagenet import DEVIATION, MEAN
 from layerprobe.values.own_input import Filter, OwnInput
@@ -64,6 +65,7 @@ def _given(name: str) -> tuple[nn.Module, OwnInput | None, Mapping[str, str]]:
         raise RecipeError(
             f"python:{name} gives {type(module).__name__}", fix="Return a torch.nn.Module, or (module, {size, ...})"
         )
+    require_numbers(module, name=f"python:{name}")
     return module, None if facts is None else _as_input(name, facts), files
 
 

@@ -1,4 +1,4 @@
-"""Float32 arithmetic in full precision, whatever the caller allows torch."""
+"""Float32 arithmetic in full precision, whatever the caller allows torch, on a device that computes."""
 
 from __future__ import annotations
 
@@ -6,14 +6,35 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from layerprobe.system.errors import DataError
+
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
 _SUMS_OF_16_BITS = (
     "allow_bf16_reduced_precision_reduction",
     "allow_fp16_reduced_precision_reduction",
     "allow_fp16_accumulation",
 )
+
+
+def require_default_device() -> None:
+    """Refuse torch's default device `meta`, whose tensors have shapes and no numbers."""
+    import torch
+
+    if torch.get_default_device().type == "meta":
+        what = "torch's default device is meta, whose tensors hold no numbers"
+        raise DataError(what, fix='Call torch.set_default_device("cpu") first')
+
+
+def require_numbers(module: nn.Module, *, name: str = "the model") -> None:
+    """Refuse a module on the device `meta`, and this device as the default."""
+    require_default_device()
+    for tensor_name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if tensor.device.type == "meta":
+            what = f"{tensor_name} of {name} is on the device meta, and holds no numbers"
+            raise DataError(what, fix="Build it on the CPU, and load its weights")
 
 
 @contextmanager

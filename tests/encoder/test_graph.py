@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import resource
 from pathlib import Path
 
@@ -139,3 +140,13 @@ def test_a_disk_that_takes_no_more_is_told(tmp_path: Path) -> None:
             save_graph(program, tmp_path / "model.pt2")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_files_are_read_from_a_folder_whose_name_is_not_utf_8(tmp_path: Path) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
+    folder.mkdir()
+    program = recorded(parts_of("first@max"))
+    save_graph(program, folder / "model.pt2")
+    save_onnx(program, folder / "model.onnx")
+    given = images(2).numpy()
+    np.testing.assert_allclose(of_graph(folder / "model.pt2")(given), of_onnx(folder / "model.onnx")(given), atol=1e-6)

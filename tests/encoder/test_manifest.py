@@ -1,18 +1,22 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from layerprobe.encoder.manifest import EXPORT, is_export, read_manifest, write_manifest
 from layerprobe.system.errors import DataError
 
+FACTS = {"name": "tiny#1:fc6", "dim": 2, "input": None, "map": {"dim": 3, "steps": ["l2"]}}
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "map.npz").write_bytes(b"arrays")
     (tmp_path / "example.py").write_bytes(b"print()")
-    write_manifest(tmp_path, {"layer": "fc6", "check": {"sha256": ""}}, ["map.npz", "example.py"])
+    write_manifest(tmp_path, FACTS | {"layer": "fc6", "check": {"sha256": ""}}, ["map.npz", "example.py"])
     return tmp_path
 
 
@@ -41,7 +45,7 @@ def test_a_missing_file_is_named(folder: Path) -> None:
 @pytest.mark.parametrize("names", [["map.npz", "../outside"], ["example.py"]])
 def test_only_an_encoders_own_files_are_read(folder: Path, names: list[str]) -> None:
     (folder.parent / "outside").touch()
-    write_manifest(folder, {}, names)
+    write_manifest(folder, FACTS, names)
     with pytest.raises(DataError, match="names no file of an encoder, or one outside its folder"):
         read_manifest(folder)
 
@@ -62,6 +66,52 @@ def test_a_file_of_a_later_version_is_refused(tmp_path: Path) -> None:
         write_manifest(later, {}, [])
     with pytest.raises(DataError, match="a later version of layerprobe wrote it"):
         read_manifest(later)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"map": None}, r"map is null, expected what map\.npz takes"),
+        ({"map": {"dim": 3}}, r"map\.steps: field required"),
+        ({"map": {"dim": 3, "steps": ["cube"]}}, r"map\.steps\.0: input should be 'l2', "),
+        ({"dim": True}, r"dim: input should be a valid integer"),
+        ({"dim": 0}, r"dim: input should be greater than or equal to 1"),
+        ({"name": 7}, r"name: input should be a valid string"),
+        ({"input": {"size": [4], "channels": 3}}, r"input\.size\.1: field required"),
+        ({"input": {"size": [4, 4], "channels": 2}}, r"input\.channels: input should be 1 or 3"),
+    ],
+)
+def test_a_value_that_no_export_has_is_told_with_its_key(folder: Path, changed: dict[str, Any], message: str) -> None:
+    write_manifest(folder, FACTS | changed, ["map.npz"])
+    with pytest.raises(DataError, match=rf"export\.json: {message}"):
+        read_manifest(folder)
+
+
+def test_a_value_of_any_type_in_the_place_of_any_other_is_refused(folder: Path) -> None:
+    for key in ("name", "dim", "input", "map"):
+        facts: dict[str, Any] = {name: value for name, value in FACTS.items() if name != key}
+        write_manifest(folder, facts, ["map.npz"])
+        with pytest.raises(DataError, match=key):
+            read_manifest(folder)
+        values: list[Any] = [None, -1, 1.5, True, "", [], {}, [[]], {"": {}}]
+        for value in values:
+            write_manifest(folder, facts | {key: value}, ["map.npz"])
+            if value != FACTS[key] and (key, value) != ("name", ""):
+                with pytest.raises(DataError, match=key):
+                    read_manifest(folder)
+
+
+def test_a_pipe_is_not_waited_for(folder: Path) -> None:
+    (folder / EXPORT).unlink()
+    os.mkfifo(folder / EXPORT)
+    with pytest.raises(DataError, match=r"export\.json: a pipe, socket or device, not a file"):
+        read_manifest(folder)
+
+
+def test_a_text_nested_without_end_is_refused(folder: Path) -> None:
+    (folder / EXPORT).write_text("[" * 100_000)
+    with pytest.raises(DataError, match=r"export\.json: has changed since it was exported"):
+        read_manifest(folder)
 
 
 def test_a_folder_with_another_file_is_not_an_export_alone(folder: Path) -> None:

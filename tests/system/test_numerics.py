@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 import torch
 
-from layerprobe.system.numerics import full_precision
+from layerprobe import recall_at_k
+from layerprobe.system.errors import DataError
+from layerprobe.system.numerics import full_precision, require_numbers
 
 SWITCHES: dict[str, Any] = {
     "mkldnn": torch.backends.mkldnn.matmul,  # type: ignore[attr-defined] # made at import
@@ -72,3 +74,16 @@ def test_autocast_is_off_inside() -> None:
         assert (ones @ ones).dtype == torch.bfloat16
         with full_precision(torch.device("cpu")):
             assert (ones @ ones).dtype == torch.float32
+
+
+def test_the_default_device_meta_is_refused_before_anything_is_computed() -> None:
+    with torch.device("meta"), pytest.raises(DataError, match="default device is meta, whose tensors hold no numbers"):
+        recall_at_k([[1.0], [2.0]], [0, 0], ks=[1])
+
+
+def test_a_module_without_numbers_is_named() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3))
+    require_numbers(module)
+    module[1].running_mean = torch.zeros(3, device="meta")
+    with pytest.raises(DataError, match=r"^1\.running_mean of mine is on the device meta, and holds no numbers"):
+        require_numbers(module, name="mine")

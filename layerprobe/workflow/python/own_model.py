@@ -19,6 +19,7 @@ from layerprobe.measure.concatenated import side_by_side
 from layerprobe.nets.blocks import block_names, part_names
 from layerprobe.nets.net import Net
 from layerprobe.system.errors import RecipeError
+from layerprobe.system.numerics import require_numbers
 from layerprobe.tables.formats import Shown
 from layerprobe.tables.tables import TextTable
 from layerprobe.taps import (
@@ -51,6 +52,7 @@ def net_of(model: nn.Module | Net) -> Net:
         return model
     if not isinstance(model, nn.Module):
         raise RecipeError(f"the model is a {type(model).__name__}", fix="Give a torch.nn.Module")
+    require_numbers(model)
     module = model.module if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel) else model
     while isinstance(inner := getattr(module, "_orig_mod", None), nn.Module):  # compiled as a whole
         module = inner
