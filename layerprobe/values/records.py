@@ -12,6 +12,7 @@ from layerprobe.values.keys import LayerKey
 from layerprobe.values.own_input import Filter, OwnInput
 
 _LARGEST_SIDE = 100_000  # of an image, in pixels
+_MOST_EPOCHS = 1_000_000  # of a training whose epochs are counted, not listed as weights files
 
 
 @dataclass(frozen=True)
@@ -320,6 +321,8 @@ def _fault(value: Mapping[str, Any]) -> str:
     epochs, last = [file["epoch"] for file in _with_epochs(value.get("weights_files", ()))], value["epochs_done"]
     if epochs and (epochs != sorted(set(epochs)) or epochs[-1] != last):
         return f"weights_files has the epochs {', '.join(map(str, epochs))}, expected ascending ones up to {last}"
+    if not epochs and last > _MOST_EPOCHS:
+        return f"epochs_done is {last}, expected at most {_MOST_EPOCHS:,}"
     return ""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -14,9 +15,12 @@ from layerprobe.system.errors import DataError
 from layerprobe.system.files import require_file, write_text
 from layerprobe.values.intervals import Interval, IntervalKind
 from layerprobe.values.keys import LayerKey, RankedLayer, network_order
+from layerprobe.values.metric_names import recall_of
 
 SPLITS = ("train", "validation", "test")  # of queries, in the order of rows and columns
 _BETWEEN_NOTES = "; "
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_LAST_EPOCH = 10**9 - 1  # weights files may be numbered by their steps or dates
 
 
 @dataclass(frozen=True)
@@ -238,17 +242,42 @@ def read_scores(path: Path) -> list[Score]:
         raise DataError("not a table of scores", file=path, fix="Delete it and run layerprobe probe again") from error
 
 
-def _score(row: dict[str, str], line: str) -> Score:
+def _score(row: dict[str | None, str | None], line: str) -> Score:
+    if None in row or None in row.values():
+        raise _bad(line, "the row has more or fewer cells than the header")
     values: dict[str, Any] = {}
     for column, name in _COLUMNS.items():
-        text = row[column]
+        text = str(row[column])
         number = _NUMBERS.get(column)
         if text == "" and number is int and column != "seed":
-            what = f"{column} is empty, expected a whole number"
-            raise DataError(what, file=line, fix="Delete the file and run layerprobe probe again")
+            raise _bad(line, f"{column} is empty, expected a whole number")
+        if column != "note" and _CONTROL.search(text):  # a note may quote a file's name
+            raise _bad(line, f"{column} is {text!a}, expected no control characters")
         values[name] = text if number is None else (None if text == "" else number(text))
         if isinstance(values[name], float) and not math.isfinite(values[name]):
-            what = f"{column} is {text}, expected a finite number or an empty cell"
-            raise DataError(what, file=line, fix="Delete the file and run layerprobe probe again")
+            raise _bad(line, f"{column} is {text}, expected a finite number or an empty cell")
     values["notes"] = tuple(values["notes"].split(_BETWEEN_NOTES)) if values["notes"] else ()
-    return Score(**values)
+    score = Score(**values)
+    if fault := _fault(score):
+        raise _bad(line, fault)
+    return score
+
+
+def _fault(score: Score) -> str:
+    """The first value that no score has; empty if there is none."""
+    if score.split not in SPLITS:
+        return f"split is {score.split!r}, expected {', '.join(SPLITS)}"
+    if not 0 <= score.epoch <= _LAST_EPOCH:
+        return f"epoch is {score.epoch}, expected 0 to {_LAST_EPOCH:,}"
+    if score.n < 0:
+        return f"n is {score.n}, expected a number of queries"
+    if score.metric.startswith("R@"):
+        if recall_of(score.metric) is None:
+            return f"metric is {score.metric!r}, expected R@K with a K of at least 1"
+        if score.value is not None and not 0 <= score.value <= 1:
+            return f"value is {score.value:g}, expected a fraction"
+    return ""
+
+
+def _bad(line: str, why: str) -> DataError:
+    return DataError(why, file=line, fix="Delete the file and run layerprobe probe again")

@@ -83,3 +83,9 @@ def test_files_of_weights_are_one_for_each_epoch() -> None:
             recorded({"weights_files": files, "epochs_done": 12})
     with pytest.raises(ValueError, match="^weights_files is "):
         recorded({"weights_files": [file | {"size": -1}]})
+
+
+def test_more_epochs_than_any_training_counts_are_refused() -> None:
+    assert len(recorded({"epochs_done": 1_000_000}).epochs) == 1_000_001
+    with pytest.raises(ValueError, match="^epochs_done is 1000000000, expected at most 1,000,000$"):
+        recorded({"epochs_done": 10**9})

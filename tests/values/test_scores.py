@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -118,6 +121,43 @@ def test_a_row_without_an_epoch_or_a_count_is_named_with_its_line(tmp_path: Path
     ScoreTable([replace(SCORE, epoch=16, n=16), replace(SCORE, epoch=17, n=23)]).write(path)
     path.write_text(path.read_text().replace(f",{value},", ",,"))
     with pytest.raises(DataError, match=rf"scores.csv:3: {column} is empty, expected a whole number"):
+        read_scores(path)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"split": "gallery"}, "split is 'gallery', expected train, validation, test"),
+        ({"epoch": -1}, "epoch is -1, expected 0 to 999,999,999"),
+        ({"epoch": 10**9}, "epoch is 1000000000, expected 0 to 999,999,999"),
+        ({"n": -3}, "n is -3, expected a number of queries"),
+        ({"metric": "R@0"}, "metric is 'R@0', expected R@K with a K of at least 1"),
+        ({"metric": "R@5(G=x)"}, "metric is 'R@5(G=x)', expected R@K"),
+        ({"value": 1.25}, "value is 1.25, expected a fraction"),
+        ({"value": -0.5}, "value is -0.5, expected a fraction"),
+        ({"layer": "fc\x1b[2J"}, r"layer is 'fc\x1b[2J', expected no control characters"),
+    ],
+)
+def test_a_value_that_no_score_has_is_named_with_its_line(
+    tmp_path: Path, changed: dict[str, Any], message: str
+) -> None:
+    path = tmp_path / "scores.csv"
+    ScoreTable([SCORE, replace(SCORE, layer="z")]).write(path)
+    rows = path.read_text().splitlines(keepends=True)
+    path.unlink()
+    ScoreTable([replace(SCORE, **changed)]).write(path)
+    path.write_text("".join([*rows, path.read_text().splitlines(keepends=True)[1]]))
+    with pytest.raises(DataError, match=re.escape(f"scores.csv:4: {message}")):
+        read_scores(path)
+
+
+@pytest.mark.parametrize("change", [lambda row: row.rpartition(",")[0], lambda row: f"{row},more"])
+def test_a_row_of_another_length_is_named_with_its_line(tmp_path: Path, change: Callable[[str], str]) -> None:
+    path = tmp_path / "scores.csv"
+    ScoreTable([SCORE]).write(path)
+    header, row = path.read_text().splitlines()
+    path.write_text(f"{header}\n{change(row)}\n")
+    with pytest.raises(DataError, match="scores.csv:2: the row has more or fewer cells than the header"):
         read_scores(path)
 
 

@@ -101,7 +101,7 @@ def drawn(
     require_options(kind, registered, options)
     if registered.any_metric and options.metric == LOSS:
         return registered.draw(StoredRuns(runs, (), lines), options)
-    scores = scores_of([run for run in runs if registered.scored or run.scores_file.exists()])
+    scores = scores_of([run for run in runs if registered.scored or run.has_scores])
     if not scores and registered.scored:
         raise DataError("no scores", file=runs[0].scores_file, fix="Run layerprobe probe first")
     if options.metric:

@@ -191,7 +191,7 @@ def _best(features: RunFeatures, kept: Sequence[int], deciding: RankedLayer, lis
     wanted = (layer, "validation", deciding.reduction, deciding.similarity, "R@1")
     rows = [
         score
-        for score in (run.scores() if run.scores_file.exists() else [])
+        for score in (run.scores() if run.has_scores else [])
         if (score.layer, score.split, score.reduction, score.similarity, score.metric) == wanted and score.epoch in kept
     ]
     unmeasured = sorted({*kept} - {score.epoch for score in rows})

@@ -56,7 +56,7 @@ def watch_report(runs: Sequence[Run], out: Path, listener: Listener, metric: str
 
 def _written(runs: Sequence[Run], out: Path, listener: Listener, metric: str) -> Report | None:
     """Write the page of the runs that have scores; None where none has."""
-    absent = [run.name for run in runs if not run.scores_file.exists()]
+    absent = [run.name for run in runs if not run.has_scores]
     if absent:
         listener.say(f"no scores yet of {', '.join(absent)}; layerprobe train --probe measures after every epoch")
     having = [run for run in runs if run.name not in absent]

@@ -51,7 +51,7 @@ class StudyTraining:
     def scores(self) -> Sequence[Score]:
         """Those kept in a file, or the run's."""
         run = named_run(self.cache, self.run)
-        return self.kept or (run.scores() if run.scores_file.exists() else ())
+        return self.kept or (run.scores() if run.has_scores else ())
 
     def loaded(self) -> Recipe:
         """Its recipe; of a run that exists, no checkpoint is removed that it has kept so far."""
