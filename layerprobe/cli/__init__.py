@@ -5,6 +5,7 @@ A command module imports torch, numpy, h5py, matplotlib and rich only inside the
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -37,7 +38,7 @@ from layerprobe.cli import (
 )
 from layerprobe.cli.output import show_error
 from layerprobe.cli.streams import prepare_streams
-from layerprobe.system.errors import Bug, EnvironmentFault, InterruptedRun, LayerprobeError
+from layerprobe.system.errors import Bug, DataError, EnvironmentFault, InterruptedRun, LayerprobeError
 from layerprobe.system.files import disk_fault
 from layerprobe.system.memory import FIX, is_out_of_memory, keep_freed_memory
 
@@ -97,6 +98,7 @@ def main() -> NoReturn:
     words = sys.argv[1:] or ["--help"]
     debug, as_json = "--debug" in words, "--json" in words
     try:
+        _require_working_directory()
         code = _run(words)
     except (Exception, KeyboardInterrupt) as error:  # the one place where every fault ends
         if debug:
@@ -105,6 +107,14 @@ def main() -> NoReturn:
         show_error(fault, as_json=as_json)
         code = fault.exit_code
     sys.exit(code)
+
+
+def _require_working_directory() -> None:
+    """Refuse to work in a folder that is gone: numerical libraries end the process there."""
+    try:
+        Path.cwd()
+    except FileNotFoundError as error:
+        raise DataError("the working directory is gone", fix="Change to another one") from error
 
 
 def _run(words: Sequence[str]) -> int:
@@ -160,6 +170,10 @@ def _as_fault(error: BaseException, words: Sequence[str]) -> LayerprobeError:
         return EnvironmentFault("out of memory", fix=training if "train" in words[:1] else FIX)
     if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
         return EnvironmentFault("no further thread can be started", fix="Free memory, or raise `ulimit -u`")
+    if getattr(error, "errno", None) == errno.ELOOP or "Symlink loop" in str(error):  # the latter before Python 3.13
+        return DataError("a link that leads back to itself", file=getattr(error, "filename", None), fix="Remove it")
+    if isinstance(error, PermissionError) and not os.access(".", os.R_OK | os.X_OK):
+        return DataError("the working directory cannot be read", file=Path.cwd(), fix="Change to another one")
     if isinstance(error, OSError) and (fault := disk_fault(error, error.filename and Path(error.filename))):
         return fault
     if isinstance(error, OSError) and error.filename is not None:

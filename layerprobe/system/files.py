@@ -27,8 +27,9 @@ _ASIDE = re.compile(r"\..+\.\d+\.tmp")
 
 def disk_fault(error: OSError, path: Path | None = None, needed: int | None = None) -> EnvironmentFault | None:
     """The fault of a disk that refused a file of `needed` bytes; None for an error of another kind."""
-    # The disk of a path that is too long cannot be looked up either.
-    disk = "the disk" if path is None or error.errno == errno.ENAMETOOLONG else str(_mount_point(path))
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
+        return None
+    disk = "the disk" if path is None else str(_mount_point(path))
     fix = "Free space, then run the same command again"
     match error.errno:
         case errno.ENOSPC:
@@ -38,10 +39,8 @@ def disk_fault(error: OSError, path: Path | None = None, needed: int | None = No
             what = f"your quota on {disk} is used up"
         case errno.EFBIG:
             what, fix = _too_large(), "Raise the limit, then run the same command again"
-        case errno.EIO:
-            what, fix = f"{disk} reports an input/output error", "Check that disk, then run the same command again"
         case _:
-            return None
+            what, fix = f"{disk} reports an input/output error", "Check that disk, then run the same command again"
     return EnvironmentFault(f"{what}; the files already written are complete", file=path, fix=fix)
 
 
@@ -295,8 +294,16 @@ def free_bytes(folder: Path) -> int:
     return shutil.disk_usage(_existing(folder)).free
 
 
+def require_target(path: Path, *, fix: str = "Choose another --cache") -> None:
+    """Refuse a link that leads nowhere, in the place of a path or of a folder above it."""
+    for link in (path, *path.absolute().parents):
+        if link.is_symlink() and not link.exists():
+            raise DataError("a link that leads nowhere", file=link, fix=fix)
+
+
 def require_writable(folder: Path, *, fix: str = "Choose another --cache") -> None:
     """Check that a folder, which need not exist yet, is writable; nothing is written."""
+    require_target(folder, fix=fix)
     existing = _existing(folder)
     # A virtual file system such as /proc has 0 bytes, and root may write to it.
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK) or not shutil.disk_usage(existing).total:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from layerprobe.data.cache import FOLDER, Entry, entries
 from layerprobe.system.errors import BusyError, UnknownNameError
+from layerprobe.system.files import require_target
 from layerprobe.system.wording import as_moment
 
 
@@ -26,6 +27,7 @@ class Kept:
 
 def list_images(cache: Path) -> list[Kept]:
     """All decoded images in a cache, last used first."""
+    require_target(cache)
     return [_kept(entry) for entry in entries(cache / FOLDER)]
 
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from layerprobe.system.errors import LayerprobeError
-from layerprobe.system.files import require_replaceable, require_writable, written_whole
+from layerprobe.system.files import require_replaceable, require_target, require_writable, written_whole
 from layerprobe.workflow.run.runs import Run
 
 _STANDARD = {"-": 1, "/dev/stdout": 1, "/dev/stderr": 2}
@@ -72,6 +72,7 @@ def _require_open(path: Path, number: int) -> None:
 
 def _require_outside_runs(path: Path) -> None:
     require_replaceable(path)
+    require_target(path.parent, fix="Name a file in another folder")
     folder = path.parent.resolve()  # a linked folder may lie in a run
     for run in (Run(folder), Run(folder.parent)):
         its_report = folder == run.folder and path.name == "report.html"
