@@ -57,6 +57,12 @@ def folder(root: Path, classes: int, *, images: int = 4) -> Path:
     return root
 
 
+MODEL = """
+from torch import nn
+
+def build():
+    return nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()), {"size": 16}
+"""
 SMALL = ["net.fc=[8]", "train.batch_size=4", "train.images_per_class=2", "train.epochs=1"]
 LENET = ["net.name=lenet", "data.image_size=28"]
 
@@ -215,6 +221,37 @@ def test_a_bad_image_is_named_and_the_run_can_go_on(
     victim.write_bytes(good)
     code, out, _ = layerprobe(*train_words(root, "--fresh"))
     assert (code, out) == (0, "cache/tiny\n")
+
+
+@pytest.mark.parametrize("victim", ["c1/2.png", "c3/0.png"])  # of the training classes, and of the test classes
+def test_a_damaged_image_that_is_removed_as_told_stops_no_second_probe(
+    layerprobe: Command, tmp_path: Path, victim: str
+) -> None:
+    root = folder(tmp_path / "root", 4)
+    (root / victim).write_bytes((root / victim).read_bytes()[:99])
+    (tmp_path / "net.py").write_text(MODEL)
+    words = ["--model", "python:net.py:build", "--data", "folder:root", "--device", "cpu"]
+    assert layerprobe("probe", *words)[0] == 3
+    (root / victim).unlink()
+    assert layerprobe("probe", *words)[0] == 0
+    images = {score.split: score.n for score in Run(next((tmp_path / "cache").glob("python*"))).scores()}
+    assert images == {"train": 8 - (victim[1] == "1"), "test": 8 - (victim[1] == "3")}
+
+
+def test_a_damaged_image_that_is_removed_as_told_stops_no_second_training(layerprobe: Command, tmp_path: Path) -> None:
+    root = folder(tmp_path / "root", 4)
+    victims = [root / "c0" / "1.png", root / "c2" / "1.png"]  # a training image and a test image
+    for victim in victims:
+        victim.write_bytes(victim.read_bytes()[:99])
+    assert layerprobe(*train_words(root))[0] == 3
+    victims[0].unlink()
+    assert layerprobe(*train_words(root))[0] == 0
+    assert layerprobe("probe", "tiny", "--device", "cpu")[0] == 3
+    victims[1].unlink()
+    assert layerprobe("probe", "tiny", "--device", "cpu")[0] == 0
+    (root / "c2" / "2.png").unlink()  # what is measured keeps its images
+    code, _, err = layerprobe("probe", "tiny", "--metrics", "NMI", "--device", "cpu")
+    assert (code, "the test images are not those of the run" in err) == (3, True)
 
 
 def test_a_pipe_among_the_images_is_named_and_not_waited_for(layerprobe: Command, tmp_path: Path) -> None:
@@ -525,3 +562,47 @@ def test_a_thread_that_cannot_be_started_is_no_bug(layerprobe: Command, monkeypa
     monkeypatch.setattr("layerprobe.workflow.run.runs.find_run", fail)
     code, _, err = layerprobe("summary")
     assert (code, err.startswith("error: no further thread can be started.")) == (5, True)
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["runs", "summary", "cache list", "choose --model python:x.py:f --data folder:d", "train netA --data folder:d"],
+)
+@pytest.mark.parametrize("cache", ["loop", "loop/below"])
+def test_a_cache_that_is_a_link_in_a_circle_is_told(
+    layerprobe: Command, tmp_path: Path, words: str, cache: str
+) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "x.py").touch()
+    folder(tmp_path / "d", 4)
+    code, out, err = layerprobe(*words.split(), "--cache", cache)
+    assert (code, out, err.count("\n")) == (3, "", 1)
+    assert "loop: a link that leads nowhere. Choose another --cache." in err
+
+
+def test_a_link_in_a_circle_among_the_images_is_told(layerprobe: Command, tmp_path: Path) -> None:
+    folder(tmp_path / "d", 4)
+    (tmp_path / "d" / "c0" / "loop.png").symlink_to("loop.png")
+    code, _, err = layerprobe("data", "check", "folder:d")
+    assert code == 3
+    assert "bug" not in err
+
+
+def test_a_working_directory_that_is_gone_is_told(layerprobe: Command, tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    os.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert layerprobe("runs") == (3, "", "error: the working directory is gone. Change to another one.\n")
+
+
+def test_a_working_directory_that_cannot_be_read_is_told(
+    layerprobe: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def denied(*_: object) -> None:
+        raise PermissionError(13, "Permission denied", "cache")
+
+    monkeypatch.setattr(os, "lstat", denied)  # root may read whatever its mode is
+    monkeypatch.setattr(Path, "is_symlink", denied)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    code, _, err = layerprobe("runs")
+    assert (code, err) == (3, f"error: {tmp_path}: the working directory cannot be read. Change to another one.\n")

@@ -36,7 +36,7 @@ from layerprobe.workflow.probe.selection import (
 from layerprobe.workflow.run.damage import PartlyReducedError, require_measured, whole_epochs
 from layerprobe.workflow.run.features import Missing, RunFeatures, features_of
 from layerprobe.workflow.run.kept import require_kept
-from layerprobe.workflow.run.manifests import require_same_images
+from layerprobe.workflow.run.manifests import manifests_of, require_same_images, settled_splits
 from layerprobe.workflow.run.reduction_draws import draws_of
 from layerprobe.workflow.run.run_network import embedding_tap, network_facts, with_layers
 from layerprobe.workflow.run.runs import Run, locked
@@ -93,7 +93,8 @@ def selected(
     built = dataset or hashed_dataset(opened, request, listener)
     selection = select(request, recipe, taps, embedding, built, unclassified=lambda: why_no_weight(recipe) or "")
     if dataset is None:
-        require_same_images(opened.record, built, selection.extracted_splits, fix=OTHER_IMAGES)
+        settled = settled_splits(opened.run, selection.extracted_splits, trains=recipe.train.epochs > 0)
+        require_same_images(opened.record, built, settled, fix=OTHER_IMAGES)
     return selection, built
 
 
@@ -113,10 +114,16 @@ def known_scores(
     return ScoreTable(scores, layer_order=order, stored=stored)
 
 
-def keep_layers(run: Run, order: Sequence[str], network: RecordedNetwork) -> None:
-    """Write the network and the execution order of all layers ever measured to run.json."""
+def keep_facts(run: Run, order: Sequence[str], network: RecordedNetwork, dataset: Dataset) -> None:
+    """Write the network and the execution order of all layers ever measured to run.json.
+
+    Before anything is measured, also the images: some may have been removed since the run began.
+    """
     record = run.read()
     kept = replace(record, layer_order=tuple(order), network=network)
+    if not run.is_measured and not record.members:
+        manifests, contents = manifests_of(dataset)
+        kept = replace(kept, manifests={**record.manifests, **manifests}, contents={**record.contents, **contents})
     if kept != record:
         run.write(kept)
 
@@ -153,7 +160,7 @@ def measure(
         missing_by_epoch: of the epochs that are measured; see `missing_of`.
     """
     selection, features, extractor = probing.selection, probing.features, probing.extractor
-    keep_layers(features.run, probing.table.layer_order, probing.network)
+    keep_facts(features.run, probing.table.layer_order, probing.network, features.dataset)
     for doubt in doubts_of(selection):
         listener.say(doubt)
     missing = [item for items in missing_by_epoch.values() for item in items]

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from layerprobe.data.splits import Dataset, contents_sha256, manifest_sha256
 from layerprobe.system.errors import DataError
 from layerprobe.values.records import RunRecord
+from layerprobe.workflow.run.runs import Run
 
 
 def manifests_of(dataset: Dataset) -> tuple[Mapping[str, str], Mapping[str, str]]:
@@ -16,6 +17,11 @@ def manifests_of(dataset: Dataset) -> tuple[Mapping[str, str], Mapping[str, str]
         {name: manifest_sha256(split, names) for name, split in splits.items()},
         {name: contents_sha256(split, names) for name, split in splits.items()},
     )
+
+
+def settled_splits(run: Run, splits: Sequence[str], *, trains: bool) -> list[str]:
+    """The splits whose images may be no others: all once a layer was ranked, before that those that it trains on."""
+    return [name for name in splits if run.is_measured or (trains and name == "train")]
 
 
 def require_same_images(record: RunRecord, dataset: Dataset, splits: Sequence[str], *, fix: str) -> None:

@@ -25,6 +25,7 @@ from layerprobe.system.files import (
     disk_faults_told,
     remove_leftovers,
     require_file,
+    require_target,
     write_text,
     written_whole,
 )
@@ -161,12 +162,32 @@ class Run:
         folders = {path.name: bytes_below(path) for path in sorted(self.folder.iterdir()) if path.is_dir()}
         return {"total": bytes_below(self.folder), **folders}
 
+    @property
+    def has_scores(self) -> bool:
+        """Whether scores.csv has a row below its header; probing may have removed all others."""
+        if not self.scores_file.exists():
+            return False
+        require_file(self.scores_file)
+        with self.scores_file.open("rb") as stream:
+            return len(list(itertools.islice(stream, 2))) > 1
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether any layer was ranked; features alone may be left by a probe that met a damaged image."""
+        return self.has_scores or any((self.folder / "ranks").glob("*.h5"))
+
     def scores(self) -> list[Score]:
-        """The scores in scores.csv in network order, under the run's present name, which `--fresh` may have changed."""
+        """The scores in scores.csv in network order, under the run's present name, which `--fresh` may have changed.
+
+        Raises:
+            DataError: there is none.
+        """
         scores = [
             score if score.run == self.name else replace(score, run=self.name)
             for score in read_scores(self.scores_file)
         ]
+        if not scores:
+            raise DataError("no scores yet", file=self.scores_file, fix="Run layerprobe probe first")
         layer_order: tuple[str, ...] = ()
         with contextlib.suppress(DataError):  # scores can be shown without a readable record
             layer_order = self.read().layer_order
@@ -236,6 +257,7 @@ def _refuse(constant: str) -> NoReturn:
 
 def list_runs(cache: Path) -> list[tuple[Run, RunRecord]]:
     """Every readable run and its record, last touched first."""
+    require_target(cache)
     runs = []
     for file in cache.glob("*/run.json"):
         with contextlib.suppress(DataError):

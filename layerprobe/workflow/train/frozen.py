@@ -35,7 +35,7 @@ _Given = Mapping[int, tuple[Path, str | None]]  # epoch -> the file with its wei
 def frozen_run(request: FrozenRequest, listener: Listener) -> Run:
     """The run of a model: a new one, or that of the same request, which may by now have further files."""
     given, run = _given_files(request), request.repeated()
-    if run is not None and _are_files_of(run, given, listener):
+    if run is not None and run.is_measured and _are_files_of(run, given, listener):
         return run
     run = _run_of(request, given, listener)
     with locked(run):
@@ -57,12 +57,13 @@ def _are_files_of(run: Run, given: _Given, listener: Listener) -> bool:
 def _run_of(request: FrozenRequest, given: _Given, listener: Listener) -> Run:
     """The run of a model whose epochs are some files."""
     from layerprobe.workflow.train.building import TrainRequest
-    from layerprobe.workflow.train.train import is_done, keep_probing, require_same_data, train
+    from layerprobe.workflow.train.train import forget_unmeasured, is_done, keep_probing, require_same_data, train
 
-    recipe = request.recipe()
+    recipe, decoding = request.recipe(), Decoding(request.cache, listener, request.workers)
     run = request.target(recipe)
+    forget_unmeasured(run, recipe, decoding)
     if run.exists():
-        require_same_data(run, recipe, Decoding(request.cache, listener, request.workers), fix=_NEW_RUN)
+        require_same_data(run, recipe, decoding, fix=_NEW_RUN)
     if not given:
         if run.exists():
             fix = f"Restore it. {_NEW_RUN} that measures it as it is now"

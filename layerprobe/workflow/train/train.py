@@ -24,7 +24,7 @@ from layerprobe.workflow.run.checkpoints import load_state, load_weights, save_s
 from layerprobe.workflow.run.damage import damaged_epochs, require_measured
 from layerprobe.workflow.run.images import Decoding, with_contents
 from layerprobe.workflow.run.kept import kept_epochs, remove_checkpoints, require_kept, unwanted_epochs
-from layerprobe.workflow.run.manifests import require_same_images
+from layerprobe.workflow.run.manifests import require_same_images, settled_splits
 from layerprobe.workflow.run.new_record import new_record
 from layerprobe.workflow.run.runs import Run, command_line, locked, set_aside
 from layerprobe.workflow.run.seen import state_seen
@@ -41,11 +41,14 @@ def train(request: TrainRequest, listener: Listener) -> Run:
     if request.recipe.found_at is not None and (request.fresh or not run.exists()):
         fix = f"Set it in the recipe, or by --set net.name={request.recipe.found_at}"
         raise RecipeError("--model with another path is for a run that exists", file=run.folder, fix=fix)
+    decoding = Decoding(request.cache, listener, request.workers)
+    if not request.fresh:
+        forget_unmeasured(run, request.recipe, decoding)
     damaged = [] if request.fresh else damaged_epochs(run, listener)
     # The last epoch is trained again where its checkpoint is damaged.
     whole = request.recipe.train.epochs not in damaged
     if not request.fresh and request.probe is None and is_done(run, request.recipe) and whole:
-        require_same_data(run, request.recipe, Decoding(request.cache, listener, request.workers), fix=_OTHER_RUN)
+        require_same_data(run, request.recipe, decoding, fix=_OTHER_RUN)
         listener.say(f"nothing to do: {run.name} has all its {request.recipe.train.epochs} epochs")
         keep_probing(run, request.recipe, listener)
         _keep_wanted(run, request.recipe, listener)
@@ -59,7 +62,7 @@ def train(request: TrainRequest, listener: Listener) -> Run:
         require_kept(run, known, known.epochs_done)
     built = with_hashed_images(built, request, listener)
     if known is not None:
-        _require_same_images(known, built)
+        _require_same_images(run, known, built)
     if known is None:
         for note in from_recipe.input_notes(request.recipe, built.dataset, built.net):
             listener.say(f"note: {note}")
@@ -73,7 +76,7 @@ def train(request: TrainRequest, listener: Listener) -> Run:
         run.remove_leftovers()
         if run.exists():
             _require_same_recipe(run, request.recipe, built)
-            _require_same_images(run.read(), built)
+            _require_same_images(run, run.read(), built)
             _go_on(run, request, built, listener)
         else:
             _begin(run, request, built)
@@ -103,6 +106,27 @@ def is_done(run: Run, recipe: Recipe) -> bool:
         return False
     record = run.read()
     return record.epochs_done >= recipe.train.epochs and not recipe.changes_since(record)
+
+
+def forget_unmeasured(run: Run, recipe: Recipe, decoding: Decoding) -> None:
+    """Remove the record of a run whose images have changed before it was trained or measured, so that it begins anew.
+
+    A command that meets a damaged image leaves such a run; its features, if any, belong to the images by their hashes.
+    """
+    if not run.exists() or run.is_measured:
+        return
+    record = run.read()
+    trained = record.epochs_done > 0 and not record.weights_files
+    if trained or recipe.changes_since(record):  # other changes are reported as such
+        return
+    dataset = from_recipe.build_dataset(recipe, loaded=with_contents(from_recipe.load_dataset(recipe), decoding))
+    try:
+        require_same_images(record, dataset, list(dataset.splits), fix="")
+    except DataError:
+        with locked(run):
+            run.record_file.unlink()
+        if decoding.listener is not None:
+            decoding.listener.say(f"{run.name}: its images have changed, and nothing was measured: it begins anew")
 
 
 def require_same_data(run: Run, recipe: Recipe, decoding: Decoding, *, fix: str) -> None:
@@ -170,9 +194,10 @@ def _require_same_recipe(run: Run, recipe: Recipe, built: Built) -> None:
         )
 
 
-def _require_same_images(record: RunRecord, built: Built) -> None:
+def _require_same_images(run: Run, record: RunRecord, built: Built) -> None:
+    settled = settled_splits(run, list(built.dataset.splits), trains=True)
     fix = "Restore them, or use --run NAME for a new run"
-    require_same_images(record, built.dataset, list(built.dataset.splits), fix=fix)
+    require_same_images(record, built.dataset, settled, fix=fix)
 
 
 def _same_so_far(record: RunRecord, built: Built) -> bool:

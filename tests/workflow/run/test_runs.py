@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from layerprobe.system.errors import BusyError, DataError, RecipeError, UnknownNameError
+from layerprobe.values.scores import ScoreTable
 from layerprobe.workflow.run.runs import Run, damaged_runs, find_run, list_runs, locked, named_run, set_aside
 from tests.records import recorded
 
@@ -248,3 +249,12 @@ def test_a_name_makes_no_further_line_of_the_log(tmp_path: Path) -> None:
     run.log("begun: x\x1b[2J\nforged", "note")
     lines = (run.folder / "log.txt").read_text().split("\n")
     assert [line.partition(" ")[2] or line for line in lines] == ["begun: x\ufffd[2J\ufffdforged", "note", ""]
+
+
+def test_a_header_without_a_score_is_no_score(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    assert not run.has_scores
+    ScoreTable().write(run.scores_file)
+    assert not run.has_scores
+    with pytest.raises(DataError, match=r"scores\.csv: no scores yet. Run layerprobe probe first"):
+        run.scores()

@@ -17,8 +17,9 @@ from layerprobe.data.loading import plain_batches
 from layerprobe.ranking import recall_at_k
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.system.files import sha256
+from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.own_input import OwnInput
-from layerprobe.values.scores import Score
+from layerprobe.values.scores import Score, ScoreTable, Subject
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run import from_recipe
@@ -188,6 +189,12 @@ def test_the_same_request_again_computes_nothing(asked: Requests) -> None:
     assert {path: path.stat().st_mtime_ns for path in run.folder.rglob("*.h5")} == before
 
 
+def keep_score(run: Run) -> None:
+    """Give a run a score, so that it is measured."""
+    key = RankedLayer(LayerKey(LAYER, "none"), "none", "cosine")
+    ScoreTable([Subject(run.name, "", 0, 0, "test", key).score("R@1", 0.5, 2)]).write(run.scores_file)
+
+
 @pytest.fixture
 def unresolved(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """What makes the next request that is resolved fail, as its model, its loss and their defaults are imported."""
@@ -206,6 +213,7 @@ def test_the_same_request_again_is_known_by_the_runs_record(
     request = asked(str(checkpoints / weights) if weights.endswith("pt") else weights, run=run)
     first, again = Silent(), Silent()
     found = frozen_run(request, first)
+    keep_score(found)
     unresolved()
     assert frozen_run(request, again) == found
     assert again.heard == [text for text in first.heard if not text.startswith("note: ")]
@@ -480,6 +488,7 @@ def test_another_folder_of_other_images_needs_another_name(
 ) -> None:
     request = asked(str(checkpoints / "epoch2.pt") if weights == "file" else weights)
     run = frozen_run(request, Silent())
+    keep_score(run)
     other = replace(request, data=f"folder:{shutil.copytree(images, images.parent / 'other')}")
     assert frozen_run(other, Silent()).folder == run.folder
     assert run.read().recipe["data"]["root"] == str(images.parent / "other")
