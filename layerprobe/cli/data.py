@@ -53,6 +53,9 @@ def list_(
 @group.command()
 def check(
     data: Annotated[str, typer.Argument(metavar="NAME[:ROOT]", help="The data set, as for train --data.")],
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="data.KEY=VALUE", help="Key of [data]; repeatable.")
+    ] = None,
     workers: Workers = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -65,7 +68,7 @@ def check(
     from layerprobe.workflow.manage.data import check_data
 
     terminal = Terminal(as_json, quiet)
-    checked = check_data(data, terminal, workers=workers)
+    checked = check_data(data, terminal, settings=settings or (), workers=workers)
     values = {
         "data": checked.data,
         "complete": checked.signal_number is None,

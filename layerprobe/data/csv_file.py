@@ -13,6 +13,7 @@ import numpy as np
 
 from layerprobe.data.annotation_files import Annotations, every_image
 from layerprobe.data.image_files import Files, file_sizes, leaves_folder, missing
+from layerprobe.data.label_sets import LabelSets, label_sets_of, separator_note, split_labels
 from layerprobe.data.spec import DatasetSpec
 from layerprobe.data.splits import IN_GALLERY, Dataset, Split
 from layerprobe.system.errors import DataError
@@ -44,7 +45,7 @@ class _Row:
     further: Mapping[str, str]  # column -> cell
 
 
-def load(root: Path) -> Dataset:
+def load(root: Path, *, label_separator: str = "") -> Dataset:
     """The images that a csv file lists.
 
     Its columns are `path` (relative to the file's folder, `/` between folders), `label` (any text) and `split` (train,
@@ -57,22 +58,37 @@ def load(root: Path) -> Dataset:
 
     Args:
         root: the csv file, comma-separated, UTF-8 with or without byte order mark, any line ends.
+        label_separator: what separates the labels of an image in its cell; empty: each cell is one label.
     """
     listed = _rows(root)
     rows = _with_test(listed)
     notes: tuple[str, ...] = () if rows is listed else ("the rows of the split validation are the test images",)
     _require_plain_validation(root, rows)
     _require_files(root, rows)
+    sets = _label_sets(root, rows, label_separator) if label_separator else None
+    if sets:
+        rows = [replace(row, label=sets.class_names[number]) for row, number in zip(rows, sets.classes, strict=True)]
     class_names = tuple(sorted({row.label for row in rows}))
     members, search_in = _splits(rows)
     for name, problem in _EMPTY.items():
         if not members.get(name, True):
             raise DataError(problem, file=root, fix=_EXPECTED)
     splits = {name: _split(name, root.parent, found, class_names) for name, found in members.items() if found}
-    return Dataset(splits, class_names, search_in, notes)
+    if not sets and (note := separator_note(class_names)):
+        notes = (*notes, note)
+    return Dataset(splits, class_names, search_in, notes, label_sets=sets.pairs if sets else None)
 
 
-def _unchecked(root: Path) -> Dataset:
+def _label_sets(file: Path, rows: Sequence[_Row], separator: str) -> LabelSets:
+    labels = [split_labels(row.label, separator) for row in rows]
+    for row, found in zip(rows, labels, strict=True):
+        if not found:
+            why = f"label is {row.label!r}, which names none beside separators"
+            raise _bad(file, row.line, why, "Fill the cell or leave the row out")
+    return label_sets_of(labels, separator)
+
+
+def _unchecked(root: Path, *, label_separator: str = "") -> Dataset:  # noqa: ARG001 - as `load`
     """Every listed image, also without a train or test split."""
     members, search_in = _splits(_with_test(_rows(root)))
     named = {name: [(row.path, row.label) for row in found] for name, found in members.items() if found}

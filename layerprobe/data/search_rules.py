@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from numpy.typing import NDArray
 
+from layerprobe.data.label_sets import NOTE
 from layerprobe.data.splits import Dataset, Split
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.system.files import require_file
@@ -70,12 +71,13 @@ def read_searching(dataset: Dataset, *, group: str | None, positives: str | None
 
 def with_search_rules(dataset: Dataset, searching: Searching) -> Dataset:
     """The data set with the rules of its searches, as rows of its splits."""
-    if searching == Searching():
+    if searching == Searching() and dataset.label_sets is None:
         return dataset
     rules, notes = {}, {}
     for name in dataset.searched:
         queries, gallery = dataset.splits[name], dataset.search_in.get(name, name)
         found = _rules_of(queries, None if gallery == name else dataset.splits[gallery], searching)
+        found = replace(found, label_sets=dataset.label_sets)
         if new := _notes(found, searching):
             rules[name], notes[name] = found, new
     return replace(dataset, search_rules=rules, search_notes=notes)
@@ -88,6 +90,8 @@ def _notes(rules: SearchRules, searching: Searching) -> tuple[str, ...]:
         notes.append(f"positives: {searching.positives.name}")
     if rules.ignored is not None and searching.ignored:
         notes.append(f"ignore: {searching.ignored.name}")
+    if rules.label_sets is not None:
+        notes.append(NOTE)
     return tuple(notes)
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from layerprobe.data.label_sets import NOTE, separator_note
 from layerprobe.system.errors import DataError
 from layerprobe.values.retrieval import SearchRules
 
@@ -76,13 +77,15 @@ class Dataset:
     Args:
         splits: by name, in the order of reporting: train, validation, test, gallery.
         search_in: split -> the split in which its images are searched for; a split not named is searched in itself.
-        classification: whether the test images are of the training classes; else no class is in two splits.
+        classification: whether the test images are of the training classes; else no class is in two splits, unless
+            classes are sets of labels.
         class_ids: the data set's own id of each class, as text; empty where it has none.
         rules: kind of rule by which some images are turned into RGB -> how many files it concerns; empty until the
             files are read.
         search_rules: split -> the right and the excluded results of its images, where the class
             alone does not say.
         search_notes: split -> what every result under its rules has to say.
+        label_sets: (M, 2) a class and a label that it holds, where classes are sets of labels; else None.
     """
 
     splits: Mapping[str, Split]
@@ -94,6 +97,7 @@ class Dataset:
     rules: Mapping[str, int] = field(default_factory=dict)
     search_rules: Mapping[str, SearchRules] = field(default_factory=dict)
     search_notes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    label_sets: NDArray[np.int64] | None = None
 
     @property
     def searched(self) -> list[str]:
@@ -114,6 +118,7 @@ def require_retrieval(
     Args:
         fix: of a class in two splits.
     """
+    apart = not dataset.classification and dataset.label_sets is None
     seen: dict[int, str] = {}
     listed = {name for name, rules in dataset.search_rules.items() if rules.positives is not None}
     listed |= {dataset.search_in.get(name, name) for name in listed}
@@ -127,12 +132,12 @@ def require_retrieval(
             )
         for label in np.unique(split.labels).tolist():
             other = seen.setdefault(label, split.name)
-            if not dataset.together(other, split.name) and not dataset.classification:
+            if apart and not dataset.together(other, split.name):
                 raise DataError(
                     f"class {dataset.class_names[label]} is in {other} and {split.name}, but no class may be in two"
                     " splits",
                     file=source,
-                    fix=fix,
+                    fix="; ".join([fix, *label_notes(dataset)]),
                 )
     return dataset
 
@@ -151,6 +156,24 @@ def overlaps(dataset: Dataset) -> tuple[str, ...]:
             if count:
                 notes.append(f"{name} images that are in {other} too: {count:,} of {len(split):,}")
     return tuple(notes)
+
+
+def label_notes(dataset: Dataset) -> tuple[str, ...]:
+    """Notes on labels that hold a separator, or on classes that are sets of labels."""
+    if dataset.label_sets is not None:
+        return (NOTE, *shared_labels(dataset))
+    note = separator_note(dataset.class_names)
+    return (note,) if note in dataset.notes else ()
+
+
+def shared_labels(dataset: Dataset) -> tuple[str, ...]:
+    """A note on how many labels of test images training images have too, where classes are sets of labels."""
+    if dataset.label_sets is None or not {"train", "test"} <= dataset.splits.keys():
+        return ()
+    classes, labels = dataset.label_sets.T
+    train, test = (np.unique(labels[np.isin(classes, dataset.splits[name].labels)]) for name in ("train", "test"))
+    count = int(np.isin(test, train).sum())
+    return (f"labels of test images that training images have too: {count:,} of {len(test):,}",) if count else ()
 
 
 def manifest_sha256(split: Split, class_names: tuple[str, ...]) -> str:

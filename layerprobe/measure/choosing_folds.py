@@ -121,7 +121,7 @@ class FoldSearch:
         queries = self._features(self.queries, rows, reduce)
         items, gallery = None, None
         if self.gallery is not None:
-            items = np.flatnonzero(np.isin(self.gallery.labels, queries.labels))
+            items = np.flatnonzero(np.isin(self.gallery.labels, self._related(queries.labels)))
             gallery = self._features(self.gallery, items, reduce)
         rules = None if self.rules is None else self.rules.of_rows(rows, rows if items is None else items)
         if rules is not None and gallery is None:
@@ -129,6 +129,14 @@ class FoldSearch:
         return rows, query_values_of(
             queries, gallery, self.similarity, metric=self.metric, rules=rules, options=self.options
         )
+
+    def _related(self, labels: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The classes that are right for some classes: these, and those that share a label with one of them."""
+        if self.rules is None or self.rules.label_sets is None:
+            return labels
+        classes, held = self.rules.label_sets.T
+        related: NDArray[np.int64] = classes[np.isin(held, held[np.isin(classes, labels)])]
+        return related
 
     def values(self, reduce_of: Callable[[int], Reduce | None]) -> QueryValues:
         """(Q,) the values of all queries.

@@ -194,7 +194,8 @@ def _first(rows: NDArray[np.int64], relevance: Relevance, k: int) -> NDArray[np.
 
 def _recall(first: NDArray[np.int64], relevance: Relevance) -> float:
     """The share of the queries with an item of their class among the first (Q, K)."""
-    right = (relevance.gallery_labels[first] == relevance.labels[:, None]) & (first >= 0)
+    queries = np.repeat(np.arange(len(first)), first.shape[1])
+    right = relevance.pairs_of_one_class(queries, first.ravel()).reshape(first.shape) & (first >= 0)
     return float(right.any(1).mean())
 
 

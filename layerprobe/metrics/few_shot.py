@@ -53,12 +53,13 @@ class Prototypes(QueryMetric):
 
         Raises:
             DataError: fewer than two classes have enough images, no query is left; or the search has lists of right
-                items.
+                items or sets of labels.
             NumericError: a row holds NaN or Inf.
         """
         import torch
 
-        if retrieval.rules is not None and retrieval.rules.positives is not None:
+        rules = retrieval.rules
+        if rules is not None and not (rules.positives is None and rules.label_sets is None):
             raise DataError("classes do not say which items are right here", fix="Measure R@K or mAP")
         items = comparable(
             retrieval.features, retrieval.gallery, "hamming" if retrieval.similarity == "hamming" else "cosine"

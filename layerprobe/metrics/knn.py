@@ -44,13 +44,15 @@ class WeightedVotes(QueryMetric):
         """What it is the mean of: (Q,) in [0, 1].
 
         Raises:
-            DataError: k is not below the number of items, queries included; or the search has lists of right items.
+            DataError: k is not below the number of items, queries included; or the search has lists of right
+                items or sets of labels.
             NumericError: a row holds NaN or Inf.
         """
         searched = retrieval.labels if retrieval.gallery_labels is None else retrieval.gallery_labels
         if self.k >= len(searched):
             raise DataError(f"K = {self.k} is not below the {len(searched)} images searched", fix="Choose a smaller K")
-        if retrieval.rules is not None and retrieval.rules.positives is not None:
+        rules = retrieval.rules
+        if rules is not None and not (rules.positives is None and rules.label_sets is None):
             raise DataError("classes do not say which items are right here", fix="Measure R@K or mAP")
         found = _neighbours(retrieval, self.k)
         weights = np.exp((_cosines(found, retrieval) - 1) / TEMPERATURE)

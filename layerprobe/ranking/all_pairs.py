@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -100,7 +100,7 @@ class AllPairs:
         """The genuine and the impostor pairs of a tile (A, B), given the relevance of its queries."""
         import torch
 
-        same = own.labels[:, None] == own.gallery_labels[None, columns]
+        same = own.of_one_class(columns)
         counted = np.ones_like(same)
         if self.itself:
             counted = np.arange(columns.start, columns.stop) > np.arange(rows.start, rows.stop)[:, None]
@@ -149,15 +149,7 @@ def all_pairs(  # noqa: PLR0913 - as nearest_neighbours
     relevance = relevance_of(queries.labels, None if gallery is None else items.labels, own, rules)
     if gallery is None:
         listed = None if relevance.positives is None else _both_ways(relevance.positives)
-        relevance = Relevance(
-            relevance.labels,
-            relevance.gallery_labels,
-            own,
-            relevance.groups,
-            relevance.gallery_groups,
-            _both_ways(relevance.ignored),
-            listed,
-        )
+        relevance = replace(relevance, ignored=_both_ways(relevance.ignored), positives=listed)
     return AllPairs(queries, items, form_of(queries, items, similarity), relevance)
 
 

@@ -136,10 +136,12 @@ def left_out_means(  # noqa: PLR0913 - as left_out_recall
     Raises:
         NotFiniteError: a row holds NaN or Inf; with the number of rows.
         DataError: lone queries where they are an error, or no other queries where they are excluded.
-        ValueError: a class in two units, lists of right items, or arguments that do not fit together.
+        ValueError: a class in two units, lists of right items or sets of labels, or arguments that do not fit together.
     """
     if rules is not None and rules.positives is not None:
         raise ValueError("lists of right items name items of units that are left out")
+    if rules is not None and rules.label_sets is not None:
+        raise ValueError("a unit that is left out has items that share a label with others")
     items = comparable(features, gallery, similarity)
     classes = label_array(labels, len(items.queries), "features")
     members = label_array(units, len(items.queries), "units")

@@ -122,6 +122,7 @@ def _relevance(
 ) -> Relevance:
     """What is taken out; the classes matter to groups alone."""
     if rules is None or rules.groups is None:
+        rules = None if rules is None else replace(rules, label_sets=None)
         return relevance_of(queries.labels, None if gallery is None else gallery.labels, own, rules)
     classes = label_array(labels[0], len(queries), "features")
     searched = None if gallery is None else label_array(labels[1], len(gallery), "gallery")

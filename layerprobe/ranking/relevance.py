@@ -1,8 +1,8 @@
-"""Which items are right for a query and which are taken out of its results: classes, groups and lists of pairs."""
+"""Which items are right for a query and which are taken out of its results: classes, labels, groups, lists of pairs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +18,8 @@ Labels = NDArray[np.int64]
 _NO_RULES = SearchRules()
 # Integers that spread over no more than so many times their number are counted in a table.
 _SPREAD = 4
+# Pairs whose kind is held at once: 4 MiB of Booleans.
+_CELLS = 2**22
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +58,50 @@ _NO_PAIRS = Pairs(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
 @dataclass(frozen=True, eq=False)
+class HeldLabels:
+    """The labels of queries and items whose classes are sets of labels.
+
+    Args:
+        queries: sparse (Q, L), above 0 where a query has a label.
+        gallery: sparse (G, L), likewise.
+    """
+
+    queries: Any
+    gallery: Any
+
+    @classmethod
+    def of(cls, label_sets: ArrayLike, labels: Labels, gallery_labels: Labels) -> HeldLabels | None:
+        """Of queries and items by their classes; None where no two classes of these share a label, and each has one.
+
+        Raises:
+            ValueError: pairs of another shape or type, or a class without a label.
+        """
+        pairs = _whole(label_sets, (*np.shape(label_sets)[:1], 2), "label_sets")
+        pairs = pairs[np.isin(pairs[:, 0], np.union1d(labels, gallery_labels))]
+        classes, rows = np.unique(pairs[:, 0], return_inverse=True)
+        names, columns = np.unique(pairs[:, 1], return_inverse=True)
+        for label in np.setdiff1d(np.union1d(labels, gallery_labels), classes)[:1]:
+            raise ValueError(f"label_sets: class {label} has no label")
+        if len(classes) == len(names) == len(pairs):
+            return None
+        from scipy.sparse import csr_array  # only this waits for it
+
+        shape = len(classes), len(names)
+        holds = csr_array((np.ones(len(pairs), np.int32), (rows.reshape(-1), columns.reshape(-1))), shape=shape)
+        return cls(*(holds[np.searchsorted(classes, some)] for some in (labels, gallery_labels)))
+
+    def shared(self, columns: slice) -> NDArray[np.bool_]:
+        """(Q, C) whether queries share a label with the items of a slice."""
+        shared: NDArray[np.bool_] = (self.queries @ self.gallery[columns].T).toarray() > 0
+        return shared
+
+    def shared_by_pairs(self, queries: Labels, items: Labels) -> NDArray[np.bool_]:
+        """(P,) whether the query and the item of each pair share a label."""
+        shared: NDArray[np.bool_] = self.queries[queries].multiply(self.gallery[items]).sum(axis=1) > 0
+        return shared
+
+
+@dataclass(frozen=True, eq=False)
 class Relevance:
     """The right and the excluded items of each query; every other item is wrong.
 
@@ -67,6 +113,7 @@ class Relevance:
         gallery_groups: (G,) group of each item.
         ignored: what else is taken out: neither the query's own item nor of its class and group.
         positives: the right items, none of which is taken out; None: those of the query's class that are not.
+        held_labels: where classes are sets of labels: items that share a label with a query count as of its class.
     """
 
     labels: Labels
@@ -76,6 +123,7 @@ class Relevance:
     gallery_groups: Labels | None = None
     ignored: Pairs = _NO_PAIRS
     positives: Pairs | None = None
+    held_labels: HeldLabels | None = None
 
     def __getitem__(self, rows: slice | NDArray[np.intp]) -> Relevance:
         """That of some queries."""
@@ -88,14 +136,29 @@ class Relevance:
             self.gallery_groups,
             self.ignored.among(index) if len(self.ignored) else self.ignored,
             None if self.positives is None else self.positives.among(index),
+            None if self.held_labels is None else replace(self.held_labels, queries=self.held_labels.queries[index]),
         )
+
+    def of_one_class(self, columns: slice = slice(None)) -> NDArray[np.bool_]:
+        """(Q, C) whether the items of a slice have the query's class."""
+        if self.held_labels is not None:
+            return self.held_labels.shared(columns)
+        same: NDArray[np.bool_] = self.labels[:, None] == self.gallery_labels[None, columns]
+        return same
+
+    def pairs_of_one_class(self, queries: Labels, items: Labels) -> NDArray[np.bool_]:
+        """(P,) whether the item of each pair has the query's class."""
+        if self.held_labels is not None:
+            return self.held_labels.shared_by_pairs(queries, items)
+        same: NDArray[np.bool_] = self.labels[queries] == self.gallery_labels[items]
+        return same
 
     def grouped(self, pairs: Pairs) -> NDArray[np.bool_]:
         """(P,) whether an item has the query's class and group."""
         if self.groups is None or self.gallery_groups is None:
             return np.zeros(len(pairs), bool)
         queries, items = pairs.queries, pairs.items
-        same_class = self.labels[queries] == self.gallery_labels[items]
+        same_class = self.pairs_of_one_class(queries, items)
         grouped: NDArray[np.bool_] = same_class & (self.groups[queries] == self.gallery_groups[items])
         return grouped
 
@@ -131,6 +194,8 @@ class Relevance:
 
     def counts(self) -> tuple[Labels, Labels]:
         """(Q,) how many items are right for each query, and how many are wrong."""
+        if self.held_labels is not None:
+            return self._counts_of_pairs()
         own = self.own_pairs
         others = self.ignored, own.where(~self.grouped(own))
         taken = np.sum([pairs.per_query(len(self.labels)) for pairs in others], axis=0)
@@ -146,6 +211,21 @@ class Relevance:
                 right -= pairs.where(same).per_query(len(self.labels))
         return right, len(self.gallery_labels) - grouped - taken - right
 
+    def _counts_of_pairs(self) -> tuple[Labels, Labels]:
+        """The same from every pair."""
+        import torch
+
+        size, found = len(self.gallery_labels), np.zeros((2, len(self.labels)), np.int64)
+        step = max(1, _CELLS // size)
+        for start in range(0, len(self.labels), step):
+            some = self[start : start + step]
+            left = torch.zeros(len(some.labels), size)
+            some.take_out(left)
+            right = some.right(left.device)
+            for row, kind in enumerate((right, ~right)):
+                found[row, start : start + step] = (kind & (left == 0)).sum(1).numpy()
+        return found[0], found[1]
+
     def taken_out(self) -> Labels:
         """(Q,) how many items are taken out of each query's results."""
         right, wrong = self.counts()
@@ -157,7 +237,7 @@ class Relevance:
 
         device = similarities.device
         if self.groups is not None and self.gallery_groups is not None:
-            same = _equal(self.labels, self.gallery_labels, device) & _equal(self.groups, self.gallery_groups, device)
+            same = self._of_one_class(device) & _equal(self.groups, self.gallery_groups, device)
             similarities.masked_fill_(same, -torch.inf)
         for pairs in (self.own_pairs, self.ignored):
             similarities[_index(pairs, device)] = -torch.inf
@@ -167,10 +247,17 @@ class Relevance:
         import torch
 
         if self.positives is None:
-            return _equal(self.labels, self.gallery_labels, device)
+            return self._of_one_class(device)
         right = torch.zeros(len(self.labels), len(self.gallery_labels), dtype=torch.bool, device=device)
         right[_index(self.positives, device)] = True
         return right
+
+    def _of_one_class(self, device: torch.device) -> Tensor:
+        import torch
+
+        if self.held_labels is None:
+            return _equal(self.labels, self.gallery_labels, device)
+        return torch.from_numpy(self.of_one_class()).to(device)
 
     def out_of(self, candidates: Tensor) -> Tensor:
         """(Q, C) Booleans: which of some items (Q, C) of each query are taken out."""
@@ -179,7 +266,8 @@ class Relevance:
         items = candidates.cpu().numpy()
         out = items == self.own[:, None]
         if self.groups is not None and self.gallery_groups is not None:
-            same_class = self.gallery_labels[items] == self.labels[:, None]
+            queries = np.repeat(np.arange(len(items)), items.shape[1])
+            same_class = self.pairs_of_one_class(queries, items.ravel()).reshape(items.shape)
             out |= same_class & (self.gallery_groups[items] == self.groups[:, None])
         if len(self.ignored):
             size = len(self.gallery_labels)
@@ -213,14 +301,17 @@ def relevance_of(
             if rules.gallery_groups is None:
                 raise ValueError("groups need gallery_groups where a gallery is searched")
             gallery_groups = _whole(rules.gallery_groups, (len(searched),), "gallery_groups")
-    plain = Relevance(labels, searched, own, groups, gallery_groups)
+    held = None
+    if rules.label_sets is not None and (rules.positives is None or groups is not None):
+        held = HeldLabels.of(rules.label_sets, labels, searched)
+    plain = Relevance(labels, searched, own, groups, gallery_groups, held_labels=held)
     ignored = _pairs(rules.ignored, plain, "ignored")
     if rules.positives is None:
-        return Relevance(labels, searched, own, groups, gallery_groups, ignored)
+        return replace(plain, ignored=ignored)
     positives = _pairs(rules.positives, plain, "positives")
     keys, taken = (pairs.queries * len(searched) + pairs.items for pairs in (positives, ignored))
     positives = positives.where(~np.isin(keys, taken))
-    return Relevance(labels, searched, own, groups, gallery_groups, ignored, positives)
+    return replace(plain, ignored=ignored, positives=positives)
 
 
 def _pairs(values: ArrayLike | None, relevance: Relevance, name: str) -> Pairs:

@@ -37,6 +37,8 @@ _ROWS_BEFORE_ALL = 64
 _NUMBERS_HELD_ON_A_GPU = 2**25
 # The exact count takes so many queries at a time, to limit the rounded rows in memory.
 _QUERIES_AT_ONCE = 2**14
+# Where classes are sets of labels, so many similarities are held at once: 64 MiB.
+_CELLS = 2**23
 
 
 def _spread(size: int, count: int) -> NDArray[np.intp]:
@@ -82,6 +84,8 @@ class Search:
         """
         import torch
 
+        if self.relevance.held_labels is not None:
+            return self._counts_of_pairs()
         order = self.queries.by_class
         chosen = self._sorted_gallery if self._itself else self._chosen(self.queries, order)
         windows = self._windows(chosen)
@@ -111,6 +115,27 @@ class Search:
         unsorted = torch.empty_like(counts)
         unsorted[:, torch.from_numpy(order).to(low.device)] = counts
         return unsorted
+
+    def _counts_of_pairs(self) -> Tensor:
+        """The counts from every pair in float64: rows that are sorted by class do not have the right items together."""
+        import torch
+
+        made = (self.form.vectors(block) for block in self.gallery.blocks())
+        held = None if self.in_order else list(made)
+        counts = torch.zeros(4, len(self.queries), dtype=torch.int64, device=self.form.origin.device)
+        for rows in cuts(len(self.queries), max(1, _CELLS // len(self.gallery)))[self.team.share]:
+            queries, relevance = self.form.vectors(self.queries.take(rows)), self.relevance[rows]
+            blocks = held or (self.form.vectors(block) for block in self.gallery.blocks())
+            similarities = torch.cat([self.form.similarities(queries, block) for block in blocks], 1)
+            relevance.take_out(similarities)
+            right, there = relevance.right(similarities.device), similarities > -torch.inf
+            nearest = similarities.masked_fill(~right, -torch.inf).amax(1, keepdim=True)
+            window = self.form.windows(queries)[:, None]
+            closer = ~right & (similarities > nearest + window)  # of a lone query every item that is there
+            tied = there & ~closer & (similarities >= nearest - window) & (nearest > -torch.inf)
+            kinds = closer, closer, tied & ~right, tied & right
+            counts[:, rows] = torch.stack([kind.sum(1) for kind in kinds])
+        return self.team.total(counts)
 
     def _chosen(self, items: Items, order: NDArray[np.intp]) -> Chosen:
         """Items in memory in the given order."""

@@ -17,6 +17,7 @@ from layerprobe.recipe.validation import (
     checked_loss,
     data_problems,
     ensemble_problems,
+    label_problems,
     metric_options,
     metric_problems,
     own_input_problems,
@@ -256,6 +257,7 @@ def resolve(  # noqa: PLR0913 - the recipe, its origin and the user's overrides
         problems += [
             *data_problems(recipe.data),
             *seen_problems(recipe.data, recipe.train),
+            *label_problems(recipe.data, recipe.train),
             *own_input_problems(recipe.data, recipe.net),
             *schedule_problems(recipe.train),
             *metric_problems(recipe.probe.metrics),

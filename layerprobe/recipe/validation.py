@@ -230,6 +230,14 @@ def seen_problems(data: Data, train: Train) -> list[Problem]:
     return [Problem("data", text, ("seen",))]
 
 
+def label_problems(data: Data, train: Train) -> list[Problem]:
+    """Several labels an image where a loss is trained, which would take images that share one for negatives."""
+    if not train.epochs or not data.options().get("label_separator"):
+        return []
+    text = "label_separator: losses take each image as of one class. Set train.epochs = 0, or give a frozen model"
+    return [Problem("data", text, ("label_separator", "train.epochs"))]
+
+
 def own_input_problems(data: Data, net: Network) -> list[Problem]:
     """Keys that contradict `transform = "model"`."""
     if data.transform != "model":

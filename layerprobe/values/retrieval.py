@@ -209,12 +209,15 @@ class SearchRules:
             their class.
         positives: (P, 2) such pairs: exactly these items are right for a query, whatever their class, and every other
             item is wrong. None: the items of its class are right.
+        label_sets: (M, 2) a class and a label that it holds, where a class is a set of labels: two classes that share
+            a label count as one class wherever the arguments above say class. None: each class is a label.
     """
 
     groups: NDArray[np.int64] | None = None
     gallery_groups: NDArray[np.int64] | None = None
     ignored: NDArray[np.int64] | None = None
     positives: NDArray[np.int64] | None = None
+    label_sets: NDArray[np.int64] | None = None
 
     def of_rows(self, rows: IntArray, items: IntArray | None = None) -> SearchRules:
         """The rules for some queries, among all searched items or some of them.
@@ -231,6 +234,7 @@ class SearchRules:
             gallery_groups=searched,
             ignored=_pairs_among(self.ignored, rows, items),
             positives=_pairs_among(self.positives, rows, items),
+            label_sets=self.label_sets,
         )
 
 

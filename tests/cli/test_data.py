@@ -82,6 +82,23 @@ def test_thousands_of_equal_errors_are_one_row_below_the_summary(layerprobe: Com
     assert out.count("4,000 of 4,000 listed images are missing") == 1
 
 
+def test_a_table_of_several_labels_is_checked_by_its_separator(layerprobe: Command, images: Path) -> None:
+    labels = ("a|b", "a", "b|a", "c")
+    rows = [f"c{c}/{i}.jpg,{label},{'train' if c < 2 else 'test'}" for c, label in enumerate(labels) for i in range(3)]
+    (images / "all.csv").write_text("\n".join(["path,label,split", *rows]))
+    words = ("data", "check", f"csv:{images / 'all.csv'}", "--workers", "0")
+    code, out, _ = layerprobe(*words)
+    assert code == 0
+    assert "labels such as 'a' hold" not in out
+    assert "labels such as 'a|b' hold a separator and are taken as classes of their own" in out
+    code, out, _ = layerprobe(*words, "--set", "data.label_separator='|'")
+    assert code == 0  # a|b is in train and test
+    assert "labels of test images that training images have too: 2 of 3" in " ".join(out.split())
+    code, _, err = layerprobe(*words, "--set", "data.label_seperator='|'")
+    assert code == 2
+    assert "unknown key 'label_seperator'. Did you mean 'label_separator'?" in err
+
+
 def test_json_is_one_object_that_names_every_finding(layerprobe: Command, images: Path) -> None:
     (images / "c0/a.jpg").write_bytes(b"")
     (images / "c0/b.jpg").write_bytes(photo(0))

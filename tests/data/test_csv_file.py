@@ -269,3 +269,47 @@ def test_a_forbidden_table_is_named(folder: Path) -> None:
     path.chmod(0)
     with pytest.raises(DataError, match="set.csv: cannot be read .Permission denied."):
         load(path)
+
+
+SEVERAL = """path,label,split
+a/1.png,cat|ant,train
+b/1.png,bee,train
+c/1.png,ant | cat,test
+d/1.png,bee|cat|,test
+"""
+
+
+def test_a_cell_of_several_labels_is_a_class_of_its_set(folder: Path) -> None:
+    dataset = load(table(folder, SEVERAL), label_separator="|")
+    assert dataset.class_names == ("ant|cat", "bee", "bee|cat")
+    assert dataset.splits["train"].labels.tolist() == [0, 1]
+    assert dataset.splits["test"].labels.tolist() == [0, 2]
+    assert dataset.label_sets is not None
+    assert dataset.label_sets.tolist() == [[0, 0], [0, 2], [1, 1], [2, 1], [2, 2]]
+    assert dataset.notes == ()
+
+
+def test_one_set_of_labels_may_be_in_train_and_test(folder: Path) -> None:
+    dataset = load(table(folder, SEVERAL), label_separator="|")
+    assert require_retrieval(dataset) is dataset
+
+
+def test_without_the_key_the_separator_is_noted_and_the_cell_is_one_label(folder: Path) -> None:
+    dataset = load(table(folder, SEVERAL.replace("ant | cat", "dog")))
+    assert dataset.class_names == ("bee", "bee|cat|", "cat|ant", "dog")
+    assert dataset.label_sets is None
+    (note,) = dataset.notes
+    assert note.endswith("are taken as classes of their own: --set data.label_separator='|' splits them")
+
+
+def test_a_class_in_two_splits_for_its_separator_names_the_key(folder: Path) -> None:
+    rows = SEVERAL.replace("ant | cat", "cat|ant")
+    with pytest.raises(DataError, match=r"class cat\|ant is in train and test") as caught:
+        require_retrieval(load(table(folder, rows)))
+    assert caught.value.fix.endswith("--set data.label_separator='|' splits them")
+
+
+def test_a_cell_of_separators_alone_is_refused_with_its_line(folder: Path) -> None:
+    with pytest.raises(DataError, match=r"label is '\|\|', which names none") as caught:
+        load(table(folder, SEVERAL.replace("bee|cat|", "||")), label_separator="|")
+    assert str(caught.value.file).endswith("set.csv:5")

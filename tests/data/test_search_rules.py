@@ -159,3 +159,15 @@ def test_a_list_without_a_right_item_is_refused(dataset: Dataset, tmp_path: Path
 def test_an_absent_file_is_named(dataset: Dataset, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="absent.csv: cannot be read"):
         read(dataset, ignore=tmp_path / "absent.csv")
+
+
+def test_sets_of_labels_are_a_rule_of_every_search(dataset: Dataset) -> None:
+    pairs = np.array([[label, label // 2] for label in range(6)])
+    found = with_search_rules(replace(dataset, label_sets=pairs), read(dataset, group="camera"))
+    assert {name: rules.label_sets is pairs for name, rules in found.search_rules.items()} == {
+        "train": True, "test": True,
+    }  # fmt: skip
+    note = "several labels: right if one is shared, and classes, the units of intervals, are sets of labels"
+    assert found.search_notes["test"] == ("group: camera", note)
+    alone = with_search_rules(replace(dataset, label_sets=pairs), Searching())
+    assert alone.search_notes["test"] == (note,)

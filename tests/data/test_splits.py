@@ -5,7 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from layerprobe.data.splits import Dataset, Image, Split, contents_sha256, manifest_sha256, overlaps, require_retrieval
+from layerprobe.data.splits import (
+    Dataset,
+    Image,
+    Split,
+    contents_sha256,
+    manifest_sha256,
+    overlaps,
+    require_retrieval,
+    shared_labels,
+)
 from layerprobe.system.errors import DataError
 
 
@@ -108,3 +117,13 @@ def test_images_that_are_not_hashed_are_not_compared() -> None:
 def test_images_that_are_not_hashed_have_no_hash_of_their_contents() -> None:
     with pytest.raises(ValueError, match="split test: its images are not hashed"):
         contents_sha256(split("test", 2, 3), ("ant", "bee", "cat", "dog"))
+
+
+def test_labels_that_train_and_test_share_are_counted() -> None:
+    # classes a, b|c, c and b|d: train has a, b and c, test has c, b and d
+    pairs = np.array([[0, 0], [1, 1], [1, 2], [2, 2], [3, 1], [3, 3]])
+    made = replace(dataset(split("train", 0, 1), split("test", 2, 3)), label_sets=pairs)
+    assert shared_labels(made) == ("labels of test images that training images have too: 2 of 3",)
+    assert shared_labels(replace(made, label_sets=None)) == ()
+    assert shared_labels(replace(made, label_sets=np.array([[0, 0], [1, 1], [2, 2], [3, 3]]))) == ()
+    assert shared_labels(replace(made, splits={"test": made.splits["test"]})) == ()

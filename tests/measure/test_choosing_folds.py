@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -123,3 +124,30 @@ def test_another_metric_is_that_of_the_folds_classes() -> None:
         count = right.sum()
         precision = np.cumsum(right)[:count] / np.arange(1, count + 1)
         assert values[query] == pytest.approx((precision * right[:count]).sum() / count)
+
+
+@pytest.mark.parametrize("divided", [False, True])
+def test_a_fold_finds_what_shares_a_label_in_it_or_in_the_gallery(divided: bool) -> None:
+    queries = some_features(60, 12, 4)
+    gallery = some_features(70, 12, 5) if divided else None
+    if gallery is not None:  # no class of the gallery is one of the queries
+        gallery = replace(gallery, labels=gallery.labels + 12)
+    rng = np.random.default_rng(6)
+    held = [set(rng.choice(7, 2, replace=False).tolist()) for _ in range(24)]
+    pairs = np.array([(label, one) for label, own in enumerate(held) for one in own])
+    folds, searched = queries.labels % 3, queries if gallery is None else gallery
+    search = FoldSearch(queries, gallery, folds, "cosine", CPU, rules=SearchRules(label_sets=pairs))
+    found = search.values(lambda fold: None)
+    shares = np.array([[bool(held[a] & held[b]) for b in searched.labels] for a in queries.labels])
+    units = [np.asarray(x.values, np.float64) for x in (queries, searched)]
+    cosines = (units[0] @ units[1].T) / np.outer(*(np.linalg.norm(x, axis=1) for x in units))
+    if gallery is None:
+        there = (folds[:, None] == folds) & ~np.eye(60, dtype=bool)
+    else:  # the items that are right for a query of the fold
+        there = np.array([shares[folds == fold].any(0) for fold in folds])
+    hits = [shares[row, np.where(there[row], cosines[row], -np.inf).argmax()] for row in range(60)]
+    assert found.values.tolist() == [float(hit) for hit in hits]
+    chance = (shares & there).sum(1) / there.sum(1)
+    for fold in range(3):
+        own = folds == fold
+        assert (found.values - found.above_chance)[own] == pytest.approx(chance[own].mean())

@@ -93,6 +93,15 @@ def test_images_of_the_querys_group_are_no_results() -> None:
     assert flat.nearest == 1
 
 
+def test_an_image_that_shares_a_label_is_right_in_an_index() -> None:
+    values = np.array([[0.0], [1], [10], [12]])
+    rules = SearchRules(label_sets=np.array([[0, 0], [1, 0], [1, 1], [2, 2]]))
+    searched = Searched(Features(values, np.array([0, 1, 1, 2]), list("abcd")), None, "euclidean", rules=rules)
+    exact, flat = index_costs(searched, ["flat"], layer="a").rows
+    # 0 and 1 find one another, of the labels 0 and 0, 1; 10 and 12 share none
+    assert exact.recall == flat.recall == 2 / 4
+
+
 def test_bytes_are_those_of_the_file(tmp_path: Any) -> None:
     from layerprobe.ranking import write_index
 

@@ -107,6 +107,11 @@ def test_lists_of_right_items_are_refused() -> None:
         values(1, on_circle(0, 1, 2), [0, 0, 1], rules=SearchRules(positives=np.array([[0, 1]])))
 
 
+def test_sets_of_labels_are_refused() -> None:
+    with pytest.raises(DataError, match="classes do not say which items are right"):
+        values(1, on_circle(0, 1, 2), [0, 0, 1], rules=SearchRules(label_sets=np.array([[0, 0], [1, 0]])))
+
+
 def test_a_row_that_is_not_finite_is_refused() -> None:
     with pytest.raises(NumericError, match="1 of 4"):
         values(1, [[np.inf, 0], [1, 0], [0, 1], [0, 2]], [0, 0, 1, 1])

@@ -111,6 +111,11 @@ def test_lists_of_right_items_are_refused() -> None:
         values(1, on_circle(0, 1, 2), [0, 0, 1], rules=SearchRules(positives=np.array([[0, 1]])))
 
 
+def test_sets_of_labels_are_refused() -> None:
+    with pytest.raises(DataError, match="classes do not say which items are right"):
+        values(1, on_circle(0, 1, 2), [0, 0, 1], rules=SearchRules(label_sets=np.array([[0, 0], [1, 0]])))
+
+
 def test_k_is_below_the_number_of_images() -> None:
     with pytest.raises(DataError, match="K = 3 is not below the 3 images searched"):
         values(3, on_circle(0, 1, 2), [0, 0, 1])

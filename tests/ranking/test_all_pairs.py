@@ -52,6 +52,15 @@ def test_lists_and_groups_hold_for_a_pair_in_either_order() -> None:
     assert impostor == every - genuine - {(0, 1), (0, 8), (1, 8)}
 
 
+def test_images_that_share_a_label_are_genuine_pairs() -> None:
+    # classes 0 and 3 share the label 7; 1 and 2 share 8, and 2 has 9 too
+    rules = SearchRules(label_sets=np.array([[0, 7], [1, 8], [2, 9], [2, 8], [3, 7]]))
+    genuine, impostor = kinds(all_pairs(ROWS, LABELS, rules=rules))
+    sets = [0, 0, 0, 1, 1, 1, 1, 1, 0]
+    assert genuine == {(i, j) for i in range(9) for j in range(i + 1, 9) if sets[i] == sets[j]}
+    assert impostor == {(i, j) for i in range(9) for j in range(i + 1, 9) if sets[i] != sets[j]}
+
+
 @pytest.mark.parametrize("similarity", ["dot", "euclidean"])
 def test_similarities_have_the_scale_of_the_features(similarity: str) -> None:
     rows = ROWS * 1000

@@ -103,12 +103,18 @@ def judged(made: Case) -> list[list[tuple[float, bool, int]]]:
     """Similarity, whether it is right, and place of every item that is not taken out, for each query."""
     rules, found = made.rules, []
     ignored, positives = (set(map(tuple, () if part is None else part)) for part in (rules.ignored, rules.positives))
+    held = None if rules.label_sets is None else [*map(tuple, rules.label_sets.tolist())]
     groups = rules.groups
     gallery_groups = groups if made.gallery is None else rules.gallery_groups
     for i, query in enumerate(made.features):
         left = []
         for j, item in enumerate(made.searched):
             same = bool(made.labels[i] == made.gallery_labels[j])
+            if held is not None:
+                one, other = (
+                    {label for c, label in held if c == at[k]} for at, k in ((made.labels, i), (made.gallery_labels, j))
+                )
+                same = bool(one & other)
             grouped = groups is not None and gallery_groups is not None and same and groups[i] == gallery_groups[j]
             if j == made.own[i] or grouped or (i, j) in ignored:
                 continue

@@ -42,6 +42,11 @@ def answers(group: Any) -> list[list[list[int]]]:
         {"resolve": (1, 4)},
         {"rules": SearchRules(groups=np.arange(3000) % 5, ignored=pairs[::2])},
         {"rules": SearchRules(positives=pairs)},
+        {
+            "rules": SearchRules(
+                label_sets=np.array([(label, one) for label in range(1001) for one in (label, label // 3)])
+            )
+        },
     )
     found = []
     for keywords in asked:

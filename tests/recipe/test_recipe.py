@@ -442,6 +442,17 @@ def test_classes_held_out_contradict_each_other(settings: tuple[str, ...], messa
         load(*settings)
 
 
+def test_images_of_several_labels_are_measured_and_not_trained_on() -> None:
+    several = "data.label_separator=|"
+    with pytest.raises(
+        RecipeError, match=r"label_separator: losses take each image as of one class\. Set train\.epochs"
+    ):
+        load(several, data="csv:set.csv")
+    kept = load(several, "train.epochs=0", "train.decay_at=[]", data="csv:set.csv")
+    assert kept.data.options() == {"label_separator": "|"}
+    assert kept.identity() != load("train.epochs=0", "train.decay_at=[]", data="csv:set.csv").identity()
+
+
 def test_the_folds_of_a_training_are_one_experiment() -> None:
     first, second = (load("data.validation_folds=3", f"data.validation_fold={fold}") for fold in (0, 1))
     assert first.identity() != second.identity()

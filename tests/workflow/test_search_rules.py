@@ -17,6 +17,9 @@ from PIL import Image
 
 from layerprobe.cli import main
 from layerprobe.measure.pair_thresholds import count_pairs
+from layerprobe.statistics.choice import folds_of
+from layerprobe.statistics.means import intervals
+from layerprobe.statistics.units import unit_sums
 from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.run.runs import Run
@@ -213,3 +216,77 @@ def test_a_finished_run_takes_over_the_groups_and_loses_its_other_scores(
     trained(layerprobe, *words, "data.group=")
     assert measured(layerprobe) == plain
     assert run.read().hashes == weights
+
+
+def labelled_set(folder: Path, *, divided: bool) -> dict[str, frozenset[str]]:
+    """60 images with up to three of eight labels; some share none with another, some sets occur several times."""
+    rng = np.random.default_rng(0)
+    colours, labels = rng.integers(0, 256, (9, 3)), {}
+    rows = ["path;label;split;is_query;is_gallery".replace(";", ",")]
+    for i in range(60):
+        held = rng.choice(8, rng.integers(1, 4), replace=False) if i else np.array([8])
+        labels[f"{i}.png"] = frozenset(f"l{one}" for one in held)
+        pixels = rng.integers(0, 256, (28, 28, 3))
+        for one in held:
+            pixels[3 * one : 3 * one + 3] = colours[one]
+        Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{i}.png")
+        query = not divided or i % 3 == 0
+        rows.append(f"{i}.png,{'|'.join(f'l{one}' for one in held)},test,{query},{not divided or not query or i < 9}")
+    (folder / "set.csv").write_text("\n".join(rows))
+    return labels
+
+
+@pytest.mark.parametrize("divided", [False, True])
+def test_a_shared_label_decides_every_metric(layerprobe: Callable[..., str], tmp_path: Path, divided: bool) -> None:
+    labels = labelled_set(tmp_path, divided=divided)
+    trained(layerprobe, "csv:set.csv", "data.label_separator=|")
+    scores = measured(layerprobe)
+    queries = stored(tmp_path, "test")
+    found = outcomes(
+        queries,
+        stored(tmp_path, "gallery") if divided else queries,
+        is_right=lambda query, item: bool(labels[query] & labels[item]),
+        is_out=lambda query, item: False,
+    )
+    expected = by_hand(found)
+    assert {name: score["value"] for name, score in scores.items()} == pytest.approx(
+        {name: expected[name] for name in scores}, abs=1e-12
+    )
+    once = 1 if divided else 2  # among themselves each pair is counted once
+    genuine, impostor = sum(n for _, n in found), sum(len(right) - n for right, n in found)
+    assert tuple(once * count for count in pairs_that_count(tmp_path)) == (genuine, impostor)
+    # The units of intervals are sets of labels.
+    sets = [",".join(sorted(labels[name])) for name in queries[1]]
+    hits = np.array([[float(right[0]) for right, _ in found]])
+    (interval,) = intervals(unit_sums(hits, np.unique(sets, return_inverse=True)[1]))
+    assert interval is not None
+    assert (scores["R@1"]["low"], scores["R@1"]["high"]) == pytest.approx((interval.low, interval.high))
+    table = layerprobe("probe", "one", "--layers", "fc6")
+    assert f"{len(set(sets))} classes" in table
+    assert f"chance R@1 {100 * expected['chance']:.1f} %" in table
+    assert "several labels: right if one is shared" in str(scores["R@1"]["note"])
+
+
+def test_a_choice_counts_shared_labels_in_the_whole_split_and_within_folds(
+    layerprobe: Callable[..., str], tmp_path: Path
+) -> None:
+    labels = labelled_set(tmp_path, divided=False)
+    trained(layerprobe, "csv:set.csv", "data.label_separator=|")
+    layerprobe("probe", "one", "--splits", "test", "--layers", "c5,fc6")
+    choice = json.loads(layerprobe("choose", "one", "--json", "--combine"))
+    vectors, names = stored(tmp_path, "test")
+
+    def first_hits(folds: np.ndarray) -> list[float]:
+        """Whether the nearest other image of a query's fold shares a label with it."""
+        cosines = np.where((folds[:, None] == folds) & ~np.eye(60, dtype=bool), vectors @ vectors.T, -np.inf)
+        nearest = zip(names, cosines.argmax(1).tolist(), strict=True)
+        return [float(bool(labels[name] & labels[names[place]])) for name, place in nearest]
+
+    assert choice["embedding"]["test"]["value"] == np.mean(first_hits(np.zeros(60)))
+    assert choice["classes"] == len(set(labels.values()))
+    assert "concatenated layers: none is better than the best single layer" in choice["notes"]
+    search = StoredSearch(Run(tmp_path / "cache/one"), 0, "test", torch.device("cpu"))
+    _, numbers = np.unique(["|".join(sorted(labels[name])) for name in names], return_inverse=True)
+    folds = folds_of(numbers, seed=0)[numbers]
+    found = search.within_folds(RankedLayer(LayerKey("fc6", "none"), "none", "cosine"), seed=0)
+    assert found.values.tolist() == first_hits(folds) != first_hits(np.zeros(60))

@@ -14,6 +14,7 @@ from layerprobe.system.errors import DataError, NumericError
 from layerprobe.system.progress import Listener
 from layerprobe.system.signals import stoppable
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer
+from layerprobe.values.retrieval import SearchRules
 from layerprobe.workflow.choose.candidates import CandidateKey, CandidateRun, Group
 from layerprobe.workflow.probe.rerank import StoredSearch
 
@@ -53,7 +54,7 @@ class Refits:
             return Refitted(groups)
         steps = sum((len(group.keys) + len(added[group])) * len(group.runs) for group in groups)
         notes: dict[str, None] = {WITHIN_FOLDS: None}
-        found = []
+        found, rules = [], dict[str, SearchRules | None]()
         with stoppable() as stop, self.listener.task("searching within folds", steps, "layers") as task:
             for group in groups:
                 values: list[dict[CandidateKey, QueryValues]] = []
@@ -64,7 +65,7 @@ class Refits:
                     for key in dict.fromkeys([*group.keys, *added[group], *_embeddings(candidate_run)]):
                         stop.raise_if_asked(_STOPPED)
                         try:
-                            own[key] = self._search(candidate_run, key).within_folds(key[1], self.seed, self.metric)
+                            own[key] = self._values(self._search(candidate_run, key), key[1], rules)
                         except (DataError, NotApplicableError, NumericError) as error:
                             notes[f"skipped: {candidate_run.run.name}#{key[0]}:{key[1]}: {error.message}"] = None
                         task.advance()
@@ -75,6 +76,12 @@ class Refits:
                 pairs = zip(group.runs, values, strict=True)
                 found.append(Group(tuple(_replaced(each, own, lost) for each, own in pairs)))
         return Refitted(found, folded=True, notes=tuple(notes))
+
+    def _values(self, search: StoredSearch, ranked: RankedLayer, rules: dict[str, SearchRules | None]) -> QueryValues:
+        """The values of a layer's queries; the data set is read once for the rules of searches that are alike."""
+        if search.recorded not in rules:
+            rules[search.recorded] = search.rules()
+        return search.within_folds(ranked, self.seed, self.metric, rules=rules[search.recorded])
 
     def _search(self, candidate_run: CandidateRun, key: CandidateKey) -> StoredSearch:
         epoch, ranked = key

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,13 +13,14 @@ from layerprobe.data import check
 from layerprobe.data.check import Finding, SplitCount
 from layerprobe.data.processes import default_workers
 from layerprobe.data.spec import DatasetSpec
-from layerprobe.data.splits import Dataset, require_retrieval
+from layerprobe.data.splits import Dataset, label_notes, require_retrieval
 from layerprobe.recipe.overrides import Overrides, overridden
 from layerprobe.recipe.recipe_files import list_recipes
+from layerprobe.recipe.validation import validated
 from layerprobe.system.errors import DataError, InterruptedRun, RecipeError
 from layerprobe.system.progress import Listener
 from layerprobe.system.signals import stoppable
-from layerprobe.values.sections import Data
+from layerprobe.values.sections import Data, Problem
 
 
 @dataclass(frozen=True)
@@ -66,13 +68,15 @@ def _spec(name: str) -> DatasetSpec:
     return spec
 
 
-def check_data(data: str, listener: Listener, *, workers: int | None = None) -> Checked:
+def check_data(data: str, listener: Listener, *, settings: Sequence[str] = (), workers: int | None = None) -> Checked:
     """Read every image of a data set once and report all faults; a signal ends the check with those found so far.
 
     Args:
+        settings: `data.KEY=VALUE`.
         workers: number of processes; 0: this process; None: one per core, at most 8.
     """
-    dataset, problems = _dataset(data)
+    dataset, problems = _dataset(data, tuple(settings))
+    problems += [Finding("labels", False, note) for note in label_notes(dataset)]
     images = sum(map(len, dataset.splits.values()))
     pixels: dict[str, list[bytes | None]] = {name: [None] * len(split) for name, split in dataset.splits.items()}
     findings: dict[str, dict[int, tuple[Finding, ...]]] = {name: {} for name in dataset.splits}
@@ -102,10 +106,12 @@ def check_data(data: str, listener: Listener, *, workers: int | None = None) -> 
     )
 
 
-def _dataset(data: str) -> tuple[Dataset, list[Finding]]:
+def _dataset(data: str, settings: tuple[str, ...]) -> tuple[Dataset, list[Finding]]:
     """The data set and its loader's error; after an error, the data set without the loader's checks."""
-    section = overridden({}, Overrides(data=data), ["data"])["data"]
-    name = section["name"]
+    section = overridden({}, Overrides(data=data, settings=settings), ["data"])["data"]
+    name, wrong = section["name"], list[Problem]()
+    if settings and validated("data", section, wrong) is None:
+        raise RecipeError(f"--set: {wrong[0]}", fix="Change it, or leave it out")
     spec = _spec(name)
     options = spec.taken({"image_size": Data.model_fields["image_size"].default, **spec.defaults, **section})
     if spec.takes_root:

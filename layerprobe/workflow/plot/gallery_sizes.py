@@ -156,9 +156,9 @@ def _items(run: Run, epoch: int, stored: StoredRanks) -> ItemCounts:
     """The number of positives and negatives that each query searches."""
     if read_chance(run.rank_file(epoch, SPLIT)) is not None:  # groups or lists decide, which only the data set has
         from layerprobe.workflow.probe.measures import items_searched
-        from layerprobe.workflow.run.from_recipe import load_dataset  # it imports torch, which a plot does without
+        from layerprobe.workflow.run.from_recipe import build_dataset  # it imports torch, which a plot does without
 
-        dataset = load_dataset(recorded_recipe(run.read(), run.record_file))
+        dataset = build_dataset(recorded_recipe(run.read(), run.record_file), decode=False)
         if tuple(dataset.splits[SPLIT].ids) != stored.ids:
             raise DataError("the data set has other images than the run", fix="Restore it as it was when it was probed")
         return items_searched(dataset, SPLIT)

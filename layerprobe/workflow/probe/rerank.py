@@ -24,6 +24,7 @@ from layerprobe.statistics.choice import folds_of
 from layerprobe.system.errors import DataError, NotFiniteError
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer
 from layerprobe.values.retrieval import Ranks, SearchRules
+from layerprobe.values.sections import SEARCH_KEYS
 from layerprobe.workflow.probe.reduced_features import ReducedFeatures, are_stored, stored_features
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.references import probe_fix
@@ -65,26 +66,31 @@ class StoredSearch:
     def is_plain(self) -> bool:
         """Whether no groups or lists restrict the results of a query: these are not stored with features."""
         # The classes of what Python measures are numbered anew in the file, and it has no rules.
-        return self.run.read().from_python or self._recorded == self._search_sha256(None)
+        return self.run.read().from_python or self.recorded == self._search_sha256(None)
 
     def require_plain(self) -> None:
-        """Check that no groups or lists restrict the results of a query."""
-        if not self.is_plain:
+        """Check that no groups or lists restrict the results of a query; classes may be sets of labels."""
+        if not self.is_plain and any(self.run.read().data.get(key) for key in SEARCH_KEYS):
             raise DataError(f"groups or lists decide what images of {self.split} may find")
 
     def rules(self) -> SearchRules | None:
-        """The groups and lists of the data set, which is read for them; None without any."""
+        """The groups, lists and sets of labels of the data set, which is read for them; None without any."""
+        return self._rules
+
+    @cached_property
+    def _rules(self) -> SearchRules | None:
         if self.is_plain:
             return None
         record = self.run.read()
         found = from_recipe.build_dataset(recorded_recipe(record, self.run.record_file)).search_rules.get(self.split)
-        if self._search_sha256(found) != self._recorded:
+        if self._search_sha256(found) != self.recorded:
             fix = probe_fix(self.run, record, self.epoch, self.split)
             raise DataError("classes, groups or lists have changed since the probe", file=self.rank_file, fix=fix)
         return found
 
     @cached_property
-    def _recorded(self) -> str:
+    def recorded(self) -> str:
+        """Hash of what decided which items each query may find."""
         return self.run.ranks(self.epoch, self.split).search_sha256
 
     def _search_sha256(self, rules: SearchRules | None) -> str:
@@ -101,7 +107,7 @@ class StoredSearch:
         """The ranks of a layer, or the reason why there are none: features that are not finite."""
         queries, gallery = self.features(ranked)
         try:
-            return rank(queries, gallery, ranked.similarity, ks=[1])
+            return rank(queries, gallery, ranked.similarity, ks=[1], rules=self.rules())
         except NotFiniteError as error:
             return f"NaN ({error.rows} rows)"
 
@@ -114,24 +120,29 @@ class StoredSearch:
         """The features of another split, in memory, by the map that this one is searched by."""
         return self._stored.layer(self.epoch, self.split, ranked, of=split)
 
-    def within_folds(self, ranked: RankedLayer, seed: int, metric: str = "R@1") -> QueryValues:
+    def within_folds(
+        self, ranked: RankedLayer, seed: int, metric: str = "R@1", *, rules: SearchRules | None = None
+    ) -> QueryValues:
         """The values of all queries, searched within folds of classes, by a reduction fitted on the other folds.
 
         Args:
             seed: of the folds.
+            rules: of the search, where they have been read; None: they are read if there are any.
         """
         queries, gallery = self.features(replace(ranked, reduction=NO_REDUCTION))
         chain = parse_chain(ranked.reduction)
         folds = folds_of(queries.labels, seed=seed)[np.unique(queries.labels, return_inverse=True)[1]]
-        options = self.run.read().recipe.get("metrics", {})
-        search = FoldSearch(queries, gallery, folds, ranked.similarity, self.device, metric, options=options)
+        options, rules = self.run.read().recipe.get("metrics", {}), rules or self.rules()
+        search = FoldSearch(
+            queries, gallery, folds, ranked.similarity, self.device, metric, rules=rules, options=options
+        )
         return search.values(lambda fold: search.fitted_without(chain, fold, self._stored.seed))
 
     def values(self, ranked: RankedLayer, metric: str = "R@1") -> QueryValues:
         """The values of all queries in the whole gallery."""
         queries, gallery = self.features(ranked)
         options = self.run.read().recipe.get("metrics", {})
-        return query_values_of(queries, gallery, ranked.similarity, metric=metric, options=options)
+        return query_values_of(queries, gallery, ranked.similarity, metric=metric, rules=self.rules(), options=options)
 
     def _index(self, split: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
         labels, ids = store.read_index(self._path(split))

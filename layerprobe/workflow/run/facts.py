@@ -68,10 +68,10 @@ def _split_facts(run: Run, data: Mapping[str, Any], split: str, scores: Sequence
             labels, ids = run.feature_head(epoch, split).rows
             searched = run.feature_head(epoch, "gallery").rows if has_gallery else None
             facts = split_facts(labels) if searched is None else split_facts(labels, searched[0], (ids, searched[1]))
-            try:  # groups or lists change the chance level, which the ranks then have
+            try:  # groups, lists and sets of labels change the chance level, which the ranks then have
                 chance = run.ranks(epoch, split).chance
             except (DataError, BusyError):
-                return replace(facts, chance=None) if any(data.get(key) for key in SEARCH_KEYS) else facts
+                return replace(facts, chance=None) if any(map(data.get, (*SEARCH_KEYS, "label_separator"))) else facts
             return facts if chance is None else replace(facts, chance=chance)
     return SplitFacts(measured[0].n)
 

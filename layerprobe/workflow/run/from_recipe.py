@@ -15,7 +15,7 @@ from layerprobe.data.image_files import Files, read_with
 from layerprobe.data.memory import held, is_small
 from layerprobe.data.own_framing import own_framed
 from layerprobe.data.search_rules import Searching, read_searching, with_search_rules
-from layerprobe.data.splits import Dataset, overlaps, require_retrieval
+from layerprobe.data.splits import Dataset, label_notes, overlaps, require_retrieval, shared_labels
 from layerprobe.data.subsets import with_share, with_validation, with_validation_fold
 from layerprobe.data.transforms import Channels, Normalise, describe_decoding, describe_transform, inverted, resized
 from layerprobe.nets.weight_paths import split_part
@@ -96,7 +96,7 @@ def _with_splits(dataset: Dataset, recipe: Recipe, searching: Searching) -> Data
     dataset = with_validation(dataset, data.validation_classes)
     dataset = with_validation_fold(dataset, data.validation_folds, data.validation_fold)
     dataset = with_share(dataset, data.share, seed=recipe.train.seed)
-    dataset = replace(dataset, notes=(*dataset.notes, *overlaps(dataset)))
+    dataset = replace(dataset, notes=(*dataset.notes, *overlaps(dataset), *shared_labels(dataset)))
     dataset = with_search_rules(dataset, searching)
     return require_retrieval(dataset, source=data.root or data.name)
 
@@ -112,11 +112,11 @@ _READ_AS = {
 
 
 def input_notes(recipe: Recipe, dataset: Dataset, net: Net) -> list[str]:
-    """Notes on how unusual images and weights are read, and on images in two splits."""
+    """Notes on how unusual images, labels and weights are read, and on images in two splits."""
     kinds = [kind for kind in _READ_AS if kind != "EXIF rotation" or not recipe.data.exif_rotation]
     read_as = [f"{_READ_AS[kind]}: {count:,}" for kind in kinds if (count := dataset.rules.get(kind))]
     grey = [] if net.channels == 3 else ["the network takes grey images: colours are converted to luma (ITU-R 601)"]
-    return [*net.notes, *grey, *read_as, *overlaps(dataset)]
+    return [*net.notes, *grey, *read_as, *overlaps(dataset), *label_notes(dataset)]
 
 
 def build_normalise(recipe: Recipe, channels: int = 3) -> Normalise:

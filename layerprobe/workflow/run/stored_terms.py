@@ -71,7 +71,9 @@ def offered_terms(run: Run) -> Offered:
             reasons.append(f"no equal terms for {split}: it is searched in a gallery")
         # Runs from Python have no rules, and other class numbers in the file.
         elif not from_python and ranks.search_sha256 != search_sha256(items, None):
-            reasons.append(f"no equal terms for {split}: groups or lists decide what its images may find")
+            reasons.append(
+                f"no equal terms for {split}: groups, lists or sets of labels decide what its images may find"
+            )
         else:
             splits[split] = items
     if len(splits) < 2:

@@ -75,6 +75,9 @@ def require_redrawable(
         if rules is not None and rules.positives is not None:
             why = f"data.positives lists the right items of {name}, so that classes cannot be left out"
             raise RecipeError(f"--interval redraw: {why}", fix="Leave --interval out")
+        if rules is not None and rules.label_sets is not None:
+            why = f"an image of {name} may have several labels, so that classes cannot be left out"
+            raise RecipeError(f"--interval redraw: {why}", fix="Leave --interval out")
         names = list(dict.fromkeys([name, dataset.search_in.get(name, name)]))
         labels = np.concatenate([dataset.splits[part].labels for part in names])
         divided = divided_class(labels, np.concatenate([units[part] for part in names]))

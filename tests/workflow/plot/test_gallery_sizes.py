@@ -148,11 +148,11 @@ def test_groups_decide_what_is_searched(monkeypatch: pytest.MonkeyPatch, tmp_pat
     rules = SearchRules(ignored=np.array([[0, row] for row in range(10, 15)]))
     dataset = Dataset({"test": Split("test", TEST, found.ids, no_image)}, (), search_rules={"test": rules})
     monkeypatch.setattr(gallery_sizes, "recorded_recipe", lambda *_: None)
-    monkeypatch.setattr(from_recipe, "load_dataset", lambda _: dataset)
+    monkeypatch.setattr(from_recipe, "build_dataset", lambda *_, **__: dataset)
     (curve,) = stored_curves([run], scores, None, {})
     assert curve.places[-1] == 23 - 5
     others = Split("test", TEST, tuple(f"x{i}" for i in range(24)), no_image)
-    monkeypatch.setattr(from_recipe, "load_dataset", lambda _: replace(dataset, splits={"test": others}))
+    monkeypatch.setattr(from_recipe, "build_dataset", lambda *_, **__: replace(dataset, splits={"test": others}))
     with pytest.raises(DataError, match="the data set has other images than the run"):
         stored_curves([run], scores, None, {})
 

@@ -81,6 +81,12 @@ def test_listed_right_items_cannot_be_redrawn() -> None:
         require_redrawable(listed, ["test"], {"test": LABELS}, None)
 
 
+def test_classes_that_share_labels_cannot_be_redrawn() -> None:
+    rules = {"test": SearchRules(label_sets=np.array([[0, 0], [1, 0], [2, 1]]))}
+    with pytest.raises(RecipeError, match=r"an image of test may have several labels, so that classes cannot be left"):
+        require_redrawable(replace(dataset(("x", "y", "z")), search_rules=rules), ["test"], {"test": LABELS}, None)
+
+
 def test_a_cluster_has_one_number_in_all_splits() -> None:
     found = units_of_splits(
         dataset(("Greek/alpha", "Greek/beta", "Latin/a")),

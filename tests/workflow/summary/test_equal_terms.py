@@ -284,7 +284,7 @@ def test_splits_of_groups_or_galleries_have_no_equal_terms(tmp_path: Path) -> No
     found = equal_terms(run, [1], Silent())
     assert found.offered.terms is None
     assert found.reasons == (
-        "no equal terms for test: groups or lists decide what its images may find",
+        "no equal terms for test: groups, lists or sets of labels decide what its images may find",
         "no equal terms: train alone has ranks that can be drawn again",
     )
     in_gallery = store.FeatureKey("drawn", 1, "gallery", "w1", "resize", "m")
