@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import codecs
 import os
+import unicodedata
 from pathlib import Path
 
 import PIL.Image
@@ -92,13 +94,43 @@ def test_a_column_that_is_there_twice_is_refused(folder: Path) -> None:
         PLAIN.replace(",", ", ").encode(),
         PLAIN.replace("b/1.png", '"b/1.png"').encode(),
         PLAIN.replace("b/1.png", "./b//1.png").encode(),
+        PLAIN.replace("/", "\\").replace("\n", "\r\n").encode(),
+        PLAIN.replace("b/1.png", "b\\1.png").encode(),
+        PLAIN.replace(",", ";").encode(),
+        PLAIN.replace(",", "\t").encode("utf-16-le").join([codecs.BOM_UTF16_LE, b""]),
+        PLAIN.encode("utf-16-be").join([codecs.BOM_UTF16_BE, b""]),
+        PLAIN.replace("path,label,split", " Path,LABEL , Split").encode(),
     ],
-    ids=["byte order mark", "CRLF", "blank lines", "no last line end", "spaces", "quotes", "other spelling"],
-)
+    ids=["byte order mark", "CRLF", "blank lines", "no last line end", "spaces", "quotes", "other spelling",
+         "backslashes", "one backslash", "semicolons", "tabs in UTF-16", "UTF-16 of other byte order", "capitals"],
+)  # fmt: skip
 def test_spellings_of_the_same_table(folder: Path, text: bytes) -> None:
     dataset = load(table(folder, text))
     assert dataset.class_names == ("ant", "bee", "cat", "dog")
     assert dataset.splits["train"].ids == ("b/1.png", "a/1.png")
+
+
+def test_absolute_paths_in_the_folder_are_relative(folder: Path) -> None:
+    text = PLAIN.replace("c/1.png", str(folder / "c" / "1.png"))
+    assert load(table(folder, text)).splits["test"].ids == ("c/1.png", "d/1.png")
+
+
+def test_a_name_in_another_composition_is_the_one_on_the_disk(folder: Path) -> None:
+    (folder / unicodedata.normalize("NFD", "Käse")).mkdir()
+    (folder / "a/1.png").rename(folder / unicodedata.normalize("NFD", "Käse/1.png"))
+    text = PLAIN.replace("a/1.png", unicodedata.normalize("NFC", "Käse/1.png"))
+    split = load(table(folder, text)).splits["train"]
+    assert split.ids == ("b/1.png", unicodedata.normalize("NFD", "Käse/1.png"))
+    assert int(split.image(1)[0, 0, 0]) == 1
+    with pytest.raises(DataError, match="set.csv:6: K.*se/1.png is listed in line 3 already"):
+        load(table(folder, text + unicodedata.normalize("NFD", "Käse/1.png,ant,train")))
+
+
+def test_a_column_in_other_capitals_gives_way_to_its_own_and_is_never_guessed(folder: Path) -> None:
+    text = "Path,path,label,split\nx,a/1.png,ant,train\ny,b/1.png,bee,train\nz,c/1.png,cat,test\n"
+    assert load(table(folder, text)).splits["test"].columns == {"Path": ("z",)}
+    with pytest.raises(DataError, match="set.csv: the columns Path and PATH may both be path. Rename one"):
+        load(table(folder, text.replace("Path,path", "Path,PATH")))
 
 
 def test_labels_are_text(folder: Path) -> None:
@@ -176,7 +208,7 @@ def test_the_manifest_changes_when_a_file_changes_its_size(folder: Path) -> None
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ("e/1.png,eel,tset", "set.csv:6: split is 'tset'. Known: train, validation, test"),
+        ("e/1.png,eel,tset", "set.csv:6: split is 'tset'. Known: train, validation, test, query, gallery"),
         ("e/1.png,eel", "set.csv:6: the row has more or fewer cells than the header"),
         ("e/1.png,eel,test,1", "set.csv:6: the row has more or fewer cells than the header"),
         (",eel,test", "set.csv:6: path is empty"),
@@ -186,7 +218,7 @@ def test_the_manifest_changes_when_a_file_changes_its_size(folder: Path) -> None
         ("a/../../x.png,eel,test", "set.csv:6: path leaves the data folder"),
         ("a/../e/1.png,eel,test", "set.csv:6: path leaves the data folder"),
         ("/etc/passwd,eel,test", "set.csv:6: path leaves the data folder: '/etc/passwd'"),
-        ("e\\1.png,eel,test", "set.csv:6: path leaves the data folder"),
+        ("..\\x.png,eel,test", "set.csv:6: path leaves the data folder"),
         ("e/1.png\0,eel,test", "set.csv:6: path leaves the data folder"),
         ("out/x.png,eel,test", "set.csv:6: path leaves the data folder: 'out/x.png'"),
     ],
@@ -198,28 +230,63 @@ def test_a_bad_line_is_named_by_its_number(folder: Path, row: str, message: str)
     assert message in str(caught.value)
 
 
-def test_an_absolute_path_is_refused_even_inside_the_folder(folder: Path) -> None:
-    with pytest.raises(DataError, match="path leaves the data folder: '/.*e/1.png'. Write it relative to"):
-        load(table(folder, PLAIN + f"{folder}/e/1.png,eel,test\n"))
-
-
-@pytest.mark.parametrize(("cells", "message"), [("maybe,1", "is_query is 'maybe'"), ("1,", "is_gallery is ''")])
+@pytest.mark.parametrize(("cells", "message"), [("maybe,1", "is_query is 'maybe'"), ("1,-", "is_gallery is '-'")])
 def test_a_test_row_says_true_or_false(folder: Path, cells: str, message: str) -> None:
     with pytest.raises(DataError, match=f"set.csv:4: {message}. Expected true or false"):
         load(divided(folder, f"c/1.png,cat,{cells}"))
 
 
-def test_a_test_row_is_query_or_gallery(folder: Path) -> None:
-    with pytest.raises(DataError, match="set.csv:4: is_query and is_gallery are both false"):
-        load(divided(folder, "c/1.png,cat,0,0"))
+@pytest.mark.parametrize("cells", ["0,0", ",false", ","])
+def test_a_test_row_is_query_or_gallery(folder: Path, cells: str) -> None:
+    with pytest.raises(DataError, match="set.csv:4: is_query and is_gallery are both false. Make one of them true"):
+        load(divided(folder, f"c/1.png,cat,{cells}"))
+
+
+def test_an_empty_cell_of_a_test_row_is_false(folder: Path) -> None:
+    dataset = load(divided(folder, "c/1.png,cat,1,", "c/2.png,cat,,1", "d/1.png,dog,,1"))
+    assert dataset.splits["test"].ids == ("c/1.png",)
+    assert dataset.splits["gallery"].ids == ("c/2.png", "d/1.png")
+
+
+def test_a_validation_row_that_says_one_of_both_is_not_the_other(folder: Path) -> None:
+    head = "path,label,split,is_query,is_gallery\na/1.png,ant,train,,\n"
+    rows = "c/1.png,cat,validation,True,\nc/2.png,cat,validation,,True\nd/1.png,dog,validation,,\n"
+    dataset = load(table(folder, head + rows))
+    assert dataset.splits["test"].ids == ("c/1.png", "d/1.png")
+    assert dataset.splits["gallery"].ids == ("c/2.png", "d/1.png")
+
+
+def test_the_split_may_say_query_and_gallery(folder: Path) -> None:
+    rows = "c/1.png,cat,query\nc/2.png,cat,gallery\nd/1.png,dog,gallery\nd/2.png,dog,test\n"
+    dataset = load(table(folder, PLAIN[: PLAIN.index("c/1")] + rows))
+    assert {name: split.ids for name, split in dataset.splits.items()} == {
+        "train": ("b/1.png", "a/1.png"), "test": ("c/1.png", "d/2.png"), "gallery": ("c/2.png", "d/1.png", "d/2.png"),
+    }  # fmt: skip
+    assert dataset.search_in == {"test": "gallery"}
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        ("query,0,", "split is 'query', but is_query is '0'"),
+        ("gallery,yes,1", "split is 'gallery', but is_query is 'yes'"),
+    ],
+)
+def test_split_and_columns_may_not_contradict(folder: Path, row: str, problem: str) -> None:
+    head = "path,label,split,is_query,is_gallery\nc/1.png,cat,query,1,0\nc/2.png,cat,gallery,,1\n"
+    assert load(table(folder, head)).splits["gallery"].ids == ("c/2.png",)
+    with pytest.raises(DataError, match=f"set.csv:4: {problem}. Write test into split, or leave"):
+        load(table(folder, head + f"d/1.png,dog,{row}\n"))
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "no column path, label, split. Expected FILE with the columns path,label,split"),
-        ("path;label;split\na/1.png;ant;train\n", "no column path, label, split"),
-        ("path,label\na/1.png,ant\n", "no column split"),
+        ("", "no column path, label, split: the first line is empty. Expected FILE with the columns path,label,split"),
+        ("path|label|split\na/1.png|ant|train\n", "split: the first line has path|label|split. Expected"),
+        ("path,label\na/1.png,ant\n", "no column split: the first line has path, label separated by commas"),
+        ("path;class;set\n", "no column label, split: the first line has path, class, set separated by semicolons"),
+        ("image\tclass\n", "no column path, label, split: the first line has image, class separated by tabs"),
         ("path,label,split\n", "set.csv: no rows"),
         ("path,label,split\na/1.png,ant,train\n", "no row is a query of the split test"),
     ],
