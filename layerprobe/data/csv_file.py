@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from layerprobe.data.csv_text import SEPARATORS, read_text, rows_of, separator_of
-from layerprobe.data.image_files import Files, fingerprint, missing, sizes_of
+from layerprobe.data.image_files import Files, fingerprint, image_id, missing, sizes_of
+from layerprobe.data.images import Box
 from layerprobe.data.listed_paths import below
 from layerprobe.data.spec import DatasetSpec
 from layerprobe.data.splits import IN_GALLERY, Dataset, Split
@@ -24,6 +25,14 @@ _SPLITS = ("train", "validation", "test")
 _ROLES = {"query": (True, False), "gallery": (False, True)}
 _REQUIRED = ("path", "label", "split")
 _DIVIDING = ("is_query", "is_gallery")
+# Columns of boxes: left, top, right, bottom.
+_BOXES = (("x_1", "y_1", "x_2", "y_2"), ("xmin", "ymin", "xmax", "ymax"))
+# What other tools call boxes, without underscores.
+_BOX_WORDS = ("box", "boxes", "bbox", "bboxes", "boundingbox", "xywh", "xyxy")
+_LIKE_BOXES = (
+    {"x1", "y1", "x2", "y2"}, {"x0", "y0", "x1", "y1"}, {"xmin", "ymin", "xmax", "ymax"}, {"x", "y", "w", "h"},
+    {"x", "y", "width", "height"}, {"left", "top", "width", "height"}, {"left", "top", "right", "bottom"},
+)  # fmt: skip
 _TRUTH = {"true": True, "t": True, "yes": True, "y": True, "1": True, "1.0": True} | {
     "false": False, "f": False, "no": False, "n": False, "0": False, "0.0": False, "": False,
 }  # fmt: skip
@@ -40,10 +49,12 @@ class _Columns:
 
     Args:
         read: name -> place of each column that is read.
+        boxes: such places of left, top, right and bottom; empty without boxes.
         further: name -> place of the others.
     """
 
     read: Mapping[str, int]
+    boxes: Mapping[str, int]
     further: Mapping[str, int]
 
 
@@ -54,11 +65,24 @@ class _Row:
     line: int
     path: str
     size: int | None
+    box: Box | None
     label: str
     split: str
     is_query: bool
     is_gallery: bool
     further: Mapping[str, str]  # column -> cell
+
+    @property
+    def id(self) -> str:
+        return image_id(self.path, self.box)
+
+
+@dataclass(frozen=True)
+class _Table:
+    """The rows of a file, and notes on its columns."""
+
+    rows: Sequence[_Row]
+    notes: tuple[str, ...]
 
 
 def load(root: Path) -> Dataset:
@@ -70,16 +94,17 @@ def load(root: Path) -> Dataset:
     that are the one or the other. If every test row is both, the test split is searched in itself. Otherwise the
     queries are the split `test`, which is searched in the split `gallery`; an image that is both is in both under one
     id. In a table without test rows, as open-metric-learning writes it, the validation rows are the test rows, and
-    `notes` says so. Further columns are kept as text in `Split.columns`; bounding boxes are not used.
+    `notes` says so. Images are cropped to the boxes in the columns `x_1,x_2,y_1,y_2` of open-metric-learning or
+    `xmin,ymin,xmax,ymax`. Further columns are kept as text in `Split.columns`.
 
     Args:
         root: the csv file, separated by commas, semicolons or tabs, UTF-8 or, with a byte order mark, UTF-16, any line
             ends.
     """
-    listed = _read(root)
-    rows = _with_test(listed)
+    table = _read(root)
+    rows = _with_test(table.rows)
     notes: tuple[str, ...] = ()
-    if rows is not listed:
+    if rows is not table.rows:
         notes = ("the rows of the split validation are the test images",)
     _require_plain_validation(root, rows)
     _require_files(root, rows)
@@ -87,12 +112,12 @@ def load(root: Path) -> Dataset:
     for name, problem in _EMPTY.items():
         if not members.get(name, True):
             raise DataError(problem, file=root, fix=_EXPECTED)
-    return replace(_dataset(root, rows), notes=notes)
+    return replace(_dataset(root, rows), notes=notes, input_notes=table.notes)
 
 
 def _unchecked(root: Path) -> Dataset:
     """Every listed image, also without a train or test split."""
-    return _dataset(root, _with_test(_read(root)))
+    return _dataset(root, _with_test(_read(root).rows))
 
 
 def _dataset(root: Path, rows: Sequence[_Row]) -> Dataset:
@@ -122,18 +147,19 @@ def _splits(rows: Sequence[_Row]) -> tuple[dict[str, list[_Row]], Mapping[str, s
 
 def _split(name: str, folder: Path, rows: Sequence[_Row], class_names: Sequence[str]) -> Split:
     numbers = {label: number for number, label in enumerate(class_names)}
-    names = tuple(row.path for row in rows)
+    boxes = [row.box for row in rows]
+    files = Files(folder, tuple(row.path for row in rows), boxes=boxes if any(boxes) else None)
     return Split(
         name=name,
         labels=np.array([numbers[row.label] for row in rows], np.int64),
-        ids=names,
-        image=Files(folder, names),
+        ids=files.ids,
+        image=files,
         fingerprint=fingerprint([row.size or 0 for row in rows]),
         columns={column: tuple(row.further[column] for row in rows) for column in rows[0].further},
     )
 
 
-def _read(file: Path) -> list[_Row]:
+def _read(file: Path) -> _Table:
     if file.is_dir():
         raise DataError("a folder, not a csv file", file=file, fix="Give the csv file, or use folder:DIR")
     try:
@@ -151,20 +177,28 @@ def _read(file: Path) -> list[_Row]:
         raise _bad(file, reader.line_num, str(error), "Save the file as plain csv") from error
     if not listed:
         raise DataError("no rows", file=file, fix=_EXPECTED)
-    return list(_rows(file, listed, columns))
+    rows = list(_rows(file, listed, columns))
+    return _Table(rows, _notes(rows, columns))
 
 
 def _columns(file: Path, names: Sequence[str], separator: str) -> _Columns:
     if twice := [name for name, times in Counter(names).items() if times > 1]:
         raise DataError(f"two columns are called {twice[0]!r}", file=file, fix="Rename one")
-    places = {name: place for name in (*_REQUIRED, *_DIVIDING) if (place := _place(file, name, names)) is not None}
+    wanted = (*_REQUIRED, *_DIVIDING, *(name for box in _BOXES for name in box))
+    places = {name: place for name in wanted if (place := _place(file, name, names)) is not None}
     if absent := [name for name in _REQUIRED if name not in places]:
         # A line that no separator divides is shown as it is.
         by = f" separated by {SEPARATORS[separator]}" if len(names) > 1 else ""
         there = f"the first line has {', '.join(names)}{by}" if names else "the first line is empty"
         raise DataError(f"no column {', '.join(absent)}: {there}", file=file, fix=_EXPECTED)
-    further = {name: place for place, name in enumerate(names) if place not in places.values()}
-    return _Columns(places, further)
+    whole = [box for box in _BOXES if all(name in places for name in box)]
+    if len(whole) > 1:
+        both = " and ".join(",".join(names[places[name]] for name in box) for box in whole)
+        raise DataError(f"two boxes for each image: {both}", file=file, fix="Rename the columns of one")
+    boxes = {name: places[name] for box in whole for name in box}
+    read = {name: places[name] for name in (*_REQUIRED, *_DIVIDING) if name in places}
+    taken = {*read.values(), *boxes.values()}
+    return _Columns(read, boxes, {name: place for place, name in enumerate(names) if place not in taken})
 
 
 def _place(file: Path, name: str, names: Sequence[str]) -> int | None:
@@ -177,8 +211,24 @@ def _place(file: Path, name: str, names: Sequence[str]) -> int | None:
     return names.index(alike[0]) if alike else None
 
 
+def _notes(rows: Sequence[_Row], columns: _Columns) -> tuple[str, ...]:
+    if columns.boxes:
+        count = sum(row.box is not None for row in rows)
+        return (f"images cropped to {','.join(columns.boxes)}: {count:,} of {len(rows):,}",)
+    words = {name: name.casefold().replace("_", "") for name in columns.further}
+    sides = {name: word.removeprefix("bbox") for name, word in words.items()}
+    whole = set().union(*(like for like in _LIKE_BOXES if like <= set(sides.values())))
+    alike = [name for name in columns.further if words[name] in _BOX_WORDS or sides[name] in whole]
+    alike += [name for name in columns.further if name not in alike and any(name.casefold() in box for box in _BOXES)]
+    if not alike:
+        return ()
+    return (
+        f"columns that look like boxes are not used: {', '.join(alike)}; to crop, give xmin,ymin,xmax,ymax in pixels",
+    )
+
+
 def _cells(file: Path, line: int, cells: Sequence[str], columns: _Columns) -> list[str]:
-    if len(cells) != len(columns.read) + len(columns.further):
+    if len(cells) != len(columns.read) + len(columns.boxes) + len(columns.further):
         problem = "the row has more or fewer cells than the header"
         raise _bad(file, line, problem, "Write a cell for each column, and put text with separators into quotes")
     stripped = [cell.strip() for cell in cells]
@@ -193,8 +243,8 @@ def _rows(file: Path, listed: Sequence[tuple[int, Sequence[str]]], columns: _Col
     first: dict[str, int] = {}
     for (line, cells), name, size in zip(listed, names, sizes_of(file.parent, names), strict=True):
         row = _row(file, line, cells, columns, (name, size))
-        if first.setdefault(row.path, line) != line:
-            raise _bad(file, line, f"{row.path} is listed in line {first[row.path]} already", "Keep one")
+        if first.setdefault(row.id, line) != line:
+            raise _bad(file, line, f"{row.id} is listed in line {first[row.id]} already", "Keep one")
         yield row
 
 
@@ -206,8 +256,9 @@ def _row(file: Path, line: int, cells: Sequence[str], columns: _Columns, image: 
         raise _bad(file, line, f"split is {split!r}", f"Known: {', '.join((*_SPLITS, *_ROLES))}")
     dividing = {name: cells[columns.read[name]] for name in _DIVIDING if name in columns.read}
     is_query, is_gallery = _roles(file, line, split, dividing)
+    box = _box(file, line, {name: cells[place] for name, place in columns.boxes.items()})
     further = {name: cells[place] for name, place in columns.further.items()}
-    return _Row(line, *image, label, "test" if split in _ROLES else split, is_query, is_gallery, further)
+    return _Row(line, *image, box, label, "test" if split in _ROLES else split, is_query, is_gallery, further)
 
 
 def _roles(file: Path, line: int, split: str, texts: Mapping[str, str]) -> tuple[bool, bool]:
@@ -229,6 +280,25 @@ def _roles(file: Path, line: int, split: str, texts: Mapping[str, str]) -> tuple
     if not (is_query or is_gallery):
         raise _bad(file, line, "is_query and is_gallery are both false", "Make one of them true or leave the row out")
     return is_query, is_gallery
+
+
+def _box(file: Path, line: int, texts: Mapping[str, str]) -> Box | None:
+    """The box of an image; None where its cells are empty. Fractions are cut off, as in open-metric-learning."""
+    if not any(texts.values()):
+        return None
+    left_name, top_name, right_name, bottom_name = texts
+    fix = f"Write pixels, {left_name} < {right_name} and {top_name} < {bottom_name}, or nothing for the whole image"
+    shown = ", ".join(f"{name} {text or 'empty'}" for name, text in texts.items())
+    try:
+        numbers = [float(text) for text in texts.values()]
+        left, top, right, bottom = (int(number) for number in numbers)
+    except (ValueError, OverflowError) as error:
+        raise _bad(file, line, f"no box: {shown}", fix) from error
+    if min(numbers) >= 0 and max(numbers) <= 1:
+        raise _bad(file, line, f"a box in fractions of the image's size: {shown}", fix)
+    if not (0 <= left < right and 0 <= top < bottom):
+        raise _bad(file, line, f"the box is empty, or begins outside the image: {shown}", fix)
+    return left, top, right, bottom
 
 
 def _require_plain_validation(file: Path, rows: Iterable[_Row]) -> None:

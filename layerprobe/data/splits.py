@@ -83,6 +83,7 @@ class Dataset:
         search_rules: split -> the right and the excluded results of its images, where the class
             alone does not say.
         search_notes: split -> what every result under its rules has to say.
+        input_notes: what is said once of how images are read, and is no part of any result's notes.
     """
 
     splits: Mapping[str, Split]
@@ -94,6 +95,7 @@ class Dataset:
     rules: Mapping[str, int] = field(default_factory=dict)
     search_rules: Mapping[str, SearchRules] = field(default_factory=dict)
     search_notes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    input_notes: tuple[str, ...] = ()
 
     @property
     def searched(self) -> list[str]:

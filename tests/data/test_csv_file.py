@@ -133,6 +133,78 @@ def test_a_column_in_other_capitals_gives_way_to_its_own_and_is_never_guessed(fo
         load(table(folder, text.replace("Path,path", "Path,PATH")))
 
 
+BOXES = """path,label,split,x_1,x_2,y_1,y_2
+a/1.png,ant,train,0,2,1,4
+a/1.png,bee,train,1.0,3.9,0,3
+b/1.png,bee,train,,,,
+c/1.png,cat,test,0,4,0,4
+"""
+
+
+@pytest.mark.parametrize("names", ["x_1,x_2,y_1,y_2", "xmin,xmax,ymin,ymax", "XMin,XMax,YMin,YMax"])
+def test_a_box_is_an_image_of_its_own(folder: Path, names: str) -> None:
+    dataset = load(table(folder, BOXES.replace("x_1,x_2,y_1,y_2", names)))
+    split = dataset.splits["train"]
+    assert split.ids == ("a/1.png#0-1-2-4", "a/1.png#1-0-3-3", "b/1.png")
+    assert [split.image(i).shape for i in range(3)] == [(3, 2, 3), (3, 2, 3), (4, 4, 3)]
+    assert [dataset.class_names[label] for label in split.labels] == ["ant", "bee", "bee"]
+    assert split.columns == {}
+    read = ",".join(name.lower() for name in (names.split(",")[i] for i in (0, 2, 1, 3)))
+    assert dataset.input_notes == (f"images cropped to {read}: 3 of 4",)
+
+
+def test_the_same_box_twice_is_refused(folder: Path) -> None:
+    with pytest.raises(DataError, match="set.csv:6: a/1.png#1-0-3-3 is listed in line 3 already. Keep one"):
+        load(table(folder, BOXES + "a/1.png,bee,train,1,3,0,3\n"))
+
+
+@pytest.mark.parametrize(
+    ("cells", "problem"),
+    [
+        ("2,2,0,4", "the box is empty, or begins outside the image: x_1 2, y_1 0, x_2 2, y_2 4"),
+        ("0,2,4,3", "the box is empty, or begins outside the image"),
+        ("-1,2,0,4", "the box is empty, or begins outside the image: x_1 -1"),
+        ("0,2,,4", "no box: x_1 0, y_1 empty, x_2 2, y_2 4"),
+        ("0,2,a,4", "no box: x_1 0, y_1 a"),
+        ("0,inf,0,4", "no box: x_1 0, y_1 0, x_2 inf"),
+        ("nan,2,0,4", "no box: x_1 nan"),
+        ("0.25,0.75,0,1", "a box in fractions of the image's size: x_1 0.25, y_1 0, x_2 0.75, y_2 1"),
+    ],
+)
+def test_a_bad_box_is_named_with_its_line(folder: Path, cells: str, problem: str) -> None:
+    with pytest.raises(DataError) as caught:
+        load(table(folder, BOXES + f"d/1.png,dog,test,{cells}\n"))
+    fix = "Write pixels, x_1 < x_2 and y_1 < y_2, or nothing for the whole image."
+    assert f"set.csv:6: {problem}" in str(caught.value)
+    assert str(caught.value).endswith(fix)
+
+
+def test_two_kinds_of_boxes_are_refused(folder: Path) -> None:
+    text = BOXES.replace("split,", "split,xmin,ymin,xmax,ymax,").replace(",train,", ",train,0,0,1,1,")
+    with pytest.raises(DataError, match="set.csv: two boxes for each image: x_1,y_1,x_2,y_2 and xmin,ymin,xmax,ymax."):
+        load(table(folder, text))
+
+
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        ("x,y,w,h", "x, y, w, h"),
+        ("X1,Y1,X2,Y2", "X1, Y1, X2, Y2"),
+        ("bbox_x,bbox_y,bbox_w,bbox_h", "bbox_x, bbox_y, bbox_w, bbox_h"),
+        ("left,camera,bbox,top", "bbox"),
+        ("left,top,width,height", "left, top, width, height"),
+        ("x_1,x_2,y_1,time", "x_1, x_2, y_1"),
+        ("x,y,camera,scene", ""),
+    ],
+)
+def test_other_columns_that_look_like_boxes_are_noted_and_kept(folder: Path, names: str, shown: str) -> None:
+    lines = [f"{line},1,2,3,4" for line in PLAIN.splitlines()[1:]]
+    dataset = load(table(folder, "\n".join([f"path,label,split,{names}", *lines])))
+    note = f"columns that look like boxes are not used: {shown}; to crop, give xmin,ymin,xmax,ymax in pixels"
+    assert dataset.input_notes == ((note,) if shown else ())
+    assert list(dataset.splits["train"].columns) == names.split(",")
+
+
 def test_labels_are_text(folder: Path) -> None:
     text = PLAIN.replace("bee", "10").replace("ant", "9").replace("cat", '"sea, cat"')
     assert load(table(folder, text)).class_names == ("10", "9", "dog", "sea, cat")

@@ -114,6 +114,7 @@ def _dataset(data: str) -> tuple[Dataset, list[Finding]]:
         options["root"] = Path(options["root"])
     try:
         dataset, problems = spec.load(**options), []
+        problems += [Finding("table", False, note) for note in dataset.input_notes]
     except DataError as error:
         if spec.unchecked is None:
             raise
