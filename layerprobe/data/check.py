@@ -8,7 +8,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -155,8 +155,7 @@ def _by_processes(
         try:
             while todo or running:
                 while todo and len(running) < most:
-                    part = replace(files, names=[files.names[index] for index in todo[0]])
-                    future = pool.submit(_examine_all, part, todo[0])
+                    future = pool.submit(_examine_all, files.some(todo[0]), todo[0])
                     running[future] = todo.popleft()
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     found = future.result()

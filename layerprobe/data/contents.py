@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -68,7 +69,7 @@ def with_digests(dataset: Dataset, tables: Path, listener: Listener | None) -> D
         rules.update(kind for name in names for kind in known[name].rules)
         for name, image in files.items():
             if image.root == root:
-                splits[name] = replace(splits[name], digests=_array(known[file].digest for file in image.names))
+                splits[name] = replace(splits[name], digests=_array(_of_images(image, known)))
     for name, split in splits.items():
         if name not in files:
             splits[name] = replace(split, digests=_array(_of_pixels(split, range(len(split)))))
@@ -85,7 +86,7 @@ def unread(dataset: Dataset, tables: Path) -> list[Callable[[], object]]:
             found += [partial(_of_pixels, split, [index]) for index in range(len(split))]
             continue
         root, known = split.image.root, _read_table(table_of(split.image.root, tables))
-        for name, path in ((name, root / name) for name in split.image.names):
+        for name, path in ((name, root / name) for name in dict.fromkeys(split.image.names)):
             stamp = _stamp(path)
             if name not in known or known[name].stamp != stamp:
                 found.append(partial(_of_file, path, stamp))
@@ -178,12 +179,23 @@ def _new() -> hashlib.blake2b:
     return hashlib.blake2b(digest_size=_DIGEST_SIZE)
 
 
+def _of_images(files: Files, known: Mapping[str, _Known]) -> Iterator[str]:
+    """The hash of each image's content: of its file, and of its box, if any."""
+    for name, box in zip(files.names, files.boxes or repeat(None), strict=False):
+        digest = known[name].digest
+        yield digest if box is None else _hashed(f"{digest} {box}".encode())
+
+
+def _hashed(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=_DIGEST_SIZE).hexdigest()
+
+
 def _of_pixels(split: Split, rows: Iterable[int]) -> list[str]:
     found = []
     for index in rows:
         pixels = split.image(index)
         shaped = repr(pixels.shape).encode() + pixels.tobytes()
-        found.append(hashlib.blake2b(shaped, digest_size=_DIGEST_SIZE).hexdigest())
+        found.append(_hashed(shaped))
     return found
 
 

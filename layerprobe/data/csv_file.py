@@ -3,29 +3,39 @@
 from __future__ import annotations
 
 import csv
-import io
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import numpy as np
 
-from layerprobe.data.annotation_files import Annotations, every_image
-from layerprobe.data.image_files import Files, file_sizes, leaves_folder, missing
+from layerprobe.data.csv_text import SEPARATORS, read_text, rows_of, separator_of
+from layerprobe.data.image_files import Files, fingerprint, image_id, missing, sizes_of
+from layerprobe.data.images import Box
 from layerprobe.data.label_sets import LabelSets, label_sets_of, separator_note, split_labels
+from layerprobe.data.listed_paths import below
 from layerprobe.data.spec import DatasetSpec
 from layerprobe.data.splits import IN_GALLERY, Dataset, Split
 from layerprobe.system.errors import DataError
-from layerprobe.system.files import require_file
 
-_LAYOUT = "FILE with the columns path,label,split[,is_query,is_gallery][,...], separated by commas"
-_EXPECTED = f"Expected {_LAYOUT}; split is train, validation or test"
+_LAYOUT = "FILE with the columns path,label,split[,is_query,is_gallery][,...], separated by commas, semicolons or tabs"
+_EXPECTED = f"Expected {_LAYOUT}; split is train, validation, test, query or gallery"
 _SPLITS = ("train", "validation", "test")
+# In the column `split`: test rows -> whether they are queries, and whether they are in the gallery.
+_ROLES = {"query": (True, False), "gallery": (False, True)}
 _REQUIRED = ("path", "label", "split")
 _DIVIDING = ("is_query", "is_gallery")
+# Columns of boxes: left, top, right, bottom.
+_BOXES = (("x_1", "y_1", "x_2", "y_2"), ("xmin", "ymin", "xmax", "ymax"))
+# What other tools call boxes, without underscores.
+_BOX_WORDS = ("box", "boxes", "bbox", "bboxes", "boundingbox", "xywh", "xyxy")
+_LIKE_BOXES = (
+    {"x1", "y1", "x2", "y2"}, {"x0", "y0", "x1", "y1"}, {"xmin", "ymin", "xmax", "ymax"}, {"x", "y", "w", "h"},
+    {"x", "y", "width", "height"}, {"left", "top", "width", "height"}, {"left", "top", "right", "bottom"},
+)  # fmt: skip
 _TRUTH = {"true": True, "t": True, "yes": True, "y": True, "1": True, "1.0": True} | {
-    "false": False, "f": False, "no": False, "n": False, "0": False, "0.0": False,
+    "false": False, "f": False, "no": False, "n": False, "0": False, "0.0": False, "": False,
 }  # fmt: skip
 # Split -> the error if it is empty.
 _EMPTY = {
@@ -35,48 +45,82 @@ _EMPTY = {
 
 
 @dataclass(frozen=True)
+class _Columns:
+    """Places of the columns in a row.
+
+    Args:
+        read: name -> place of each column that is read.
+        boxes: such places of left, top, right and bottom; empty without boxes.
+        further: name -> place of the others.
+    """
+
+    read: Mapping[str, int]
+    boxes: Mapping[str, int]
+    further: Mapping[str, int]
+
+
+@dataclass(frozen=True)
 class _Row:
+    """A row; `size` is that of its file in bytes, None where there is no file."""
+
     line: int
     path: str
+    size: int | None
+    box: Box | None
     label: str
     split: str
     is_query: bool
     is_gallery: bool
     further: Mapping[str, str]  # column -> cell
 
+    @property
+    def id(self) -> str:
+        return image_id(self.path, self.box)
+
+
+@dataclass(frozen=True)
+class _Table:
+    """The rows of a file, and notes on its columns."""
+
+    rows: Sequence[_Row]
+    notes: tuple[str, ...]
+
 
 def load(root: Path, *, label_separator: str = "") -> Dataset:
     """The images that a csv file lists.
 
-    Its columns are `path` (relative to the file's folder, `/` between folders), `label` (any text) and `split` (train,
-    validation or test). For the test rows, `is_query` says whether the image is searched for, `is_gallery` whether it
-    is searched among; an absent column means true for all. If every test row is both, the test split is searched in
-    itself. Otherwise the queries are the split `test`, which is searched in the split `gallery`; an image that is both
-    is in both under one id. In a table without test rows, as open-metric-learning writes it, the validation rows are
-    the test rows, and `notes` says so. Further columns are kept as text in `Split.columns`; bounding boxes are not
-    used.
+    Its columns are `path` (relative to the file's folder), `label` (any text) and `split` (train, validation or test).
+    For the test rows, `is_query` says whether the image is searched for, `is_gallery` whether it is searched among; an
+    empty cell means false, an absent column true for all. `query` and `gallery` in the column `split` are test rows
+    that are the one or the other. If every test row is both, the test split is searched in itself. Otherwise the
+    queries are the split `test`, which is searched in the split `gallery`; an image that is both is in both under one
+    id. In a table without test rows, as open-metric-learning writes it, the validation rows are the test rows, and
+    `notes` says so. Images are cropped to the boxes in the columns `x_1,x_2,y_1,y_2` of open-metric-learning or
+    `xmin,ymin,xmax,ymax`. Further columns are kept as text in `Split.columns`.
 
     Args:
-        root: the csv file, comma-separated, UTF-8 with or without byte order mark, any line ends.
+        root: the csv file, separated by commas, semicolons or tabs, UTF-8 or, with a byte order mark, UTF-16, any line
+            ends.
         label_separator: what separates the labels of an image in its cell; empty: each cell is one label.
     """
-    listed = _rows(root)
-    rows = _with_test(listed)
-    notes: tuple[str, ...] = () if rows is listed else ("the rows of the split validation are the test images",)
+    table = _read(root)
+    rows = _with_test(table.rows)
+    notes: tuple[str, ...] = ()
+    if rows is not table.rows:
+        notes = ("the rows of the split validation are the test images",)
     _require_plain_validation(root, rows)
     _require_files(root, rows)
     sets = _label_sets(root, rows, label_separator) if label_separator else None
     if sets:
         rows = [replace(row, label=sets.class_names[number]) for row, number in zip(rows, sets.classes, strict=True)]
-    class_names = tuple(sorted({row.label for row in rows}))
-    members, search_in = _splits(rows)
+    members, _ = _splits(rows)
     for name, problem in _EMPTY.items():
         if not members.get(name, True):
             raise DataError(problem, file=root, fix=_EXPECTED)
-    splits = {name: _split(name, root.parent, found, class_names) for name, found in members.items() if found}
-    if not sets and (note := separator_note(class_names)):
-        notes = (*notes, note)
-    return Dataset(splits, class_names, search_in, notes, label_sets=sets.pairs if sets else None)
+    dataset, input_notes = _dataset(root, rows), table.notes
+    if not sets and (note := separator_note(dataset.class_names)):
+        input_notes = (*input_notes, note)
+    return replace(dataset, notes=notes, input_notes=input_notes, label_sets=sets.pairs if sets else None)
 
 
 def _label_sets(file: Path, rows: Sequence[_Row], separator: str) -> LabelSets:
@@ -90,9 +134,14 @@ def _label_sets(file: Path, rows: Sequence[_Row], separator: str) -> LabelSets:
 
 def _unchecked(root: Path, *, label_separator: str = "") -> Dataset:  # noqa: ARG001 - as `load`
     """Every listed image, also without a train or test split."""
-    members, search_in = _splits(_with_test(_rows(root)))
-    named = {name: [(row.path, row.label) for row in found] for name, found in members.items() if found}
-    return every_image(Annotations(root.parent, named, search_in=search_in))
+    return _dataset(root, _with_test(_read(root).rows))
+
+
+def _dataset(root: Path, rows: Sequence[_Row]) -> Dataset:
+    class_names = tuple(sorted({row.label for row in rows}))
+    members, search_in = _splits(rows)
+    splits = {name: _split(name, root.parent, found, class_names) for name, found in members.items() if found}
+    return Dataset(splits, class_names, search_in)
 
 
 def _with_test(rows: Sequence[_Row]) -> Sequence[_Row]:
@@ -115,91 +164,158 @@ def _splits(rows: Sequence[_Row]) -> tuple[dict[str, list[_Row]], Mapping[str, s
 
 def _split(name: str, folder: Path, rows: Sequence[_Row], class_names: Sequence[str]) -> Split:
     numbers = {label: number for number, label in enumerate(class_names)}
-    names = tuple(row.path for row in rows)
+    boxes = [row.box for row in rows]
+    files = Files(folder, tuple(row.path for row in rows), boxes=boxes if any(boxes) else None)
     return Split(
         name=name,
         labels=np.array([numbers[row.label] for row in rows], np.int64),
-        ids=names,
-        image=Files(folder, names),
-        fingerprint=file_sizes(folder, names),
+        ids=files.ids,
+        image=files,
+        fingerprint=fingerprint([row.size or 0 for row in rows]),
         columns={column: tuple(row.further[column] for row in rows) for column in rows[0].further},
     )
 
 
-def _rows(file: Path) -> list[_Row]:
+def _read(file: Path) -> _Table:
     if file.is_dir():
         raise DataError("a folder, not a csv file", file=file, fix="Give the csv file, or use folder:DIR")
     try:
-        require_file(file)
-        text = file.read_bytes()
-        lines = io.StringIO(text.decode("utf-8-sig"), newline="")
+        text = read_text(file)
     except FileNotFoundError as error:
         raise DataError("no such csv file", file=file, fix=_EXPECTED) from error
     except OSError as error:
         raise DataError.unreadable(error, file=file) from error
-    except UnicodeDecodeError as error:
-        line = text.count(b"\n", 0, error.start) + 1
-        raise _bad(file, line, "not UTF-8", "Save the file as UTF-8") from error
-    rows = list(_parsed(file, csv.DictReader(lines, skipinitialspace=True)))
-    if not rows:
-        raise DataError("no rows", file=file, fix=_EXPECTED)
-    first: dict[str, int] = {}
-    for row in rows:
-        if first.setdefault(row.path, row.line) != row.line:
-            raise _bad(file, row.line, f"{row.path} is listed in line {first[row.path]} already", "Keep one")
-    return rows
-
-
-def _parsed(file: Path, reader: csv.DictReader[str]) -> Iterator[_Row]:
+    separator = separator_of(text, _REQUIRED)
+    reader = rows_of(text, separator)
     try:
-        names = reader.fieldnames or ()
-        absent = [name for name in _REQUIRED if name not in names]
-        if absent:
-            raise DataError(f"no column {', '.join(absent)}", file=file, fix=_EXPECTED)
-        if twice := [name for name, times in Counter(names).items() if times > 1]:
-            raise DataError(f"two columns are called {twice[0]!r}", file=file, fix="Rename one")
-        for row in reader:
-            yield _row(file, reader.line_num, row)
+        columns = _columns(file, [name.strip() for name in next(reader, [])], separator)
+        listed = [(reader.line_num, _cells(file, reader.line_num, cells, columns)) for cells in reader if cells]
     except csv.Error as error:
         raise _bad(file, reader.line_num, str(error), "Save the file as plain csv") from error
+    if not listed:
+        raise DataError("no rows", file=file, fix=_EXPECTED)
+    rows = list(_rows(file, listed, columns))
+    return _Table(rows, _notes(rows, columns))
 
 
-def _row(file: Path, line: int, row: Mapping[str | None, str | list[str] | None]) -> _Row:
-    # The reader puts surplus cells under None and fills absent cells with None.
-    if None in row or None in row.values():
+def _columns(file: Path, names: Sequence[str], separator: str) -> _Columns:
+    if twice := [name for name, times in Counter(names).items() if times > 1]:
+        raise DataError(f"two columns are called {twice[0]!r}", file=file, fix="Rename one")
+    wanted = (*_REQUIRED, *_DIVIDING, *(name for box in _BOXES for name in box))
+    places = {name: place for name in wanted if (place := _place(file, name, names)) is not None}
+    if absent := [name for name in _REQUIRED if name not in places]:
+        # A line that no separator divides is shown as it is.
+        by = f" separated by {SEPARATORS[separator]}" if len(names) > 1 else ""
+        there = f"the first line has {', '.join(names)}{by}" if names else "the first line is empty"
+        raise DataError(f"no column {', '.join(absent)}: {there}", file=file, fix=_EXPECTED)
+    whole = [box for box in _BOXES if all(name in places for name in box)]
+    if len(whole) > 1:
+        both = " and ".join(",".join(names[places[name]] for name in box) for box in whole)
+        raise DataError(f"two boxes for each image: {both}", file=file, fix="Rename the columns of one")
+    boxes = {name: places[name] for box in whole for name in box}
+    read = {name: places[name] for name in (*_REQUIRED, *_DIVIDING) if name in places}
+    taken = {*read.values(), *boxes.values()}
+    return _Columns(read, boxes, {name: place for place, name in enumerate(names) if place not in taken})
+
+
+def _place(file: Path, name: str, names: Sequence[str]) -> int | None:
+    """The place of a column, if need be in other capitals."""
+    if name in names:
+        return names.index(name)
+    alike = [other for other in names if other.casefold() == name]
+    if len(alike) > 1:
+        raise DataError(f"the columns {' and '.join(alike)} may both be {name}", file=file, fix="Rename one")
+    return names.index(alike[0]) if alike else None
+
+
+def _notes(rows: Sequence[_Row], columns: _Columns) -> tuple[str, ...]:
+    if columns.boxes:
+        count = sum(row.box is not None for row in rows)
+        return (f"images cropped to {','.join(columns.boxes)}: {count:,} of {len(rows):,}",)
+    words = {name: name.casefold().replace("_", "") for name in columns.further}
+    sides = {name: word.removeprefix("bbox") for name, word in words.items()}
+    whole = set().union(*(like for like in _LIKE_BOXES if like <= set(sides.values())))
+    alike = [name for name in columns.further if words[name] in _BOX_WORDS or sides[name] in whole]
+    alike += [name for name in columns.further if name not in alike and any(name.casefold() in box for box in _BOXES)]
+    if not alike:
+        return ()
+    return (
+        f"columns that look like boxes are not used: {', '.join(alike)}; to crop, give xmin,ymin,xmax,ymax in pixels",
+    )
+
+
+def _cells(file: Path, line: int, cells: Sequence[str], columns: _Columns) -> list[str]:
+    if len(cells) != len(columns.read) + len(columns.boxes) + len(columns.further):
         problem = "the row has more or fewer cells than the header"
-        raise _bad(file, line, problem, "Write a cell for each column, and put text with commas into quotes")
-    cells = {str(name): str(cell).strip() for name, cell in row.items()}
-    for name in ("path", "label"):
-        if not cells[name]:
-            raise _bad(file, line, f"{name} is empty", "Fill the cell or leave the row out")
-    if cells["split"] not in _SPLITS:
-        raise _bad(file, line, f"split is {cells['split']!r}", f"Known: {', '.join(_SPLITS)}")
-    is_query, is_gallery = (_truth(file, line, name, cells) for name in _DIVIDING)
+        raise _bad(file, line, problem, "Write a cell for each column, and put text with separators into quotes")
+    stripped = [cell.strip() for cell in cells]
+    if not stripped[columns.read["path"]]:
+        raise _bad(file, line, "path is empty", "Fill the cell or leave the row out")
+    return stripped
+
+
+def _rows(file: Path, listed: Sequence[tuple[int, Sequence[str]]], columns: _Columns) -> Iterator[_Row]:
+    place = columns.read["path"]
+    names = below(file, [(line, cells[place]) for line, cells in listed])
+    first: dict[str, int] = {}
+    for (line, cells), name, size in zip(listed, names, sizes_of(file.parent, names), strict=True):
+        row = _row(file, line, cells, columns, (name, size))
+        if first.setdefault(row.id, line) != line:
+            raise _bad(file, line, f"{row.id} is listed in line {first[row.id]} already", "Keep one")
+        yield row
+
+
+def _row(file: Path, line: int, cells: Sequence[str], columns: _Columns, image: tuple[str, int | None]) -> _Row:
+    label, split = cells[columns.read["label"]], cells[columns.read["split"]]
+    if not label:
+        raise _bad(file, line, "label is empty", "Fill it, for a distractor by a label that no query has")
+    if split not in _SPLITS and split not in _ROLES:
+        raise _bad(file, line, f"split is {split!r}", f"Known: {', '.join((*_SPLITS, *_ROLES))}")
+    dividing = {name: cells[columns.read[name]] for name in _DIVIDING if name in columns.read}
+    is_query, is_gallery = _roles(file, line, split, dividing)
+    box = _box(file, line, {name: cells[place] for name, place in columns.boxes.items()})
+    further = {name: cells[place] for name, place in columns.further.items()}
+    return _Row(line, *image, box, label, "test" if split in _ROLES else split, is_query, is_gallery, further)
+
+
+def _roles(file: Path, line: int, split: str, texts: Mapping[str, str]) -> tuple[bool, bool]:
+    """Whether an image is searched for, and whether it is searched among."""
+    # open-metric-learning leaves these cells empty or false in splits that are not searched.
+    if split == "train" or (split == "validation" and not any(texts.values())):
+        return True, True
+    for name, text in texts.items():
+        if text.lower() not in _TRUTH:
+            raise _bad(file, line, f"{name} is {text!r}", "Expected true or false")
+    said = {name: _TRUTH[text.lower()] for name, text in texts.items()}
+    if split in _ROLES:
+        roles = dict(zip(_DIVIDING, _ROLES[split], strict=True))
+        if against := [name for name, text in texts.items() if text and said[name] != roles[name]]:
+            problem = f"split is {split!r}, but {against[0]} is {texts[against[0]]!r}"
+            raise _bad(file, line, problem, "Write test into split, or leave is_query and is_gallery empty")
+        return _ROLES[split]
+    is_query, is_gallery = (said.get(name, True) for name in _DIVIDING)
     if not (is_query or is_gallery):
         raise _bad(file, line, "is_query and is_gallery are both false", "Make one of them true or leave the row out")
-    path = _inside(file, line, cells["path"])
-    further = {name: cell for name, cell in cells.items() if name not in (*_REQUIRED, *_DIVIDING)}
-    return _Row(line, path, cells["label"], cells["split"], is_query, is_gallery, further)
+    return is_query, is_gallery
 
 
-def _truth(file: Path, line: int, name: str, cells: Mapping[str, str]) -> bool:
-    text = cells.get(name, "true")
-    # open-metric-learning leaves these cells empty or false in splits that are not searched.
-    if cells["split"] == "train" or (not text and cells["split"] == "validation"):
-        return True
-    if text.lower() not in _TRUTH:
-        raise _bad(file, line, f"{name} is {text!r}", "Expected true or false")
-    return _TRUTH[text.lower()]
-
-
-def _inside(file: Path, line: int, text: str) -> str:
-    """The path in its shortest spelling, if it stays in the file's folder."""
-    path, folder = PurePosixPath(text), file.parent.resolve()
-    if leaves_folder(str(path)) or not (folder / path).resolve().is_relative_to(folder):
-        fix = "Write it relative to the folder of the csv file, with /"
-        raise _bad(file, line, f"path leaves the data folder: {text!r}", fix)
-    return str(path)
+def _box(file: Path, line: int, texts: Mapping[str, str]) -> Box | None:
+    """The box of an image; None where its cells are empty. Fractions are cut off, as in open-metric-learning."""
+    if not any(texts.values()):
+        return None
+    left_name, top_name, right_name, bottom_name = texts
+    fix = f"Write pixels, {left_name} < {right_name} and {top_name} < {bottom_name}, or nothing for the whole image"
+    shown = ", ".join(f"{name} {text or 'empty'}" for name, text in texts.items())
+    try:
+        numbers = [float(text) for text in texts.values()]
+        left, top, right, bottom = (int(number) for number in numbers)
+    except (ValueError, OverflowError) as error:
+        raise _bad(file, line, f"no box: {shown}", fix) from error
+    if min(numbers) >= 0 and max(numbers) <= 1:
+        raise _bad(file, line, f"a box in fractions of the image's size: {shown}", fix)
+    if not (0 <= left < right and 0 <= top < bottom):
+        raise _bad(file, line, f"the box is empty, or begins outside the image: {shown}", fix)
+    return left, top, right, bottom
 
 
 def _require_plain_validation(file: Path, rows: Iterable[_Row]) -> None:
@@ -214,7 +330,7 @@ def _require_plain_validation(file: Path, rows: Iterable[_Row]) -> None:
 
 
 def _require_files(file: Path, rows: Sequence[_Row]) -> None:
-    absent = [row.path for row in rows if not (file.parent / row.path).is_file()]
+    absent = [row.path for row in rows if row.size is None]
     if absent:
         fix = f"Put them below {file.parent} or leave their rows out"
         raise DataError(missing(absent, len(rows)), file=file, fix=fix)
@@ -229,5 +345,5 @@ SPEC = DatasetSpec(
     unchecked=_unchecked,
     argument="FILE",
     holds="images listed in a csv file",
-    layout=f"{_LAYOUT}; paths relative to its folder; split is train, validation or test",
+    layout=f"{_LAYOUT}; paths relative to its folder; split is train, validation, test, query or gallery",
 )

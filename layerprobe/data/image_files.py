@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from layerprobe.data.images import read_image
+from layerprobe.data.images import Box, cropped, read_image
 from layerprobe.data.splits import Dataset, Image, Split
 from layerprobe.system.errors import DataError
 from layerprobe.system.wording import first_named
@@ -21,22 +21,43 @@ class Files:
     Args:
         names: one for each image, with `/` as separator.
         fast: see `read_image`.
+        boxes: the part of each file that is its image, None for all of it; None: all of every file.
     """
 
     root: Path
     names: Sequence[str]
     exif_rotation: bool = False
     fast: bool = False
+    boxes: Sequence[Box | None] | None = None
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The name of each image, followed by its box, if any: `a/1.png#5-0-45-40` from left, top to right, bottom."""
+        if self.boxes is None:
+            return tuple(self.names)
+        return tuple(map(image_id, self.names, self.boxes))
 
     @property
     def paths(self) -> str:
-        """The absolute root and the names in order, as one text: equal texts mean the same files."""
-        return "\0".join([str(self.root.resolve()), *self.names])
+        """The absolute root and the ids in order, as one text: equal texts mean the same files and boxes."""
+        return "\0".join([str(self.root.resolve()), *self.ids])
+
+    def some(self, indices: Sequence[int]) -> Files:
+        """Those of some indices, in their order."""
+        boxes = None if self.boxes is None else [self.boxes[index] for index in indices]
+        return replace(self, names=[self.names[index] for index in indices], boxes=boxes)
 
     def __call__(self, index: int) -> Image:
         """The index-th image."""
         path = self.root / self.names[index]
-        return read_image(path, exif_rotation=self.exif_rotation, fast=self.fast)
+        image = read_image(path, exif_rotation=self.exif_rotation, fast=self.fast)
+        box = None if self.boxes is None else self.boxes[index]
+        return image if box is None else cropped(image, box, path)
+
+
+def image_id(name: str, box: Box | None) -> str:
+    """The id of an image in a file, as `Files.ids`."""
+    return name if box is None else f"{name}#{'-'.join(map(str, box))}"
 
 
 def read_with(dataset: Dataset, *, exif_rotation: bool, fast: bool) -> Dataset:

@@ -29,6 +29,7 @@ EXTENSIONS = frozenset(
 
 # What a file may hold, whatever its name ends in. PIL reads further formats; for EPS it would start Ghostscript.
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM", "AVIF", "JPEG2000")
+Box = tuple[int, int, int, int]  # left, top, right, bottom in pixels; right and bottom are the first ones outside
 _PIXEL_LIMIT = 89_000_000
 # A thinner image, scaled to a shorter side of 247 pixels, would take gigabytes.
 _THINNEST = 1000
@@ -68,13 +69,7 @@ def read_image(path: Path, *, exif_rotation: bool = False, fast: bool = False) -
             with path.open("rb") as stream, PIL.Image.open(stream, formats=FORMATS) as image:
                 if image.width * image.height > _PIXEL_LIMIT:
                     raise _too_large(path, f"{image.width}x{image.height} pixels")
-                if max(image.size) > _THINNEST * min(image.size):
-                    raise DataError(
-                        f"{image.width}x{image.height} pixels, thinner than 1 to {_THINNEST:,}",
-                        file=path,
-                        fix="Crop it or remove it",
-                        kind="too thin",
-                    )
+                _require_not_thin(image.width, image.height, path)
                 pixels = decoded(stream, image) if fast and not exif_rotation else None
                 return _rgb(_turned(image, exif_rotation), path) if pixels is None else pixels
     except DecompressionBombError as error:
@@ -86,6 +81,34 @@ def read_image(path: Path, *, exif_rotation: bool = False, fast: bool = False) -
         raise _unreadable(path, error) from error
     except PIL_ERRORS as error:
         raise _broken(path, error) from error
+
+
+def cropped(image: Image, box: Box, path: Path) -> Image:
+    """The part of an image in a box, in memory of its own.
+
+    Args:
+        path: of the image, for errors.
+
+    Raises:
+        DataError: the box is not within the image, or too thin.
+    """
+    left, top, right, bottom = box
+    height, width = image.shape[:2]
+    if right > width or bottom > height:
+        problem = f"the box from {left},{top} to {right},{bottom} leaves the image of {width}x{height} pixels"
+        raise DataError(problem, file=path, fix="Correct the box in the table", kind="box")
+    _require_not_thin(right - left, bottom - top, path)
+    return image[top:bottom, left:right].copy()
+
+
+def _require_not_thin(width: int, height: int, path: Path) -> None:
+    if max(width, height) > _THINNEST * min(width, height):
+        raise DataError(
+            f"{width}x{height} pixels, thinner than 1 to {_THINNEST:,}",
+            file=path,
+            fix="Crop it or remove it",
+            kind="too thin",
+        )
 
 
 def _turned(image: PIL.Image.Image, exif_rotation: bool) -> PIL.Image.Image:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import csv
-import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import unicodedata
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from layerprobe.data.csv_text import read_text, rows_of, separator_of
+from layerprobe.data.image_files import Files
 from layerprobe.data.label_sets import NOTE
+from layerprobe.data.listed_paths import relative, spellings
 from layerprobe.data.splits import Dataset, Split
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
-from layerprobe.system.files import require_file
 from layerprobe.values.retrieval import SearchRules
 
 _HEADER = ["query", "item"]
@@ -124,8 +127,11 @@ def _rows(listed: PairList | None, queries: Mapping[str, int], items: Mapping[st
 def _read(file: Path, dataset: Dataset) -> PairList:
     pairs: dict[tuple[str, str], None] = {}
     known = {name: set(split.ids) for name, split in dataset.splits.items()}
+    roots = {split.image.root for split in dataset.splits.values() if isinstance(split.image, Files)}
+    folders = [name for root in roots for name in spellings(root)]
+    spelled = partial(_spelled, known=set().union(*known.values()), folders=folders, composed=_composed(dataset))
     for line, query, item in _lines(file):
-        query, item = _spelled(query, known.values()), _spelled(item, known.values())
+        query, item = spelled(query), spelled(item)
         splits = [name for name in dataset.searched if query in known[name]]
         if len(splits) != 1:
             why = f"is in {' and '.join(splits)}" if splits else "is no image that is searched for"
@@ -143,24 +149,30 @@ def _fix(dataset: Dataset, splits: Iterable[str]) -> str:
     return f"Write an image's id, such as {first!r}, or leave the row out"
 
 
-def _spelled(text: str, known: Iterable[set[str]]) -> str:
-    """An id, where need be in the shortest spelling of a path, as csv tables are read."""
-    return text if any(text in ids for ids in known) else str(PurePosixPath(text))
+def _composed(dataset: Dataset) -> dict[str, str]:
+    """Ids by their composed form in Unicode, those in which accents can be written otherwise."""
+    ids = (name for split in dataset.splits.values() for name in split.ids if not name.isascii())
+    return {unicodedata.normalize("NFC", name): name for name in ids}
+
+
+def _spelled(text: str, known: Collection[str], folders: Sequence[str], composed: Mapping[str, str]) -> str:
+    """An id, where need be from another spelling of its path, as csv tables are read."""
+    if text in known:
+        return text
+    path = relative(text, folders)
+    return path if path in known else composed.get(unicodedata.normalize("NFC", path), path)
 
 
 def _lines(file: Path) -> Iterator[tuple[int, str, str]]:
     """Line, query and item of each row."""
     try:
-        require_file(file)
-        text = file.read_bytes().decode("utf-8-sig")
+        text = read_text(file)
     except OSError as error:
         raise DataError.unreadable(error, file=file) from error
-    except UnicodeDecodeError as error:
-        raise DataError("not UTF-8", file=file, fix="Save the file as UTF-8") from error
-    rows = csv.reader(io.StringIO(text, newline=""), skipinitialspace=True)
+    rows = rows_of(text, separator_of(text, _HEADER))
     try:
         header = [cell.strip() for cell in next(rows, [])]
-        if header != _HEADER:
+        if [name.casefold() for name in header] != _HEADER:
             raise DataError(f"the first line is {','.join(header)[:99]!r}", file=f"{file}:1", fix=_EXPECTED)
         for row in rows:
             cells = [cell.strip() for cell in row]

@@ -86,6 +86,7 @@ class Dataset:
             alone does not say.
         search_notes: split -> what every result under its rules has to say.
         label_sets: (M, 2) a class and a label that it holds, where classes are sets of labels; else None.
+        input_notes: what is said once of how images are read, and is no part of any result's notes.
     """
 
     splits: Mapping[str, Split]
@@ -98,6 +99,7 @@ class Dataset:
     search_rules: Mapping[str, SearchRules] = field(default_factory=dict)
     search_notes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     label_sets: NDArray[np.int64] | None = None
+    input_notes: tuple[str, ...] = ()
 
     @property
     def searched(self) -> list[str]:
@@ -133,11 +135,12 @@ def require_retrieval(
         for label in np.unique(split.labels).tolist():
             other = seen.setdefault(label, split.name)
             if apart and not dataset.together(other, split.name):
+                separator = separator_note(dataset.class_names)
                 raise DataError(
                     f"class {dataset.class_names[label]} is in {other} and {split.name}, but no class may be in two"
                     " splits",
                     file=source,
-                    fix="; ".join([fix, *label_notes(dataset)]),
+                    fix="; ".join([fix, *[separator] * (separator in dataset.input_notes)]),
                 )
     return dataset
 
@@ -159,11 +162,8 @@ def overlaps(dataset: Dataset) -> tuple[str, ...]:
 
 
 def label_notes(dataset: Dataset) -> tuple[str, ...]:
-    """Notes on labels that hold a separator, or on classes that are sets of labels."""
-    if dataset.label_sets is not None:
-        return (NOTE, *shared_labels(dataset))
-    note = separator_note(dataset.class_names)
-    return (note,) if note in dataset.notes else ()
+    """Notes on classes that are sets of labels."""
+    return () if dataset.label_sets is None else (NOTE, *shared_labels(dataset))
 
 
 def shared_labels(dataset: Dataset) -> tuple[str, ...]:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -208,3 +209,15 @@ def test_too_little_memory_for_an_image_is_found(tmp_path: Path) -> None:
 
     split = Split("train", np.zeros(1, np.int64), ("a",), endless)
     assert [finding.kind for one in examined(split, workers=0) for finding in one.findings] == ["memory"]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_each_box_is_examined(tmp_path: Path, workers: int) -> None:
+    files = replace(folder(tmp_path, {"a.jpg": 0}), names=("a.jpg",) * 9, boxes=[(0, 0, 9 - i, 9) for i in range(9)])
+    found = {
+        one.index: one for one in examined(Split("train", np.zeros(9, np.int64), files.ids, files), workers=workers)
+    }
+    assert len({found[index].pixels for index in range(9)}) == 9
+    beyond = replace(files, names=("a.jpg",), boxes=[(0, 0, 9999, 9)])
+    (one,) = examined(Split("train", np.zeros(1, np.int64), beyond.ids, beyond), workers=0)
+    assert [finding.kind for finding in one.findings] == ["box"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from layerprobe.data.contents import table_of, with_digests
+from layerprobe.data.contents import table_of, unread, with_digests
 from layerprobe.data.image_files import Files
 from layerprobe.data.splits import Dataset, Split
 from layerprobe.system.errors import DataError
@@ -139,3 +139,19 @@ def test_what_reading_does_to_images_is_counted_by_file(root: Path, tmp_path: Pa
         assert dataset.rules == {
             "transparency": 1, "animated": 1, "palette": 1, "wrong ending": 1, "EXIF rotation": 1,
         }  # fmt: skip
+
+
+def test_boxes_of_a_file_are_contents_of_their_own_and_the_file_is_read_once(root: Path, tmp_path: Path) -> None:
+    def of_boxes(*boxes: tuple[int, int, int, int] | None) -> list[str]:
+        files = Files(root, ("a.png",) * len(boxes), boxes=boxes)
+        split = Split("train", np.zeros(len(boxes), np.int64), files.ids, files)
+        assert len(unread(Dataset({"train": split}, ("one",)), tmp_path)) == (not table_of(root, tmp_path).exists())
+        return hashes(with_digests(Dataset({"train": split}, ("one",)), tmp_path, Silent()))
+
+    one, other, whole = of_boxes((0, 0, 4, 5), (0, 0, 5, 4), None)
+    assert len({one, other, whole}) == 3
+    assert whole == blake(b"first")
+    assert of_boxes((0, 0, 5, 4)) == [other]
+    (root / "a.png").write_bytes(b"moved")
+    with_digests(of_files(root), tmp_path, Silent())
+    assert of_boxes((0, 0, 5, 4)) != [other]

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import codecs
 import os
+import unicodedata
 from pathlib import Path
 
 import PIL.Image
@@ -92,13 +94,115 @@ def test_a_column_that_is_there_twice_is_refused(folder: Path) -> None:
         PLAIN.replace(",", ", ").encode(),
         PLAIN.replace("b/1.png", '"b/1.png"').encode(),
         PLAIN.replace("b/1.png", "./b//1.png").encode(),
+        PLAIN.replace("/", "\\").replace("\n", "\r\n").encode(),
+        PLAIN.replace("b/1.png", "b\\1.png").encode(),
+        PLAIN.replace(",", ";").encode(),
+        PLAIN.replace(",", "\t").encode("utf-16-le").join([codecs.BOM_UTF16_LE, b""]),
+        PLAIN.encode("utf-16-be").join([codecs.BOM_UTF16_BE, b""]),
+        PLAIN.replace("path,label,split", " Path,LABEL , Split").encode(),
     ],
-    ids=["byte order mark", "CRLF", "blank lines", "no last line end", "spaces", "quotes", "other spelling"],
-)
+    ids=["byte order mark", "CRLF", "blank lines", "no last line end", "spaces", "quotes", "other spelling",
+         "backslashes", "one backslash", "semicolons", "tabs in UTF-16", "UTF-16 of other byte order", "capitals"],
+)  # fmt: skip
 def test_spellings_of_the_same_table(folder: Path, text: bytes) -> None:
     dataset = load(table(folder, text))
     assert dataset.class_names == ("ant", "bee", "cat", "dog")
     assert dataset.splits["train"].ids == ("b/1.png", "a/1.png")
+
+
+def test_absolute_paths_in_the_folder_are_relative(folder: Path) -> None:
+    text = PLAIN.replace("c/1.png", str(folder / "c" / "1.png"))
+    assert load(table(folder, text)).splits["test"].ids == ("c/1.png", "d/1.png")
+
+
+def test_a_name_in_another_composition_is_the_one_on_the_disk(folder: Path) -> None:
+    (folder / unicodedata.normalize("NFD", "Käse")).mkdir()
+    (folder / "a/1.png").rename(folder / unicodedata.normalize("NFD", "Käse/1.png"))
+    text = PLAIN.replace("a/1.png", unicodedata.normalize("NFC", "Käse/1.png"))
+    split = load(table(folder, text)).splits["train"]
+    assert split.ids == ("b/1.png", unicodedata.normalize("NFD", "Käse/1.png"))
+    assert int(split.image(1)[0, 0, 0]) == 1
+    with pytest.raises(DataError, match="set.csv:6: K.*se/1.png is listed in line 3 already"):
+        load(table(folder, text + unicodedata.normalize("NFD", "Käse/1.png,ant,train")))
+
+
+def test_a_column_in_other_capitals_gives_way_to_its_own_and_is_never_guessed(folder: Path) -> None:
+    text = "Path,path,label,split\nx,a/1.png,ant,train\ny,b/1.png,bee,train\nz,c/1.png,cat,test\n"
+    assert load(table(folder, text)).splits["test"].columns == {"Path": ("z",)}
+    with pytest.raises(DataError, match="set.csv: the columns Path and PATH may both be path. Rename one"):
+        load(table(folder, text.replace("Path,path", "Path,PATH")))
+
+
+BOXES = """path,label,split,x_1,x_2,y_1,y_2
+a/1.png,ant,train,0,2,1,4
+a/1.png,bee,train,1.0,3.9,0,3
+b/1.png,bee,train,,,,
+c/1.png,cat,test,0,4,0,4
+"""
+
+
+@pytest.mark.parametrize("names", ["x_1,x_2,y_1,y_2", "xmin,xmax,ymin,ymax", "XMin,XMax,YMin,YMax"])
+def test_a_box_is_an_image_of_its_own(folder: Path, names: str) -> None:
+    dataset = load(table(folder, BOXES.replace("x_1,x_2,y_1,y_2", names)))
+    split = dataset.splits["train"]
+    assert split.ids == ("a/1.png#0-1-2-4", "a/1.png#1-0-3-3", "b/1.png")
+    assert [split.image(i).shape for i in range(3)] == [(3, 2, 3), (3, 2, 3), (4, 4, 3)]
+    assert [dataset.class_names[label] for label in split.labels] == ["ant", "bee", "bee"]
+    assert split.columns == {}
+    read = ",".join(name.lower() for name in (names.split(",")[i] for i in (0, 2, 1, 3)))
+    assert dataset.input_notes == (f"images cropped to {read}: 3 of 4",)
+
+
+def test_the_same_box_twice_is_refused(folder: Path) -> None:
+    with pytest.raises(DataError, match="set.csv:6: a/1.png#1-0-3-3 is listed in line 3 already. Keep one"):
+        load(table(folder, BOXES + "a/1.png,bee,train,1,3,0,3\n"))
+
+
+@pytest.mark.parametrize(
+    ("cells", "problem"),
+    [
+        ("2,2,0,4", "the box is empty, or begins outside the image: x_1 2, y_1 0, x_2 2, y_2 4"),
+        ("0,2,4,3", "the box is empty, or begins outside the image"),
+        ("-1,2,0,4", "the box is empty, or begins outside the image: x_1 -1"),
+        ("0,2,,4", "no box: x_1 0, y_1 empty, x_2 2, y_2 4"),
+        ("0,2,a,4", "no box: x_1 0, y_1 a"),
+        ("0,inf,0,4", "no box: x_1 0, y_1 0, x_2 inf"),
+        ("nan,2,0,4", "no box: x_1 nan"),
+        ("0.25,0.75,0,1", "a box in fractions of the image's size: x_1 0.25, y_1 0, x_2 0.75, y_2 1"),
+    ],
+)
+def test_a_bad_box_is_named_with_its_line(folder: Path, cells: str, problem: str) -> None:
+    with pytest.raises(DataError) as caught:
+        load(table(folder, BOXES + f"d/1.png,dog,test,{cells}\n"))
+    fix = "Write pixels, x_1 < x_2 and y_1 < y_2, or nothing for the whole image."
+    assert f"set.csv:6: {problem}" in str(caught.value)
+    assert str(caught.value).endswith(fix)
+
+
+def test_two_kinds_of_boxes_are_refused(folder: Path) -> None:
+    text = BOXES.replace("split,", "split,xmin,ymin,xmax,ymax,").replace(",train,", ",train,0,0,1,1,")
+    with pytest.raises(DataError, match="set.csv: two boxes for each image: x_1,y_1,x_2,y_2 and xmin,ymin,xmax,ymax."):
+        load(table(folder, text))
+
+
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        ("x,y,w,h", "x, y, w, h"),
+        ("X1,Y1,X2,Y2", "X1, Y1, X2, Y2"),
+        ("bbox_x,bbox_y,bbox_w,bbox_h", "bbox_x, bbox_y, bbox_w, bbox_h"),
+        ("left,camera,bbox,top", "bbox"),
+        ("left,top,width,height", "left, top, width, height"),
+        ("x_1,x_2,y_1,time", "x_1, x_2, y_1"),
+        ("x,y,camera,scene", ""),
+    ],
+)
+def test_other_columns_that_look_like_boxes_are_noted_and_kept(folder: Path, names: str, shown: str) -> None:
+    lines = [f"{line},1,2,3,4" for line in PLAIN.splitlines()[1:]]
+    dataset = load(table(folder, "\n".join([f"path,label,split,{names}", *lines])))
+    note = f"columns that look like boxes are not used: {shown}; to crop, give xmin,ymin,xmax,ymax in pixels"
+    assert dataset.input_notes == ((note,) if shown else ())
+    assert list(dataset.splits["train"].columns) == names.split(",")
 
 
 def test_labels_are_text(folder: Path) -> None:
@@ -176,7 +280,7 @@ def test_the_manifest_changes_when_a_file_changes_its_size(folder: Path) -> None
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ("e/1.png,eel,tset", "set.csv:6: split is 'tset'. Known: train, validation, test"),
+        ("e/1.png,eel,tset", "set.csv:6: split is 'tset'. Known: train, validation, test, query, gallery"),
         ("e/1.png,eel", "set.csv:6: the row has more or fewer cells than the header"),
         ("e/1.png,eel,test,1", "set.csv:6: the row has more or fewer cells than the header"),
         (",eel,test", "set.csv:6: path is empty"),
@@ -186,7 +290,7 @@ def test_the_manifest_changes_when_a_file_changes_its_size(folder: Path) -> None
         ("a/../../x.png,eel,test", "set.csv:6: path leaves the data folder"),
         ("a/../e/1.png,eel,test", "set.csv:6: path leaves the data folder"),
         ("/etc/passwd,eel,test", "set.csv:6: path leaves the data folder: '/etc/passwd'"),
-        ("e\\1.png,eel,test", "set.csv:6: path leaves the data folder"),
+        ("..\\x.png,eel,test", "set.csv:6: path leaves the data folder"),
         ("e/1.png\0,eel,test", "set.csv:6: path leaves the data folder"),
         ("out/x.png,eel,test", "set.csv:6: path leaves the data folder: 'out/x.png'"),
     ],
@@ -198,28 +302,63 @@ def test_a_bad_line_is_named_by_its_number(folder: Path, row: str, message: str)
     assert message in str(caught.value)
 
 
-def test_an_absolute_path_is_refused_even_inside_the_folder(folder: Path) -> None:
-    with pytest.raises(DataError, match="path leaves the data folder: '/.*e/1.png'. Write it relative to"):
-        load(table(folder, PLAIN + f"{folder}/e/1.png,eel,test\n"))
-
-
-@pytest.mark.parametrize(("cells", "message"), [("maybe,1", "is_query is 'maybe'"), ("1,", "is_gallery is ''")])
+@pytest.mark.parametrize(("cells", "message"), [("maybe,1", "is_query is 'maybe'"), ("1,-", "is_gallery is '-'")])
 def test_a_test_row_says_true_or_false(folder: Path, cells: str, message: str) -> None:
     with pytest.raises(DataError, match=f"set.csv:4: {message}. Expected true or false"):
         load(divided(folder, f"c/1.png,cat,{cells}"))
 
 
-def test_a_test_row_is_query_or_gallery(folder: Path) -> None:
-    with pytest.raises(DataError, match="set.csv:4: is_query and is_gallery are both false"):
-        load(divided(folder, "c/1.png,cat,0,0"))
+@pytest.mark.parametrize("cells", ["0,0", ",false", ","])
+def test_a_test_row_is_query_or_gallery(folder: Path, cells: str) -> None:
+    with pytest.raises(DataError, match="set.csv:4: is_query and is_gallery are both false. Make one of them true"):
+        load(divided(folder, f"c/1.png,cat,{cells}"))
+
+
+def test_an_empty_cell_of_a_test_row_is_false(folder: Path) -> None:
+    dataset = load(divided(folder, "c/1.png,cat,1,", "c/2.png,cat,,1", "d/1.png,dog,,1"))
+    assert dataset.splits["test"].ids == ("c/1.png",)
+    assert dataset.splits["gallery"].ids == ("c/2.png", "d/1.png")
+
+
+def test_a_validation_row_that_says_one_of_both_is_not_the_other(folder: Path) -> None:
+    head = "path,label,split,is_query,is_gallery\na/1.png,ant,train,,\n"
+    rows = "c/1.png,cat,validation,True,\nc/2.png,cat,validation,,True\nd/1.png,dog,validation,,\n"
+    dataset = load(table(folder, head + rows))
+    assert dataset.splits["test"].ids == ("c/1.png", "d/1.png")
+    assert dataset.splits["gallery"].ids == ("c/2.png", "d/1.png")
+
+
+def test_the_split_may_say_query_and_gallery(folder: Path) -> None:
+    rows = "c/1.png,cat,query\nc/2.png,cat,gallery\nd/1.png,dog,gallery\nd/2.png,dog,test\n"
+    dataset = load(table(folder, PLAIN[: PLAIN.index("c/1")] + rows))
+    assert {name: split.ids for name, split in dataset.splits.items()} == {
+        "train": ("b/1.png", "a/1.png"), "test": ("c/1.png", "d/2.png"), "gallery": ("c/2.png", "d/1.png", "d/2.png"),
+    }  # fmt: skip
+    assert dataset.search_in == {"test": "gallery"}
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        ("query,0,", "split is 'query', but is_query is '0'"),
+        ("gallery,yes,1", "split is 'gallery', but is_query is 'yes'"),
+    ],
+)
+def test_split_and_columns_may_not_contradict(folder: Path, row: str, problem: str) -> None:
+    head = "path,label,split,is_query,is_gallery\nc/1.png,cat,query,1,0\nc/2.png,cat,gallery,,1\n"
+    assert load(table(folder, head)).splits["gallery"].ids == ("c/2.png",)
+    with pytest.raises(DataError, match=f"set.csv:4: {problem}. Write test into split, or leave"):
+        load(table(folder, head + f"d/1.png,dog,{row}\n"))
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "no column path, label, split. Expected FILE with the columns path,label,split"),
-        ("path;label;split\na/1.png;ant;train\n", "no column path, label, split"),
-        ("path,label\na/1.png,ant\n", "no column split"),
+        ("", "no column path, label, split: the first line is empty. Expected FILE with the columns path,label,split"),
+        ("path|label|split\na/1.png|ant|train\n", "split: the first line has path|label|split. Expected"),
+        ("path,label\na/1.png,ant\n", "no column split: the first line has path, label separated by commas"),
+        ("path;class;set\n", "no column label, split: the first line has path, class, set separated by semicolons"),
+        ("image\tclass\n", "no column path, label, split: the first line has image, class separated by tabs"),
         ("path,label,split\n", "set.csv: no rows"),
         ("path,label,split\na/1.png,ant,train\n", "no row is a query of the split test"),
     ],
@@ -298,7 +437,7 @@ def test_without_the_key_the_separator_is_noted_and_the_cell_is_one_label(folder
     dataset = load(table(folder, SEVERAL.replace("ant | cat", "dog")))
     assert dataset.class_names == ("bee", "bee|cat|", "cat|ant", "dog")
     assert dataset.label_sets is None
-    (note,) = dataset.notes
+    (note,) = dataset.input_notes
     assert note.endswith("are taken as classes of their own: --set data.label_separator='|' splits them")
 
 

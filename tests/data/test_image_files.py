@@ -3,10 +3,21 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+import numpy as np
+import PIL.Image
 import pytest
 
-from layerprobe.data.image_files import file_sizes, fingerprint, leaves_folder, missing, require_inside, sizes_of
+from layerprobe.data.image_files import (
+    Files,
+    file_sizes,
+    fingerprint,
+    leaves_folder,
+    missing,
+    require_inside,
+    sizes_of,
+)
 from layerprobe.system.errors import DataError
+from tests.data.spoiled import colours
 
 
 def test_the_fingerprint_is_a_hash_of_the_sizes_in_order(tmp_path: Path) -> None:
@@ -51,3 +62,39 @@ def test_a_link_to_a_folder_outside_is_refused_and_one_to_a_file_is_not(tmp_path
     require_inside(root, ["in/far.jpg"])
     with pytest.raises(DataError, match="a link takes 'out' out of the data folder. Put the images there instead"):
         require_inside(root, ["in/far.jpg", "out/far.jpg"])
+
+
+def test_two_boxes_of_a_photo_are_two_images_and_no_box_is_all_of_it(tmp_path: Path) -> None:
+    photo = colours(0)
+    PIL.Image.fromarray(photo).save(tmp_path / "a.png")
+    files = Files(tmp_path, ("a.png",) * 3, boxes=[(1, 2, 5, 9), None, (0, 2, 5, 9)])
+    for image, expected in zip(map(files, range(3)), (photo[2:9, 1:5], photo, photo[2:9, :5]), strict=True):
+        np.testing.assert_array_equal(image, expected)
+    assert files.ids == ("a.png#1-2-5-9", "a.png", "a.png#0-2-5-9")
+
+
+def test_a_box_is_one_of_the_image_as_it_is_rotated(tmp_path: Path) -> None:
+    exif = PIL.Image.Exif()
+    exif[0x0112] = 6  # turn by 90 degrees clockwise
+    PIL.Image.fromarray(colours(0)).save(tmp_path / "a.png", exif=exif)
+    box = (1, 2, 5, 9)
+    stored, rotated = (Files(tmp_path, ("a.png",), on, boxes=[box])(0) for on in (False, True))
+    np.testing.assert_array_equal(stored, colours(0)[2:9, 1:5])
+    np.testing.assert_array_equal(rotated, np.rot90(colours(0), -1)[2:9, 1:5])
+
+
+def test_boxes_tell_files_apart_and_none_changes_nothing(tmp_path: Path) -> None:
+    def paths(boxes: list[tuple[int, int, int, int] | None] | None) -> str:
+        return Files(tmp_path, ("a", "b"), boxes=boxes).paths
+
+    assert paths(None) == f"{tmp_path.resolve()}\0a\0b"
+    assert (
+        len({paths(None), paths([(0, 0, 1, 2), None]), paths([None, (0, 0, 1, 2)]), paths([(0, 0, 2, 2), None])}) == 4
+    )
+
+
+def test_some_files_keep_their_boxes() -> None:
+    files = Files(Path(), tuple("abc"), exif_rotation=True, boxes=[(0, 0, 1, 1), None, (0, 0, 3, 3)])
+    some = files.some([2, 0])
+    assert (some.ids, some.exif_rotation) == (("c#0-0-3-3", "a#0-0-1-1"), True)
+    assert Files(Path(), tuple("abc")).some([1]).ids == ("b",)

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import unicodedata
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from layerprobe.data.image_files import Files
 from layerprobe.data.search_rules import Searching, read_searching, with_search_rules
 from layerprobe.data.splits import Dataset, Image, Split
 from layerprobe.data.subsets import with_share, with_validation
@@ -30,6 +32,13 @@ def dataset() -> Dataset:
         split("train", "aabb", "1112", "t"), split("test", "cde", "12 ", "q"), split("gallery", "ccdde", "213 1", "g")
     )  # fmt: skip
     return Dataset({s.name: s for s in splits}, tuple("abcdef"), {"test": "gallery"})
+
+
+def of_files(root: Path, queries: tuple[str, ...], items: tuple[str, ...]) -> Dataset:
+    """Queries and a gallery of files below a folder."""
+    named = {"test": queries, "gallery": items}
+    splits = {name: Split(name, np.zeros(len(ids), np.int64), ids, Files(root, ids)) for name, ids in named.items()}
+    return Dataset(splits, ("a",), {"test": "gallery"})
 
 
 def read(
@@ -98,6 +107,34 @@ def test_lists_are_rows_of_the_queries_and_of_what_they_are_searched_in(dataset:
     assert found.search_notes == {"train": ("ignore: junk.csv",), "test": ("positives: easy.csv", "ignore: junk.csv")}
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "query,item\n{root}/q/0.png,g\\1.png\n",
+        "Query;Item\nq\\0.png;{root}\\g\\1.png\n",
+        "query\titem\r\n.\\q/0.png\tg//1.png\r\n",
+    ],
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_lists_are_read_as_tables_are(tmp_path: Path, text: str, encoding: str) -> None:
+    dataset = of_files(tmp_path, ("q/0.png",), ("g/0.png", "g/1.png"))
+    (tmp_path / "list.csv").write_bytes(text.format(root=tmp_path).encode(encoding))
+    rules = with_search_rules(dataset, read(dataset, positives=tmp_path / "list.csv")).search_rules["test"]
+    assert rules.positives is not None
+    assert rules.positives.tolist() == [[0, 1]]
+
+
+def test_a_list_may_compose_names_otherwise_and_names_boxes(tmp_path: Path) -> None:
+    composed, parted = (unicodedata.normalize(form, "q/\u00e9.png") for form in ("NFC", "NFD"))
+    dataset = of_files(tmp_path, (parted,), ("g/0.png#0-0-4-5", "g/0.png#4-0-8-5"))
+    positives = pairs(tmp_path, f"{composed},g/0.png#4-0-8-5")
+    rules = with_search_rules(dataset, read(dataset, positives=positives)).search_rules["test"]
+    assert rules.positives is not None
+    assert rules.positives.tolist() == [[0, 1]]
+    with pytest.raises(DataError, match="item 'g/0.png' is not among the gallery images.*such as 'g/0.png#0-0-4-5'"):
+        read(dataset, positives=pairs(tmp_path, f"{parted},g/0.png"))
+
+
 def test_pairs_of_images_that_are_left_out_are_left_out(dataset: Dataset, tmp_path: Path) -> None:
     train = split("train", "aaaabbbbeeeeffff", "1" * 16, "t")
     whole = replace(dataset, splits={**dataset.splits, "train": train})
@@ -139,7 +176,7 @@ def test_a_query_of_two_splits_is_refused(dataset: Dataset, tmp_path: Path) -> N
     [
         (b"", "pairs.csv:1: the first line is ''. Expected the columns query,item"),
         (b"item,query\n", "pairs.csv:1: the first line is 'item,query'. Expected the columns query,item"),
-        (b"query,item\nq/0,\xe4\n", "pairs.csv: not UTF-8"),
+        (b"query,item\nq/0,\xe4\n", "pairs.csv:2: not UTF-8"),
         (b'query,item\nq/0,"' + b"x" * 200_000, "pairs.csv:.*: field larger than field limit"),
     ],
 )

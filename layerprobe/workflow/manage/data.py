@@ -120,6 +120,7 @@ def _dataset(data: str, settings: tuple[str, ...]) -> tuple[Dataset, list[Findin
         options["root"] = Path(options["root"])
     try:
         dataset, problems = spec.load(**options), []
+        problems += [Finding("table", False, note) for note in dataset.input_notes]
     except DataError as error:
         if spec.unchecked is None:
             raise

@@ -116,7 +116,7 @@ def input_notes(recipe: Recipe, dataset: Dataset, net: Net) -> list[str]:
     kinds = [kind for kind in _READ_AS if kind != "EXIF rotation" or not recipe.data.exif_rotation]
     read_as = [f"{_READ_AS[kind]}: {count:,}" for kind in kinds if (count := dataset.rules.get(kind))]
     grey = [] if net.channels == 3 else ["the network takes grey images: colours are converted to luma (ITU-R 601)"]
-    return [*net.notes, *grey, *read_as, *overlaps(dataset), *label_notes(dataset)]
+    return [*net.notes, *dataset.input_notes, *grey, *read_as, *overlaps(dataset), *label_notes(dataset)]
 
 
 def build_normalise(recipe: Recipe, channels: int = 3) -> Normalise:
