@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from layerprobe.data.annotation_files import Annotations, every_image
+from layerprobe.data.formats import is_image_name
 from layerprobe.data.image_files import Files, file_sizes, require_utf8
-from layerprobe.data.images import EXTENSIONS
 from layerprobe.data.spec import DatasetSpec
 from layerprobe.data.splits import IN_GALLERY, Dataset, Split
 from layerprobe.data.subsets import divided_classes
@@ -164,7 +164,7 @@ def _classes(root: Path) -> dict[str, list[str]]:
         raise DataError("not a folder" if root.exists() else "no such folder", file=root, fix=f"Expected {_LAYOUT}")
     classes: dict[str, list[str]] = {}
     for folder, files in _folders(root):
-        images = [file for file in files if not file.startswith(".") and Path(file).suffix.lower() in EXTENSIONS]
+        images = [file for file in files if is_image_name(file)]
         if images:
             relative = folder.relative_to(root)
             classes[relative.as_posix()] = [(relative / image).as_posix() for image in images]

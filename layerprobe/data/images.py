@@ -16,19 +16,13 @@ import PIL.Image
 import PIL.ImageOps
 from PIL.Image import DecompressionBombError, Transpose
 
+from layerprobe.data.formats import HEIF_FIX, formats_of, is_heif, reads_heif
 from layerprobe.data.jpeg import decoded
 from layerprobe.data.splits import Image
 from layerprobe.system.errors import DataError
 from layerprobe.system.files import require_file
 from layerprobe.system.memory import memory_faults_told
 
-# What the names of images end in, where a folder is searched for them.
-EXTENSIONS = frozenset(
-    (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm", ".avif", ".jp2")
-)
-
-# What a file may hold, whatever its name ends in. PIL reads further formats; for EPS it would start Ghostscript.
-FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM", "AVIF", "JPEG2000")
 _PIXEL_LIMIT = 89_000_000
 # A thinner image, scaled to a shorter side of 247 pixels, would take gigabytes.
 _THINNEST = 1000
@@ -53,7 +47,7 @@ def read_image(path: Path, *, exif_rotation: bool = False, fast: bool = False) -
     white; of an animation the first frame is read.
 
     Args:
-        path: JPEG, PNG, GIF, BMP, WebP, TIFF, PPM, AVIF or JPEG 2000, whatever the name's ending.
+        path: JPEG, PNG, GIF, BMP, WebP, TIFF, PPM, AVIF, JPEG 2000 or HEIF, whatever the name's ending.
         fast: let torchvision decode JPEGs that are not to be turned; pixels and errors are the same.
 
     Returns:
@@ -65,7 +59,7 @@ def read_image(path: Path, *, exif_rotation: bool = False, fast: bool = False) -
             warnings.simplefilter("ignore")
             require_file(path)
             # Given a path, PIL would map some uncompressed TIFFs into memory and not turn them when it loads them.
-            with path.open("rb") as stream, PIL.Image.open(stream, formats=FORMATS) as image:
+            with path.open("rb") as stream, PIL.Image.open(stream, formats=formats_of(stream)) as image:
                 if image.width * image.height > _PIXEL_LIMIT:
                     raise _too_large(path, f"{image.width}x{image.height} pixels")
                 if max(image.size) > _THINNEST * min(image.size):
@@ -130,6 +124,8 @@ def _not_an_image(path: Path) -> DataError:
     if head.startswith(b"version https://git-lfs"):
         kind = "git-lfs pointer"
         return DataError(f"this is a {kind}, not an image", file=path, fix="Run git lfs pull", kind=kind)
+    if is_heif(head) and not reads_heif():
+        return DataError("HEIC, which PIL does not read by itself", file=path, fix=HEIF_FIX, kind="HEIC")
     if head.lstrip(b"\xef\xbb\xbf \t\r\n").lower().startswith((b"<!doctype html", b"<html")):
         return DataError("this is an HTML page, not an image", file=path, fix=_AGAIN, kind="HTML page")
     return DataError("not an image that can be read", file=path, fix=_AGAIN, kind="not an image")

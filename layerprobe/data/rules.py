@@ -9,7 +9,8 @@ from typing import BinaryIO
 
 import PIL.Image
 
-from layerprobe.data.images import EXIF_ORIENTATION, FORMATS
+from layerprobe.data.formats import formats_of
+from layerprobe.data.images import EXIF_ORIENTATION
 
 # PIL's mode -> kind and message of a rule.
 _MODES = {
@@ -28,7 +29,7 @@ def rules_of(stream: BinaryIO, path: Path, *, whole: bool) -> list[tuple[str, st
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with PIL.Image.open(stream, formats=FORMATS) as image:
+        with PIL.Image.open(stream, formats=formats_of(stream)) as image:
             if whole and image.format == "PNG":
                 image.load()
             return list(_rules(image, path))

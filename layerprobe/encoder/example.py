@@ -29,6 +29,8 @@ def main(folder: Path, files: Sequence[str]) -> None:
     """Print a JSON list of the features of each file."""
     if not files:
         sys.exit("usage: python example.py FILE ...")
+    if importlib.util.find_spec("pillow_heif"):
+        importlib.import_module("pillow_heif").register_heif_opener()
     export = json.loads((folder / "export.json").read_text(encoding="utf-8"))
     encode = encoder(folder, export)
     for file in files:
