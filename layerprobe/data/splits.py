@@ -80,6 +80,7 @@ class Dataset:
         class_ids: the data set's own id of each class, as text; empty where it has none.
         rules: kind of rule by which some images are turned into RGB -> how many files it concerns; empty until the
             files are read.
+        listing_notes: what a run says once of the files that were listed, and no score repeats.
         search_rules: split -> the right and the excluded results of its images, where the class
             alone does not say.
         search_notes: split -> what every result under its rules has to say.
@@ -92,6 +93,7 @@ class Dataset:
     classification: bool = False
     class_ids: tuple[str, ...] = ()
     rules: Mapping[str, int] = field(default_factory=dict)
+    listing_notes: tuple[str, ...] = ()
     search_rules: Mapping[str, SearchRules] = field(default_factory=dict)
     search_notes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 

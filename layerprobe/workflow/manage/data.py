@@ -28,6 +28,7 @@ class Checked:
     Args:
         findings: errors, then remarks, both in the order of the splits' images.
         read: number of images read; less than `images` if a signal ended the check.
+        notes: on the data set, as a run says them when it begins.
     """
 
     data: str
@@ -36,6 +37,7 @@ class Checked:
     images: int
     read: int
     signal_number: int | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def errors(self) -> list[Finding]:
@@ -99,6 +101,7 @@ def check_data(data: str, listener: Listener, *, workers: int | None = None) -> 
         images,
         sum(map(len, findings.values())),
         signal_number,
+        tuple(map(check.printable, dataset.listing_notes)),
     )
 
 

@@ -112,11 +112,11 @@ _READ_AS = {
 
 
 def input_notes(recipe: Recipe, dataset: Dataset, net: Net) -> list[str]:
-    """Notes on how unusual images and weights are read, and on images in two splits."""
+    """Notes on how files were listed, on how unusual images and weights are read, and on images in two splits."""
     kinds = [kind for kind in _READ_AS if kind != "EXIF rotation" or not recipe.data.exif_rotation]
     read_as = [f"{_READ_AS[kind]}: {count:,}" for kind in kinds if (count := dataset.rules.get(kind))]
     grey = [] if net.channels == 3 else ["the network takes grey images: colours are converted to luma (ITU-R 601)"]
-    return [*net.notes, *grey, *read_as, *overlaps(dataset)]
+    return [*net.notes, *grey, *dataset.listing_notes, *read_as, *overlaps(dataset)]
 
 
 def build_normalise(recipe: Recipe, channels: int = 3) -> Normalise:
