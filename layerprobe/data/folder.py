@@ -14,7 +14,7 @@ from layerprobe.data.formats import is_image_name
 from layerprobe.data.image_files import Files, file_sizes, require_utf8
 from layerprobe.data.spec import DatasetSpec
 from layerprobe.data.splits import IN_GALLERY, Dataset, Split
-from layerprobe.data.subsets import divided_classes
+from layerprobe.data.subsets import divided_classes, numeric_order_note
 from layerprobe.data.unread_files import UnreadFiles, unread_among
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.system.wording import first_named
@@ -69,7 +69,8 @@ def load(root: Path, *, train_classes: int | None = None, class_seed: int | None
         for name, labels in zip(("train", "test"), divided_classes(len(classes), count, class_seed), strict=True)
         if labels
     }
-    return Dataset(splits, tuple(sorted_classes), listing_notes=unread.notes())
+    order = numeric_order_note(sorted_classes, count) if class_seed is None else None
+    return Dataset(splits, tuple(sorted_classes), listing_notes=(*unread.notes(), *filter(None, [order])))
 
 
 def _require_no_splits(root: Path, classes: Collection[str]) -> None:

@@ -332,3 +332,12 @@ def test_queries_and_gallery_tell_their_unread_files(tmp_path: Path) -> None:
     assert load(tmp_path).listing_notes == (
         "files that are not read: 1 .jpg~ (gallery/a/x.jpg~; rename to end in .jpg)",
     )
+
+
+def test_folders_named_by_numbers_say_which_train_unless_they_are_shuffled(tmp_path: Path) -> None:
+    add_classes(tmp_path, "7", "8", "9", "10")
+    dataset = load(tmp_path)
+    assert dataset.class_names == ("10", "7", "8", "9")
+    (note,) = dataset.listing_notes
+    assert note.startswith("class names are sorted as text: train has 7, 10, test has 8 to 9;")
+    assert load(tmp_path, class_seed=0).listing_notes == load(tmp_path, train_classes=0).listing_notes == ()
