@@ -10,6 +10,7 @@ from pathlib import Path
 
 from layerprobe.data.images import read_image
 from layerprobe.data.splits import Dataset, Image, Split
+from layerprobe.data.white_level import WHITE
 from layerprobe.system.errors import DataError
 from layerprobe.system.wording import first_named
 
@@ -21,12 +22,14 @@ class Files:
     Args:
         names: one for each image, with `/` as separator.
         fast: see `read_image`.
+        white: see `read_image`.
     """
 
     root: Path
     names: Sequence[str]
     exif_rotation: bool = False
     fast: bool = False
+    white: int = WHITE
 
     @property
     def paths(self) -> str:
@@ -36,16 +39,16 @@ class Files:
     def __call__(self, index: int) -> Image:
         """The index-th image."""
         path = self.root / self.names[index]
-        return read_image(path, exif_rotation=self.exif_rotation, fast=self.fast)
+        return read_image(path, exif_rotation=self.exif_rotation, fast=self.fast, white=self.white)
 
 
-def read_with(dataset: Dataset, *, exif_rotation: bool, fast: bool) -> Dataset:
+def read_with(dataset: Dataset, *, exif_rotation: bool, fast: bool, white: int) -> Dataset:
     """The data set with its files read by these options of `read_image`; images that are not files are unchanged."""
 
     def one(split: Split) -> Split:
         if not isinstance(split.image, Files):
             return split
-        return replace(split, image=replace(split.image, exif_rotation=exif_rotation, fast=fast))
+        return replace(split, image=replace(split.image, exif_rotation=exif_rotation, fast=fast, white=white))
 
     return replace(dataset, splits={name: one(split) for name, split in dataset.splits.items()})
 

@@ -12,6 +12,7 @@ import PIL.Image
 from layerprobe.data.formats import formats_of
 from layerprobe.data.images import EXIF_ORIENTATION
 
+GREY_16 = "16-bit grey"
 # PIL's mode -> kind and message of a rule.
 _MODES = {
     "1": ("1-bit", "1-bit pixels, read as black and white"),
@@ -45,7 +46,7 @@ def _rules(image: PIL.Image.Image, path: Path) -> Iterator[tuple[str, str]]:
     if mode in _MODES:
         yield _MODES[mode]
     elif mode.startswith("I"):
-        yield "16-bit grey", "16-bit grey, divided by 257"
+        yield GREY_16, "16-bit grey, divided by 257"
     elif mode not in ("RGB", "RGBX"):
         yield "other mode", f"{image.mode}, converted to RGB"
     if image.has_transparency_data:

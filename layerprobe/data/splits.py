@@ -80,6 +80,8 @@ class Dataset:
         class_ids: the data set's own id of each class, as text; empty where it has none.
         rules: kind of rule by which some images are turned into RGB -> how many files it concerns; empty until the
             files are read.
+        largest_grey: the largest value of its images of 16-bit grey; 0 where there is none, or the files are not read.
+            From `FULL_RANGE` on there may be a larger one.
         listing_notes: what a run says once of the files that were listed, and no score repeats.
         search_rules: split -> the right and the excluded results of its images, where the class
             alone does not say.
@@ -93,6 +95,7 @@ class Dataset:
     classification: bool = False
     class_ids: tuple[str, ...] = ()
     rules: Mapping[str, int] = field(default_factory=dict)
+    largest_grey: int = 0
     listing_notes: tuple[str, ...] = ()
     search_rules: Mapping[str, SearchRules] = field(default_factory=dict)
     search_notes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -13,6 +13,7 @@ from layerprobe.data.check import Finding, SplitCount
 from layerprobe.data.processes import default_workers
 from layerprobe.data.spec import DatasetSpec
 from layerprobe.data.splits import Dataset, require_retrieval
+from layerprobe.data.white_level import WHITE, level_note
 from layerprobe.recipe.overrides import Overrides, overridden
 from layerprobe.recipe.recipe_files import list_recipes
 from layerprobe.system.errors import DataError, InterruptedRun, RecipeError
@@ -79,7 +80,7 @@ def check_data(data: str, listener: Listener, *, workers: int | None = None) -> 
     pixels: dict[str, list[bytes | None]] = {name: [None] * len(split) for name, split in dataset.splits.items()}
     findings: dict[str, dict[int, tuple[Finding, ...]]] = {name: {} for name in dataset.splits}
     workers = default_workers() if workers is None else workers
-    signal_number = None
+    signal_number, largest = None, 0
     with stoppable() as stop, listener.task(f"check {data}", images, "images") as task:
         try:
             for name, split in dataset.splits.items():
@@ -87,6 +88,7 @@ def check_data(data: str, listener: Listener, *, workers: int | None = None) -> 
                     for result in stop.between(results, "interrupted"):
                         pixels[name][result.index] = result.pixels
                         findings[name][result.index] = result.findings
+                        largest = max(largest, result.largest)
                         task.advance()
         except (InterruptedRun, KeyboardInterrupt):  # the latter: a signal ended a wait
             signal_number = stop.signal_number
@@ -94,6 +96,7 @@ def check_data(data: str, listener: Listener, *, workers: int | None = None) -> 
         for index in sorted(findings[name]):
             problems += [replace(f, split=name, id=check.printable(split.ids[index])) for f in findings[name][index]]
     problems += check.duplicates(dataset, pixels)
+    level = [note] if (note := level_note(largest, WHITE)) else []
     return Checked(
         data,
         tuple(check.counts(dataset)),
@@ -101,7 +104,7 @@ def check_data(data: str, listener: Listener, *, workers: int | None = None) -> 
         images,
         sum(map(len, findings.values())),
         signal_number,
-        tuple(map(check.printable, dataset.listing_notes)),
+        tuple(map(check.printable, [*dataset.listing_notes, *level])),
     )
 
 

@@ -247,6 +247,17 @@ def test_a_new_data_set_with_a_loader_alone_is_checked(new_set: str, tmp_path: P
         check(f"{new_set}:{tmp_path / 'b'}")
 
 
+def test_what_a_run_would_note_is_told(tmp_path: Path) -> None:
+    root = sound(tmp_path)
+    (root / "c0" / "x.tga").write_bytes(b"")
+    for name, largest in (("c0/deep.tif", 700), ("c1/deep.tif", 4080)):
+        PIL.Image.fromarray(np.array([[3, largest]], np.uint16)).save(root / name)
+    assert check(f"folder:{root}").notes == (
+        "files that are not read: 1 .tga (c0/x.tga)",
+        "16-bit grey images have values up to 4080 of 65535, and become dark: --set data.white=4095 makes 4095 white",
+    )
+
+
 def test_a_folder_without_classes_tells_its_files_too(tmp_path: Path) -> None:
     (tmp_path / "c0").mkdir()
     (tmp_path / "c0" / "x.tga").write_bytes(b"")
