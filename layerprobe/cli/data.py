@@ -77,9 +77,11 @@ def check(
         "splits": checked.splits,
         "errors": [_value(finding) for finding in checked.errors],
         "remarks": [_value(finding) for finding in checked.remarks],
+        "notes": checked.notes,
     }
+    notes = [f"note: {note}" for note in checked.notes]
     # The summary comes first, because tables may be long.
-    terminal.result(values, _summary(checked), *_tables(checked))
+    terminal.result(values, _summary(checked), *notes, *_tables(checked))
     if checked.signal_number is not None:
         raise typer.Exit(128 + checked.signal_number)
     if checked.errors:

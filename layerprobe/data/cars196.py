@@ -14,7 +14,7 @@ import numpy as np
 from layerprobe.data import annotation_files
 from layerprobe.data.annotation_files import Annotations, Member
 from layerprobe.data.counts import Count
-from layerprobe.data.images import EXTENSIONS
+from layerprobe.data.formats import is_image_name
 from layerprobe.data.spec import DatasetSpec
 from layerprobe.data.splits import Dataset
 from layerprobe.system.errors import DataError
@@ -147,7 +147,7 @@ def _numbered_folders(root: Path) -> _Read:
         _Car(f"{folder.name}/{path.name}", number, None)
         for number, folder in _numbers(root)
         for path in sorted(folder.iterdir())
-        if path.suffix.lower() in EXTENSIONS and not path.name.startswith(".")
+        if is_image_name(path.name)
     ]
     return root, cars, {}
 

@@ -16,8 +16,9 @@ import numpy as np
 from layerprobe.data.image_files import Files
 from layerprobe.data.images import PIL_ERRORS
 from layerprobe.data.processes import serve, start_method
-from layerprobe.data.rules import rules_of
+from layerprobe.data.rules import GREY_16, rules_of
 from layerprobe.data.splits import Dataset, Image, Split
+from layerprobe.data.white_level import largest_value
 from layerprobe.system.errors import DataError, EnvironmentFault
 
 _CHUNK = 8  # images that a process is sent at once
@@ -47,11 +48,13 @@ class Examined:
 
     Args:
         pixels: hash of its size and pixels; None if it could not be read.
+        largest: value of 16-bit grey; 0 of other images.
     """
 
     index: int
     findings: tuple[Finding, ...]
     pixels: bytes | None
+    largest: int = 0
 
 
 @dataclass(frozen=True)
@@ -191,19 +194,22 @@ def _examined(image: Callable[[int], Image], place: int, index: int) -> Examined
         return Examined(index, (Finding(error.kind or "unreadable", True, error.message, error.fix),), None)
     except (EnvironmentFault, MemoryError):
         return Examined(index, (Finding("memory", True, "too little memory to read it", "Use fewer --workers"),), None)
-    remarks = [] if path is None else _remarks(path)
+    remarks, largest = ([], 0) if path is None else _remarks(path)
     # Two corners first, since comparing every pixel takes as much memory as the image.
     if (pixels[0, 0] == pixels[-1, -1]).all() and (pixels == pixels[0, 0]).all():
         remarks.append(Finding("one colour", False, "every pixel has the same colour"))
     digest = hashlib.blake2b(repr(pixels.shape).encode(), digest_size=16)
     digest.update(np.ascontiguousarray(pixels).data)
-    return Examined(index, tuple(remarks), digest.digest())
+    return Examined(index, tuple(remarks), digest.digest(), largest)
 
 
-def _remarks(path: Path) -> list[Finding]:
-    """The rules by which `read_image` turned an image into RGB; the image has been read before."""
+def _remarks(path: Path) -> tuple[list[Finding], int]:
+    """The rules by which `read_image` turned an image into RGB, and its largest value; it has been read before."""
     try:
         with path.open("rb") as stream:
-            return [Finding(kind, False, message) for kind, message in rules_of(stream, path, whole=True)]
+            remarks = [Finding(kind, False, message) for kind, message in rules_of(stream, path, whole=True)]
+            is_deep = any(remark.kind == GREY_16 for remark in remarks)
+            stream.seek(0)
+            return remarks, largest_value(stream) if is_deep else 0
     except (OSError, *PIL_ERRORS) as error:
-        return [Finding("metadata", False, f"metadata that cannot be read ({' '.join(str(error).split())})")]
+        return [Finding("metadata", False, f"metadata that cannot be read ({' '.join(str(error).split())})")], 0

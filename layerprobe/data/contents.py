@@ -14,7 +14,7 @@ import os
 import stat
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import repeat
@@ -27,8 +27,9 @@ from PIL.Image import DecompressionBombError
 
 from layerprobe.data.image_files import Files
 from layerprobe.data.images import PIL_ERRORS
-from layerprobe.data.rules import rules_of
+from layerprobe.data.rules import GREY_16, rules_of
 from layerprobe.data.splits import Dataset, Split
+from layerprobe.data.white_level import FULL_RANGE, largest_value
 from layerprobe.system.errors import DataError
 from layerprobe.system.files import remove_leftovers, require_file, write_text
 from layerprobe.system.progress import Listener
@@ -44,11 +45,15 @@ _Stamp = list[int]
 
 
 class _Known(NamedTuple):
-    """A file's stamp, the hash of its content, and the kinds of rule by which it is read."""
+    """A file's stamp, the hash of its content, the kinds of rule by which it is read, and its largest value.
+
+    The value is that of 16-bit grey; None: not read.
+    """
 
     stamp: _Stamp
     digest: str
     rules: list[str]
+    largest: int | None = None
 
 
 def with_digests(dataset: Dataset, tables: Path, listener: Listener | None) -> Dataset:
@@ -61,19 +66,20 @@ def with_digests(dataset: Dataset, tables: Path, listener: Listener | None) -> D
     """
     if all(split.digests is not None for split in dataset.splits.values()):
         return dataset
-    splits, rules = dict(dataset.splits), Counter[str]()
+    splits, rules, largest = dict(dataset.splits), Counter[str](), 0
     files = {name: split.image for name, split in splits.items() if isinstance(split.image, Files)}
     for root in {image.root for image in files.values()}:
         names = {name for image in files.values() if image.root == root for name in image.names}
         known = _of_files(root, sorted(names), tables, listener)
         rules.update(kind for name in names for kind in known[name].rules)
+        largest = max([largest, *(known[name].largest or 0 for name in names)])
         for name, image in files.items():
             if image.root == root:
                 splits[name] = replace(splits[name], digests=_array(_of_images(image, known)))
     for name, split in splits.items():
         if name not in files:
             splits[name] = replace(split, digests=_array(_of_pixels(split, range(len(split)))))
-    return replace(dataset, splits=splits, rules=rules)
+    return replace(dataset, splits=splits, rules=rules, largest_grey=largest)
 
 
 def unread(dataset: Dataset, tables: Path) -> list[Callable[[], object]]:
@@ -104,22 +110,51 @@ def _of_files(root: Path, names: list[str], tables: Path, listener: Listener | N
     known = _read_table(table)
     # Names of other data sets below the same root stay.
     changed = [name for name in names if name not in known or known[name].stamp != stamps[name]]
-    if not changed:
-        return known
 
     def keep() -> None:
         if listener is not None:
             with _alone(tables):
                 remove_leftovers(tables)
-                write_text(table, json.dumps({"schema": _SCHEMA, "root": str(root), "files": known}))
+                files = {name: [part for part in row if part is not None] for name, row in known.items()}
+                write_text(table, json.dumps({"schema": _SCHEMA, "root": str(root), "files": files}))
 
+    with contextlib.closing(_going_through(changed, "hashing", keep, listener)) as todo:
+        for name in todo:
+            # The stamp is older than the content: a file that changes meanwhile is read again the next time.
+            known[name] = _of_file(root / name, stamps[name])
+    if listener is not None:
+        with contextlib.closing(_going_through(_unmeasured(known, names), "measuring 16-bit", keep, listener)) as todo:
+            for name in todo:
+                known[name] = known[name]._replace(largest=_largest(root / name))
+                if _is_full_range(known[name]):
+                    break
+    return known
+
+
+def _unmeasured(known: Mapping[str, _Known], names: list[str]) -> list[str]:
+    """The files of 16-bit grey whose largest value is not known; none where one is known to use all 16 bits."""
+    deep = [name for name in names if GREY_16 in known[name].rules]
+    if any(_is_full_range(known[name]) for name in deep):
+        return []
+    return [name for name in deep if known[name].largest is None]
+
+
+def _is_full_range(file: _Known) -> bool:
+    return (file.largest or 0) >= FULL_RANGE
+
+
+def _going_through(
+    names: list[str], task_name: str, keep: Callable[[], None], listener: Listener | None
+) -> Generator[str, None, None]:
+    """The names; what was made of them is kept now and then, and at the end."""
+    if not names:
+        return
     kept_at = time.monotonic()
-    progress = contextlib.nullcontext() if listener is None else listener.task("hashing", len(changed), "images")
+    progress = contextlib.nullcontext() if listener is None else listener.task(task_name, len(names), "images")
     with progress as task:
         try:
-            for name in changed:
-                # The stamp is older than the content: a file that changes meanwhile is read again the next time.
-                known[name] = _of_file(root / name, stamps[name])
+            for name in names:
+                yield name
                 if task is not None:
                     task.advance()
                 if time.monotonic() - kept_at > _KEPT_EVERY:
@@ -127,7 +162,6 @@ def _of_files(root: Path, names: list[str], tables: Path, listener: Listener | N
                     kept_at = time.monotonic()
         finally:
             keep()
-    return known
 
 
 @contextlib.contextmanager
@@ -164,14 +198,31 @@ def _of_file(path: Path, stamp: _Stamp) -> _Known:
 
 def _kinds(stream: BinaryIO, path: Path) -> list[str]:
     """The kinds of rule; none for a file that is no image, which is reported when it is decoded."""
-    try:
+    with _broken_is_told_later():
         return [kind for kind, _ in rules_of(stream, path, whole=False)]
+    return []
+
+
+def _largest(path: Path) -> int:
+    """The largest value of 16-bit grey; 0 for an image that cannot be decoded."""
+    try:
+        with path.open("rb") as stream, _broken_is_told_later():
+            return largest_value(stream)
+    except OSError as error:
+        raise DataError.unreadable(error, file=path) from error
+    return 0
+
+
+@contextlib.contextmanager
+def _broken_is_told_later() -> Iterator[None]:
+    """Pass over what PIL raises of a broken image: it is told when the image is decoded."""
+    try:
+        yield
     except OSError as error:
         if error.errno is not None:  # the disk's; PIL's own have no number
             raise
     except (DecompressionBombError, *PIL_ERRORS):
         pass
-    return []
 
 
 def _new() -> hashlib.blake2b:
@@ -216,8 +267,10 @@ def _read_table(path: Path) -> dict[str, _Known]:
         if table["schema"] != _SCHEMA:
             return {}
         return {
-            str(name): _Known([int(size), int(changed), int(noted)], _whole(digest), list(map(str, rules)))
-            for name, ((size, changed, noted), digest, rules) in table["files"].items()
+            str(name): _Known(
+                [int(size), int(changed), int(noted)], _whole(digest), list(map(str, rules)), *map(int, largest)
+            )
+            for name, ((size, changed, noted), digest, rules, *largest) in table["files"].items()
         }
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}

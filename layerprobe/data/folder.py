@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from layerprobe.data.annotation_files import Annotations, every_image
+from layerprobe.data.formats import is_image_name
 from layerprobe.data.image_files import Files, file_sizes, require_utf8
-from layerprobe.data.images import EXTENSIONS
 from layerprobe.data.spec import DatasetSpec
 from layerprobe.data.splits import IN_GALLERY, Dataset, Split
-from layerprobe.data.subsets import divided_classes
+from layerprobe.data.subsets import divided_classes, numeric_order_note
+from layerprobe.data.unread_files import UnreadFiles, unread_among
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.system.wording import first_named
 
@@ -43,10 +45,10 @@ def load(root: Path, *, train_classes: int | None = None, class_seed: int | None
             testing, and there is no split `train`; None: the first half, C // 2.
         class_seed: shuffles the classes before the first are taken for training; None: they are sorted.
     """
-    classes = _classes(root)
+    classes, unread = _classes(root)
     for names in classes.values():
         require_utf8(root, names)
-    if _is_divided(root, classes):
+    if _is_divided(root, classes, unread):
         for key, value in (("train_classes", train_classes), ("class_seed", class_seed)):
             if value is not None:
                 raise RecipeError(
@@ -54,20 +56,21 @@ def load(root: Path, *, train_classes: int | None = None, class_seed: int | None
                     file=root,
                     fix="Leave it out",
                 )
-        return _divided(root, classes)
+        return replace(_divided(root, classes), input_notes=unread.notes())
     if "." in classes:
         raise DataError(
             f"{len(classes['.'])} images lie outside every class folder", file=root, fix=f"Expected {_LAYOUT}"
         )
     _require_no_splits(root, classes)
-    count = _train_classes(root, len(classes), train_classes)
+    count = _train_classes(root, len(classes), train_classes, unread)
     sorted_classes = sorted(classes)
     splits = {
         name: _split(name, root, [(label, classes[sorted_classes[label]]) for label in labels])
         for name, labels in zip(("train", "test"), divided_classes(len(classes), count, class_seed), strict=True)
         if labels
     }
-    return Dataset(splits, tuple(sorted_classes))
+    order = numeric_order_note(sorted_classes, count) if class_seed is None else None
+    return Dataset(splits, tuple(sorted_classes), input_notes=(*unread.notes(), *filter(None, [order])))
 
 
 def _require_no_splits(root: Path, classes: Collection[str]) -> None:
@@ -83,12 +86,14 @@ def _require_no_splits(root: Path, classes: Collection[str]) -> None:
         )
 
 
-def _train_classes(root: Path, classes: int, asked: int | None) -> int:
+def _train_classes(root: Path, classes: int, asked: int | None, unread: UnreadFiles) -> int:
     least, needed = (2, "2 to test") if asked == 0 else (_DIVIDED, "2 to train and 2 to test")
     if classes < least:
         instead = "; or put all into test by --set data.train_classes=0" if classes >= 2 else ""
         raise DataError(
-            f"{classes} classes with images; {needed} are needed", file=root, fix=f"Expected {_LAYOUT}{instead}"
+            f"{classes} classes with images; {needed} are needed{_noted(unread)}",
+            file=root,
+            fix=f"Expected {_LAYOUT}{instead}",
         )
     count = classes // 2 if asked is None else asked
     if count and not 2 <= count <= classes - 2:
@@ -100,7 +105,11 @@ def _train_classes(root: Path, classes: int, asked: int | None) -> int:
     return count
 
 
-def _is_divided(root: Path, classes: Mapping[str, list[str]]) -> bool:
+def _noted(unread: UnreadFiles) -> str:
+    return "".join(f"; {note}" for note in unread.notes())
+
+
+def _is_divided(root: Path, classes: Mapping[str, list[str]], unread: UnreadFiles) -> bool:
     """Whether queries are searched in a gallery."""
     found = _parted(classes)
     if not found:
@@ -108,7 +117,9 @@ def _is_divided(root: Path, classes: Mapping[str, list[str]]) -> bool:
     if len(found) == 1:
         (other,) = {"query", "gallery"} - set(found)
         raise DataError(
-            f"{found[0]}/ has class folders, {other}/ has none", file=root, fix=f"Expected {_LAYOUT}; else rename it"
+            f"{found[0]}/ has class folders, {other}/ has none{_noted(unread)}",
+            file=root,
+            fix=f"Expected {_LAYOUT}; else rename it",
         )
     outside = [
         image
@@ -158,21 +169,33 @@ def _split(name: str, root: Path, images: Iterable[tuple[int, list[str]]]) -> Sp
     )
 
 
-def _classes(root: Path) -> dict[str, list[str]]:
-    """Class folder -> its images, both as paths below the root; `.` holds the images outside every class folder."""
+def _classes(root: Path) -> tuple[dict[str, list[str]], UnreadFiles]:
+    """Class folder -> its images, both as paths below the root; `.` holds the images outside every class folder.
+
+    Files beside class folders in the root are left out.
+    """
     if not root.is_dir():
         raise DataError("not a folder" if root.exists() else "no such folder", file=root, fix=f"Expected {_LAYOUT}")
     classes: dict[str, list[str]] = {}
-    for folder, files in _folders(root):
-        images = [file for file in files if not file.startswith(".") and Path(file).suffix.lower() in EXTENSIONS]
+    unread: dict[str, list[str]] = {}
+    without_images = set()
+    for folder, below, files in _folders(root):
+        images = [file for file in files if is_image_name(file)]
+        relative = folder.relative_to(root)
+        name = relative.as_posix()
         if images:
-            relative = folder.relative_to(root)
-            classes[relative.as_posix()] = [(relative / image).as_posix() for image in images]
-    return classes
+            classes[name] = [(relative / image).as_posix() for image in images]
+        if len(images) == len(files) or (below and folder == root):
+            continue
+        if others := unread_among(files):
+            unread[name] = others
+            if not images and not below:
+                without_images.add(name)
+    return classes, UnreadFiles(unread, frozenset(without_images))
 
 
-def _folders(root: Path) -> Iterator[tuple[Path, list[str]]]:
-    """Every folder that is not hidden, with the names of its files."""
+def _folders(root: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
+    """Every folder that is not hidden, with the names of its folders and files."""
 
     def refuse(error: OSError) -> None:
         raise DataError.unreadable(error) from error
@@ -183,7 +206,7 @@ def _folders(root: Path) -> Iterator[tuple[Path, list[str]]]:
         for name in below:
             if (folder / name).is_symlink() and folder.resolve().is_relative_to((folder / name).resolve()):
                 raise DataError("this link leads to a folder that it lies in", file=folder / name, fix="Remove it")
-        yield folder, files
+        yield folder, below, files
 
 
 def _unchecked(root: Path) -> Dataset:
@@ -192,13 +215,13 @@ def _unchecked(root: Path) -> Dataset:
     Too few classes to be divided are one split. So are images that are badly divided into queries and gallery: nothing
     says then which may be alike.
     """
-    classes = _classes(root)
+    classes, unread = _classes(root)
     names = sorted(classes)
     half = len(names) // 2
     undivided = len(names) < _DIVIDED or _parted(classes)
     parts = {"test": names} if undivided else {"train": names[:half], "test": names[half:]}
     splits = {split: [(file, name) for name in part for file in sorted(classes[name])] for split, part in parts.items()}
-    return every_image(Annotations(root, splits))
+    return replace(every_image(Annotations(root, splits)), input_notes=unread.notes())
 
 
 SPEC = DatasetSpec(

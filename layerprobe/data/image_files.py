@@ -10,6 +10,7 @@ from pathlib import Path
 
 from layerprobe.data.images import Box, cropped, read_image
 from layerprobe.data.splits import Dataset, Image, Split
+from layerprobe.data.white_level import WHITE
 from layerprobe.system.errors import DataError
 from layerprobe.system.wording import first_named
 
@@ -21,6 +22,7 @@ class Files:
     Args:
         names: one for each image, with `/` as separator.
         fast: see `read_image`.
+        white: see `read_image`.
         boxes: the part of each file that is its image, None for all of it; None: all of every file.
     """
 
@@ -28,6 +30,7 @@ class Files:
     names: Sequence[str]
     exif_rotation: bool = False
     fast: bool = False
+    white: int = WHITE
     boxes: Sequence[Box | None] | None = None
 
     @property
@@ -50,7 +53,7 @@ class Files:
     def __call__(self, index: int) -> Image:
         """The index-th image."""
         path = self.root / self.names[index]
-        image = read_image(path, exif_rotation=self.exif_rotation, fast=self.fast)
+        image = read_image(path, exif_rotation=self.exif_rotation, fast=self.fast, white=self.white)
         box = None if self.boxes is None else self.boxes[index]
         return image if box is None else cropped(image, box, path)
 
@@ -60,13 +63,13 @@ def image_id(name: str, box: Box | None) -> str:
     return name if box is None else f"{name}#{'-'.join(map(str, box))}"
 
 
-def read_with(dataset: Dataset, *, exif_rotation: bool, fast: bool) -> Dataset:
+def read_with(dataset: Dataset, *, exif_rotation: bool, fast: bool, white: int) -> Dataset:
     """The data set with its files read by these options of `read_image`; images that are not files are unchanged."""
 
     def one(split: Split) -> Split:
         if not isinstance(split.image, Files):
             return split
-        return replace(split, image=replace(split.image, exif_rotation=exif_rotation, fast=fast))
+        return replace(split, image=replace(split.image, exif_rotation=exif_rotation, fast=fast, white=white))
 
     return replace(dataset, splits={name: one(split) for name, split in dataset.splits.items()})
 

@@ -16,19 +16,14 @@ import PIL.Image
 import PIL.ImageOps
 from PIL.Image import DecompressionBombError, Transpose
 
+from layerprobe.data.formats import HEIF_FIX, formats_of, is_heif, reads_heif
 from layerprobe.data.jpeg import decoded
 from layerprobe.data.splits import Image
+from layerprobe.data.white_level import WHITE, in_8_bits, is_16_bit_grey
 from layerprobe.system.errors import DataError
 from layerprobe.system.files import require_file
 from layerprobe.system.memory import memory_faults_told
 
-# What the names of images end in, where a folder is searched for them.
-EXTENSIONS = frozenset(
-    (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm", ".avif", ".jp2")
-)
-
-# What a file may hold, whatever its name ends in. PIL reads further formats; for EPS it would start Ghostscript.
-FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM", "AVIF", "JPEG2000")
 Box = tuple[int, int, int, int]  # left, top, right, bottom in pixels; right and bottom are the first ones outside
 _PIXEL_LIMIT = 89_000_000
 # A thinner image, scaled to a shorter side of 247 pixels, would take gigabytes.
@@ -47,15 +42,16 @@ PIL_ERRORS = (
 _AGAIN = "Get it again or remove it"
 
 
-def read_image(path: Path, *, exif_rotation: bool = False, fast: bool = False) -> Image:
+def read_image(path: Path, *, exif_rotation: bool = False, fast: bool = False, white: int = WHITE) -> Image:
     """An image as 8-bit RGB, at its size.
 
-    Grey, palette, 1-bit and CMYK images become RGB; 16-bit grey is divided by 257; transparent pixels are laid on
-    white; of an animation the first frame is read.
+    Grey, palette, 1-bit and CMYK images become RGB; 16-bit grey is divided by 257, or else by white / 255; transparent
+    pixels are laid on white; of an animation the first frame is read.
 
     Args:
-        path: JPEG, PNG, GIF, BMP, WebP, TIFF, PPM, AVIF or JPEG 2000, whatever the name's ending.
+        path: JPEG, PNG, GIF, BMP, WebP, TIFF, PPM, AVIF, JPEG 2000 or HEIF, whatever the name's ending.
         fast: let torchvision decode JPEGs that are not to be turned; pixels and errors are the same.
+        white: the value of 16-bit grey that becomes 255, from 1 to 65535; so does every value above it.
 
     Returns:
         uint8 (H, W, 3); it may be read-only.
@@ -66,12 +62,12 @@ def read_image(path: Path, *, exif_rotation: bool = False, fast: bool = False) -
             warnings.simplefilter("ignore")
             require_file(path)
             # Given a path, PIL would map some uncompressed TIFFs into memory and not turn them when it loads them.
-            with path.open("rb") as stream, PIL.Image.open(stream, formats=FORMATS) as image:
+            with path.open("rb") as stream, PIL.Image.open(stream, formats=formats_of(stream)) as image:
                 if image.width * image.height > _PIXEL_LIMIT:
                     raise _too_large(path, f"{image.width}x{image.height} pixels")
                 _require_not_thin(image.width, image.height, path)
                 pixels = decoded(stream, image) if fast and not exif_rotation else None
-                return _rgb(_turned(image, exif_rotation), path) if pixels is None else pixels
+                return _rgb(_turned(image, exif_rotation), path, white) if pixels is None else pixels
     except DecompressionBombError as error:
         # Beyond about twice the limit PIL refuses to open the file; the size is in its message alone.
         raise _too_large(path, str(error).partition(" exceeds")[0]) from error
@@ -121,11 +117,13 @@ def _turned(image: PIL.Image.Image, exif_rotation: bool) -> PIL.Image.Image:
     return image if exif_rotation or orientation not in _BACK else image.transpose(_BACK[orientation])
 
 
-def _rgb(image: PIL.Image.Image, path: Path) -> Image:
-    # PIL's own conversion would clip 16 bits to 8. A PPM's mode I holds values that PIL has scaled to 16 bits.
-    if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PPM"):
-        grey = (np.asarray(image).astype(np.uint32) + 128) // 257
-        return np.repeat(grey.astype(np.uint8)[:, :, None], 3, axis=2)
+def _rgb(image: PIL.Image.Image, path: Path, white: int) -> Image:
+    # PIL's own conversion would clip 16 bits to 8. A PPM states its white, and mode I holds values that PIL has scaled
+    # to 16 bits by it.
+    is_scaled = image.mode == "I" and image.format == "PPM"
+    if is_16_bit_grey(image) or is_scaled:
+        grey = in_8_bits(np.asarray(image), WHITE if is_scaled else white)
+        return np.repeat(grey[:, :, None], 3, axis=2)
     if image.mode in ("I", "F"):
         raise DataError(
             "32-bit pixels have no agreed range",
@@ -135,8 +133,8 @@ def _rgb(image: PIL.Image.Image, path: Path) -> Image:
         )
     if image.has_transparency_data:
         above = image.convert("RGBA")
-        white = PIL.Image.new("RGBA", image.size, "white")
-        return np.asarray(PIL.Image.alpha_composite(white, above).convert("RGB"))
+        below = PIL.Image.new("RGBA", image.size, "white")
+        return np.asarray(PIL.Image.alpha_composite(below, above).convert("RGB"))
     # convert copies even where nothing changes
     return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
 
@@ -153,6 +151,8 @@ def _not_an_image(path: Path) -> DataError:
     if head.startswith(b"version https://git-lfs"):
         kind = "git-lfs pointer"
         return DataError(f"this is a {kind}, not an image", file=path, fix="Run git lfs pull", kind=kind)
+    if is_heif(head) and not reads_heif():
+        return DataError("HEIC, which PIL does not read by itself", file=path, fix=HEIF_FIX, kind="HEIC")
     if head.lstrip(b"\xef\xbb\xbf \t\r\n").lower().startswith((b"<!doctype html", b"<html")):
         return DataError("this is an HTML page, not an image", file=path, fix=_AGAIN, kind="HTML page")
     return DataError("not an image that can be read", file=path, fix=_AGAIN, kind="not an image")

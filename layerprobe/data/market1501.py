@@ -10,7 +10,7 @@ from pathlib import Path
 from layerprobe.data import annotation_files
 from layerprobe.data.annotation_files import Annotations, Member
 from layerprobe.data.counts import Count
-from layerprobe.data.images import EXTENSIONS
+from layerprobe.data.formats import is_image_name
 from layerprobe.data.spec import DatasetSpec
 from layerprobe.data.splits import IN_GALLERY, ClassId, Dataset
 from layerprobe.system.errors import DataError
@@ -60,7 +60,7 @@ def _listed(root: Path) -> tuple[Annotations, int]:
     for split, place in _FOLDERS.items():
         splits[split] = []
         for name in sorted(path.name for path in (folder / place).iterdir()):
-            if name.startswith(".") or Path(name).suffix.lower() not in EXTENSIONS:
+            if not is_image_name(name):
                 continue  # such as Thumbs.db, which the published archive has
             person, camera = _read(folder / place, name)
             if person == _JUNK:

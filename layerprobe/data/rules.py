@@ -9,8 +9,10 @@ from typing import BinaryIO
 
 import PIL.Image
 
-from layerprobe.data.images import EXIF_ORIENTATION, FORMATS
+from layerprobe.data.formats import formats_of
+from layerprobe.data.images import EXIF_ORIENTATION
 
+GREY_16 = "16-bit grey"
 # PIL's mode -> kind and message of a rule.
 _MODES = {
     "1": ("1-bit", "1-bit pixels, read as black and white"),
@@ -28,7 +30,7 @@ def rules_of(stream: BinaryIO, path: Path, *, whole: bool) -> list[tuple[str, st
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with PIL.Image.open(stream, formats=FORMATS) as image:
+        with PIL.Image.open(stream, formats=formats_of(stream)) as image:
             if whole and image.format == "PNG":
                 image.load()
             return list(_rules(image, path))
@@ -44,7 +46,7 @@ def _rules(image: PIL.Image.Image, path: Path) -> Iterator[tuple[str, str]]:
     if mode in _MODES:
         yield _MODES[mode]
     elif mode.startswith("I"):
-        yield "16-bit grey", "16-bit grey, divided by 257"
+        yield GREY_16, "16-bit grey, divided by 257"
     elif mode not in ("RGB", "RGBX"):
         yield "other mode", f"{image.mode}, converted to RGB"
     if image.has_transparency_data:

@@ -82,11 +82,13 @@ class Dataset:
         class_ids: the data set's own id of each class, as text; empty where it has none.
         rules: kind of rule by which some images are turned into RGB -> how many files it concerns; empty until the
             files are read.
+        largest_grey: the largest value of its images of 16-bit grey; 0 where there is none, or the files are not read.
+            From `FULL_RANGE` on there may be a larger one.
         search_rules: split -> the right and the excluded results of its images, where the class
             alone does not say.
         search_notes: split -> what every result under its rules has to say.
         label_sets: (M, 2) a class and a label that it holds, where classes are sets of labels; else None.
-        input_notes: what is said once of how images are read, and is no part of any result's notes.
+        input_notes: what a run says once of how images were listed and are read, and no score repeats.
     """
 
     splits: Mapping[str, Split]
@@ -96,6 +98,7 @@ class Dataset:
     classification: bool = False
     class_ids: tuple[str, ...] = ()
     rules: Mapping[str, int] = field(default_factory=dict)
+    largest_grey: int = 0
     search_rules: Mapping[str, SearchRules] = field(default_factory=dict)
     search_notes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     label_sets: NDArray[np.int64] | None = None

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.data.splits import Dataset, Image, LabelArray, Split
 from layerprobe.system.errors import DataError, RecipeError
+from layerprobe.system.wording import first_named
+
+_NUMBER = re.compile("[0-9]+")
+_CODE = re.compile("[0-9][A-Za-z]+[0-9]")  # of a hash, whose digits are no numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +61,31 @@ def divided_classes(classes: int, train: int, class_seed: int | None) -> tuple[l
         raise RecipeError(f"data.class_seed = {class_seed}: must be at least 0", fix="Set it to 0 or more")
     order = range(classes) if class_seed is None else np.random.default_rng(class_seed).permutation(classes).tolist()
     return sorted(order[:train]), sorted(order[train:])
+
+
+def numeric_order_note(names: Sequence[str], train: int) -> str | None:
+    """Which classes train, where numeric order of the numbers in their names would let others train; else None.
+
+    Args:
+        names: sorted as text, of which the first are for training.
+        train: how many are.
+    """
+    digits = max((len(number) for name in names for number in _NUMBER.findall(name)), default=0)
+
+    def padded(name: str) -> str:
+        return name if _CODE.search(name) else _NUMBER.sub(lambda number: number[0].zfill(digits), name)
+
+    numeric, in_train = sorted(names, key=padded), set(names[:train])
+    if in_train == set(numeric[:train]):
+        return None
+    ranges: dict[bool, list[str]] = {True: [], False: []}
+    for trains, group in groupby(numeric, in_train.__contains__):
+        members = list(group)
+        ranges[trains].append(members[0] if len(members) == 1 else f"{members[0]} to {members[-1]}")
+    return (
+        f"class names are sorted as text: train has {first_named(ranges[True])}, test has {first_named(ranges[False])};"
+        " zero-pad the numbers for numeric order, or set data.class_seed to shuffle the classes"
+    )
 
 
 def with_validation(dataset: Dataset, fraction: float) -> Dataset:

@@ -15,6 +15,7 @@ from PIL.Image import Resampling, Transform
 
 from layerprobe.data import resizing
 from layerprobe.data.splits import Dataset, Image, Split
+from layerprobe.data.white_level import WHITE
 from layerprobe.system.errors import RecipeError
 from layerprobe.values import imagenet
 from layerprobe.values.image_size import ImageSize, height_width
@@ -151,6 +152,7 @@ def describe_transform(  # noqa: PLR0913 - an argument for each step
     method: resizing.Method = "exact",
     filter: Filter = "bilinear",
     exif_rotation: bool = False,
+    white: int = WHITE,
 ) -> str:
     """All steps from a file to the network's input, as canonical JSON that is stored with features.
 
@@ -172,11 +174,18 @@ def describe_transform(  # noqa: PLR0913 - an argument for each step
         "mean": normalise.mean,
         "std": normalise.std,
     }
+    if white != WHITE:  # as it was before there was another level
+        steps["white"] = white
     return json.dumps(steps, sort_keys=True, separators=(",", ":"))
 
 
 def describe_decoding(
-    kept: str, *, method: resizing.Method = "exact", filter: Filter = "bilinear", exif_rotation: bool = False
+    kept: str,
+    *,
+    method: resizing.Method = "exact",
+    filter: Filter = "bilinear",
+    exif_rotation: bool = False,
+    white: int = WHITE,
 ) -> str:
     """The steps from a file to the pixels that are kept decoded, in words.
 
@@ -185,8 +194,8 @@ def describe_decoding(
     Args:
         kept: the size of the result ("224x224").
     """
-    exif = _exif(exif_rotation)
-    return f"PIL {PIL.__version__}; alpha on white; EXIF {exif}; {kept}, {resizing.describe(method, filter)}"
+    exif, level = _exif(exif_rotation), "" if white == WHITE else f"white {white}; "
+    return f"PIL {PIL.__version__}; alpha on white; EXIF {exif}; {level}{kept}, {resizing.describe(method, filter)}"
 
 
 def _exif(rotation: bool) -> str:

@@ -29,6 +29,8 @@ def main(folder: Path, files: Sequence[str]) -> None:
     """Print a JSON list of the features of each file."""
     if not files:
         sys.exit("usage: python example.py FILE ...")
+    if importlib.util.find_spec("pillow_heif"):
+        importlib.import_module("pillow_heif").register_heif_opener()
     export = json.loads((folder / "export.json").read_text(encoding="utf-8"))
     encode = encoder(folder, export)
     for file in files:
@@ -131,7 +133,7 @@ def read_image(file: Path | BinaryIO, how: Mapping[str, Any]) -> Array:
         how: `input` of export.json.
     """
     with PIL.Image.open(file) as image:
-        pixels = _rgb(_turned(image, how["exif_rotation"]))
+        pixels = _rgb(_turned(image, how["exif_rotation"]), how.get("white", 65535))
     for step in how["steps"]:
         height, width = pixels.shape[:2]
         if "shorter_side" in step:
@@ -163,16 +165,18 @@ def _turned(image: PIL.Image.Image, exif_rotation: bool) -> PIL.Image.Image:
     return image if exif_rotation or orientation not in _BACK else image.transpose(_BACK[orientation])
 
 
-def _rgb(image: PIL.Image.Image) -> Array:
-    """8-bit RGB: 16-bit grey is divided by 257, transparent pixels are laid on white."""
-    if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PPM"):
-        grey = (np.asarray(image).astype(np.uint32) + 128) // 257
+def _rgb(image: PIL.Image.Image, white: int) -> Array:
+    """8-bit RGB: of 16-bit grey, `white` becomes 255; transparent pixels are laid on white."""
+    is_scaled = image.mode == "I" and image.format == "PPM"  # by PIL, to 65535
+    if image.mode.startswith("I;16") or is_scaled:
+        level = 65535 if is_scaled else white
+        grey = (510 * np.minimum(np.asarray(image).astype(np.uint32), level) + level) // (2 * level)
         return np.repeat(grey.astype(np.uint8)[:, :, None], 3, axis=2)
     if image.mode in ("I", "F"):
         sys.exit(f"{image.mode}: 32-bit pixels have no agreed range")
     if image.has_transparency_data:
-        white = PIL.Image.new("RGBA", image.size, "white")
-        image = PIL.Image.alpha_composite(white, image.convert("RGBA"))
+        below = PIL.Image.new("RGBA", image.size, "white")
+        image = PIL.Image.alpha_composite(below, image.convert("RGBA"))
     return np.asarray(image.convert("RGB"))
 
 

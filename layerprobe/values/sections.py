@@ -87,6 +87,7 @@ class Data(Section):
     transform: Literal["square", "D1", "D2", "D3", "model"] = "square"
     resize: Literal["exact", "fast"] = "exact"
     exif_rotation: bool = False
+    white: Annotated[int, Field(ge=1, le=65535)] = 65535  # the value of 16-bit grey that is white
     validation_classes: Annotated[float, Field(ge=0, lt=1)] = 0.0
     validation_folds: Annotated[int, Field(ge=0)] = 0  # 0: none
     validation_fold: Annotated[int, Field(ge=0)] = 0  # the held-out one

@@ -59,6 +59,15 @@ def test_remarks_alone_are_0_and_are_grouped_by_kind(layerprobe: Command, images
     assert "errors: 0, remarks: 5" in out
 
 
+def test_notes_are_lines_below_the_summary_and_a_list_in_json(layerprobe: Command, images: Path) -> None:
+    (images / "c0/a.tga").write_bytes(b"")
+    note = "files that are not read: 1 .tga (c0/a.tga)"
+    code, out, _ = layerprobe("data", "check", f"folder:{images}", "--workers", "0")
+    assert (code, out.splitlines()[1]) == (0, f"note: {note}")
+    _, out, _ = layerprobe("data", "check", f"folder:{images}", "--workers", "0", "--json")
+    assert json.loads(out)["notes"] == [note]
+
+
 def test_errors_are_3_each_kind_in_a_row_with_its_fix(layerprobe: Command, images: Path) -> None:
     (images / "c0/a.jpg").write_bytes(b"<html>")
     (images / "c3/b.jpg").write_bytes(photo(0))

@@ -6,13 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import PIL.Image
 import pytest
 
+from layerprobe.data import contents
 from layerprobe.data.contents import table_of, unread, with_digests
 from layerprobe.data.image_files import Files
 from layerprobe.data.splits import Dataset, Split
 from layerprobe.system.errors import DataError
-from tests.data.spoiled import moving, transparent, turned
+from tests.data.spoiled import encoded, moving, transparent, turned
 from tests.workflow.conftest import Silent
 
 NAMES = ("a.png", "b.png")
@@ -155,3 +157,67 @@ def test_boxes_of_a_file_are_contents_of_their_own_and_the_file_is_read_once(roo
     (root / "a.png").write_bytes(b"moved")
     with_digests(of_files(root), tmp_path, Silent())
     assert of_boxes((0, 0, 5, 4)) != [other]
+
+
+def deep(*values: int) -> bytes:
+    """A PNG of 16-bit grey."""
+    return encoded(PIL.Image.fromarray(np.array([values], np.uint16)), "PNG")
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files whose largest value is read."""
+    names: list[str] = []
+    largest = contents._largest
+
+    def counted(path: Path) -> int:
+        names.append(path.name)
+        return largest(path)
+
+    monkeypatch.setattr(contents, "_largest", counted)
+    return names
+
+
+def test_the_largest_value_of_16_bit_grey_is_read_once(root: Path, tmp_path: Path, measured: list[str]) -> None:
+    (root / "a.png").write_bytes(deep(7, 1020))
+    (root / "b.png").write_bytes(deep(900, 3))
+    for _ in range(2):
+        assert with_digests(of_files(root), tmp_path, Silent()).largest_grey == 1020
+    assert measured == ["a.png", "b.png"]
+    (root / "b.png").write_bytes(deep(4080))
+    assert with_digests(of_files(root), tmp_path, Silent()).largest_grey == 4080
+    assert measured == ["a.png", "b.png", "b.png"]
+
+
+def test_a_value_of_the_full_range_ends_the_search(root: Path, tmp_path: Path, measured: list[str]) -> None:
+    (root / "a.png").write_bytes(deep(2**14))
+    (root / "b.png").write_bytes(deep(900))
+    for _ in range(2):
+        assert with_digests(of_files(root), tmp_path, Silent()).largest_grey == 2**14
+    assert measured == ["a.png"]
+
+
+def test_a_table_without_largest_values_gets_them_and_keeps_its_hashes(
+    root: Path, tmp_path: Path, measured: list[str]
+) -> None:
+    (root / "a.png").write_bytes(deep(7, 1020))
+    with_digests(of_files(root), tmp_path, Silent())
+    table = table_of(root, tmp_path)
+    before = table.read_text().replace('["16-bit grey"], 1020]', '["16-bit grey"]]')
+    assert "1020" not in before
+    table.write_text(before.replace(blake(b"other"), blake(b"kept")))
+    dataset = with_digests(of_files(root), tmp_path, Silent())
+    assert (dataset.largest_grey, hashes(dataset)[1]) == (1020, blake(b"kept"))
+    assert measured == ["a.png", "a.png"]
+
+
+def test_a_broken_image_of_16_bits_has_no_value_and_stops_nothing(root: Path, tmp_path: Path) -> None:
+    (root / "a.png").write_bytes(deep(*range(2000))[:-60])
+    (root / "b.png").write_bytes(deep(900))
+    assert with_digests(of_files(root), tmp_path, Silent()).largest_grey == 900
+
+
+def test_other_images_are_not_measured(root: Path, tmp_path: Path, measured: list[str]) -> None:
+    (root / "a.png").write_bytes(transparent(1))
+    assert with_digests(of_files(root), tmp_path, Silent()).largest_grey == 0
+    assert measured == []

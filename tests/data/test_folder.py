@@ -281,3 +281,61 @@ def test_omniglot_is_split_by_its_sorted_characters(tmp_path: Path, real_images:
     pixels = dataset.splits["train"].image(0)
     assert pixels.shape == (105, 105, 3)
     assert np.unique(pixels).tolist() == [0, 255]
+
+
+def test_files_of_class_folders_that_are_not_read_are_told_and_no_score_repeats_it(tmp_path: Path) -> None:
+    add_classes(tmp_path, "a", "b", "c", "d")
+    for name in ("a/x.tga", "b/X.TGA", "b/noending", "c/list.txt", "d/.hidden.tga", "e/only.tga"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    dataset = load(tmp_path)
+    assert dataset.input_notes == (
+        "files that are not read: 3 .tga (a/x.tga), 1 without an ending (b/noending)",
+        "1 folder has no image that is read, and so no class: e",
+    )
+    assert dataset.notes == ()
+
+
+@pytest.mark.parametrize("name", ["scan.tga", "list.txt", "docs/list.txt", "empty/.keep"])
+def test_files_beside_the_class_folders_are_passed_over(tmp_path: Path, name: str) -> None:
+    add_classes(tmp_path, "a", "b", "c", "d")
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_bytes(b"")
+    assert load(tmp_path).input_notes == ()
+
+
+def test_a_folder_that_only_holds_folders_with_images_is_no_missing_class(tmp_path: Path) -> None:
+    add_classes(tmp_path, "x/a", "x/b", "x/c", "x/d")
+    (tmp_path / "x" / "photo.tga").write_bytes(b"")
+    assert load(tmp_path).input_notes == ("files that are not read: 1 .tga (x/photo.tga)",)
+
+
+@pytest.mark.parametrize("name", ["c0/x.tga", "x.tga"])
+def test_a_folder_without_images_says_what_lies_there(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_bytes(b"")
+    with pytest.raises(DataError, match=rf"0 classes with images; .*; files that are not read: 1 .tga \({name}\)"):
+        load(tmp_path)
+
+
+def test_a_gallery_of_unread_files_says_so(tmp_path: Path) -> None:
+    add_classes(tmp_path, "query/a", "query/b")
+    (tmp_path / "gallery" / "a").mkdir(parents=True)
+    (tmp_path / "gallery" / "a" / "x.tga").write_bytes(b"")
+    with pytest.raises(DataError, match=r"gallery/ has none; files that are not read: 1 .tga \(gallery/a/x.tga\)"):
+        load(tmp_path)
+
+
+def test_queries_and_gallery_tell_their_unread_files(tmp_path: Path) -> None:
+    add_classes(tmp_path, "query/a", "query/b", "gallery/a", "gallery/b")
+    (tmp_path / "gallery" / "a" / "x.jpg~").write_bytes(b"")
+    assert load(tmp_path).input_notes == ("files that are not read: 1 .jpg~ (gallery/a/x.jpg~; rename to end in .jpg)",)
+
+
+def test_folders_named_by_numbers_say_which_train_unless_they_are_shuffled(tmp_path: Path) -> None:
+    add_classes(tmp_path, "7", "8", "9", "10")
+    dataset = load(tmp_path)
+    assert dataset.class_names == ("10", "7", "8", "9")
+    (note,) = dataset.input_notes
+    assert note.startswith("class names are sorted as text: train has 7, 10, test has 8 to 9;")
+    assert load(tmp_path, class_seed=0).input_notes == load(tmp_path, train_classes=0).input_notes == ()

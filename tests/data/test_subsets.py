@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from layerprobe.data.splits import Dataset, Image, Split, manifest_sha256, require_retrieval
-from layerprobe.data.subsets import meta_classes, with_share, with_validation, with_validation_fold
+from layerprobe.data.subsets import meta_classes, numeric_order_note, with_share, with_validation, with_validation_fold
 from layerprobe.system.errors import RecipeError
 
 
@@ -153,3 +153,37 @@ def test_more_meta_classes_than_classes_are_refused() -> None:
 def test_classes_cannot_be_held_out_where_all_are_tested() -> None:
     with pytest.raises(RecipeError, match="every class is in the test split, also those held out"):
         with_validation(replace(dataset(), classification=True), 0.5)
+
+
+@pytest.mark.parametrize(
+    ("names", "train", "sides"),
+    [
+        ([str(n) for n in range(1, 13)], 6, ("1 to 3, 10 to 12", "4 to 9")),
+        (["7", "8", "9", "10"], 2, ("7, 10", "8 to 9")),
+        (["cat1", "cat2", "cat10", "cat20"], 2, ("cat1, cat10", "cat2, cat20")),
+        (["a/8", "a/9", "a/10", "b/1"], 2, ("a/8, a/10", "a/9, b/1")),
+        (["1.Auk", "2.Bee", "9.Cow", "10.Dog", "11.Elk"], 2, ("1.Auk, 10.Dog", "2.Bee to 9.Cow, 11.Elk")),
+    ],
+)
+def test_numbers_that_are_sorted_as_text_say_which_classes_train(
+    names: list[str], train: int, sides: tuple[str, str]
+) -> None:
+    note = numeric_order_note(sorted(names), train)
+    assert note is not None
+    assert note.startswith(f"class names are sorted as text: train has {sides[0]}, test has {sides[1]};")
+    assert "data.class_seed" in note
+
+
+@pytest.mark.parametrize(
+    ("names", "train"),
+    [
+        ([str(n) for n in range(1, 10)], 4),  # the same in both orders
+        ([f"{n:02}" for n in range(1, 13)], 6),
+        ([str(n) for n in range(1, 13)], 0),
+        (["1", "10", "2", "a"], 3),  # other orders, the same halves
+        (["cat", "dog", "Emu", "fox"], 2),
+        (["0f3a2", "0f12b", "9ab1c", "a1b2c"], 1),  # hashes
+    ],
+)
+def test_no_word_is_lost_on_numbers_that_change_nothing(names: list[str], train: int) -> None:
+    assert numeric_order_note(sorted(names), train) is None

@@ -4,6 +4,7 @@ import json
 import math
 import pickle
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import PIL
@@ -13,7 +14,15 @@ from numpy.typing import NDArray
 from torchvision.transforms import functional
 
 from layerprobe.data.splits import Dataset, Image, Split
-from layerprobe.data.transforms import AUGMENTATIONS, Channels, Normalise, describe_transform, inverted, resized
+from layerprobe.data.transforms import (
+    AUGMENTATIONS,
+    Channels,
+    Normalise,
+    describe_decoding,
+    describe_transform,
+    inverted,
+    resized,
+)
 from layerprobe.system.errors import RecipeError
 
 DRAWS = 300
@@ -176,6 +185,17 @@ def test_the_description_says_filter_and_decoder() -> None:
         "mean": [0.5, 0.5, 0.5],
         "std": [0.229, 0.224, 0.225],
     }
+
+
+def test_a_chosen_white_is_described_and_the_default_is_no_word() -> None:
+    for describe in (
+        partial(describe_decoding, "16x16"),
+        partial(describe_transform, image_size=16, invert=False, mean=0.5, std=0.5),
+    ):
+        assert '"white"' not in describe()
+        assert "white 65535" not in describe()
+        assert describe(white=65535) == describe() != describe(white=4095)
+        assert "4095" in describe(white=4095)
 
 
 def test_equal_transforms_have_equal_descriptions() -> None:

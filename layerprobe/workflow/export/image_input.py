@@ -32,6 +32,7 @@ def image_input(recipe: Recipe, net: Net) -> Mapping[str, Any]:
         "size": (height, width),
         "channels": channels,
         "exif_rotation": recipe.data.exif_rotation,
+        "white": recipe.data.white,
         "steps": _steps(recipe, own, (height, width)),
         "filter": "bilinear" if own is None else own.filter,
         "resized_by": "torch" if own is None and recipe.data.resize == "fast" else "PIL",

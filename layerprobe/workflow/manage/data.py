@@ -14,6 +14,7 @@ from layerprobe.data.check import Finding, SplitCount
 from layerprobe.data.processes import default_workers
 from layerprobe.data.spec import DatasetSpec
 from layerprobe.data.splits import Dataset, label_notes, require_retrieval
+from layerprobe.data.white_level import WHITE, level_note
 from layerprobe.recipe.overrides import Overrides, overridden
 from layerprobe.recipe.recipe_files import list_recipes
 from layerprobe.recipe.validation import validated
@@ -30,6 +31,7 @@ class Checked:
     Args:
         findings: errors, then remarks, both in the order of the splits' images.
         read: number of images read; less than `images` if a signal ended the check.
+        notes: on the data set, as a run says them when it begins.
     """
 
     data: str
@@ -38,6 +40,7 @@ class Checked:
     images: int
     read: int
     signal_number: int | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def errors(self) -> list[Finding]:
@@ -76,12 +79,11 @@ def check_data(data: str, listener: Listener, *, settings: Sequence[str] = (), w
         workers: number of processes; 0: this process; None: one per core, at most 8.
     """
     dataset, problems = _dataset(data, tuple(settings))
-    problems += [Finding("labels", False, note) for note in label_notes(dataset)]
     images = sum(map(len, dataset.splits.values()))
     pixels: dict[str, list[bytes | None]] = {name: [None] * len(split) for name, split in dataset.splits.items()}
     findings: dict[str, dict[int, tuple[Finding, ...]]] = {name: {} for name in dataset.splits}
     workers = default_workers() if workers is None else workers
-    signal_number = None
+    signal_number, largest = None, 0
     with stoppable() as stop, listener.task(f"check {data}", images, "images") as task:
         try:
             for name, split in dataset.splits.items():
@@ -89,6 +91,7 @@ def check_data(data: str, listener: Listener, *, settings: Sequence[str] = (), w
                     for result in stop.between(results, "interrupted"):
                         pixels[name][result.index] = result.pixels
                         findings[name][result.index] = result.findings
+                        largest = max(largest, result.largest)
                         task.advance()
         except (InterruptedRun, KeyboardInterrupt):  # the latter: a signal ended a wait
             signal_number = stop.signal_number
@@ -96,6 +99,7 @@ def check_data(data: str, listener: Listener, *, settings: Sequence[str] = (), w
         for index in sorted(findings[name]):
             problems += [replace(f, split=name, id=check.printable(split.ids[index])) for f in findings[name][index]]
     problems += check.duplicates(dataset, pixels)
+    level = [note] if (note := level_note(largest, WHITE)) else []
     return Checked(
         data,
         tuple(check.counts(dataset)),
@@ -103,6 +107,7 @@ def check_data(data: str, listener: Listener, *, settings: Sequence[str] = (), w
         images,
         sum(map(len, findings.values())),
         signal_number,
+        tuple(map(check.printable, [*dataset.input_notes, *label_notes(dataset), *level])),
     )
 
 
@@ -120,7 +125,6 @@ def _dataset(data: str, settings: tuple[str, ...]) -> tuple[Dataset, list[Findin
         options["root"] = Path(options["root"])
     try:
         dataset, problems = spec.load(**options), []
-        problems += [Finding("table", False, note) for note in dataset.input_notes]
     except DataError as error:
         if spec.unchecked is None:
             raise

@@ -120,7 +120,8 @@ def open_gallery(run: Run, split: str) -> RunGallery:
             )
     features = features_of(run, recipe, dataset)
     searches = searches_of_run(features, recipe, lambda: from_recipe.choose_device("auto"))
-    originals = read_with(loaded, exif_rotation=recipe.data.exif_rotation, fast=False).splits
+    data = recipe.data
+    originals = read_with(loaded, exif_rotation=data.exif_rotation, fast=False, white=data.white).splits
     return RunGallery(run, record, split, searches, features, originals)
 
 

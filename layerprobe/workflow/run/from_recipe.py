@@ -14,10 +14,12 @@ from layerprobe.data.framing import Framing, framed
 from layerprobe.data.image_files import Files, read_with
 from layerprobe.data.memory import held, is_small
 from layerprobe.data.own_framing import own_framed
+from layerprobe.data.rules import GREY_16
 from layerprobe.data.search_rules import Searching, read_searching, with_search_rules
 from layerprobe.data.splits import Dataset, label_notes, overlaps, require_retrieval, shared_labels
 from layerprobe.data.subsets import with_share, with_validation, with_validation_fold
 from layerprobe.data.transforms import Channels, Normalise, describe_decoding, describe_transform, inverted, resized
+from layerprobe.data.white_level import WHITE, level_note
 from layerprobe.nets.weight_paths import split_part
 from layerprobe.recipe.recipe import Recipe
 from layerprobe.system.errors import EnvironmentFault, RecipeError
@@ -57,10 +59,10 @@ def build_dataset(
     # A list that names a missing image is refused before any image is read.
     searching = read_searching(dataset, group=data.group, positives=data.positives, ignore=data.ignore)
     dataset = with_contents(dataset, decoding) if decoding else dataset
-    dataset = read_with(dataset, exif_rotation=data.exif_rotation, fast=data.resize == "fast")
+    dataset = read_with(dataset, exif_rotation=data.exif_rotation, fast=data.resize == "fast", white=data.white)
     files = {name: split.image for name, split in dataset.splits.items() if isinstance(split.image, Files)}
     framing = Framing(data.transform, max(height_width(data.image_size)), data.resize)  # D1 to D3 take a side
-    describe = partial(describe_decoding, method=data.resize, exif_rotation=data.exif_rotation)
+    describe = partial(describe_decoding, method=data.resize, exif_rotation=data.exif_rotation, white=data.white)
     if data.transform == "square":
         kept = size_text(height_width(data.image_size))
         dataset = resized(dataset, data.image_size, data.resize)
@@ -107,16 +109,21 @@ _READ_AS = {
     "animated": "images with several frames or pages, of which the first is read",
     "EXIF rotation": "images that are not rotated as their EXIF data say (data.exif_rotation = true does)",
     "CMYK": "CMYK images, which are converted to RGB without a colour profile",
-    "16-bit grey": "images of 16-bit grey, which is divided by 257",
+    GREY_16: "images of 16-bit grey, which is divided by 257",
 }
 
 
 def input_notes(recipe: Recipe, dataset: Dataset, net: Net) -> list[str]:
-    """Notes on how unusual images, labels and weights are read, and on images in two splits."""
-    kinds = [kind for kind in _READ_AS if kind != "EXIF rotation" or not recipe.data.exif_rotation]
-    read_as = [f"{_READ_AS[kind]}: {count:,}" for kind in kinds if (count := dataset.rules.get(kind))]
+    """Notes on how files, images, labels and weights are read, and on images in two splits."""
+    white, texts = recipe.data.white, dict(_READ_AS)
+    if recipe.data.exif_rotation:
+        del texts["EXIF rotation"]
+    if white != WHITE:
+        texts[GREY_16] = f"images of 16-bit grey, in which {white} is white"
+    read_as = [f"{text}: {count:,}" for kind, text in texts.items() if (count := dataset.rules.get(kind))]
+    level = [note] if (note := level_note(dataset.largest_grey, white)) else []
     grey = [] if net.channels == 3 else ["the network takes grey images: colours are converted to luma (ITU-R 601)"]
-    return [*net.notes, *dataset.input_notes, *grey, *read_as, *overlaps(dataset), *label_notes(dataset)]
+    return [*net.notes, *dataset.input_notes, *grey, *read_as, *level, *overlaps(dataset), *label_notes(dataset)]
 
 
 def build_normalise(recipe: Recipe, channels: int = 3) -> Normalise:
@@ -149,7 +156,8 @@ def transform_text(recipe: Recipe, channels: int = 3) -> str:
     data = recipe.data
     mean, std = _statistics(recipe)
     describe = partial(describe_transform, image_size=data.image_size, invert=data.invert, mean=mean, std=std)
-    describe = partial(describe, method=data.resize, exif_rotation=data.exif_rotation, channels=channels)
+    describe = partial(describe, method=data.resize, exif_rotation=data.exif_rotation, white=data.white)
+    describe = partial(describe, channels=channels)
     if data.transform != "model":
         return describe(framing=data.transform)
     own = scaled_input(recipe)

@@ -63,6 +63,7 @@ def require_same(recipe: Recipe, root: Path, channels: int = 3) -> None:
         (),
         ("data.resize=fast",),
         ("data.exif_rotation=true",),
+        ("data.white=20000",),
         ("data.image_size=[20,12]",),
         ("data.transform=D1",),
         ("data.transform=D1", "data.resize=fast"),

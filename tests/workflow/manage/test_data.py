@@ -6,6 +6,8 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+import PIL.Image
 import pytest
 
 from layerprobe import registry
@@ -243,3 +245,31 @@ def test_a_new_data_set_with_a_loader_alone_is_checked(new_set: str, tmp_path: P
     sound(tmp_path / "b", 3)
     with pytest.raises(DataError, match="3 classes with images"):  # the loader's own error
         check(f"{new_set}:{tmp_path / 'b'}")
+
+
+def test_what_a_run_would_note_is_told(tmp_path: Path) -> None:
+    root = sound(tmp_path)
+    (root / "c0" / "x.tga").write_bytes(b"")
+    for name, largest in (("c0/deep.tif", 700), ("c1/deep.tif", 4080)):
+        PIL.Image.fromarray(np.array([[3, largest]], np.uint16)).save(root / name)
+    assert check(f"folder:{root}").notes == (
+        "files that are not read: 1 .tga (c0/x.tga)",
+        "16-bit grey images have values up to 4080 of 65535, and become dark: --set data.white=4095 makes 4095 white",
+    )
+
+
+def test_a_folder_without_classes_tells_its_files_too(tmp_path: Path) -> None:
+    (tmp_path / "c0").mkdir()
+    (tmp_path / "c0" / "x.tga").write_bytes(b"")
+    checked = check(f"folder:{tmp_path}")
+    assert checked.notes[0] == "files that are not read: 1 .tga (c0/x.tga)"
+    assert "0 classes with images" in checked.errors[0].message
+
+
+def test_processes_read_heic(tmp_path: Path) -> None:
+    pillow_heif = pytest.importorskip("pillow_heif")
+    root = sound(tmp_path)
+    image = PIL.Image.fromarray(np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8))
+    pillow_heif.from_pillow(image).save(root / "c0" / "x.heic")
+    checked = check_data(f"folder:{root}", Listening(), workers=1)
+    assert (checked.images, checked.findings) == (13, ())

@@ -153,3 +153,9 @@ def test_a_gallery_is_searched_by_the_rules_of_the_run(tmp_path: Path) -> None:
     for name in (opened.queries.ids[3], opened.items.ids[0]):
         shown = np.asarray(Image.open(tmp_path / "market" / name).convert("RGB"))
         assert np.array_equal(opened.image(name), shown)
+
+
+def test_images_of_16_bits_are_shown_with_the_white_of_the_run(images: Path, tmp_path: Path) -> None:
+    Image.fromarray(np.full((20, 20), 1023, np.uint16)).save(images / "class4" / "0.png")
+    run = made(f"folder:{images}", tmp_path, layers=("fc6",), settings=("data.white=1023",))
+    assert (open_gallery(run, "test").image("class4/0.png") == 255).all()

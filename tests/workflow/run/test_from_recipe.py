@@ -69,11 +69,22 @@ def test_an_exif_rotation_is_the_recipes_to_ask_for_and_is_recorded(request_for:
     assert '"exif":"applied"' in from_recipe.transform_text(request_for("data.exif_rotation=true").recipe)
 
 
+def test_the_white_of_16_bits_is_the_recipes_to_choose_and_is_recorded(request_for: Make, images: Path) -> None:
+    grey = np.random.default_rng(0).integers(0, 1024, (16, 16), dtype=np.uint16)
+    PIL.Image.fromarray(grey).save(first_path(images))
+    recipe = request_for("data.white=1023").recipe
+    found = from_recipe.build_dataset(recipe).splits["train"].image(0)
+    np.testing.assert_array_equal(found[:, :, 0], np.floor(grey / 1023 * 255 + 0.5))
+    assert '"white":1023' in from_recipe.transform_text(recipe)
+    with pytest.raises(RecipeError, match=r"white.* less than or equal to 65535"):
+        request_for("data.white=65536")
+
+
 def test_each_way_of_decoding_is_kept_apart(request_for: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(memory, "_LIMIT", 0)
-    for setting in ("data.resize=exact", "data.resize=fast", "data.exif_rotation=true"):
+    for setting in ("data.resize=exact", "data.resize=fast", "data.exif_rotation=true", "data.white=4095"):
         from_recipe.build_dataset(request_for(setting).recipe, Decoding(tmp_path, Silent(), 0))
-    assert len(list_images(tmp_path)) == 3 * 2
+    assert len(list_images(tmp_path)) == 4 * 2
 
 
 @pytest.mark.parametrize("name", ["googlenet", "googlenet_caffe", "bn_inception"])

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import PIL.Image
 import pytest
 import safetensors.torch
 import torch
@@ -468,6 +470,22 @@ def test_what_is_done_to_images_is_said_when_a_run_begins_and_recorded(request_f
     run = request_for().target()
     assert run.read().notes == tuple(notes)
     assert f"note: {notes[0]}" in (run.folder / "log.txt").read_text()
+
+
+def test_dark_16_bit_images_and_unread_files_are_said_when_a_run_begins(request_for: Requests, images: Path) -> None:
+    PIL.Image.fromarray(np.full((8, 8), 900, np.uint16)).save(images / "class0" / "9.png")
+    (images / "class1" / "9.tga").write_bytes(b"")
+    unread = "files that are not read: 1 .tga (class1/9.tga)"
+    notes = (
+        unread,
+        "images of 16-bit grey, which is divided by 257: 1",
+        "16-bit grey images have values up to 900 of 65535, and become dark: --set data.white=1023 makes 1023 white",
+    )
+    run = train(request_for("train.epochs=0"), heard := Silent())
+    assert run.read().notes == notes
+    assert heard.heard[:3] == [f"note: {note}" for note in notes]
+    scaled = train(request_for("train.epochs=0", "data.white=1023", run="scaled"), Silent())
+    assert scaled.read().notes == (unread, "images of 16-bit grey, in which 1023 is white: 1")
 
 
 def test_exif_data_that_are_applied_are_no_note(request_for: Requests, images: Path) -> None:
