@@ -6,21 +6,21 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 
 from layerprobe.data.annotation_files import Annotations, every_image
 from layerprobe.data.image_files import Files, file_sizes, leaves_folder, missing
+from layerprobe.data.row_splits import SPLITS, Row, divided_rows, with_test
 from layerprobe.data.spec import DatasetSpec
-from layerprobe.data.splits import IN_GALLERY, Dataset, Split
+from layerprobe.data.splits import Dataset, Split
 from layerprobe.system.errors import DataError
 from layerprobe.system.files import require_file
 
 _LAYOUT = "FILE with the columns path,label,split[,is_query,is_gallery][,...], separated by commas"
 _EXPECTED = f"Expected {_LAYOUT}; split is train, validation or test"
-_SPLITS = ("train", "validation", "test")
 _REQUIRED = ("path", "label", "split")
 _DIVIDING = ("is_query", "is_gallery")
 _TRUTH = {"true": True, "t": True, "yes": True, "y": True, "1": True, "1.0": True} | {
@@ -34,13 +34,10 @@ _EMPTY = {
 
 
 @dataclass(frozen=True)
-class _Row:
+class _Row(Row):
     line: int
     path: str
     label: str
-    split: str
-    is_query: bool
-    is_gallery: bool
     further: Mapping[str, str]  # column -> cell
 
 
@@ -59,12 +56,12 @@ def load(root: Path) -> Dataset:
         root: the csv file, comma-separated, UTF-8 with or without byte order mark, any line ends.
     """
     listed = _rows(root)
-    rows = _with_test(listed)
+    rows = with_test(listed)
     notes: tuple[str, ...] = () if rows is listed else ("the rows of the split validation are the test images",)
     _require_plain_validation(root, rows)
     _require_files(root, rows)
     class_names = tuple(sorted({row.label for row in rows}))
-    members, search_in = _splits(rows)
+    members, search_in = divided_rows(rows)
     for name, problem in _EMPTY.items():
         if not members.get(name, True):
             raise DataError(problem, file=root, fix=_EXPECTED)
@@ -74,27 +71,9 @@ def load(root: Path) -> Dataset:
 
 def _unchecked(root: Path) -> Dataset:
     """Every listed image, also without a train or test split."""
-    members, search_in = _splits(_with_test(_rows(root)))
+    members, search_in = divided_rows(with_test(_rows(root)))
     named = {name: [(row.path, row.label) for row in found] for name, found in members.items() if found}
     return every_image(Annotations(root.parent, named, search_in=search_in))
-
-
-def _with_test(rows: Sequence[_Row]) -> Sequence[_Row]:
-    """The rows; where none is of the split test, those of the split validation are."""
-    splits = {row.split for row in rows}
-    if "test" in splits or "validation" not in splits:
-        return rows
-    return [replace(row, split="test") if row.split == "validation" else row for row in rows]
-
-
-def _splits(rows: Sequence[_Row]) -> tuple[dict[str, list[_Row]], Mapping[str, str]]:
-    """The rows of each split, which may be empty, and the data set's `search_in`."""
-    members = {name: [row for row in rows if row.split == name] for name in _SPLITS}
-    if all(row.is_query and row.is_gallery for row in members["test"]):
-        return members, {}
-    members["gallery"] = [row for row in members["test"] if row.is_gallery]
-    members["test"] = [row for row in members["test"] if row.is_query]
-    return members, IN_GALLERY
 
 
 def _split(name: str, folder: Path, rows: Sequence[_Row], class_names: Sequence[str]) -> Split:
@@ -157,14 +136,14 @@ def _row(file: Path, line: int, row: Mapping[str | None, str | list[str] | None]
     for name in ("path", "label"):
         if not cells[name]:
             raise _bad(file, line, f"{name} is empty", "Fill the cell or leave the row out")
-    if cells["split"] not in _SPLITS:
-        raise _bad(file, line, f"split is {cells['split']!r}", f"Known: {', '.join(_SPLITS)}")
+    if cells["split"] not in SPLITS:
+        raise _bad(file, line, f"split is {cells['split']!r}", f"Known: {', '.join(SPLITS)}")
     is_query, is_gallery = (_truth(file, line, name, cells) for name in _DIVIDING)
     if not (is_query or is_gallery):
         raise _bad(file, line, "is_query and is_gallery are both false", "Make one of them true or leave the row out")
     path = _inside(file, line, cells["path"])
     further = {name: cell for name, cell in cells.items() if name not in (*_REQUIRED, *_DIVIDING)}
-    return _Row(line, path, cells["label"], cells["split"], is_query, is_gallery, further)
+    return _Row(cells["split"], is_query, is_gallery, line, path, cells["label"], further)
 
 
 def _truth(file: Path, line: int, name: str, cells: Mapping[str, str]) -> bool:
