@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from PIL.Image import DecompressionBombError
 
 from layerprobe.data.image_files import Files
-from layerprobe.data.images import PIL_ERRORS
+from layerprobe.data.images import PIL_ERRORS, ImageFile
 from layerprobe.data.rules import rules_of
 from layerprobe.data.splits import Dataset, Split
 from layerprobe.system.errors import DataError
@@ -62,12 +62,12 @@ def with_digests(dataset: Dataset, tables: Path, listener: Listener | None) -> D
         return dataset
     splits, rules = dict(dataset.splits), Counter[str]()
     files = {name: split.image for name, split in splits.items() if isinstance(split.image, Files)}
-    for root in {image.root for image in files.values()}:
-        names = {name for image in files.values() if image.root == root for name in image.names}
-        known = _of_files(root, sorted(names), tables, listener)
+    for origin, first in {image.origin: image for image in files.values()}.items():
+        names = {name for image in files.values() if image.origin == origin for name in image.names}
+        known = _of_files(replace(first, names=sorted(names)), tables, listener)
         rules.update(kind for name in names for kind in known[name].rules)
         for name, image in files.items():
-            if image.root == root:
+            if image.origin == origin:
                 splits[name] = replace(splits[name], digests=_array(known[file].digest for file in image.names))
     for name, split in splits.items():
         if name not in files:
@@ -84,22 +84,22 @@ def unread(dataset: Dataset, tables: Path) -> list[Callable[[], object]]:
         if not isinstance(split.image, Files):
             found += [partial(_of_pixels, split, [index]) for index in range(len(split))]
             continue
-        root, known = split.image.root, _read_table(table_of(split.image.root, tables))
-        for name, path in ((name, root / name) for name in split.image.names):
+        known = _read_table(table_of(split.image.origin, tables))
+        for name, path in ((name, split.image.file(name)) for name in split.image.names):
             stamp = _stamp(path)
             if name not in known or known[name].stamp != stamp:
                 found.append(partial(_of_file, path, stamp))
     return found
 
 
-def table_of(root: Path, tables: Path) -> Path:
-    """The table of the files below a root."""
-    return tables / f"{hashlib.sha256(str(root.resolve()).encode(errors='surrogateescape')).hexdigest()[:16]}.json"
+def table_of(origin: Path, tables: Path) -> Path:
+    """The table of the files below a root, or of the images in a column of tables below it."""
+    return tables / f"{hashlib.sha256(str(origin.resolve()).encode(errors='surrogateescape')).hexdigest()[:16]}.json"
 
 
-def _of_files(root: Path, names: list[str], tables: Path, listener: Listener | None) -> Mapping[str, _Known]:
-    table = table_of(root, tables)
-    stamps = {name: _stamp(root / name) for name in names}
+def _of_files(files: Files, tables: Path, listener: Listener | None) -> Mapping[str, _Known]:
+    table, names = table_of(files.origin, tables), files.names
+    stamps = {name: _stamp(files.file(name)) for name in names}
     known = _read_table(table)
     # Names of other data sets below the same root stay.
     changed = [name for name in names if name not in known or known[name].stamp != stamps[name]]
@@ -110,7 +110,7 @@ def _of_files(root: Path, names: list[str], tables: Path, listener: Listener | N
         if listener is not None:
             with _alone(tables):
                 remove_leftovers(tables)
-                write_text(table, json.dumps({"schema": _SCHEMA, "root": str(root), "files": known}))
+                write_text(table, json.dumps({"schema": _SCHEMA, "root": str(files.origin), "files": known}))
 
     kept_at = time.monotonic()
     progress = contextlib.nullcontext() if listener is None else listener.task("hashing", len(changed), "images")
@@ -118,7 +118,7 @@ def _of_files(root: Path, names: list[str], tables: Path, listener: Listener | N
         try:
             for name in changed:
                 # The stamp is older than the content: a file that changes meanwhile is read again the next time.
-                known[name] = _of_file(root / name, stamps[name])
+                known[name] = _of_file(files.file(name), stamps[name])
                 if task is not None:
                     task.advance()
                 if time.monotonic() - kept_at > _KEPT_EVERY:
@@ -141,7 +141,7 @@ def _alone(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _stamp(path: Path) -> _Stamp:
+def _stamp(path: ImageFile) -> _Stamp:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
@@ -151,7 +151,7 @@ def _stamp(path: Path) -> _Stamp:
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
 
-def _of_file(path: Path, stamp: _Stamp) -> _Known:
+def _of_file(path: ImageFile, stamp: _Stamp) -> _Known:
     try:
         with path.open("rb") as stream:
             digest = hashlib.file_digest(stream, _new).hexdigest()
@@ -161,7 +161,7 @@ def _of_file(path: Path, stamp: _Stamp) -> _Known:
         raise DataError.unreadable(error, file=path) from error
 
 
-def _kinds(stream: BinaryIO, path: Path) -> list[str]:
+def _kinds(stream: BinaryIO, path: ImageFile) -> list[str]:
     """The kinds of rule; none for a file that is no image, which is reported when it is decoded."""
     try:
         return [kind for kind, _ in rules_of(stream, path, whole=False)]

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from layerprobe.data.images import read_image
+from layerprobe.data.images import ImageFile, read_image
 from layerprobe.data.splits import Dataset, Image, Split
+from layerprobe.data.table_images import TableImage
 from layerprobe.system.errors import DataError
 from layerprobe.system.wording import first_named
 
@@ -19,23 +20,37 @@ class Files:
     """i -> image, read from its file at every call.
 
     Args:
-        names: one for each image, with `/` as separator.
+        names: one for each image, with `/` as separator; of an image in a table `FILE:ROW`.
         fast: see `read_image`.
+        column: of tables, which has the images; None: each image is a file.
     """
 
     root: Path
     names: Sequence[str]
     exif_rotation: bool = False
     fast: bool = False
+    column: str | None = None
+
+    @property
+    def origin(self) -> Path:
+        """What the names are relative to: the root, or a column of its tables."""
+        return self.root if self.column is None else self.root / f":{self.column}"
 
     @property
     def paths(self) -> str:
-        """The absolute root and the names in order, as one text: equal texts mean the same files."""
-        return "\0".join([str(self.root.resolve()), *self.names])
+        """The absolute origin and the names in order, as one text: equal texts mean the same files."""
+        return "\0".join([str(self.origin.resolve()), *self.names])
+
+    def file(self, name: str) -> ImageFile:
+        """The file, or the row of a table, of a name."""
+        if self.column is None:
+            return self.root / name
+        table, _, row = name.rpartition(":")
+        return TableImage(self.root / table, self.column, int(row))
 
     def __call__(self, index: int) -> Image:
         """The index-th image."""
-        path = self.root / self.names[index]
+        path = self.file(self.names[index])
         return read_image(path, exif_rotation=self.exif_rotation, fast=self.fast)
 
 

@@ -18,10 +18,12 @@ from PIL.Image import DecompressionBombError, Transpose
 
 from layerprobe.data.jpeg import decoded
 from layerprobe.data.splits import Image
+from layerprobe.data.table_images import TableImage
 from layerprobe.system.errors import DataError
 from layerprobe.system.files import require_file
 from layerprobe.system.memory import memory_faults_told
 
+ImageFile = Path | TableImage
 # What the names of images end in, where a folder is searched for them.
 EXTENSIONS = frozenset(
     (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm", ".avif", ".jp2")
@@ -46,14 +48,15 @@ PIL_ERRORS = (
 _AGAIN = "Get it again or remove it"
 
 
-def read_image(path: Path, *, exif_rotation: bool = False, fast: bool = False) -> Image:
+def read_image(path: ImageFile, *, exif_rotation: bool = False, fast: bool = False) -> Image:
     """An image as 8-bit RGB, at its size.
 
     Grey, palette, 1-bit and CMYK images become RGB; 16-bit grey is divided by 257; transparent pixels are laid on
     white; of an animation the first frame is read.
 
     Args:
-        path: JPEG, PNG, GIF, BMP, WebP, TIFF, PPM, AVIF or JPEG 2000, whatever the name's ending.
+        path: JPEG, PNG, GIF, BMP, WebP, TIFF, PPM, AVIF or JPEG 2000, whatever the name's ending; or the
+            bytes of one in a table.
         fast: let torchvision decode JPEGs that are not to be turned; pixels and errors are the same.
 
     Returns:
@@ -98,7 +101,7 @@ def _turned(image: PIL.Image.Image, exif_rotation: bool) -> PIL.Image.Image:
     return image if exif_rotation or orientation not in _BACK else image.transpose(_BACK[orientation])
 
 
-def _rgb(image: PIL.Image.Image, path: Path) -> Image:
+def _rgb(image: PIL.Image.Image, path: ImageFile) -> Image:
     # PIL's own conversion would clip 16 bits to 8. A PPM's mode I holds values that PIL has scaled to 16 bits.
     if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PPM"):
         grey = (np.asarray(image).astype(np.uint32) + 128) // 257
@@ -118,11 +121,11 @@ def _rgb(image: PIL.Image.Image, path: Path) -> Image:
     return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
 
 
-def _too_large(path: Path, size: str) -> DataError:
+def _too_large(path: ImageFile, size: str) -> DataError:
     return DataError(f"{size}, limit 89 million", file=path, fix="Make it smaller or remove it", kind="oversized")
 
 
-def _not_an_image(path: Path) -> DataError:
+def _not_an_image(path: ImageFile) -> DataError:
     with path.open("rb") as stream:
         head = stream.read(256)
     if not head:
@@ -135,7 +138,7 @@ def _not_an_image(path: Path) -> DataError:
     return DataError("not an image that can be read", file=path, fix=_AGAIN, kind="not an image")
 
 
-def _unreadable(path: Path, error: OSError) -> DataError:
+def _unreadable(path: ImageFile, error: OSError) -> DataError:
     if isinstance(error, FileNotFoundError):
         return DataError("no such image", file=path, fix="Restore it or leave it out of the data set", kind="missing")
     if isinstance(error, PermissionError):
@@ -146,7 +149,7 @@ def _unreadable(path: Path, error: OSError) -> DataError:
     return _broken(path, error)
 
 
-def _broken(path: Path, error: Exception) -> DataError:
+def _broken(path: ImageFile, error: Exception) -> DataError:
     reason = " ".join(str(error).split())
     if "truncated" in reason.lower():
         return DataError("the image is truncated", file=path, fix=_AGAIN, kind="truncated")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from typing import BinaryIO
 
 import PIL.Image
 
-from layerprobe.data.images import EXIF_ORIENTATION, FORMATS
+from layerprobe.data.images import EXIF_ORIENTATION, FORMATS, ImageFile
 
 # PIL's mode -> kind and message of a rule.
 _MODES = {
@@ -20,7 +19,7 @@ _MODES = {
 }
 
 
-def rules_of(stream: BinaryIO, path: Path, *, whole: bool) -> list[tuple[str, str]]:
+def rules_of(stream: BinaryIO, path: ImageFile, *, whole: bool) -> list[tuple[str, str]]:
     """The kind of each rule that the image in a file is read by, in a word or two, and the rule.
 
     Args:
@@ -34,7 +33,7 @@ def rules_of(stream: BinaryIO, path: Path, *, whole: bool) -> list[tuple[str, st
             return list(_rules(image, path))
 
 
-def _rules(image: PIL.Image.Image, path: Path) -> Iterator[tuple[str, str]]:
+def _rules(image: PIL.Image.Image, path: ImageFile) -> Iterator[tuple[str, str]]:
     # MPO is a JPEG with further pictures behind the first, as cameras write it.
     kind = "JPEG" if image.format == "MPO" else image.format
     by_ending = PIL.Image.registered_extensions().get(path.suffix.lower())
