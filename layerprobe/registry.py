@@ -15,6 +15,8 @@ DATASETS = {
     "digits": "layerprobe.data.digits:SPEC",
     "folder": "layerprobe.data.folder:SPEC",
     "csv": "layerprobe.data.csv_file:SPEC",
+    "parquet": "layerprobe.data.tables:PARQUET",
+    "hf-dataset": "layerprobe.data.tables:HF_DATASET",
     "cub200": "layerprobe.data.cub200:SPEC",
     "cars196": "layerprobe.data.cars196:SPEC",
     "sop": "layerprobe.data.sop:SPEC",

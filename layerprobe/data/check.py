@@ -9,12 +9,11 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from layerprobe.data.image_files import Files
-from layerprobe.data.images import PIL_ERRORS
+from layerprobe.data.images import PIL_ERRORS, ImageFile
 from layerprobe.data.processes import serve, start_method
 from layerprobe.data.rules import GREY_16, rules_of
 from layerprobe.data.splits import Dataset, Image, Split
@@ -187,7 +186,7 @@ def _examine_all(files: Files, indices: Sequence[int]) -> list[Examined]:
 
 def _examined(image: Callable[[int], Image], place: int, index: int) -> Examined:
     """The findings about image `place` of a part of a split, which is image `index` of the whole split."""
-    path = image.root / image.names[place] if isinstance(image, Files) else None
+    path = image.file(image.names[place]) if isinstance(image, Files) else None
     try:
         pixels = image(place)
     except DataError as error:
@@ -203,7 +202,7 @@ def _examined(image: Callable[[int], Image], place: int, index: int) -> Examined
     return Examined(index, tuple(remarks), digest.digest(), largest)
 
 
-def _remarks(path: Path) -> tuple[list[Finding], int]:
+def _remarks(path: ImageFile) -> tuple[list[Finding], int]:
     """The rules by which `read_image` turned an image into RGB, and its largest value; it has been read before."""
     try:
         with path.open("rb") as stream:

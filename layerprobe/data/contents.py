@@ -14,7 +14,7 @@ import os
 import stat
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import repeat
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from PIL.Image import DecompressionBombError
 
 from layerprobe.data.image_files import Files
-from layerprobe.data.images import PIL_ERRORS
+from layerprobe.data.images import PIL_ERRORS, ImageFile
 from layerprobe.data.rules import GREY_16, rules_of
 from layerprobe.data.splits import Dataset, Split
 from layerprobe.data.white_level import FULL_RANGE, largest_value
@@ -68,13 +68,13 @@ def with_digests(dataset: Dataset, tables: Path, listener: Listener | None) -> D
         return dataset
     splits, rules, largest = dict(dataset.splits), Counter[str](), 0
     files = {name: split.image for name, split in splits.items() if isinstance(split.image, Files)}
-    for root in {image.root for image in files.values()}:
-        names = {name for image in files.values() if image.root == root for name in image.names}
-        known = _of_files(root, sorted(names), tables, listener)
+    for origin, first in {image.origin: image for image in files.values()}.items():
+        names = {name for image in files.values() if image.origin == origin for name in image.names}
+        known = _of_files(replace(first, names=sorted(names)), tables, listener)
         rules.update(kind for name in names for kind in known[name].rules)
         largest = max([largest, *(known[name].largest or 0 for name in names)])
         for name, image in files.items():
-            if image.root == root:
+            if image.origin == origin:
                 splits[name] = replace(splits[name], digests=_array(_of_images(image, known)))
     for name, split in splits.items():
         if name not in files:
@@ -91,22 +91,22 @@ def unread(dataset: Dataset, tables: Path) -> list[Callable[[], object]]:
         if not isinstance(split.image, Files):
             found += [partial(_of_pixels, split, [index]) for index in range(len(split))]
             continue
-        root, known = split.image.root, _read_table(table_of(split.image.root, tables))
-        for name, path in ((name, root / name) for name in dict.fromkeys(split.image.names)):
+        known = _read_table(table_of(split.image.origin, tables))
+        for name, path in ((name, split.image.file(name)) for name in dict.fromkeys(split.image.names)):
             stamp = _stamp(path)
             if name not in known or known[name].stamp != stamp:
                 found.append(partial(_of_file, path, stamp))
     return found
 
 
-def table_of(root: Path, tables: Path) -> Path:
-    """The table of the files below a root."""
-    return tables / f"{hashlib.sha256(str(root.resolve()).encode(errors='surrogateescape')).hexdigest()[:16]}.json"
+def table_of(origin: Path, tables: Path) -> Path:
+    """The table of the files below a root, or of the images in a column of tables below it."""
+    return tables / f"{hashlib.sha256(str(origin.resolve()).encode(errors='surrogateescape')).hexdigest()[:16]}.json"
 
 
-def _of_files(root: Path, names: list[str], tables: Path, listener: Listener | None) -> Mapping[str, _Known]:
-    table = table_of(root, tables)
-    stamps = {name: _stamp(root / name) for name in names}
+def _of_files(files: Files, tables: Path, listener: Listener | None) -> Mapping[str, _Known]:
+    table, names = table_of(files.origin, tables), files.names
+    stamps = {name: _stamp(files.file(name)) for name in names}
     known = _read_table(table)
     # Names of other data sets below the same root stay.
     changed = [name for name in names if name not in known or known[name].stamp != stamps[name]]
@@ -115,23 +115,23 @@ def _of_files(root: Path, names: list[str], tables: Path, listener: Listener | N
         if listener is not None:
             with _alone(tables):
                 remove_leftovers(tables)
-                files = {name: [part for part in row if part is not None] for name, row in known.items()}
-                write_text(table, json.dumps({"schema": _SCHEMA, "root": str(root), "files": files}))
+                rows = {name: [part for part in row if part is not None] for name, row in known.items()}
+                write_text(table, json.dumps({"schema": _SCHEMA, "root": str(files.origin), "files": rows}))
 
     with contextlib.closing(_going_through(changed, "hashing", keep, listener)) as todo:
         for name in todo:
             # The stamp is older than the content: a file that changes meanwhile is read again the next time.
-            known[name] = _of_file(root / name, stamps[name])
+            known[name] = _of_file(files.file(name), stamps[name])
     if listener is not None:
         with contextlib.closing(_going_through(_unmeasured(known, names), "measuring 16-bit", keep, listener)) as todo:
             for name in todo:
-                known[name] = known[name]._replace(largest=_largest(root / name))
+                known[name] = known[name]._replace(largest=_largest(files.file(name)))
                 if _is_full_range(known[name]):
                     break
     return known
 
 
-def _unmeasured(known: Mapping[str, _Known], names: list[str]) -> list[str]:
+def _unmeasured(known: Mapping[str, _Known], names: Sequence[str]) -> list[str]:
     """The files of 16-bit grey whose largest value is not known; none where one is known to use all 16 bits."""
     deep = [name for name in names if GREY_16 in known[name].rules]
     if any(_is_full_range(known[name]) for name in deep):
@@ -144,7 +144,7 @@ def _is_full_range(file: _Known) -> bool:
 
 
 def _going_through(
-    names: list[str], task_name: str, keep: Callable[[], None], listener: Listener | None
+    names: Sequence[str], task_name: str, keep: Callable[[], None], listener: Listener | None
 ) -> Generator[str, None, None]:
     """The names; what was made of them is kept now and then, and at the end."""
     if not names:
@@ -176,7 +176,7 @@ def _alone(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _stamp(path: Path) -> _Stamp:
+def _stamp(path: ImageFile) -> _Stamp:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
@@ -186,7 +186,7 @@ def _stamp(path: Path) -> _Stamp:
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
 
-def _of_file(path: Path, stamp: _Stamp) -> _Known:
+def _of_file(path: ImageFile, stamp: _Stamp) -> _Known:
     try:
         with path.open("rb") as stream:
             digest = hashlib.file_digest(stream, _new).hexdigest()
@@ -196,14 +196,14 @@ def _of_file(path: Path, stamp: _Stamp) -> _Known:
         raise DataError.unreadable(error, file=path) from error
 
 
-def _kinds(stream: BinaryIO, path: Path) -> list[str]:
+def _kinds(stream: BinaryIO, path: ImageFile) -> list[str]:
     """The kinds of rule; none for a file that is no image, which is reported when it is decoded."""
     with _broken_is_told_later():
         return [kind for kind, _ in rules_of(stream, path, whole=False)]
     return []
 
 
-def _largest(path: Path) -> int:
+def _largest(path: ImageFile) -> int:
     """The largest value of 16-bit grey; 0 for an image that cannot be decoded."""
     try:
         with path.open("rb") as stream, _broken_is_told_later():

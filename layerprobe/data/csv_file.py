@@ -15,13 +15,13 @@ from layerprobe.data.image_files import Files, fingerprint, image_id, missing, s
 from layerprobe.data.images import Box
 from layerprobe.data.label_sets import LabelSets, label_sets_of, separator_note, split_labels
 from layerprobe.data.listed_paths import below
+from layerprobe.data.row_splits import SPLITS, Row, divided_rows, with_test
 from layerprobe.data.spec import DatasetSpec
-from layerprobe.data.splits import IN_GALLERY, Dataset, Split
+from layerprobe.data.splits import Dataset, Split
 from layerprobe.system.errors import DataError
 
 _LAYOUT = "FILE with the columns path,label,split[,is_query,is_gallery][,...], separated by commas, semicolons or tabs"
 _EXPECTED = f"Expected {_LAYOUT}; split is train, validation, test, query or gallery"
-_SPLITS = ("train", "validation", "test")
 # In the column `split`: test rows -> whether they are queries, and whether they are in the gallery.
 _ROLES = {"query": (True, False), "gallery": (False, True)}
 _REQUIRED = ("path", "label", "split")
@@ -60,7 +60,7 @@ class _Columns:
 
 
 @dataclass(frozen=True)
-class _Row:
+class _Row(Row):
     """A row; `size` is that of its file in bytes, None where there is no file."""
 
     line: int
@@ -68,9 +68,6 @@ class _Row:
     size: int | None
     box: Box | None
     label: str
-    split: str
-    is_query: bool
-    is_gallery: bool
     further: Mapping[str, str]  # column -> cell
 
     @property
@@ -104,7 +101,7 @@ def load(root: Path, *, label_separator: str = "") -> Dataset:
         label_separator: what separates the labels of an image in its cell; empty: each cell is one label.
     """
     table = _read(root)
-    rows = _with_test(table.rows)
+    rows = with_test(table.rows)
     notes: tuple[str, ...] = ()
     if rows is not table.rows:
         notes = ("the rows of the split validation are the test images",)
@@ -113,7 +110,7 @@ def load(root: Path, *, label_separator: str = "") -> Dataset:
     sets = _label_sets(root, rows, label_separator) if label_separator else None
     if sets:
         rows = [replace(row, label=sets.class_names[number]) for row, number in zip(rows, sets.classes, strict=True)]
-    members, _ = _splits(rows)
+    members, _ = divided_rows(rows)
     for name, problem in _EMPTY.items():
         if not members.get(name, True):
             raise DataError(problem, file=root, fix=_EXPECTED)
@@ -134,32 +131,14 @@ def _label_sets(file: Path, rows: Sequence[_Row], separator: str) -> LabelSets:
 
 def _unchecked(root: Path, *, label_separator: str = "") -> Dataset:  # noqa: ARG001 - as `load`
     """Every listed image, also without a train or test split."""
-    return _dataset(root, _with_test(_read(root).rows))
+    return _dataset(root, with_test(_read(root).rows))
 
 
 def _dataset(root: Path, rows: Sequence[_Row]) -> Dataset:
     class_names = tuple(sorted({row.label for row in rows}))
-    members, search_in = _splits(rows)
+    members, search_in = divided_rows(rows)
     splits = {name: _split(name, root.parent, found, class_names) for name, found in members.items() if found}
     return Dataset(splits, class_names, search_in)
-
-
-def _with_test(rows: Sequence[_Row]) -> Sequence[_Row]:
-    """The rows; where none is of the split test, those of the split validation are."""
-    splits = {row.split for row in rows}
-    if "test" in splits or "validation" not in splits:
-        return rows
-    return [replace(row, split="test") if row.split == "validation" else row for row in rows]
-
-
-def _splits(rows: Sequence[_Row]) -> tuple[dict[str, list[_Row]], Mapping[str, str]]:
-    """The rows of each split, which may be empty, and the data set's `search_in`."""
-    members = {name: [row for row in rows if row.split == name] for name in _SPLITS}
-    if all(row.is_query and row.is_gallery for row in members["test"]):
-        return members, {}
-    members["gallery"] = [row for row in members["test"] if row.is_gallery]
-    members["test"] = [row for row in members["test"] if row.is_query]
-    return members, IN_GALLERY
 
 
 def _split(name: str, folder: Path, rows: Sequence[_Row], class_names: Sequence[str]) -> Split:
@@ -269,13 +248,13 @@ def _row(file: Path, line: int, cells: Sequence[str], columns: _Columns, image: 
     label, split = cells[columns.read["label"]], cells[columns.read["split"]]
     if not label:
         raise _bad(file, line, "label is empty", "Fill it, for a distractor by a label that no query has")
-    if split not in _SPLITS and split not in _ROLES:
-        raise _bad(file, line, f"split is {split!r}", f"Known: {', '.join((*_SPLITS, *_ROLES))}")
+    if split not in SPLITS and split not in _ROLES:
+        raise _bad(file, line, f"split is {split!r}", f"Known: {', '.join((*SPLITS, *_ROLES))}")
     dividing = {name: cells[columns.read[name]] for name in _DIVIDING if name in columns.read}
     is_query, is_gallery = _roles(file, line, split, dividing)
     box = _box(file, line, {name: cells[place] for name, place in columns.boxes.items()})
     further = {name: cells[place] for name, place in columns.further.items()}
-    return _Row(line, *image, box, label, "test" if split in _ROLES else split, is_query, is_gallery, further)
+    return _Row("test" if split in _ROLES else split, is_query, is_gallery, line, *image, box, label, further)
 
 
 def _roles(file: Path, line: int, split: str, texts: Mapping[str, str]) -> tuple[bool, bool]:

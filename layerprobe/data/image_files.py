@@ -8,8 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from layerprobe.data.images import Box, cropped, read_image
+from layerprobe.data.images import Box, ImageFile, cropped, read_image
 from layerprobe.data.splits import Dataset, Image, Split
+from layerprobe.data.table_images import TableImage
 from layerprobe.data.white_level import WHITE
 from layerprobe.system.errors import DataError
 from layerprobe.system.wording import first_named
@@ -20,10 +21,11 @@ class Files:
     """i -> image, read from its file at every call.
 
     Args:
-        names: one for each image, with `/` as separator.
+        names: one for each image, with `/` as separator; of an image in a table `FILE:ROW`.
         fast: see `read_image`.
         white: see `read_image`.
         boxes: the part of each file that is its image, None for all of it; None: all of every file.
+        column: of tables, which has the images; None: each image is a file.
     """
 
     root: Path
@@ -32,6 +34,7 @@ class Files:
     fast: bool = False
     white: int = WHITE
     boxes: Sequence[Box | None] | None = None
+    column: str | None = None
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -41,9 +44,21 @@ class Files:
         return tuple(map(image_id, self.names, self.boxes))
 
     @property
+    def origin(self) -> Path:
+        """What the names are relative to: the root, or a column of its tables."""
+        return self.root if self.column is None else self.root / f":{self.column}"
+
+    @property
     def paths(self) -> str:
-        """The absolute root and the ids in order, as one text: equal texts mean the same files and boxes."""
-        return "\0".join([str(self.root.resolve()), *self.ids])
+        """The absolute origin and the ids in order, as one text: equal texts mean the same files and boxes."""
+        return "\0".join([str(self.origin.resolve()), *self.ids])
+
+    def file(self, name: str) -> ImageFile:
+        """The file, or the row of a table, of a name."""
+        if self.column is None:
+            return self.root / name
+        table, _, row = name.rpartition(":")
+        return TableImage(self.root / table, self.column, int(row))
 
     def some(self, indices: Sequence[int]) -> Files:
         """Those of some indices, in their order."""
@@ -52,7 +67,7 @@ class Files:
 
     def __call__(self, index: int) -> Image:
         """The index-th image."""
-        path = self.root / self.names[index]
+        path = self.file(self.names[index])
         image = read_image(path, exif_rotation=self.exif_rotation, fast=self.fast, white=self.white)
         box = None if self.boxes is None else self.boxes[index]
         return image if box is None else cropped(image, box, path)

@@ -19,11 +19,13 @@ from PIL.Image import DecompressionBombError, Transpose
 from layerprobe.data.formats import HEIF_FIX, formats_of, is_heif, reads_heif
 from layerprobe.data.jpeg import decoded
 from layerprobe.data.splits import Image
+from layerprobe.data.table_images import TableImage
 from layerprobe.data.white_level import WHITE, in_8_bits, is_16_bit_grey
 from layerprobe.system.errors import DataError
 from layerprobe.system.files import require_file
 from layerprobe.system.memory import memory_faults_told
 
+ImageFile = Path | TableImage
 Box = tuple[int, int, int, int]  # left, top, right, bottom in pixels; right and bottom are the first ones outside
 _PIXEL_LIMIT = 89_000_000
 # A thinner image, scaled to a shorter side of 247 pixels, would take gigabytes.
@@ -42,14 +44,15 @@ PIL_ERRORS = (
 _AGAIN = "Get it again or remove it"
 
 
-def read_image(path: Path, *, exif_rotation: bool = False, fast: bool = False, white: int = WHITE) -> Image:
+def read_image(path: ImageFile, *, exif_rotation: bool = False, fast: bool = False, white: int = WHITE) -> Image:
     """An image as 8-bit RGB, at its size.
 
     Grey, palette, 1-bit and CMYK images become RGB; 16-bit grey is divided by 257, or else by white / 255; transparent
     pixels are laid on white; of an animation the first frame is read.
 
     Args:
-        path: JPEG, PNG, GIF, BMP, WebP, TIFF, PPM, AVIF, JPEG 2000 or HEIF, whatever the name's ending.
+        path: JPEG, PNG, GIF, BMP, WebP, TIFF, PPM, AVIF, JPEG 2000 or HEIF, whatever the name's ending; or the bytes of
+            one in a table.
         fast: let torchvision decode JPEGs that are not to be turned; pixels and errors are the same.
         white: the value of 16-bit grey that becomes 255, from 1 to 65535; so does every value above it.
 
@@ -79,7 +82,7 @@ def read_image(path: Path, *, exif_rotation: bool = False, fast: bool = False, w
         raise _broken(path, error) from error
 
 
-def cropped(image: Image, box: Box, path: Path) -> Image:
+def cropped(image: Image, box: Box, path: ImageFile) -> Image:
     """The part of an image in a box, in memory of its own.
 
     Args:
@@ -97,7 +100,7 @@ def cropped(image: Image, box: Box, path: Path) -> Image:
     return image[top:bottom, left:right].copy()
 
 
-def _require_not_thin(width: int, height: int, path: Path) -> None:
+def _require_not_thin(width: int, height: int, path: ImageFile) -> None:
     if max(width, height) > _THINNEST * min(width, height):
         raise DataError(
             f"{width}x{height} pixels, thinner than 1 to {_THINNEST:,}",
@@ -117,7 +120,7 @@ def _turned(image: PIL.Image.Image, exif_rotation: bool) -> PIL.Image.Image:
     return image if exif_rotation or orientation not in _BACK else image.transpose(_BACK[orientation])
 
 
-def _rgb(image: PIL.Image.Image, path: Path, white: int) -> Image:
+def _rgb(image: PIL.Image.Image, path: ImageFile, white: int) -> Image:
     # PIL's own conversion would clip 16 bits to 8. A PPM states its white, and mode I holds values that PIL has scaled
     # to 16 bits by it.
     is_scaled = image.mode == "I" and image.format == "PPM"
@@ -139,11 +142,11 @@ def _rgb(image: PIL.Image.Image, path: Path, white: int) -> Image:
     return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
 
 
-def _too_large(path: Path, size: str) -> DataError:
+def _too_large(path: ImageFile, size: str) -> DataError:
     return DataError(f"{size}, limit 89 million", file=path, fix="Make it smaller or remove it", kind="oversized")
 
 
-def _not_an_image(path: Path) -> DataError:
+def _not_an_image(path: ImageFile) -> DataError:
     with path.open("rb") as stream:
         head = stream.read(256)
     if not head:
@@ -158,7 +161,7 @@ def _not_an_image(path: Path) -> DataError:
     return DataError("not an image that can be read", file=path, fix=_AGAIN, kind="not an image")
 
 
-def _unreadable(path: Path, error: OSError) -> DataError:
+def _unreadable(path: ImageFile, error: OSError) -> DataError:
     if isinstance(error, FileNotFoundError):
         return DataError("no such image", file=path, fix="Restore it or leave it out of the data set", kind="missing")
     if isinstance(error, PermissionError):
@@ -169,7 +172,7 @@ def _unreadable(path: Path, error: OSError) -> DataError:
     return _broken(path, error)
 
 
-def _broken(path: Path, error: Exception) -> DataError:
+def _broken(path: ImageFile, error: Exception) -> DataError:
     reason = " ".join(str(error).split())
     if "truncated" in reason.lower():
         return DataError("the image is truncated", file=path, fix=_AGAIN, kind="truncated")

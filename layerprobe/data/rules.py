@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from typing import BinaryIO
 
 import PIL.Image
 
 from layerprobe.data.formats import formats_of
-from layerprobe.data.images import EXIF_ORIENTATION
+from layerprobe.data.images import EXIF_ORIENTATION, ImageFile
 
 GREY_16 = "16-bit grey"
 # PIL's mode -> kind and message of a rule.
@@ -22,7 +21,7 @@ _MODES = {
 }
 
 
-def rules_of(stream: BinaryIO, path: Path, *, whole: bool) -> list[tuple[str, str]]:
+def rules_of(stream: BinaryIO, path: ImageFile, *, whole: bool) -> list[tuple[str, str]]:
     """The kind of each rule that the image in a file is read by, in a word or two, and the rule.
 
     Args:
@@ -36,7 +35,7 @@ def rules_of(stream: BinaryIO, path: Path, *, whole: bool) -> list[tuple[str, st
             return list(_rules(image, path))
 
 
-def _rules(image: PIL.Image.Image, path: Path) -> Iterator[tuple[str, str]]:
+def _rules(image: PIL.Image.Image, path: ImageFile) -> Iterator[tuple[str, str]]:
     # MPO is a JPEG with further pictures behind the first, as cameras write it.
     kind = "JPEG" if image.format == "MPO" else image.format
     by_ending = PIL.Image.registered_extensions().get(path.suffix.lower())

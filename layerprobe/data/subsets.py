@@ -29,12 +29,16 @@ class _Some:
         return self.image(int(self.places[index]))
 
 
-def count_train_classes(classes: int, asked: int | None, name: str) -> int:
-    """How many of the classes of a data set are for training: those asked for, or the first half."""
+def count_train_classes(classes: int, asked: int | None, name: str, *, fix: str = "Get the set again") -> int:
+    """How many of the classes of a data set are for training: those asked for, or the first half.
+
+    Args:
+        fix: of too few classes.
+    """
     count = classes // 2 if asked is None else asked
     least, needed = (2, "2 to test") if asked == 0 else (4, "2 to train and 2 to test")
     if classes < least:
-        raise DataError(f"{name} has {classes} classes here; {needed} are needed", fix="Get the set again")
+        raise DataError(f"{name} has {classes} classes here; {needed} are needed", fix=fix)
     if count and not 2 <= count <= classes - 2:
         raise RecipeError(
             f"data.train_classes = {count}: of {name}'s {classes} classes, at least 2 must train and 2 test",

@@ -10,6 +10,7 @@ from typing import Any
 
 from layerprobe.registry import DATASETS, is_source
 from layerprobe.system.errors import RecipeError, UnknownNameError
+from layerprobe.system.naming import HF_DATASET, is_on_the_hub, name_model
 
 # A key that chooses a part -> the keys that were meant for the part chosen before, and are dropped with it.
 _BELONGING = {
@@ -82,7 +83,12 @@ def overridden(sections: dict[str, Any], overrides: Overrides, known: Iterable[s
         sections["train"]["seed"] = overrides.seed
     data = sections.get("data")
     if isinstance(data, dict):
+        on_the_hub = data.get("name") == HF_DATASET and is_on_the_hub(data.get("root"))
+        if on_the_hub and overrides.flags("data", ("name", "root")):
+            name_model(f"{HF_DATASET}:{data['root']}")
         for key in _PATHS:
+            if on_the_hub and key == "root":
+                continue
             if isinstance(data.get(key), str) and (data[key] or key == "root"):
                 data[key] = str(Path(data[key]).expanduser().absolute())
     return sections

@@ -11,7 +11,7 @@ import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from layerprobe.system.errors import DataError, EnvironmentFault, LayerprobeError
 from layerprobe.system.wording import as_size
@@ -58,7 +58,11 @@ def _mount_point(path: Path) -> Path:
     return next(folder for folder in (resolved, *resolved.parents) if folder.is_mount())
 
 
-def require_file(path: Path) -> None:
+class _HasStatus(Protocol):
+    def stat(self) -> os.stat_result: ...
+
+
+def require_file(path: _HasStatus) -> None:
     """Refuse a pipe, socket or device before it is opened, which could block forever."""
     mode = path.stat().st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):

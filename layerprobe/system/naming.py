@@ -1,4 +1,4 @@
-"""The external models that the user has named: no other file is imported, nothing else is fetched.
+"""The external models and data sets that the user has named: no other file is imported, nothing else is fetched.
 
 A model in the run.json of a received run is not named by the user. Names hold for this process and its children, by an
 environment variable; Python files are also stored in the user's state folder, with the hashes of their modules.
@@ -18,6 +18,8 @@ from pathlib import Path
 from layerprobe.system.errors import RecipeError
 
 PYTHON = "python:"
+HF_DATASET = "hf-dataset"
+_ON_THE_HUB = re.compile(r"[\w.-]+(/[\w.-]+){1,2}")
 _VARIABLE = "LAYERPROBE_NAMED_MODELS"
 
 
@@ -46,6 +48,11 @@ def name_model(model: str) -> None:
 def user_named(model: str) -> bool:
     """Whether the user named a model in this process or a parent."""
     return _resolved(model) in _named()
+
+
+def is_on_the_hub(root: object) -> bool:
+    """Whether the root of a data set is `ORG/NAME` or `ORG/NAME/CONFIG` of the Hub, and no folder."""
+    return isinstance(root, str) and bool(_ON_THE_HUB.fullmatch(root)) and not Path(root).exists()
 
 
 def require_device_name(name: str) -> None:

@@ -8,6 +8,7 @@ from layerprobe.data.torchvision_sets import SPEC
 from layerprobe.recipe.overrides import Overrides, overridden
 from layerprobe.recipe.recipe import load_recipe
 from layerprobe.system.errors import RecipeError
+from layerprobe.system.naming import user_named
 
 
 @pytest.mark.parametrize(
@@ -91,3 +92,17 @@ def test_a_folder_that_is_called_like_a_data_set_is_not_it(tmp_path: Path, monke
     monkeypatch.chdir(tmp_path)
     (tmp_path / "glyphs").mkdir()
     assert load_recipe("netA", Overrides(data="glyphs")).data.name == "glyphs"
+
+
+def test_a_data_set_of_the_hub_is_named_by_the_command_line_and_is_no_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LAYERPROBE_NAMED_MODELS", "[]")
+    own = {"data": {"name": "hf-dataset", "root": "acme/birds"}}
+    assert overridden(own, Overrides(), ["data"]) == own
+    assert not user_named("hf-dataset:acme/birds")
+    assert overridden({}, Overrides(data="hf-dataset:acme/birds/small"), ["data"])["data"]["root"] == "acme/birds/small"
+    assert user_named("hf-dataset:acme/birds/small")
+    (tmp_path / "acme" / "birds").mkdir(parents=True)
+    assert overridden(own, Overrides(), ["data"])["data"]["root"] == str(tmp_path / "acme" / "birds")

@@ -94,7 +94,7 @@ def test_a_box_outside_its_image_is_named_before_training_and_by_the_check(reque
         train(request_for("data.name=csv", f"data.root={table}"), Silent())
     checked = check_data(f"csv:{table}", Silent(), workers=0)
     assert [(finding.kind, finding.id) for finding in checked.errors] == [("box", "1.png#25-20-40-41")]
-    assert [finding.message for finding in checked.remarks] == ["images cropped to x_1,y_1,x_2,y_2: 32 of 32"]
+    assert checked.notes == ("images cropped to x_1,y_1,x_2,y_2: 32 of 32",)
 
 
 def test_a_table_of_a_spreadsheet_gives_the_numbers_of_the_plain_one(request_for: Make, images: Path) -> None:

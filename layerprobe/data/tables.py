@@ -1,0 +1,334 @@
+"""The data sets `parquet` and `hf-dataset`: images and labels in the columns of parquet or Arrow files."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from layerprobe.data.image_files import Files, fingerprint, leaves_folder, missing, require_inside, sizes_of
+from layerprobe.data.row_splits import Row, divided_rows, with_test
+from layerprobe.data.spec import DatasetSpec
+from layerprobe.data.splits import Dataset, Split
+from layerprobe.data.subsets import count_train_classes, divided_classes
+from layerprobe.data.table_columns import Table, read_table
+from layerprobe.data.table_files import table_files
+from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
+
+_SPLIT, _DIVIDING = "split", ("is_query", "is_gallery")
+# What a split is called -> the split, whether its images are searched for, and whether they are searched among.
+_MEANS = {
+    "train": ("train", True, True), "validation": ("validation", True, True), "valid": ("validation", True, True),
+    "val": ("validation", True, True), "dev": ("validation", True, True), "test": ("test", True, True),
+    "query": ("test", True, False), "gallery": ("test", False, True),
+}  # fmt: skip
+_USE_ONE = "Use one alone by --set data.use_split=NAME: the first half of its classes then trains, the rest tests"
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """Which columns and rows are used, as the keys of [data] of the same names."""
+
+    image_column: str = ""
+    label_column: str = ""
+    id_column: str = ""
+    split_column: str = ""
+    use_split: str = ""
+
+
+@dataclass(frozen=True)
+class _Row(Row):
+    """A row with its place among those that are used."""
+
+    place: int
+
+
+@dataclass(frozen=True, eq=False)
+class _Listed:
+    """The rows that are used, each with an image, an id, a class and further texts."""
+
+    files: Files
+    ids: Sequence[str]
+    labels: Sequence[str]
+    columns: Mapping[str, Sequence[str]]
+    fingerprint: str
+
+    def split(self, name: str, places: Sequence[int]) -> Split:
+        """A split of some of the rows."""
+        numbers = {label: number for number, label in enumerate(self.class_names)}
+        return Split(
+            name=name,
+            labels=np.array([numbers[self.labels[place]] for place in places], np.int64),
+            ids=tuple(self.ids[place] for place in places),
+            image=replace(self.files, names=[self.files.names[place] for place in places]),
+            fingerprint=self.fingerprint,
+            columns={name: tuple(texts[place] for place in places) for name, texts in self.columns.items()},
+        )
+
+    @cached_property
+    def class_names(self) -> tuple[str, ...]:
+        return tuple(sorted(set(self.labels)))
+
+
+def load(  # noqa: PLR0913 - its keys of [data]
+    root: Path,
+    *,
+    image_column: str = "",
+    label_column: str = "",
+    id_column: str = "",
+    split_column: str = "",
+    use_split: str = "",
+    train_classes: int | None = None,
+    class_seed: int | None = None,
+) -> Dataset:
+    """The images in the rows of a table; they are read from it one at a time.
+
+    An image is the bytes of an image file, alone or as `bytes` of a struct, as Hugging Face `datasets` has them, or a
+    path relative to the table's file. A label is text or a whole number; the number of a `ClassLabel` stands for its
+    name. Classes are sorted by name, as text.
+
+    The split of a row is that of its file, or else the text in the column `split`: train, validation (valid, val, dev),
+    test, query or gallery. The columns `is_query` and `is_gallery` divide the test rows as in `csv`. Where all rows are
+    of one split, whatever it is called, the first half of the classes is for training, the rest for testing. Further
+    columns of numbers and texts are kept as text in `Split.columns`.
+
+    Args:
+        root: a parquet file, a folder or glob of such files, a folder that `save_to_disk` has written, one in the cache
+            of `datasets`, or a name on the Hub.
+        image_column: empty: the only column of images.
+        label_column: empty: the only one called `label` or `labels`, or of type ClassLabel.
+        id_column: empty: the path of each image, where all have different ones, else `SPLIT/ROW`.
+        split_column: empty: `split`, where the files are of one split.
+        use_split: the only split that is used; empty: all.
+        train_classes: see `folder`.
+        class_seed: see `folder`.
+    """
+    wanted = _Wanted(image_column, label_column, id_column, split_column, use_split)
+    dataset = _read(root, wanted, train_classes=train_classes, class_seed=class_seed)
+    _require_files(root, dataset)
+    for one, other in itertools.combinations(dataset.splits.values(), 2):
+        shared = np.intersect1d(one.labels, other.labels)
+        if len(shared) and not dataset.together(one.name, other.name):
+            what = f"{len(shared):,} classes are in {one.name} and in {other.name}, such as"
+            what = f"{what} {dataset.class_names[shared[0]]}, but no class may be in two splits"
+            raise DataError(what, file=root, fix=_USE_ONE)
+    return dataset
+
+
+def _every_row(root: Path) -> Dataset:
+    """Every image, also where files are missing or a class is in two splits."""
+    return _read(root, _Wanted())
+
+
+def _read(root: Path, wanted: _Wanted, *, train_classes: int | None = None, class_seed: int | None = None) -> Dataset:
+    source = table_files(root)
+    by_file = len(source.splits) > 1 and not wanted.split_column
+    files = [file for file in source.files if not by_file or wanted.use_split in ("", file.split)]
+    if not files:
+        raise UnknownNameError("split in data.use_split:", wanted.use_split, source.splits, file=root)
+    table = read_table(root, files, image=wanted.image_column, label=wanted.label_column)
+    for key, column in (("id_column", wanted.id_column), ("split_column", wanted.split_column)):
+        if column and column not in table.cells:
+            raise UnknownNameError(f"column of texts or numbers in data.{key}:", column, table.cells, file=root)
+    names = _split_names(table, wanted.split_column or _SPLIT, by_file=by_file)
+    if not names:
+        raise DataError("no rows", file=root, fix="Name a table that has some")
+    rows = [row for row, name in enumerate(names) if wanted.use_split in ("", name)]
+    if not rows and not any(names):
+        what = f"data.use_split = {wanted.use_split}: this table has no splits"
+        raise RecipeError(what, file=root, fix="Leave it out, or name their column by data.split_column")
+    if not rows:
+        raise UnknownNameError("split in data.use_split:", wanted.use_split, dict.fromkeys(names), file=root)
+    listed = _listed(source.folder, table, rows, names, wanted)
+    if len({names[row] for row in rows}) == 1 and not any(column in table.cells for column in _DIVIDING):
+        return _by_class(root, listed, train_classes=train_classes, class_seed=class_seed)
+    for key, value in (("train_classes", train_classes), ("class_seed", class_seed)):
+        if value is not None:
+            what = f"data.{key} = {value}: the splits say which classes are for training"
+            raise RecipeError(what, file=root, fix=f"Leave it out. {_USE_ONE}")
+    return _by_split(root, listed, [_row(table, row, names[row], place) for place, row in enumerate(rows)])
+
+
+def _by_class(root: Path, listed: _Listed, *, train_classes: int | None, class_seed: int | None) -> Dataset:
+    classes = len(listed.class_names)
+    fix = "Name a table that has more, or put all into test by --set data.train_classes=0"
+    count = count_train_classes(classes, train_classes, str(root), fix=fix)
+    splits = {}
+    for name, side in zip(("train", "test"), divided_classes(classes, count, class_seed), strict=True):
+        if side:
+            members = {listed.class_names[label] for label in side}
+            splits[name] = listed.split(name, [row for row, label in enumerate(listed.labels) if label in members])
+    return Dataset(splits, listed.class_names)
+
+
+def _split_names(table: Table, column: str, *, by_file: bool) -> list[str]:
+    """What the split of each row is called; of a table without splits all alike."""
+    if by_file or column not in table.cells:
+        return [file.split for file, count in zip(table.files, table.counts, strict=True) for _ in range(count)]
+    return [_filled(table, row, column, "split") for row in range(len(table))]
+
+
+def _filled(table: Table, row: int, column: str, what: str) -> str:
+    """The text of a cell that must not be empty."""
+    cell = table.cells[column][row]
+    if cell is None or cell == "":
+        raise DataError(f"has no {what}", file=table.where(row), fix="Fill the cell or remove the row")
+    return str(cell)
+
+
+def _listed(folder: Path, table: Table, rows: Sequence[int], names: Sequence[str], wanted: _Wanted) -> _Listed:
+    """The rows that are used.
+
+    Args:
+        names: of the split of every row of the table.
+    """
+    if table.embedded:
+        files = _in_table(folder, table, rows)
+        ids = _paths(table, rows) or _numbered([names[row] for row in rows])
+        sizes = sizes_of(folder, [str(file.path) for file in table.files])
+    else:
+        files = _at_paths(folder, table, rows)
+        ids = list(files.names)
+        sizes = sizes_of(files.root, files.names)
+    if wanted.id_column:
+        ids = [_filled(table, row, wanted.id_column, "id") for row in rows]
+    first: dict[str, int] = {}
+    for row, name in zip(rows, ids, strict=True):
+        if first.setdefault(name, row) != row:
+            what = f"{name} is in {table.where(first[name])} already"
+            raise DataError(what, file=table.where(row), fix="Keep one, or name another column by data.id_column")
+    used = {table.image, table.label, wanted.id_column, wanted.split_column or _SPLIT, *_DIVIDING}
+    further = {column: cells for column, cells in table.cells.items() if column not in used}
+    columns = {
+        column: ["" if cells[row] is None else str(cells[row]) for row in rows] for column, cells in further.items()
+    }
+    labels = [_label(table, row) for row in rows]
+    return _Listed(files, ids, labels, columns, fingerprint([size or 0 for size in sizes]))
+
+
+def _in_table(folder: Path, table: Table, rows: Sequence[int]) -> Files:
+    """Images whose bytes are in the table."""
+    places = [
+        f"{file.path.relative_to(folder).as_posix()}:{row:09}"
+        for file, count in zip(table.files, table.counts, strict=True)
+        for row in range(count)
+    ]
+    return Files(folder, [places[row] for row in rows], column=table.image)
+
+
+def _paths(table: Table, rows: Sequence[int]) -> list[str]:
+    """The path of each image; empty unless all have different ones."""
+    cells = table.cells.get(table.image, [None] * len(table))
+    paths = [str(cells[row] or "") for row in rows]
+    return paths if all(paths) and len(set(paths)) == len(paths) else []
+
+
+def _label(table: Table, row: int) -> str:
+    text = _filled(table, row, table.label, "label")
+    if not table.class_names:
+        return text
+    number = int(text)
+    if not 0 <= number < len(table.class_names):  # `datasets` writes -1 where a label is not known
+        raise DataError(
+            f"has the label {number}, which no class has", file=table.where(row), fix="Remove the row or label it"
+        )
+    return table.class_names[number]
+
+
+def _numbered(names: Sequence[str]) -> list[str]:
+    """`SPLIT/ROW` for each row, given what its split is called; where it has none `ROW`."""
+    counts: dict[str, Iterator[int]] = {name: itertools.count() for name in names}
+    return ["/".join(filter(None, (name, str(next(counts[name]))))) for name in names]
+
+
+def _at_paths(folder: Path, table: Table, rows: Sequence[int]) -> Files:
+    """Images at the paths of a column, which are relative to the folder of their table."""
+    names = [_filled(table, row, table.image, "image") for row in rows]
+    if table.of_structs and all(map(os.path.isabs, names)):  # as the cache of `datasets` has local files
+        folder = Path(os.path.commonpath([Path(name).parent for name in names]))
+        return Files(folder, [os.path.relpath(name, folder) for name in names])
+    folders = [file.path.parent.relative_to(folder) for file in table.files]
+    places = [place for place, count in zip(folders, table.counts, strict=True) for _ in range(count)]
+    for row, name in zip(rows, names, strict=True):
+        if leaves_folder(name):
+            fix = "Write it relative to the folder of the table, with /"
+            raise DataError(f"path leaves the data folder: {name!r}", file=table.where(row), fix=fix)
+    names = [(places[row] / name).as_posix() for row, name in zip(rows, names, strict=True)]
+    require_inside(folder, names)
+    return Files(folder, names)
+
+
+def _row(table: Table, row: int, name: str, place: int) -> _Row:
+    """A row of a table that is divided into splits."""
+    if name not in _MEANS and name:
+        fix = f"Known: {', '.join(_MEANS)}. {_USE_ONE}"
+        raise DataError(f"{name!r} is not known as a split", file=table.where(row), fix=fix)
+    split, is_query, is_gallery = _MEANS[name or "test"]
+    if split != "train":
+        is_query, is_gallery = (
+            flag and _flag(table, row, column) for flag, column in zip((is_query, is_gallery), _DIVIDING, strict=True)
+        )
+    if not (is_query or is_gallery):
+        fix = "Make one of them true or remove the row"
+        raise DataError("is_query and is_gallery are both false", file=table.where(row), fix=fix)
+    return _Row(split, is_query, is_gallery, place)
+
+
+def _flag(table: Table, row: int, column: str) -> bool:
+    cell = table.cells[column][row] if column in table.cells else True
+    if cell is None or isinstance(cell, bool):
+        return cell is not False
+    raise DataError(f"{column} is {cell!r}", file=table.where(row), fix="Expected true or false")
+
+
+def _by_split(root: Path, listed: _Listed, rows: Sequence[_Row]) -> Dataset:
+    with_tests = with_test(rows)
+    notes = () if with_tests is rows else ("the rows of the split validation are the test images",)
+    if any(row.split == "validation" and not (row.is_query and row.is_gallery) for row in with_tests):
+        what = "only test rows are divided into queries and gallery, and validation rows are"
+        raise DataError(what, file=root, fix="If their classes are what you test on, call their split test")
+    members, search_in = divided_rows(with_tests)
+    for name in ("test", "gallery"):
+        if not members.get(name, True):
+            what = {"test": "no row is a query of the split test", "gallery": "no row is in the gallery"}[name]
+            raise DataError(what, file=root, fix=_USE_ONE)
+    splits = {
+        name: listed.split(name, [row.place for row in listed_rows])
+        for name, listed_rows in members.items()
+        if listed_rows
+    }
+    return Dataset(splits, listed.class_names, search_in, notes)
+
+
+def _require_files(root: Path, dataset: Dataset) -> None:
+    files = [split.image for split in dataset.splits.values() if isinstance(split.image, Files)]
+    names = dict.fromkeys(name for image in files if image.column is None for name in image.names)
+    sizes = sizes_of(files[0].root, names) if names else []
+    absent = [name for name, size in zip(names, sizes, strict=True) if size is None]
+    if absent:
+        fix = f"Put them below {files[0].root} or remove their rows"
+        raise DataError(missing(absent, len(names)), file=root, fix=fix)
+
+
+_COLUMNS = "columns image (bytes or a path) and label, others by data.image_column, data.label_column; perhaps split"
+
+PARQUET = DatasetSpec(
+    load=load,
+    unchecked=_every_row,
+    argument="FILE",
+    holds="images in the rows of parquet files",
+    layout=f"FILE, a folder or 'DIR/*.parquet', with {_COLUMNS}; of one split, half of the classes trains",
+)
+HF_DATASET = DatasetSpec(
+    load=load,
+    unchecked=_every_row,
+    argument="DIR",
+    holds="data sets of Hugging Face datasets",
+    layout=f"DIR as Dataset.save_to_disk or the cache of datasets has it, or ORG/NAME[/CONFIG] of the Hub; {_COLUMNS}",
+    where="https://huggingface.co/datasets",
+)
