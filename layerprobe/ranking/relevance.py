@@ -302,7 +302,7 @@ def relevance_of(
                 raise ValueError("groups need gallery_groups where a gallery is searched")
             gallery_groups = _whole(rules.gallery_groups, (len(searched),), "gallery_groups")
     held = None
-    if rules.label_sets is not None and (rules.positives is None or groups is not None):
+    if rules.label_sets is not None:
         held = HeldLabels.of(rules.label_sets, labels, searched)
     plain = Relevance(labels, searched, own, groups, gallery_groups, held_labels=held)
     ignored = _pairs(rules.ignored, plain, "ignored")

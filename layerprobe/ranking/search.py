@@ -132,7 +132,7 @@ class Search:
             nearest = similarities.masked_fill(~right, -torch.inf).amax(1, keepdim=True)
             window = self.form.windows(queries)[:, None]
             closer = ~right & (similarities > nearest + window)  # of a lone query every item that is there
-            tied = there & ~closer & (similarities >= nearest - window) & (nearest > -torch.inf)
+            tied = there & ~closer & (similarities >= nearest - window)  # of a lone query none
             kinds = closer, closer, tied & ~right, tied & right
             counts[:, rows] = torch.stack([kind.sum(1) for kind in kinds])
         return self.team.total(counts)
