@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 import numpy as np
+from numpy.typing import NDArray
 
 from layerprobe.data.annotation_files import Annotations, every_image
 from layerprobe.data.image_files import Files, file_sizes, leaves_folder, missing
-from layerprobe.data.label_sets import LabelSets, label_sets_of, separator_note, split_labels
+from layerprobe.data.label_sets import label_sets_of, separator_note, split_labels
 from layerprobe.data.spec import DatasetSpec
 from layerprobe.data.splits import IN_GALLERY, Dataset, Split
 from layerprobe.system.errors import DataError
@@ -65,34 +66,41 @@ def load(root: Path, *, label_separator: str = "") -> Dataset:
     notes: tuple[str, ...] = () if rows is listed else ("the rows of the split validation are the test images",)
     _require_plain_validation(root, rows)
     _require_files(root, rows)
-    sets = _label_sets(root, rows, label_separator) if label_separator else None
-    if sets:
-        rows = [replace(row, label=sets.class_names[number]) for row, number in zip(rows, sets.classes, strict=True)]
+    rows, label_sets = _with_label_sets(root, rows, label_separator)
     class_names = tuple(sorted({row.label for row in rows}))
     members, search_in = _splits(rows)
     for name, problem in _EMPTY.items():
         if not members.get(name, True):
             raise DataError(problem, file=root, fix=_EXPECTED)
     splits = {name: _split(name, root.parent, found, class_names) for name, found in members.items() if found}
-    if not sets and (note := separator_note(class_names)):
+    if label_sets is None and (note := separator_note(class_names)):
         notes = (*notes, note)
-    return Dataset(splits, class_names, search_in, notes, label_sets=sets.pairs if sets else None)
+    return Dataset(splits, class_names, search_in, notes, label_sets=label_sets)
 
 
-def _label_sets(file: Path, rows: Sequence[_Row], separator: str) -> LabelSets:
+def _with_label_sets(
+    file: Path, rows: Sequence[_Row], separator: str
+) -> tuple[Sequence[_Row], NDArray[np.int64] | None]:
+    """The rows with a set of labels as label, and the data set's `label_sets`; the rows as they are without the key."""
+    if not separator:
+        return rows, None
     labels = [split_labels(row.label, separator) for row in rows]
     for row, found in zip(rows, labels, strict=True):
         if not found:
             why = f"label is {row.label!r}, which names none beside separators"
             raise _bad(file, row.line, why, "Fill the cell or leave the row out")
-    return label_sets_of(labels, separator)
+    sets = label_sets_of(labels, separator)
+    names = (sets.class_names[number] for number in sets.classes.tolist())
+    return [replace(row, label=name) for row, name in zip(rows, names, strict=True)], sets.pairs
 
 
-def _unchecked(root: Path, *, label_separator: str = "") -> Dataset:  # noqa: ARG001 - as `load`
+def _unchecked(root: Path, *, label_separator: str = "") -> Dataset:
     """Every listed image, also without a train or test split."""
-    members, search_in = _splits(_with_test(_rows(root)))
+    rows, label_sets = _with_label_sets(root, _with_test(_rows(root)), label_separator)
+    members, search_in = _splits(rows)
     named = {name: [(row.path, row.label) for row in found] for name, found in members.items() if found}
-    return every_image(Annotations(root.parent, named, search_in=search_in))
+    found = every_image(Annotations(root.parent, named, search_in=search_in))
+    return replace(found, label_sets=label_sets)
 
 
 def _with_test(rows: Sequence[_Row]) -> Sequence[_Row]:

@@ -71,7 +71,7 @@ class HeldLabels:
 
     @classmethod
     def of(cls, label_sets: ArrayLike, labels: Labels, gallery_labels: Labels) -> HeldLabels | None:
-        """Of queries and items by their classes; None where no two classes of these share a label, and each has one.
+        """Of queries and items by their classes; None where no two classes of these share a label.
 
         Raises:
             ValueError: pairs of another shape or type, or a class without a label.
@@ -82,7 +82,7 @@ class HeldLabels:
         names, columns = np.unique(pairs[:, 1], return_inverse=True)
         for label in np.setdiff1d(np.union1d(labels, gallery_labels), classes)[:1]:
             raise ValueError(f"label_sets: class {label} has no label")
-        if len(classes) == len(names) == len(pairs):
+        if len(names) == len(pairs):
             return None
         from scipy.sparse import csr_array  # only this waits for it
 
