@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from layerprobe.data.csv_text import SEPARATORS, read_text, rows_of, separator_of
 from layerprobe.data.image_files import Files, fingerprint, image_id, missing, sizes_of
 from layerprobe.data.images import Box
-from layerprobe.data.label_sets import LabelSets, label_sets_of, separator_note, split_labels
+from layerprobe.data.label_sets import label_sets_of, separator_note, split_labels
 from layerprobe.data.listed_paths import below
 from layerprobe.data.row_splits import SPLITS, Row, divided_rows, with_test
 from layerprobe.data.spec import DatasetSpec
@@ -107,31 +108,37 @@ def load(root: Path, *, label_separator: str = "") -> Dataset:
         notes = ("the rows of the split validation are the test images",)
     _require_plain_validation(root, rows)
     _require_files(root, rows)
-    sets = _label_sets(root, rows, label_separator) if label_separator else None
-    if sets:
-        rows = [replace(row, label=sets.class_names[number]) for row, number in zip(rows, sets.classes, strict=True)]
+    rows, label_sets = _with_label_sets(root, rows, label_separator)
     members, _ = divided_rows(rows)
     for name, problem in _EMPTY.items():
         if not members.get(name, True):
             raise DataError(problem, file=root, fix=_EXPECTED)
     dataset, input_notes = _dataset(root, rows), table.notes
-    if not sets and (note := separator_note(dataset.class_names)):
+    if label_sets is None and (note := separator_note(dataset.class_names)):
         input_notes = (*input_notes, note)
-    return replace(dataset, notes=notes, input_notes=input_notes, label_sets=sets.pairs if sets else None)
+    return replace(dataset, notes=notes, input_notes=input_notes, label_sets=label_sets)
 
 
-def _label_sets(file: Path, rows: Sequence[_Row], separator: str) -> LabelSets:
+def _with_label_sets(
+    file: Path, rows: Sequence[_Row], separator: str
+) -> tuple[Sequence[_Row], NDArray[np.int64] | None]:
+    """The rows with a set of labels as label, and the data set's `label_sets`; the rows as they are without the key."""
+    if not separator:
+        return rows, None
     labels = [split_labels(row.label, separator) for row in rows]
     for row, found in zip(rows, labels, strict=True):
         if not found:
             why = f"label is {row.label!r}, which names none beside separators"
             raise _bad(file, row.line, why, "Fill the cell or leave the row out")
-    return label_sets_of(labels, separator)
+    sets = label_sets_of(labels, separator)
+    names = (sets.class_names[number] for number in sets.classes.tolist())
+    return [replace(row, label=name) for row, name in zip(rows, names, strict=True)], sets.pairs
 
 
-def _unchecked(root: Path, *, label_separator: str = "") -> Dataset:  # noqa: ARG001 - as `load`
+def _unchecked(root: Path, *, label_separator: str = "") -> Dataset:
     """Every listed image, also without a train or test split."""
-    return _dataset(root, with_test(_read(root).rows))
+    rows, label_sets = _with_label_sets(root, with_test(_read(root).rows), label_separator)
+    return replace(_dataset(root, rows), label_sets=label_sets)
 
 
 def _dataset(root: Path, rows: Sequence[_Row]) -> Dataset:

@@ -71,7 +71,7 @@ class HeldLabels:
 
     @classmethod
     def of(cls, label_sets: ArrayLike, labels: Labels, gallery_labels: Labels) -> HeldLabels | None:
-        """Of queries and items by their classes; None where no two classes of these share a label, and each has one.
+        """Of queries and items by their classes; None where no two classes of these share a label.
 
         Raises:
             ValueError: pairs of another shape or type, or a class without a label.
@@ -82,7 +82,7 @@ class HeldLabels:
         names, columns = np.unique(pairs[:, 1], return_inverse=True)
         for label in np.setdiff1d(np.union1d(labels, gallery_labels), classes)[:1]:
             raise ValueError(f"label_sets: class {label} has no label")
-        if len(classes) == len(names) == len(pairs):
+        if len(names) == len(pairs):
             return None
         from scipy.sparse import csr_array  # only this waits for it
 
@@ -223,7 +223,7 @@ class Relevance:
             some.take_out(left)
             right = some.right(left.device)
             for row, kind in enumerate((right, ~right)):
-                found[row, start : start + step] = (kind & (left == 0)).sum(1).numpy()
+                found[row, start : start + step] = np.count_nonzero((kind & (left == 0)).numpy(), axis=1)
         return found[0], found[1]
 
     def taken_out(self) -> Labels:
@@ -302,7 +302,7 @@ def relevance_of(
                 raise ValueError("groups need gallery_groups where a gallery is searched")
             gallery_groups = _whole(rules.gallery_groups, (len(searched),), "gallery_groups")
     held = None
-    if rules.label_sets is not None and (rules.positives is None or groups is not None):
+    if rules.label_sets is not None:
         held = HeldLabels.of(rules.label_sets, labels, searched)
     plain = Relevance(labels, searched, own, groups, gallery_groups, held_labels=held)
     ignored = _pairs(rules.ignored, plain, "ignored")

@@ -120,22 +120,22 @@ class Search:
         """The counts from every pair in float64: rows that are sorted by class do not have the right items together."""
         import torch
 
-        made = (self.form.vectors(block) for block in self.gallery.blocks())
-        held = None if self.in_order else list(made)
-        counts = torch.zeros(4, len(self.queries), dtype=torch.int64, device=self.form.origin.device)
+        held = None if self.in_order else [self.form.vectors(block) for block in self.gallery.blocks()]
+        counts = np.zeros((4, len(self.queries)), np.int64)
         for rows in cuts(len(self.queries), max(1, _CELLS // len(self.gallery)))[self.team.share]:
             queries, relevance = self.form.vectors(self.queries.take(rows)), self.relevance[rows]
             blocks = held or (self.form.vectors(block) for block in self.gallery.blocks())
             similarities = torch.cat([self.form.similarities(queries, block) for block in blocks], 1)
             relevance.take_out(similarities)
-            right, there = relevance.right(similarities.device), similarities > -torch.inf
-            nearest = similarities.masked_fill(~right, -torch.inf).amax(1, keepdim=True)
+            right = relevance.right(similarities.device)
+            nearest = torch.where(right, similarities, -torch.inf).amax(1, keepdim=True)
             window = self.form.windows(queries)[:, None]
-            closer = ~right & (similarities > nearest + window)  # of a lone query every item that is there
-            tied = there & ~closer & (similarities >= nearest - window) & (nearest > -torch.inf)
-            kinds = closer, closer, tied & ~right, tied & right
-            counts[:, rows] = torch.stack([kind.sum(1) for kind in kinds])
-        return self.team.total(counts)
+            above = similarities > nearest + window  # no right item; of a lone query all that are there
+            through = (similarities >= nearest - window) & (nearest > -torch.inf)
+            # NumPy counts Booleans in a fraction of torch's time.
+            kinds = above, above, through & ~right & ~above, through & right
+            counts[:, rows] = [np.count_nonzero(kind.cpu().numpy(), axis=1) for kind in kinds]
+        return self.team.total(torch.from_numpy(counts).to(self.form.origin.device))
 
     def _chosen(self, items: Items, order: NDArray[np.intp]) -> Chosen:
         """Items in memory in the given order."""

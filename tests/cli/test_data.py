@@ -103,6 +103,9 @@ def test_a_table_of_several_labels_is_checked_by_its_separator(layerprobe: Comma
     code, out, _ = layerprobe(*words, "--set", "data.label_separator='|'")
     assert code == 0  # a|b is in train and test
     assert "labels of test images that training images have too: 2 of 3" in " ".join(out.split())
+    (images / "c3/0.jpg").unlink()
+    _, out, _ = layerprobe(*words, "--set", "data.label_separator='|'", "--json")
+    assert len(json.loads(out)["errors"]) == 2  # the missing image, of the table and of itself: no class in two splits
     code, _, err = layerprobe(*words, "--set", "data.label_seperator='|'")
     assert code == 2
     assert "unknown key 'label_seperator'. Did you mean 'label_separator'?" in err

@@ -113,11 +113,11 @@ def test_an_item_is_right_if_it_shares_a_label() -> None:
     }  # fmt: skip
 
 
-def test_classes_of_one_label_each_are_searched_as_without_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_classes_that_share_no_label_are_searched_as_without_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     features, labels = rng.normal(size=(60, 4)), rng.integers(0, 6, 60)
     wanted = nearest_positive_ranks(features, labels)
-    rules = SearchRules(label_sets=np.array([(label, 9 - label) for label in range(6)]))
+    rules = SearchRules(label_sets=np.array([(label, one) for label in range(6) for one in (9 - label, 20 + label)]))
     monkeypatch.delattr(Search, "_counts_of_pairs")
     assert counts(nearest_positive_ranks(features, labels, rules=rules)) == counts(wanted)
 

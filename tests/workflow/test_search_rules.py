@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import sys
@@ -21,6 +22,7 @@ from layerprobe.statistics.choice import folds_of
 from layerprobe.statistics.means import intervals
 from layerprobe.statistics.units import unit_sums
 from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.retrieval import Ranks
 from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.threshold.layer_pairs import layer_pairs
@@ -133,6 +135,9 @@ def test_market_1501_is_searched_by_its_own_protocol(layerprobe: Callable[..., s
     )
     assert scores["R@1"]["note"].split("; ")[-3:-1] == ["3 junk images left out", "group: camera"]
     assert "1 lone queries count as misses" in str(scores["R@1"]["note"])
+    layerprobe("plot", "gallery-size", "one", "--csv", "sizes.csv")
+    sizes = [int(row["items"]) for row in csv.DictReader((tmp_path / "sizes.csv").read_text().splitlines())]
+    assert max(sizes) == min(len(right) for right, _ in found)
     table = layerprobe("probe", "one", "--layers", "fc6")
     assert f"test: 4 queries, 3 classes, a gallery of 13, chance R@1 {100 * expected['chance']:.1f} %" in table
 
@@ -288,5 +293,8 @@ def test_a_choice_counts_shared_labels_in_the_whole_split_and_within_folds(
     search = StoredSearch(Run(tmp_path / "cache/one"), 0, "test", torch.device("cpu"))
     _, numbers = np.unique(["|".join(sorted(labels[name])) for name in names], return_inverse=True)
     folds = folds_of(numbers, seed=0)[numbers]
-    found = search.within_folds(RankedLayer(LayerKey("fc6", "none"), "none", "cosine"), seed=0)
+    ranked = RankedLayer(LayerKey("fc6", "none"), "none", "cosine")
+    ranks, found = search.ranks(ranked), search.within_folds(ranked, seed=0)
+    assert isinstance(ranks, Ranks)
+    assert ranks.hits(1).tolist() == search.values(ranked).values.tolist() == first_hits(np.zeros(60))
     assert found.values.tolist() == first_hits(folds) != first_hits(np.zeros(60))

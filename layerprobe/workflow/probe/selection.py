@@ -26,6 +26,7 @@ from layerprobe.workflow.probe.reducing import (
 )
 from layerprobe.workflow.probe.request import ProbeRequest as ProbeRequest
 from layerprobe.workflow.probe.resampling import Resampling, resampling_of
+from layerprobe.workflow.probe.right_items import require_right_items
 from layerprobe.workflow.run.damage import whole_epochs
 from layerprobe.workflow.run.features import RunFeatures
 from layerprobe.workflow.run.kept import kept_epochs
@@ -142,6 +143,7 @@ def select(  # noqa: PLR0913 - the request and its run
             needs one.
     """
     splits = select_splits(request.splits, dataset)
+    require_right_items(dataset, splits, source=recipe.data.root or recipe.data.name)
     measures = select_measures(request, recipe, dataset, splits)
     names = recipe.probe.reduce if request.reduce is None else request.reduce
     chains = asked_chains(names, request.fit, request.equal_dim)

@@ -1,0 +1,85 @@
+"""Whether the images of a split have anything right to find, and if none has, why."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from layerprobe.data.splits import Dataset
+from layerprobe.system.errors import DataError
+from layerprobe.workflow.probe.measures import items_searched
+
+# What labels that mean one class may differ in -> the label without it.
+_SPELLINGS: Mapping[str, Callable[[str], str]] = {
+    "case": str.casefold,
+    "leading zeros": lambda label: label.lstrip("0") or "0",
+    "a trailing .0": lambda label: label.removesuffix(".0"),
+    "spaces": lambda label: "".join(label.split()),
+    "Unicode composition": lambda label: unicodedata.normalize("NFC", label),
+}
+
+
+def require_right_items(dataset: Dataset, splits: Collection[str], *, source: object = None) -> None:
+    """Refuse a split in which no query has a right item to find: every number of it would be 0.
+
+    Raises:
+        DataError: with two labels of each side, the groups, or what the labels are equal but for.
+    """
+    for split in splits:
+        if not items_searched(dataset, split)[0].any():
+            what = f"no query of {split} has a right item to find: {_why_none(dataset, split)}"
+            raise DataError(what, file=source, fix="Correct the labels or the split, or measure other splits")
+
+
+def _why_none(dataset: Dataset, split: str) -> str:
+    """Why no query of a split has a right item."""
+    queries, gallery = dataset.splits[split], dataset.splits[dataset.search_in.get(split, split)]
+    rules = dataset.search_rules.get(split)
+    sides = [_labels(dataset, name) for name in dict.fromkeys((split, gallery.name))]
+    if rules is not None and rules.positives is not None:
+        return f"none of the listed pairs is of {split} images that are searched"
+    if rules is not None and (rules.groups is not None or rules.ignored is not None):
+        without = items_searched(_without_rules(dataset), split)[0]
+        if without.any():
+            row = int(without.argmax())
+            name = dataset.class_names[queries.labels[row]]
+            by = "the group or the list of ignored items takes" if rules.groups is not None else "data.ignore takes"
+            noted = ", ".join(dataset.search_notes.get(split, ()))
+            return f"{by} all {int(without[row]):,} of them out, such as those of class {name!r} ({noted})"
+    if len(sides) == 1:
+        return f"each of the {len(sides[0]):,} classes has one image, such as {_named(sides[0])}"
+    if shared := set(sides[0]) & set(sides[1]):
+        return f"the gallery has of each class the query alone, such as of {_named(sorted(shared))}"
+    labels = f"labels of the queries ({_named(sides[0])}) and of the gallery ({_named(sides[1])})"
+    return f"{labels} {_alike(*sides) or 'share none'}"
+
+
+def _alike(one: Sequence[str], other: Sequence[str]) -> str:
+    """`are equal but for case: 'Ab' and 'ab'`; empty where two sides share no label in any spelling."""
+    for difference, spelled in _SPELLINGS.items():
+        known = {spelled(label): label for label in one}
+        for label in other:
+            if spelled(label) in known:
+                return f"are equal but for {difference}, such as {known[spelled(label)]!r} and {label!r}"
+    return ""
+
+
+def _labels(dataset: Dataset, split: str) -> list[str]:
+    """The names of a split's classes."""
+    return [dataset.class_names[label] for label in np.unique(dataset.splits[split].labels).tolist()]
+
+
+def _named(labels: Sequence[str]) -> str:
+    return " and ".join(map(repr, labels[:2]))
+
+
+def _without_rules(dataset: Dataset) -> Dataset:
+    """The data set in which the classes alone say what is right."""
+    rules = {
+        name: replace(rules, groups=None, gallery_groups=None, ignored=None)
+        for name, rules in dataset.search_rules.items()
+    }
+    return replace(dataset, search_rules=rules)
