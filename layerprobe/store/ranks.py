@@ -34,6 +34,7 @@ from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.retrieval import Ranks
 
 _COUNTS = ("closer", "closer_high", "tied_negatives", "tied_positives")
+_IDENTICAL = "identical"
 KEY = ("queries", "gallery", "search_sha256", "tie_window", "engine", "reduction")  # attributes, as `RankKey.facts`
 
 
@@ -111,12 +112,18 @@ class StoredRanks:
 
 
 def write_ranks(
-    path: Path, rows: Rows, entries: Mapping[RankedLayer, RankEntry], *, chance: float | None = None
+    path: Path,
+    rows: Rows,
+    entries: Mapping[RankedLayer, RankEntry],
+    *,
+    chance: float | None = None,
+    identical: NDArray[np.bool_] | None = None,
 ) -> None:
     """Write a rank file; the old one is replaced only when the new one is complete.
 
     Args:
         chance: Recall@1 of a random order, where the classes alone do not say it.
+        identical: (N,) the queries with an identical image in their results; None where that is not known.
     """
     with (
         written_whole(path, needed=16 * len(rows.ids) * len(entries)) as aside,
@@ -126,6 +133,8 @@ def write_ranks(
         if chance is not None:
             set_attributes(file, {"chance": repr(chance)})
         write_rows(file, rows)
+        if identical is not None and identical.any():
+            write_values(file, _IDENTICAL, identical)
         for ranked, entry in entries.items():
             _require_length(ranked, entry, len(rows.ids))
             group = file.create_group(place_of(ranked))
@@ -177,11 +186,13 @@ class RankFile:
     Args:
         index: (N,) labels and ids of the queries; the error if these are damaged.
         chance: Recall@1 of a random order, as passed to `write_ranks`; None if it was not passed.
+        identical: (N,) as passed; None if it was not, or of no query.
     """
 
     index: tuple[NDArray[np.int32], tuple[str, ...]] | DataError
     chance: float | None
     groups: Mapping[RankedLayer, _Group]
+    identical: NDArray[np.bool_] | None = None
 
     @property
     def rows(self) -> tuple[NDArray[np.int32], tuple[str, ...]]:
@@ -254,13 +265,16 @@ def read_rank_file(path: Path) -> RankFile:
     with opened(path, holds="labels") as file:
         index = index_or_error(file, path)
         text = attribute(file, "chance")
-        chance = float(text) if text else None
+        chance, identical = float(text) if text else None, None
+        if _IDENTICAL in file and not isinstance(index, DataError):
+            with contextlib.suppress(DataError, *HDF5_ERRORS), memory_faults_told(path):
+                identical = _vector(file, _IDENTICAL, len(index[0]), np.bool_)
         for ranked, group in ranked_groups(file):
             contents = None
             with contextlib.suppress(DataError, *HDF5_ERRORS), memory_faults_told(path):
                 contents = _contents(file, group, 0 if isinstance(index, DataError) else len(index[0]))
             groups[ranked] = _Group({name: attribute(group, name) for name in KEY}, contents)
-    return RankFile(index, chance, groups)
+    return RankFile(index, chance, groups, identical)
 
 
 def read_stored_ranks(path: Path) -> StoredRanks:

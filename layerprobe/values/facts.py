@@ -14,6 +14,20 @@ _HEADERS = {"validation": "valid.", CHOOSING: "choosing"}
 
 
 @dataclass(frozen=True)
+class IdenticalImages:
+    """The queries of a split that have an identical image in what they search.
+
+    Args:
+        layer: whose Recall@1 is known without them.
+        recall: a fraction; None where all queries have one.
+    """
+
+    queries: int
+    layer: str
+    recall: float | None
+
+
+@dataclass(frozen=True)
 class SplitFacts:
     """A split of queries.
 
@@ -21,12 +35,16 @@ class SplitFacts:
         classes: of the queries; None if unknown because the stored features were removed.
         gallery: number of searched items; None where the queries are searched among themselves.
         chance: Recall@1 of a random order, as a fraction; None if unknown.
+        lone: queries without a right item, which count as misses.
+        identical: None where no query has an identical image in what it searches, or that is not known.
     """
 
     queries: int
     classes: int | None = None
     gallery: int | None = None
     chance: float | None = None
+    lone: int = 0
+    identical: IdenticalImages | None = None
 
 
 @dataclass(frozen=True)
@@ -99,8 +117,19 @@ def fact_lines(facts: DataFacts) -> list[str]:
         parts += [] if found.classes is None else [f"{found.classes:,} classes"]
         parts += [] if found.gallery is None else [f"a gallery of {found.gallery:,}"]
         parts += [] if found.chance is None else [f"chance R@1 {level_text(100 * found.chance)}"]
+        parts += [f"{found.lone:,} queries without a right item"] if 2 * found.lone > found.queries else []
         lines.append(f"{facts.name} {split_text(split, [facts])}: {', '.join(parts)}".lstrip())
+        if found.identical is not None:
+            lines.append(f"{split_text(split, [facts])}: {identical_text(found.identical, found.queries)}")
     return lines
+
+
+def identical_text(identical: IdenticalImages, queries: int) -> str:
+    """How many queries have an identical image in what they search, and what it does to Recall@1."""
+    what = f"{identical.queries:,} of {queries:,} queries have an identical image in what they search"
+    if identical.recall is None:
+        return f"{what}: all of them"
+    return f"{what}; without those R@1 of {identical.layer} is {100 * identical.recall:.1f} %"
 
 
 def level_text(percent: float) -> str:

@@ -9,10 +9,10 @@ import numpy as np
 
 from layerprobe.system.progress import Listener
 from layerprobe.values.choice import Choice
-from layerprobe.values.facts import CHOOSING, chosen_on_text
+from layerprobe.values.facts import CHOOSING, SplitFacts, chosen_on_text, identical_text
 from layerprobe.values.keys import RankedLayer
 from layerprobe.workflow.choose.candidate_set import TriedSets
-from layerprobe.workflow.choose.candidates import CandidateKey, Group, grouped, open_candidates
+from layerprobe.workflow.choose.candidates import CandidateKey, CandidateRun, Group, grouped, open_candidates
 from layerprobe.workflow.choose.choosing import choose_among
 from layerprobe.workflow.choose.concatenation import SetSearch, with_concatenations
 from layerprobe.workflow.choose.indexed_layer import indexes_of_run, require_test_classes
@@ -20,6 +20,7 @@ from layerprobe.workflow.choose.refits import Refits, Refitted
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.choose.run_candidates import candidate_set_of, group_of, keys_of, of_groups, tried_sets
 from layerprobe.workflow.run import from_recipe
+from layerprobe.workflow.run.facts import with_ranks
 from layerprobe.workflow.run.runs import Run
 
 _NAMED = 4  # layers that a note names
@@ -77,11 +78,22 @@ def choose_runs(
         within=request.within,
         seed=seed,
     )
-    choice = of_groups(choice, groups)
+    choice = replace(of_groups(choice, groups), notes=(*choice.notes, *_identical(first, choice)))
     if not request.indexes:
         return choice
     run = group_of(groups, choice.run).runs[0].run
     return replace(choice, indexes=indexes_of_run(run, choice, request.indexes, device))
+
+
+def _identical(run: CandidateRun, choice: Choice) -> list[str]:
+    """The notes on identical images among those that are chosen on and tested on, with what they do to the choice."""
+    notes, ranked = [], choice.chosen.ranked_layer
+    for part in filter(None, (run.choosing, run.test)):
+        stored, identical = part.last.stored, run.run.ranks(part.last.epoch, part.last.split).identical
+        shown = {key: ranks for key, ranks in stored.ranks.items() if key == ranked} or stored.ranks
+        if found := with_ranks(SplitFacts(len(stored.labels)), shown, identical).identical:
+            notes.append(f"{chosen_on_text(part.last.split)}: {identical_text(found, len(stored.labels))}")
+    return list(dict.fromkeys(notes))
 
 
 def _notes_of(group: Group) -> list[str]:

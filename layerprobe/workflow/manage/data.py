@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from layerprobe import registry
 from layerprobe.data import check
@@ -22,6 +25,8 @@ from layerprobe.system.errors import DataError, InterruptedRun, RecipeError
 from layerprobe.system.progress import Listener
 from layerprobe.system.signals import stoppable
 from layerprobe.values.sections import Data, Problem
+from layerprobe.workflow.probe.identical_images import identical_images
+from layerprobe.workflow.probe.right_items import why_no_right_item
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,7 @@ def check_data(data: str, listener: Listener, *, settings: Sequence[str] = (), w
         workers: number of processes; 0: this process; None: one per core, at most 8.
     """
     dataset, problems = _dataset(data, tuple(settings))
+    is_sound = not problems
     images = sum(map(len, dataset.splits.values()))
     pixels: dict[str, list[bytes | None]] = {name: [None] * len(split) for name, split in dataset.splits.items()}
     findings: dict[str, dict[int, tuple[Finding, ...]]] = {name: {} for name in dataset.splits}
@@ -99,6 +105,7 @@ def check_data(data: str, listener: Listener, *, settings: Sequence[str] = (), w
         for index in sorted(findings[name]):
             problems += [replace(f, split=name, id=check.printable(split.ids[index])) for f in findings[name][index]]
     problems += check.duplicates(dataset, pixels)
+    searches = _of_searches(dataset, pixels) if is_sound else ()
     level = [note] if (note := level_note(largest, WHITE)) else []
     return Checked(
         data,
@@ -107,8 +114,25 @@ def check_data(data: str, listener: Listener, *, settings: Sequence[str] = (), w
         images,
         sum(map(len, findings.values())),
         signal_number,
-        tuple(map(check.printable, [*dataset.input_notes, *label_notes(dataset), *level])),
+        tuple(map(check.printable, [*dataset.input_notes, *label_notes(dataset), *level, *searches])),
     )
+
+
+def _of_searches(dataset: Dataset, pixels: Mapping[str, Sequence[bytes | None]]) -> Iterator[str]:
+    """Notes on queries without a right item, and with an identical image in what they search."""
+    hashed = {name: replace(split, digests=_digests(pixels[name])) for name, split in dataset.splits.items()}
+    for name in dataset.searched:
+        if why := why_no_right_item(dataset, name):
+            yield why
+        identical = identical_images(replace(dataset, splits=hashed), name)
+        if identical is not None and (count := int(identical.sum())):
+            yield f"{name}: {count:,} of {len(identical):,} queries have an identical image in what they search"
+
+
+def _digests(pixels: Sequence[bytes | None]) -> NDArray[np.int64]:
+    """(N, 2) the hash of each image; an image that cannot be read has its number."""
+    hashes = (digest or place.to_bytes(16, "big") for place, digest in enumerate(pixels))
+    return np.frombuffer(b"".join(hashes), np.int64).reshape(-1, 2)
 
 
 def _dataset(data: str, settings: tuple[str, ...]) -> tuple[Dataset, list[Finding]]:

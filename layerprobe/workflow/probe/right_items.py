@@ -29,9 +29,15 @@ def require_right_items(dataset: Dataset, splits: Collection[str], *, source: ob
         DataError: with two labels of each side, the groups, or what the labels are equal but for.
     """
     for split in splits:
-        if not items_searched(dataset, split)[0].any():
-            what = f"no query of {split} has a right item to find: {_why_none(dataset, split)}"
-            raise DataError(what, file=source, fix="Correct the labels or the split, or measure other splits")
+        if why := why_no_right_item(dataset, split):
+            raise DataError(why, file=source, fix="Correct the labels or the split, or measure other splits")
+
+
+def why_no_right_item(dataset: Dataset, split: str) -> str:
+    """That no query of a split has a right item to find, and why; empty where one has."""
+    if items_searched(dataset, split)[0].any():
+        return ""
+    return f"no query of {split} has a right item to find: {_why_none(dataset, split)}"
 
 
 def _why_none(dataset: Dataset, split: str) -> str:
@@ -45,10 +51,9 @@ def _why_none(dataset: Dataset, split: str) -> str:
         without = items_searched(_without_rules(dataset), split)[0]
         if without.any():
             row = int(without.argmax())
-            name = dataset.class_names[queries.labels[row]]
-            by = "the group or the list of ignored items takes" if rules.groups is not None else "data.ignore takes"
             noted = ", ".join(dataset.search_notes.get(split, ()))
-            return f"{by} all {int(without[row]):,} of them out, such as those of class {name!r} ({noted})"
+            name, count = dataset.class_names[queries.labels[row]], int(without[row])
+            return f"the rules ({noted}) take all of a class out, such as the {count:,} right ones of {name!r}"
     if len(sides) == 1:
         return f"each of the {len(sides[0]):,} classes has one image, such as {_named(sides[0])}"
     if shared := set(sides[0]) & set(sides[1]):

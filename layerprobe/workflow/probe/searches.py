@@ -20,6 +20,7 @@ from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.retrieval import SearchRules
 from layerprobe.values.scores import Subject
 from layerprobe.workflow.probe.classifiers import RunClassifier, classifier_of
+from layerprobe.workflow.probe.identical_images import identical_images
 from layerprobe.workflow.probe.measures import items_searched
 from layerprobe.workflow.probe.reduced_features import ReducedFeatures
 from layerprobe.workflow.probe.reducing import AFTER_RELU, FITTED_ON, TRANSDUCTIVE, fit_text
@@ -123,7 +124,13 @@ class Searches:
     def write(self, epoch: int, split: str, entries: Mapping[RankedLayer, store.RankEntry]) -> None:
         """Store ranks, in place of all that are stored."""
         images, path = self.features.dataset.splits[split], self.features.run.rank_file(epoch, split)
-        store.write_ranks(path, store.Rows(images.labels, images.ids), entries, chance=self._chance(split))
+        store.write_ranks(
+            path,
+            store.Rows(images.labels, images.ids),
+            entries,
+            chance=self._chance(split),
+            identical=identical_images(self.features.dataset, split),
+        )
 
     @functools.cached_property
     def reduced(self) -> ReducedFeatures:

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from layerprobe.metrics.recall import chance_recall
 from layerprobe.system.errors import BusyError, DataError
 from layerprobe.tables.tables import TextTable, layer_table, metric_table, overview_table
-from layerprobe.values.facts import EPOCH_0, START, DataFacts, SplitFacts
-from layerprobe.values.keys import NO_REDUCTION
+from layerprobe.values.facts import EPOCH_0, START, DataFacts, IdenticalImages, SplitFacts
+from layerprobe.values.keys import NO_REDUCTION, RankedLayer
 from layerprobe.values.metric_names import is_recall
 from layerprobe.values.records import RunRecord
+from layerprobe.values.retrieval import Ranks
 from layerprobe.values.scores import SPLITS, Score
 from layerprobe.values.sections import SEARCH_KEYS
 from layerprobe.workflow.run.embedding import embedding_among
@@ -69,11 +70,43 @@ def _split_facts(run: Run, data: Mapping[str, Any], split: str, scores: Sequence
             searched = run.feature_head(epoch, "gallery").rows if has_gallery else None
             facts = split_facts(labels) if searched is None else split_facts(labels, searched[0], (ids, searched[1]))
             try:  # groups, lists and sets of labels change the chance level, which the ranks then have
-                chance = run.ranks(epoch, split).chance
+                file = run.ranks(epoch, split)
+                stored = file.stored
             except (DataError, BusyError):
                 return replace(facts, chance=None) if any(map(data.get, (*SEARCH_KEYS, "label_separator"))) else facts
-            return facts if chance is None else replace(facts, chance=chance)
+            facts = with_ranks(facts, stored.ranks, file.identical)
+            return facts if file.chance is None else replace(facts, chance=file.chance)
     return SplitFacts(measured[0].n)
+
+
+def with_ranks(
+    facts: SplitFacts, ranks: Mapping[RankedLayer, Ranks], identical: NDArray[np.bool_] | None
+) -> SplitFacts:
+    """The facts of a split with the numbers of queries without a right item and with an identical image.
+
+    Args:
+        identical: (Q,) the latter queries; None where there is none, or that is not known.
+    """
+    lone = next(iter(ranks.values())).lone if ranks else 0
+    exact = {ranked: one for ranked, one in ranks.items() if not one.open([1]).any()}
+    if identical is None or not exact:
+        return replace(facts, lone=lone)
+    raw = {ranked: one for ranked, one in exact.items() if ranked.reduction == NO_REDUCTION} or exact
+    best = max(raw, key=lambda ranked: raw[ranked].recall(1))
+    return replace(facts, lone=lone, identical=identical_facts(str(best), raw[best].hits(1), identical))
+
+
+def identical_facts(layer: str, hits: NDArray[np.float64], identical: NDArray[np.bool_]) -> IdenticalImages | None:
+    """The facts on identical images, with the recall of a layer without them; None where there are none.
+
+    Args:
+        hits: (Q,) of the layer.
+        identical: (Q,) the queries with an identical image in what they search.
+    """
+    if not identical.any():
+        return None
+    recall = None if identical.all() else float(hits[~identical].mean())
+    return IdenticalImages(int(identical.sum()), layer, recall)
 
 
 def split_facts(

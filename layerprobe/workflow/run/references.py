@@ -170,7 +170,11 @@ def open_ranked_split(run: Run, epoch: int | None, split: str) -> RankedSplit:
             file=run.folder,
             fix=probe_fix(run, record, epoch, split),
         )
-    return RankedSplit(run, record, epoch, split, run.ranks(epoch, split).stored)
+    stored = run.ranks(epoch, split).stored
+    if stored.ranks and all(ranks.lone == len(ranks) for ranks in stored.ranks.values()):
+        what = f"no query of {split} had a right item to find at epoch {epoch}"
+        raise DataError(what, file=run.folder, fix="Correct the labels, data.group or the split, and probe again")
+    return RankedSplit(run, record, epoch, split, stored)
 
 
 def probe_fix(run: Run, record: RunRecord, epoch: int, split: str, more: str = "") -> str:
