@@ -362,6 +362,39 @@ def test_files_that_a_run_has_counted_stay_counted(asked: Requests, checkpoints:
     assert [file.epoch for file in again.read().weights_files] == [0, 1, 2, 3]
 
 
+def test_copies_and_files_without_an_epoch_are_left_out_and_named(asked: Requests, checkpoints: Path) -> None:
+    torch.save(draw(1).state_dict(), checkpoints / "best.pt")  # the weights of epoch 9, under other names
+    torch.save(draw(5).state_dict(), checkpoints / "last.pt")
+    torch.save(draw(6).state_dict(), checkpoints / "epoch9-v1.pt")
+    request, heard = asked(f"{checkpoints}/*.pt"), Silent()
+    run = frozen_run(request, heard)
+    assert [file.epoch for file in run.read().weights_files] == [2, 9, 10]
+    lines = [
+        "best.pt is left out: it has the weights of epoch 9, epoch9.pt",
+        "epoch9-v1.pt, last.pt: left out, without an epoch of its own in the name; to measure it, rename it like"
+        " epoch11.pt",
+    ]
+    assert [note for note in run.read().notes if "left out" in note] == lines
+    assert [line for line in heard.heard if "left out" in line] == [f"note: {line}" for line in lines]
+    stored = run.record_file.read_text()
+    assert frozen_run(request, Silent()) == run
+    assert run.record_file.read_text() == stored
+
+
+def test_a_run_that_has_counted_a_file_without_an_epoch_keeps_it(asked: Requests, checkpoints: Path) -> None:
+    (checkpoints / "epoch9.pt").rename(checkpoints / "last.pt")
+    run = frozen_run(asked(f"{checkpoints}/*.pt"), Silent())
+    stored = json.loads(run.record_file.read_text())
+    last = stored["weights_files"][0] | {
+        "path": str(checkpoints / "last.pt"),
+        "sha256": sha256(checkpoints / "last.pt"),
+    }
+    files = [{key: file[key] for key in file if key != "epoch"} for file in [*stored["weights_files"], last]]
+    run.record_file.write_text(json.dumps(stored | {"weights_files": files, "epochs_done": 2}))
+    again = frozen_run(asked(f"{checkpoints}/*.pt"), Silent())
+    assert [Path(file.path).name for file in again.read().weights_files] == ["epoch2.pt", "epoch10.pt", "last.pt"]
+
+
 def test_files_of_weights_are_not_copied(asked: Requests, checkpoints: Path) -> None:
     run, _ = measured(asked(f"{checkpoints}/*.pt"))
     assert not (run.folder / "checkpoints").exists()
