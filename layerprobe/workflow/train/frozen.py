@@ -17,11 +17,12 @@ from layerprobe.recipe.recipe import Recipe
 from layerprobe.system.errors import LayerprobeError, RecipeError
 from layerprobe.system.files import sha256
 from layerprobe.system.progress import Listener
+from layerprobe.system.wording import first_named
 from layerprobe.values.estimate import Estimate
 from layerprobe.values.records import WeightsFile
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run import from_recipe
-from layerprobe.workflow.run.epoch_weights import last_weights, load_file
+from layerprobe.workflow.run.epoch_weights import LoadedFile, last_weights, load_file
 from layerprobe.workflow.run.images import Decoding, with_contents
 from layerprobe.workflow.run.manifests import require_same_images
 from layerprobe.workflow.run.new_record import new_record
@@ -156,12 +157,14 @@ def _begin(request: FrozenRequest, recipe: Recipe, files: list[WeightsFile], lis
     run = request.target(recipe)
     device = from_recipe.choose_device(request.device)
     net = from_recipe.build_net(recipe)
-    notes = {note: None for file in files for note in load_file(net, request.model, Path(file.path), file.part)}
-    notes |= dict.fromkeys(_left_out(net, request, files))
+    loaded = {file: load_file(net, request.model, Path(file.path), file.part) for file in files}
+    notes = dict.fromkeys(note for found in loaded.values() for note in found.notes)
+    notes |= dict.fromkeys([*_left_out(net, request, files), *_without_weights(net, loaded)])
+    lacking = frozenset(key for found in loaded.values() for key in found.lacking)
     decoding = Decoding(request.cache, listener, request.workers)
-    loaded = with_contents(from_recipe.load_dataset(recipe), decoding)
-    dataset = from_recipe.build_dataset(recipe, loaded=loaded)
-    net = replace(net, notes=(*net.notes, *notes), new_parameters=frozenset())
+    images = with_contents(from_recipe.load_dataset(recipe), decoding)
+    dataset = from_recipe.build_dataset(recipe, loaded=images)
+    net = replace(net, notes=(*net.notes, *notes), new_parameters=lacking)
     with locked(run):
         run.remove_leftovers()
         if run.exists():
@@ -180,6 +183,23 @@ def _begin(request: FrozenRequest, recipe: Recipe, files: list[WeightsFile], lis
         for note in record.notes:
             listener.say(f"note: {note}")
             run.log(f"note: {note}")
+
+
+def _without_weights(net: Net, loaded: Mapping[WeightsFile, LoadedFile]) -> list[str]:
+    """A line on each file that lacks tensors of the last layers, which names these layers."""
+    from layerprobe.taps import computed_without, measure_layers
+    from layerprobe.taps.hooks import plain_path
+
+    lines = []
+    for file, found in loaded.items():
+        if found.lacking and net.image_size is not None:
+            computed = computed_without(measure_layers(net, net.image_size), found.lacking)
+            layers = [name for name, path in net.layers.items() if not computed.calls.get(plain_path(path))]
+            names = first_named([key.removeprefix(f"{net.root}.") for key in found.lacking])
+            lines.append(
+                f"{Path(file.path).name} has no {names}: layers that need them are left out, {first_named(layers)}"
+            )
+    return lines
 
 
 def _left_out(net: Net, request: FrozenRequest, files: Sequence[WeightsFile]) -> list[str]:

@@ -600,3 +600,85 @@ def test_weights_that_a_record_names_are_read_as_tensors_alone(
     with pytest.raises(DataError, match=message):
         probe(run, ProbeRequest(layers=(LAYER,), epochs="2", device="cpu", workers=0), Silent())
     assert not marker.exists()
+
+
+DEEP = """
+from torch import nn
+
+class Deep(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6))
+        self.body = nn.Sequential(nn.Conv2d(6, 6, 3), nn.BatchNorm2d(6))
+        self.project = nn.Linear(6, 4)
+
+    def forward(self, images):
+        return self.project(self.body(self.stem(images)).mean((2, 3)))
+
+def build():
+    return Deep(), {"size": 16, "filter": "bilinear", "crop": 1.0}
+"""
+
+
+@pytest.fixture
+def deep(model_file: Path) -> dict[str, torch.Tensor]:
+    """Tensors of two blocks and a projection, a network that the model's file now builds."""
+    model_file.write_text(DEEP)
+    torch.manual_seed(4)
+    parts = {"stem": (nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6)), "body": (nn.Conv2d(6, 6, 3), nn.BatchNorm2d(6))}
+    named = nn.ModuleDict({name: nn.Sequential(*part) for name, part in parts.items()})
+    named["project"] = nn.Linear(6, 4)
+    return dict(named.state_dict())
+
+
+def test_a_backbone_alone_is_measured_up_to_its_last_layer(
+    asked: Requests, deep: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
+    torch.save(deep, tmp_path / "all.pt")
+    backbone = {f"encoder.{key}": value for key, value in deep.items() if not key.startswith("project")}
+    torch.save(backbone, tmp_path / "backbone.pt")
+    _, expected = measured(asked(str(tmp_path / "all.pt"), run="all"), layers=("*",))
+    request, heard = asked(str(tmp_path / "backbone.pt"), run="part"), Silent()
+    run = frozen_run(request, heard)
+    scores = probe(run, ProbeRequest(device="cpu", workers=0, ks=(1,), layers=("*",)), heard)
+    line = "backbone.pt has no project.weight, project.bias: layers that need them are left out, project, output"
+    assert f"note: {line}" in heard.heard
+    assert line in run.read().notes
+    assert {score.layer for score in scores} == {"stem", "body"}
+    assert [(x.split, x.layer, x.value) for x in scores] == [
+        (x.split, x.layer, x.value) for x in expected if x.layer in ("stem", "body")
+    ]
+    again = frozen_run(request, Silent())
+    assert again.read().new_parameters == ("model.project.bias", "model.project.weight")
+    said = "the file of weights has no project.bias, project.weight, which it needs"
+    for layer in ("output", "project", "stem+output@avg", "o*"):
+        with pytest.raises(RecipeError, match=said):
+            probe(again, ProbeRequest(device="cpu", workers=0, ks=(1,), layers=(layer,)), Silent())
+
+
+def test_layers_that_one_of_several_files_lacks_are_left_out_at_all_epochs(
+    asked: Requests, deep: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
+    torch.save(deep, tmp_path / "epoch1.pt")
+    torch.save({key: value for key, value in deep.items() if not key.startswith("project")}, tmp_path / "epoch2.pt")
+    _, scores = measured(asked(f"{tmp_path}/epoch*.pt"), layers=("*",))
+    assert {(score.epoch, score.layer) for score in scores} == {(e, x) for e in (1, 2) for x in ("stem", "body")}
+
+
+@pytest.mark.parametrize(
+    ("kept", "message"),
+    [
+        (("body", "project"), "stem.0.weight is missing"),
+        (("stem", "project"), "body.0.weight is missing"),
+        (("stem.0",), "tensors are missing"),
+        (("stem", "body", "project.bias"), "project.weight has shape"),
+    ],
+)
+def test_a_file_that_lacks_more_than_the_last_layers_is_of_another_network(
+    asked: Requests, deep: dict[str, torch.Tensor], tmp_path: Path, kept: tuple[str, ...], message: str
+) -> None:
+    tensors = {key: value for key, value in deep.items() if key.startswith(kept)}
+    torch.save(tensors | ({"project.weight": torch.ones(5, 6)} if "body" in kept else {}), tmp_path / "their.pt")
+    with pytest.raises(DataError, match=f"weights of another network than .*{message}"):
+        frozen_run(asked(str(tmp_path / "their.pt")), Silent())
+    assert not list((tmp_path / "cache").glob("*/run.json"))
