@@ -96,7 +96,13 @@ class Fit:
     notes: tuple[str, ...] = ()
 
 
-def fitted(weights: FileWeights | Mapping[str, Tensor], module: nn.Module, *, name: str = "this network") -> Fit:
+def fitted(
+    weights: FileWeights | Mapping[str, Tensor],
+    module: nn.Module,
+    *,
+    name: str = "this network",
+    optional: Collection[str] = (),
+) -> Fit:
     """The tensors of a file that belong into a module, for its `load_state_dict(..., strict=False)`.
 
     All tensors of the module must be in the file in their shapes, under one prefix of any length (`state_dict.model`,
@@ -105,12 +111,13 @@ def fitted(weights: FileWeights | Mapping[str, Tensor], module: nn.Module, *, na
 
     Args:
         weights: what `read_checkpoint` read, or names -> tensors.
+        optional: names of tensors that need not be in the file.
 
     Returns:
         The module's names -> tensors; the notes name the prefix and the unused tensors.
     """
     own = shapes(module)
-    found = fit(weights, TargetNetwork(name, own))
+    found = fit(weights, TargetNetwork(name, own, optional))
     return Fit(found.prefix, found.tensors, found.left, (*found.notes, *unused(own, found.left)))
 
 
@@ -135,6 +142,11 @@ def fit(weights: FileWeights | Mapping[str, Tensor], wanted: TargetNetwork) -> F
     chosen = _only(whole, wanted, given)
     _require_finite_reals(chosen.tensors, given.source)
     return Fit(chosen.prefix, chosen.tensors, chosen.left, _notes(chosen, given))
+
+
+def lacking(found: Fit, module: nn.Module) -> list[str]:
+    """Names of a module's tensors that a fit has not, without those that the module makes itself."""
+    return [key for key in shapes(module) if key not in found.tensors and not key.endswith(_DERIVED)]
 
 
 def unused(own: Mapping[str, Shape], left: Mapping[str, Tensor], anew: tuple[str, ...] = ()) -> tuple[str, ...]:

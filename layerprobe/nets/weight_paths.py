@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from layerprobe.system.errors import DataError
 # `epoch_05`, `epoch=12`, `ep7`; a number of more digits counts something else, such as seconds.
 _EPOCH = re.compile(r"(?<![a-z])ep(?:och)?[^a-z0-9]{0,2}([0-9]{1,9})(?![0-9])", re.IGNORECASE)
 _NUMBER = re.compile(r"[0-9]+")
+_VERSION = re.compile(r"-v[0-9]+$")  # of a file that Lightning would have overwritten
 _DIGITS = 9
 
 
@@ -46,35 +48,64 @@ def expand(pattern: str) -> list[tuple[Path, str | None]]:
     matches = map(Path, glob.glob(str(path), recursive=True))  # noqa: PTH207 - Path.glob takes no absolute pattern
     found = [match for match in matches if match.is_file()]
     if not found:
-        raise DataError("no file has such a name", file=path, fix="Name at least one weights file")
+        fix = "Name at least one weights file"
+        if "[" in str(path):
+            fix += f"; in a pattern [ begins a set of characters: write {str(path).replace('[', '[[]')} for itself"
+        raise DataError("no file has such a name", file=path, fix=fix)
     return [(file, part) for file in natural_order(found)]
 
 
 def expand_epochs(pattern: str) -> dict[int, tuple[Path, str | None]]:
     """Epoch -> file and part, in the order of `expand`.
 
-    The epoch of a file that a pattern matches is the number in its name, where each has one of its own; else its place.
+    The epoch of a file that a pattern matches is the number in its name. Beside files that have one, such as
+    `epoch=9.ckpt`, those without, such as `last.ckpt`, and later versions of an epoch, `epoch=9-v1.ckpt`, are left out.
+    Where the numbers are not clear, the epoch is the file's place.
     """
     found = expand(pattern)
-    named = found != [split_part(pattern)]
-    epochs = _named_epochs([path for path, _ in found]) if named else [0]
-    return dict(zip(epochs, found, strict=True))
+    if found == [split_part(pattern)]:
+        return {0: found[0]}
+    epochs = _named_epochs([path for path, _ in found])
+    return {epoch: file for epoch, file in zip(epochs, found, strict=True) if epoch is not None}
 
 
-def _named_epochs(paths: Sequence[Path]) -> Sequence[int]:
+def numbered_as(file: Path, epoch: int, other: int) -> str:
+    """The name of a file of an epoch with the number of another: `epoch=9.ckpt` -> `epoch=10.ckpt`."""
+    return re.sub(rf"(?<![0-9])0*{epoch}(?![0-9])", str(other), file.name, count=1)
+
+
+def _named_epochs(paths: Sequence[Path]) -> Sequence[int | None]:
     """The number after `epoch` in each name, else the only number in which the paths differ, else their places."""
-    texts = [str(path.with_suffix("")) for path in paths]
-    after = [_EPOCH.findall(path.stem) for path in paths]
-    if len(paths) == 1:
-        numbers = [_NUMBER.findall(paths[0].stem)]
-    elif len({_NUMBER.sub("0", text) for text in texts}) == 1:
-        columns = [column for column in zip(*map(_NUMBER.findall, texts), strict=True) if len(set(column)) > 1]
-        numbers = list(map(list, zip(*columns, strict=True)))
-    else:
-        numbers = []
-    for found in (after, numbers):
-        if found and all(len(own) == 1 and len(own[0]) <= _DIGITS for own in found):
-            epochs = [int(own[0]) for own in found]
-            if len(set(epochs)) == len(paths):
-                return epochs
+    for epochs in (_after_epoch(paths), _differing(paths)):
+        named = [epoch for epoch in epochs if epoch is not None]
+        if named and len(set(named)) == len(named):
+            return epochs
     return range(len(paths))
+
+
+def _after_epoch(paths: Sequence[Path]) -> list[int | None]:
+    """The number after `epoch` in each name; None where there is none, and for later versions of a file of the same."""
+    numbers = [_epoch(_EPOCH.findall(path.stem)) for path in paths]
+    plain = {number for number, path in zip(numbers, paths, strict=True) if not _VERSION.search(path.stem)}
+    return [
+        None if number in plain and _VERSION.search(path.stem) else number
+        for number, path in zip(numbers, paths, strict=True)
+    ]
+
+
+def _differing(paths: Sequence[Path]) -> list[int | None]:
+    """The only number in which most paths differ; None for paths of another form. Of a single path its only number."""
+    if len(paths) == 1:
+        return [_epoch(_NUMBER.findall(paths[0].stem))]
+    forms = [_NUMBER.sub("0", str(path.with_suffix(""))) for path in paths]
+    form, count = Counter(forms).most_common(1)[0]
+    numbers = [_NUMBER.findall(str(path.with_suffix(""))) for path in paths]
+    rows = [row for row, own in zip(numbers, forms, strict=True) if own == form]
+    columns = [place for place, column in enumerate(zip(*rows, strict=True)) if len(set(column)) > 1]
+    if len(columns) != 1 or 2 * count < len(paths):
+        return [None] * len(paths)
+    return [_epoch([row[columns[0]]]) if own == form else None for row, own in zip(numbers, forms, strict=True)]
+
+
+def _epoch(numbers: Sequence[str]) -> int | None:
+    return int(numbers[0]) if len(numbers) == 1 and len(numbers[0]) <= _DIGITS else None

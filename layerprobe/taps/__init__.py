@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from layerprobe.taps.expressions import LayerInfo, execution_order, find_taps, list_layers, resolve_taps
     from layerprobe.taps.measuring import Measured, NamedLayers, measure_layers
     from layerprobe.taps.recorded import forwards_as_json, recorded_forwards
+    from layerprobe.taps.sufficient import computed_without, first_use, is_computed
 
 __all__ = [
     "Concatenated",
@@ -20,12 +21,15 @@ __all__ = [
     "Measured",
     "NamedLayers",
     "Tap",
+    "computed_without",
     "execution_order",
     "extracted",
     "find_classifier",
     "find_layers",
     "find_taps",
+    "first_use",
     "forwards_as_json",
+    "is_computed",
     "list_layers",
     "measure_layers",
     "outlying_tokens",
@@ -43,12 +47,15 @@ _MODULES = {
     "Measured": "measuring",
     "NamedLayers": "measuring",
     "Tap": "capture",
+    "computed_without": "sufficient",
     "execution_order": "expressions",
     "extracted": "concatenated",
     "find_classifier": "classifier",
     "find_layers": "concatenated",
     "find_taps": "expressions",
+    "first_use": "sufficient",
     "forwards_as_json": "recorded",
+    "is_computed": "sufficient",
     "list_layers": "expressions",
     "measure_layers": "measuring",
     "outlying_tokens": "capture",

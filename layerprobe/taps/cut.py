@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from math import prod
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from layerprobe.system.errors import RecipeError
 from layerprobe.taps.capture import Tap
 from layerprobe.taps.hooks import hooked, parts_by_path, prepared
+from layerprobe.taps.measuring import REFUSALS
 from layerprobe.values.image_size import ImageSize, height_width
+
+Calls = Mapping[tuple[str, int], tuple[frozenset[str], int]]  # module and call -> what had begun, operations so far
 
 
 def shares_after(
     module: nn.Module, taps: Sequence[Tap], image_size: ImageSize, channels: int = 3
-) -> list[tuple[float, float]]:
+) -> list[tuple[float, float | None]]:
     """The shares of the parameters and of the multiply-adds that come after each of some layers.
 
     One dry forward of a noise image tells. A module's own parameters come after a layer if the module, or for one that
@@ -33,8 +36,33 @@ def shares_after(
         channels: C.
 
     Returns:
-        Of each layer: parameters and multiply-adds, in [0, 1]; 0 where the network has none.
+        Of each layer: parameters and multiply-adds, in [0, 1]; 0 where the network has none, None where torch's counter
+        cannot count the multiply-adds.
     """
+    shape = 1, channels, *height_width(image_size)
+    image = prepared(torch.randn(shape, generator=torch.Generator().manual_seed(0)), module)
+    counter: FlopCounterMode | None = FlopCounterMode(display=False)
+    try:
+        before, begun = _forward(module, taps, image, counter)
+    except REFUSALS:  # such as of an operation that the counter does not take
+        counter = None
+        before, begun = _forward(module, taps, image, counter)
+    if absent := [tap.layer for tap in taps if (tap.module, tap.call) not in before]:
+        raise RecipeError(f"{absent[0]} does not run", fix="Choose another layer")
+    parts = parts_by_path(module)
+    counts = {path: sum(prod(own.shape) for own in part.parameters(recurse=False)) for path, part in parts.items()}
+    above, total = {path: _called(path, begun) for path in parts}, sum(counts.values())
+    shares = []
+    for needed, operations in (before[tap.module, tap.call] for tap in taps):
+        kept = sum(count for path, count in counts.items() if above[path] in needed)
+        shares.append((_rest(kept, total), None if counter is None else _rest(operations, counter.get_total_flops())))
+    return shares
+
+
+def _forward(
+    module: nn.Module, taps: Sequence[Tap], image: Tensor, counter: FlopCounterMode | None
+) -> tuple[Calls, set[str]]:
+    """The calls of the taps' modules in one forward, and all modules that ran."""
     calls: Counter[str] = Counter()
     begun: set[str] = set()
     before: dict[tuple[str, int], tuple[frozenset[str], int]] = {}
@@ -44,27 +72,19 @@ def shares_after(
 
     def end(path: str, _module: nn.Module, _inputs: object, _output: object) -> None:
         calls[path] += 1
-        before[path, calls[path]] = frozenset(begun), counter.get_total_flops()
+        before[path, calls[path]] = frozenset(begun), 0 if counter is None else counter.get_total_flops()
 
-    parts = parts_by_path(module)
-    counter = FlopCounterMode(display=False)
     with ExitStack() as stack:
         stack.enter_context(hooked(module, {tap.module: partial(end, tap.module) for tap in taps}))
-        for path, part in parts.items():
+        for path, part in parts_by_path(module).items():
             stack.callback(part.register_forward_pre_hook(partial(begin, path)).remove)
-        shape = 1, channels, *height_width(image_size)
-        image = prepared(torch.randn(shape, generator=torch.Generator().manual_seed(0)), module)
-        with torch.no_grad(), counter:
+        # The counter also follows gradients, and fails at a view of a parameter, such as attention pooling's query.
+        for learnt in [own for own in module.parameters() if own.requires_grad]:
+            stack.callback(learnt.requires_grad_)
+            learnt.requires_grad_(False)
+        with torch.no_grad(), counter or nullcontext():
             module(image)
-    if absent := [tap.layer for tap in taps if (tap.module, tap.call) not in before]:
-        raise RecipeError(f"{absent[0]} does not run", fix="Choose another layer")
-    counts = {path: sum(prod(own.shape) for own in part.parameters(recurse=False)) for path, part in parts.items()}
-    above, total = {path: _called(path, begun) for path in parts}, sum(counts.values())
-    found = []
-    for needed, operations in (before[tap.module, tap.call] for tap in taps):
-        kept = sum(count for path, count in counts.items() if above[path] in needed)
-        found.append((_rest(kept, total), _rest(operations, counter.get_total_flops())))
-    return found
+    return before, begun
 
 
 def _called(path: str, begun: set[str]) -> str:

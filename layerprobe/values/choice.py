@@ -93,10 +93,14 @@ class Ship:
 
 @dataclass(frozen=True)
 class TruncationSavings:
-    """The shares of the network's parameters and multiply-adds after a layer, in [0, 1]: not needed to use it."""
+    """The shares of the network's parameters and multiply-adds after a layer, in [0, 1]: not needed to use it.
+
+    Args:
+        operations: None where they cannot be counted.
+    """
 
     parameters: float
-    operations: float
+    operations: float | None
 
 
 @dataclass(frozen=True)
@@ -317,10 +321,11 @@ def _today(choice: Choice) -> list[str]:
 def _operations(choice: Choice) -> str:
     """`, 61 % of the network's multiply-adds and 12 % of its parameters`."""
     share = choice.price.share_of_multiply_adds
-    if share is None or choice.cut is None:
+    if choice.cut is None:
         return ""
+    operations = "an unknown share" if share is None else _percent(share)
     parameters = _percent(1 - choice.cut.parameters)
-    return f", {_percent(share)} of the network's multiply-adds and {parameters} of its parameters"
+    return f", {operations} of the network's multiply-adds and {parameters} of its parameters"
 
 
 def _on_test(choice: Choice) -> list[str]:

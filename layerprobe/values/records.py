@@ -46,14 +46,15 @@ class RecordedNetwork:
 
     Args:
         layers: in execution order.
-        cuts: layer -> shares of the parameters and of the multiply-adds after it.
+        cuts: layer -> shares of the parameters and of the multiply-adds after it; None for those that cannot be
+            counted.
         channels: of its images; written only where it is not 3.
         files: path from the folder of the user's own file -> SHA-256; the file itself under the empty path.
     """
 
     layers: tuple[str, ...]
     embedding: LayerKey
-    cuts: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    cuts: Mapping[str, tuple[float, float | None]] = field(default_factory=dict)
     input: OwnInput | None = None
     files: Mapping[str, str] = field(default_factory=dict)
     channels: int = 3
@@ -235,7 +236,12 @@ def _is_share(value: Any) -> bool:
 
 
 def _is_cut(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 2 and all(map(_is_share, value))
+    return (
+        isinstance(value, list)
+        and len(value) == 2
+        and _is_share(value[0])
+        and (value[1] is None or _is_share(value[1]))
+    )
 
 
 def _sides(size: Any) -> list[Any]:

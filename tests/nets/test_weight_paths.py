@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from layerprobe.nets.weight_paths import expand, expand_epochs, natural_order, split_part
+from layerprobe.nets.weight_paths import expand, expand_epochs, natural_order, numbered_as, split_part
 from layerprobe.system.errors import DataError
 
 
@@ -72,8 +72,9 @@ def test_an_empty_part_is_the_top_of_the_file(tmp_path: Path) -> None:
         {"checkpoint-500/model.pt": 500, "checkpoint-1000/model.pt": 1000},
         {"a.pt": 0, "b.pt": 1},
         {"resnet50-0676ba61.pth": 0},
-        {"epoch_05.pth": 0, "last.pth": 1},
-        {"epoch=3-v1.ckpt": 0, "epoch=3.ckpt": 1},
+        {"epoch=3-v1.ckpt": 3, "epoch=4-v1.ckpt": 4},
+        {"epoch=3-acc=1.ckpt": 0, "epoch=3-acc=2.ckpt": 1, "epoch=4-acc=2.ckpt": 2},  # both are epoch 3
+        {"best.pt": 0, "last.pt": 1, "model_3.pt": 2},  # whose number is not known to count epochs
         {"rank_1_5.pt": 0, "rank_2_9.pt": 1},
         {"1700000000.pt": 0, "1700000060.pt": 1},  # seconds
     ],
@@ -82,6 +83,44 @@ def test_an_epoch_is_the_number_of_its_own_in_a_name_or_the_place(tmp_path: Path
     touched(tmp_path, *names)
     pattern = f"{tmp_path}/*/*" if "/" in next(iter(names)) else f"{tmp_path}/*"
     assert expand_epochs(pattern) == {epoch: (tmp_path / name, None) for name, epoch in names.items()}
+
+
+@pytest.mark.parametrize(
+    ("numbered", "without"),
+    [
+        ({"epoch_05.pth": 5}, ["last.pth"]),
+        ({"epoch=4-step=40.ckpt": 4, "epoch=9-step=90.ckpt": 9}, ["last.ckpt", "best-acc=0.5.ckpt"]),
+        (
+            {"epoch=4-step=40.ckpt": 4, "epoch=9-step=90.ckpt": 9},
+            ["epoch=9-step=90-v1.ckpt", "epoch=9-step=90-v2.ckpt"],
+        ),
+        ({"model_4.pth": 4, "model_9.pth": 9, "model_14.pth": 14}, ["model_best.pth", "model_14-v1.pth"]),
+        ({"model_4.pth": 4, "model_9.pth": 9}, ["best.pth", "last.pth"]),
+        ({"ckpt-50/model.bin": 50, "ckpt-100/model.bin": 100}, ["final/model.bin"]),
+    ],
+)
+def test_a_file_without_a_number_of_its_own_is_left_out_beside_those_with_one(
+    tmp_path: Path, numbered: dict[str, int], without: list[str]
+) -> None:
+    touched(tmp_path, *numbered, *without)
+    pattern = f"{tmp_path}/*/*" if "/" in next(iter(numbered)) else f"{tmp_path}/*"
+    assert expand_epochs(pattern) == {epoch: (tmp_path / name, None) for name, epoch in numbered.items()}
+    assert len(expand(pattern)) == len(numbered) + len(without)
+
+
+def test_a_pattern_with_a_bracket_that_matches_nothing_says_how_to_write_one(tmp_path: Path) -> None:
+    (file,) = touched(tmp_path, "run[1]/epoch=3.pt")
+    with pytest.raises(DataError, match=r"no file has such a name.*write .*/run\[\[\]1\]/\*\.pt for itself"):
+        expand(f"{tmp_path}/run[1]/*.pt")
+    assert expand(f"{tmp_path}/run[[]1]/*.pt") == [(file, None)]
+
+
+@pytest.mark.parametrize(
+    ("name", "epoch", "renamed"),
+    [("epoch=4-step=40.ckpt", 4, "epoch=5-step=40.ckpt"), ("model_014.pth", 14, "model_15.pth")],
+)
+def test_a_name_is_numbered_as_another_epoch(name: str, epoch: int, renamed: str) -> None:
+    assert numbered_as(Path(name), epoch, epoch + 1) == renamed
 
 
 def test_a_file_that_is_named_alone_is_epoch_0(tmp_path: Path) -> None:

@@ -60,3 +60,36 @@ def test_attention_keeps_the_parts_that_it_uses_without_calling_them() -> None:
     block = nn.Sequential(nn.Flatten(2), nn.TransformerEncoderLayer(64, 1, 8, batch_first=True), nn.Linear(64, 1))
     whole = sum(own.numel() for own in block.parameters())
     assert shares_after(block, [tap("1")], 8)[0][0] == pytest.approx(65 / whole)
+
+
+class Pooling(nn.Module):
+    """A learnt query, expanded to all images, that a linear layer takes in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query = nn.Parameter(torch.ones(1, 4))
+        self.conv = nn.Conv2d(3, 4, 1, bias=False)  # 12 parameters, 12 x 64 multiply-adds
+        self.linear = nn.Linear(4, 4, bias=False)  # 16, and 16 for the query
+
+    def forward(self, images: Tensor) -> Tensor:
+        found: Tensor = self.conv(images).mean((2, 3)) * self.linear(self.query.expand(len(images), -1))
+        return found
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_attention_pooling_is_counted_whether_its_query_learns_or_not(frozen: bool) -> None:
+    module = Pooling()
+    module.query.requires_grad_(not frozen)
+    # 4 + 12 + 16 = 32 parameters, 12 x 64 + 16 = 784 multiply-adds
+    assert shares_after(module, [tap("conv")], 8) == [pytest.approx((16 / 32, 16 / 784))]
+    assert module.query.requires_grad is not frozen
+
+
+def test_what_cannot_be_counted_is_unknown() -> None:
+    module = Pooling()
+    given = torch.ones(1, 4, requires_grad=True)  # no parameter: torch's counter fails at its view
+    del module.query
+    object.__setattr__(module, "query", given)
+    [(parameters, operations)] = shares_after(module, [tap("conv")], 8)
+    assert parameters == pytest.approx(16 / 28)
+    assert operations is None

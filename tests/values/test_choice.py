@@ -116,6 +116,9 @@ def test_what_can_be_cut_is_said_where_it_is_known() -> None:
     shares = "0.08 % of the network's multiply-adds and 67 % of its parameters"
     assert f"  ship: c1@max, epoch 2: 100 numbers, 400 bytes an image, {shares}" in choice_lines(cut)
     assert not any("multiply" in line for line in choice_lines(CHOICE))
+    unknown = replace(CHOICE, cut=TruncationSavings(0.3326, None), price=Price(400, None))
+    shares = "an unknown share of the network's multiply-adds and 67 % of its parameters"
+    assert f"  ship: c1@max, epoch 2: 100 numbers, 400 bytes an image, {shares}" in choice_lines(unknown)
 
 
 def test_what_a_score_says_and_the_choice_does_not_follows() -> None:

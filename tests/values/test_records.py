@@ -63,6 +63,7 @@ def test_the_layer_before_the_embedding() -> None:
         {"input": {"size": 16}},
         {"cuts": {"a": [0.5]}},
         {"cuts": {"a": [0.5, 1.5]}},
+        {"cuts": {"a": [None, 0.5]}},
         {"embedding": ["a"]},
         {"files": {"": 1}},
         {"layers": None},

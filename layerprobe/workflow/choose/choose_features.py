@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from layerprobe.ranking.sampled_cosines import sampled_cosines
 from layerprobe.statistics.choice import draws_of, folds_of, greedy
 from layerprobe.statistics.units import UnitSums, unit_sums
+from layerprobe.system.arguments import names_of, require_type
 from layerprobe.system.errors import DataError, UnknownNameError
 from layerprobe.system.memory import memory_faults_told
 from layerprobe.system.progress import Listener
@@ -110,10 +112,14 @@ def choose(  # noqa: PLR0913 - the rows, their relation to the network, and the 
         RecipeError: `within` is not from 0 to 100, all are train rows that may have been seen, or the metric is not a
             mean over queries.
         UnknownNameError: a split, metric or layer of another name.
+        TypeError: an argument of another type.
     """
-    candidates = [name.strip() for name in layers.split(",")] if isinstance(layers, str) else layers
-    how = _How(within, metric, combine, seed, tuple(filter(None, candidates)))
+    require_type("metric", metric, str, "a name")
+    require_type("within", within, Real, "a number of points")
+    require_type("seed", seed, Integral, "a whole number")
+    how = _How(within, metric, combine, seed, tuple(filter(None, names_of("layers", layers))))
     if not isinstance(features, HasFeatures):
+        require_type("features", features, Mapping, "(N, D) arrays by the names of layers, or a result of probe")
         return _chosen(given_features(features, labels, splits), how, seen=seen)
     if labels is not None or splits is not None:
         raise DataError("a result of probe has labels and splits of its own", fix="Give the result alone")

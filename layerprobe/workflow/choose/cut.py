@@ -16,4 +16,7 @@ def cut_after(record: RunRecord, layer: LayerKey) -> TruncationSavings | None:
     cuts = record.network.cuts if record.network else {}
     names = [layer.layer] if layer.layer in cuts else layer.layer.split("+")
     found = [cuts[name] for name in names if name in cuts]
-    return TruncationSavings(*map(min, zip(*found, strict=True))) if len(found) == len(names) else None
+    if len(found) < len(names):
+        return None
+    parameters, operations = zip(*found, strict=True)
+    return TruncationSavings(min(parameters), None if None in operations else min(operations))

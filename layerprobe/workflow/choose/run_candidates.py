@@ -96,7 +96,7 @@ def of_groups(choice: Choice, groups: Sequence[Group]) -> Choice:
         best_on_test=choice.best_on_test and counted(choice.best_on_test),
         embedding=embedding
         and replace(embedding, test=counted(embedding.test), alike=embedding.alike and counted(embedding.alike)),
-        price=Price(choice.price.bytes, None if cut is None else 1 - cut.operations),
+        price=Price(choice.price.bytes, None if cut is None or cut.operations is None else 1 - cut.operations),
         cut=cut,
     )
 

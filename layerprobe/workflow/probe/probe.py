@@ -83,7 +83,8 @@ def selected(
     """What is measured, and of which data set, whose images are hashed; arguments and errors of `prepare`."""
     recipe, measured = opened.recipe, opened.measured
     # A misspelt layer is reported before images are decoded.
-    taps, embedding = select_taps(request, recipe, measured), embedding_tap(recipe, measured)
+    lacking = opened.record.new_parameters if opened.record.weights_files else ()
+    taps, embedding = select_taps(request, recipe, measured, lacking), embedding_tap(recipe, measured)
     if listener is not None:
         layers, pools = request.layers or recipe.probe.layers, request.pools or recipe.probe.pool
         for line in [*pools_left_out(layers, measured, pools=pools), *measured.unknown_pool(pools)]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from layerprobe.data.splits import Dataset
@@ -10,7 +10,17 @@ from layerprobe.recipe.recipe import Recipe
 from layerprobe.reductions.chain import Chain, parse_chain
 from layerprobe.system.errors import RecipeError, UnknownNameError
 from layerprobe.system.progress import Listener
-from layerprobe.taps import Layer, Measured, Tap, extracted, find_layers, outlying_tokens
+from layerprobe.system.wording import first_named
+from layerprobe.taps import (
+    Layer,
+    Measured,
+    Tap,
+    computed_without,
+    extracted,
+    find_layers,
+    is_computed,
+    outlying_tokens,
+)
 from layerprobe.values.epochs import named_epochs
 from layerprobe.values.intervals import IntervalKind, estimand_of
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer
@@ -103,10 +113,26 @@ def doubts_of(selection: Selection) -> list[str]:
     return found + outlying_tokens(extracted(selection.taps))
 
 
-def select_taps(request: ProbeRequest, recipe: Recipe, measured: Measured) -> list[Layer]:
-    """The requested layers."""
+def select_taps(
+    request: ProbeRequest, recipe: Recipe, measured: Measured, lacking: Collection[str] = ()
+) -> list[Layer]:
+    """The requested layers, without those of a glob that need tensors that the weights lack.
+
+    Args:
+        lacking: names of these tensors.
+    """
     layers, pools = request.layers or recipe.probe.layers, request.pools or recipe.probe.pool
-    return storable(find_layers(layers, measured, pools=pools))
+    taps = storable(find_layers(layers, measured, pools=pools))
+    if not lacking:
+        return taps
+    computed = computed_without(measured, lacking)
+    kept = {layer.key for layer in taps if all(is_computed(tap, computed) for tap in extracted([layer]))}
+    for text in layers:
+        if not any(layer.key in kept for layer in find_layers([text], measured, pools=pools)):
+            names = first_named([key.removeprefix(f"{measured.net.root}.") for key in lacking])
+            what = f"layer {text}: the file of weights has no {names}, which it needs"
+            raise RecipeError(what, fix="Choose an earlier layer, or a file with all weights")
+    return [layer for layer in taps if layer.key in kept]
 
 
 def storable(taps: list[Layer]) -> list[Layer]:

@@ -12,13 +12,14 @@ from torch import Tensor, nn
 from layerprobe.attribution.explaining import explain as explain_pair
 from layerprobe.attribution.scoring import ScoredLayer
 from layerprobe.nets.net import Net
+from layerprobe.system.arguments import names_of, require_type
 from layerprobe.system.errors import RecipeError, UnknownNameError
 from layerprobe.taps import find_layers
 from layerprobe.taps.hooks import prepared
 from layerprobe.values.explanations import Explanation
 from layerprobe.values.keys import NO_REDUCTION, VECTOR_SIMILARITIES, RankedLayer
 from layerprobe.workflow.python.loaders import image_shape, require_images
-from layerprobe.workflow.python.own_model import measured, names_of, net_of, placed
+from layerprobe.workflow.python.own_model import measured, net_of, placed
 
 _SEED = 2018  # one that few have drawn their own weights with
 _RESETS = ("reset_parameters", "_reset_parameters")
@@ -64,13 +65,19 @@ def explain(  # noqa: PLR0913 - what, of which two images, at which layers, and 
 
     Raises:
         UnknownNameError: unknown layer or similarity; the message names the nearest.
-        RecipeError: a model of another type, or a pool that a layer cannot have.
+        RecipeError: a model of another precision, or a pool that a layer cannot have.
         DataError: images of another type or shape.
         NumericError: GeM of a layer that has values below 0.
+        TypeError: an argument of another type.
     """
+    require_type("similarity", similarity, str, "a name")
     if similarity not in VECTOR_SIMILARITIES:
         raise UnknownNameError("similarity", similarity, VECTOR_SIMILARITIES)
-    net = net_of(model)
+    net, named = net_of(model), names_of("layers", layers)
+    for argument, image in (("query", query), ("neighbour", neighbour)):
+        require_type(argument, image, Tensor, "floats (C, H, W)")
+    if untrained is not None:
+        require_type("untrained", untrained, nn.Module, "a torch.nn.Module")
     first = require_images(query[None], "`query`")
     second = require_images(neighbour[None], "`neighbour`", image_shape(first))
     kinds = {own.dtype for own in net.module.parameters() if own.is_floating_point()} - {torch.float32}
@@ -82,7 +89,7 @@ def explain(  # noqa: PLR0913 - what, of which two images, at which layers, and 
         network = measured(net, image_shape(first))
         pair = prepared(first, net.module), prepared(second, net.module)
         found = {}
-        for layer in find_layers(names_of(layers), network):
+        for layer in find_layers(named, network):
             scored = ScoredLayer(layer, RankedLayer(layer.key, NO_REDUCTION, similarity))
             made = explain_pair(network, scored, pair, random=random)
             found[str(layer.key)] = replace(made, notes=(*doubt, *made.notes))

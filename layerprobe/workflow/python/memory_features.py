@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from layerprobe.measure import extraction
 from layerprobe.measure.analysis import Features, search_sha256
 from layerprobe.measure.concatenated import side_by_side
 from layerprobe.store import FeatureKey
+from layerprobe.system.errors import DataError
 from layerprobe.taps import Tap
 from layerprobe.values.keys import LayerKey, members_of
 from layerprobe.workflow.python.loaders import Batch
@@ -32,13 +33,13 @@ class SplitFeatures:
     """The features of a split's N images, in the order of the loader.
 
     Args:
-        labels: (N,) the loader's.
+        labels: (N,) the loader's: int64, or texts.
         features: layer -> (N, D)
         batch_size: of the largest batch.
         digests: hash of each image and its label; none where nothing is stored.
     """
 
-    labels: NDArray[np.int64]
+    labels: NDArray[Any]
     features: Mapping[LayerKey, NDArray[np.float32]]
     batch_size: int
     digests: tuple[str, ...] = ()
@@ -52,7 +53,7 @@ def extracted_features(
     module: nn.Module, taps: Sequence[Tap], batches: Iterable[Batch], device: torch.device, *, hashed: bool
 ) -> SplitFeatures:
     """Run a split's batches through a module."""
-    labels: list[NDArray[np.int64]] = []
+    labels: list[NDArray[Any]] = []
     digests: list[str] = []
 
     def images() -> Iterator[Tensor]:
@@ -82,6 +83,7 @@ class MemoryFeatures:
     @cached_property
     def dataset(self) -> Dataset:
         """The splits, with classes numbered from 0 and named by the loaders' labels; they have no images."""
+        self._require_alike()
         classes = np.unique(np.concatenate([split.labels for split in self.splits.values()]))
         splits = {
             name: Split(
@@ -94,6 +96,21 @@ class MemoryFeatures:
         }
         search_in = {queries: gallery for queries, gallery in IN_GALLERY.items() if gallery in splits}
         return Dataset(splits, tuple(map(str, classes.tolist())), search_in)
+
+    @property
+    def labels(self) -> dict[str, NDArray[np.int64]]:
+        """Split -> (N,) the loader's labels; of texts their numbers in sorted order over all splits."""
+        return {
+            name: split.labels if split.labels.dtype.kind == "i" else self.dataset.splits[name].labels
+            for name, split in self.splits.items()
+        }
+
+    def _require_alike(self) -> None:
+        """Check that labels are numbers in all splits, or texts in all."""
+        by_kind = {split.labels.dtype.kind: name for name, split in self.splits.items()}
+        if len(by_kind) > 1:
+            what = f"labels of the {by_kind['U']} loader are texts, those of the {by_kind['i']} loader numbers"
+            raise DataError(what, fix="Give the same in all loaders, as equal labels are one class")
 
     def key(self, epoch: int, split: str) -> FeatureKey:
         """What the features of a split are made from."""
@@ -120,7 +137,7 @@ class MemoryFeatures:
 
     def _labelled(self, split: str) -> Split:
         """A split with the loader's labels: stored hashes and the draws of few-shot episodes depend on these."""
-        return replace(self.dataset.splits[split], labels=self.splits[split].labels)
+        return replace(self.dataset.splits[split], labels=self.labels[split])
 
 
 def _no_image(_: int) -> NoReturn:

@@ -7,17 +7,20 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from layerprobe.measure import extraction
 from layerprobe.measure.concatenated import side_by_side
 from layerprobe.nets.blocks import block_names, part_names
 from layerprobe.nets.net import Net
+from layerprobe.system.arguments import names_of, require_type, wrong_type
 from layerprobe.system.errors import RecipeError
 from layerprobe.system.numerics import require_numbers
 from layerprobe.tables.formats import Shown
@@ -50,8 +53,7 @@ def net_of(model: nn.Module | Net) -> Net:
     """A module with named layers: its blocks and their parts by their paths, and `output`."""
     if isinstance(model, Net):
         return model
-    if not isinstance(model, nn.Module):
-        raise RecipeError(f"the model is a {type(model).__name__}", fix="Give a torch.nn.Module")
+    require_type("model", model, nn.Module, "a torch.nn.Module")
     require_numbers(model)
     module = model.module if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel) else model
     while isinstance(inner := getattr(module, "_orig_mod", None), nn.Module):  # compiled as a whole
@@ -138,11 +140,6 @@ def placed(module: nn.Module, device: str) -> Iterator[torch.device]:
         module.to(own)
 
 
-def names_of(asked: str | Sequence[str]) -> list[str]:
-    """Names from a sequence or a comma-separated string."""
-    return [name.strip() for name in asked.split(",")] if isinstance(asked, str) else list(asked)
-
-
 class Layers(tuple[LayerInfo, ...]):
     """The layers of a model in execution order, displayed as a table."""
 
@@ -185,13 +182,25 @@ def layers(model: nn.Module | Net, image_size: ImageSize | ImageShape = 224) -> 
 
     Raises:
         RecipeError: the model does not take images of this size.
+        TypeError: an argument of another type.
     """
     net = net_of(model)
-    *stated, height, width = (image_size, image_size) if isinstance(image_size, int) else image_size
+    *stated, height, width = _numbers(image_size)
     shapes = [(channels, height, width) for channels in stated or (3, 1)]
     found = _first_measured(net, shapes).net
     with without_classifier(found.module, found.classifier):
         return Layers(list_layers(found, as_size(height, width)))
+
+
+def _numbers(image_size: object) -> list[int]:
+    """(H, W), or (C, H, W)."""
+    numbers = [image_size, image_size] if isinstance(image_size, Integral) else image_size
+    of_numbers = isinstance(numbers, tuple | list) and all(isinstance(number, Integral) for number in numbers)
+    if not isinstance(numbers, tuple | list) or not of_numbers or isinstance(image_size, bool):
+        raise wrong_type("image_size", image_size, "a whole number, (H, W) or (C, H, W), in pixels")
+    if len(numbers) not in (2, 3) or min(numbers) < 1:
+        raise ValueError(f"image_size is {image_size}: must be a whole number, (H, W) or (C, H, W), each at least 1")
+    return list(map(int, numbers))
 
 
 def _first_measured(net: Net, shapes: Sequence[ImageShape]) -> Measured:
@@ -214,7 +223,7 @@ def classifier_notes(found: Iterable[str | None]) -> tuple[str, ...]:
 
 
 def extract(
-    model: nn.Module | Net, layers: str | Sequence[str], images: Tensor | Iterable[Any]
+    model: nn.Module | Net, layers: str | Sequence[str], images: Tensor | Iterable[Any] | Dataset[Any]
 ) -> dict[str, NDArray[np.float32]]:
     """Features of images at some layers, pooled to a vector each.
 
@@ -231,7 +240,7 @@ def extract(
         layers: layer expressions, as on the command line: names that `layers` lists, globs, module paths, each with a
             pool or without (`blocks.5@avg`, `blocks.*`, `*`); `A+B` concatenates layers, each L2-normalised.
         images: floats (N, C, H, W), preprocessed for the model; or batches of these, with labels or without, such as a
-            DataLoader gives.
+            DataLoader gives, or a Dataset of such images.
 
     Returns:
         Layer with its pool -> float32 (N, D), in execution order.
@@ -241,12 +250,13 @@ def extract(
         RecipeError: a pool that a layer cannot have.
         DataError: images of another type or shape.
         NumericError: GeM of a layer that has values below 0.
+        TypeError: an argument of another type.
     """
     net = net_of(model)
-    batches = in_batches(images, BATCH_SIZE)
+    named, batches = names_of("layers", layers), in_batches(images, BATCH_SIZE)
     first = next(batches)
     with placed(net.module, "auto") as device:
-        named, network = names_of(layers), measured(net, image_shape(first))
+        network = measured(net, image_shape(first))
         asked = find_layers(named, network)
         taps = extracted(asked)
         for doubt in [*pools_left_out(named, network), *outlying_tokens(taps)]:

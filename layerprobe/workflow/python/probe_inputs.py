@@ -6,8 +6,8 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -60,7 +60,7 @@ def folder_name(model: str) -> str:
     return re.sub("[^A-Za-z0-9._-]+", "-", model).lstrip("._-") or "model"
 
 
-def image_digests(images: Tensor, labels: NDArray[np.int64]) -> list[str]:
+def image_digests(images: Tensor, labels: NDArray[Any]) -> list[str]:
     """A hash of each image and its label."""
     rows = images.detach().cpu().contiguous().view(torch.uint8).flatten(1).numpy()
     return [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -11,10 +11,12 @@ from typing import Any, TypeVar
 
 import torch
 from torch import nn
+from torch.utils.data import Dataset
 
 from layerprobe.data.splits import IN_GALLERY, require_retrieval
 from layerprobe.nets.net import Net
 from layerprobe.reductions.chain import Chain
+from layerprobe.system.arguments import names_of, require_type, wrong_type
 from layerprobe.system.errors import RecipeError, UnknownNameError
 from layerprobe.taps import (
     execution_order,
@@ -30,9 +32,17 @@ from layerprobe.workflow.probe.reducing import FITTED_ON, asked_chains, left_out
 from layerprobe.workflow.probe.searches import Searches
 from layerprobe.workflow.probe.selection import ranked_layers, storable
 from layerprobe.workflow.python.layer_search import SearchResults, search
-from layerprobe.workflow.python.loaders import Batch, ImageShape, image_shape, progress, read_batches
+from layerprobe.workflow.python.loaders import (
+    Batch,
+    BatchOf,
+    ImageShape,
+    image_shape,
+    named_loaders,
+    progress,
+    read_batches,
+)
 from layerprobe.workflow.python.memory_features import MemoryFeatures, SplitFeatures, extracted_features
-from layerprobe.workflow.python.own_model import classifier_notes, measured, names_of, net_of, network_facts, placed
+from layerprobe.workflow.python.own_model import classifier_notes, measured, net_of, network_facts, placed
 from layerprobe.workflow.python.probe_inputs import SEED, ProbeInputs, weights_sha256
 from layerprobe.workflow.python.probed import ByLayer, Probed
 from layerprobe.workflow.python.stored_probe import MemoryProbe, known_layers, store_probe
@@ -48,7 +58,7 @@ _ONE_SPLIT = (
 
 def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
     model: nn.Module | Net,
-    splits: Mapping[str, Iterable[Any]],
+    splits: Mapping[str, Iterable[Any] | Dataset[Any]],
     *,
     layers: str | Sequence[str] = "*",
     pools: str | Sequence[str] | None = None,
@@ -59,6 +69,7 @@ def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
     metrics: str | Sequence[str] | Mapping[str, Mapping[str, Any]] = (),
     device: str | torch.device = "auto",
     cache: str | Path | None = None,
+    batch: BatchOf | None = None,
 ) -> Probed:
     """Measure how well each layer of a model separates classes, those of training and unseen ones.
 
@@ -91,9 +102,11 @@ def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
     Args:
         model: any module that takes images (B, C, H, W).
         splits: train, validation or test, at least one of them, and optionally `gallery`, in which test is searched ->
-            batches of (images, labels), such as a DataLoader gives: floats (B, C, H, W), preprocessed for the model,
-            and (B,) integers. A label means the same class in every split; no class is in two splits, except for test
-            and gallery.
+            a DataLoader or other batches, or a Dataset (map-style), read in batches of 64. `val` is validation. A batch
+            is a tuple of images, labels and at most two further parts, which are ignored, or a dict with one of
+            `pixel_values`, `image`, `images` and one of `labels`, `label`, `targets`: floats (B, C, H, W), preprocessed
+            for the model, and (B,) integers or texts. A label means the same class in every split; no class is in two
+            splits, except for test and gallery.
         layers: layer expressions, as on the command line: names that `layerprobe.layers` lists, globs, module paths,
             each with a pool (`blocks.5@avg`) or without. `*` is the blocks and the model's own output, of a model that
             ends in a classifier the classifier's input;
@@ -116,33 +129,39 @@ def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
             Images in another order than before replace what is stored, with a warning if scores are lost. Models of
             one class with the same `repr` and weights count as one: give each a folder of its own if only the code of
             `forward` differs. None: no file is written.
+        batch: reads other batches: what a loader gives -> (images, labels).
 
     Returns:
         Scores, ranks and features in memory. A layer whose features are not finite has no value, and its scores a note.
 
     Raises:
         UnknownNameError: unknown split, layer, pool, reduction, metric or similarity; the message names the nearest.
-        RecipeError: not a model or not splits, no layer, a pool that a layer cannot have, an invalid K, a metric that
+        RecipeError: no layer, a pool that a layer cannot have, an invalid K, a metric that
             needs a classifier, an unknown option of a metric; a reduction that is fitted on train where there is none,
             or that cannot be applied to any layer.
         DataError: invalid batches, a split of fewer than 2 classes, a class in two splits.
         NumericError: GeM of a layer that has values below 0.
         BusyError: another process uses the run in `cache`.
+        TypeError: an argument of another type.
     """
+    require_types(ks=ks, device=device, cache=cache, batch=batch)
+    for argument, name in (("similarity", similarity), ("fit", fit)):
+        require_type(argument, name, str, "a name")
     if similarity not in VECTOR_SIMILARITIES:
         raise UnknownNameError("similarity", similarity, VECTOR_SIMILARITIES)
-    metric_names, options = (list(metrics), metrics) if isinstance(metrics, Mapping) else (names_of(metrics), {})
-    if "accuracy" in metric_names:
-        raise RecipeError("accuracy needs the classifier of a training run", fix="Leave it out")
+    metric_names, options = asked_metrics(metrics)
     measures = partial(build_measures, metric_names, ks, options=options, may_drop=False)
     measures({})  # refuses unknown metrics before the work
-    net, order = net_of(model), _split_names(splits)
-    chains = _chains(names_of(reduce), fit, splits)
+    net, loaders = net_of(model), _searchable(named_loaders(splits, (*SPLITS, *IN_GALLERY.values())))
+    asked_layers, named = names_of("layers", layers), None if pools is None else names_of("pools", pools)
+    chains = _chains(names_of("reduce", reduce), fit, loaders)
+    ignored: dict[str, None] = {}
     with placed(net.module, str(device)) as where, progress() as track:
-        shape, batches = _read_ahead({name: track(splits[name], f"extracting {name}") for name in order})
+        read = partial(read_batches, batch=batch, note=ignored.setdefault)
+        tracked = {name: track(loader, f"extracting {name}") for name, loader in loaders.items()}
+        shape, batches = _read_ahead(tracked, read)
         network = measured(net, shape)
-        asked = (names_of(layers), network)
-        named = None if pools is None else names_of(pools)
+        asked = (asked_layers, network)
         taps, unpooled = find_layers(*asked, pools=named), pools_left_out(*asked, pools=named)
         if cache is not None:
             storable(taps)
@@ -157,6 +176,8 @@ def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
             name: extracted_features(net.module, members, of_split, where, hashed=cache is not None)
             for name, of_split in batches.items()
         }
+        for line in ignored:
+            warnings.warn(line, stacklevel=2)
         features = _features(net.module, by_split, cache)
         dataset = features.dataset
         require_retrieval(dataset, fix=_ONE_SPLIT)
@@ -205,7 +226,7 @@ def _probed(kept: MemoryProbe, rows: Sequence[RankedLayer]) -> Probed:
         tuple(results.scores),
         ByLayer({key: entry.ranks for key, entry in entries.items() if entry.ranks is not None}, invalid),
         ByLayer(found, {key: reason for key, reason in invalid.items() if key not in found}),
-        {name: split.labels for name, split in features.splits.items()},
+        features.labels,
         dict(features.dataset.search_in),
         kept,
     )
@@ -215,30 +236,45 @@ def _flat(values: Mapping[str, Mapping[RankedLayer, T]]) -> dict[tuple[str, Rank
     return {(split, ranked): value for split, found in values.items() for ranked, value in found.items()}
 
 
-def _split_names(splits: Mapping[str, object]) -> list[str]:
-    """The splits' names in the order of rows; the gallery is last."""
-    if not isinstance(splits, Mapping):
-        what = f"splits are a {type(splits).__name__}"
-        raise RecipeError(what, fix='Give the loaders by their splits\' names: {"test": loader}')
-    known = (*SPLITS, *IN_GALLERY.values())
-    for name in splits:
-        if name not in known:
-            raise UnknownNameError("split", name, known)
-    if not splits or any(gallery in splits and query not in splits for query, gallery in IN_GALLERY.items()):
-        given = "only a gallery" if splits else "no split"
+def require_types(*, ks: object, device: object, cache: object, batch: object) -> None:
+    """Check the types of what has no names in it."""
+    if isinstance(ks, str) or not isinstance(ks, Iterable):
+        raise wrong_type("ks", ks, "whole numbers, such as (1, 10)")
+    require_type("device", device, (str, torch.device), "a name such as cpu, or a torch.device")
+    if cache is not None:
+        require_type("cache", cache, (str, Path), "a folder")
+    if batch is not None and not callable(batch):
+        raise wrong_type("batch", batch, "a function of what a loader gives that returns (images, labels)")
+
+
+def asked_metrics(metrics: object) -> tuple[list[str], Mapping[str, Mapping[str, Any]]]:
+    """Names of metrics, and the options of some."""
+    names = names_of("metrics", metrics)
+    options: Mapping[str, Mapping[str, Any]] = metrics if isinstance(metrics, Mapping) else {}
+    for name, stated in options.items():
+        require_type(f"metrics[{name!r}]", stated, Mapping, "options by their names")
+    if "accuracy" in names:
+        raise RecipeError("accuracy needs the classifier of a training run", fix="Leave it out")
+    return names, options
+
+
+def _searchable(loaders: Mapping[str, Iterable[Any]]) -> Mapping[str, Iterable[Any]]:
+    """The loaders of the splits, the gallery last, of which one can be searched for."""
+    if not loaders or any(gallery in loaders and query not in loaders for query, gallery in IN_GALLERY.items()):
+        given = "only a gallery" if loaders else "no split"
         raise RecipeError(f"there is {given}, and nothing to search for", fix="Give a test split")
-    return [name for name in known if name in splits]
+    return loaders
 
 
-def _read_ahead(loaders: Mapping[str, Iterable[Any]]) -> tuple[ImageShape, dict[str, Iterable[Batch]]]:
+def _read_ahead(
+    loaders: Mapping[str, Iterable[Any]], read: Callable[..., Iterator[Batch]]
+) -> tuple[ImageShape, dict[str, Iterable[Batch]]]:
     """(C, H, W) of the first batch, and the batches of all loaders, which must have the same."""
     (name, loader), *others = loaders.items()
-    batches = read_batches(loader, name)
+    batches = read(loader, name)
     first = next(batches)
     shape = image_shape(first.images)
-    return shape, {name: chain([first], batches)} | {
-        other: read_batches(given, other, shape) for other, given in others
-    }
+    return shape, {name: chain([first], batches)} | {other: read(given, other, shape) for other, given in others}
 
 
 def _chains(names: Sequence[str], fit: str, splits: Mapping[str, object]) -> list[Chain]:

@@ -123,7 +123,7 @@ class Probed:
             `blocks.5@avg/random:8` and `blocks.5@avg/random:8:1`.
         features: `features["test", "blocks.5@avg"]` -> float32 (N, D), in the loader's order; reduced ones as for
             `ranks`, binary codes as uint8.
-        labels: split -> (N,) the loader's labels, in the same order.
+        labels: split -> (N,) the loader's labels, in the same order; of texts their numbers in sorted order.
         gallery: split -> the split that it is searched in, where that is not itself.
     """
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from layerprobe.nets.net import Net
 from layerprobe.system.errors import DataError
@@ -13,6 +14,10 @@ from layerprobe.values.records import WeightsFile
 from layerprobe.workflow.run.checkpoints import load_weights, require_unchanged
 from layerprobe.workflow.run.kept import kept_epochs, require_kept
 from layerprobe.workflow.run.runs import Run
+
+if TYPE_CHECKING:
+    from layerprobe.nets.checkpoint_files import FileWeights
+    from layerprobe.nets.fitting import Fit
 
 
 def last_weights(run: Run) -> tuple[Path, str | None]:
@@ -50,7 +55,7 @@ def load_net(run: Run, epoch: int, net: Net) -> None:
         return
     file = record.weights_file(epoch)
     _require_same_file(run, file)
-    load_file(net, record.net["name"], Path(file.path), file.part)
+    load_file(net, record.net["name"], Path(file.path), file.part, optional=record.new_parameters)
 
 
 def _require_same_file(run: Run, file: WeightsFile) -> None:
@@ -67,16 +72,64 @@ def _require_same_file(run: Run, file: WeightsFile) -> None:
         raise DataError(f"{error.message}; it is epoch {file.epoch} of {run.name}", file=error.file, fix=fix) from error
 
 
-def load_file(net: Net, name: str, path: Path, part: str | None) -> tuple[str, ...]:
-    """Load a file of weights into a network's model, and return the notes."""
-    from layerprobe.nets.checkpoint_files import read_checkpoint
-    from layerprobe.nets.fitting import fitted, with_versions
+@dataclass(frozen=True)
+class LoadedFile:
+    """What a file of weights had for a network.
 
-    model = net.module.get_submodule(net.root)
-    fit = fitted(read_checkpoint(path, part), model, name=name)
+    Args:
+        lacking: names of the network's tensors, in its `state_dict`, that are not in the file.
+    """
+
+    notes: tuple[str, ...]
+    lacking: tuple[str, ...] = ()
+
+
+def load_file(net: Net, name: str, path: Path, part: str | None, *, optional: Collection[str] = ()) -> LoadedFile:
+    """Load a file of weights into a network's model.
+
+    Args:
+        optional: names of the network's tensors that the file need not have. Empty: the file may lack those of the last
+            layers.
+    """
+    from layerprobe.nets.checkpoint_files import read_checkpoint
+    from layerprobe.nets.fitting import fitted, lacking, with_versions
+
+    model, root = net.module.get_submodule(net.root), f"{net.root}." if net.root else ""
+    weights = read_checkpoint(path, part)
+    try:
+        fit = fitted(weights, model, name=name, optional={key.removeprefix(root) for key in optional})
+    except DataError:
+        found = _fit_of_first_layers(net, weights, name)
+        if found is None:
+            raise
+        fit = found
     # Not strict: the model makes some buffers itself.
     model.load_state_dict(with_versions(fit.tensors, model), strict=False)
-    return fit.notes
+    return LoadedFile(fit.notes, tuple(f"{root}{key}" for key in lacking(fit, model)))
+
+
+def _fit_of_first_layers(net: Net, weights: FileWeights, name: str) -> Fit | None:
+    """The tensors of a file that lacks those of the last layers, as a backbone alone does; None for any other."""
+    from layerprobe.nets.fitting import fitted, lacking, shapes
+    from layerprobe.taps import first_use, measure_layers
+    from layerprobe.taps.hooks import plain_path
+
+    model, root = net.module.get_submodule(net.root), f"{net.root}." if net.root else ""
+    if net.image_size is None:
+        return None
+    measured = measure_layers(net, net.image_size)
+    use = {key: first_use(measured, f"{root}{key}") for key in shapes(model)}
+    ends = [call.order for path in net.layers.values() for call in measured.calls.get(plain_path(path), ())]
+    try:
+        found = fitted(weights, model, name=name, optional={key for key in use if use[key] > min(ends)})
+    except DataError:
+        return None
+    absent = lacking(found, model)
+    first = min(use[key] for key in absent)
+    # Another network may share first layers: a tensor has another shape or belongs to a later layer, or few are there.
+    other = any(key in found.left for key in absent)
+    later = any(use[key] > first for key in found.tensors)
+    return None if other or later or 2 * len(found.tensors) < len(use) else found
 
 
 def load_checkpoint(run: Run, epoch: int, modules: Mapping[str, Any]) -> None:

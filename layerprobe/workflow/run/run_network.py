@@ -49,7 +49,7 @@ def with_layers(
     return replace(known, cuts={**known.cuts, **_cuts(net(), taps, image_size)}) if taps else known
 
 
-def _cuts(net: Net, taps: Sequence[Tap], image_size: ImageSize) -> dict[str, tuple[float, float]]:
+def _cuts(net: Net, taps: Sequence[Tap], image_size: ImageSize) -> dict[str, tuple[float, float | None]]:
     if not taps:
         return {}
     from layerprobe.taps.cut import shares_after  # it imports triton, by way of torch's counter of operations

@@ -10,23 +10,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from os.path import commonpath
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from layerprobe.nets.weight_paths import expand_epochs
+from layerprobe.nets.weight_paths import expand, expand_epochs, numbered_as
 from layerprobe.recipe.recipe import Recipe
-from layerprobe.system.errors import RecipeError
+from layerprobe.system.errors import LayerprobeError, RecipeError
 from layerprobe.system.files import sha256
 from layerprobe.system.progress import Listener
+from layerprobe.system.wording import first_named
 from layerprobe.values.estimate import Estimate
 from layerprobe.values.records import WeightsFile
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run import from_recipe
-from layerprobe.workflow.run.epoch_weights import last_weights, load_file
+from layerprobe.workflow.run.epoch_weights import LoadedFile, last_weights, load_file
 from layerprobe.workflow.run.images import Decoding, with_contents
 from layerprobe.workflow.run.manifests import require_same_images
 from layerprobe.workflow.run.new_record import new_record
 from layerprobe.workflow.run.run_network import require_same_files
 from layerprobe.workflow.run.runs import Run, command_line, find_run, locked, named_run
 from layerprobe.workflow.train.frozen_request import FrozenRequest, require_weights
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from layerprobe.nets.net import Net
 
 _NEW_RUN = "Use --run NAME for a new run"
 _Given = Mapping[int, tuple[Path, str | None]]  # epoch -> the file with its weights, and the part that is meant
@@ -35,7 +42,7 @@ _Given = Mapping[int, tuple[Path, str | None]]  # epoch -> the file with its wei
 def frozen_run(request: FrozenRequest, listener: Listener) -> Run:
     """The run of a model: a new one, or that of the same request, which may by now have further files."""
     given, run = _given_files(request), request.repeated()
-    if run is not None and run.is_measured and _are_files_of(run, given, listener):
+    if run is not None and run.is_measured and _are_files_of(run, request, given, listener):
         return run
     run = _run_of(request, given, listener)
     with locked(run):
@@ -44,10 +51,10 @@ def frozen_run(request: FrozenRequest, listener: Listener) -> Run:
     return run
 
 
-def _are_files_of(run: Run, given: _Given, listener: Listener) -> bool:
+def _are_files_of(run: Run, request: FrozenRequest, given: _Given, listener: Listener) -> bool:
     """Whether the files are a run's epochs, unchanged, and no others."""
     known = run.read().weights_files
-    given = _numbered_as(known, given)
+    given = _numbered_as(known, given, request)
     same = len(given) == len(known) and set(_hashed(given)) == set(known)
     if same:
         _say_epochs(given, listener)
@@ -77,7 +84,7 @@ def _run_of(request: FrozenRequest, given: _Given, listener: Listener) -> Run:
             )
         return run
     known = run.read().weights_files if run.exists() else ()
-    given = _numbered_as(known, given)
+    given = _numbered_as(known, given, request)
     _say_epochs(given, listener)
     if run.exists():
         _require_same(run, recipe, known, given)
@@ -99,11 +106,18 @@ def _given_files(request: FrozenRequest) -> _Given:
     return {epoch: (path.absolute(), part) for epoch, (path, part) in expand_epochs(request.weights).items()}
 
 
-def _numbered_as(known: Sequence[WeightsFile], given: _Given) -> _Given:
+def _all_files(request: FrozenRequest) -> list[tuple[Path, str | None]]:
+    """The files that a pattern matches, those without an epoch, too."""
+    if not request.has_files or request.weights.startswith("run:"):
+        return []
+    return [(path.absolute(), part) for path, part in expand(request.weights)]
+
+
+def _numbered_as(known: Sequence[WeightsFile], given: _Given, request: FrozenRequest) -> _Given:
     """The files with the epochs that their run knows them by: it may have counted its files."""
     counted = [file.epoch for file in known] == list(range(len(known)))
     same = all(given.get(file.epoch) == (Path(file.path), file.part) for file in known)
-    return dict(enumerate(given.values())) if counted and not same else given
+    return dict(enumerate(_all_files(request) or given.values())) if counted and not same else given
 
 
 def _say_epochs(given: _Given, listener: Listener) -> None:
@@ -144,11 +158,14 @@ def _begin(request: FrozenRequest, recipe: Recipe, files: list[WeightsFile], lis
     run = request.target(recipe)
     device = from_recipe.choose_device(request.device)
     net = from_recipe.build_net(recipe)
-    notes = {note: None for file in files for note in load_file(net, request.model, Path(file.path), file.part)}
+    loaded = {file: load_file(net, request.model, Path(file.path), file.part) for file in files}
+    notes = dict.fromkeys(note for found in loaded.values() for note in found.notes)
+    notes |= dict.fromkeys([*_left_out(net, request, files), *_without_weights(net, loaded)])
+    lacking = frozenset(key for found in loaded.values() for key in found.lacking)
     decoding = Decoding(request.cache, listener, request.workers)
-    loaded = with_contents(from_recipe.load_dataset(recipe), decoding)
-    dataset = from_recipe.build_dataset(recipe, loaded=loaded)
-    net = replace(net, notes=(*net.notes, *notes), new_parameters=frozenset())
+    images = with_contents(from_recipe.load_dataset(recipe), decoding)
+    dataset = from_recipe.build_dataset(recipe, loaded=images)
+    net = replace(net, notes=(*net.notes, *notes), new_parameters=lacking)
     with locked(run):
         run.remove_leftovers()
         if run.exists():
@@ -167,6 +184,59 @@ def _begin(request: FrozenRequest, recipe: Recipe, files: list[WeightsFile], lis
         for note in record.notes:
             listener.say(f"note: {note}")
             run.log(f"note: {note}")
+
+
+def _without_weights(net: Net, loaded: Mapping[WeightsFile, LoadedFile]) -> list[str]:
+    """A line on each file that lacks tensors of the last layers, which names these layers."""
+    from layerprobe.taps import computed_without, measure_layers
+    from layerprobe.taps.hooks import plain_path
+
+    lines = []
+    for file, found in loaded.items():
+        if found.lacking and net.image_size is not None:
+            computed = computed_without(measure_layers(net, net.image_size), found.lacking)
+            layers = [name for name, path in net.layers.items() if not computed.calls.get(plain_path(path))]
+            names = first_named([key.removeprefix(f"{net.root}.") for key in found.lacking])
+            lines.append(
+                f"{Path(file.path).name} has no {names}: layers that need them are left out, {first_named(layers)}"
+            )
+    return lines
+
+
+def _left_out(net: Net, request: FrozenRequest, files: Sequence[WeightsFile]) -> list[str]:
+    """Lines on the files of a pattern that are no epochs: the copies of an epoch's weights, and the others."""
+    named = [(Path(file.path), file.part) for file in files]
+    spare = [file for file in _all_files(request) if file not in named]
+    if not spare:
+        return []
+    states = {path: _state(net, request.model, path, part) for path, part in spare}
+    lines = []
+    for (path, part), file in zip(named, files, strict=True):
+        state = _state(net, request.model, path, part)
+        for copy in [other for other, tensors in states.items() if tensors and _equal(tensors, state)]:
+            del states[copy]
+            lines.append(f"{copy.name} is left out: it has the weights of epoch {file.epoch}, {path.name}")
+    if states:
+        last = files[-1]
+        example = numbered_as(Path(last.path), last.epoch, last.epoch + 1)
+        lines.append(
+            f"{', '.join(path.name for path in states)}: left out, without an epoch of its own in the name; to measure"
+            f" it, rename it like {example}"
+        )
+    return lines
+
+
+def _state(net: Net, model: str, path: Path, part: str | None) -> dict[str, Tensor]:
+    """The network's tensors with the weights of a file; empty where these are of another network."""
+    try:
+        load_file(net, model, path, part)
+    except LayerprobeError:
+        return {}
+    return {name: tensor.clone() for name, tensor in net.module.state_dict().items()}
+
+
+def _equal(tensors: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> bool:
+    return all(tensor.equal(others[name]) for name, tensor in tensors.items())
 
 
 def _trained_on_others(request: FrozenRequest, transform: str) -> list[str]:

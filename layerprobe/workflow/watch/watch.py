@@ -11,22 +11,25 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from numbers import Integral
+from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.utils.data import Dataset
 
 from layerprobe.nets.net import Net
-from layerprobe.system.errors import RecipeError, UnknownNameError
+from layerprobe.system.arguments import names_of, require_type
+from layerprobe.system.errors import RecipeError
 from layerprobe.system.memory import free_memory
 from layerprobe.system.signals import stoppable
 from layerprobe.values.scores import SPLITS
 from layerprobe.workflow.probe.measures import Measures, build_measures
-from layerprobe.workflow.python.loaders import image_shape
-from layerprobe.workflow.python.own_model import names_of, net_of, placed
+from layerprobe.workflow.python.loaders import BatchOf, image_shape, named_loaders
+from layerprobe.workflow.python.own_model import net_of, placed
 from layerprobe.workflow.python.probe_inputs import folder_name
+from layerprobe.workflow.python.probe_model import asked_metrics, require_types
 from layerprobe.workflow.python.stored_probe import probe_record, store_probe
 from layerprobe.workflow.run.runs import Run, named_run
 from layerprobe.workflow.run.stored_terms import ranked_epochs
@@ -102,9 +105,9 @@ class Watch:
     name aside, as `NAME~1`; a first call for a later epoch continues it.
 
     Args:
-        splits: train, validation or test -> batches of (images, labels), as for `layerprobe.probe`. A layer can be
-            chosen on classes of `validation` that the training does not use.
-        layers, pools, metrics, device: as for `layerprobe.probe`.
+        splits: train, validation or test -> a DataLoader, other batches or a Dataset, as for `layerprobe.probe`. A
+            layer can be chosen on classes of `validation` that the training does not use.
+        layers, pools, metrics, device, batch: as for `layerprobe.probe`.
         ks: K of Recall@K; those that are not below the number of watched images are left out.
         every: epochs from one measurement to the next; other calls do nothing.
         share: of an epoch's time, in (0, 1]; None for all images. A tenth of the free memory bounds the images, too.
@@ -114,11 +117,12 @@ class Watch:
     Raises:
         UnknownNameError: unknown split or metric.
         RecipeError: no split, or an invalid `every`, `share`, `name`, K or metric.
+        TypeError: an argument of another type.
     """
 
     def __init__(  # noqa: PLR0913 - those of layerprobe.probe, and of the run
         self,
-        splits: Mapping[str, Iterable[Any]],
+        splits: Mapping[str, Iterable[Any] | Dataset[Any]],
         *,
         layers: str | Sequence[str] = "*",
         pools: str | Sequence[str] | None = None,
@@ -129,29 +133,31 @@ class Watch:
         device: str | torch.device = "auto",
         cache: str | Path | None = None,
         name: str | None = None,
+        batch: BatchOf | None = None,
     ) -> None:
-        if not isinstance(splits, Mapping) or not splits:
+        require_types(ks=ks, device=device, cache=cache, batch=batch)
+        if name is not None:
+            require_type("name", name, str, "text")
+        self._splits: dict[str, Iterable[Any]] = named_loaders(splits, SPLITS)
+        if not splits:
             raise RecipeError("there is no split to watch", fix='Give loaders: {"train": loader, "test": loader}')
-        for split in splits:
-            if split not in SPLITS:
-                raise UnknownNameError("split", split, SPLITS)
         if isinstance(every, bool) or not isinstance(every, Integral) or every < 1:
             raise RecipeError(f"every is {every!r}", fix="Give a whole number of epochs from 1")
+        if share is not None:
+            require_type("share", share, Real, "a share of an epoch's time, or None for all images")
         if share is not None and not 0 < share <= 1:
             raise RecipeError(f"share is {share!r}", fix="Give a share of an epoch in (0, 1], or None for all images")
-        names, options = (list(metrics), metrics) if isinstance(metrics, Mapping) else (names_of(metrics), {})
-        if "accuracy" in names:
-            raise RecipeError("accuracy needs the classifier of a training run", fix="Leave it out")
+        names, options = asked_metrics(metrics)
         self._measures: partial[Measures] = partial(build_measures, names, [1, *ks], options=options, may_drop=True)
         self._measures({})  # refuses unknown metrics before the training
         self._cache: Path = Path(os.environ.get("LAYERPROBE_CACHE", "cache") if cache is None else cache)
         self._run: Run | None = None if name is None else named_run(self._cache, name)
-        self._splits: dict[str, Iterable[Any]] = {split: splits[split] for split in SPLITS if split in splits}
-        self._layers: list[str] = names_of(layers)
-        self._pools: list[str] | None = None if pools is None else names_of(pools)
+        self._layers: list[str] = names_of("layers", layers)
+        self._pools: list[str] | None = None if pools is None else names_of("pools", pools)
         self._every: int = int(every)
         self._share: float | None = share
         self._device: str = str(device)
+        self._batch: BatchOf | None = batch
         self._training: _Training | None = None
         self._finish: weakref.finalize[..., Watch] | None = None
 
@@ -258,10 +264,19 @@ class Watch:
             # A measurement costs at least a forward of each of its images, an epoch three of each training image.
             most = max(1, int(3 * self._share * len(rows) / len(self._splits)))
         memory = int(_MEMORY * free_memory() / len(self._splits))
-        found = {}
+        found, ignored = {}, dict[str, None]()
         for split, loader in self._splits.items():
-            counts = stored_counts(run, split) if continued else None
-            found[split] = read_images(loader, split, memory=memory, most=most, counts=counts)
+            found[split] = read_images(
+                loader,
+                split,
+                memory=memory,
+                most=most,
+                counts=stored_counts(run, split) if continued else None,
+                batch=self._batch,
+                note=ignored.setdefault,
+            )
+        for line in ignored:
+            _say(line)
         return found
 
     def _shrink(self, training: _Training, net: Net, device: torch.device) -> None:

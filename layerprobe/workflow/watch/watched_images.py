@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 from layerprobe.values.intervals import FEWEST_UNITS
-from layerprobe.workflow.python.loaders import Batch, read_batches
+from layerprobe.workflow.python.loaders import BATCH_SIZE, Batch, BatchOf, read_batches
 from layerprobe.workflow.watch.random_state import seed_transforms
 
-_BATCH_SIZE = 64  # of a loader that does not say
+Label = int | str  # of a class
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,17 +27,17 @@ class WatchedImages:
 
     Args:
         images: (N, ...) as the loader gives them.
-        labels: (N,)
+        labels: (N,) int64, or texts.
         places: (N,) rows of the data set, or numbers in the order of the loader.
         batch_size: as of the loader.
         counts: class -> number of its images in the loader, of all its classes.
     """
 
     images: Tensor
-    labels: NDArray[np.int64]
+    labels: NDArray[Any]
     places: NDArray[np.int64]
     batch_size: int
-    counts: Mapping[int, int]
+    counts: Mapping[Label, int]
 
     @property
     def batches(self) -> Iterator[Batch]:
@@ -50,7 +50,7 @@ class WatchedImages:
         """At most so many of the images, by `_fewer`."""
         return self.of_counts(_fewer(Counter(self.labels.tolist()), images))
 
-    def of_counts(self, counts: Mapping[int, int]) -> WatchedImages:
+    def of_counts(self, counts: Mapping[Label, int]) -> WatchedImages:
         """Some images of some classes, by class."""
         rows = _drawn_rows(self.labels, self.places, counts)
         taken = self.images[torch.from_numpy(rows)], self.labels[rows], self.places[rows]
@@ -63,43 +63,56 @@ class WatchedImages:
         return f"{classes:,} of {len(self.counts):,} classes, {images:,} of {total:,} images"
 
 
-def read_images(
-    loader: Iterable[Any], split: str, *, memory: int, most: int | None = None, counts: Mapping[int, int] | None = None
+def read_images(  # noqa: PLR0913 - a loader, how it is read, and how much of it
+    loader: Iterable[Any],
+    split: str,
+    *,
+    memory: int,
+    most: int | None = None,
+    counts: Mapping[str, int] | None = None,
+    batch: BatchOf | None = None,
+    note: Callable[[str], object] | None = None,
 ) -> WatchedImages:
     """Read the watched images of a loader, in one pass and in a fixed order.
 
     Of a DataLoader the images of its data set are read, by a loader of its own; those that are not watched only where
-    the data set does not state its labels.
+    the data set does not state its labels, or `batch` may read others.
 
     For the block of `kept_random_state`, as the generators are seeded.
 
     Args:
         memory: bytes that the images may take.
         most: number of images; None for any.
-        counts: class -> number of its images; None: drawn by a seed.
+        counts: name of a class -> number of its images; None: drawn by a seed.
+        batch, note: as of `read_batches`.
     """
     rows, stated = image_rows(loader), None
     if rows is not None and isinstance(loader, DataLoader):
-        labels = _stated_labels(loader.dataset, rows)
+        labels = _stated_labels(loader.dataset, rows) if batch is None else None
         if labels is not None:
             stated = Counter(labels.tolist())
-            wanted = _fewer(stated, len(rows) if most is None else most) if counts is None else counts
+            wanted = _fewer(stated, len(rows) if most is None else most) if counts is None else _named(counts, stated)
             rows = np.array(rows)[_drawn_rows(labels, np.array(rows), wanted)].tolist()
         loader = _own_loader(loader, rows)
     else:
         seed_transforms(0)
-    held, seen = _held(read_batches(loader, split), rows, memory, counts)
+    held, seen = _held(read_batches(loader, split, batch=batch, note=note), rows, memory, counts)
     kept = sorted((row for of_class in held.values() for row in of_class), key=lambda row: row[0])
     found = WatchedImages(
         torch.stack([image for _, image, _ in kept]),
-        np.array([label for _, _, label in kept], np.int64),
+        np.array([label for _, _, label in kept]),
         np.array([place for place, _, _ in kept], np.int64),
         _size(loader),
         stated or seen,
     )
     if counts is not None:
-        return found.of_counts(counts)
+        return found.of_counts(_named(counts, found.counts))
     return found if most is None else found.at_most(most)
+
+
+def _named(counts: Mapping[str, int], labels: Iterable[Label]) -> dict[Label, int]:
+    """The numbers of images by label, which is a class's number or its name."""
+    return {label: counts[str(label)] for label in labels if str(label) in counts}
 
 
 def image_rows(loader: Iterable[Any]) -> list[int] | None:
@@ -111,14 +124,14 @@ def image_rows(loader: Iterable[Any]) -> list[int] | None:
     return sorted(map(int, indices)) if indices is not None else list(range(len(loader.dataset)))  # type: ignore[attr-defined]
 
 
-def _drawn(number: int) -> int:
+def _drawn(number: Label) -> int:
     """The place of a class, or of an image, in the order in which they are drawn: below 2**64, always the same."""
     return int.from_bytes(hashlib.blake2b(str(number).encode(), digest_size=8).digest())
 
 
-def _fewer(counts: Mapping[int, int], images: int) -> dict[int, int]:
+def _fewer(counts: Mapping[Label, int], images: int) -> dict[Label, int]:
     """Class -> number of its images, at most so many together: whole classes, or equally many images of 10."""
-    found, left = {}, images
+    found, left = dict[Label, int](), images
     ordered = sorted(counts, key=_drawn)
     for label in ordered:
         left -= counts[label]
@@ -131,7 +144,7 @@ def _fewer(counts: Mapping[int, int], images: int) -> dict[int, int]:
     return {label: min(counts[label], max(2, images // len(few))) for label in few}
 
 
-def _drawn_rows(labels: NDArray[np.int64], places: NDArray[np.int64], counts: Mapping[int, int]) -> NDArray[np.bool_]:
+def _drawn_rows(labels: NDArray[Any], places: NDArray[np.int64], counts: Mapping[Label, int]) -> NDArray[np.bool_]:
     """(N,) whether an image is among the first of its class, as many as the class has."""
     kept = np.zeros(len(labels), np.bool_)
     for label, count in counts.items():
@@ -141,15 +154,15 @@ def _drawn_rows(labels: NDArray[np.int64], places: NDArray[np.int64], counts: Ma
 
 
 def _held(
-    batches: Iterable[Batch], rows: Sequence[int] | None, memory: int, classes: Collection[int] | None
-) -> tuple[dict[int, list[tuple[int, Tensor, int]]], Counter[int]]:
+    batches: Iterable[Batch], rows: Sequence[int] | None, memory: int, classes: Collection[str] | None
+) -> tuple[dict[Label, list[tuple[int, Tensor, Label]]], Counter[Label]]:
     """Class -> place, image and label of each of its images; and the number of images of every class.
 
     Where they exceed the memory, the classes that come last in the order of `_drawn` are dropped for good, and of the
     last 10 half of the images.
     """
-    held: dict[int, list[tuple[int, Tensor, int]]] = {}
-    seen: Counter[int] = Counter()
+    held: dict[Label, list[tuple[int, Tensor, Label]]] = {}
+    seen: Counter[Label] = Counter()
     class_bar = image_bar = 2**64
     number = taken = 0
     for batch in batches:
@@ -157,7 +170,7 @@ def _held(
             place = number if rows is None else rows[number]
             seen[label] += 1
             number += 1
-            if (classes is None or label in classes) and _drawn(label) < class_bar and _drawn(place) < image_bar:
+            if (classes is None or str(label) in classes) and _drawn(label) < class_bar and _drawn(place) < image_bar:
                 held.setdefault(label, []).append((place, image.detach().cpu().clone(), label))
                 taken += image.nbytes
         while taken > memory:
@@ -203,10 +216,10 @@ def _own_loader(loader: DataLoader[Any], rows: Sequence[int]) -> DataLoader[Any]
 
 def _size(loader: object) -> int:
     known = getattr(loader, "batch_size", None) or getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
-    return known if isinstance(known, int) and known > 0 else _BATCH_SIZE
+    return known if isinstance(known, int) and known > 0 else BATCH_SIZE
 
 
-def _stated_labels(dataset: Any, rows: Sequence[int]) -> NDArray[np.int64] | None:
+def _stated_labels(dataset: Any, rows: Sequence[int]) -> NDArray[Any] | None:
     """The labels of some rows that a data set states; None where it does not."""
     if isinstance(dataset, Subset):
         return _stated_labels(dataset.dataset, [int(dataset.indices[row]) for row in rows])

@@ -45,13 +45,13 @@ def continued_run(run: Run, epoch: int, say: Callable[[str], None]) -> RunRecord
     return record
 
 
-def stored_counts(run: Run, split: str) -> dict[int, int] | None:
+def stored_counts(run: Run, split: str) -> dict[str, int] | None:
     """Class -> number of its stored images of a split; None where none are stored."""
     for epoch in reversed(ranked_epochs(run, split)):
         path = run.feature_file(epoch, split)
         with contextlib.suppress(DataError):
             names = read_classes(path)[0]
-            return {int(names[label]): count for label, count in Counter(read_index(path)[0].tolist()).items()}
+            return {names[label]: count for label, count in Counter(read_index(path)[0].tolist()).items()}
     return None
 
 

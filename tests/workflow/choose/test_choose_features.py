@@ -325,3 +325,22 @@ def test_rows_that_can_find_none_of_their_class_are_counted(tmp_path: Path) -> N
     assert f"{number} lone queries count as misses" in choose_file(tmp_path / "f.npz").chosen.notes
     with pytest.raises(DataError, match="rows has another row of its class to find"):
         choose({"b": layers["b"]}, np.arange(len(labels)))
+
+
+@pytest.mark.parametrize(
+    ("features", "options", "message"),
+    [
+        (
+            np.ones((4, 2)),
+            {},
+            r"features must be \(N, D\) arrays by the names of layers, .*, not ndarray",
+        ),
+        ({"a": np.ones((4, 2))}, {"layers": 1}, "layers must be a name or a sequence of names, not int"),
+        ({"a": np.ones((4, 2))}, {"within": "1"}, "within must be a number of points, not str"),
+        ({"a": np.ones((4, 2))}, {"metric": 1}, "metric must be a name, not int"),
+        ({"a": np.ones((4, 2))}, {"seed": None}, "seed must be a whole number, not None"),
+    ],
+)
+def test_an_argument_of_another_type_is_told(features: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        choose(features, [0, 0, 1, 1], **options)

@@ -70,7 +70,9 @@ def test_a_network_with_parameters_of_its_own_is_not_checked_and_says_so() -> No
             "images of `neighbour` are \\(3, 8, 8\\) after others of \\(3, 16, 16\\)",
         ),
         ({"model": convolutional().double()}, RecipeError, "the model computes in float64. Give model.float()"),
-        ({"model": nn.Conv2d}, RecipeError, "the model is a type"),
+        ({"model": nn.Conv2d}, TypeError, "model must be a torch.nn.Module, not the class Conv2d"),
+        ({"query": "a.jpg"}, TypeError, r"query must be floats \(C, H, W\), not str"),
+        ({"layers": 3}, TypeError, "layers must be a name or a sequence of names, not int"),
     ],
 )
 def test_what_cannot_be_explained_is_refused(change: dict[str, object], error: type[Exception], message: str) -> None:

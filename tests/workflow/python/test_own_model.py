@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -186,6 +187,19 @@ def test_where_no_channels_are_given_a_model_is_listed_with_the_first_of_3_and_1
     assert layerprobe.layers(small_model_of(1), (32, 64)) == layerprobe.layers(small_model_of(1), (1, 32, 64))
     with pytest.raises(RecipeError, match=r"does not take images of 32x64 px: .*to have 5 channels, but got 3"):
         layerprobe.layers(small_model_of(5), (32, 64))
+
+
+@pytest.mark.parametrize("image_size", [torch.ones(1, 3, 8, 8), None, "8", 8.0, True, (8.0, 8.0)])
+def test_a_size_of_images_is_whole_numbers(image_size: Any) -> None:
+    with pytest.raises(TypeError, match=r"image_size must be a whole number, \(H, W\) or \(C, H, W\), in pixels, not "):
+        layerprobe.layers(small_model_of(3), image_size)
+    assert layerprobe.layers(nn.Conv2d(3, 4, 3), np.int64(8)) == layerprobe.layers(nn.Conv2d(3, 4, 3), 8)  # type: ignore[arg-type] # a whole number, too
+
+
+@pytest.mark.parametrize("image_size", [(8,), (1, 3, 8, 8), -8, (3, 0, 8)])
+def test_a_size_of_images_has_two_or_three_numbers_from_1(image_size: Any) -> None:
+    with pytest.raises(ValueError, match="image_size is .*: must be a whole number, .*, each at least 1"):
+        layerprobe.layers(small_model_of(3), image_size)
 
 
 def test_images_of_other_channels_than_the_model_takes_are_told() -> None:

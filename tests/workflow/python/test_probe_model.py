@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import layerprobe
+from layerprobe import store
 from layerprobe.data.loading import plain_batches
 from layerprobe.recipe.recipe import recorded_recipe
 from layerprobe.registry import METRICS
@@ -21,6 +23,7 @@ from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.epoch_weights import load_checkpoint
+from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.train.building import TrainRequest
 from layerprobe.workflow.train.train import train
 from tests.workflow.conftest import Silent
@@ -257,6 +260,70 @@ def test_what_cannot_be_measured_is_told(asked: dict[str, Any], error: type[Exce
         layerprobe.probe(small_model(), {"test": TEST}, **({"ks": (1,)} | asked))
 
 
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"layers": 5}, "layers must be a name or a sequence of names, not int"),
+        ({"layers": torch.ones(2)}, "a name in layers must be text, not Tensor"),
+        ({"pools": 1}, "pools must be a name or a sequence of names, not int"),
+        ({"reduce": None}, "reduce must be a name or a sequence of names, not None"),
+        ({"fit": 1}, "fit must be a name, not int"),
+        ({"similarity": torch.cosine_similarity}, "similarity must be a name, not builtin_function_or_method"),
+        ({"ks": 1}, r"ks must be whole numbers, such as \(1, 10\), not int"),
+        ({"ks": "1"}, "ks must be whole numbers, .*, not str"),
+        ({"metrics": 3}, "metrics must be a name or a sequence of names, not int"),
+        ({"metrics": {"NMI": 3}}, r"metrics\['NMI'\] must be options by their names, not int"),
+        ({"device": 0}, "device must be a name such as cpu, or a torch.device, not int"),
+        ({"cache": True}, "cache must be a folder, not bool"),
+        ({"batch": 2}, r"batch must be a function .*, not int"),
+    ],
+)
+def test_an_argument_of_another_type_is_told_in_a_sentence(asked: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        layerprobe.probe(small_model(), {"test": TEST}, **({"ks": (1,)} | asked))
+
+
+def test_labels_as_texts_are_classes_by_name_in_all_splits(tmp_path: Path) -> None:
+    queries, gallery = loader_of(3, 4, 5, seed=2), TEST
+    names = {3: "wren", 4: "auk", 5: "owl"}
+
+    def named(loader: Loader) -> list[dict[str, Any]]:
+        return [{"image": images, "label": [names[label] for label in labels.tolist()]} for images, labels in loader]
+
+    found = layerprobe.probe(
+        small_model(), {"test": named(queries), "gallery": named(gallery)}, ks=(1,), metrics="mAP", cache=tmp_path
+    )
+    expected = layerprobe.probe(small_model(), {"test": queries, "gallery": gallery}, ks=(1,), metrics="mAP")
+    assert [score.value for score in found.scores] == [score.value for score in expected.scores]
+    assert found.labels["test"].tolist() == [2, 0, 1]  # auk, owl, wren
+    assert found.labels["gallery"].tolist() == [2, 2, 2, 0, 0, 0, 1, 1, 1]
+    features = Run(tmp_path / found.name).feature_file(0, "test")
+    assert store.read_classes(features)[0] == ("auk", "owl", "wren")
+
+
+def test_labels_of_different_kinds_in_two_splits_are_told() -> None:
+    images, labels = next(iter(TEST))
+    texts = [(images, [f"c{label}" for label in labels.tolist()])]
+    with pytest.raises(DataError, match="labels of the test loader are texts, those of the train loader numbers"):
+        layerprobe.probe(small_model(), {"train": TRAIN, "test": texts}, ks=(1,))
+
+
+def test_what_is_ignored_of_a_batch_is_said_once() -> None:
+    triples = [(images, labels, ["a.jpg"] * len(labels)) for images, labels in TEST]
+    with pytest.warns(UserWarning, match="of each batch of 3 parts the first two are read") as warned:
+        found = layerprobe.probe(small_model(), {"test": triples}, ks=(1,))
+    assert [warning.filename for warning in warned] == [__file__]
+    assert found.scores == layerprobe.probe(small_model(), {"test": TEST}, ks=(1,)).scores
+
+
+def test_a_dataset_and_a_function_that_reads_it_take_the_place_of_a_loader() -> None:
+    swapped = TensorDataset(*reversed(TEST.dataset.tensors))  # type: ignore[attr-defined] # of a TensorDataset
+    found = layerprobe.probe(small_model(), {"val": swapped}, ks=(1,), batch=lambda item: (item[1], item[0]))
+    expected = layerprobe.probe(small_model(), {"validation": TEST}, ks=(1,))
+    assert {score.split for score in found.scores} == {"validation"}
+    assert [score.value for score in found.scores] == [score.value for score in expected.scores]
+
+
 def test_a_device_of_torch_is_a_device() -> None:
     by_name, by_device = (
         layerprobe.probe(small_model(), {"test": TEST}, ks=(1,), device=device)
@@ -266,9 +333,9 @@ def test_a_device_of_torch_is_a_device() -> None:
 
 
 def test_what_is_no_model_and_no_split_is_told() -> None:
-    with pytest.raises(RecipeError, match=r"the model is a str. Give a torch.nn.Module"):
+    with pytest.raises(TypeError, match=r"model must be a torch.nn.Module, not str"):
         layerprobe.probe("resnet18", {"test": TEST})  # type: ignore[arg-type] # that is the mistake
-    with pytest.raises(RecipeError, match="splits are a DataLoader. Give the loaders by their splits' names"):
+    with pytest.raises(TypeError, match="splits must be loaders by the names of their splits, .*, not DataLoader"):
         layerprobe.probe(small_model(), TEST)  # type: ignore[arg-type] # likewise
 
 

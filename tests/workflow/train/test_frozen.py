@@ -370,6 +370,39 @@ def test_files_that_a_run_has_counted_stay_counted(asked: Requests, checkpoints:
     assert [file.epoch for file in again.read().weights_files] == [0, 1, 2, 3]
 
 
+def test_copies_and_files_without_an_epoch_are_left_out_and_named(asked: Requests, checkpoints: Path) -> None:
+    torch.save(draw(1).state_dict(), checkpoints / "best.pt")  # the weights of epoch 9, under other names
+    torch.save(draw(5).state_dict(), checkpoints / "last.pt")
+    torch.save(draw(6).state_dict(), checkpoints / "epoch9-v1.pt")
+    request, heard = asked(f"{checkpoints}/*.pt"), Silent()
+    run = frozen_run(request, heard)
+    assert [file.epoch for file in run.read().weights_files] == [2, 9, 10]
+    lines = [
+        "best.pt is left out: it has the weights of epoch 9, epoch9.pt",
+        "epoch9-v1.pt, last.pt: left out, without an epoch of its own in the name; to measure it, rename it like"
+        " epoch11.pt",
+    ]
+    assert [note for note in run.read().notes if "left out" in note] == lines
+    assert [line for line in heard.heard if "left out" in line] == [f"note: {line}" for line in lines]
+    stored = run.record_file.read_text()
+    assert frozen_run(request, Silent()) == run
+    assert run.record_file.read_text() == stored
+
+
+def test_a_run_that_has_counted_a_file_without_an_epoch_keeps_it(asked: Requests, checkpoints: Path) -> None:
+    (checkpoints / "epoch9.pt").rename(checkpoints / "last.pt")
+    run = frozen_run(asked(f"{checkpoints}/*.pt"), Silent())
+    stored = json.loads(run.record_file.read_text())
+    last = stored["weights_files"][0] | {
+        "path": str(checkpoints / "last.pt"),
+        "sha256": sha256(checkpoints / "last.pt"),
+    }
+    files = [{key: file[key] for key in file if key != "epoch"} for file in [*stored["weights_files"], last]]
+    run.record_file.write_text(json.dumps(stored | {"weights_files": files, "epochs_done": 2}))
+    again = frozen_run(asked(f"{checkpoints}/*.pt"), Silent())
+    assert [Path(file.path).name for file in again.read().weights_files] == ["epoch2.pt", "epoch10.pt", "last.pt"]
+
+
 def test_files_of_weights_are_not_copied(asked: Requests, checkpoints: Path) -> None:
     run, _ = measured(asked(f"{checkpoints}/*.pt"))
     assert not (run.folder / "checkpoints").exists()
@@ -576,3 +609,85 @@ def test_weights_that_a_record_names_are_read_as_tensors_alone(
     with pytest.raises(DataError, match=message):
         probe(run, ProbeRequest(layers=(LAYER,), epochs="2", device="cpu", workers=0), Silent())
     assert not marker.exists()
+
+
+DEEP = """
+from torch import nn
+
+class Deep(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6))
+        self.body = nn.Sequential(nn.Conv2d(6, 6, 3), nn.BatchNorm2d(6))
+        self.project = nn.Linear(6, 4)
+
+    def forward(self, images):
+        return self.project(self.body(self.stem(images)).mean((2, 3)))
+
+def build():
+    return Deep(), {"size": 16, "filter": "bilinear", "crop": 1.0}
+"""
+
+
+@pytest.fixture
+def deep(model_file: Path) -> dict[str, torch.Tensor]:
+    """Tensors of two blocks and a projection, a network that the model's file now builds."""
+    model_file.write_text(DEEP)
+    torch.manual_seed(4)
+    parts = {"stem": (nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6)), "body": (nn.Conv2d(6, 6, 3), nn.BatchNorm2d(6))}
+    named = nn.ModuleDict({name: nn.Sequential(*part) for name, part in parts.items()})
+    named["project"] = nn.Linear(6, 4)
+    return dict(named.state_dict())
+
+
+def test_a_backbone_alone_is_measured_up_to_its_last_layer(
+    asked: Requests, deep: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
+    torch.save(deep, tmp_path / "all.pt")
+    backbone = {f"encoder.{key}": value for key, value in deep.items() if not key.startswith("project")}
+    torch.save(backbone, tmp_path / "backbone.pt")
+    _, expected = measured(asked(str(tmp_path / "all.pt"), run="all"), layers=("*",))
+    request, heard = asked(str(tmp_path / "backbone.pt"), run="part"), Silent()
+    run = frozen_run(request, heard)
+    scores = probe(run, ProbeRequest(device="cpu", workers=0, ks=(1,), layers=("*",)), heard)
+    line = "backbone.pt has no project.weight, project.bias: layers that need them are left out, project, output"
+    assert f"note: {line}" in heard.heard
+    assert line in run.read().notes
+    assert {score.layer for score in scores} == {"stem", "body"}
+    assert [(x.split, x.layer, x.value) for x in scores] == [
+        (x.split, x.layer, x.value) for x in expected if x.layer in ("stem", "body")
+    ]
+    again = frozen_run(request, Silent())
+    assert again.read().new_parameters == ("model.project.bias", "model.project.weight")
+    said = "the file of weights has no project.bias, project.weight, which it needs"
+    for layer in ("output", "project", "stem+output@avg", "o*"):
+        with pytest.raises(RecipeError, match=said):
+            probe(again, ProbeRequest(device="cpu", workers=0, ks=(1,), layers=(layer,)), Silent())
+
+
+def test_layers_that_one_of_several_files_lacks_are_left_out_at_all_epochs(
+    asked: Requests, deep: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
+    torch.save(deep, tmp_path / "epoch1.pt")
+    torch.save({key: value for key, value in deep.items() if not key.startswith("project")}, tmp_path / "epoch2.pt")
+    _, scores = measured(asked(f"{tmp_path}/epoch*.pt"), layers=("*",))
+    assert {(score.epoch, score.layer) for score in scores} == {(e, x) for e in (1, 2) for x in ("stem", "body")}
+
+
+@pytest.mark.parametrize(
+    ("kept", "message"),
+    [
+        (("body", "project"), "stem.0.weight is missing"),
+        (("stem", "project"), "body.0.weight is missing"),
+        (("stem.0",), "tensors are missing"),
+        (("stem", "body", "project.bias"), "project.weight has shape"),
+    ],
+)
+def test_a_file_that_lacks_more_than_the_last_layers_is_of_another_network(
+    asked: Requests, deep: dict[str, torch.Tensor], tmp_path: Path, kept: tuple[str, ...], message: str
+) -> None:
+    tensors = {key: value for key, value in deep.items() if key.startswith(kept)}
+    torch.save(tensors | ({"project.weight": torch.ones(5, 6)} if "body" in kept else {}), tmp_path / "their.pt")
+    with pytest.raises(DataError, match=f"weights of another network than .*{message}"):
+        frozen_run(asked(str(tmp_path / "their.pt")), Silent())
+    assert not list((tmp_path / "cache").glob("*/run.json"))

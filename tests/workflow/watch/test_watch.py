@@ -19,6 +19,7 @@ from layerprobe.values.scores import Score
 from layerprobe.workflow.report.report_watch import is_worked_on
 from layerprobe.workflow.run.facts import data_facts
 from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.watch.random_state import kept_random_state
 from tests.workflow.watch.trainings import Augmented, generators, loaders, network, saved, trained, watching
 
 Measured = dict[tuple[str, str, str], tuple[float | None, float | None, float | None]]
@@ -202,6 +203,35 @@ def test_a_new_training_moves_the_run_of_its_name_aside(tmp_path: Path, capsys: 
     assert Run(tmp_path / "watched").read().experiment != experiment
 
 
+def test_texts_name_the_classes_of_a_watched_training_and_of_the_one_that_continues_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def named(loader: Any) -> list[tuple[torch.Tensor, list[str], list[int]]]:
+        with kept_random_state():
+            torch.manual_seed(1)
+            return [(images, [f"c{label}" for label in labels.tolist()], labels.tolist()) for images, labels in loader]
+
+    by_name = {split: named(loader) for split, loader in loaders().items()}
+    numbered = {split: [(images, labels) for images, _, labels in of_split] for split, of_split in by_name.items()}
+    given = watching(tmp_path / "a", splits=by_name, share=None)
+    expected = watching(tmp_path / "b", splits=numbered, share=None)
+    assert given(network(), 0) == expected(network(), 0)
+    ignored = "watch: of each batch of 3 parts the first two are read as images and labels, the others are ignored"
+    assert capsys.readouterr().err.splitlines().count(ignored) == 1
+    run = Run(tmp_path / "a" / "watched")
+    assert store.read_classes(run.feature_file(0, "train"))[0][:2] == ("c0", "c1")
+    given.close()
+    again = watching(tmp_path / "a", splits=by_name, share=None)
+    assert again(network(), 1) == expected(network(), 1)
+
+
+def test_val_is_validation_and_a_function_reads_a_dataset(tmp_path: Path) -> None:
+    dataset: Any = [{"x": image, "y": label, "label": 0} for image, label in (Augmented(200)[row] for row in range(40))]
+    data: Any = torch.utils.data.StackDataset(dataset)
+    watch = watching(tmp_path, splits={"val": data}, batch=lambda item: (item[0]["x"], item[0]["y"]))
+    assert {name.partition("_")[0] for name in watch(network(), 0)} == {"validation"}
+
+
 def test_a_resumed_training_continues_its_run_on_the_same_images(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -363,6 +393,11 @@ def closed_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"metrics": "accuracy"}, RecipeError, "accuracy needs the classifier"),
         ({"ks": (0,)}, RecipeError, "K = 0"),
         ({"name": "a/b"}, RecipeError, "'a/b' cannot name a run"),
+        ({"name": 1}, TypeError, "name must be text, not int"),
+        ({"splits": {"test": 1}}, TypeError, "the test loader must be a DataLoader"),
+        ({"share": "0.1"}, TypeError, "share must be a share of an epoch's time, or None for all images, not str"),
+        ({"ks": 1}, TypeError, "ks must be whole numbers"),
+        ({"layers": 1}, TypeError, "layers must be a name or a sequence of names"),
     ],
 )
 def test_wrong_words_are_refused_before_the_training(

@@ -100,7 +100,7 @@ def test_a_memory_for_fewer_than_ten_classes_holds_some_images_of_ten() -> None:
 def test_given_counts_are_read_again_whatever_the_share() -> None:
     images = [(torch.arange(90.0).reshape(90, 1, 1, 1).expand(-1, 3, 2, 2), torch.arange(90) // 6)]
     first = read_images(images, "test", memory=LOTS, most=50)
-    counts = dict(Counter(first.labels.tolist()))
+    counts = Counter(map(str, first.labels.tolist()))
     for data in (images, DataLoader(TensorDataset(*images[0]), 8)):
         again = read_images(data, "test", memory=LOTS, most=3, counts=counts)
         assert torch.equal(again.images, first.images)
