@@ -93,7 +93,9 @@ def require_format(file: h5py.File, holds: str) -> None:
     """Check that a file is of this format or an older one, and has a `holds` of its own."""
     schema = attribute(file, "schema")
     if not schema.isdecimal():
-        raise damaged(file.filename, "not a feature file")
+        # Another program's file may be the only copy of what it holds.
+        fix = "Move it away; layerprobe probe computes the features again"
+        raise DataError("not a feature file of layerprobe", file=file.filename, fix=fix)
     if int(schema) > SCHEMA:
         theirs, ours = attribute(file, "layerprobe") or "of a later version", metadata.version("layerprobe")
         what = f"written by layerprobe {theirs} (format {schema}); this is {ours} (format {SCHEMA})"

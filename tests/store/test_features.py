@@ -469,7 +469,7 @@ def test_a_file_that_may_not_be_read_is_not_called_damaged(path: Path) -> None:
 def test_another_hdf5_file_is_not_a_feature_file(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "f.h5", "w") as file:
         file["x"] = [1, 2]
-    with pytest.raises(DataError, match="not a feature file"):
+    with pytest.raises(DataError, match=r"not a feature file of layerprobe\. Move it away"):
         store.read_index(tmp_path / "f.h5")
 
 
