@@ -24,7 +24,6 @@ from layerprobe.cli.options import (
     Quiet,
     Unseen,
     Workers,
-    cache_flag,
     feature_files,
     split_names,
 )
@@ -193,9 +192,9 @@ def choose(
         _show(terminal, choice, lambda: export_run(chosen_layer(choice, found), to_export, terminal))
     chosen = next(run for run in found if choice.run in (run.name, run.read().experiment))
     if chosen.read().from_python:
-        terminal.say(f"next: layerprobe summary {chosen.name}{cache_flag(cache)}")
+        terminal.say(f"next: {chosen.command('summary')}")
     elif to_export is None:
-        terminal.say(f"{next_step(choice, chosen.name)}{cache_flag(cache)}")
+        terminal.say(next_step(choice, chosen))
 
 
 def _show(terminal: Terminal, choice: Choice, export: Callable[[], Written] | None = None) -> None:

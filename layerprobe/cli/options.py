@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +10,7 @@ from typing import Annotated
 import typer
 
 from layerprobe.system.errors import RecipeError
+from layerprobe.system.wording import DEFAULT_CACHE as DEFAULT_CACHE
 
 Cache = Annotated[
     Path, typer.Option("--cache", envvar="LAYERPROBE_CACHE", help="Folder that holds all runs.", show_default="./cache")
@@ -73,14 +72,6 @@ Labels = Annotated[
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]?)i?B?", re.IGNORECASE)
 _POWERS = {"": 0, "K": 3, "M": 6, "G": 9, "T": 12}
-
-DEFAULT_CACHE = Path("cache")
-
-
-def cache_flag(cache: Path) -> str:
-    """` --cache DIR`, as a command to be typed next needs it; empty where the runs lie there anyway."""
-    usual = os.environ.get("LAYERPROBE_CACHE") or DEFAULT_CACHE
-    return "" if cache == Path(usual) else f" --cache {shlex.quote(str(cache))}"
 
 
 def feature_files(words: Sequence[str], labels: Path | None) -> tuple[Path, ...]:

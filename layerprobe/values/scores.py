@@ -12,6 +12,7 @@ from typing import Any
 
 from layerprobe.system.errors import DataError
 from layerprobe.system.files import require_file, write_text
+from layerprobe.system.wording import command_text
 from layerprobe.values.intervals import Interval, IntervalKind
 from layerprobe.values.keys import LayerKey, RankedLayer, network_order
 
@@ -231,24 +232,29 @@ def read_scores(path: Path) -> list[Score]:
         require_file(path)
         with path.open(encoding="utf-8", newline="") as stream:
             reader = csv.DictReader(stream)
-            return [_score(row, f"{path}:{reader.line_num}") for row in reader]
+            return [_score(row, path, reader.line_num) for row in reader]
     except FileNotFoundError as error:
-        raise DataError("no scores yet", file=path, fix="Run layerprobe probe first") from error
+        raise DataError("no scores yet", file=path, fix=f"Run {_probe(path)} first") from error
     except (KeyError, TypeError, ValueError, csv.Error) as error:
-        raise DataError("not a table of scores", file=path, fix="Delete it and run layerprobe probe again") from error
+        raise DataError("not a table of scores", file=path, fix=f"Delete it and run {_probe(path)} again") from error
 
 
-def _score(row: dict[str, str], line: str) -> Score:
+def _probe(path: Path) -> str:
+    """The command that measures the run whose scores a file holds."""
+    return command_text("probe", path.parent.name, cache=path.parent.parent)
+
+
+def _score(row: dict[str, str], path: Path, line: int) -> Score:
     values: dict[str, Any] = {}
     for column, name in _COLUMNS.items():
         text = row[column]
         number = _NUMBERS.get(column)
         if text == "" and number is int and column != "seed":
             what = f"{column} is empty, expected a whole number"
-            raise DataError(what, file=line, fix="Delete the file and run layerprobe probe again")
+            raise DataError(what, file=f"{path}:{line}", fix=f"Delete the file and run {_probe(path)} again")
         values[name] = text if number is None else (None if text == "" else number(text))
         if isinstance(values[name], float) and not math.isfinite(values[name]):
             what = f"{column} is {text}, expected a finite number or an empty cell"
-            raise DataError(what, file=line, fix="Delete the file and run layerprobe probe again")
+            raise DataError(what, file=f"{path}:{line}", fix=f"Delete the file and run {_probe(path)} again")
     values["notes"] = tuple(values["notes"].split(_BETWEEN_NOTES)) if values["notes"] else ()
     return Score(**values)

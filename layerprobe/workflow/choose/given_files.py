@@ -20,6 +20,7 @@ from layerprobe import store
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.system.files import require_file
 from layerprobe.system.memory import memory_faults_told, require_memory
+from layerprobe.system.wording import first_named
 from layerprobe.values.scores import SPLITS
 from layerprobe.workflow.choose.given_features import GROUP, LABELS, SPLIT, GivenFeatures, given_features
 from layerprobe.workflow.choose.request import FEATURE_SUFFIXES, NPY
@@ -30,7 +31,6 @@ _ALSO_LABELS = ("label", "targets", "target", "y")  # what others call the label
 _ID_NAMES = ("ids", "filenames", "paths", "names", "image_names")  # of several arrays of text, the one that names rows
 _IN_ORDER_OF_NAMES = "layers are in the order of their names"
 _OWN_LABELS = "it has labels of its own"
-_NAMED = 5  # arrays that an error lists
 # What torch raises on bytes that are no file of its own.
 _NO_TORCH_FILE = (
     pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError, TypeError, AttributeError, AssertionError,
@@ -99,7 +99,7 @@ def _by_role(content: Mapping[str, Any], classes: NDArray[Any] | None, path: Pat
     if named is not None:
         classes = rest.pop(named)
     elif classes is None:
-        held = f"it has {_listed([_shaped(*item) for item in rest.items()])}" if rest else "it has no array"
+        held = f"it has {first_named([_shaped(*item) for item in rest.items()])}" if rest else "it has no array"
         fix = "Save the class of each row, labels (N,), with it, or name their file by --labels"
         raise DataError(f"no array `labels`: {held}", file=path, fix=fix)
     notes = [f"labels are `{named}`"] if named not in (LABELS, None) else []
@@ -107,7 +107,7 @@ def _by_role(content: Mapping[str, Any], classes: NDArray[Any] | None, path: Pat
     texts = {name: rest.pop(name) for name in [name for name, values in rest.items() if _is_text(values)]}
     apart += [name for name, values in texts.items() if len(values) != len(classes)]  # such as the names of the classes
     ids = _ids_of({name: values for name, values in texts.items() if name not in apart}, path)
-    notes += [f"left out: {_listed(apart)}"] if apart else []
+    notes += [f"left out: {first_named(apart)}"] if apart else []
     notes += [_IN_ORDER_OF_NAMES] if sorts and len(rest) > 1 else []
     return replace(given_features(rest, classes, splits, groups, ids=ids, file=path), notes=tuple(notes))
 
@@ -118,7 +118,7 @@ def _flat(content: Mapping[Any, Any], path: Path) -> dict[str, Any]:
     inner = [name for group in groups for name, values in content[group].items() if isinstance(values, Mapping)]
     top = {str(name): values for name, values in content.items() if name not in groups}
     if len(groups) > 1 or inner:
-        what = f"arrays are in several groups: {_listed([str(name) for name in (*groups, *inner)])}"
+        what = f"arrays are in several groups: {first_named([str(name) for name in (*groups, *inner)])}"
         raise DataError(what, file=path, fix=_SAVE)
     grouped = {str(name): values for group in groups for name, values in content[group].items()}
     if twice := sorted(top.keys() & grouped.keys()):
@@ -143,7 +143,7 @@ def _ids_of(texts: Mapping[str, Any], path: Path) -> Any:
     named = [name for name in texts if name.lower() in _ID_NAMES or len(texts) == 1]
     if texts and len(named) != 1:
         fix = "Call the one that names the rows `ids`, or leave the others out"
-        raise DataError(f"several arrays of text: {_listed(list(texts))}", file=path, fix=fix)
+        raise DataError(f"several arrays of text: {first_named(list(texts))}", file=path, fix=fix)
     return texts[named[0]] if named else None
 
 
@@ -169,11 +169,6 @@ def _has_rows(values: Any) -> bool:
 
 def _shaped(name: str, values: Any) -> str:
     return f"{name} {tuple(getattr(values, 'shape', (len(values),)))}"
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
 
 
 def _read_labels(path: Path) -> NDArray[Any]:

@@ -29,7 +29,7 @@ from layerprobe.system.files import (
     written_whole,
 )
 from layerprobe.system.read_once import ReadOnce
-from layerprobe.system.wording import BYTES, visible
+from layerprobe.system.wording import BYTES, command_text, visible
 from layerprobe.values.records import RunRecord
 from layerprobe.values.scores import Score, in_network_order, read_scores
 
@@ -115,6 +115,11 @@ class Run:
     def plot_file(self, kind: str) -> Path:
         """Default file of a plot."""
         return self.folder / "plots" / f"{kind}.png"
+
+    def command(self, *words: str) -> str:
+        """A command on this run, as typed in a shell: `probe`, or `plot curves`, the run, and the words after it."""
+        verbs = 2 if words[0] == "plot" else 1
+        return command_text(*words[:verbs], self.name, *words[verbs:], cache=self.folder.parent)
 
     def exists(self) -> bool:
         """Whether there is a record."""

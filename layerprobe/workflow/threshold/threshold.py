@@ -32,7 +32,7 @@ from layerprobe.workflow.choose.given_layer import require_one_map
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.run import from_recipe
-from layerprobe.workflow.run.references import find_layers, open_ranked_split, parse_reference
+from layerprobe.workflow.run.references import find_layers_of, open_ranked_split, parse_reference
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.seen import split_to_choose_on
 from layerprobe.workflow.threshold.layer_pairs import layer_pairs
@@ -71,7 +71,7 @@ def threshold(run: Run, layer: str | None, rates: Sequence[float], listener: Lis
     if layer is None:
         ship = choose_runs([run], ChooseRequest(epochs="last"), listener).ship
         layer = ship.name
-        listener.say(f"layer {layer}, as layerprobe choose {run.name} --epochs last says")
+        listener.say(f"layer {layer}, as {run.command('choose', '--epochs', 'last')} says")
     ranked, epoch = _the_layer(run, split, layer)
     device = from_recipe.choose_device("auto")
     setting, testing = (layer_pairs(StoredSearch(run, epoch, name, device), ranked) for name in (split, "test"))
@@ -134,7 +134,7 @@ def _the_layer(run: Run, split: str, text: str) -> tuple[RankedLayer, int]:
     if reference.run not in (None, run.name) or reference.epoch not in (None, opened[0].epoch):
         what = f"--layer {text}: thresholds are of {run.name}#{opened[0].epoch}"
         raise RecipeError(what, fix="Name the run before --layer, and a layer of its last epoch")
-    found, _ = (find_layers(ranked_split, reference) for ranked_split in opened)
+    found, _ = find_layers_of([(ranked_split, reference) for ranked_split in opened])
     if len(found) > 1:
         names = ", ".join(map(str, found))
         raise RecipeError(f"--layer {text} names several layers", fix=f"Choose one of {names}")

@@ -42,7 +42,7 @@ def test_a_threshold_of_validation_rows_is_measured_on_test_rows() -> None:
     assert (found.set_on.split, found.set_on.genuine, found.set_on.impostor) == ("validation", 120, 3040)
     for row in found.thresholds:
         accepted = [(row.set_far.accepted, row.set_tar.accepted), (row.far.accepted, row.tar.accepted)]
-        assert accepted == [brute_force(split == SPLITS, row.similarity) for split in ("validation", "test")]
+        assert accepted == [brute_force(np.equal(SPLITS, split), row.similarity) for split in ("validation", "test")]
         assert row.set_far.accepted == round(3040 * row.asked - 0.5)
 
 
