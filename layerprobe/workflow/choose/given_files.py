@@ -25,7 +25,8 @@ from layerprobe.values.scores import SPLITS
 from layerprobe.workflow.choose.given_features import GROUP, LABELS, SPLIT, GivenFeatures, given_features
 from layerprobe.workflow.choose.request import FEATURE_SUFFIXES, NPY
 
-_SAVE = "Save the arrays by numpy.savez('features.npz', labels=labels, NAME=features)"
+_SAVEZ = "numpy.savez('features.npz', labels=labels, NAME=features)"
+_SAVE = f"Save the arrays by {_SAVEZ}"
 _H5 = (".h5", ".hdf5")
 _ALSO_LABELS = ("label", "targets", "target", "y")  # what others call the labels
 _ID_NAMES = ("ids", "filenames", "paths", "names", "image_names")  # of several arrays of text, the one that names rows
@@ -76,7 +77,7 @@ def _require_present(path: Path) -> None:
 def _of_npy(paths: tuple[Path, ...], classes: NDArray[Any] | None) -> GivenFeatures:
     """A layer of each file."""
     if classes is None:
-        raise DataError("it has no labels beside it", file=paths[0], fix="Name their file by --labels")
+        raise DataError("it has no labels beside it", file=paths[0], fix=f"Name their file by --labels. {_SAVE}")
     features = {path.stem: _read_npy(path) for path in paths}
     if len(features) < len(paths):
         raise RecipeError("two files have one name, which is their layer's", file=paths[0], fix="Rename one")
@@ -100,7 +101,7 @@ def _by_role(content: Mapping[str, Any], classes: NDArray[Any] | None, path: Pat
         classes = rest.pop(named)
     elif classes is None:
         held = f"it has {first_named([_shaped(*item) for item in rest.items()])}" if rest else "it has no array"
-        fix = "Save the class of each row, labels (N,), with it, or name their file by --labels"
+        fix = f"Save the class of each row with it, as by {_SAVEZ}, or name their file by --labels"
         raise DataError(f"no array `labels`: {held}", file=path, fix=fix)
     notes = [f"labels are `{named}`"] if named not in (LABELS, None) else []
     splits, groups = rest.pop(SPLIT, None), rest.pop(GROUP, None)

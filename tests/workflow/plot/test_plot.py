@@ -358,7 +358,7 @@ def test_an_epoch_whose_features_are_gone_is_left_out(monkeypatch: pytest.Monkey
 def test_without_the_last_epochs_features_it_says_to_probe(tmp_path: Path) -> None:
     run = probed(tmp_path, of_epochs(0, 1))
     run.feature_file(1, "test").unlink()
-    with pytest.raises(DataError, match=r"epoch-0001.test.h5: no such feature file. Run layerprobe probe first"):
+    with pytest.raises(DataError, match=r"epoch-0001.test.h5: no such feature file. Run layerprobe probe .*first"):
         plot(PlotRequest("cka", [run]))
     assert not run.plot_file("cka").exists()
 
