@@ -81,7 +81,7 @@ def _of_npy(paths: tuple[Path, ...], classes: NDArray[Any] | None) -> GivenFeatu
     features = {path.stem: _read_npy(path) for path in paths}
     if len(features) < len(paths):
         raise RecipeError("two files have one name, which is their layer's", file=paths[0], fix="Rename one")
-    return given_features(features, classes, file=paths[0])
+    return given_features(features, classes, file=paths[0] if len(paths) == 1 else paths[0].absolute().parent)
 
 
 def _by_role(content: Mapping[str, Any], classes: NDArray[Any] | None, path: Path) -> GivenFeatures:

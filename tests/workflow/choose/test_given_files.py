@@ -192,6 +192,7 @@ def test_all_formats_give_the_same_features(read: Callable[[Path], GivenFeatures
         np.testing.assert_array_equal(layer, values)
     assert given.labels.tolist() == [0, 0, 1, 1]
     assert given.ids == (None if read is of_npy else tuple(IDS))
+    assert read is not of_npy or given.file == tmp_path  # that of several files
 
 
 def test_a_plain_tensor_is_one_layer(tmp_path: Path) -> None:
