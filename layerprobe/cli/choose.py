@@ -15,6 +15,7 @@ from layerprobe.cli.options import (
     Debug,
     Device,
     Json,
+    Labels,
     Model,
     ModelData,
     ModelRun,
@@ -23,7 +24,7 @@ from layerprobe.cli.options import (
     Quiet,
     Unseen,
     Workers,
-    cache_flag,
+    feature_files,
     split_names,
 )
 from layerprobe.cli.output import Terminal
@@ -44,7 +45,8 @@ def choose(
     runs: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[RUN ... | FEATURES]", help="Runs (default: the most recent), or a .npz or .h5 file of features."
+            metavar="[RUN ... | FEATURES]",
+            help="Runs (default: the most recent), or a file of features: .npz, .npy, .pt or .h5.",
         ),
     ] = None,
     model: Model = None,
@@ -55,6 +57,7 @@ def choose(
         int | None, typer.Option("--seed", min=0, help="Random seed of --weights none, or of the folds of FEATURES.")
     ] = None,
     name: ModelRun = None,
+    labels: Labels = None,
     unseen: Unseen = False,
     epochs: Annotated[
         str, typer.Option("--epochs", metavar="all|last|0,5", help="Candidate epochs; all: every probed one.")
@@ -97,8 +100,8 @@ def choose(
     best mean is chosen: on validation classes; without these on training classes that the network has not seen; else on
     test classes by cross-fitting. Runs of one experiment are averaged.
 
-    With --model, a pretrained model is first measured on the images of --data. FEATURES needs no model: a .npz has
-    `labels` (N,), optionally `split` and `group`, and an array (N, D) for each layer.
+    With --model, a pretrained model is first measured on the images of --data. FEATURES needs no model: a .npz, .pt or
+    .h5 has `labels` (N,), optionally `split` and `group`, and an array (N, D) for each layer; a .npy is one layer.
     """
     from layerprobe.values.indexes import index_kinds
     from layerprobe.workflow.choose.request import ChooseRequest
@@ -113,7 +116,8 @@ def choose(
     to_export = None if export is None else ExportRequest(export)
     if to_export is not None:
         to_export.require_ready()
-    file, found, frozen = None, [], None
+    files = feature_files(runs or [], labels)
+    found, frozen = [], None
     if model is not None:
         given |= {"--seed": seed}
         run = runs[0] if runs else None
@@ -122,10 +126,9 @@ def choose(
         frozen.require_choosable()
     else:
         require_absent(given)
-        file = _file_of(runs or [])
-        if file and epochs != "all":
-            raise RecipeError(f"--epochs {epochs}: {file} has one epoch only", fix="Leave it out, or name a run")
-        if not file:
+        if files and epochs != "all":
+            raise RecipeError(f"--epochs {epochs}: {files[0]} has one epoch only", fix="Leave it out, or name a run")
+        if not files:
             require_absent({"--seed": seed})
             found = [find_run(cache, word) for word in dict.fromkeys(runs)] if runs else [find_run(cache, None)]
         for each in found:
@@ -141,11 +144,13 @@ def choose(
     if kinds:
         import_faiss()  # fails before the work, not after it
 
-    if file:
+    if files:
         from layerprobe.workflow.choose.choose_features import choose_file
+        from layerprobe.workflow.choose.given_files import read_given
 
+        given_features = read_given(*files, labels=labels)
         choice = choose_file(
-            file,
+            given_features,
             seen=not unseen,
             within=within,
             metric=metric,
@@ -160,7 +165,8 @@ def choose(
             return
         from layerprobe.workflow.export.export_features import export_features
 
-        map_of = partial(export_features, file, choice, to_export, terminal, seen=not unseen, seed=seed or 0)
+        ranked = choice.chosen.ranked_layer
+        map_of = partial(export_features, given_features, ranked, to_export, terminal, seen=not unseen, seed=seed or 0)
         _show(terminal, choice, map_of)
         return
     if to_export is not None:
@@ -186,9 +192,9 @@ def choose(
         _show(terminal, choice, lambda: export_run(chosen_layer(choice, found), to_export, terminal))
     chosen = next(run for run in found if choice.run in (run.name, run.read().experiment))
     if chosen.read().from_python:
-        terminal.say(f"next: layerprobe summary {chosen.name}{cache_flag(cache)}")
+        terminal.say(f"next: {chosen.command('summary')}")
     elif to_export is None:
-        terminal.say(f"{next_step(choice, chosen.name)}{cache_flag(cache)}")
+        terminal.say(next_step(choice, chosen))
 
 
 def _show(terminal: Terminal, choice: Choice, export: Callable[[], Written] | None = None) -> None:
@@ -204,11 +210,3 @@ def _show(terminal: Terminal, choice: Choice, export: Callable[[], Written] | No
 
         written = export()
         terminal.result({**choice.as_json(), "export": written}, *export_lines(written))
-
-
-def _file_of(words: list[str]) -> Path | None:
-    """The file of features among the words; None if they name runs, or nothing."""
-    files = [word for word in words if word.endswith((".npz", ".h5"))]
-    if files and len(words) > 1:
-        raise RecipeError(f"{files[0]} and {len(words) - 1} more", fix="Name one file of features, or runs")
-    return Path(files[0]) if files else None

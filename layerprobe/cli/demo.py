@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import typer
 
-from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Json, Quiet, cache_flag
+from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Json, Quiet
 from layerprobe.cli.output import Terminal
+from layerprobe.system.wording import command_text
 
 
 def register(app: typer.Typer) -> None:
@@ -31,8 +32,7 @@ def demo(
     values = {"run": shown.run.name, "choice": shown.choice, "report": str(shown.report)}
     advice = f"{shown.run.name}: {advice_text(shown.choice)}"
     terminal.result(values, advice, verdict_text(shown.choice), str(shown.report))
-    where = cache_flag(cache)
-    terminal.say(f"next: open the report in a browser; for the choice in detail: layerprobe choose{where}")
+    terminal.say(f"next: open the report in a browser; for the choice in detail: {shown.run.command('choose')}")
     terminal.say("with images of your own, a folder for each class:")
-    terminal.say(f"  layerprobe choose --model torchvision:resnet50 --data folder:DIR{where}")
-    terminal.say(f"  layerprobe train netA --data folder:DIR{where}")
+    for words in (("choose", "--model", "torchvision:resnet50"), ("train", "netA")):
+        terminal.say(f"  {command_text(*words, '--data', 'folder:DIR', cache=cache)}")

@@ -7,7 +7,18 @@ from typing import Annotated
 
 import typer
 
-from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Json, Quiet, RunModel, RunName, split_names
+from layerprobe.cli.options import (
+    DEFAULT_CACHE,
+    Cache,
+    Debug,
+    Json,
+    Labels,
+    Quiet,
+    RunModel,
+    RunOrFeatures,
+    feature_files,
+    split_names,
+)
 from layerprobe.cli.output import Terminal
 
 
@@ -17,7 +28,7 @@ def register(app: typer.Typer) -> None:
 
 
 def export(
-    run: RunName = None,
+    run: RunOrFeatures = None,
     out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Folder to make.")] = None,
     layer: Annotated[
         str | None,
@@ -35,6 +46,7 @@ def export(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an export that is there.")] = False,
     model: RunModel = None,
+    labels: Labels = None,
     cache: Cache = DEFAULT_CACHE,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -44,7 +56,7 @@ def export(
 
     They need no layerprobe. The network is cut after the layer; inversion, normalisation, pooling, reduction and L2 are
     inside. Images are uint8 (B, H, W, C), features float32 (B, D) or packed bits. Before the folder gets its name, its
-    files are compared with the probe's features on 64 images.
+    files are compared with the probe's features on 64 images. Of FEATURES the map alone is exported.
     """
     from layerprobe.system.errors import RecipeError
     from layerprobe.values.indexes import index_kinds
@@ -59,6 +71,16 @@ def export(
         out, split_names(formats) or (), force=force, layer=layer, epoch=epoch, model=model, index=kind
     )
     request.require_ready()
+    if files := feature_files([run] if run else [], labels):
+        from layerprobe.workflow.choose.given_files import read_given
+        from layerprobe.workflow.export.export_features import export_features, ranked_to_export
+        from layerprobe.workflow.export.export_text import export_lines
+
+        given = read_given(*files, labels=labels)
+        ranked = ranked_to_export(given, request, terminal)
+        written = export_features(given, ranked, request, terminal, seen=True, seed=0)
+        terminal.result(written, *export_lines(written))
+        return
     found = find_run(cache, run)
     if run is None:
         terminal.say(f"run {found.name}")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from layerprobe.system.errors import RecipeError
+from layerprobe.system.wording import DEFAULT_CACHE as DEFAULT_CACHE
 
 Cache = Annotated[
     Path, typer.Option("--cache", envvar="LAYERPROBE_CACHE", help="Folder that holds all runs.", show_default="./cache")
@@ -29,6 +29,13 @@ Format = Annotated[
     typer.Option("--format", metavar="table|markdown|latex|csv", help="Format of tables.", show_default="table"),
 ]
 RunName = Annotated[str | None, typer.Argument(metavar="RUN", help="Run name (default: the most recent).")]
+RunOrFeatures = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[RUN | FEATURES]",
+        help="Run (default: the most recent), or a file of features: .npz, .npy, .pt or .h5.",
+    ),
+]
 # Of a run that exists: nothing is imported or fetched that the user has not named.
 RunModel = Annotated[
     str | None,
@@ -58,17 +65,26 @@ Unseen = Annotated[
     ),
 ]
 ModelRun = Annotated[str | None, typer.Option("--run", metavar="NAME", help="Name of the run of --model.")]
+Labels = Annotated[
+    Path | None,
+    typer.Option("--labels", metavar="FILE", help="Labels of FEATURES: a .npy (N,), or text with one label a line."),
+]
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]?)i?B?", re.IGNORECASE)
 _POWERS = {"": 0, "K": 3, "M": 6, "G": 9, "T": 12}
 
-DEFAULT_CACHE = Path("cache")
 
+def feature_files(words: Sequence[str], labels: Path | None) -> tuple[Path, ...]:
+    """The files of features that words name; empty if they name runs, or nothing."""
+    from layerprobe.workflow.choose.request import FEATURE_SUFFIXES
 
-def cache_flag(cache: Path) -> str:
-    """` --cache DIR`, as a command to be typed next needs it; empty where the runs lie there anyway."""
-    usual = os.environ.get("LAYERPROBE_CACHE") or DEFAULT_CACHE
-    return "" if cache == Path(usual) else f" --cache {shlex.quote(str(cache))}"
+    # A file of another kind is refused as one, rather than as an unknown run.
+    files = [word for word in words if word.endswith(FEATURE_SUFFIXES) or ("." in word and Path(word).is_file())]
+    if files and len(files) < len(words):
+        raise RecipeError(f"{files[0]} and {len(words) - 1} more", fix="Name one file of features, or runs")
+    if labels is not None and not files:
+        raise RecipeError("--labels: no file of features is named", fix="Name one, such as layer4.npy, or leave it out")
+    return tuple(map(Path, files))
 
 
 def split_names(text: str | None) -> tuple[str, ...] | None:

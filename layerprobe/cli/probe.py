@@ -26,7 +26,6 @@ from layerprobe.cli.options import (
     Unseen,
     Workers,
     byte_count,
-    cache_flag,
     split_names,
 )
 from layerprobe.cli.output import Terminal, error_values, show_error
@@ -208,7 +207,7 @@ def probe(
     damage = {} if damaged is None else {"error": error_values(damaged)}
     tables = [*score_tables(found, scores), *summary_tables(summary)] if full else [overview(found, scores)]
     terminal.result(values | damage, *tables)
-    commands = [f"layerprobe {command} {found.name}{cache_flag(cache)}" for command in _next(found, scores)]
+    commands = [found.command(*command.split()) for command in _next(found, scores)]
     terminal.say(f"{len(scores)} scores in {found.scores_file}; next: {' or '.join(commands)}")
     without = [score for score in scores if score.value is None]
     if without:

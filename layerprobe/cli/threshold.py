@@ -6,7 +6,17 @@ from typing import Annotated
 
 import typer
 
-from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Json, Quiet, RunName, split_names
+from layerprobe.cli.options import (
+    DEFAULT_CACHE,
+    Cache,
+    Debug,
+    Json,
+    Labels,
+    Quiet,
+    RunOrFeatures,
+    feature_files,
+    split_names,
+)
 from layerprobe.cli.output import Terminal
 from layerprobe.system.errors import RecipeError
 
@@ -17,7 +27,7 @@ def register(app: typer.Typer) -> None:
 
 
 def threshold(
-    run: RunName = None,
+    run: RunOrFeatures = None,
     layer: Annotated[
         str | None,
         typer.Option("--layer", metavar="L[@P][/R]", help="Layer and post-processing (default: what choose says)."),
@@ -25,6 +35,7 @@ def threshold(
     far: Annotated[
         str, typer.Option("--far", metavar="RATE,...", help="False accept rates at which to set thresholds.")
     ] = "1e-3,1e-2",
+    labels: Labels = None,
     cache: Cache = DEFAULT_CACHE,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -33,7 +44,7 @@ def threshold(
     """Set the similarity above which two images are of one class.
 
     Its false and true accept rates are measured on unseen classes. It is set on validation classes; without these on
-    training classes that the network has not seen.
+    training classes that the network has not seen; of FEATURES without `split` on half of the classes.
     """
     from layerprobe.values.thresholds import require_rates
     from layerprobe.workflow.run.runs import find_run
@@ -41,6 +52,14 @@ def threshold(
     rates = tuple(dict.fromkeys(_rate(text) for text in split_names(far) or ()))
     require_rates(rates)
     terminal = Terminal(as_json, quiet)
+    if files := feature_files([run] if run else [], labels):
+        from layerprobe.workflow.choose.given_files import read_given
+        from layerprobe.workflow.threshold.threshold_features import threshold_of_features
+        from layerprobe.workflow.threshold.threshold_text import threshold_table
+
+        made = threshold_of_features(read_given(*files, labels=labels), layer, rates, terminal)
+        terminal.result(made, threshold_table(made))
+        return
     found = find_run(cache, run)
 
     # All that imports torch comes after what can be refused without it.

@@ -16,7 +16,6 @@ from layerprobe.cli.options import (
     Quiet,
     RunModel,
     Workers,
-    cache_flag,
     split_names,
 )
 from layerprobe.cli.output import Terminal
@@ -90,4 +89,4 @@ def train(
     record = trained.read()
     values = {"run": trained.name, "folder": str(trained.folder)}
     terminal.result(values | {key: getattr(record, key) for key in ("state", "epochs_done")}, str(trained.folder))
-    terminal.say(f"next: layerprobe probe {trained.name}{cache_flag(cache)}")
+    terminal.say(f"next: {trained.command('probe')}")

@@ -1,4 +1,4 @@
-"""Feature and rank files: the only room that knows HDF5."""
+"""Feature and rank files, and those of other programs: the only room that knows HDF5."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         stored_layers,
         write_features,
     )
+    from layerprobe.store.foreign import is_feature_file, read_arrays
     from layerprobe.store.hdf5 import stale_passed
     from layerprobe.store.ranks import (
         RankEntry,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from layerprobe.store.rows import Rows, read_classes, read_dims, read_epoch, read_index, read_layers, read_transform
 
 _ADDED = ("add_ranks", "add_values", "fitted_on", "made_from", "ranked_alike")
+_FOREIGN = ("is_feature_file", "read_arrays")
 _HDF5 = ("stale_passed",)
 _RANKS = (
     "RankEntry",
@@ -63,9 +65,11 @@ __all__ = [
     "add_values",
     "equal_layers",
     "fitted_on",
+    "is_feature_file",
     "made_from",
     "open_feature_file",
     "ranked_alike",
+    "read_arrays",
     "read_chance",
     "read_classes",
     "read_dims",
@@ -89,8 +93,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     # Imported on first use, so that importing the package needs no h5py.
     if name in __all__:
-        from layerprobe.store import added, features, hdf5, ranks, rows
+        from layerprobe.store import added, features, foreign, hdf5, ranks, rows
 
-        rooms = ((added, _ADDED), (hdf5, _HDF5), (ranks, _RANKS), (rows, _ROWS))
+        rooms = ((added, _ADDED), (foreign, _FOREIGN), (hdf5, _HDF5), (ranks, _RANKS), (rows, _ROWS))
         return getattr(next((module for module, names in rooms if name in names), features), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -21,6 +21,7 @@ from layerprobe.store.hdf5 import (
     created,
     damaged,
     opened,
+    probe_command,
     reading,
     require_format,
     set_attributes,
@@ -176,7 +177,7 @@ class FeatureFile:
                 with memory_faults_told(self.path):
                     values: FeatureArray = whole(table.rows)
             except OSError as error:
-                command = f"layerprobe probe {attribute(self.file, 'run')} --epochs {attribute(self.file, 'epoch')}"
+                command = probe_command(self.path, "--epochs", attribute(self.file, "epoch"))
                 fix = f"Delete it; {command} computes it again"
                 raise DataError(f"checksum of layer {layer} fails", file=self.path, fix=fix) from error
         return values
@@ -356,7 +357,8 @@ def _require_layer_names(layers: Iterable[LayerKey]) -> None:
 def _features(file: h5py.File, layer: LayerKey) -> h5py.Dataset:
     """A layer's data set, checked: float32, as many rows as labels."""
     if layer.stored not in file["features"]:
-        raise DataError(f"no features of {layer}", file=file.filename, fix=f"Run layerprobe probe --layers {layer}")
+        command = probe_command(Path(file.filename), "--layers", str(layer))
+        raise DataError(f"no features of {layer}", file=file.filename, fix=f"Run {command}")
     dataset, labels = stored_dataset(file, f"features/{layer.stored}"), stored_dataset(file, "labels")
     if dataset.ndim != 2 or dataset.dtype != np.float32:
         raise damaged(file.filename, f"{layer} is not a float32 matrix")

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from layerprobe.system.errors import BusyError, DataError
 from layerprobe.system.files import SteadyFile, require_file
 from layerprobe.system.memory import memory_faults_told, require_memory
+from layerprobe.system.wording import command_text
 
 SCHEMA = 1
 # h5py chooses one of these by the words of HDF5's error; a damaged file can lead to any of them.
@@ -56,7 +57,7 @@ def reading(path: Path) -> Iterator[None]:
         with memory_faults_told(path):
             yield
     except FileNotFoundError as error:
-        raise DataError("no such feature file", file=path, fix="Run layerprobe probe first") from error
+        raise DataError("no such feature file", file=path, fix=f"Run {probe_command(path)} first") from error
     except PermissionError as error:
         raise DataError.unreadable(error, file=path) from error
     except HDF5_ERRORS as error:
@@ -93,7 +94,9 @@ def require_format(file: h5py.File, holds: str) -> None:
     """Check that a file is of this format or an older one, and has a `holds` of its own."""
     schema = attribute(file, "schema")
     if not schema.isdecimal():
-        raise damaged(file.filename, "not a feature file")
+        # Another program's file may be the only copy of what it holds.
+        fix = f"Move it away; {probe_command(Path(file.filename))} computes the features again"
+        raise DataError("not a feature file of layerprobe", file=file.filename, fix=fix)
     if int(schema) > SCHEMA:
         theirs, ours = attribute(file, "layerprobe") or "of a later version", metadata.version("layerprobe")
         what = f"written by layerprobe {theirs} (format {schema}); this is {ours} (format {SCHEMA})"
@@ -135,7 +138,15 @@ def _elsewhere(file: h5py.File, name: str) -> DataError:
 
 def damaged(path: object, what: str) -> DataError:
     """The error of a file that cannot be used."""
-    return DataError(what, file=path, fix="Delete it; layerprobe probe computes it again")
+    return DataError(what, file=path, fix=f"Delete it; {probe_command(Path(str(path)))} computes it again")
+
+
+def probe_command(path: Path, *words: str) -> str:
+    """The command that computes a file of features or ranks again, by the run in whose folder it lies."""
+    run = path.parent.parent
+    if path.parent.name not in ("features", "ranks"):
+        return " ".join(("layerprobe probe", *words))
+    return command_text("probe", run.name, *words, cache=run.parent)
 
 
 def attribute(item: h5py.HLObject, name: str) -> str:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 # Python's surrogates for the bytes of a path that is not UTF-8, without those that 8-bit terminals read as controls.
 BYTES = "".join(map(chr, range(0xDCA0, 0xDD00)))
 _LONG_WORD = re.compile(r"[^\s/]{256,}")  # longer than a file's name can be
 _LONG_LINE = 10_000
 _NAMED = 5  # names in a line
+DEFAULT_CACHE = Path("cache")
 
 
 def as_size(count: int) -> str:
@@ -35,6 +39,12 @@ def first_named(names: Sequence[str]) -> str:
     """`a, b, c, d, e and 7 more`."""
     more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
     return ", ".join(names[:_NAMED]) + more
+
+
+def command_text(*words: str, cache: Path) -> str:
+    """`layerprobe probe netA --cache DIR`, quoted for a shell; without --cache where the runs lie there anyway."""
+    usual = Path(os.environ.get("LAYERPROBE_CACHE") or DEFAULT_CACHE)
+    return shlex.join(["layerprobe", *words, *([] if cache == usual else ["--cache", str(cache)])])
 
 
 def visible(text: str, *, keep: str = "") -> str:

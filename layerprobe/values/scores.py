@@ -13,6 +13,7 @@ from typing import Any
 
 from layerprobe.system.errors import DataError
 from layerprobe.system.files import require_file, write_text
+from layerprobe.system.wording import command_text
 from layerprobe.values.intervals import Interval, IntervalKind
 from layerprobe.values.keys import LayerKey, RankedLayer, network_order
 from layerprobe.values.metric_names import recall_of
@@ -235,31 +236,41 @@ def read_scores(path: Path) -> list[Score]:
         require_file(path)
         with path.open(encoding="utf-8", newline="") as stream:
             reader = csv.DictReader(stream)
-            return [_score(row, f"{path}:{reader.line_num}") for row in reader]
+            return [_score(row, path, reader.line_num) for row in reader]
     except FileNotFoundError as error:
-        raise DataError("no scores yet", file=path, fix="Run layerprobe probe first") from error
+        raise no_scores(path) from error
     except (KeyError, TypeError, ValueError, csv.Error) as error:
-        raise DataError("not a table of scores", file=path, fix="Delete it and run layerprobe probe again") from error
+        raise DataError("not a table of scores", file=path, fix=f"Delete it and run {_probe(path)} again") from error
 
 
-def _score(row: dict[str | None, str | None], line: str) -> Score:
+def no_scores(path: Path) -> DataError:
+    """The error of a run without scores."""
+    return DataError("no scores yet", file=path, fix=f"Run {_probe(path)} first")
+
+
+def _probe(path: Path) -> str:
+    """The command that measures the run whose scores a file holds."""
+    return command_text("probe", path.parent.name, cache=path.parent.parent)
+
+
+def _score(row: dict[str | None, str | None], path: Path, line: int) -> Score:
     if None in row or None in row.values():
-        raise _bad(line, "the row has more or fewer cells than the header")
+        raise _bad(path, line, "the row has more or fewer cells than the header")
     values: dict[str, Any] = {}
     for column, name in _COLUMNS.items():
         text = str(row[column])
         number = _NUMBERS.get(column)
         if text == "" and number is int and column != "seed":
-            raise _bad(line, f"{column} is empty, expected a whole number")
+            raise _bad(path, line, f"{column} is empty, expected a whole number")
         if column != "note" and _CONTROL.search(text):  # a note may quote a file's name
-            raise _bad(line, f"{column} is {text!a}, expected no control characters")
+            raise _bad(path, line, f"{column} is {text!a}, expected no control characters")
         values[name] = text if number is None else (None if text == "" else number(text))
         if isinstance(values[name], float) and not math.isfinite(values[name]):
-            raise _bad(line, f"{column} is {text}, expected a finite number or an empty cell")
+            raise _bad(path, line, f"{column} is {text}, expected a finite number or an empty cell")
     values["notes"] = tuple(values["notes"].split(_BETWEEN_NOTES)) if values["notes"] else ()
     score = Score(**values)
     if fault := _fault(score):
-        raise _bad(line, fault)
+        raise _bad(path, line, fault)
     return score
 
 
@@ -279,5 +290,5 @@ def _fault(score: Score) -> str:
     return ""
 
 
-def _bad(line: str, why: str) -> DataError:
-    return DataError(why, file=line, fix="Delete the file and run layerprobe probe again")
+def _bad(path: Path, line: int, why: str) -> DataError:
+    return DataError(why, file=f"{path}:{line}", fix=f"Delete the file and run {_probe(path)} again")

@@ -80,19 +80,26 @@ class MeasuredThresholds:
     """The thresholds of a layer.
 
     Args:
-        epoch: 0 = before any step.
+        run: its name, or that of a file of features.
+        epoch: 0 = before any step; None: unknown.
         set_on: whose pairs the thresholds were set on: validation, or training classes that the network has not seen.
         test: the unseen classes.
         thresholds: by `asked`, ascending.
     """
 
     run: str
-    epoch: int
+    epoch: int | None
     ranked: RankedLayer
     set_on: PairedSplit
     test: PairedSplit
     thresholds: tuple[Threshold, ...]
     notes: tuple[str, ...] = field(default=())
+
+    @property
+    def name(self) -> str:
+        """`netA#20:fc6`, or `features.npz:fc6`."""
+        epoch = "" if self.epoch is None else f"#{self.epoch}"
+        return f"{self.run}{epoch}:{self.ranked}"
 
     def as_json(self) -> Mapping[str, Any]:
         """The fields, with the parts of the layer."""

@@ -88,7 +88,7 @@ def test_seeds_are_told_one_by_one(compare: Command, tmp_path: Path) -> None:
         (["netA", "--paper", "vohays"], 2, "unknown paper 'vohays'. Did you mean 'vo-hays-2019'?"),
         (["netA", "--paper", "vo-hays-2019"], 2, "Choose one of vo-hays-2019:table1 (R@K of NetA:pool5.3"),
         (["netB", "--paper", "vo-hays-2019:table1"], 2, "unknown run, or layer of netA, 'netB'"),
-        (["netA", "--paper", "vo-hays-2019:table1"], 3, "no scores yet. Run layerprobe probe first"),
+        (["netA", "--paper", "vo-hays-2019:table1"], 3, "no scores yet. Run layerprobe probe netA first"),
     ],
 )
 def test_a_wrong_word_is_one_line(compare: Command, words: list[str], code: int, message: str) -> None:

@@ -55,6 +55,20 @@ def test_json_is_one_object_with_the_choice_and_its_export(layerprobe: Command) 
     }  # fmt: skip
 
 
+def test_choose_export_and_threshold_read_a_npy_with_labels(layerprobe: Command, tmp_path: Path) -> None:
+    with np.load("given.npz") as given:
+        np.save("deep.npy", given["deep"])
+        np.save("y.npy", given["labels"])
+    of_npy = [layerprobe(verb, "deep.npy", "--labels", "y.npy", *more) for verb, *more in _VERBS]
+    of_npz = [layerprobe(verb, "given.npz", *more) for verb, *more in _VERBS]
+    assert [code for code, _, _ in (*of_npy, *of_npz)] == [0] * 6
+    assert [out.replace("deep.npy", "given.npz") for _, out, _ in of_npy] == [out for _, out, _ in of_npz]
+    assert (tmp_path / "out" / "map.npz").is_file()
+
+
+_VERBS = [["choose"], ["export", "--out", "out", "--force"], ["threshold", "--far", "0.1"]]
+
+
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
@@ -67,6 +81,11 @@ def test_json_is_one_object_with_the_choice_and_its_export(layerprobe: Command) 
         (["export", "held", "--out", "out", "--layer", "c1/random:2x3"], 2, "is a mean over 3 random draws"),
         (["choose", "held", "--export", "cache"], 2, "cache: it exists already"),
         (["choose", "given.npz", "--export", "cache"], 2, "cache: it exists already"),
+        (["export", "given.npz", "--out", "out", "--layer", "deeep"], 2, "unknown layer 'deeep'. Did you mean 'deep'"),
+        (["export", "given.npz", "--out", "out", "--epoch", "3"], 2, "given.npz: features have no epochs"),
+        (["export", "held", "--out", "out", "--labels", "y.npy"], 2, "--labels: no file of features is named"),
+        (["threshold", "cache/held/run.json"], 2, "run.json: features are read from .npz, .npy, .pt"),
+        (["threshold", "given.npz", "--labels", "y.npy"], 3, "y.npy: no such file"),
     ],
 )
 def test_what_cannot_be_exported_ends_in_one_line(

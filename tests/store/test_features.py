@@ -276,9 +276,8 @@ def flip(path: Path, part: bytes) -> None:
 
 def test_a_flipped_bit_in_a_layer_is_refused_with_the_way_out(path: Path) -> None:
     flip(path, FEATURES[POOL][700].tobytes())
-    message = (
-        f"{path}: checksum of layer pool5.3@max fails. Delete it; layerprobe probe demo --epochs 4 computes it again."
-    )
+    command = f"layerprobe probe {path.parents[1].name} --epochs 4 --cache {path.parents[2]}"
+    message = f"{path}: checksum of layer pool5.3@max fails. Delete it; {command} computes it again."
     with pytest.raises(DataError, match=re.escape(message)):
         store.read_features(path, POOL)
 
@@ -335,7 +334,9 @@ def test_a_truncated_file_is_refused(path: Path, keep: int) -> None:
 
 
 def test_a_layer_that_is_not_in_the_file_says_so(path: Path) -> None:
-    with pytest.raises(DataError, match=r"no features of pool1\.1@max\. Run layerprobe probe --layers pool1\.1@max\."):
+    with pytest.raises(
+        DataError, match=r"no features of pool1\.1@max\. Run layerprobe probe .* --layers pool1\.1@max "
+    ):
         store.read_features(path, LayerKey("pool1.1", "max"))
 
 
@@ -469,7 +470,7 @@ def test_a_file_that_may_not_be_read_is_not_called_damaged(path: Path) -> None:
 def test_another_hdf5_file_is_not_a_feature_file(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "f.h5", "w") as file:
         file["x"] = [1, 2]
-    with pytest.raises(DataError, match="not a feature file"):
+    with pytest.raises(DataError, match=r"not a feature file of layerprobe\. Move it away"):
         store.read_index(tmp_path / "f.h5")
 
 

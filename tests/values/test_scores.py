@@ -96,7 +96,7 @@ def test_a_file_in_another_order_is_written_again(tmp_path: Path) -> None:
 
 
 def test_a_missing_table_says_to_probe(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no scores yet. Run layerprobe probe first"):
+    with pytest.raises(DataError, match="no scores yet. Run layerprobe probe .* first"):
         read_scores(tmp_path / "scores.csv")
 
 

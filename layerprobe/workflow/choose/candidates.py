@@ -28,7 +28,13 @@ from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.run.embedding import embedding_among
 from layerprobe.workflow.run.experiments import experiments_of
 from layerprobe.workflow.run.metric_values import metric_flags, metric_values
-from layerprobe.workflow.run.references import RankedSplit, open_ranked_split, probe_fix, require_same_queries
+from layerprobe.workflow.run.references import (
+    RankedSplit,
+    layer_flags,
+    open_ranked_split,
+    probe_fix,
+    require_same_queries,
+)
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.seen import epochs_to_choose_among, split_to_choose_on
 from layerprobe.workflow.run.stored_terms import ranked_epochs
@@ -300,12 +306,10 @@ def _probe_all(opened: Sequence[RankedSplit], lacking: Sequence[CandidateKey], m
     """The command that stores a metric of what lacks it."""
     last, stored = opened[-1], [ranked for _, ranked in lacking if "+" not in ranked.layer.layer]
     epochs = ",".join(str(epoch) for epoch in sorted({epoch for epoch, _ in lacking}))
-    layers = ",".join(dict.fromkeys(ranked.layer.layer for ranked in stored))
-    reductions = ",".join(dict.fromkeys(ranked.reduction for ranked in stored))
-    words = f"--epochs {epochs} --layers {layers} --reduce {reductions} {metric_flags(metric)}"
     if last.record.from_python:
         return probe_fix(last.run, last.record, last.epoch, last.split)
-    return f"Run layerprobe probe {last.run.name} {words}"
+    words = "--epochs", epochs, *layer_flags(last.record, stored), *metric_flags(metric)
+    return f"Run {last.run.command('probe', *words)}"
 
 
 def chance_of(ranked_split: RankedSplit) -> float:

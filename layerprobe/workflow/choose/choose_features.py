@@ -28,7 +28,7 @@ from layerprobe.values.scores import Subject
 from layerprobe.workflow.choose.candidate_set import Baseline, CandidateSet, TriedSets
 from layerprobe.workflow.choose.choose_time import counted, say_how_long
 from layerprobe.workflow.choose.choosing import choose_among
-from layerprobe.workflow.choose.given_features import GivenFeatures, given_features, read_given
+from layerprobe.workflow.choose.given_features import GivenFeatures, given_features
 from layerprobe.workflow.choose.indexed_layer import indexes_of_rows, require_test_classes
 from layerprobe.workflow.choose.measured_features import SIMILARITY, Measured, measured, searches
 from layerprobe.workflow.choose.request import require_points
@@ -127,7 +127,7 @@ def choose(  # noqa: PLR0913 - the rows, their relation to the network, and the 
 
 
 def choose_file(  # noqa: PLR0913 - as `choose`
-    path: Path,
+    given: GivenFeatures,
     *,
     seen: bool = True,
     within: float = 1.0,
@@ -138,15 +138,16 @@ def choose_file(  # noqa: PLR0913 - as `choose`
     seed: int = 0,
     listener: Listener | None = None,
 ) -> Choice:
-    """Choose from a .npz or a feature file, as `choose` does.
+    """Choose among the features of a file, as `choose` does.
 
     Args:
+        given: as `read_given` reads it.
         layers: the candidates, as names or globs; empty for all.
         indexes: kinds of indexes of the chosen layer that are compared with the exact search.
     """
     how = _How(within, metric, combine, seed, tuple(layers), indexes)
-    with memory_faults_told(path):
-        return _chosen(read_given(path), how, seen=seen, file=path, listener=listener)
+    with memory_faults_told(given.file):
+        return _chosen(given, how, seen=seen, file=given.file, listener=listener)
 
 
 @dataclass(frozen=True)

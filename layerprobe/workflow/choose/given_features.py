@@ -1,10 +1,7 @@
-"""A user's features, as arrays or in a file, with the class of each row -> one checked value."""
+"""A user's features, as arrays, with the class of each row -> one checked value."""
 
 from __future__ import annotations
 
-import math
-import re
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,17 +11,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from layerprobe import store
 from layerprobe.reductions.l2 import unit
-from layerprobe.system.errors import DataError, NotFiniteError, NumericError, RecipeError, UnknownNameError
-from layerprobe.system.files import require_file
-from layerprobe.system.memory import memory_faults_told, require_memory
+from layerprobe.system.errors import DataError, NotFiniteError, NumericError, UnknownNameError
 from layerprobe.values.keys import LayerKey
 from layerprobe.values.scores import SPLITS
 
-LABELS, SPLIT, GROUP = _OWN = ("labels", "split", "group")
-NPZ, H5 = SUFFIXES = (".npz", ".h5")
+LABELS, SPLIT, GROUP = OWN_NAMES = ("labels", "split", "group")
 _ROWS = 4096  # checked at once
+_POOLING = {  # dimensions -> how to make them two
+    3: "Pool the tokens first, to one vector (D,) for each image, such as x.mean(1)",
+    4: "Pool the maps first, to one vector (D,) for each image, such as x.mean((2, 3))",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +34,8 @@ class GivenFeatures:
         splits: (N,) train, validation or test; None for a single split.
         groups: (N,) int64 group of each image: images of one class and group are removed from each other's results.
             None: no groups.
+        ids: the name of each image, such as its file; None: unknown.
+        file: where they are from; None: from memory.
         epoch: None if unknown.
     """
 
@@ -44,6 +43,8 @@ class GivenFeatures:
     labels: NDArray[np.int64]
     splits: NDArray[np.str_] | None = None
     groups: NDArray[np.int64] | None = None
+    ids: tuple[str, ...] | None = None
+    file: Path | None = None
     epoch: int | None = None
     notes: tuple[str, ...] = ()
 
@@ -70,8 +71,14 @@ class GivenFeatures:
         return [layer for layer, values in self.features.items() if _are_one_vector(values, rows)]
 
 
-def given_features(
-    features: Mapping[str, Any], labels: Any, splits: Any = None, groups: Any = None, *, file: Path | None = None
+def given_features(  # noqa: PLR0913 - the arrays and their file
+    features: Mapping[str, Any],
+    labels: Any,
+    splits: Any = None,
+    groups: Any = None,
+    *,
+    ids: Any = None,
+    file: Path | None = None,
 ) -> GivenFeatures:
     """Check features in memory.
 
@@ -80,6 +87,7 @@ def given_features(
         labels: (N,) integers or strings, the class of each row.
         splits: (N,) strings; None for a single split.
         groups: (N,) integers or strings; each empty string is a group of its own. None for no groups.
+        ids: (N,) strings, the name of each row; None for none.
     """
     if not isinstance(features, Mapping) or not features:
         what = "no array of features" if isinstance(features, Mapping) else "features is not a mapping"
@@ -87,110 +95,35 @@ def given_features(
     classes = _one_a_row(labels, LABELS, file)
     texts = None if splits is None else _one_a_row(splits, SPLIT, file)
     groups = None if groups is None else _one_a_row(groups, GROUP, file)
-    for name, values in ((SPLIT, texts), (GROUP, groups)):
+    names = None if ids is None else _one_a_row(ids, "ids", file)
+    for name, values in ((SPLIT, texts), (GROUP, groups), ("ids", names)):
         if values is not None and len(values) != len(classes):
             raise _unlike(name, len(values), len(classes), file)
     checked = {}
     for name, values in features.items():
-        checked[LayerKey(str(name), "none")] = _table(values, str(name), len(classes), file)
+        checked[LayerKey(str(name), "none")] = _table(values, str(name), len(classes), names, file)
     _, numbers = np.unique(classes, return_inverse=True)
     given = GivenFeatures(
         checked,
         numbers.astype(np.int64),
         None if texts is None else _split_names(texts, file),
         None if groups is None else _group_numbers(groups),
+        None if names is None else tuple(map(str, names.tolist())),
+        file,
     )
     _require_classes(given, classes, file)
     return given
 
 
-def read_given(path: Path) -> GivenFeatures:
-    """Read features from a file.
-
-    Args:
-        path: a .npz with `labels` (N,), optionally `split` and `group`, and an array (N, D) for each layer; or a .h5
-            feature file that layerprobe wrote.
-    """
-    if path.suffix not in SUFFIXES:
-        raise RecipeError("features are read from .npz and .h5", file=path, fix="Save them by numpy.savez")
-    try:
-        require_file(path)
-    except FileNotFoundError as error:
-        raise DataError("no such file", file=path, fix="Check the path") from error
-    except OSError as error:
-        raise DataError.unreadable(error, file=path) from error
-    return _read_npz(path) if path.suffix == NPZ else _read_h5(path)
-
-
-def _read_npz(path: Path) -> GivenFeatures:
-    arrays = _arrays(path)
-    if LABELS not in arrays:
-        held = f"it has {', '.join(arrays)}" if arrays else "it has no array"
-        raise DataError(f"no array `labels`: {held}", file=path, fix="Save the class of each row, labels (N,), with it")
-    features = {name: values for name, values in arrays.items() if name not in _OWN}
-    return given_features(features, arrays[LABELS], arrays.get(SPLIT), arrays.get(GROUP), file=path)
-
-
-def _arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """All arrays of a .npz file in its order, without unpickling anything."""
-    fix = "Save it by numpy.savez(PATH, labels=labels, NAME=features)"
-    found: dict[str, NDArray[Any]] = {}
-    name = ""
-    try:
-        with zipfile.ZipFile(path) as archive:  # np.load reads other formats, too
-            for entry in archive.infolist():
-                name = entry.filename.removesuffix(".npy")
-                _require_claim(archive, entry)
-            require_memory(sum(entry.file_size for entry in archive.infolist()), path)
-        with memory_faults_told(path), np.load(path, allow_pickle=False) as stored:
-            for name in stored.files:
-                found[name] = stored[name]
-    except PermissionError as error:
-        raise DataError.unreadable(error, file=path) from error
-    except (OSError, EOFError, zipfile.BadZipFile, zipfile.LargeZipFile) as error:
-        raise DataError("not a readable .npz file: truncated, damaged or another format", file=path, fix=fix) from error
-    except (ValueError, NotImplementedError, RuntimeError) as error:
-        if "Object arrays" in str(error):
-            what = f"array {name} holds Python objects, which are not read: they could run code"
-            raise DataError(what, file=path, fix="Save numbers or texts, such as numpy.asarray(names, str)") from error
-        raise DataError(f"array {name} cannot be read", file=path, fix=fix) from error
-    return found
-
-
-def _require_claim(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> None:
-    """Check that an array has as many bytes as its header claims, by which numpy allocates memory."""
-    with archive.open(entry) as stream:
-        if (version := np.lib.format.read_magic(stream)) == (1, 0):
-            shape, _, kind = np.lib.format.read_array_header_1_0(stream)
-        else:
-            shape, _, kind = np.lib.format.read_array_header_2_0(stream)  # also reads version 3, except names of fields
-        if not kind.hasobject and stream.tell() + math.prod(shape) * kind.itemsize != entry.file_size:
-            raise ValueError(f"version {version}: {shape} of {kind} in {entry.file_size} bytes")
-
-
-def _read_h5(path: Path) -> GivenFeatures:
-    labels, _ = store.read_index(path)
-    dims = store.read_dims(path)
-    layers = sorted(dims, key=lambda layer: _natural(str(layer)))
-    if not layers:
-        raise DataError("no features in it", file=path, fix="Run layerprobe probe, which writes them")
-    require_memory(len(labels) * sum(dims.values()) * np.dtype(np.float32).itemsize, path)
-    given = given_features({str(layer): store.read_features(path, layer) for layer in layers}, labels, file=path)
-    features = dict(zip(layers, given.features.values(), strict=True))
-    epoch = store.read_epoch(path)
-    return GivenFeatures(features, given.labels, epoch=epoch, notes=("layers are in the order of their names",))
-
-
-def _natural(text: str) -> list[tuple[int, str]]:
-    """A key that sorts `conv2` before `conv10`."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]
-
-
 def _one_a_row(values: Any, name: str, file: Path | None) -> NDArray[Any]:
-    """(N,) integers or strings."""
-    found = _array(values)
+    """(N,) integers or strings, of (N,) or (N, 1)."""
+    found = _array(values, name, file)
+    if found.ndim == 2 and found.shape[1] == 1:
+        found = found[:, 0]
     if found.ndim != 1 or not len(found):
-        raise DataError(f"{name} has shape {found.shape}, not (N,)", file=file, fix="Give one value for each row")
+        fix = "Give one value for each row"
+        fix += ", such as labels.argmax(1) of one-hot labels" if name == LABELS and found.ndim == 2 else ""
+        raise DataError(f"{name} has shape {found.shape}, not (N,)", file=file, fix=fix)
     if found.dtype.kind == "f":
         found = _whole(found, name, file)
     if found.dtype.kind == "O" and all(isinstance(value, str) for value in found.tolist()):
@@ -213,22 +146,22 @@ def _whole(values: NDArray[np.floating], name: str, file: Path | None) -> NDArra
     return values.astype(np.int64)
 
 
-def _table(values: Any, name: str, count: int, file: Path | None) -> NDArray[Any]:
+def _table(values: Any, name: str, count: int, ids: NDArray[Any] | None, file: Path | None) -> NDArray[Any]:
     """(N, D) finite real numbers."""
-    found = _array(values)
+    found = _array(values, f"array {name}", file)
     if found.ndim != 2 or 0 in found.shape:
-        fix = "Pool maps and tokens first, to one vector (D,) for each image"
+        fix = _POOLING.get(found.ndim, "Give an array (N, D) for each layer, and leave out what is none")
         raise DataError(f"array {name} has shape {found.shape}, not (N, D)", file=file, fix=fix)
     if len(found) != count:
         raise _unlike(f"array {name}", len(found), count, file)
     if found.dtype.kind not in "biuf" or found.dtype.itemsize > 8:
         what = f"array {name} holds {found.dtype}"
         raise DataError(what, file=file, fix="Give real numbers of at most 64 bits, such as float32")
-    bad = 0
-    for start in range(0, count, _ROWS):
-        bad += int((~np.isfinite(found[start : start + _ROWS])).any(1).sum())
-    if bad:
-        what = f"array {name}: {NotFiniteError(bad, count).message}"
+    blocks = (np.isfinite(found[start : start + _ROWS]).all(1) for start in range(0, count, _ROWS))
+    bad = np.flatnonzero(~np.concatenate(list(blocks)))
+    if len(bad):
+        first = f"row {bad[0]}" + ("" if ids is None else f" ({ids[bad[0]]})")
+        what = f"array {name}: {NotFiniteError(len(bad), count).message}, first in {first}"
         raise NumericError(what, file=file, fix="Remove the array, or compute these rows again")
     # torch takes neither other byte orders nor negative strides.
     return np.ascontiguousarray(found, found.dtype.newbyteorder("="))
@@ -242,8 +175,14 @@ def _are_one_vector(values: NDArray[Any], rows: NDArray[np.intp]) -> bool:
     return all(unit(torch.from_numpy(block)).isclose(first, rtol=rounding, atol=0).all() for block in blocks)
 
 
-def _array(values: Any) -> NDArray[Any]:
-    return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+def _array(values: Any, name: str, file: Path | None) -> NDArray[Any]:
+    if isinstance(values, torch.Tensor):
+        values = values.detach().cpu()
+        values = values.float() if values.dtype == torch.bfloat16 else values  # which numpy has not
+    try:
+        return np.asarray(values)
+    except (TypeError, ValueError) as error:  # a sparse tensor, lists of several lengths
+        raise DataError(f"{name} is no array of numbers or texts", file=file, fix="Give a dense array") from error
 
 
 def _unlike(name: str, found: int, count: int, file: Path | None) -> DataError:

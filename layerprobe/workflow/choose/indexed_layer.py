@@ -26,6 +26,7 @@ from layerprobe.workflow.run.reduction_draws import draws_of
 from layerprobe.workflow.run.runs import Run
 
 _TRANSDUCTIVE = "the reduction of these features is fitted on the images searched, as there are no others"
+_REPEATED = "ids repeat: an index names the rows by their numbers"
 _SEEN = "ivfpq is trained on train, as are reductions: there are no classes beside those of test"
 
 
@@ -114,15 +115,17 @@ def searched_of_rows(row_splits: RowSplits, ranked: RankedLayer, seed: int) -> t
     fitted_on = row_splits.choosing if row_splits.fitted_on is None else row_splits.fitted_on
     chain, cpu = parse_chain(ranked.reduction), torch.device("cpu")
     fit = chain.fit(Blocks(values[fitted_on], cpu), values.shape[1], seed=seed) if chain.parts else None
+    ids = given.ids if given.ids is not None and len(set(given.ids)) == len(given.ids) else None
 
     def features(rows: Rows) -> Features:
         some = values[rows] if fit is None else reduced(Blocks(values[rows], cpu), fit, len(rows))
-        return Features(some, given.labels[rows], [str(row) for row in rows.tolist()])
+        return Features(some, given.labels[rows], [str(row) if ids is None else ids[row] for row in rows.tolist()])
 
     rules = None if given.groups is None else SearchRules(groups=given.groups[test])
     training = None if others is None else features(others).values
     notes = [_TRANSDUCTIVE] if chain.parts and crossed and others is None else []
     notes += [_SEEN] if crossed and others is not None else []
+    notes += [_REPEATED] if given.ids is not None and ids is None else []
     return Searched(features(test), None, cast("Similarity", ranked.similarity), training, rules), tuple(notes)
 
 

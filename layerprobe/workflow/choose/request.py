@@ -10,6 +10,9 @@ from layerprobe.values.epochs import require_epochs
 from layerprobe.values.indexes import IndexKind
 from layerprobe.workflow.run.metric_values import require_mean_over_queries
 
+NPY = ".npy"
+FEATURE_SUFFIXES = (".npz", NPY, ".pt", ".pth", ".h5", ".hdf5")  # of files of a user's features
+
 
 @dataclass(frozen=True)
 class ChooseRequest:

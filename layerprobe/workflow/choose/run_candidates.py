@@ -169,6 +169,6 @@ class _Dims:
     def of(self, ranked: RankedLayer) -> int:
         members = members_of(ranked.layer, self.known)
         if not members:
-            fix = f"Run layerprobe probe {self.run.name} --layers {ranked.layer.layer} --pool {ranked.layer.pool}"
+            fix = f"Run {self.run.command('probe', '--layers', str(ranked.layer))}"
             raise DataError(f"the features of {ranked.layer} are gone", file=self.run.folder, fix=fix)
         return parse_chain(ranked.reduction).dim(sum(self.known[member] for member in members))

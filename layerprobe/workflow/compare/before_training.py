@@ -12,7 +12,13 @@ from layerprobe.values.facts import EPOCH_0
 from layerprobe.values.keys import RankedLayer
 from layerprobe.workflow.compare.evidence import Evidence, Measure, gather
 from layerprobe.workflow.run.facts import data_facts
-from layerprobe.workflow.run.references import RankedSplit, open_ranked_split, probe_fix, require_same_queries
+from layerprobe.workflow.run.metric_values import metric_flags
+from layerprobe.workflow.run.references import (
+    RankedSplit,
+    open_ranked_split,
+    probe_layers_fix,
+    require_same_queries,
+)
 from layerprobe.workflow.run.stored_terms import ranked_epochs
 
 Pair = tuple[RankedLayer, RankedLayer]
@@ -65,13 +71,15 @@ def at_start(ranked_split: RankedSplit) -> RankedSplit | None:
     return found
 
 
-def missing_note(ranked_split: RankedSplit, ranked: RankedLayer) -> list[str]:
-    """The command that measures a layer before training; none for a network that has no such epoch."""
-    run, record = ranked_split.run, ranked_split.record
-    if ranked_split.epoch == 0 or record.from_python or data_facts(run, ()).start == EPOCH_0:
-        return []
-    reduce = "" if ranked.reduction == "none" else f" --reduce {ranked.reduction}"
-    fix = probe_fix(run, record, 0, ranked_split.split, f"--layers {ranked.layer.layer}{reduce}")
+def missing_note(layers: Sequence[tuple[RankedSplit, RankedLayer]], metric: str) -> list[str]:
+    """The commands that measure layers before training; none for networks that have no such epoch."""
+    for split, _ in layers:
+        if split.epoch == 0 or split.record.from_python or data_facts(split.run, ()).start == EPOCH_0:
+            return []
+    starts = [(at_start(split), split, ranked) for split, ranked in layers]
+    absent = [(split, ranked) for start, split, ranked in starts if start is None or not _measured(start, ranked)]
+    flags = [] if metric == "R@1" else metric_flags(metric)
+    fix = probe_layers_fix(absent or layers, *flags, epoch=0)
     return [f"the difference before training is not stored: {fix[0].lower()}{fix[1:]}"]
 
 

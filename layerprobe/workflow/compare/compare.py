@@ -22,7 +22,7 @@ from layerprobe.workflow.run.facts import start_of
 from layerprobe.workflow.run.references import (
     RankedSplit,
     Reference,
-    find_layers,
+    find_layers_of,
     find_reference,
     open_ranked_split,
     require_same_queries,
@@ -83,7 +83,7 @@ def compare_pairs(a: RankedSplit, b: RankedSplit, pairs: Sequence[Pair], measure
         if (first, second) in started:
             (start,), (effect,) = (one[0].differences() for one in started[first, second])
         elif a.epoch and b.epoch:
-            notes += missing_note(a, first)
+            notes += missing_note([(a, first), (b, second)], measure.metric)
         found_notes = tuple(dict.fromkeys(notes))
         comparisons.append(Comparison(*sides, basis, (before, after), difference, found_notes, start, effect))
     return comparisons
@@ -95,7 +95,7 @@ def pair_layers(a: tuple[RankedSplit, Reference], b: tuple[RankedSplit, Referenc
     A glob pairs each of its layers with the other reference's single layer. That layer is skipped, also under a second
     name of the same stored features. Two globs pair layers with equal names.
     """
-    firsts, seconds = find_layers(*a), find_layers(*b)
+    firsts, seconds = find_layers_of((a, b))
     globs = a[1].is_glob, b[1].is_glob
     if all(globs):
         pairs = [(first, second) for first in firsts for second in seconds if first.layer == second.layer]

@@ -26,7 +26,7 @@ from layerprobe.workflow.run.references import (
     RankedSplit,
     find_reference,
     open_ranked_split,
-    probe_fix,
+    probe_layers_fix,
     reference_text,
     require_same_queries,
 )
@@ -49,18 +49,13 @@ def compare_seeds(request: CompareRequest) -> list[SeedComparison]:
         require_same_queries(ranked_splits[0][0], one)
         require_same_queries(one, other)
     pairs = pair_layers((a, first), (b, second))
-    for ranked_split, layers in ((x[side], {pair[side] for pair in pairs}) for x in ranked_splits for side in (0, 1)):
-        for ranked in (x for x in layers if not ranked_split.ranked_as(x)):
-            raise RecipeError(
-                f"{reference_text(ranked_split.subject(ranked))} is not ranked on the {ranked_split.split} split",
-                fix=probe_fix(
-                    ranked_split.run,
-                    ranked_split.record,
-                    ranked_split.epoch,
-                    ranked_split.split,
-                    f"--layers {ranked.layer.layer}",
-                ),
-            )
+    of_each = [
+        (x[side], ranked) for x in ranked_splits for side in (0, 1) for ranked in {pair[side]: 0 for pair in pairs}
+    ]
+    if absent := [(ranked_split, ranked) for ranked_split, ranked in of_each if not ranked_split.ranked_as(ranked)]:
+        ranked_split, ranked = absent[0]
+        what = f"{reference_text(ranked_split.subject(ranked))} is not ranked on the {ranked_split.split} split"
+        raise RecipeError(what, fix=probe_layers_fix(absent))
     return compare_trainings((a, b), ranked_splits, pairs, trainings, request.measure)
 
 
@@ -92,7 +87,8 @@ def compare_trainings(
         each = zip(ranked_splits, trainings.seeds, evidence, strict=True)
         of_seeds = tuple(_training(runs, seed, one, cell) for runs, seed, one in each)
         start = effect = None
-        missing = missing_note(a, pair[0]) if a.epoch and b.epoch and pair not in started else []
+        of_each = [(x[side], pair[side]) for x in ranked_splits for side in (0, 1)]
+        missing = missing_note(of_each, measure.metric) if a.epoch and b.epoch and pair not in started else []
         if pair in started:
             (start,), (effect,) = map(over_trainings, started[pair])
         of_pair = (*unlike_notes((a, pair[0]), (b, pair[1])), *_layer_notes(ranked_splits, pair), *missing, *notes)

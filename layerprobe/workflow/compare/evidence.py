@@ -21,7 +21,7 @@ from layerprobe.values.keys import RankedLayer
 from layerprobe.values.metric_names import recall_of
 from layerprobe.workflow.compare.redrawn import Redrawn
 from layerprobe.workflow.run import from_recipe
-from layerprobe.workflow.run.metric_values import metric_values
+from layerprobe.workflow.run.metric_values import metric_values_of
 from layerprobe.workflow.run.references import RankedSplit
 from layerprobe.workflow.run.units import units_of
 
@@ -113,8 +113,8 @@ def gather(
         units: (Q,) the unit of each query.
     """
     metric = measure.metric
-    firsts = np.array([metric_values(a, first, metric) for first, _ in pairs])
-    seconds = np.array([metric_values(b, second, metric) for _, second in pairs])
+    values = metric_values_of([*((a, first) for first, _ in pairs), *((b, second) for _, second in pairs)], metric)
+    firsts, seconds = np.array(values[: len(pairs)]), np.array(values[len(pairs) :])
     gained, weights = firsts - seconds, _weights(a, b, metric)
     shared = np.where(np.isnan(gained), np.nan, [firsts, seconds])
     means = [unit_sums(values, units, weights).means for values in shared]

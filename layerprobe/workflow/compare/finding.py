@@ -75,7 +75,7 @@ def inputs_of(run: Run) -> FindingInputs:
     if record.network is None:
         raise RecipeError(
             "it is not known which layer is the embedding",
-            fix=f"Name two: layerprobe compare {run.name}:LAYER {run.name}:LAYER",
+            fix=f"Name two layers of {run.name} to layerprobe compare",
         )
     scored = {score.epoch for score in run.scores() if score.split == "test"}
     epochs = [epoch for epoch in ranked_epochs(run, "test") if epoch in scored]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +124,7 @@ def _fix(run: Run, record: RunRecord, epoch: int, columns: Sequence[PaperColumn]
     if not pairs:
         return ""
     metrics = [column.metric for _, column in pairs]
-    layers = dict.fromkeys(row.layer.partition("/")[0].partition("@")[0] for row, _ in pairs)
+    layers = dict.fromkeys(row.layer.partition("/")[0] for row, _ in pairs)
     ks = dict.fromkeys(str(recall.k) for metric in metrics if (recall := recall_of(metric)))
     parts = {
         "--layers": layers,
@@ -131,9 +132,9 @@ def _fix(run: Run, record: RunRecord, epoch: int, columns: Sequence[PaperColumn]
         "--k": ks,
         "--metrics": dict.fromkeys(metric for metric in metrics if not recall_of(metric)),
     }
-    flags = [f"{flag} {','.join(words)}" for flag, words in parts.items() if words and list(words) != [NO_REDUCTION]]
+    shown = {flag: ",".join(words) for flag, words in parts.items() if words and list(words) != [NO_REDUCTION]}
     splits = ",".join(dict.fromkeys(column.split for _, column in pairs))
-    return probe_fix(run, record, epoch, splits, " ".join(flags))
+    return probe_fix(run, record, epoch, splits, *chain.from_iterable(shown.items()))
 
 
 def _own_columns(table: PaperTable, data: str) -> tuple[PaperColumn, ...]:

@@ -21,7 +21,7 @@ from layerprobe.workflow.probe.searches import searches_of_run
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.features import features_of
 from layerprobe.workflow.run.reduction_draws import mean_of_queries
-from layerprobe.workflow.run.references import RankedSplit, probe_fix
+from layerprobe.workflow.run.references import RankedSplit, layer_flags, probe_fix
 from layerprobe.workflow.run.units import require_redrawable, units_of_splits
 
 
@@ -101,7 +101,7 @@ class Redrawn:
             ranked_split.record,
             ranked_split.epoch,
             ranked_split.split,
-            f"--layers {ranked.layer.layer}",
+            *layer_flags(ranked_split.record, [ranked]),
         )
         if not path.exists() or not members_of(ranked.layer, tuple(head().columns)):
             what = f"no features of {ranked.layer} at epoch {ranked_split.epoch} are stored of the {split} split"

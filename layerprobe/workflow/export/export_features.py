@@ -1,8 +1,6 @@
-"""A choice among a user's own features -> the export of its map."""
+"""A layer of a user's own features -> the export of its map."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -11,10 +9,14 @@ from layerprobe.encoder.fitted_map import with_ends
 from layerprobe.measure.concatenated import side_by_side
 from layerprobe.reductions.applying import Blocks
 from layerprobe.reductions.chain import parse_chain
+from layerprobe.system.errors import RecipeError
 from layerprobe.system.progress import Listener
-from layerprobe.values.choice import Choice
-from layerprobe.values.keys import LayerKey, members_of
-from layerprobe.workflow.choose.given_features import read_given
+from layerprobe.values.choice import advice_text
+from layerprobe.values.keys import RankedLayer, members_of
+from layerprobe.workflow.choose.choose_features import choose_file
+from layerprobe.workflow.choose.given_features import GivenFeatures
+from layerprobe.workflow.choose.given_layer import ranked_of_rows
+from layerprobe.workflow.choose.indexed_layer import searched_of_rows
 from layerprobe.workflow.choose.row_splits import row_splits_of
 from layerprobe.workflow.export.request import ExportRequest
 from layerprobe.workflow.export.writing import Exported, Written, sampled, samples_of, write
@@ -22,28 +24,45 @@ from layerprobe.workflow.export.writing import Exported, Written, sampled, sampl
 _CPU = torch.device("cpu")
 
 
-def export_features(  # noqa: PLR0913 - the rows, the choice and the files
-    file: Path, choice: Choice, request: ExportRequest, listener: Listener, *, seen: bool, seed: int
+def ranked_to_export(given: GivenFeatures, request: ExportRequest, listener: Listener) -> RankedLayer:
+    """The layer that a request names, or the one that `choose` ships."""
+    if request.epoch is not None or request.model is not None:
+        what = "features have no epochs and no network"
+        raise RecipeError(what, file=given.file, fix="Leave out --epoch and --model, or name a run")
+    if request.layer is not None:
+        return ranked_of_rows(given, request.layer)
+    choice = choose_file(given, listener=listener)
+    listener.say(advice_text(choice))
+    return choice.chosen.ranked_layer
+
+
+def export_features(  # noqa: PLR0913 - the rows, the layer and the files
+    given: GivenFeatures, ranked: RankedLayer, request: ExportRequest, listener: Listener, *, seen: bool, seed: int
 ) -> Written:
-    """Export the map of what `choose_file` chose; the network that gave the features is not known.
+    """Export the map of a layer; the network that gave the features is not known.
 
     Args:
         seen: as in `choose_file`.
         seed: likewise.
     """
-    given = read_given(file)
-    splits = row_splits_of(given, seed, seen, file)
-    ship, ranked = choice.ship, choice.chosen.ranked_layer
-    members = members_of(LayerKey(ship.layer, ship.pool), given.features)
+    file = "features" if given.file is None else given.file.name
+    splits = row_splits_of(given, seed, seen, given.file)
+    members = members_of(ranked.layer, given.features)
     arrays = [given.features[member].astype(np.float32, copy=False) for member in members]
-    values, chain = side_by_side(arrays), parse_chain(ship.reduction)
+    values, chain = side_by_side(arrays), parse_chain(ranked.reduction)
     rows = splits.choosing if splits.fitted_on is None else splits.fitted_on
     reduce = chain.fit(Blocks(values[rows], _CPU), values.shape[1], seed=seed)
     finish = with_ends(reduce, sizes=[array.shape[1] for array in arrays], similarity=ranked.similarity)
     fitted_on = ("train" if splits.fitted_on is not None else splits.split) if chain.fits else ""
     tried = sampled(len(values))
     samples = samples_of(
-        f"{len(tried)} rows of {file.name} against their map in torch", values[tried], None, ranked.similarity, finish
+        f"{len(tried)} rows of {file} against their map in torch", values[tried], None, ranked.similarity, finish
     )
-    exported = Exported(f"{file.name}:{ranked}", file.name, ranked, ship.dim, fitted_on, finish, samples)
+    searched = None
+    if request.index is not None:
+        searched, notes = searched_of_rows(splits, ranked, seed)
+        for note in notes:
+            listener.say(note)
+    dim = chain.dim(values.shape[1])
+    exported = Exported(f"{file}:{ranked}", file, ranked, dim, fitted_on, finish, samples, searched=searched)
     return write(exported, request, listener)

@@ -21,7 +21,7 @@ from layerprobe.system.errors import DataError, LayerprobeError, RecipeError
 from layerprobe.system.progress import Listener
 from layerprobe.taps import find_layers
 from layerprobe.values.choice import advice_text
-from layerprobe.values.keys import NO_REDUCTION, members_of
+from layerprobe.values.keys import members_of
 from layerprobe.values.records import RunRecord
 from layerprobe.workflow.choose.choose import choose_runs
 from layerprobe.workflow.choose.indexed_layer import searched_of_run
@@ -40,7 +40,7 @@ from layerprobe.workflow.run.epoch_weights import load_net
 from layerprobe.workflow.run.images import Decoding
 from layerprobe.workflow.run.kept import require_kept
 from layerprobe.workflow.run.manifests import require_same_images
-from layerprobe.workflow.run.references import probe_fix
+from layerprobe.workflow.run.references import layer_flags, probe_fix
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.seen import split_to_choose_on
 from layerprobe.workflow.run.stored_layers import open_layer
@@ -63,7 +63,8 @@ def require_exportable(record: RunRecord, run: Run, request: ExportRequest) -> N
     """Check that a run has a network that can be built again, unless only the map is asked for."""
     if not request.with_network:
         return
-    fix = f"layerprobe export {run.name} --format npz exports the map of its features alone"
+    command = run.command("export", "--format", "npz", "--out", str(request.out))
+    fix = f"{command} exports the map of its features alone"
     if record.from_python:
         what = "was measured from Python, and its network is not stored"
         raise LayerprobeError(f"{run.name} {what}", fix=fix)
@@ -125,11 +126,10 @@ def _require_stored(layer: LayerOfRun, record: RunRecord) -> None:
     run, ranked = layer.run, layer.stored
     if not are_stored(run, layer.epoch, layer.split, layer.gallery, ranked):
         where = f"{run.name}, epoch {layer.epoch}"
-        more = f"--layers {ranked.layer}" + (
-            "" if ranked.reduction == NO_REDUCTION else f" --reduce {ranked.reduction}"
-        )
         what = f"{where}: the features that {ranked} was ranked by are not stored, or have changed"
-        raise DataError(what, file=run.folder, fix=probe_fix(run, record, layer.epoch, layer.split, more))
+        raise DataError(
+            what, file=run.folder, fix=probe_fix(run, record, layer.epoch, layer.split, *layer_flags(record, [ranked]))
+        )
 
 
 def _map_alone(layer: LayerOfRun, record: RunRecord) -> Exported:

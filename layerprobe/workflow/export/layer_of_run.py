@@ -54,7 +54,7 @@ def named_layer(run: Run, name: str, request: ExportRequest) -> LayerOfRun:
     """
     reference = parse_reference(name, bare="layer")
     if reference.run not in (None, run.name):
-        fix = f"Use layerprobe export {reference.run}"
+        fix = f"Name {reference.run} as the run to layerprobe export"
         raise RecipeError(f"--layer {name}: the run is {run.name}", fix=fix)
     if None not in (reference.epoch, request.epoch) and reference.epoch != request.epoch:
         raise RecipeError(f"--layer {name} and --epoch {request.epoch} name two epochs", fix="Omit one of them")

@@ -70,7 +70,7 @@ def _choice(run: Run, values: Sequence[Score]) -> SelectionSplit:
         return SelectionSplit(None, f"{_NO_BEST}: {error.message}")
     if split is None:  # why, and what to do, takes half a page
         return SelectionSplit(
-            None, f"{_NO_BEST}: only test is left to choose it on; layerprobe summary {run.name} says more"
+            None, f"{_NO_BEST}: only test is left to choose it on; {run.command('summary')} says more"
         )
     if not any(score.split == split and score.reduction != NO_REDUCTION for score in values):
         return SelectionSplit(None, f"{_NO_BEST}: {unmeasured(run, split)}")
@@ -88,7 +88,8 @@ def _fix(run: Run, epoch: int, dims: Mapping[LayerKey, int]) -> str:
     with contextlib.suppress(DataError):
         if run.read().from_python:  # no command does it
             return python_fix(dims)
-    return f"Run layerprobe probe {run.name} --epochs {epoch} --equal-dim {usual_dimension(dims.values())}"
+    dim = str(usual_dimension(dims.values()))
+    return f"Run {run.command('probe', '--epochs', str(epoch), '--equal-dim', dim)}"
 
 
 def python_fix(dims: Mapping[LayerKey, int]) -> str:

@@ -11,11 +11,12 @@ from layerprobe.plots.asked import asked_epoch, asked_layers
 from layerprobe.system.errors import DataError
 from layerprobe.values.scores import Score, Subject, shared_notes
 from layerprobe.values.views import ErrorRates
+from layerprobe.workflow.choose.given_layer import require_one_map
 from layerprobe.workflow.plot.feature_views import ShownLayers, few_layers
 from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.seen import has_seen_train
-from layerprobe.workflow.threshold.layer_pairs import layer_pairs, require_one_map
+from layerprobe.workflow.threshold.layer_pairs import layer_pairs
 
 SPLIT = "test"
 

@@ -137,11 +137,11 @@ def curves_over_seeds(name: str, runs: Sequence[Sequence[Curve]]) -> list[Curve]
 
 def _run_curves(run: Run, scores: Sequence[Score], layers: Sequence[RankedLayer]) -> list[Curve]:
     if not any((score.split, score.metric) == (SPLIT, RECALL) for score in scores):
-        fix = f"Run layerprobe probe {run.name} --splits {SPLIT} --k 1"
+        fix = f"Run {run.command('probe', '--splits', SPLIT, '--k', '1')}"
         raise DataError(f"no {RECALL} on the {SPLIT} split", file=run.folder, fix=fix)
     epoch = scores[0].epoch
     path = run.rank_file(epoch, SPLIT)
-    probe = f"layerprobe probe {run.name} --epochs {epoch} --splits {SPLIT}"
+    probe = run.command("probe", "--epochs", str(epoch), "--splits", SPLIT)
     stored = read_stored_ranks(path)
     ranks: dict[RankedLayer, list[Ranks]] = {}
     for ranked in layers:

@@ -46,7 +46,7 @@ def stored_gradients(
     own = [s for s in scores if (s.epoch, s.split, s.ranked_layer) == (epoch, SPLIT, embedding)]
     path = run.feature_file(epoch, SPLIT)
     if embedding is None or not own or not path.exists():
-        fix = f"Run layerprobe probe {run.name} --epochs {epoch} --splits {SPLIT}"
+        fix = f"Run {run.command('probe', '--epochs', str(epoch), '--splits', SPLIT)}"
         raise DataError(f"{run.name}: no features of its embedding on {SPLIT} at epoch {epoch}", fix=fix)
     features, labels = read_layer(path, embedding.layer), read_index(path)[0]
     classes, targets = np.unique(labels, return_inverse=True)

@@ -63,7 +63,9 @@ def layers_of(run: Run, scores: Sequence[Score], notes: Sequence[str]) -> RunLay
         layers.setdefault(score.epoch, {})[score.layer_key] = None
     if not layers:
         raise DataError(
-            f"no layer was probed on the {COMPARED} split", file=run.folder, fix="Run layerprobe probe --splits test"
+            f"no layer was probed on the {COMPARED} split",
+            file=run.folder,
+            fix=f"Run {run.command('probe', '--splits', COMPARED)}",
         )
     return RunLayers(run, {epoch: list(layers[epoch]) for epoch in sorted(layers)}, IntervalKind.without(notes))
 
@@ -96,7 +98,9 @@ def _own_matrices(own: RunLayers) -> list[Matrix]:
     for epoch in stored:
         if own.images(epoch) != images:
             path = own.run.feature_file(epoch, COMPARED)
-            raise DataError(f"other images than those of epoch {own.last}", file=path, fix="Run layerprobe probe again")
+            raise DataError(
+                f"other images than those of epoch {own.last}", file=path, fix=f"Run {own.run.command('probe')} again"
+            )
     facts = {"run": own.run.name, "split": COMPARED}
     last = partial(own.read, own.last)
     matrices = [layer_cka(stored[own.last], last, epoch=own.last, **facts)]

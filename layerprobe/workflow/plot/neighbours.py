@@ -30,7 +30,7 @@ from layerprobe.workflow.probe.reducing import FITTED_ON
 from layerprobe.workflow.probe.searches import Searches, searches_of_run
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.features import RunFeatures, features_of
-from layerprobe.workflow.run.references import probe_fix
+from layerprobe.workflow.run.references import layer_flags, probe_fix
 from layerprobe.workflow.run.runs import Run
 
 Rows = NDArray[np.int64]
@@ -195,8 +195,8 @@ def _require_images(opened: RunGallery, epoch: int) -> None:
 
 def _require_stored(opened: RunGallery, epoch: int, ranked: RankedLayer) -> None:
     """Check that the ranks of a layer were made from its stored features."""
-    run, name = opened.run, ranked.layer.layer
-    fix = probe_fix(run, opened.record, epoch, opened.split, f"--layers {name}")
+    run = opened.run
+    fix = probe_fix(run, opened.record, epoch, opened.split, *layer_flags(opened.record, [ranked]))
     for split in dict.fromkeys((opened.items.name, opened.split)):
         path = run.feature_file(epoch, split)
         if not members_of(ranked.layer, tuple(run.feature_head(epoch, split).columns)):

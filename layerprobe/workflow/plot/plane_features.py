@@ -55,7 +55,7 @@ def stored_plane_features(run: Run, scores: Sequence[Score], which: ShownLayers)
     if which.options.layers is None:
         scores = [score for score in scores if score.ranked_layer == embedding]
     if not any(score.epoch == epoch for score in scores):
-        fix = f"Run layerprobe probe {run.name} --epochs {epoch}, or name a layer by --layers"
+        fix = f"Run {run.command('probe', '--epochs', str(epoch))}, or name a layer by --layers"
         raise DataError(f"{run.name}: its embedding was not probed at epoch {epoch}", fix=fix)
     scores, read = stored(run, scores, epoch)
     names = read_classes(run.feature_file(epoch, scores[0].split))[0]

@@ -103,9 +103,9 @@ def drawn(
         return registered.draw(StoredRuns(runs, (), lines), options)
     scores = scores_of([run for run in runs if registered.scored or run.has_scores])
     if not scores and registered.scored:
-        raise DataError("no scores", file=runs[0].scores_file, fix="Run layerprobe probe first")
+        raise DataError("no scores", file=runs[0].scores_file, fix=f"Run {runs[0].command('probe')} first")
     if options.metric:
-        fix = f"Run layerprobe probe {runs[0].name} {metric_flags(options.metric)}"
+        fix = f"Run {runs[0].command('probe', *metric_flags(options.metric))}"
         scores = of_metric(scores, options.metric, fix, any_metric=registered.any_metric)
     if any("+" in name.partition("/")[0] for name in options.layers or ()):
         scores += [score for run in runs for score in concatenated_scores(run, scores)]

@@ -13,7 +13,7 @@ from layerprobe.plots.asked import asked_layers
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.values.keys import RankedLayer, layer_names
 from layerprobe.values.retrieval import Ranks
-from layerprobe.workflow.run.references import RankedSplit, probe_fix
+from layerprobe.workflow.run.references import RankedSplit, layer_flags, probe_fix
 
 _FORM = "Write 'LAYER right, LAYER wrong', worst, random or 'class NAME'"
 _OUTCOMES = {"right": True, "wrong": False}
@@ -185,7 +185,8 @@ def _first_known(ranked_split: RankedSplit, layer: RankedLayer) -> Ranks:
             ranked_split.record,
             ranked_split.epoch,
             ranked_split.split,
-            f"--layers {layer.layer} --k 1",
+            *layer_flags(ranked_split.record, [layer]),
+            *("--k", "1"),
         )
         what = f"{ranked_split.name(layer)} at epoch {ranked_split.epoch} was not ranked for K = 1"
         raise DataError(what, file=ranked_split.run.folder, fix=fix)

@@ -226,7 +226,8 @@ def _best(features: RunFeatures, kept: Sequence[int], deciding: RankedLayer, lis
     # An epoch whose checkpoint is damaged cannot be measured.
     if whole_epochs(features, unmeasured, listener, alone=not rows):
         what = f"--epochs best needs {layer} measured on the validation split at every epoch, by {deciding.similarity}"
-        command = f"layerprobe probe {run.name} --layers {layer} --splits validation --similarity {deciding.similarity}"
+        similarity = deciding.similarity
+        command = run.command("probe", "--layers", layer, "--splits", "validation", "--similarity", similarity)
         raise RecipeError(what, fix=f"First {command}")
     return max(rows, key=lambda score: (score.value or 0.0, -score.epoch)).epoch
 

@@ -65,7 +65,7 @@ def made_report(
     runs = list({run.folder: run for run in runs}.values())
     stored = {run.name: scores_of(run) for run in runs}
     if metric != METRIC and not any(score.metric == metric for own in stored.values() for score in own):
-        fix = f"Run layerprobe probe {runs[0].name} {metric_flags(metric)}"
+        fix = f"Run {runs[0].command('probe', *metric_flags(metric))}"
         raise DataError(f"no scores of {metric}", file=runs[0].scores_file, fix=fix)
     scores, left_out = _kept(stored, metric)
     pages = [_page(run, scores[run.name], kept=result is None or result.lasting) for run in runs]
@@ -100,7 +100,7 @@ def scores_of(run: Run) -> list[Score]:
     """The scores of a run."""
     scores = run.scores()
     if not scores:
-        raise DataError("no scores", file=run.scores_file, fix=f"Run layerprobe probe {run.name} first")
+        raise DataError("no scores", file=run.scores_file, fix=f"Run {run.command('probe')} first")
     return scores
 
 

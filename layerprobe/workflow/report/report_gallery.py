@@ -152,7 +152,7 @@ def _shown(run: Run, page: RunPage, rows: int) -> _Shown:
         raise DataError(
             f"no features of the {SPLIT} split are stored",
             file=run.folder,
-            fix=f"Run layerprobe probe {run.name} --splits {SPLIT}",
+            fix=f"Run {run.command('probe', '--splits', SPLIT)}",
         )
     opened = open_gallery(run, SPLIT)
     epochs = _thinned(stored, rows // (len(layers) * len(opened.items)))

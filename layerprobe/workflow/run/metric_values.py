@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from layerprobe import registry
 from layerprobe.measure.analysis import query_values
 from layerprobe.metrics.metric import is_mean_over_queries
 from layerprobe.registry import METRICS
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.values.arrays import FloatArray
-from layerprobe.values.keys import NO_REDUCTION, RankedLayer
+from layerprobe.values.keys import RankedLayer
 from layerprobe.values.metric_names import recall_of
 from layerprobe.workflow.run.reduction_draws import mean_of_queries
-from layerprobe.workflow.run.references import RankedSplit, probe_fix
+from layerprobe.workflow.run.references import RankedSplit, probe_layers_fix
 
 
 def metric_values(ranked_split: RankedSplit, ranked: RankedLayer, metric: str) -> FloatArray:
@@ -32,6 +34,24 @@ def metric_values(ranked_split: RankedSplit, ranked: RankedLayer, metric: str) -
         raise DataError(f"{ranked_split.run.name}, {ranked_split.name(ranked)}: {error.message}", fix=fix) from error
 
 
+def metric_values_of(layers: Sequence[tuple[RankedSplit, RankedLayer]], metric: str) -> list[FloatArray]:
+    """As `metric_values`, of several layers: the error names all whose values are not stored."""
+    found, lacking, errors = [], [], []
+    for ranked_split, ranked in layers:
+        try:
+            found.append(metric_values(ranked_split, ranked, metric))
+        except DataError as error:
+            lacking.append((ranked_split, ranked))
+            errors.append(error)
+    recall = recall_of(metric)
+    if len(errors) > 1 and not (recall and recall.terms):
+        what = "; ".join(dict.fromkeys(error.message for error in errors))
+        raise DataError(what, fix=probe_layers_fix(lacking, *metric_flags(metric)))
+    if errors:
+        raise errors[0]
+    return found
+
+
 def require_mean_over_queries(metric: str) -> None:
     """Check that a metric is a mean over the queries, stored or not."""
     if recall_of(metric):
@@ -44,19 +64,17 @@ def require_mean_over_queries(metric: str) -> None:
         raise UnknownNameError("metric", metric, ["R@1", *means])
 
 
-def metric_flags(metric: str) -> str:
+def metric_flags(metric: str) -> list[str]:
     """The flags of `layerprobe probe` that store a metric: `--metrics MAP@R`, `--k 10`."""
     recall = recall_of(metric)
     if recall is None:
-        return f"--metrics {metric}"
-    return f"--k {recall.k}" + (f" --gallery-size {recall.gallery}" if recall.gallery else "")
+        return ["--metrics", metric]
+    return ["--k", str(recall.k), *(["--gallery-size", str(recall.gallery)] if recall.gallery else [])]
 
 
 def _command(ranked_split: RankedSplit, ranked: RankedLayer, metric: str) -> str:
     """The command that stores each query's contribution to a metric."""
     recall = recall_of(metric)
     if recall and recall.terms:
-        return f"Run layerprobe summary {ranked_split.run.name}, and name the terms that it shows"
-    reduce = "" if ranked.reduction == NO_REDUCTION else f"--reduce {ranked.reduction} "
-    layer = f"--layers {ranked.layer.layer} {reduce}{metric_flags(metric)}"
-    return probe_fix(ranked_split.run, ranked_split.record, ranked_split.epoch, ranked_split.split, layer)
+        return f"Run {ranked_split.run.command('summary')}, and name the terms that it shows"
+    return probe_layers_fix([(ranked_split, ranked)], *metric_flags(metric))

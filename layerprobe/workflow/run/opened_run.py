@@ -83,7 +83,7 @@ class OpenedRun:
             raise DataError(
                 f"no features of {split} at epoch {epoch} are stored",
                 file=self.run.folder,
-                fix=f"Stored: {_listed(stored)}" if stored else "Run layerprobe probe first",
+                fix=f"Stored: {_listed(stored)}" if stored else f"Run {self.run.command('probe')} first",
             )
         return self.run.feature_file(epoch, split)
 

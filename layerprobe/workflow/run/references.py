@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -23,6 +23,7 @@ from layerprobe.values.keys import (
     named,
     network_order,
 )
+from layerprobe.values.pooling import NO_POOL
 from layerprobe.values.records import RunRecord
 from layerprobe.values.retrieval import SIMILARITIES
 from layerprobe.values.scores import SPLITS, Subject
@@ -177,11 +178,11 @@ def open_ranked_split(run: Run, epoch: int | None, split: str) -> RankedSplit:
     return RankedSplit(run, record, epoch, split, stored)
 
 
-def probe_fix(run: Run, record: RunRecord, epoch: int, split: str, more: str = "") -> str:
+def probe_fix(run: Run, record: RunRecord, epoch: int, split: str, *more: str) -> str:
     """The fix for missing ranks: `Run layerprobe probe netA --epochs 20 --splits test --layers c3`."""
     if record.from_python:
         return "Measure it in Python, by layerprobe.probe(model, splits, cache=...)"
-    return f"Run layerprobe probe {run.name} --epochs {epoch} --splits {split}{more and ' ' + more}"
+    return f"Run {run.command('probe', '--epochs', str(epoch), '--splits', split, *more)}"
 
 
 def find_layers(ranks: RankedSplit, reference: Reference) -> list[RankedLayer]:
@@ -210,27 +211,90 @@ def _embedding(ranks: RankedSplit) -> str:
     return ranks.record.network.embedding.layer if embedding is None else str(embedding.layer)
 
 
-def _not_ranked(ranks: RankedSplit, reference: Reference, text: str, similarity: str) -> RecipeError:
+class NotRankedError(RecipeError):
+    """A reference to a layer that is not ranked.
+
+    Args:
+        layer: as it is to be measured; None: no single one is named.
+        near: what was meant, or what is ranked of it.
+        is_another: whether `near` is a guess.
+    """
+
+    def __init__(
+        self, message: str, ranks: RankedSplit, layer: RankedLayer | None, near: str, is_another: bool
+    ) -> None:
+        self.ranks, self.layer, self.near, self.is_another = ranks, layer, near, is_another
+        super().__init__(message, fix=_measuring([self]))
+
+
+def _not_ranked(ranks: RankedSplit, reference: Reference, text: str, similarity: str) -> NotRankedError:
     where = f"{ranks.run.name}, epoch {ranks.epoch}, {ranks.split}"
     known = dict.fromkeys(str(x.layer) for x in ranks.layers)
+    name, _, pool = text.partition("@")
+    wanted = RankedLayer(LayerKey(name, pool or NO_POOL), reference.reduction, similarity)
     other = [x for x in ranks.layers if is_named(x.layer, text)]
     if other:
-        fix = f"Ranked: {', '.join(dict.fromkeys(x.full_name for x in other))}"
-        more = f"--layers {text.partition('@')[0]}"
-        more += "" if reference.reduction == NO_REDUCTION else f" --reduce {reference.reduction}"
-        more += "" if similarity == "hamming" else f" --similarity {similarity}"
-        fix += f". {probe_fix(ranks.run, ranks.record, ranks.epoch, ranks.split, more)}"
+        near = f"Ranked: {', '.join(dict.fromkeys(x.full_name for x in other))}"
         reduction = "" if reference.reduction == NO_REDUCTION else f"/{reference.reduction}"
-        return RecipeError(f"{where}: {text}{reduction}~{similarity} is not ranked", fix=fix)
+        message = f"{where}: {text}{reduction}~{similarity} is not ranked"
+        return NotRankedError(message, ranks, wanted, near, False)
     if reference.is_glob:
-        return RecipeError(
-            f"{where}: no ranked layer matches {text}",
-            fix=f"Ranked: {', '.join(dict.fromkeys(str(x.layer) for x in ranks.layers))}",
-        )
-    more = f"--layers {text.partition('@')[0]}"
-    command = probe_fix(ranks.run, ranks.record, ranks.epoch, ranks.split, more)
-    fix = f"{near_miss(text, known)}. {command}, if it is another layer"
-    return RecipeError(f"{where}: layer {text!r} is not ranked", fix=fix)
+        near = f"Ranked: {', '.join(dict.fromkeys(str(x.layer) for x in ranks.layers))}"
+        return NotRankedError(f"{where}: no ranked layer matches {text}", ranks, None, near, False)
+    return NotRankedError(f"{where}: layer {text!r} is not ranked", ranks, wanted, near_miss(text, known), True)
+
+
+def _measuring(missing: Sequence[NotRankedError]) -> str:
+    """What was meant, and the commands that measure what is missing."""
+    fix = probe_layers_fix([(one.ranks, one.layer) for one in missing if one.layer is not None])
+    another = ", if it is another layer" if any(one.is_another for one in missing) and fix else ""
+    near = dict.fromkeys(one.near.rstrip(".") for one in missing)
+    return ". ".join(filter(None, [*near, fix])) + another
+
+
+def probe_layers_fix(layers: Iterable[tuple[RankedSplit, RankedLayer]], *more: str, epoch: int | None = None) -> str:
+    """As `probe_fix`, of several layers: a command for each run, epoch and similarity; empty without layers.
+
+    Args:
+        epoch: None: that of the split.
+    """
+    parts: dict[tuple[Path, int, str], list[tuple[RankedSplit, RankedLayer]]] = {}
+    for ranks, layer in layers:
+        at = ranks.epoch if epoch is None else epoch
+        parts.setdefault((ranks.run.folder, at, layer.similarity), []).append((ranks, layer))
+    fixes = []
+    for (_, at, _), several in parts.items():
+        first = several[0][0]
+        splits = ",".join(dict.fromkeys(ranks.split for ranks, _ in several))
+        flags = layer_flags(first.record, [layer for _, layer in several])
+        fixes.append(probe_fix(first.run, first.record, at, splits, *flags, *more))
+    return "; then ".join([*fixes[:1], *(f"{fix[0].lower()}{fix[1:]}" for fix in dict.fromkeys(fixes[1:]))])
+
+
+def find_layers_of(references: Sequence[tuple[RankedSplit, Reference]]) -> list[list[RankedLayer]]:
+    """As `find_layers`, of several references: the error names all that is not ranked."""
+    found, missing = [], []
+    for ranks, reference in references:
+        try:
+            found.append(find_layers(ranks, reference))
+        except NotRankedError as error:
+            missing.append(error)
+    if len(missing) > 1:
+        raise RecipeError("; ".join(dict.fromkeys(one.message for one in missing)), fix=_measuring(missing))
+    if missing:
+        raise missing[0]
+    return found
+
+
+def layer_flags(record: RunRecord, layers: Iterable[RankedLayer]) -> list[str]:
+    """The flags of `layerprobe probe` that measure some layers: `--layers c3@max --reduce l2`."""
+    layers = list(layers)
+    names, reductions = dict.fromkeys(str(x.layer) for x in layers), dict.fromkeys(x.reduction for x in layers)
+    similarities = {x.similarity for x in layers} - {record.similarity, "hamming"}
+    flags = ["--layers", ",".join(names)]
+    if list(reductions) != list(record.recipe.get("probe", {}).get("reduce", [NO_REDUCTION])):
+        flags += ["--reduce", ",".join(reductions)]
+    return [*flags, *(["--similarity", *similarities] if similarities else [])]
 
 
 def require_same_queries(a: RankedSplit, b: RankedSplit) -> None:

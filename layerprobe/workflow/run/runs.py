@@ -30,9 +30,9 @@ from layerprobe.system.files import (
     written_whole,
 )
 from layerprobe.system.read_once import ReadOnce
-from layerprobe.system.wording import BYTES, visible
+from layerprobe.system.wording import BYTES, command_text, visible
 from layerprobe.values.records import RunRecord
-from layerprobe.values.scores import Score, in_network_order, read_scores
+from layerprobe.values.scores import Score, in_network_order, no_scores, read_scores
 
 if TYPE_CHECKING:
     from layerprobe.recipe.recipe import Recipe
@@ -117,6 +117,11 @@ class Run:
         """Default file of a plot."""
         return self.folder / "plots" / f"{kind}.png"
 
+    def command(self, *words: str) -> str:
+        """A command on this run, as typed in a shell: `probe`, or `plot curves`, the run, and the words after it."""
+        verbs = 2 if words[0] == "plot" else 1
+        return command_text(*words[:verbs], self.name, *words[verbs:], cache=self.folder.parent)
+
     def exists(self) -> bool:
         """Whether there is a record."""
         return self.record_file.is_file()
@@ -187,7 +192,7 @@ class Run:
             for score in read_scores(self.scores_file)
         ]
         if not scores:
-            raise DataError("no scores yet", file=self.scores_file, fix="Run layerprobe probe first")
+            raise no_scores(self.scores_file)
         layer_order: tuple[str, ...] = ()
         with contextlib.suppress(DataError):  # scores can be shown without a readable record
             layer_order = self.read().layer_order

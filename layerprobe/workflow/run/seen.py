@@ -89,7 +89,7 @@ def _held_out_fix(run: Run, record: RunRecord) -> str:
     share, cost = _cost(run)
     first = f"Train with classes held out: {_train_command(run, record, share)}"
     folds = "or data.validation_folds=5 with data.validation_fold=0 to 4, five trainings that hold out each class once"
-    untrained = "" if has_seen_train(record, 0) else f"; layerprobe choose {run.name} --epochs 0 needs none"
+    untrained = "" if has_seen_train(record, 0) else f"; {run.command('choose', '--epochs', '0')} needs none"
     return f"{first} ({cost}), {folds}{untrained}"
 
 

@@ -133,12 +133,12 @@ def _cells(
         known = [ranked for ranked in run.ranks(epoch, split).stored.ranks if ranked in drawable]
         absent = [ranked for ranked in known if ranked not in drawn.values]
         there = [ranked for ranked in absent if are_stored(run, epoch, split, split, ranked)]
-        gone[epoch] |= {ranked.layer.layer: None for ranked in absent if ranked not in there}
+        gone[epoch] |= {str(ranked.layer): None for ranked in absent if ranked not in there}
         cells.append(_Cell(epoch, split, drawn, there))
     python = run.read().from_python
     for epoch, layers in gone.items():
         if layers:
-            command = f"layerprobe probe {run.name} --epochs {epoch} --layers {','.join(layers)}"
+            command = run.command("probe", "--epochs", str(epoch), "--layers", ",".join(layers))
             again = "probe the model from Python again" if python else f"{command} brings them back"
             reasons.append(f"no equal terms at epoch {epoch} where features are gone: {again}")
     return cells, reasons

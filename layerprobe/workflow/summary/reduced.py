@@ -94,7 +94,7 @@ def processed_layers(
 
 def unmeasured(run: Run, split: str) -> str:
     """That no reduced layer is measured on a split, and the command that measures it."""
-    fix = f"layerprobe probe {run.name} --splits {split} with the same --reduce does it"
+    fix = f"{run.command('probe', '--splits', split)} with the same --reduce does it"
     return f"no reduced layer is measured on {split}; {fix}"
 
 
@@ -105,7 +105,7 @@ def post_processing_split(run: Run, epoch: int) -> tuple[str | None, str]:
     except RecipeError as error:
         return None, str(error)
     if choose_on == "test":
-        return None, f"there are no others; layerprobe choose {run.name} cross-fits over them"
+        return None, f"there are no others; {run.command('choose')} cross-fits over them"
     return choose_on, "" if choose_on == "validation" else _SAME_CLASSES
 
 
@@ -130,5 +130,5 @@ def dimension_hint(run: Run, layers: Sequence[RankedLayer], epoch: int, splits: 
     if len(set(dims)) < 2:
         return []
     fewest = min(dims)
-    command = f"layerprobe probe {run.name} --epochs {epoch} --equal-dim {usual_dimension(dims)}"
+    command = run.command("probe", "--epochs", str(epoch), "--equal-dim", str(usual_dimension(dims)))
     return [f"the layers have {fewest:,} to {max(dims):,} dimensions; {command} compares them at one"]

@@ -129,7 +129,7 @@ class _Stored:
                 notes.append(f"no interval of a gap: train and test share {name}")
         if not any(cells.equal.rows for cells in splits.values()):
             if terms:
-                notes.append(f"raw: all classes and images; layerprobe summary {self.run.name} draws equal terms")
+                notes.append(f"raw: all classes and images; {self.run.command('summary')} draws equal terms")
             terms = None
         rows = layer_summaries(self.layers, splits, from_start=self.data.starts_training)
         raw, processings = {split: cells.raw for split, cells in splits.items()}, processings_of(self.layers)
@@ -165,12 +165,12 @@ class _Stored:
 def _read(run: Run, cluster: str | None, metric: str = _RECALL) -> _Stored:
     scores = run.scores()
     if metric != _RECALL and not any(score.metric == metric for score in scores):
-        fix = f"Run layerprobe probe {run.name} {metric_flags(metric)}"
+        fix = f"Run {run.command('probe', *metric_flags(metric))}"
         raise DataError(f"no scores of {metric}", file=run.scores_file, fix=fix)
     measured = _measured(scores)
     images = {split: found for split in SPLITS if (found := _images(run, split, measured.get(split, {}))) is not None}
     if not images:
-        raise DataError("no ranks are stored", file=run.folder, fix=f"Run layerprobe probe {run.name}")
+        raise DataError("no ranks are stored", file=run.folder, fix=f"Run {run.command('probe')}")
     data, units = data_facts(run, scores), _units(run, images, cluster)
     offered = _offered(run, images) if metric == _RECALL else Offered(None, reasons=(_NO_TERMS,))
     seed: int = run.read().seed
@@ -183,7 +183,7 @@ def _read(run: Run, cluster: str | None, metric: str = _RECALL) -> _Stored:
         notes += left_out
     known = {ranked for cells in splits.values() for ranked, _ in cells.faults}
     if not known:
-        raise DataError("; ".join(notes), file=run.folder, fix=f"Run layerprobe probe {run.name}")
+        raise DataError("; ".join(notes), file=run.folder, fix=f"Run {run.command('probe')}")
     layers = [ranked for ranked in dict.fromkeys(score.ranked_layer for score in scores) if ranked in known]
     facts = replace(data, splits={split: data.splits[split] for split in splits})
     if metric != _RECALL:

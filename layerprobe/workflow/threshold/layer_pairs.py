@@ -5,23 +5,9 @@ from __future__ import annotations
 import torch
 
 from layerprobe.ranking.all_pairs import AllPairs, all_pairs
-from layerprobe.reductions.chain import parse_chain
-from layerprobe.system.errors import NotFiniteError, NumericError, RecipeError
+from layerprobe.system.errors import NotFiniteError, NumericError
 from layerprobe.values.keys import RankedLayer
 from layerprobe.workflow.probe.rerank import StoredSearch
-
-
-def require_one_map(ranked: RankedLayer) -> None:
-    """Check that a layer's reduction is one map for all images, which stored features give again."""
-    chain = parse_chain(ranked.reduction)
-    reason = (
-        "a mean over draws" if len(chain.members()) > 1
-        else "made with the loss's classifier" if chain.needs_classifier
-        else "fitted on the searched images, which other images have not" if chain.fits and chain.on_gallery
-        else ""
-    )  # fmt: skip
-    if reason:
-        raise RecipeError(f"{ranked}: {reason}", fix="Name a layer with another reduction, or none")
 
 
 def layer_pairs(search: StoredSearch, ranked: RankedLayer) -> AllPairs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -28,13 +28,14 @@ from layerprobe.values.intervals import Interval, IntervalKind
 from layerprobe.values.keys import RankedLayer
 from layerprobe.values.thresholds import MeasuredThresholds, PairedSplit, Rate, Threshold, require_rates
 from layerprobe.workflow.choose.choose import choose_runs
+from layerprobe.workflow.choose.given_layer import require_one_map
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.run import from_recipe
-from layerprobe.workflow.run.references import find_layers, open_ranked_split, parse_reference
+from layerprobe.workflow.run.references import find_layers_of, open_ranked_split, parse_reference
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.seen import split_to_choose_on
-from layerprobe.workflow.threshold.layer_pairs import layer_pairs, require_one_map
+from layerprobe.workflow.threshold.layer_pairs import layer_pairs
 
 
 def split_to_set_on(run: Run) -> str:
@@ -70,10 +71,41 @@ def threshold(run: Run, layer: str | None, rates: Sequence[float], listener: Lis
     if layer is None:
         ship = choose_runs([run], ChooseRequest(epochs="last"), listener).ship
         layer = ship.name
-        listener.say(f"layer {layer}, as layerprobe choose {run.name} --epochs last says")
+        listener.say(f"layer {layer}, as {run.command('choose', '--epochs', 'last')} says")
     ranked, epoch = _the_layer(run, split, layer)
     device = from_recipe.choose_device("auto")
     setting, testing = (layer_pairs(StoredSearch(run, epoch, name, device), ranked) for name in (split, "test"))
+    of = ThresholdsOf(run.name, epoch, ranked, split, split == "train" and parse_chain(ranked.reduction).fits_on_train)
+    return measured_thresholds(of, setting, testing, rates, listener)
+
+
+@dataclass(frozen=True)
+class ThresholdsOf:
+    """Whose thresholds are measured.
+
+    Args:
+        run: its name, or that of the file of features.
+        epoch: None: unknown.
+        split: that they are set on.
+        fitted_on_it: whether the reduction was fitted on the classes of this split.
+    """
+
+    run: str
+    epoch: int | None
+    ranked: RankedLayer
+    split: str
+    fitted_on_it: bool
+
+
+def measured_thresholds(
+    of: ThresholdsOf, setting: AllPairs, testing: AllPairs, rates: Sequence[float], listener: Listener
+) -> MeasuredThresholds:
+    """Set thresholds on the pairs of one split, and measure them on those of test.
+
+    Raises:
+        DataError: a split without genuine or impostor pairs.
+    """
+    ranked, split = of.ranked, of.split
     with listener.task(f"threshold {ranked}", 5, "passes over all pairs") as task:
         counts = count_pairs(setting)
         task.advance()
@@ -91,8 +123,8 @@ def threshold(run: Run, layer: str | None, rates: Sequence[float], listener: Lis
         Threshold(asked, setting.shown(similarity), *of_set, *of_test)
         for asked, similarity, of_set, of_test in zip(sorted(rates), found, own, new, strict=True)
     ]
-    notes = [*_fitted_note(ranked, split), *_count_notes(counts, tested, splits), *_rate_notes(rows, *splits)]
-    return MeasuredThresholds(run.name, epoch, ranked, *splits, tuple(rows), tuple(notes))
+    notes = [*_fitted_note(of), *_count_notes(counts, tested, splits), *_rate_notes(rows, *splits)]
+    return MeasuredThresholds(of.run, of.epoch, ranked, *splits, tuple(rows), tuple(notes))
 
 
 def _the_layer(run: Run, split: str, text: str) -> tuple[RankedLayer, int]:
@@ -102,7 +134,7 @@ def _the_layer(run: Run, split: str, text: str) -> tuple[RankedLayer, int]:
     if reference.run not in (None, run.name) or reference.epoch not in (None, opened[0].epoch):
         what = f"--layer {text}: thresholds are of {run.name}#{opened[0].epoch}"
         raise RecipeError(what, fix="Name the run before --layer, and a layer of its last epoch")
-    found, _ = (find_layers(ranked_split, reference) for ranked_split in opened)
+    found, _ = find_layers_of([(ranked_split, reference) for ranked_split in opened])
     if len(found) > 1:
         names = ", ".join(map(str, found))
         raise RecipeError(f"--layer {text} names several layers", fix=f"Choose one of {names}")
@@ -143,11 +175,11 @@ def _rate(count: int, pairs: int, interval: Interval | None) -> Rate:
     return rate if interval is None else replace(rate, low=interval.low, high=interval.high)
 
 
-def _fitted_note(ranked: RankedLayer, split: str) -> list[str]:
+def _fitted_note(of: ThresholdsOf) -> list[str]:
     """That a reduction was fitted on the classes that the threshold is set on, if so."""
-    if split != "train" or not parse_chain(ranked.reduction).fits_on_train:
+    if not of.fitted_on_it:
         return []
-    return [f"{ranked.reduction} was fitted on the choosing classes themselves, so their rates flatter it"]
+    return [f"{of.ranked.reduction} was fitted on the choosing classes themselves, so their rates flatter it"]
 
 
 def _count_notes(counts: PairCounts, tested: PairCounts, splits: tuple[PairedSplit, PairedSplit]) -> list[str]:

@@ -31,7 +31,7 @@ def threshold_table(found: MeasuredThresholds) -> TextTable:
         tuple(rows),
         numbers=frozenset(range(6)),
         heading=(
-            f"{found.run}#{found.epoch}:{found.ranked}: accept if {measure} is at least the threshold",
+            f"{found.name}: accept if {measure} is at least the threshold",
             f"false and true accept rates (FAR, TAR) in %{intervals}",
         ),
         notes=(

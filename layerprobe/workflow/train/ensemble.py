@@ -171,7 +171,7 @@ def prepare_ensemble(
     if any(name not in ("*", embedding.layer) for name in request.layers or ()):
         raise RecipeError(
             f"an ensemble has its members' embeddings alone: {embedding.layer}",
-            fix=f"Probe a member for other layers: layerprobe probe {run.name}.1",
+            fix=f"Probe a member for other layers: {Run(run.folder.with_name(f'{run.name}.1')).command('probe')}",
         )
     opened.keep_forwards()
     request = without_accuracy(request, recipe, lambda: _NO_CLASSIFIER, listener)

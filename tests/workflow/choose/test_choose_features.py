@@ -16,6 +16,7 @@ from layerprobe.statistics.choice import folds_of
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.values.choice import Choice
 from layerprobe.workflow.choose.choose_features import choose_file
+from layerprobe.workflow.choose.given_files import read_given
 
 Array = NDArray[Any]
 
@@ -155,7 +156,7 @@ def test_training_rows_alone_are_refused_where_they_may_have_been_seen(tmp_path:
     splits = np.full(len(labels), "train")
     np.savez(tmp_path / "f.npz", b=layers["b"], labels=labels, split=splits)
     with pytest.raises(RecipeError, match=r"f.npz: all are train rows, .* leave the splits out"):
-        choose_file(tmp_path / "f.npz")
+        choose_file(read_given(tmp_path / "f.npz"))
     assert choose({"b": layers["b"]}, labels, splits=splits, seen=False).ship.layer == "b"
 
 
@@ -209,13 +210,13 @@ def test_the_last_layer_is_the_embedding() -> None:
 def test_layers_can_be_named_and_the_embedding_stays(tmp_path: Path) -> None:
     layers, labels = some_layers()
     np.savez(tmp_path / "f.npz", labels=labels, **layers)  # type: ignore[arg-type] # numpy's stub
-    choice = choose_file(tmp_path / "f.npz", layers=["a"])
+    choice = choose_file(read_given(tmp_path / "f.npz"), layers=["a"])
     assert choice.ship.layer == "a"
     assert not any(name.startswith(("b", "c")) for name in choice.shares)
     assert choice.embedding is not None
     assert choice.embedding.layer.name == "c"
     with pytest.raises(UnknownNameError, match="unknown layer 'd'"):
-        choose_file(tmp_path / "f.npz", layers=["d"])
+        choose_file(read_given(tmp_path / "f.npz"), layers=["d"])
 
 
 def test_another_metric_decides() -> None:
@@ -248,7 +249,7 @@ def test_items_of_one_class_and_group_are_taken_out(tmp_path: Path) -> None:
     layers, labels = some_layers()
     groups = np.arange(len(labels)) % 5 // 2  # three images of a class have another in their group
     np.savez(tmp_path / "f.npz", b=layers["b"], labels=labels, group=groups)
-    choice = choose_file(tmp_path / "f.npz", within=100)  # the cheapest: as it is
+    choice = choose_file(read_given(tmp_path / "f.npz"), within=100)  # the cheapest: as it is
     distances = 1 - unit(layers["b"].astype(float)) @ unit(layers["b"].astype(float)).T
     folds = folds_of(labels)[labels]
     out = (groups[:, None] == groups) & (labels[:, None] == labels) | (folds[:, None] != folds)
@@ -263,7 +264,7 @@ def test_features_in_another_byte_order_or_read_backwards_are_the_same(tmp_path:
     layers = {name: values.astype(kind) for name, values in layers.items()}
     same = {name: values.astype(np.dtype(kind).newbyteorder("=")) for name, values in layers.items()}
     np.savez(tmp_path / "f.npz", labels=labels.astype(">i8"), **layers)  # type: ignore[arg-type] # numpy's stub
-    assert choose_file(tmp_path / "f.npz") == choose(same, labels)
+    assert choose_file(read_given(tmp_path / "f.npz")) == choose(same, labels)
     backwards = {name: values[::-1] for name, values in same.items()}
     assert choose(backwards, labels[::-1]).chosen.value == choose(same, labels).chosen.value
 
@@ -273,7 +274,7 @@ def test_texts_name_classes_and_splits_as_numbers_do(tmp_path: Path) -> None:
     splits = np.array(["train", "test"])[labels // 20]
     texts = np.char.add("class ", labels.astype(str))
     np.savez(tmp_path / "f.npz", a=layers["a"], b=layers["b"], c=layers["c"], labels=texts, split=splits)
-    assert choose_file(tmp_path / "f.npz").ship == choose(layers, labels, splits=splits).ship
+    assert choose_file(read_given(tmp_path / "f.npz")).ship == choose(layers, labels, splits=splits).ship
 
 
 def test_constant_features_have_no_half_whitening() -> None:
@@ -304,7 +305,7 @@ def test_layers_that_are_all_of_one_vector_are_refused_by_name(tmp_path: Path) -
     dead = np.ones((60, 4), np.float32)
     np.savez(tmp_path / "f.npz", dead=dead, gone=0 * dead, labels=np.arange(60) % 20)
     with pytest.raises(DataError, match=r"f.npz: every layer has collapsed to one vector: dead, gone\. Give"):
-        choose_file(tmp_path / "f.npz")
+        choose_file(read_given(tmp_path / "f.npz"))
 
 
 @pytest.mark.parametrize("within", [-1, 101, float("nan")])
@@ -322,7 +323,7 @@ def test_rows_that_can_find_none_of_their_class_are_counted(tmp_path: Path) -> N
     mates[labels == 2] = -1  # one group: all of class 2 are taken out of each other's results
     np.savez(tmp_path / "f.npz", b=layers["b"], labels=labels, group=mates)
     number = 1 + (labels == 2).sum()
-    assert f"{number} lone queries count as misses" in choose_file(tmp_path / "f.npz").chosen.notes
+    assert f"{number} lone queries count as misses" in choose_file(read_given(tmp_path / "f.npz")).chosen.notes
     with pytest.raises(DataError, match="rows has another row of its class to find"):
         choose({"b": layers["b"]}, np.arange(len(labels)))
 

@@ -12,6 +12,7 @@ from layerprobe.measure.analysis import Features
 from layerprobe.system.progress import Task
 from layerprobe.workflow.choose import choose_time
 from layerprobe.workflow.choose.choose_features import choose_file
+from layerprobe.workflow.choose.given_files import read_given
 from tests.workflow.choose.test_choose_features import some_layers
 
 
@@ -45,7 +46,7 @@ def saved(folder: Path, splits: list[str] | None = None) -> Path:
 
 def test_every_ranking_is_told_as_progress(tmp_path: Path) -> None:
     listener = Counting()
-    choose_file(saved(tmp_path), listener=listener)
+    choose_file(read_given(saved(tmp_path)), listener=listener)
     # 3 layers, raw and half-whitened, in each of 5 folds
     assert listener.totals["ranking"] == 3 * 2 * 5
     assert listener.done == listener.totals
@@ -54,7 +55,7 @@ def test_every_ranking_is_told_as_progress(tmp_path: Path) -> None:
 
 def test_rankings_of_test_rows_are_told_too(tmp_path: Path) -> None:
     listener = Counting()
-    choose_file(saved(tmp_path, ["train"] * 40 + ["validation"] * 30 + ["test"] * 30), listener=listener)
+    choose_file(read_given(saved(tmp_path, ["train"] * 40 + ["validation"] * 30 + ["test"] * 30)), listener=listener)
     # 3 layers on validation and test, as they are and half-whitened by a fit on train
     assert listener.totals["ranking"] == 3 * 2 * 2
     assert listener.done == listener.totals
@@ -73,7 +74,7 @@ def test_the_time_is_said_before_from_some_queries(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(choose_time, "rank", ranked)
     listener = Counting()
-    choose_file(saved(tmp_path), listener=listener)
+    choose_file(read_given(saved(tmp_path)), listener=listener)
     assert sizes == [4, 8] * 2
     # A ranking: 6 s of the sample of 4, and 100 queries, half of whose pairs are computed. 3 layers, raw and
     # half-whitened, in folds of a fifth of the rows that have a 25th of the pairs each.

@@ -29,7 +29,8 @@ C1, C2, FC6 = ranked("c1@max"), ranked("c2@max"), ranked("fc6@none")
 
 KIND = IntervalKind()
 UNTRAINED = (
-    "the difference before training is not stored: run layerprobe probe netA --epochs 0 --splits test --layers {}"
+    "the difference before training is not stored:"
+    " run layerprobe probe netA --epochs 0 --splits test --layers {} --cache {}"
 )
 
 # 40 classes of two images: fc6 hits all but one image of 8 classes, c1 the first image of each, c2 only in 4 classes.
@@ -58,8 +59,8 @@ def test_the_difference_is_that_of_the_means_of_the_same_queries(run: Run, tmp_p
     assert found.as_json() == {
         "a": "netA#2:c1@max~cosine", "b": "netA#2:fc6~cosine", "metric": "R@1", "split": "test",
         "difference": pytest.approx(-0.4), "low": found.difference.low, "high": found.difference.high,
-        "p": found.difference.p, "comparisons": 1, "n": 80, "classes": 40, "note": UNTRAINED.format("c1"),
-        "before_training": None, "added_by_training": None,
+        "p": found.difference.p, "comparisons": 1, "n": 80, "classes": 40,
+        "note": UNTRAINED.format("c1@max,fc6", tmp_path), "before_training": None, "added_by_training": None,
     }  # fmt: skip
 
 
@@ -123,7 +124,7 @@ def test_a_layer_that_is_not_measured_before_training_is_told_with_its_command(r
     store_ranks(run, {C1: np.ones(80)}, LABELS, epoch=0)
     (found,) = compared(tmp_path, "netA:c1", "netA:fc6")
     assert (found.before, found.effect) == (None, None)
-    assert UNTRAINED.format("c1") in found.notes
+    assert UNTRAINED.format("fc6", tmp_path) in found.notes
 
 
 def test_layers_of_other_pools_are_told(tmp_path: Path) -> None:
@@ -202,7 +203,7 @@ def test_other_input_is_told(run: Run, tmp_path: Path) -> None:
     (found,) = compared(tmp_path, "netA:c1", "wide:fc6")
     words = "the models have different input (netA against wide): resize 32 32 bilinear against 64 64 bicubic"
     assert words in found.notes
-    assert compared(tmp_path, "netA:c1", "netA:fc6")[0].notes == (UNTRAINED.format("c1"),)
+    assert compared(tmp_path, "netA:c1", "netA:fc6")[0].notes == (UNTRAINED.format("c1@max,fc6", tmp_path),)
 
 
 def test_a_layer_without_ranks_is_an_error_alone_and_a_row_among_others(tmp_path: Path) -> None:
@@ -261,7 +262,7 @@ def test_counts_that_are_open_are_told_with_their_command(run: Run, tmp_path: Pa
     opened = replace(found.ranks[C1], closer_high=found.ranks[C1].closer + 9)
     key = store.RankKey(store.FeatureKey("netA", 2, "test", "w", "{}", "m"), None, "s", 1e-12)
     store.write_ranks(run.rank_file(2, "test"), store.Rows(found.labels, found.ids), {C1: store.RankEntry(key, opened)})
-    with pytest.raises(DataError, match="not exact for K = 5. Run layerprobe probe netA .* --layers c1 --k 5"):
+    with pytest.raises(DataError, match="not exact for K = 5. Run layerprobe probe netA .* --layers c1@max --k 5"):
         compared(tmp_path, "netA:c1", "netA:c1", metric="R@5")
 
 

@@ -98,7 +98,7 @@ def test_a_run_whose_embedding_is_not_known_has_no_finding(tmp_path: Path) -> No
     run = run_of(tmp_path)
     rewrite(run, network=None)
     with pytest.raises(
-        RecipeError, match="not known which layer is the embedding. Name two: layerprobe compare one:LAYER"
+        RecipeError, match="not known which layer is the embedding. Name two layers of one to layerprobe compare"
     ):
         inputs_of(run)
 

@@ -146,7 +146,8 @@ def test_an_unfinished_run_and_a_part_of_the_images_are_told(tmp_path: Path) -> 
         "500 test images, not the published 8,131 images of 98 classes (48-136 each)",
     )
     assert found.rows[1].ranked is None
-    assert found.fix == "Run layerprobe probe mine --epochs 30 --splits train,test --layers fc6,pool5.3 --k 1"
+    command = "Run layerprobe probe mine --epochs 30 --splits train,test --layers fc6,pool5.3@max --k 1"
+    assert found.fix == f"{command} --cache {tmp_path}"
 
 
 def test_rows_of_one_recipe_are_told_apart_by_their_keys(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,8 @@ import pytest
 
 from layerprobe import load_encoder
 from layerprobe.workflow.choose.choose_features import choose_file
-from layerprobe.workflow.export.export_features import export_features
+from layerprobe.workflow.choose.given_files import read_given
+from layerprobe.workflow.export.export_features import export_features, ranked_to_export
 from layerprobe.workflow.export.request import ExportRequest
 from layerprobe.workflow.export.writing import Written
 from tests.reductions.fitting import stored
@@ -23,9 +25,10 @@ FEATURES[:, 0] += 5 * RNG.normal(size=120).astype(np.float32)
 def exported(tmp_path: Path, **arrays: object) -> Written:
     file = tmp_path / "given.npz"
     np.savez(file, labels=LABELS, **arrays)  # type: ignore[arg-type] # arrays all
-    choice = choose_file(file)
+    given = read_given(file)
+    ranked = choose_file(given).chosen.ranked_layer
     request = ExportRequest(tmp_path / "out")
-    return export_features(file, choice, request, Silent(), seen=True, seed=0)
+    return export_features(given, ranked, request, Silent(), seen=True, seed=0)
 
 
 def test_the_map_of_given_features_is_that_of_the_rows_it_is_fitted_on(tmp_path: Path) -> None:
@@ -49,3 +52,23 @@ def test_other_than_features_of_this_layer_are_refused(tmp_path: Path) -> None:
     encoder = load_encoder(exported(tmp_path, layer=FEATURES).folder)
     with pytest.raises(ValueError, match=r"expected features \(B, 8\), got \(2, 7\)"):
         encoder(np.zeros((2, 7)))
+
+
+def test_an_index_of_given_features_has_their_ids(tmp_path: Path) -> None:
+    pytest.importorskip("faiss")
+    ids = [f"{row}.jpg" for row in range(120)]
+    np.savez(tmp_path / "given.npz", labels=LABELS, layer=FEATURES, filenames=ids)
+    request = ExportRequest(tmp_path / "out", layer="layer/l2", index="flat")
+    given = read_given(tmp_path / "given.npz")
+    ranked = ranked_to_export(given, request, Silent())
+    written = export_features(given, ranked, request, Silent(), seen=True, seed=0)
+    assert (written.name, written.dim) == ("given.npz:layer/l2", 8)
+    assert json.loads((written.folder / "index.json").read_text(encoding="utf-8"))["ids"] == ids
+
+
+def test_layers_side_by_side_are_exported_by_name(tmp_path: Path) -> None:
+    np.savez(tmp_path / "given.npz", labels=LABELS, early=FEATURES[:, :3], late=FEATURES)
+    request = ExportRequest(tmp_path / "out", layer="early+late")
+    given = read_given(tmp_path / "given.npz")
+    ranked = ranked_to_export(given, request, Silent())
+    assert export_features(given, ranked, request, Silent(), seen=True, seed=0).dim == 11

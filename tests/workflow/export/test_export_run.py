@@ -237,7 +237,7 @@ def test_an_export_is_replaced_only_by_force(export: Export) -> None:
 
 
 def test_a_layer_of_another_run_is_refused(export: Export) -> None:
-    with pytest.raises(LayerprobeError, match="--layer other:c3: the run is tiny. Use layerprobe export other"):
+    with pytest.raises(LayerprobeError, match="--layer other:c3: the run is tiny. Name other as the run"):
         export("other:c3")
 
 

@@ -109,7 +109,7 @@ def test_without_other_classes_than_those_of_test_none_is_chosen(tmp_path: Path)
     (found,) = stored_reductions([run], run.scores(), PlotOptions(), {})
     assert (chosen(found), found.chosen_on) == ({}, None)
     assert found.notes == (
-        "no best post-processing: only test is left to choose it on; layerprobe summary one says more",
+        f"no best post-processing: only test is left to choose it on; {run.command('summary')} says more",
     )
 
 
@@ -117,7 +117,7 @@ def test_a_split_without_reductions_has_the_command(tmp_path: Path) -> None:
     splits = {"validation": {FC6: 5}, "test": {FC6: 5, reduced(FC6, PCA): 7}}
     run = probed(tmp_path, splits, manifests={"validation": "v", "test": "t"})
     (found,) = stored_reductions([run], run.scores(), PlotOptions(), {})
-    assert "layerprobe probe one --splits validation with the same --reduce does it" in found.notes[0]
+    assert f"{run.command('probe', '--splits', 'validation')} with the same --reduce does it" in found.notes[0]
 
 
 def test_without_a_reduction_the_command_names_a_dimension_that_every_layer_has(tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def test_a_split_whose_features_are_gone_is_left_out_and_told(tmp_path: Path) ->
     assert {(each.split, each.notes) for each in found} == {("test", ("no features of train are stored",))}
     run.feature_file(1, "test").unlink()
     own, reads = stored(run, scores, None)
-    with pytest.raises(DataError, match="epoch-0001.train.h5: no such feature file. Run layerprobe probe first"):
+    with pytest.raises(DataError, match="epoch-0001.train.h5: no such feature file. Run layerprobe probe .*first"):
         histograms_of(own, reads, shown_layers([own], PlotOptions(), {}))
 
 

@@ -185,7 +185,7 @@ def test_runs_on_other_data_have_no_common_chance(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_run_without_scores_says_to_probe(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no scores yet. Run layerprobe probe first"):
+    with pytest.raises(DataError, match="no scores yet. Run layerprobe probe one"):
         plot(PlotRequest("curves", [Run(tmp_path / "one")]))
 
 
@@ -358,7 +358,7 @@ def test_an_epoch_whose_features_are_gone_is_left_out(monkeypatch: pytest.Monkey
 def test_without_the_last_epochs_features_it_says_to_probe(tmp_path: Path) -> None:
     run = probed(tmp_path, of_epochs(0, 1))
     run.feature_file(1, "test").unlink()
-    with pytest.raises(DataError, match=r"epoch-0001.test.h5: no such feature file. Run layerprobe probe first"):
+    with pytest.raises(DataError, match=r"epoch-0001.test.h5: no such feature file. Run layerprobe probe .*first"):
         plot(PlotRequest("cka", [run]))
     assert not run.plot_file("cka").exists()
 
@@ -369,7 +369,7 @@ def test_features_of_other_images_are_not_compared(tmp_path: Path) -> None:
     newer = probed(tmp_path / "new", features)
     newer.feature_file(1, "test").replace(Run(tmp_path / "one").feature_file(1, "test"))
     with pytest.raises(
-        DataError, match=r"epoch-0000.test.h5: other images than those of epoch 1. Run layerprobe probe again"
+        DataError, match=r"epoch-0000.test.h5: other images than those of epoch 1. Run layerprobe probe one .* again"
     ):
         plot(PlotRequest("cka", [Run(tmp_path / "one")]))
 
@@ -377,7 +377,7 @@ def test_features_of_other_images_are_not_compared(tmp_path: Path) -> None:
 def test_a_run_probed_on_the_training_split_alone_has_nothing_to_compare(tmp_path: Path) -> None:
     run = run_with(tmp_path, "one", {"train": [0, 0, 1, 1]})
     with pytest.raises(
-        DataError, match="one: no layer was probed on the test split. Run layerprobe probe --splits test"
+        DataError, match="one: no layer was probed on the test split. Run layerprobe probe one --splits test"
     ):
         plot(PlotRequest("cka", [run]))
 

@@ -183,7 +183,7 @@ def test_a_run_without_features_of_test_images_says_which_command_makes_them(run
     shutil.rmtree(run.folder / "features")
     found = galleries_of([(run, page_of(run))])
     assert found.galleries == ()
-    assert found.notes[0].endswith("Run layerprobe probe one --splits test.")
+    assert "Run layerprobe probe one --splits test --cache" in found.notes[0]
 
 
 def test_a_damaged_rank_file_leaves_out_one_gallery_alone(run: Run, tmp_path: Path) -> None:

@@ -256,5 +256,5 @@ def test_a_header_without_a_score_is_no_score(tmp_path: Path) -> None:
     assert not run.has_scores
     ScoreTable().write(run.scores_file)
     assert not run.has_scores
-    with pytest.raises(DataError, match=r"scores\.csv: no scores yet. Run layerprobe probe first"):
+    with pytest.raises(DataError, match=r"scores\.csv: no scores yet. Run layerprobe probe .* first"):
         run.scores()

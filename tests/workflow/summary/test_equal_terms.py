@@ -207,7 +207,8 @@ def test_features_that_are_gone_name_the_command_that_brings_them_back(tmp_path:
     assert [(s.split, s.layer) for s in found.scores] == [("test", "fc6")]
     (reason,) = [line for line in found.reasons if "gone" in line]
     assert reason == (
-        "no equal terms at epoch 1 where features are gone: layerprobe probe drawn --epochs 1 --layers fc6,pool5.3"
+        "no equal terms at epoch 1 where features are gone: layerprobe probe drawn --epochs 1"
+        f" --layers fc6,pool5.3@max --cache {tmp_path}"
         " brings them back"
     )
 

@@ -245,7 +245,7 @@ def test_what_is_stored_is_summed_up_without_draws(tmp_path: Path) -> None:
     found = stored_summary(run)
     assert found.terms is None
     assert all(layer.gap and not layer.gap.equal for layer in found.layers)
-    assert "raw: all classes and images; layerprobe summary drawn draws equal terms" in found.notes
+    assert f"raw: all classes and images; {run.command('summary')} draws equal terms" in found.notes
     assert places(run) == set()
 
 

@@ -1,0 +1,299 @@
+"""Files of a user's features -> the arrays in them by role -> one checked value; no code of a file runs."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import re
+import warnings
+import zipfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from layerprobe import store
+from layerprobe.system.errors import DataError, RecipeError
+from layerprobe.system.files import require_file
+from layerprobe.system.memory import memory_faults_told, require_memory
+from layerprobe.system.wording import first_named
+from layerprobe.values.scores import SPLITS
+from layerprobe.workflow.choose.given_features import GROUP, LABELS, SPLIT, GivenFeatures, given_features
+from layerprobe.workflow.choose.request import FEATURE_SUFFIXES, NPY
+
+_SAVEZ = "numpy.savez('features.npz', labels=labels, NAME=features)"
+_SAVE = f"Save the arrays by {_SAVEZ}"
+_H5 = (".h5", ".hdf5")
+_ALSO_LABELS = ("label", "targets", "target", "y")  # what others call the labels
+_ID_NAMES = ("ids", "filenames", "paths", "names", "image_names")  # of several arrays of text, the one that names rows
+_IN_ORDER_OF_NAMES = "layers are in the order of their names"
+_OWN_LABELS = "it has labels of its own"
+# What torch raises on bytes that are no file of its own.
+_NO_TORCH_FILE = (
+    pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError, TypeError, AttributeError, AssertionError,
+    OverflowError, zipfile.BadZipFile,
+)  # fmt: skip
+
+
+def read_given(path: Path, *further: Path, labels: Path | None = None) -> GivenFeatures:
+    """Read features from a file.
+
+    Args:
+        path: a .npz, .pt or .h5 with `labels` (N,), optionally `split` and `group`, and an array (N, D) for each layer;
+            a .h5 feature file that layerprobe wrote; or a .npy of one layer, called by the file's stem.
+        further: more .npy files of the same rows.
+        labels: a .npy (N,), or a text file with one label a line, where `path` has none.
+    """
+    if further and {file.suffix for file in (path, *further)} != {NPY}:
+        raise RecipeError(f"{path} and {len(further)} more", fix="Name one file, or a .npy for each layer")
+    for file in (path, *further):
+        if file.suffix not in FEATURE_SUFFIXES:
+            raise RecipeError(f"features are read from {', '.join(FEATURE_SUFFIXES)}", file=file, fix=_SAVE)
+        _require_present(file)
+    with memory_faults_told(path):
+        classes = None if labels is None else _read_labels(labels)
+        if path.suffix == NPY:
+            return _of_npy((path, *further), classes)
+        if path.suffix in _H5:
+            if store.is_feature_file(path):
+                return _read_feature_file(path, classes)
+            return _by_role(store.read_arrays(path), classes, path)
+        return _by_role(_read_npz(path) if path.suffix == ".npz" else _read_pt(path), classes, path)
+
+
+def _require_present(path: Path) -> None:
+    try:
+        require_file(path)
+    except FileNotFoundError as error:
+        raise DataError("no such file", file=path, fix="Check the path") from error
+    except OSError as error:
+        raise DataError.unreadable(error, file=path) from error
+
+
+def _of_npy(paths: tuple[Path, ...], classes: NDArray[Any] | None) -> GivenFeatures:
+    """A layer of each file."""
+    if classes is None:
+        raise DataError("it has no labels beside it", file=paths[0], fix=f"Name their file by --labels. {_SAVE}")
+    features = {path.stem: _read_npy(path) for path in paths}
+    if len(features) < len(paths):
+        raise RecipeError("two files have one name, which is their layer's", file=paths[0], fix="Rename one")
+    return given_features(features, classes, file=paths[0] if len(paths) == 1 else paths[0].absolute().parent)
+
+
+def _by_role(content: Mapping[str, Any], classes: NDArray[Any] | None, path: Path) -> GivenFeatures:
+    """The layers, labels, splits, groups and ids among named arrays, by their names and shapes."""
+    arrays = _flat(content, path)
+    # The rows of an expanded tensor share their bytes in the file.
+    expanded = [one.nbytes for one in arrays.values() if isinstance(one, torch.Tensor) and not one.is_contiguous()]
+    require_memory(sum(expanded), path)
+    apart = [name for name, values in arrays.items() if not _has_rows(values)]
+    rest = {name: values for name, values in arrays.items() if name not in apart}
+    sorts = path.suffix in _H5 and list(rest) == sorted(rest)  # as HDF5 does unless it tracks the order
+    rest = dict(sorted(rest.items(), key=lambda item: _natural(item[0]))) if sorts else rest
+    named = _labels_name(rest)
+    if classes is not None and named is not None:
+        raise RecipeError(_OWN_LABELS, file=path, fix="Leave out --labels")
+    if named is not None:
+        classes = rest.pop(named)
+    elif classes is None:
+        held = f"it has {first_named([_shaped(*item) for item in rest.items()])}" if rest else "it has no array"
+        fix = f"Save the class of each row with it, as by {_SAVEZ}, or name their file by --labels"
+        raise DataError(f"no array `labels`: {held}", file=path, fix=fix)
+    notes = [f"labels are `{named}`"] if named not in (LABELS, None) else []
+    splits, groups = rest.pop(SPLIT, None), rest.pop(GROUP, None)
+    texts = {name: rest.pop(name) for name in [name for name, values in rest.items() if _is_text(values)]}
+    apart += [name for name, values in texts.items() if len(values) != len(classes)]  # such as the names of the classes
+    ids = _ids_of({name: values for name, values in texts.items() if name not in apart}, path)
+    notes += [f"left out: {first_named(apart)}"] if apart else []
+    notes += [_IN_ORDER_OF_NAMES] if sorts and len(rest) > 1 else []
+    return replace(given_features(rest, classes, splits, groups, ids=ids, file=path), notes=tuple(notes))
+
+
+def _flat(content: Mapping[Any, Any], path: Path) -> dict[str, Any]:
+    """The arrays at the top and in a single group, or dict, beside them."""
+    groups = [name for name, values in content.items() if isinstance(values, Mapping)]
+    inner = [name for group in groups for name, values in content[group].items() if isinstance(values, Mapping)]
+    top = {str(name): values for name, values in content.items() if name not in groups}
+    if len(groups) > 1 or inner:
+        what = f"arrays are in several groups: {first_named([str(name) for name in (*groups, *inner)])}"
+        raise DataError(what, file=path, fix=_SAVE)
+    grouped = {str(name): values for group in groups for name, values in content[group].items()}
+    if twice := sorted(top.keys() & grouped.keys()):
+        raise DataError(f"two arrays are called {twice[0]}", file=path, fix=_SAVE)
+    # In the place of the group, so that the order of layers is the file's.
+    return {inner: values for name, whole in content.items()
+            for inner, values in (grouped if name in groups else {str(name): whole}).items()}  # fmt: skip
+
+
+def _labels_name(arrays: Mapping[str, Any]) -> str | None:
+    if LABELS in arrays:
+        return LABELS
+    others = [name for name, values in arrays.items() if name.lower() in _ALSO_LABELS and _is_column(values)]
+    return others[0] if len(others) == 1 else None
+
+
+def _ids_of(texts: Mapping[str, Any], path: Path) -> Any:
+    """The array of text that names the rows; None without any."""
+    for name, values in texts.items():
+        if set(np.ravel(np.asarray(values, str)).tolist()) <= {*SPLITS, "val"}:
+            raise DataError(f"{name} has the names of splits", file=path, fix="Call it `split`, or leave it out")
+    named = [name for name in texts if name.lower() in _ID_NAMES or len(texts) == 1]
+    if texts and len(named) != 1:
+        fix = "Call the one that names the rows `ids`, or leave the others out"
+        raise DataError(f"several arrays of text: {first_named(list(texts))}", file=path, fix=fix)
+    return texts[named[0]] if named else None
+
+
+def _is_text(values: Any) -> bool:
+    """Whether an array (N,) or (N, 1) is of texts."""
+    if not _is_column(values) or isinstance(values, torch.Tensor):
+        return False
+    values = np.asarray(values)
+    return values.dtype.kind in "SU" or all(isinstance(value, str) for value in values.ravel().tolist())
+
+
+def _is_column(values: Any) -> bool:
+    """Whether an array is (N,) or (N, 1), or a list of single values."""
+    if isinstance(values, list | tuple):
+        return not any(hasattr(value, "__len__") and not isinstance(value, str) for value in values)
+    return len(values) > 0 and math.prod(values.shape) == len(values)
+
+
+def _has_rows(values: Any) -> bool:
+    """Whether it is an array or a list, not a single number or text beside them."""
+    return isinstance(values, list | tuple) or bool(getattr(values, "ndim", 0))
+
+
+def _shaped(name: str, values: Any) -> str:
+    return f"{name} {tuple(getattr(values, 'shape', (len(values),)))}"
+
+
+def _read_labels(path: Path) -> NDArray[Any]:
+    """(N,) labels of a .npy, or the lines of a text file."""
+    _require_present(path)
+    if path.suffix == NPY:
+        return _read_npy(path)
+    try:
+        lines = path.read_text(encoding="utf-8-sig").removesuffix("\n").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        what = "labels are neither a .npy nor text in UTF-8"
+        raise DataError(what, file=path, fix="Save them by numpy.save, or as one label a line") from error
+    texts = [line.strip() for line in lines]
+    if "" in texts:
+        raise DataError("no label", file=f"{path}:{texts.index('') + 1}", fix="Write one label a line")
+    return np.array(texts)
+
+
+def _read_npy(path: Path) -> NDArray[Any]:
+    try:
+        mapped = np.lib.format.open_memmap(path, mode="r")  # compares the header's claim with the size of the file
+        require_memory(mapped.nbytes, path)
+        return np.array(mapped)
+    except PermissionError as error:
+        raise DataError.unreadable(error, file=path) from error
+    except (OSError, EOFError, ValueError) as error:
+        raise _not_read(path, path.stem, error) from error
+
+
+def _not_read(path: Path, name: str, error: Exception) -> DataError:
+    """The error of an array that numpy does not read."""
+    if "Object arrays" in str(error) or "Python objects" in str(error):
+        what = f"array {name} holds Python objects, which are not read: they could run code"
+        return DataError(what, file=path, fix="Save numbers or texts, such as numpy.asarray(names, str)")
+    return DataError(f"array {name} cannot be read", file=path, fix=_SAVE)
+
+
+def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
+    """All arrays of a .npz file in its order, without unpickling anything."""
+    found: dict[str, NDArray[Any]] = {}
+    name = ""
+    try:
+        with zipfile.ZipFile(path) as archive:  # np.load reads other formats, too
+            for entry in archive.infolist():
+                name = entry.filename.removesuffix(".npy")
+                _require_claim(archive, entry)
+            require_memory(sum(entry.file_size for entry in archive.infolist()), path)
+        with memory_faults_told(path), np.load(path, allow_pickle=False) as stored:
+            for name in stored.files:
+                found[name] = stored[name]
+    except PermissionError as error:
+        raise DataError.unreadable(error, file=path) from error
+    except (OSError, EOFError, zipfile.BadZipFile, zipfile.LargeZipFile) as error:
+        what = "not a readable .npz file: truncated, damaged or another format"
+        raise DataError(what, file=path, fix=_SAVE) from error
+    except (ValueError, NotImplementedError, RuntimeError) as error:
+        raise _not_read(path, name, error) from error
+    return found
+
+
+def _require_claim(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> None:
+    """Check that an array has as many bytes as its header claims, by which numpy allocates memory."""
+    with archive.open(entry) as stream:
+        if (version := np.lib.format.read_magic(stream)) == (1, 0):
+            shape, _, kind = np.lib.format.read_array_header_1_0(stream)
+        else:
+            shape, _, kind = np.lib.format.read_array_header_2_0(stream)  # also reads version 3, except names of fields
+        if not kind.hasobject and stream.tell() + math.prod(shape) * kind.itemsize != entry.file_size:
+            raise ValueError(f"version {version}: {shape} of {kind} in {entry.file_size} bytes")
+
+
+def _read_pt(path: Path) -> Mapping[Any, Any]:
+    """The dict in a file of torch.save, or its only tensor by the file's stem."""
+    try:
+        require_memory(path.stat().st_size, path)
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                require_memory(sum(entry.file_size for entry in archive.infolist()), path)
+        with warnings.catch_warnings(action="ignore"), torch.serialization.safe_globals(_numpys_own()):
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except PermissionError as error:
+        raise DataError.unreadable(error, file=path) from error
+    except _NO_TORCH_FILE as error:
+        # torch's own message recommends disabling the protection.
+        code = re.search(r"GLOBAL ([\w.]+)", str(error))
+        what = (
+            f"holds Python objects ({code[1]}), which are not read: they could run code" if code
+            else "not a readable file of torch.save: truncated, damaged or another format"
+        )  # fmt: skip
+        raise DataError(what, file=path, fix=_SAVE) from error
+    if isinstance(content, Mapping):
+        return content
+    if isinstance(content, torch.Tensor):
+        return {path.stem: content}
+    what = f"holds a {type(content).__name__}, not a dict of tensors by name"
+    raise DataError(what, file=path, fix=_SAVE)
+
+
+def _numpys_own() -> list[Any]:
+    """What a pickle of a numpy array or number of its own types calls, by the names of numpy 1 and 2."""
+    rebuild, number = np.zeros(1).__reduce__()[0], np.float32(0).__reduce__()[0]
+    functions = {"_reconstruct": rebuild, "scalar": number}
+    called = [(function, f"numpy.{core}.multiarray.{name}")
+              for name, function in functions.items() for core in ("core", "_core")]  # fmt: skip
+    kinds = [type(np.dtype(code)) for code in "?bhilqBHILQefdUS"]
+    return [*called, np.ndarray, np.dtype, *kinds]
+
+
+def _read_feature_file(path: Path, classes: NDArray[Any] | None) -> GivenFeatures:
+    if classes is not None:
+        raise RecipeError(_OWN_LABELS, file=path, fix="Leave out --labels")
+    labels, ids = store.read_index(path)
+    dims = store.read_dims(path)
+    layers = sorted(dims, key=lambda layer: _natural(str(layer)))
+    if not layers:
+        raise DataError("no features in it", file=path, fix="Run layerprobe probe, which writes them")
+    require_memory(len(labels) * sum(dims.values()) * np.dtype(np.float32).itemsize, path)
+    arrays = {str(layer): store.read_features(path, layer) for layer in layers}
+    given = given_features(arrays, labels, ids=ids, file=path)
+    features = dict(zip(layers, given.features.values(), strict=True))
+    epoch = store.read_epoch(path)
+    return replace(given, features=features, epoch=epoch, notes=(_IN_ORDER_OF_NAMES,))
+
+
+def _natural(text: str) -> list[tuple[int, str]]:
+    """A key that sorts `conv2` before `conv10`."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]

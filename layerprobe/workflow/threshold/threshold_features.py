@@ -1,0 +1,80 @@
+"""threshold: a user's own features -> thresholds at false accept rates, and their rates on other classes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from layerprobe.measure.analysis import Features
+from layerprobe.ranking.all_pairs import AllPairs, all_pairs
+from layerprobe.reductions.chain import parse_chain
+from layerprobe.system.errors import DataError
+from layerprobe.system.progress import Listener
+from layerprobe.values.retrieval import SearchRules
+from layerprobe.values.thresholds import MeasuredThresholds, require_rates
+from layerprobe.workflow.choose.choose_features import choose_file
+from layerprobe.workflow.choose.given_features import GivenFeatures
+from layerprobe.workflow.choose.given_layer import ranked_of_rows
+from layerprobe.workflow.choose.indexed_layer import searched_of_rows
+from layerprobe.workflow.choose.row_splits import Rows, row_splits_of
+from layerprobe.workflow.threshold.threshold import ThresholdsOf, measured_thresholds
+
+_SEED = 0
+
+
+def threshold_of_features(
+    given: GivenFeatures, layer: str | None, rates: Sequence[float], listener: Listener
+) -> MeasuredThresholds:
+    """Set thresholds on the validation rows, and measure them on the test rows.
+
+    Without `splits`, a random half of the classes sets the thresholds, and the other half measures them.
+
+    Args:
+        layer: LAYER[/reduction]; None: the one that `choose` says.
+        rates: each between 0 and 1.
+
+    Raises:
+        DataError: there are no rows to set a threshold on but those of test, or a split without genuine or impostor
+            pairs.
+        RecipeError: a rate out of range, or a layer that is not one map.
+    """
+    require_rates(tuple(rates))
+    file = "features" if given.file is None else given.file.name
+    if given.splits is None:
+        given = in_halves(given)
+        listener.say("no `split`: thresholds are set on a random half of the classes, and measured on the other half")
+    splits = row_splits_of(given, _SEED, True, given.file)
+    if splits.crossed or not len(splits.test):
+        what = "no rows to set a threshold on but those of test" if len(given.rows_of("test")) else "no test rows"
+        fix = "Call rows of classes that the network has not seen `validation`, and others of them `test`"
+        raise DataError(what, file=given.file, fix=fix)
+    if layer is None:
+        layer = choose_file(given, seed=_SEED, listener=listener).ship.name
+        listener.say(f"layer {layer}, as layerprobe choose says")
+    ranked = ranked_of_rows(given, layer)
+    searched, _ = searched_of_rows(splits, ranked, _SEED)
+    fitted_on_it = splits.fitted_on is None and parse_chain(ranked.reduction).fits
+    of = ThresholdsOf(file, given.epoch, ranked, splits.split, fitted_on_it)
+    setting = _pairs(given, Features(searched.training, splits.labels, ()), splits.choosing, ranked.similarity)
+    testing = _pairs(given, searched.queries, splits.test, ranked.similarity)
+    return measured_thresholds(of, setting, testing, rates, listener)
+
+
+def in_halves(given: GivenFeatures) -> GivenFeatures:
+    """The rows with a random half of the classes as validation, and the other as test."""
+    classes = np.random.default_rng(_SEED).permutation(np.unique(given.labels))
+    chosen = np.isin(given.labels, classes[: len(classes) // 2])
+    return replace(given, splits=np.where(chosen, "validation", "test"))
+
+
+def _pairs(given: GivenFeatures, features: Features, rows: Rows, similarity: str) -> AllPairs:
+    rules = None if given.groups is None else SearchRules(groups=given.groups[rows])
+    return all_pairs(
+        torch.as_tensor(features.values),
+        features.labels,
+        similarity=similarity,  # type: ignore[arg-type] # checked where the layer is named
+        rules=rules,
+    )
