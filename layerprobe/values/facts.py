@@ -18,13 +18,14 @@ class IdenticalImages:
     """The queries of a split that have an identical image in what they search.
 
     Args:
-        layer: whose Recall@1 is known without them.
-        recall: a fraction; None where all queries have one.
+        layer: whose metric is known without them.
+        value: of the metric, a fraction; None where no query is left.
     """
 
     queries: int
     layer: str
-    recall: float | None
+    value: float | None
+    metric: str = "R@1"
 
 
 @dataclass(frozen=True)
@@ -125,11 +126,11 @@ def fact_lines(facts: DataFacts) -> list[str]:
 
 
 def identical_text(identical: IdenticalImages, queries: int) -> str:
-    """How many queries have an identical image in what they search, and what it does to Recall@1."""
+    """How many queries have an identical image in what they search, and what the metric is without them."""
     what = f"{identical.queries:,} of {queries:,} queries have an identical image in what they search"
-    if identical.recall is None:
-        return f"{what}: all of them"
-    return f"{what}; without those R@1 of {identical.layer} is {100 * identical.recall:.1f} %"
+    if identical.value is None:
+        return f"{what}, and none is left without those"
+    return f"{what}; without those {identical.metric} of {identical.layer} is {100 * identical.value:.1f} %"
 
 
 def level_text(percent: float) -> str:

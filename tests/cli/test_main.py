@@ -606,3 +606,33 @@ def test_a_working_directory_that_cannot_be_read_is_told(
     monkeypatch.setattr(os, "access", lambda *_: False)
     code, _, err = layerprobe("runs")
     assert (code, err) == (3, f"error: {tmp_path}: the working directory cannot be read. Change to another one.\n")
+
+
+@pytest.mark.parametrize("command", ["probe", "choose"])
+def test_a_table_without_a_right_item_is_refused_before_anything_is_extracted(
+    layerprobe: Command, tmp_path: Path, command: str
+) -> None:
+    folder(tmp_path / "d", 4)
+    (tmp_path / "net.py").write_text(MODEL)
+    rows = [f"d/c{c}/{i}.png,ID{c:02},test,{i < 2},{i > 1}" for c in range(4) for i in range(4)]
+    lowered = [row.replace("ID", "id") if row.endswith("True") else row for row in rows]
+    (tmp_path / "t.csv").write_text("\n".join(["path,label,split,is_query,is_gallery", *lowered]))
+    words = ["--model", "python:net.py:build", "--data", "csv:t.csv", "--device", "cpu"]
+    code, out, err = layerprobe(command, *words)
+    assert (code, out) == (3, "")
+    assert "t.csv: no query of test has a right item to find: labels of the queries ('ID00' and 'ID01')" in err
+    assert "are equal but for case, such as 'ID00' and 'id00'" in err
+    assert list(tmp_path.glob("cache/*/features")) == []
+
+
+def test_identical_images_are_noted_by_probe_choose_and_the_check(layerprobe: Command, tmp_path: Path) -> None:
+    root = folder(tmp_path / "d", 4)
+    (root / "c3" / "again.png").write_bytes((root / "c3" / "1.png").read_bytes())
+    (tmp_path / "net.py").write_text(MODEL)
+    words = ["--model", "python:net.py:build", "--data", "folder:d", "--device", "cpu"]
+    line = "2 of 9 queries have an identical image in what they search"
+    assert f"test: {line}; without those R@1 of " in layerprobe("probe", *words)[1]
+    code, out, _ = layerprobe("probe", *words)  # nothing to do
+    assert (code, f"test: {line}; without those R@1 of " in out) == (0, True)
+    assert f"test: {line}; without those R@1 of " in layerprobe("choose", *words)[1]
+    assert f"note: test: {line}" in layerprobe("data", "check", "folder:d")[1]

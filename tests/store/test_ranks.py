@@ -244,3 +244,14 @@ def test_everything_stored_is_read_without_its_keys(tmp_path: Path) -> None:
 def test_an_absent_rank_file_is_told(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such feature file"):
         read_stored_ranks(tmp_path / "r.h5")
+
+
+def test_which_queries_have_an_identical_image_comes_back(tmp_path: Path) -> None:
+    entries = {LAYER: RankEntry(KEY, some_ranks())}
+    for name, identical in (("some", [True, False, True]), ("none", [False] * 3)):
+        write_ranks(tmp_path / name, ROWS, entries, identical=np.array(identical))
+    found = read_rank_file(tmp_path / "some")
+    assert found.identical is not None
+    assert found.identical.tolist() == [True, False, True]
+    assert list(found.groups) == [LAYER]
+    assert read_rank_file(tmp_path / "none").identical is None

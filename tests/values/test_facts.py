@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from layerprobe.values.facts import (
     DataFacts,
+    IdenticalImages,
     SplitFacts,
     common_chance,
     common_start,
@@ -103,3 +104,17 @@ def test_epoch_0_has_a_name_of_its_own_where_runs_began_differently() -> None:
     assert common_start([pretrained, pretrained]) == "pretrained"
     assert common_start([pretrained, DataFacts("glyphs", {})]) == "epoch 0"
     assert common_start([]) == "untrained"
+
+
+def test_more_than_half_without_a_right_item_and_identical_images_are_told() -> None:
+    few, many = (DataFacts("birds", {"test": SplitFacts(8, lone=lone)}) for lone in (4, 5))
+    assert fact_lines(few) == ["birds test: 8 queries"]
+    assert fact_lines(many) == ["birds test: 8 queries, 5 queries without a right item"]
+    identical = SplitFacts(1200, identical=IdenticalImages(1100, "fc6", 0.25))
+    assert fact_lines(DataFacts("", {"train": identical}, seen=False)) == [
+        "choosing classes: 1,200 queries",
+        "choosing classes: 1,100 of 1,200 queries have an identical image in what they search; without those R@1 of fc6"
+        " is 25.0 %",
+    ]
+    alone = SplitFacts(6, identical=IdenticalImages(6, "fc6", None))
+    assert fact_lines(DataFacts("", {"test": alone}))[1].endswith(", and none is left without those")

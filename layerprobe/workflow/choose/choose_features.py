@@ -22,6 +22,7 @@ from layerprobe.system.memory import memory_faults_told
 from layerprobe.system.progress import Listener
 from layerprobe.system.threads import OfEach, in_threads
 from layerprobe.values.choice import Choice
+from layerprobe.values.facts import chosen_on_text, identical_text
 from layerprobe.values.indexes import IndexKind
 from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, concatenated_key, named
 from layerprobe.values.scores import Subject
@@ -34,6 +35,7 @@ from layerprobe.workflow.choose.measured_features import SIMILARITY, Measured, m
 from layerprobe.workflow.choose.request import require_points
 from layerprobe.workflow.choose.row_splits import RowSplits, row_splits_of
 from layerprobe.workflow.choose.searched_sets import Found, admitted, searched
+from layerprobe.workflow.run.facts import identical_facts
 from layerprobe.workflow.run.metric_values import require_mean_over_queries
 
 _AGAIN = 200  # draws of classes by which the admission of sets is repeated on a resample
@@ -207,9 +209,26 @@ def _chosen(
             notes += also
     candidate_set = replace(_candidate_set(row_splits, candidates, found, how), tried=tried)
     choice = choose_among(candidate_set, notes, metric=how.metric, within=how.within, seed=how.seed)
+    choice = replace(choice, notes=(*choice.notes, *_identical(row_splits, candidates, choice)))
     if not how.indexes:
         return choice
     return replace(choice, indexes=indexes_of_rows(row_splits, choice, how.indexes, how.seed))
+
+
+def _identical(row_splits: RowSplits, candidates: Sequence[Measured], choice: Choice) -> list[str]:
+    """The notes on identical images among the rows that are chosen on and tested on, with their effect."""
+    chosen = next(each for each in candidates if each.candidate.ranked == choice.chosen.ranked_layer)
+    folds = None if row_splits.fitted_on is not None else row_splits.folds
+    parts = [(row_splits.split, row_splits.choosing, chosen.choosing, folds)]
+    if chosen.test is not None:
+        parts.append(("test", row_splits.test, chosen.test, None))
+    notes = []
+    for split, rows, values, in_folds in parts:
+        identical = row_splits.given.identical(rows, in_folds)
+        layer, metric = str(chosen.candidate.ranked), choice.chosen.metric
+        if found := identical_facts(layer, values.values, identical, metric=metric):
+            notes.append(f"{chosen_on_text(split)}: {identical_text(found, len(rows))}")
+    return notes
 
 
 def _combined(  # noqa: PLR0913 - the candidates, the rule and the progress

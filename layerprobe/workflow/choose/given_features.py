@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from layerprobe.reductions.l2 import unit
 from layerprobe.system.errors import DataError, NotFiniteError, NumericError, UnknownNameError
 from layerprobe.values.keys import LayerKey
+from layerprobe.values.retrieval import SearchRules
 from layerprobe.values.scores import SPLITS
+from layerprobe.workflow.probe.identical_images import identical_rows, row_contents
 
 LABELS, SPLIT, GROUP = OWN_NAMES = ("labels", "split", "group")
 _ROWS = 4096  # checked at once
@@ -37,6 +39,7 @@ class GivenFeatures:
         ids: the name of each image, such as its file; None: unknown.
         file: where they are from; None: from memory.
         epoch: None if unknown.
+        contents: (N, 2) hash of each image; None: rows that are equal in all layers are of one image.
     """
 
     features: Mapping[LayerKey, NDArray[Any]]
@@ -47,6 +50,7 @@ class GivenFeatures:
     file: Path | None = None
     epoch: int | None = None
     notes: tuple[str, ...] = ()
+    contents: NDArray[np.int64] | None = None
 
     def rows_of(self, split: str) -> NDArray[np.intp]:
         """The rows of a split, ascending."""
@@ -63,8 +67,20 @@ class GivenFeatures:
         count = int((found[place] == taken_out).sum())
         if count == len(rows):
             what = f"none of {count:,} rows has another row of its class to find"
-            raise DataError(what, fix="Give two rows or more of a class; check labels, and group if there is one")
+            why = ": every class has one row" if (found == 1).all() else ": all rows of a class are of one group"
+            raise DataError(f"{what}{why}", file=self.file, fix="Give two rows or more of a class; check the labels")
         return count
+
+    def identical(self, rows: NDArray[np.intp], folds: NDArray[np.int64] | None = None) -> NDArray[np.bool_]:
+        """(Q,) whether some rows have an identical image among those that they are searched in.
+
+        Args:
+            folds: (Q,) the fold that each row is searched in; None: among all of them.
+        """
+        known = row_contents(*self.features.values()) if self.contents is None else self.contents
+        contents = known[rows] if folds is None else np.column_stack([known[rows], folds])
+        rules = None if self.groups is None else SearchRules(groups=self.groups[rows])
+        return identical_rows(contents, self.labels[rows], rules)
 
     def collapsed(self, rows: NDArray[np.intp]) -> list[LayerKey]:
         """The layers in which some rows are all one vector or multiples of it, which have equal cosines."""

@@ -21,6 +21,7 @@ from layerprobe.store import FeatureKey
 from layerprobe.system.errors import DataError
 from layerprobe.taps import Tap
 from layerprobe.values.keys import LayerKey, members_of
+from layerprobe.workflow.probe.identical_images import row_contents
 from layerprobe.workflow.python.loaders import Batch
 from layerprobe.workflow.python.probe_inputs import ProbeInputs, image_digests
 from layerprobe.workflow.run.runs import Run
@@ -37,12 +38,14 @@ class SplitFeatures:
         features: layer -> (N, D)
         batch_size: of the largest batch.
         digests: hash of each image and its label; none where nothing is stored.
+        contents: (N, 2) hash of each image; None where it is not known.
     """
 
     labels: NDArray[Any]
     features: Mapping[LayerKey, NDArray[np.float32]]
     batch_size: int
     digests: tuple[str, ...] = ()
+    contents: NDArray[np.int64] | None = None
 
     def layer(self, layer: LayerKey) -> NDArray[np.float32]:
         """(N, D) features of a layer; of `A+B` those of its members side by side."""
@@ -55,16 +58,19 @@ def extracted_features(
     """Run a split's batches through a module."""
     labels: list[NDArray[Any]] = []
     digests: list[str] = []
+    contents: list[NDArray[np.int64]] = []
 
     def images() -> Iterator[Tensor]:
         for batch in batches:
             labels.append(batch.labels)
             digests.extend(image_digests(batch.images, batch.labels) if hashed else [])
+            contents.append(row_contents(batch.images.detach().cpu().contiguous().view(torch.uint8).numpy()))
             yield batch.images
 
     parts = list(extraction.extract(module, taps, images(), device=device))
     features = {tap.key: np.concatenate([part.pop(tap.key) for part in parts]) for tap in taps}
-    return SplitFeatures(np.concatenate(labels), features, max(map(len, labels)), tuple(digests))
+    sizes = max(map(len, labels))
+    return SplitFeatures(np.concatenate(labels), features, sizes, tuple(digests), np.concatenate(contents))
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +97,7 @@ class MemoryFeatures:
                 np.searchsorted(classes, split.labels),
                 tuple(f"{name}/{row}" for row in range(len(split.labels))),
                 _no_image,
+                digests=split.contents,
             )
             for name, split in self.splits.items()
         }

@@ -29,6 +29,7 @@ from layerprobe.values.keys import NO_REDUCTION, VECTOR_SIMILARITIES, RankedLaye
 from layerprobe.values.scores import SPLITS
 from layerprobe.workflow.probe.measures import build_measures
 from layerprobe.workflow.probe.reducing import FITTED_ON, asked_chains, left_out, none_takes, require_some
+from layerprobe.workflow.probe.right_items import require_right_items
 from layerprobe.workflow.probe.searches import Searches
 from layerprobe.workflow.probe.selection import ranked_layers, storable
 from layerprobe.workflow.python.layer_search import SearchResults, search
@@ -181,6 +182,7 @@ def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
         features = _features(net.module, by_split, cache)
         dataset = features.dataset
         require_retrieval(dataset, fix=_ONE_SPLIT)
+        require_right_items(dataset, dataset.searched)
         sizes = {name: len(dataset.splits[name]) for name in (dataset.search_in.get(x, x) for x in dataset.searched)}
         searches = Searches(features, features.inputs.experiment, SEED, lambda: where)
         layer_order = execution_order([tap.layer for tap in members], network)

@@ -55,7 +55,7 @@ from layerprobe.workflow.plot.recipe_lines import Placed
 from layerprobe.workflow.python.stored_probe import MemoryProbe
 from layerprobe.workflow.report.choices import told
 from layerprobe.workflow.report.report import OfResult, write_report
-from layerprobe.workflow.run.facts import epoch_tables, split_facts
+from layerprobe.workflow.run.facts import epoch_tables, split_facts, with_ranks
 from layerprobe.workflow.run.indistinguishable import QueryRanks, alike_of
 from layerprobe.workflow.run.metric_values import require_mean_over_queries
 from layerprobe.workflow.run.opened_run import score_frame
@@ -238,7 +238,9 @@ class Probed:
         checked = given_features(arrays, np.concatenate(list(self.labels.values())), splits)
         features = dict(zip(layers, checked.features.values(), strict=True))
         notes = tuple(f"skipped: its features are not finite: {layer}" for layer in left_out)
-        return replace(checked, features=features, notes=notes)
+        contents = [found for x in self.labels if (found := self.kept.features.splits[x].contents) is not None]
+        hashed = np.concatenate(contents) if len(contents) == len(self.labels) else None
+        return replace(checked, features=features, notes=notes, contents=hashed)
 
     def _single_layers(self) -> tuple[list[LayerKey], list[LayerKey]]:
         """The layers that are no concatenation: those with finite features, and the others."""
@@ -267,7 +269,12 @@ class Probed:
         """What the scores were measured on."""
         splits = dict.fromkeys(score.split for score in self.scores)
         searched = {split: self.labels[self.gallery[split]] for split in splits if split in self.gallery}
-        facts = {split: split_facts(self.labels[split], searched.get(split)) for split in splits}
+        facts = {
+            split: with_ranks(
+                split_facts(self.labels[split], searched.get(split)), self.ranks.of(split), self.kept.identical(split)
+            )
+            for split in splits
+        }
         return DataFacts("", facts, start="epoch 0")
 
     def query_ranks(self, epoch: int, split: str, cluster: str | None) -> QueryRanks | None:  # noqa: ARG002 - only one

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from layerprobe import store
 from layerprobe.system.errors import UnknownNameError
@@ -18,6 +19,7 @@ from layerprobe.system.wording import first_named
 from layerprobe.values.keys import VECTOR_SIMILARITIES, RankedLayer
 from layerprobe.values.records import RecordedNetwork, RunRecord
 from layerprobe.values.scores import Score, ScoreTable, read_scores
+from layerprobe.workflow.probe.identical_images import identical_images
 from layerprobe.workflow.probe.searches import Searches
 from layerprobe.workflow.python.layer_search import SearchResults
 from layerprobe.workflow.python.memory_features import TRANSFORM, MemoryFeatures
@@ -56,6 +58,10 @@ class MemoryProbe:
         """The record of its run."""
         made = probe_record(self.features.inputs, self.device, layer_order)
         return replace(made, network=self.network, notes=self.notes)
+
+    def identical(self, split: str) -> NDArray[np.bool_] | None:
+        """(Q,) whether each image of a split has an identical one in what it searches; None where it is not known."""
+        return identical_images(self.features.dataset, split)
 
     def ranked_split(self, split: str) -> RankedSplit:
         """The ranks of a split, as `open_ranked_split` reads them."""
@@ -130,7 +136,9 @@ def store_probe(  # noqa: PLR0913 - what is stored, and of which epoch
             _write_features(features, epoch, split, str(searches.device()))
         for split, entries in results.entries.items():
             known = searches.read(epoch, split)
-            store.write_ranks(run.rank_file(epoch, split), _rows(features, split), _merged(known, entries))
+            identical = identical_images(features.dataset, split)
+            file, rows = run.rank_file(epoch, split), _rows(features, split)
+            store.write_ranks(file, rows, _merged(known, entries), identical=identical)
         table.add(results.scores)
         table.write(run.scores_file)
     _warn_of_lost(run, before, table.scores())

@@ -63,7 +63,7 @@ def made_report(
     """
     require_mean_over_queries(metric)
     runs = list({run.folder: run for run in runs}.values())
-    stored = {run.name: scores_of(run) for run in runs}
+    stored = {run.name: run.scores() for run in runs}
     if metric != METRIC and not any(score.metric == metric for own in stored.values() for score in own):
         fix = f"Run {runs[0].command('probe', *metric_flags(metric))}"
         raise DataError(f"no scores of {metric}", file=runs[0].scores_file, fix=fix)
@@ -94,14 +94,6 @@ def write_report(runs: Sequence[Run], out: Path, metric: str = METRIC, result: O
     made = made_report(runs, metric=metric, result=result)
     write_output(out, render(made).encode())
     return made
-
-
-def scores_of(run: Run) -> list[Score]:
-    """The scores of a run."""
-    scores = run.scores()
-    if not scores:
-        raise DataError("no scores", file=run.scores_file, fix=f"Run {run.command('probe')} first")
-    return scores
 
 
 def is_training(run: Run) -> bool:

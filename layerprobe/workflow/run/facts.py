@@ -96,17 +96,19 @@ def with_ranks(
     return replace(facts, lone=lone, identical=identical_facts(str(best), raw[best].hits(1), identical))
 
 
-def identical_facts(layer: str, hits: NDArray[np.float64], identical: NDArray[np.bool_]) -> IdenticalImages | None:
-    """The facts on identical images, with the recall of a layer without them; None where there are none.
+def identical_facts(
+    layer: str, values: NDArray[np.float64], identical: NDArray[np.bool_], *, metric: str = "R@1"
+) -> IdenticalImages | None:
+    """The facts on identical images, with the metric of a layer without them; None where there are none.
 
     Args:
-        hits: (Q,) of the layer.
+        values: (Q,) what each query adds to the metric; NaN where it is left out.
         identical: (Q,) the queries with an identical image in what they search.
     """
     if not identical.any():
         return None
-    recall = None if identical.all() else float(hits[~identical].mean())
-    return IdenticalImages(int(identical.sum()), layer, recall)
+    others = values[~identical & ~np.isnan(values)]
+    return IdenticalImages(int(identical.sum()), layer, float(others.mean()) if len(others) else None, metric)
 
 
 def split_facts(

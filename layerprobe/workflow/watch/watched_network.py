@@ -17,6 +17,7 @@ from layerprobe.taps.hooks import hooked, prepared
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer, network_order
 from layerprobe.values.records import RecordedNetwork
 from layerprobe.workflow.probe.measures import Measures
+from layerprobe.workflow.probe.right_items import require_right_items
 from layerprobe.workflow.probe.searches import Searches
 from layerprobe.workflow.probe.selection import storable
 from layerprobe.workflow.python.layer_search import SearchResults, search
@@ -113,7 +114,8 @@ def measure_epoch(  # noqa: PLR0913 - the network, its images, and where their v
     digests = {split: each.digests for split, each in by_split.items()}
     inputs = ProbeInputs(type(module).__name__, weights_sha256(module), digests)
     features = MemoryFeatures(run, inputs, by_split)
-    require_retrieval(features.dataset, fix="Put all images of a class into one split")
+    dataset = features.dataset
+    require_right_items(require_retrieval(dataset, fix="Put all images of a class into one split"), dataset.searched)
     searches = Searches(features, experiment, SEED, lambda: device)
     results = search(searches, measures, network.rows, lambda layers, _: layers, epoch=epoch)
     return MeasuredEpoch(features, searches, results)

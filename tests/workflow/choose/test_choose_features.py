@@ -15,7 +15,9 @@ from layerprobe.measure.choosing_folds import WITHIN_FOLDS
 from layerprobe.statistics.choice import folds_of
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.values.choice import Choice
+from layerprobe.values.keys import LayerKey
 from layerprobe.workflow.choose.choose_features import choose_file
+from layerprobe.workflow.choose.given_features import GivenFeatures
 from layerprobe.workflow.choose.given_files import read_given
 
 Array = NDArray[Any]
@@ -345,3 +347,30 @@ def test_rows_that_can_find_none_of_their_class_are_counted(tmp_path: Path) -> N
 def test_an_argument_of_another_type_is_told(features: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(TypeError, match=message):
         choose(features, [0, 0, 1, 1], **options)
+
+
+def test_identical_rows_are_told_with_their_effect() -> None:
+    layers, labels = some_layers()
+    splits = np.where(labels < 8, "validation", "test")
+    rows = np.r_[np.arange(100), 41, 77]  # two test rows again
+    layers = {name: values[rows] for name, values in layers.items()}
+    choice = choose(layers, labels[rows], splits=splits[rows], layers=["b"])
+    test = np.flatnonzero(splits[rows] == "test")
+    identical = np.isin(test, [41, 77, 100, 101])
+    values = layers["b"][test]
+    if choice.ship.reduction != "none":
+        values = half_whitened(values, layers["b"][splits[rows] == "validation"])
+    others = 100 * hits(values, labels[rows][test])[~identical].mean()
+    line = f"test: 4 of 62 queries have an identical image in what they search; without those R@1 of {choice.ship.name}"
+    assert f"{line} is {others:.1f} %" in choice.notes
+    # A row that is equal in one layer alone is another image.
+    layers["a"] = layers["a"] + np.where(np.arange(102)[:, None] >= 100, np.float32(1e-3), 0)
+    assert not any("identical" in note for note in choose(layers, labels[rows], splits=splits[rows]).notes)
+
+
+def test_rows_that_groups_take_out_are_not_identical_to_what_is_searched() -> None:
+    layers, labels = some_layers()
+    rows = np.r_[np.arange(100), 41]
+    given = GivenFeatures({LayerKey("b", "none"): layers["b"][rows]}, labels[rows], groups=np.r_[np.arange(100), 41])
+    assert not given.identical(np.arange(101)).any()
+    assert np.flatnonzero(GivenFeatures(given.features, given.labels).identical(np.arange(101))).tolist() == [41, 100]

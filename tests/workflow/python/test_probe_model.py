@@ -373,3 +373,28 @@ def test_images_may_have_any_channels_height_and_width(channels: int) -> None:
     for layer, values in expected.items():
         recall = nearest_has_the_class(values.numpy(), labels.numpy())
         assert found.ranks["test", layer].recall(1) == recall
+
+
+def test_the_padding_of_a_distributed_sampler_is_told_with_its_effect(tmp_path: Path) -> None:
+    images = torch.cat([images for images, _ in TEST])
+    rows = [0, 1, 2, 3, 4, 5, 6, 7, 8, 0, 3]  # two images again, as a sampler fills its last batch
+    padded = DataLoader(TensorDataset(images[rows], torch.tensor([3, 3, 3, 4, 4, 4, 5, 5, 5, 3, 4])), 4)
+    result = layerprobe.probe(small_model(), {"test": padded}, layers="1", ks=[1], cache=tmp_path)
+    hits = result.ranks["test", "1"].hits(1)
+    without = 100 * hits[[1, 2, 4, 5, 6, 7, 8]].mean()  # the other seven are searched among all eleven
+    line = f"4 of 11 queries have an identical image in what they search; without those R@1 of 1 is {without:.1f} %"
+    assert f"test: {line}" in str(result.table())
+    stored = next(tmp_path.glob("*/ranks/*.h5"))
+    identical = store.read_rank_file(stored).identical
+    assert identical is not None
+    assert np.flatnonzero(identical).tolist() == [0, 3, 9, 10]
+    plain = layerprobe.probe(small_model(), {"test": TEST}, layers="1", ks=[1])
+    assert "identical" not in str(plain.table())
+
+
+def test_a_split_of_classes_of_one_image_is_refused_and_nothing_is_stored(tmp_path: Path) -> None:
+    with pytest.raises(
+        DataError, match="no query of test has a right item to find: each of the 3 classes has one image"
+    ):
+        layerprobe.probe(small_model(), {"test": loader_of(1, 2, 3)}, layers="1", ks=[1], cache=tmp_path)
+    assert list(tmp_path.iterdir()) == []

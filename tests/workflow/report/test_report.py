@@ -136,7 +136,7 @@ def test_a_run_without_scores_says_how_to_have_some(tmp_path: Path) -> None:
     run = run_of(tmp_path)
     header = run.scores_file.read_text().splitlines()[0]
     run.scores_file.write_text(f"{header}\n")
-    with pytest.raises(DataError, match="no scores. Run layerprobe probe one .*first"):
+    with pytest.raises(DataError, match="no scores yet. Run layerprobe probe .*first"):
         made_report([run])
     run.scores_file.unlink()
     with pytest.raises(DataError, match="no scores yet. Run layerprobe probe .*first"):

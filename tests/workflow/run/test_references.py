@@ -2,10 +2,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from layerprobe.store import FeatureKey, RankEntry, RankKey, Rows, write_ranks
 from layerprobe.system.errors import DataError, LayerprobeError, RecipeError, UnknownNameError
 from layerprobe.values.keys import RankedLayer
+from layerprobe.values.retrieval import Ranks
 from layerprobe.workflow.run.references import (
     RankedSplit,
     Reference,
@@ -152,3 +155,14 @@ def test_the_embedding_of_a_model_from_python_is_not_known(ranked_split: RankedS
     ranked_split.run.write(recorded(ranked_split.run.read().as_json() | {"from_python": True}))
     with pytest.raises(RecipeError, match="Name a layer, such as netA:c1"):
         find_layers(open_ranked_split(ranked_split.run, None, "test"), parse_reference("netA"))
+
+
+def test_a_split_in_which_no_query_had_a_right_item_is_refused(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "netA")
+    zeros = np.zeros(3, np.int32)
+    entry = RankEntry(
+        RankKey(FeatureKey("netA", 2, "test", "w", "t", "m"), None, "s", 1e-12), Ranks(zeros, zeros, zeros, zeros)
+    )
+    write_ranks(run.rank_file(2, "test"), Rows(np.arange(3), ["a", "b", "c"]), {FC6: entry})
+    with pytest.raises(DataError, match="netA: no query of test had a right item to find at epoch 2"):
+        open_ranked_split(run, None, "test")

@@ -295,10 +295,10 @@ def test_an_interrupt_while_an_epoch_is_stored_leaves_it_whole(tmp_path: Path, m
     watch, model, write_ranks = watching(tmp_path), network(), store.write_ranks
     watch(model, 0)
 
-    def write(*given: object) -> None:
+    def write(*given: object, **named: object) -> None:
         monkeypatch.setattr(store, "write_ranks", write_ranks)
         interrupted()
-        write_ranks(*given)  # type: ignore[arg-type]
+        write_ranks(*given, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(store, "write_ranks", write)
     with pytest.raises(KeyboardInterrupt):

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from layerprobe.data.splits import IN_GALLERY, Dataset, Split
+from layerprobe.system.errors import DataError
+from layerprobe.values.retrieval import SearchRules
+from layerprobe.workflow.probe.right_items import require_right_items, why_no_right_item
+
+
+def no_image(_: int) -> np.ndarray:
+    raise AssertionError("no image is read")
+
+
+def dataset(test: Sequence[str], gallery: Sequence[str] = (), *, rules: SearchRules | None = None) -> Dataset:
+    """Images of classes by their names, searched in themselves or in a gallery."""
+    names = tuple(sorted({*test, *gallery}))
+    splits = {
+        name: Split(name, np.array([names.index(x) for x in of]), tuple(f"{name}{i}" for i in range(len(of))), no_image)
+        for name, of in (("test", test), ("gallery", gallery))
+        if of
+    }
+    return Dataset(
+        splits,
+        names,
+        IN_GALLERY if gallery else {},
+        search_rules={} if rules is None else {"test": rules},
+        search_notes={} if rules is None else {"test": ("group: house",)},
+    )
+
+
+def test_one_query_with_a_right_item_is_enough() -> None:
+    assert why_no_right_item(dataset(["a", "b", "b", "c"]), "test") == ""
+    require_right_items(dataset(["a", "b", "b", "c"]), ["test"])
+
+
+def test_classes_of_one_image_are_told() -> None:
+    with pytest.raises(DataError, match="each of the 3 classes has one image, such as 'ant' and 'bee'"):
+        require_right_items(dataset(["cat", "bee", "ant"]), ["test"])
+
+
+@pytest.mark.parametrize(
+    ("queries", "gallery", "difference"),
+    [
+        (["Ant", "Bee"], ["bee", "cow"], "case, such as 'Bee' and 'bee'"),
+        (["00", "07"], ["0", "8"], "leading zeros, such as '00' and '0'"),
+        (["7", "12"], ["12.0", "3.0"], "a trailing .0, such as '12' and '12.0'"),
+        (["red fox", "owl"], ["redfox", "elk"], "spaces, such as 'red fox' and 'redfox'"),
+        (["K\u00e4fer", "owl"], ["Ka\u0308fer", "elk"], "Unicode composition, such as 'Käfer'"),
+    ],
+)
+def test_labels_in_another_spelling_are_told_with_the_difference(
+    queries: list[str], gallery: list[str], difference: str
+) -> None:
+    why = why_no_right_item(dataset(queries, gallery), "test")
+    shown = " and ".join(map(repr, sorted(queries)))
+    assert f"labels of the queries ({shown})" in why
+    assert f"are equal but for {difference}" in why
+
+
+def test_disjoint_classes_are_named_on_both_sides() -> None:
+    why = why_no_right_item(dataset(["q1", "q2", "q3"], ["g1", "g2"]), "test")
+    assert why.endswith("labels of the queries ('q1' and 'q2') and of the gallery ('g1' and 'g2') share none")
+
+
+def test_groups_that_take_every_right_item_out_are_named() -> None:
+    rules = SearchRules(groups=np.array([4, 4, 7, 7]))
+    why = why_no_right_item(dataset(["a", "a", "b", "b"], rules=rules), "test")
+    assert why.endswith("the rules (group: house) take all of a class out, such as the 1 right ones of 'a'")
+    other = SearchRules(groups=np.array([4, 5, 7, 7]))
+    assert why_no_right_item(dataset(["a", "a", "b", "b"], rules=other), "test") == ""
+
+
+def test_a_query_that_is_alone_of_its_class_in_the_gallery_finds_nothing() -> None:
+    of = dataset(["a", "b"], ["a", "b"])
+    queries = of.splits["test"]
+    same = Dataset(
+        {"test": queries, "gallery": Split("gallery", queries.labels, queries.ids, no_image)}, ("a", "b"), IN_GALLERY
+    )
+    assert why_no_right_item(of, "test") == ""
+    assert why_no_right_item(same, "test").endswith(
+        "the gallery has of each class the query alone, such as of 'a' and 'b'"
+    )
+
+
+def test_listed_pairs_of_another_split_are_told() -> None:
+    rules = SearchRules(positives=np.zeros((0, 2), np.int64))
+    assert "none of the listed pairs is of test images" in why_no_right_item(dataset(["a", "a"], rules=rules), "test")
