@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,12 +11,13 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from layerprobe.nets.stand_ins import load_inert
+from layerprobe.nets.checkpoint_layouts import parts_of
+from layerprobe.nets.file_formats import AGAIN, STATE_OF_OBJECT, WHOLE_STATE, is_safetensors, require_weights_format
+from layerprobe.nets.stand_ins import is_stand_in, load_inert
 from layerprobe.system.errors import DataError
-from layerprobe.system.files import require_file
 from layerprobe.system.memory import memory_faults_told, require_memory
 
-_ALTERNATIVES = "--set net.weights=none, or --set net.weights=PATH"
+_FLAT = ("flat_param", "_flat_param")
 # No trainer nests deeper; a file that does could make names of any length.
 _DEPTH = 16
 
@@ -38,18 +39,44 @@ class FileWeights:
 
 
 def read_checkpoint(path: Path, part: str | None = None) -> FileWeights:
-    """Read a safetensors file, or a torch file of either format; code in it is never run."""
-    _require_weights_file(path)
-    require_memory(path.stat().st_size, path)
-    content = _read_safetensors(path) if path.suffix == ".safetensors" else load_inert(path)
-    tensors: dict[str, Tensor] = {}
-    for name, tensor in _tensors(content, "", set(), _DEPTH):
-        if name in tensors:
-            raise DataError(f"holds two tensors called {name}", file=path, fix="Save the network's state_dict() alone")
-        tensors[name] = tensor
-    if not tensors:
-        raise DataError("does not hold tensors by their names", file=path, fix="Save the network's state_dict() alone")
+    """Read a file of safetensors or torch, shards, or a folder of them; code in a file is never run.
+
+    Raises:
+        DataError: a file that is absent, damaged, or no weights by their names in either format.
+    """
+    files = parts_of(path)
+    for file in files:
+        require_weights_format(file)
+    require_memory(sum(file.stat().st_size for file in files), path)
+    tensors = _read_files(files, path)
+    if flat := next((name for name in tensors if name.rpartition(".")[2] in _FLAT), None):
+        raise DataError(f"holds {flat}: FSDP's flat parameters of one process", file=path, fix=WHOLE_STATE)
     return FileWeights(tensors, path, part)
+
+
+def _read_files(files: Sequence[Path], path: Path) -> dict[str, Tensor]:
+    tensors: dict[str, Tensor] = {}
+    for file in files:
+        content = _read_safetensors(file) if is_safetensors(file) else load_inert(file)
+        of_file = list(_tensors(content, "", set(), _DEPTH))
+        if not of_file and _holds_object(content):
+            what = "holds a Python object, such as a whole module, and no tensors by their names"
+            raise DataError(what, file=file, fix=STATE_OF_OBJECT)
+        for name, tensor in of_file:
+            if name in tensors:
+                fix = "Save the network's state_dict() alone"
+                raise DataError(f"holds two tensors called {name}", file=file, fix=fix)
+            tensors[name] = tensor
+    if not tensors:
+        fix = "Save the network's state_dict() alone"
+        raise DataError("does not hold tensors by their names", file=path, fix=fix)
+    return tensors
+
+
+def _holds_object(content: object) -> bool:
+    """Whether the content of a file is an object of some class, or a dict that holds one."""
+    values = type(content).values(content) if isinstance(content, dict) else [content]
+    return any(map(is_stand_in, values))
 
 
 def _tensors(node: object, prefix: str, seen: set[int], depth: int) -> Iterator[tuple[str, Tensor]]:
@@ -70,28 +97,9 @@ def _tensors(node: object, prefix: str, seen: set[int], depth: int) -> Iterator[
             yield from _tensors(value, f"{prefix}{key}.", seen, depth - 1)
 
 
-def _require_weights_file(path: Path) -> None:
-    """Refuse an empty file and files that are often mistaken for weights."""
-    try:
-        require_file(path)
-        with path.open("rb") as stream:
-            start = stream.read(512).lstrip().lower()
-    except OSError as error:
-        raise DataError(f"no readable weights file: {error.strerror}", file=path, fix=f"Use {_ALTERNATIVES}") from error
-    found = ""
-    if path.stat().st_size == 0:
-        found = "the file is empty"
-    elif start.startswith((b"<!doctype", b"<html")):
-        found = "this is an HTML page, not weights"
-    elif start.startswith(b"version https://git-lfs"):
-        found = "this is a git-lfs pointer, not weights"
-    if found:
-        raise DataError(found, file=path, fix="Download it again")
-
-
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
     try:
         with memory_faults_told(path):
             return dict(safetensors.torch.load_file(path))
     except safetensors.SafetensorError as error:
-        raise DataError(f"truncated, or no safetensors file ({error})", file=path, fix="Download it again") from error
+        raise DataError(f"truncated, or no safetensors file ({error})", file=path, fix=AGAIN) from error

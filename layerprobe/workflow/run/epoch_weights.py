@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from layerprobe.nets.checkpoint_layouts import size_of_weights
 from layerprobe.nets.net import Net
 from layerprobe.system.errors import DataError
 from layerprobe.values.records import WeightsFile
@@ -58,7 +59,7 @@ def _require_same_file(run: Run, file: WeightsFile) -> None:
     path = Path(file.path)
     try:
         with contextlib.suppress(OSError):  # reading it raises the error
-            size = path.stat().st_size
+            size = size_of_weights(path)
             if file.size != size:
                 raise DataError(f"has {size:,} bytes, expected {file.size:,}", file=path)
         require_unchanged(path, [file.sha256])

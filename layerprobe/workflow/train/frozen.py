@@ -11,10 +11,10 @@ from dataclasses import replace
 from os.path import commonpath
 from pathlib import Path
 
+from layerprobe.nets.checkpoint_layouts import sha256_of_weights, size_of_weights
 from layerprobe.nets.weight_paths import expand_epochs
 from layerprobe.recipe.recipe import Recipe
 from layerprobe.system.errors import RecipeError
-from layerprobe.system.files import sha256
 from layerprobe.system.progress import Listener
 from layerprobe.values.estimate import Estimate
 from layerprobe.values.records import WeightsFile
@@ -114,12 +114,12 @@ def _say_epochs(given: _Given, listener: Listener) -> None:
 
 
 def _hashed(given: _Given) -> list[WeightsFile]:
-    return [WeightsFile(str(path), part, _sha256(path), path.stat().st_size, n) for n, (path, part) in given.items()]
+    return [WeightsFile(str(path), part, _sha256(path), size_of_weights(path), n) for n, (path, part) in given.items()]
 
 
 def _sha256(path: Path) -> str:
     require_weights(path)
-    return sha256(path)
+    return sha256_of_weights(path)
 
 
 def _require_same(run: Run, recipe: Recipe, known: Sequence[WeightsFile], given: _Given) -> None:
