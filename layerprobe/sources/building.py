@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from layerprobe.nets.blocks import block_names, part_names
 from layerprobe.nets.checkpoint_files import FileWeights
-from layerprobe.nets.fitting import TargetNetwork, fit, shapes, unused, with_versions
+from layerprobe.nets.conversion import fit_or_convert
+from layerprobe.nets.fitting import TargetNetwork, shapes, unused, with_versions
 from layerprobe.nets.head import Head
 from layerprobe.nets.net import Net
 from layerprobe.sources.foreign import NO_OWN_SIZE, Foreign
@@ -91,7 +92,7 @@ def build(  # noqa: PLR0913 - the keys of a recipe's [net]
         loaded = set()
     elif weights != "model":
         own = shapes(module)
-        found = fit(weights, TargetNetwork(full, own, own.keys() - loaded, root=_MODEL))
+        found = fit_or_convert(weights, TargetNetwork(full, own, own.keys() - loaded, root=_MODEL), foreign.convert)
         tensors = {key: tensor for key, tensor in found.tensors.items() if not key.startswith(anew)}
         module.load_state_dict(with_versions(tensors, module), strict=False)
         loaded, notes = set(tensors), (*notes, *found.notes, *unused(own, found.left, anew))
@@ -116,6 +117,7 @@ def build(  # noqa: PLR0913 - the keys of a recipe's [net]
         own_pool=True,
         versions=origin(name),
         files=foreign.files,
+        convert=foreign.convert,
     )
 
 

@@ -71,10 +71,11 @@ def _require_same_file(run: Run, file: WeightsFile) -> None:
 def load_file(net: Net, name: str, path: Path, part: str | None) -> tuple[str, ...]:
     """Load a file of weights into a network's model, and return the notes."""
     from layerprobe.nets.checkpoint_files import read_checkpoint
-    from layerprobe.nets.fitting import fitted, with_versions
+    from layerprobe.nets.conversion import fitted
+    from layerprobe.nets.fitting import with_versions
 
     model = net.module.get_submodule(net.root)
-    fit = fitted(read_checkpoint(path, part), model, name=name)
+    fit = fitted(read_checkpoint(path, part), model, name=name, convert=net.convert)
     # Not strict: the model makes some buffers itself.
     model.load_state_dict(with_versions(fit.tensors, model), strict=False)
     return fit.notes
