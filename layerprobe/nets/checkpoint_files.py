@@ -11,8 +11,8 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from layerprobe.nets.checkpoint_layouts import parts_of
-from layerprobe.nets.file_formats import AGAIN, STATE_OF_OBJECT, WHOLE_STATE, is_safetensors, require_weights_format
+from layerprobe.nets.checkpoint_layouts import METADATA, parts_of
+from layerprobe.nets.file_formats import AGAIN, PIECES, STATE_OF_OBJECT, is_safetensors, of_fsdp, require_weights_format
 from layerprobe.nets.stand_ins import is_stand_in, load_inert
 from layerprobe.system.errors import DataError
 from layerprobe.system.memory import memory_faults_told, require_memory
@@ -39,26 +39,35 @@ class FileWeights:
 
 
 def read_checkpoint(path: Path, part: str | None = None) -> FileWeights:
-    """Read a file of safetensors or torch, shards, or a folder of them; code in a file is never run.
+    """Read a file of safetensors or torch, shards, or a folder; code in a file is never run.
 
     Raises:
         DataError: a file that is absent, damaged, or no weights by their names in either format.
     """
     files = parts_of(path)
-    for file in files:
-        require_weights_format(file)
-    require_memory(sum(file.stat().st_size for file in files), path)
-    tensors = _read_files(files, path)
+    tensors = _read_distributed(files[0]) if files[0].name == METADATA else _read_files(files, path)
+    if not tensors:
+        fix = "Save the network's state_dict() alone"
+        raise DataError("does not hold tensors by their names", file=path, fix=fix)
     if flat := next((name for name in tensors if name.rpartition(".")[2] in _FLAT), None):
-        raise DataError(f"holds {flat}: FSDP's flat parameters of one process", file=path, fix=WHOLE_STATE)
+        raise of_fsdp(f"{flat} is all parameters of a module in one", path)
     return FileWeights(tensors, path, part)
 
 
+def _read_distributed(metadata: Path) -> dict[str, Tensor]:
+    from layerprobe.nets.distributed_checkpoint import read_distributed  # slow to import
+
+    return read_distributed(metadata.parent)
+
+
 def _read_files(files: Sequence[Path], path: Path) -> dict[str, Tensor]:
+    for file in files:
+        require_weights_format(file)
+    require_memory(sum(file.stat().st_size for file in files), path)
     tensors: dict[str, Tensor] = {}
     for file in files:
         content = _read_safetensors(file) if is_safetensors(file) else load_inert(file)
-        of_file = list(_tensors(content, "", set(), _DEPTH))
+        of_file = list(_tensors(content, file, "", set(), _DEPTH))
         if not of_file and _holds_object(content):
             what = "holds a Python object, such as a whole module, and no tensors by their names"
             raise DataError(what, file=file, fix=STATE_OF_OBJECT)
@@ -67,9 +76,6 @@ def _read_files(files: Sequence[Path], path: Path) -> dict[str, Tensor]:
                 fix = "Save the network's state_dict() alone"
                 raise DataError(f"holds two tensors called {name}", file=file, fix=fix)
             tensors[name] = tensor
-    if not tensors:
-        fix = "Save the network's state_dict() alone"
-        raise DataError("does not hold tensors by their names", file=path, fix=fix)
     return tensors
 
 
@@ -79,7 +85,7 @@ def _holds_object(content: object) -> bool:
     return any(map(is_stand_in, values))
 
 
-def _tensors(node: object, prefix: str, seen: set[int], depth: int) -> Iterator[tuple[str, Tensor]]:
+def _tensors(node: object, file: Path, prefix: str, seen: set[int], depth: int) -> Iterator[tuple[str, Tensor]]:
     """The dense tensors of nested dicts, each dict once, though it may lie in several or in itself."""
     if not isinstance(node, Mapping) or id(node) in seen or not depth:
         return
@@ -93,8 +99,10 @@ def _tensors(node: object, prefix: str, seen: set[int], depth: int) -> Iterator[
                 tensor = Tensor.detach(value)
                 if tensor.layout is torch.strided and tensor.device.type == "cpu" and not tensor.is_quantized:
                     yield f"{prefix}{key}", tensor
+            elif type(value).__module__.startswith(PIECES):
+                raise of_fsdp(f"{prefix}{key} is a piece of a tensor", file)
         else:
-            yield from _tensors(value, f"{prefix}{key}.", seen, depth - 1)
+            yield from _tensors(value, file, f"{prefix}{key}.", seen, depth - 1)
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:

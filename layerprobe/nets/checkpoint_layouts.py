@@ -12,20 +12,23 @@ from layerprobe.nets.file_formats import of_zero
 from layerprobe.system.errors import DataError
 from layerprobe.system.files import sha256
 
+METADATA = ".metadata"  # of torch.distributed.checkpoint
+_SHARDED = "pytorch_model_fsdp_0"  # its folder in accelerate's
 _INDEX = ".index.json"
 # In the order in which transformers and timm look for them.
 _MODEL_FILES = (
     "model.safetensors", f"model.safetensors{_INDEX}", "pytorch_model.bin", f"pytorch_model.bin{_INDEX}",
     "open_clip_model.safetensors", "open_clip_pytorch_model.bin", "mp_rank_00_model_states.pt",
 )  # fmt: skip
-_NO_WEIGHTS = "a folder without model.safetensors, pytorch_model.bin, an index of shards or checkpoint-*/"
+_NO_WEIGHTS = "a folder without model.safetensors, pytorch_model.bin, an index of shards, .metadata or checkpoint-*/"
 _SHARD = re.compile(r"(.+)-(\d+)-of-(\d+)(\.safetensors|\.bin)")
 
 
 def parts_of(path: Path) -> tuple[Path, ...]:
     """The files that hold the weights of a path; the path alone where it is a file of no known layout, or absent.
 
-    A shard, its index or its folder stands for all shards; DeepSpeed's `latest` for the folder that it names.
+    A shard, its index or its folder stands for all shards, a file of `torch.distributed.checkpoint` for its folder,
+    whose `.metadata` comes first, and DeepSpeed's `latest` for the folder that it names.
 
     Raises:
         DataError: a shard that is not there, an index that names none, a folder without weights, or one of ZeRO-3.
@@ -37,6 +40,8 @@ def parts_of(path: Path) -> tuple[Path, ...]:
         return parts
     if path.name.endswith(_INDEX):
         return _indexed(path)
+    if path.name == METADATA or (path.suffix == ".distcp" and path.with_name(METADATA).is_file()):
+        return _parts_of_folder(path.parent) or (path,)
     if path.name == "latest" and (tagged := _tagged(path.parent)):
         return _parts_of_folder(tagged) or (path,)
     shard = _SHARD.fullmatch(path.name)
@@ -68,9 +73,13 @@ def checkpoint_folders(folder: Path) -> list[Path]:
 
 
 def _parts_of_folder(folder: Path) -> tuple[Path, ...]:
+    if (folder / METADATA).is_file():
+        return (folder / METADATA, *sorted(folder.glob("*.distcp")))
     for name in _MODEL_FILES:
         if (folder / name).is_file():
             return parts_of(folder / name)
+    if (folder / _SHARDED / METADATA).is_file():
+        return _parts_of_folder(folder / _SHARDED)
     if tagged := _tagged(folder):
         return _parts_of_folder(tagged)
     if any(folder.glob("*zero*_model_states.pt")):

@@ -88,6 +88,8 @@ def _converted(given: FileWeights, wanted: TargetNetwork, convert: Convert) -> l
         file = f"{given.source.name}: " if given.source else ""
         named = f" below {prefix!r}" if prefix else ""
         note = f"{file}names{named} are converted by {wanted.name.partition(':')[0]}"
+        if resized := [key for key in one.tensors if _is_resized(wanted.below(key), tensors, one.tensors[key])]:
+            note += f", and {', '.join(map(wanted.below, resized))} to another size"
         fits.append((prefix, Fit(prefix, one.tensors, one.left, (note, *one.notes))))
     if problem is not None and not fits:
         raise problem
@@ -103,6 +105,10 @@ def _by_prefix(given: FileWeights, least: int) -> Iterator[tuple[str, dict[str, 
         below = {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}
         if len(below) >= least and part in (None, start.removesuffix(".")):
             yield start.removesuffix("."), below
+
+
+def _is_resized(name: str, before: Mapping[str, Tensor], tensor: Tensor) -> bool:
+    return name in before and before[name].shape != tensor.shape
 
 
 def _joined(before: str, part: str) -> str:

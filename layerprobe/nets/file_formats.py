@@ -16,10 +16,8 @@ GIVE_WEIGHTS = "Give a file of torch.save or of safetensors"
 STATE_OF_OBJECT = (
     "Where its code can be imported: torch.save(torch.load(FILE, weights_only=False).state_dict(), OUT), and name OUT"
 )
-WHOLE_STATE = (
-    "Save the whole state by torch.distributed.checkpoint.state_dict: get_model_state_dict(model, "
-    "options=StateDictOptions(full_state_dict=True))"
-)
+# Modules of the classes in which FSDP keeps the piece of a tensor that one process has.
+PIECES = ("torch.distributed.tensor", "torch.distributed._tensor", "torch.distributed._shard")
 _ALTERNATIVES = "--set net.weights=none, or --set net.weights=PATH"
 _UNPACK = "Unpack it and name the file inside"
 _TORCH = "Use the model's weights for PyTorch"
@@ -82,7 +80,7 @@ def require_weights_format(path: Path) -> None:
         raise DataError("this is an HTML page, not weights", file=path, fix=AGAIN)
     other = next((told for first, told in _STARTS.items() if start.startswith(first)), None)
     other = other or next((told for name, told in _ENDINGS.items() if re.search(f"{name}$", path.name)), None)
-    if start.startswith(b"PK\x03\x04"):
+    if other is None and start.startswith(b"PK\x03\x04"):
         other = _zip(path)
     if other is None and path.suffix == ".safetensors" and start[:1] in (b"P", b"\x80") and start[8:9] != b"{":
         other = ("a file of torch.save, not of safetensors", "Change its name to end in .pt")
@@ -102,6 +100,15 @@ def is_safetensors(path: Path) -> bool:
         start = stream.read(9)
     length = int.from_bytes(start[:8], "little")
     return path.suffix == ".safetensors" or (start[8:] == b"{" and length < path.stat().st_size)
+
+
+def of_fsdp(detail: str, path: Path) -> DataError:
+    """The error of the part of FSDP's weights that one process has."""
+    fix = (
+        "Save the whole state by torch.distributed.checkpoint.state_dict: get_model_state_dict(model, "
+        "options=StateDictOptions(full_state_dict=True))"
+    )
+    return DataError(f"the part of FSDP's weights that one process has: {detail}", file=path, fix=fix)
 
 
 def of_zero(path: Path) -> DataError:

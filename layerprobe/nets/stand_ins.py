@@ -22,7 +22,7 @@ from typing import Self
 
 import torch
 
-from layerprobe.nets.file_formats import AGAIN, GIVE_WEIGHTS, STATE_OF_OBJECT, WHOLE_STATE
+from layerprobe.nets.file_formats import AGAIN, GIVE_WEIGHTS, PIECES, STATE_OF_OBJECT, of_fsdp
 from layerprobe.system.errors import DataError
 
 # Exceptions that torch may raise on bytes that are no checkpoint.
@@ -36,8 +36,6 @@ _OTHERS = {
     "persistent_load of storage": ("a module as an object, in torch's old format", STATE_OF_OBJECT),
     "Tensor subclass": ("tensors of a class of its own", _STATE_ALONE),
 }
-# How FSDP keeps the piece of a tensor that one process has.
-_PIECES = ("torch.distributed.tensor.", "torch.distributed._tensor.", "torch.distributed._shard.")
 # Of Python's own modules, those whose names in a file are data. A name of any other is code: os.system, eval, partial.
 _DATA = ("argparse", "collections", "datetime", "decimal", "enum", "fractions", "pathlib", "uuid")
 _DATA_NAMES = {"types.SimpleNamespace"} | {
@@ -83,9 +81,8 @@ def load_inert(path: Path) -> object:
         _require_plain_archive(path)
         with warnings.catch_warnings(action="ignore"):  # on the pickle's version, before it is refused
             names = _foreign_names(path)
-            if any(name.startswith(_PIECES) for name in names):
-                what = "holds pieces of tensors, those of one process of FSDP"
-                raise DataError(what, file=path, fix=WHOLE_STATE)
+            if any(name.startswith(PIECES) for name in names):
+                raise of_fsdp("it holds pieces of tensors", path)
             for name in names:
                 if _is_code(name):
                     raise _holds_code(path, name)

@@ -10,7 +10,11 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
+from torch._C._distributed_c10d import HashStore
+from torch.distributed._shard.sharded_tensor.metadata import ShardedTensorMetadata
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import distribute_tensor
 
 from layerprobe.nets.checkpoint_files import read_checkpoint
 from layerprobe.system.errors import DataError
@@ -157,10 +161,23 @@ def test_a_whole_module_is_called_so_with_the_call_that_saves_its_state(tmp_path
 @pytest.mark.parametrize("name", ["_fsdp_wrapped_module._flat_param", "layer1.flat_param"])
 def test_flat_parameters_of_fsdp_are_called_so(tmp_path: Path, name: str) -> None:
     path = saved(tmp_path, {"model": {name: torch.ones(9)}})
-    with pytest.raises(
-        DataError, match=rf"holds model\.{name}: FSDP's flat parameters of one process\. Save the whole"
-    ):
+    message = rf"the part of FSDP's weights that one process has: model\.{name} is all .*get_model_state_dict"
+    with pytest.raises(DataError, match=message):
         read_checkpoint(path)
+
+
+@pytest.mark.filterwarnings("ignore:.*pickling/unpickling of the DeviceMesh")
+def test_the_pieces_of_fsdps_tensors_are_called_so(tmp_path: Path) -> None:
+    distributed.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    try:
+        piece = distribute_tensor(torch.ones(2), init_device_mesh("cpu", (1,)))
+        saved(tmp_path, {"model": {"a": piece, "count": torch.ones(1)}})
+    finally:
+        distributed.destroy_process_group()
+    (tmp_path / "sharded").mkdir()
+    for path in (tmp_path / "w.pt", saved(tmp_path / "sharded", {"a": ShardedTensorMetadata()})):
+        with pytest.raises(DataError, match=r"the part of FSDP's weights that one process has: .* Save the whole"):
+            read_checkpoint(path)
 
 
 @pytest.mark.parametrize(

@@ -147,6 +147,7 @@ def test_a_file_of_dinov2_by_its_authors_names_is_read_as_timm_does() -> None:
     authors["pos_embed"] = torch.randn(1, 1 + 4 * 4, 384)  # of 56 px, with the class token's
     net = build(f"timm:{file.stem}", weights=FileWeights(authors, file), image_size=28)
     assert torch.equal(embeddings(net, noise(28)), of_timms_loader(file.stem, 28, authors))
+    assert net.notes[-1] == f"{file}: names are converted by timm, and pos_embed to another size"
 
 
 def test_absent_weights_name_the_file_and_the_folder(no_cache: Path) -> None:
