@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from layerprobe.nets.checkpoint_layouts import METADATA, parts_of
+from layerprobe.nets.checkpoint_layouts import ADAPTER_CONFIG, METADATA, parts_of
 from layerprobe.nets.file_formats import AGAIN, PIECES, STATE_OF_OBJECT, is_safetensors, of_fsdp, require_weights_format
 from layerprobe.nets.stand_ins import is_stand_in, load_inert
 from layerprobe.system.errors import DataError
@@ -31,27 +33,39 @@ class FileWeights:
             dicts that it lies in: `state_dict.model.conv1.weight`.
         source: the file, for errors and notes; None where the tensors come from elsewhere.
         part: the name of the dict, or the prefix, of the network; None: search for it.
+        adapter: PEFT's settings of an adapter, whose tensors these are; None for those of a network.
     """
 
     tensors: Mapping[str, Tensor]
     source: Path | None = None
     part: str | None = None
+    adapter: Mapping[str, Any] | None = None
 
 
 def read_checkpoint(path: Path, part: str | None = None) -> FileWeights:
-    """Read a file of safetensors or torch, shards, or a folder; code in a file is never run.
+    """Read a file of safetensors or torch, shards, or a folder of weights; code in a file is never run.
 
     Raises:
         DataError: a file that is absent, damaged, or no weights by their names in either format.
     """
     files = parts_of(path)
+    adapter = None
+    if files[0].name == ADAPTER_CONFIG and len(files) > 1:
+        adapter, files = _read_settings(files[0]), files[1:]
     tensors = _read_distributed(files[0]) if files[0].name == METADATA else _read_files(files, path)
     if not tensors:
         fix = "Save the network's state_dict() alone"
         raise DataError("does not hold tensors by their names", file=path, fix=fix)
     if flat := next((name for name in tensors if name.rpartition(".")[2] in _FLAT), None):
         raise of_fsdp(f"{flat} is all parameters of a module in one", path)
-    return FileWeights(tensors, path, part)
+    return FileWeights(tensors, path, part, adapter)
+
+
+def _read_settings(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise DataError(f"not the settings of an adapter ({error})", file=path, fix="Save the adapter again") from error
 
 
 def _read_distributed(metadata: Path) -> dict[str, Tensor]:

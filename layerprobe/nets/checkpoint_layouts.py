@@ -12,6 +12,8 @@ from layerprobe.nets.file_formats import of_zero
 from layerprobe.system.errors import DataError
 from layerprobe.system.files import sha256
 
+ADAPTER_CONFIG = "adapter_config.json"  # of PEFT
+_ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
 METADATA = ".metadata"  # of torch.distributed.checkpoint
 _SHARDED = "pytorch_model_fsdp_0"  # its folder in accelerate's
 _INDEX = ".index.json"
@@ -27,8 +29,8 @@ _SHARD = re.compile(r"(.+)-(\d+)-of-(\d+)(\.safetensors|\.bin)")
 def parts_of(path: Path) -> tuple[Path, ...]:
     """The files that hold the weights of a path; the path alone where it is a file of no known layout, or absent.
 
-    A shard, its index or its folder stands for all shards, a file of `torch.distributed.checkpoint` for its folder,
-    whose `.metadata` comes first, and DeepSpeed's `latest` for the folder that it names.
+    A shard, its index or its folder stands for all shards; a file of `torch.distributed.checkpoint` or of PEFT for its
+    folder, whose `.metadata` or `adapter_config.json` comes first; DeepSpeed's `latest` for the folder that it names.
 
     Raises:
         DataError: a shard that is not there, an index that names none, a folder without weights, or one of ZeRO-3.
@@ -42,6 +44,8 @@ def parts_of(path: Path) -> tuple[Path, ...]:
         return _indexed(path)
     if path.name == METADATA or (path.suffix == ".distcp" and path.with_name(METADATA).is_file()):
         return _parts_of_folder(path.parent) or (path,)
+    if path.name in (*_ADAPTER_FILES, ADAPTER_CONFIG) and path.with_name(ADAPTER_CONFIG).is_file():
+        return _parts_of_folder(path.parent)
     if path.name == "latest" and (tagged := _tagged(path.parent)):
         return _parts_of_folder(tagged) or (path,)
     shard = _SHARD.fullmatch(path.name)
@@ -75,9 +79,10 @@ def checkpoint_folders(folder: Path) -> list[Path]:
 def _parts_of_folder(folder: Path) -> tuple[Path, ...]:
     if (folder / METADATA).is_file():
         return (folder / METADATA, *sorted(folder.glob("*.distcp")))
-    for name in _MODEL_FILES:
-        if (folder / name).is_file():
-            return parts_of(folder / name)
+    if (folder / ADAPTER_CONFIG).is_file() and (adapter := _first(folder, _ADAPTER_FILES)):
+        return (folder / ADAPTER_CONFIG, adapter)
+    if weights := _first(folder, _MODEL_FILES):
+        return parts_of(weights)
     if (folder / _SHARDED / METADATA).is_file():
         return _parts_of_folder(folder / _SHARDED)
     if tagged := _tagged(folder):
@@ -85,6 +90,10 @@ def _parts_of_folder(folder: Path) -> tuple[Path, ...]:
     if any(folder.glob("*zero*_model_states.pt")):
         raise of_zero(folder)
     return ()
+
+
+def _first(folder: Path, names: Sequence[str]) -> Path | None:
+    return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
 def _tagged(folder: Path) -> Path | None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from layerprobe.nets.checkpoint_files import FileWeights
+from layerprobe.nets.file_formats import of_adapter
 from layerprobe.nets.fitting import Fit, OtherNetworkError, TargetNetwork, bare, fit, shapes, unused
 from layerprobe.system.errors import DataError
 
@@ -53,7 +54,9 @@ def fit_or_convert(weights: FileWeights | Mapping[str, Tensor], wanted: TargetNe
     given = weights if isinstance(weights, FileWeights) else FileWeights(weights)
     try:
         return fit(given, wanted)
-    except OtherNetworkError:
+    except OtherNetworkError as error:
+        if any(".lora_A." in name for name in given.tensors):
+            raise of_adapter("that is not merged into its model", given.source) from error
         if convert is None:
             raise
         if not (fits := _converted(given, wanted, convert)):

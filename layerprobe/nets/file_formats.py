@@ -102,6 +102,16 @@ def is_safetensors(path: Path) -> bool:
     return path.suffix == ".safetensors" or (start[8:] == b"{" and length < path.stat().st_size)
 
 
+def of_adapter(detail: str, path: Path | None) -> DataError:
+    """The error of an adapter that is not merged here."""
+    folder = path.parent if path and path.is_file() else path or "FOLDER"
+    fix = (
+        f"Merge it by PEFT: PeftModel.from_pretrained(MODEL, '{folder}').merge_and_unload().save_pretrained('OUT'), "
+        "then --weights OUT"
+    )
+    return DataError(f"an adapter of PEFT {detail}", file=path, fix=fix)
+
+
 def of_fsdp(detail: str, path: Path) -> DataError:
     """The error of the part of FSDP's weights that one process has."""
     fix = (

@@ -217,11 +217,11 @@ def _without_place(one: Fit, wanted: TargetNetwork) -> list[str]:
     """Tensors beside those of the network, as a deeper one has them: to leave them out would be to cut it."""
     children = {wanted.below(key).partition(".")[0] for key in wanted.required}
     spare = [key for key in one.left if key not in wanted.own and not key.endswith(_DERIVED)]
-    named = [wanted.below(key) for key in spare if not _is_classifier(key, one.left)]
+    named = [wanted.below(key) for key in spare if not is_classifier(key, one.left)]
     return [key for key in named if key.partition(".")[0] in children]
 
 
-def _is_classifier(key: str, left: Mapping[str, Tensor]) -> bool:
+def is_classifier(key: str, left: Mapping[str, Tensor]) -> bool:
     """Whether a tensor is of a linear layer in a head, such as `head.fc` beside a norm `head.norm` of the network.
 
     Names such as `layer1.0.se.fc`, with a number before, are of blocks, and a weight of one axis is a norm's.

@@ -35,6 +35,7 @@ class Net:
         versions: the packages that the model comes from, each with its version.
         files: of a user's own code, path from the file's folder -> SHA-256 of all that was imported from there; the
             file itself under the empty path.
+        own_weights: gives the model's weights that come with it, by its names; None where the module wraps none.
         convert: gives tensors by the names of the model's author those of the model; None where nothing does.
     """
 
@@ -54,4 +55,5 @@ class Net:
     own_pool: bool = False
     versions: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
+    own_weights: Callable[[], Mapping[str, Tensor]] | None = None
     convert: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]] | None = None

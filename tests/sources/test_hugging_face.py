@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file as load_safetensors
+from safetensors.torch import save_file as save_safetensors
 from torch import Tensor
 
 from layerprobe.nets.checkpoint_files import read_checkpoint
@@ -22,6 +23,7 @@ from layerprobe.workflow.run.epoch_weights import load_file
 from tests.sources.conftest import build, embeddings, noise, source
 
 with quiet():
+    import peft
     import transformers
 
 HALF = (0.5, 0.5, 0.5)
@@ -166,6 +168,35 @@ def test_files_of_another_depth_are_refused(saved: Save, tmp_path: Path, layers:
         transformers.ViTModel(config, add_pooling_layer=False).save_pretrained(tmp_path / "other")
     with pytest.raises(DataError, match=f"weights of another network than hf:.*{message}"):
         build(name, weights=read_checkpoint(tmp_path / "other"))
+
+
+@pytest.mark.parametrize("old_names", [False, True])
+def test_an_adapter_of_a_classifier_is_merged_as_peft_does(saved: Save, tmp_path: Path, old_names: bool) -> None:
+    with quiet():
+        model = transformers.ViTForImageClassification(transformers.ViTConfig(**NARROW, image_size=32, patch_size=8))
+        name = saved(model)
+        saves, adapts = ["classifier"], ["q_proj", "projection"]
+        options = peft.LoraConfig(r=3, lora_alpha=7, target_modules=adapts, modules_to_save=saves)
+        adapted = peft.get_peft_model(model, options)
+        for key, parameter in adapted.named_parameters():
+            if "lora_" in key:
+                torch.nn.init.normal_(parameter, std=0.1)
+        adapted.save_pretrained(str(tmp_path / "adapter"))
+        merged: Any = adapted.merge_and_unload().eval()
+    if old_names:  # as transformers before 5 called its modules
+        path = tmp_path / "adapter" / "adapter_model.safetensors"
+        tensors = {
+            re.sub(r"layers\.(\d)\.attention\.q_proj", r"encoder.layer.\1.attention.attention.query", key): value
+            for key, value in load_safetensors(path).items()
+        }
+        assert any("encoder.layer.0.attention.attention.query.lora_A" in key for key in tensors)
+        save_safetensors(tensors, path)
+    net = build(name, seed=1)
+    notes = load_file(net, name, tmp_path / "adapter", None)
+    expected = merged.vit(noise(32)).last_hidden_state[:, 0].detach()
+    torch.testing.assert_close(embeddings(net, noise(32)), expected, rtol=0, atol=1e-6)
+    assert not torch.allclose(embeddings(build(name, weights="model"), noise(32)), expected, atol=1e-2)
+    assert "LoRA (r = 3, alpha = 7) is merged" in notes[0]
 
 
 def test_what_takes_no_images_is_refused(saved: Save) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from layerprobe.nets.checkpoint_layouts import size_of_weights
 from layerprobe.nets.net import Net
@@ -14,6 +14,9 @@ from layerprobe.values.records import WeightsFile
 from layerprobe.workflow.run.checkpoints import load_weights, require_unchanged
 from layerprobe.workflow.run.kept import kept_epochs, require_kept
 from layerprobe.workflow.run.runs import Run
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def last_weights(run: Run) -> tuple[Path, str | None]:
@@ -70,15 +73,22 @@ def _require_same_file(run: Run, file: WeightsFile) -> None:
 
 def load_file(net: Net, name: str, path: Path, part: str | None) -> tuple[str, ...]:
     """Load a file of weights into a network's model, and return the notes."""
+    from layerprobe.nets.adapters import merged
     from layerprobe.nets.checkpoint_files import read_checkpoint
     from layerprobe.nets.conversion import fitted
     from layerprobe.nets.fitting import with_versions
 
     model = net.module.get_submodule(net.root)
-    fit = fitted(read_checkpoint(path, part), model, name=name, convert=net.convert)
+    weights = read_checkpoint(path, part)
+    tensors: Mapping[str, Tensor]
+    if weights.adapter is not None and net.own_weights is not None:
+        tensors, notes = merged(weights, net.own_weights(), name=name, convert=net.convert)
+    else:
+        fit = fitted(weights, model, name=name, convert=net.convert)
+        tensors, notes = fit.tensors, fit.notes
     # Not strict: the model makes some buffers itself.
-    model.load_state_dict(with_versions(fit.tensors, model), strict=False)
-    return fit.notes
+    model.load_state_dict(with_versions(tensors, model), strict=False)
+    return notes
 
 
 def load_checkpoint(run: Run, epoch: int, modules: Mapping[str, Any]) -> None:
