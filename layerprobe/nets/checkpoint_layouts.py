@@ -83,6 +83,8 @@ def _parts_of_folder(folder: Path) -> tuple[Path, ...]:
         return (folder / ADAPTER_CONFIG, adapter)
     if weights := _first(folder, _MODEL_FILES):
         return parts_of(weights)
+    if shards := sorted(path for path in folder.glob("*model-*-of-*") if _SHARD.fullmatch(path.name)):
+        return parts_of(shards[0])  # without an index
     if (folder / _SHARDED / METADATA).is_file():
         return _parts_of_folder(folder / _SHARDED)
     if tagged := _tagged(folder):

@@ -27,6 +27,7 @@ def indexed(folder: Path) -> Path:
 
 def test_a_folder_its_index_and_each_shard_stand_for_all_shards(tmp_path: Path) -> None:
     shards = tuple(written(tmp_path, *SHARDS))
+    assert parts_of(tmp_path) == shards
     assert [parts_of(path) for path in (indexed(tmp_path), tmp_path, *shards)] == [shards] * 4
 
 
@@ -49,8 +50,9 @@ def test_other_files_are_themselves(tmp_path: Path) -> None:
 
 def test_an_absent_shard_is_named(tmp_path: Path) -> None:
     (shard,) = written(tmp_path, SHARDS[1])
-    with pytest.raises(DataError, match=r"model-00001-of-00002\.safetensors: not there, and it is one of 2 shards"):
-        parts_of(shard)
+    for path in (shard, tmp_path):
+        with pytest.raises(DataError, match=r"model-00001-of-00002\.safetensors: not there, and it is one of 2 shards"):
+            parts_of(path)
 
 
 @pytest.mark.parametrize("content", ["{}", "[]", "x", '{"weight_map": {"a": "../b.bin"}}', '{"weight_map": {"a": 3}}'])
