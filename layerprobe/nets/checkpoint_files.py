@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from layerprobe.nets.stand_ins import load_inert
+from layerprobe.nets.checkpoint_layouts import ADAPTER_CONFIG, METADATA, parts_of
+from layerprobe.nets.file_formats import AGAIN, PIECES, STATE_OF_OBJECT, is_safetensors, of_fsdp, require_weights_format
+from layerprobe.nets.stand_ins import is_stand_in, load_inert
 from layerprobe.system.errors import DataError
-from layerprobe.system.files import require_file
 from layerprobe.system.memory import memory_faults_told, require_memory
 
-_ALTERNATIVES = "--set net.weights=none, or --set net.weights=PATH"
+_FLAT = ("flat_param", "_flat_param")
 # No trainer nests deeper; a file that does could make names of any length.
 _DEPTH = 16
 
@@ -30,29 +33,73 @@ class FileWeights:
             dicts that it lies in: `state_dict.model.conv1.weight`.
         source: the file, for errors and notes; None where the tensors come from elsewhere.
         part: the name of the dict, or the prefix, of the network; None: search for it.
+        adapter: PEFT's settings of an adapter, whose tensors these are; None for those of a network.
     """
 
     tensors: Mapping[str, Tensor]
     source: Path | None = None
     part: str | None = None
+    adapter: Mapping[str, Any] | None = None
 
 
 def read_checkpoint(path: Path, part: str | None = None) -> FileWeights:
-    """Read a safetensors file, or a torch file of either format; code in it is never run."""
-    _require_weights_file(path)
-    require_memory(path.stat().st_size, path)
-    content = _read_safetensors(path) if path.suffix == ".safetensors" else load_inert(path)
-    tensors: dict[str, Tensor] = {}
-    for name, tensor in _tensors(content, "", set(), _DEPTH):
-        if name in tensors:
-            raise DataError(f"holds two tensors called {name}", file=path, fix="Save the network's state_dict() alone")
-        tensors[name] = tensor
+    """Read a file of safetensors or torch, shards, or a folder of weights; code in a file is never run.
+
+    Raises:
+        DataError: a file that is absent, damaged, or no weights by their names in either format.
+    """
+    files = parts_of(path)
+    adapter = None
+    if files[0].name == ADAPTER_CONFIG and len(files) > 1:
+        adapter, files = _read_settings(files[0]), files[1:]
+    tensors = _read_distributed(files[0]) if files[0].name == METADATA else _read_files(files, path)
     if not tensors:
-        raise DataError("does not hold tensors by their names", file=path, fix="Save the network's state_dict() alone")
-    return FileWeights(tensors, path, part)
+        fix = "Save the network's state_dict() alone"
+        raise DataError("does not hold tensors by their names", file=path, fix=fix)
+    if flat := next((name for name in tensors if name.rpartition(".")[2] in _FLAT), None):
+        raise of_fsdp(f"{flat} is all parameters of a module in one", path)
+    return FileWeights(tensors, path, part, adapter)
 
 
-def _tensors(node: object, prefix: str, seen: set[int], depth: int) -> Iterator[tuple[str, Tensor]]:
+def _read_settings(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise DataError(f"not the settings of an adapter ({error})", file=path, fix="Save the adapter again") from error
+
+
+def _read_distributed(metadata: Path) -> dict[str, Tensor]:
+    from layerprobe.nets.distributed_checkpoint import read_distributed  # slow to import
+
+    return read_distributed(metadata.parent)
+
+
+def _read_files(files: Sequence[Path], path: Path) -> dict[str, Tensor]:
+    for file in files:
+        require_weights_format(file)
+    require_memory(sum(file.stat().st_size for file in files), path)
+    tensors: dict[str, Tensor] = {}
+    for file in files:
+        content = _read_safetensors(file) if is_safetensors(file) else load_inert(file)
+        of_file = list(_tensors(content, file, "", set(), _DEPTH))
+        if not of_file and _holds_object(content):
+            what = "holds a Python object, such as a whole module, and no tensors by their names"
+            raise DataError(what, file=file, fix=STATE_OF_OBJECT)
+        for name, tensor in of_file:
+            if name in tensors:
+                fix = "Save the network's state_dict() alone"
+                raise DataError(f"holds two tensors called {name}", file=file, fix=fix)
+            tensors[name] = tensor
+    return tensors
+
+
+def _holds_object(content: object) -> bool:
+    """Whether the content of a file is an object of some class, or a dict that holds one."""
+    values = type(content).values(content) if isinstance(content, dict) else [content]
+    return any(map(is_stand_in, values))
+
+
+def _tensors(node: object, file: Path, prefix: str, seen: set[int], depth: int) -> Iterator[tuple[str, Tensor]]:
     """The dense tensors of nested dicts, each dict once, though it may lie in several or in itself."""
     if not isinstance(node, Mapping) or id(node) in seen or not depth:
         return
@@ -66,27 +113,10 @@ def _tensors(node: object, prefix: str, seen: set[int], depth: int) -> Iterator[
                 tensor = Tensor.detach(value)
                 if tensor.layout is torch.strided and tensor.device.type == "cpu" and not tensor.is_quantized:
                     yield f"{prefix}{key}", tensor
+            elif type(value).__module__.startswith(PIECES):
+                raise of_fsdp(f"{prefix}{key} is a piece of a tensor", file)
         else:
-            yield from _tensors(value, f"{prefix}{key}.", seen, depth - 1)
-
-
-def _require_weights_file(path: Path) -> None:
-    """Refuse an empty file and files that are often mistaken for weights."""
-    try:
-        require_file(path)
-        with path.open("rb") as stream:
-            start = stream.read(512).lstrip().lower()
-    except OSError as error:
-        raise DataError(f"no readable weights file: {error.strerror}", file=path, fix=f"Use {_ALTERNATIVES}") from error
-    found = ""
-    if path.stat().st_size == 0:
-        found = "the file is empty"
-    elif start.startswith((b"<!doctype", b"<html")):
-        found = "this is an HTML page, not weights"
-    elif start.startswith(b"version https://git-lfs"):
-        found = "this is a git-lfs pointer, not weights"
-    if found:
-        raise DataError(found, file=path, fix="Download it again")
+            yield from _tensors(value, file, f"{prefix}{key}.", seen, depth - 1)
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
@@ -94,4 +124,4 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
         with memory_faults_told(path):
             return dict(safetensors.torch.load_file(path))
     except safetensors.SafetensorError as error:
-        raise DataError(f"truncated, or no safetensors file ({error})", file=path, fix="Download it again") from error
+        raise DataError(f"truncated, or no safetensors file ({error})", file=path, fix=AGAIN) from error

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from layerprobe.nets.checkpoint_files import FileWeights
 from layerprobe.system.errors import DataError, NumericError, UnknownNameError
 
-# Prefixes of wrappers: several devices, torch.compile.
-_WRAPPERS = ("module", "_orig_mod")
+# Prefixes of wrappers: several devices, torch.compile, FSDP, activation checkpointing.
+_WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 # Buffers that follow from a network's settings, or that nothing reads; versions of a library differ in storing them.
 _DERIVED = (
     "num_batches_tracked", "relative_position_index", "relative_coords_table", "attn_mask", "position_ids", "inv_freq",
@@ -73,7 +73,7 @@ class TargetNetwork:
     @cached_property
     def places(self) -> Mapping[str, str]:
         """Names in a file after the prefix, without wrappers -> the network's names."""
-        return {self.below(_bare(key)): key for key in self.own} | {_bare(key): key for key in self.own}
+        return {self.below(bare(key)): key for key in self.own} | {bare(key): key for key in self.own}
 
     def below(self, name: str) -> str:
         """The name without the root before it."""
@@ -96,29 +96,8 @@ class Fit:
     notes: tuple[str, ...] = ()
 
 
-def fitted(
-    weights: FileWeights | Mapping[str, Tensor],
-    module: nn.Module,
-    *,
-    name: str = "this network",
-    optional: Collection[str] = (),
-) -> Fit:
-    """The tensors of a file that belong into a module, for its `load_state_dict(..., strict=False)`.
-
-    All tensors of the module must be in the file in their shapes, under one prefix of any length (`state_dict.model`,
-    `teacher.module.backbone`), except buffers that the module makes itself. `module.` and `_orig_mod.` may stand
-    anywhere in the names.
-
-    Args:
-        weights: what `read_checkpoint` read, or names -> tensors.
-        optional: names of tensors that need not be in the file.
-
-    Returns:
-        The module's names -> tensors; the notes name the prefix and the unused tensors.
-    """
-    own = shapes(module)
-    found = fit(weights, TargetNetwork(name, own, optional))
-    return Fit(found.prefix, found.tensors, found.left, (*found.notes, *unused(own, found.left)))
+class OtherNetworkError(DataError):
+    """Weights that are not those of the network."""
 
 
 def fit(weights: FileWeights | Mapping[str, Tensor], wanted: TargetNetwork) -> Fit:
@@ -144,6 +123,11 @@ def fit(weights: FileWeights | Mapping[str, Tensor], wanted: TargetNetwork) -> F
     return Fit(chosen.prefix, chosen.tensors, chosen.left, _notes(chosen, given))
 
 
+def bare(name: str) -> str:
+    """A name without the wrappers in it."""
+    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+
+
 def lacking(found: Fit, module: nn.Module) -> list[str]:
     """Names of a module's tensors that a fit has not, without those that the module makes itself."""
     return [key for key in shapes(module) if key not in found.tensors and not key.endswith(_DERIVED)]
@@ -162,10 +146,6 @@ def unused(own: Mapping[str, Shape], left: Mapping[str, Tensor], anew: tuple[str
     return (f"not used of the weights: {_first(named)}",) if named else ()
 
 
-def _bare(name: str) -> str:
-    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
-
-
 def _first(texts: Collection[str], between: str = ", ") -> str:
     return f"{between.join(list(texts)[:_NAMED])}{_and_more(len(texts) - _NAMED)}"
 
@@ -182,7 +162,7 @@ def _matched(tensors: Mapping[str, Tensor], wanted: TargetNetwork) -> dict[str, 
         for start, part in enumerate(parts):
             if part in _WRAPPERS:  # they belong to the prefix
                 continue
-            for key, value in wanted.translate({_bare(".".join(parts[start:])): tensor}).items():
+            for key, value in wanted.translate({bare(".".join(parts[start:])): tensor}).items():
                 if key in wanted.places:
                     found.setdefault(".".join(parts[:start]), {})[wanted.places[key]] = value
     return found
@@ -193,7 +173,7 @@ def _under(prefix: str, tensors: Mapping[str, Tensor], wanted: TargetNetwork) ->
     for name, tensor in tensors.items():
         if name.startswith(f"{prefix}." if prefix else ""):
             rest = name[len(prefix) + 1 :] if prefix else name
-            for key, value in wanted.translate({_bare(rest): tensor}).items():
+            for key, value in wanted.translate({bare(rest): tensor}).items():
                 yield wanted.places.get(key, key), value
 
 
@@ -201,11 +181,11 @@ def _of_part(found: Mapping[str, dict[str, Tensor]], given: FileWeights) -> Mapp
     """The prefixes in the requested part."""
     if not given.part:
         return found
-    part = _bare(given.part)
-    if not any(_bare(name).startswith(f"{part}.") for name in given.tensors):
-        known = dict.fromkeys(_bare(name).partition(".")[0] for name in given.tensors)
+    part = bare(given.part)
+    if not any(bare(name).startswith(f"{part}.") for name in given.tensors):
+        known = dict.fromkeys(bare(name).partition(".")[0] for name in given.tensors)
         raise UnknownNameError("part of the file", given.part, known, file=given.source)
-    return {prefix: tensors for prefix, tensors in found.items() if f"{_bare(prefix)}.".startswith(f"{part}.")}
+    return {prefix: tensors for prefix, tensors in found.items() if f"{bare(prefix)}.".startswith(f"{part}.")}
 
 
 def _of_shape(tensors: Mapping[str, Tensor], own: Mapping[str, Shape]) -> dict[str, Tensor]:
@@ -233,20 +213,20 @@ def _lacks(
     return f"{count}: {_first(problems)}"
 
 
-def _other_network(what: str, wanted: TargetNetwork, given: FileWeights) -> DataError:
+def _other_network(what: str, wanted: TargetNetwork, given: FileWeights) -> OtherNetworkError:
     fix = "Name the network of these weights, or a file of this one"
-    return DataError(f"weights of another network than {wanted.name}: {what}", file=given.source, fix=fix)
+    return OtherNetworkError(f"weights of another network than {wanted.name}: {what}", file=given.source, fix=fix)
 
 
 def _without_place(one: Fit, wanted: TargetNetwork) -> list[str]:
     """Tensors beside those of the network, as a deeper one has them: to leave them out would be to cut it."""
     children = {wanted.below(key).partition(".")[0] for key in wanted.required}
     spare = [key for key in one.left if key not in wanted.own and not key.endswith(_DERIVED)]
-    named = [wanted.below(key) for key in spare if not _is_classifier(key, one.left)]
+    named = [wanted.below(key) for key in spare if not is_classifier(key, one.left)]
     return [key for key in named if key.partition(".")[0] in children]
 
 
-def _is_classifier(key: str, left: Mapping[str, Tensor]) -> bool:
+def is_classifier(key: str, left: Mapping[str, Tensor]) -> bool:
     """Whether a tensor is of a linear layer in a head, such as `head.fc` beside a norm `head.norm` of the network.
 
     Names such as `layer1.0.se.fc`, with a number before, are of blocks, and a weight of one axis is a norm's.
@@ -264,10 +244,10 @@ def _only(fits: Collection[Fit], wanted: TargetNetwork, given: FileWeights) -> F
         if not any(_same(one, other, wanted) for other in different):
             different.append(one)
     if given.part is not None and len(different) > 1:
-        exact = [one for one in different if _bare(one.prefix) == _bare(given.part)]
+        exact = [one for one in different if bare(one.prefix) == bare(given.part)]
         different = exact or different
     if len(different) > 1:
-        prefixes = [_bare(one.prefix) for one in different]
+        prefixes = [bare(one.prefix) for one in different]
         found = [repr(prefix) if prefix else "the top of the file" for prefix in prefixes]
         choices = [f"{given.source or 'FILE'}#{prefix}" for prefix in prefixes]
         raise DataError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ from layerprobe.values.image_size import ImageSize
 from layerprobe.values.own_input import OwnInput
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +35,8 @@ class Net:
         versions: the packages that the model comes from, each with its version.
         files: of a user's own code, path from the file's folder -> SHA-256 of all that was imported from there; the
             file itself under the empty path.
+        own_weights: gives the model's weights that come with it, by its names; None where the module wraps none.
+        convert: gives tensors by the names of the model's author those of the model; None where nothing does.
     """
 
     module: nn.Module
@@ -53,3 +55,5 @@ class Net:
     own_pool: bool = False
     versions: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
+    own_weights: Callable[[], Mapping[str, Tensor]] | None = None
+    convert: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]] | None = None

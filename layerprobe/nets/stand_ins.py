@@ -22,6 +22,7 @@ from typing import Self
 
 import torch
 
+from layerprobe.nets.file_formats import AGAIN, GIVE_WEIGHTS, PIECES, STATE_OF_OBJECT, of_fsdp
 from layerprobe.system.errors import DataError
 
 # Exceptions that torch may raise on bytes that are no checkpoint.
@@ -30,10 +31,10 @@ _UNREADABLE = (
     OverflowError, MemoryError, struct.error, zipfile.BadZipFile,
 )  # fmt: skip
 _STATE_ALONE = "Save the network's state_dict() alone"
-# Words in torch's errors -> the content of the file.
+# Words in torch's errors -> the content of the file, and what to do.
 _OTHERS = {
-    "persistent_load of storage": "a module as an object, in torch's old format",
-    "Tensor subclass": "tensors of a class of its own",
+    "persistent_load of storage": ("a module as an object, in torch's old format", STATE_OF_OBJECT),
+    "Tensor subclass": ("tensors of a class of its own", _STATE_ALONE),
 }
 # Of Python's own modules, those whose names in a file are data. A name of any other is code: os.system, eval, partial.
 _DATA = ("argparse", "collections", "datetime", "decimal", "enum", "fractions", "pathlib", "uuid")
@@ -80,6 +81,8 @@ def load_inert(path: Path) -> object:
         _require_plain_archive(path)
         with warnings.catch_warnings(action="ignore"):  # on the pickle's version, before it is refused
             names = _foreign_names(path)
+            if any(name.startswith(PIECES) for name in names):
+                raise of_fsdp("it holds pieces of tensors", path)
             for name in names:
                 if _is_code(name):
                     raise _holds_code(path, name)
@@ -89,10 +92,17 @@ def load_inert(path: Path) -> object:
         code = re.search(r"GLOBAL ([\w.]+)", str(error))
         if code is not None:
             raise _holds_code(path, code[1]) from error
-        other = next((what for words, what in _OTHERS.items() if words in str(error)), None)
+        other = next((told for words, told in _OTHERS.items() if words in str(error)), None)
         if other is not None:
-            raise DataError(f"holds {other}", file=path, fix=_STATE_ALONE) from error
-        raise DataError("truncated, or no weights file", file=path, fix="Download it again") from error
+            raise DataError(f"holds {other[0]}", file=path, fix=other[1]) from error
+        if not _begins_as_torchs(path):
+            raise DataError("no weights file of torch or safetensors", file=path, fix=GIVE_WEIGHTS) from error
+        raise DataError("truncated, or no weights file", file=path, fix=AGAIN) from error
+
+
+def is_stand_in(value: object) -> bool:
+    """Whether a value that `load_inert` gave stands for an object of a foreign class."""
+    return isinstance(value, _StandIn)
 
 
 def _holds_code(path: Path, name: str) -> DataError:
@@ -115,22 +125,25 @@ def _is_data(name: str) -> bool:
 
 
 def _require_plain_archive(path: Path) -> None:
-    """Refuse programs, and what could unfold to any size: by compression, or by entries that share their bytes."""
+    """Refuse what could unfold to any size: by compression, or by entries that share their bytes."""
     if _is_archive(path):
         with zipfile.ZipFile(path) as archive:
             entries = archive.infolist()
-        if any(entry.filename.endswith("/constants.pkl") for entry in entries):
-            raise DataError("holds a TorchScript program", file=path, fix=_STATE_ALONE)
         if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
             raise DataError("compressed, which torch.save never does", file=path, fix="Save the weights again")
         if sum(entry.file_size for entry in entries) > path.stat().st_size:
-            raise DataError("claims more bytes than the file has", file=path, fix="Download it again")
+            raise DataError("claims more bytes than the file has", file=path, fix=AGAIN)
 
 
 def _is_archive(path: Path) -> bool:
     """Whether torch takes a file for an archive: by its first bytes, while zipfile looks for the table at the end."""
     with path.open("rb") as stream:
         return stream.read(4) == b"PK\x03\x04"
+
+
+def _begins_as_torchs(path: Path) -> bool:
+    with path.open("rb") as stream:
+        return stream.read(4).startswith((b"PK\x03\x04", b"\x80"))
 
 
 def _foreign_names(path: Path) -> list[str]:
@@ -186,13 +199,13 @@ def _skip_pickle(stream: io.BufferedReader) -> None:
 
 def _load(path: Path, names: list[str]) -> object:
     """Load with a stand-in for each name; only when items are put into one is it known to be a dict or a list."""
-    kinds: list[type] = [type(f"StandIn{index}", (_StandIn,), {"__slots__": ()}) for index in range(len(names))]
+    kinds: list[type] = [type(f"_StandIn{index}", (_StandIn,), {"__slots__": ()}) for index in range(len(names))]
     while True:
         try:
             with torch.serialization.safe_globals(list(zip(kinds, names, strict=True))):
                 return torch.load(path, map_location="cpu", weights_only=True)
         except pickle.UnpicklingError as error:
-            container = re.search(r"Can only (\w+) .*but got <class '[\w.]+\.StandIn(\d+)'>", str(error))
+            container = re.search(r"Can only (\w+) .*but got <class '[\w.]+\._StandIn(\d+)'>", str(error))
             if container is None:
                 raise
             kinds[int(container[2])] = _PlainDict if container[1].startswith("SETITEM") else _PlainList

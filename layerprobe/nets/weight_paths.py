@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from layerprobe.nets.checkpoint_layouts import checkpoint_folders, holds_weights, parts_of
 from layerprobe.system.errors import DataError
 
 # `epoch_05`, `epoch=12`, `ep7`; a number of more digits counts something else, such as seconds.
@@ -18,9 +19,9 @@ _DIGITS = 9
 
 
 def split_part(text: str) -> tuple[Path, str | None]:
-    """`FILE#PART` -> the file and the part; a file that exists under the whole name is taken literally."""
+    """`FILE#PART` -> the file and the part; a file or folder of the whole name is taken literally."""
     file, mark, part = text.rpartition("#")
-    if not mark or Path(text).is_file():
+    if not mark or Path(text).exists():
         return Path(text), None
     return Path(file), part
 
@@ -39,20 +40,27 @@ def _natural(text: str) -> list[tuple[int, str]]:
 def expand(pattern: str) -> list[tuple[Path, str | None]]:
     """`ckpt/*.pt` or `ckpt/*.pt#teacher` -> the files in natural order, each with the part.
 
-    A file that exists under the name is taken literally, whatever characters it has. Without `*`, `?` and `[` the
-    result is that one file, also where it does not exist.
+    A file or folder that exists under the name is taken literally, whatever characters it has. Without `*`, `?` and `[`
+    the result is that one, also where it does not exist; a folder of `checkpoint-*/` stands for these. Of the shards of
+    one model, the first stands for all.
     """
     path, part = split_part(pattern)
+    if path.is_dir():
+        folders = [] if holds_weights(path) else natural_order(checkpoint_folders(path))
+        return [(folder, part) for folder in folders or [path]]
     if path.is_file() or not glob.has_magic(str(path)):
         return [(path, part)]
-    matches = map(Path, glob.glob(str(path), recursive=True))  # noqa: PTH207 - Path.glob takes no absolute pattern
-    found = [match for match in matches if match.is_file()]
+    matches = list(map(Path, glob.glob(str(path), recursive=True)))  # noqa: PTH207 - Path.glob takes no absolute pattern
+    found = [match for match in matches if match.is_file()] or list(filter(holds_weights, matches))
     if not found:
         fix = "Name at least one weights file"
         if "[" in str(path):
             fix += f"; in a pattern [ begins a set of characters: write {str(path).replace('[', '[[]')} for itself"
         raise DataError("no file has such a name", file=path, fix=fix)
-    return [(file, part) for file in natural_order(found)]
+    networks: dict[tuple[Path, ...], Path] = {}
+    for match in natural_order(found):
+        networks.setdefault(parts_of(match), match)
+    return [(match, part) for match in networks.values()]
 
 
 def expand_epochs(pattern: str) -> dict[int, tuple[Path, str | None]]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Literal
 
 import torch
@@ -11,7 +13,8 @@ from torch import Tensor, nn
 
 from layerprobe.nets.blocks import block_names, part_names
 from layerprobe.nets.checkpoint_files import FileWeights
-from layerprobe.nets.fitting import TargetNetwork, fit, shapes, unused, with_versions
+from layerprobe.nets.conversion import fit_or_convert
+from layerprobe.nets.fitting import TargetNetwork, shapes, unused, with_versions
 from layerprobe.nets.head import Head
 from layerprobe.nets.net import Net
 from layerprobe.sources.foreign import NO_OWN_SIZE, Foreign
@@ -64,8 +67,7 @@ def build(  # noqa: PLR0913 - the keys of a recipe's [net]
     full = f"{prefix}{name}"
     anew = _anew(from_scratch, len(fc))
     head = Head(fc, "avg", norm, dropout, fc_bias, fc_norm, fc_dropout)
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
+    with _drawn_from(seed):
         foreign = make(name, pretrained=weights == "model", image_size=image_size)
         model = foreign.module.cpu().float()
         size = foreign.image_size or (foreign.own_input.size if foreign.own_input else NO_OWN_SIZE)
@@ -91,7 +93,7 @@ def build(  # noqa: PLR0913 - the keys of a recipe's [net]
         loaded = set()
     elif weights != "model":
         own = shapes(module)
-        found = fit(weights, TargetNetwork(full, own, own.keys() - loaded, root=_MODEL))
+        found = fit_or_convert(weights, TargetNetwork(full, own, own.keys() - loaded, root=_MODEL), foreign.convert)
         tensors = {key: tensor for key, tensor in found.tensors.items() if not key.startswith(anew)}
         module.load_state_dict(with_versions(tensors, module), strict=False)
         loaded, notes = set(tensors), (*notes, *found.notes, *unused(own, found.left, anew))
@@ -116,7 +118,23 @@ def build(  # noqa: PLR0913 - the keys of a recipe's [net]
         own_pool=True,
         versions=origin(name),
         files=foreign.files,
+        own_weights=partial(_own_weights, make, name, image_size, seed),
+        convert=foreign.convert,
     )
+
+
+@contextlib.contextmanager
+def _drawn_from(seed: int) -> Iterator[None]:
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
+
+
+def _own_weights(
+    make: Callable[..., Foreign], name: str, image_size: ImageSize | None, seed: int
+) -> Mapping[str, Tensor]:
+    with _drawn_from(seed):
+        return make(name, pretrained=True, image_size=image_size).module.cpu().float().state_dict()
 
 
 def _anew(names: Sequence[str], layers: int) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ from layerprobe.values.image_size import ImageSize
 from layerprobe.values.own_input import OwnInput
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 NO_OWN_SIZE = 224  # of a model that does not state its input
 
@@ -27,6 +27,7 @@ class Foreign:
         classifier: path at which the model had one, whose input its output now is; empty where it had none.
         files: of a user's own code, path from the file's folder -> SHA-256 of all that was imported from there; the
             file itself under the empty path.
+        convert: as in `nets.conversion.fit_or_convert`.
     """
 
     module: nn.Module
@@ -37,3 +38,4 @@ class Foreign:
     notes: tuple[str, ...] = ()
     classifier: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
+    convert: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]] | None = None

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import inspect
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -245,7 +247,27 @@ def _model(name: str, *, pretrained: bool, image_size: ImageSize | None) -> Fore
     else:
         with _silent():
             model = kind(config, **options)
-    return _seeing(name, model, config, image_size, pretrained=pretrained)
+    seeing = _seeing(name, model, config, image_size, pretrained=pretrained)
+    return replace(seeing, convert=partial(_converted, kind, config, options))
+
+
+def _converted(kind: Any, config: Any, options: dict[str, Any], tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Tensors by the names in files of a model -> those that transformers makes of them, by the names of its module."""
+    config = copy.deepcopy(config)
+    config.dtype = torch.float32  # of the model, which else is rounded as its own weights were
+    try:
+        with _silent(), torch.random.fork_rng(devices=[]):
+            model, told = kind.from_pretrained(
+                None, config=config, state_dict=dict(tensors), output_loading_info=True, ignore_mismatched_sizes=True,
+                **options,
+            )  # fmt: skip
+    except (ValueError, LookupError, RuntimeError, TypeError):  # of other tensors than those of this kind
+        return {}
+    drawn = {*told["missing_keys"], *(key for key, *_ in told["mismatched_keys"])}
+    of_model = {key: tensor for key, tensor in model.state_dict().items() if key not in drawn}
+    nothing = torch.empty(0)  # a tensor without a place counts by its name
+    others = {key.removeprefix(f"{kind.base_model_prefix}."): key for key in sorted(told["unexpected_keys"])}
+    return {**{short: tensors.get(key, nothing) for short, key in others.items()}, **of_model}
 
 
 def _seeing(name: str, model: Any, config: Any, image_size: ImageSize | None, *, pretrained: bool) -> Foreign:

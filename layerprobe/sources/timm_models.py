@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
+import io
 import math
-from typing import Any
+import sys
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from layerprobe.sources.foreign import Foreign
 from layerprobe.sources.hub import OTHER_WEIGHTS, first_line, hub_file, url_file
@@ -12,6 +18,9 @@ from layerprobe.sources.source import Source, interpolated
 from layerprobe.system.errors import RecipeError
 from layerprobe.values.image_size import ImageSize, as_size, size_text
 from layerprobe.values.own_input import OwnInput
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 _FILES = ("model.safetensors", "pytorch_model.bin")
 _NESTED = ("state_dict", "model")  # keys of files under which the tensors may lie
@@ -95,7 +104,26 @@ def _model(name: str, *, pretrained: bool, image_size: ImageSize | None) -> Fore
         prefix_tokens=prefix if isinstance(prefix, int) else None,
         notes=notes if pretrained else (),
         classifier=_classifier(configuration),
+        convert=partial(_converted, timm.model_entrypoint(name.partition(".")[0]).__module__, model),
     )
+
+
+def _converted(family: str, model: nn.Module, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Tensors by the names of a model's author -> by timm's, as the filter of its family has them.
+
+    Args:
+        family: the module of timm with the model's code.
+    """
+    convert = getattr(sys.modules[family], "checkpoint_filter_fn", None)
+    if convert is None:
+        return {}
+    # Of DeiT's family alone timm sets it; where a model has no scales of such names, it changes nothing.
+    options = {"adapt_layer_scale": True} if "adapt_layer_scale" in inspect.signature(convert).parameters else {}
+    try:
+        with quiet(), contextlib.redirect_stdout(io.StringIO()):  # some filters print
+            return dict(convert(dict(tensors), model, **options))
+    except (*_REFUSALS, LookupError, AttributeError):  # of other tensors than those of this family
+        return {}
 
 
 def _classifier(configuration: Any) -> str:

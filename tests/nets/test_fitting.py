@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torchvision.models import mnasnet0_5, resnet
 
 from layerprobe.nets.checkpoint_files import FileWeights, read_checkpoint
-from layerprobe.nets.fitting import Fit, TargetNetwork, fit, fitted, shapes, with_versions
+from layerprobe.nets.conversion import fitted
+from layerprobe.nets.fitting import Fit, TargetNetwork, fit, shapes, with_versions
 from layerprobe.system.errors import DataError, NumericError, UnknownNameError
 
 
@@ -189,7 +190,8 @@ def test_prefixes_of_wrappers_are_taken_off_and_said(prefix: str) -> None:
 
 
 def test_wrappers_may_stand_within_the_names() -> None:
-    state = {re.sub(r"^(layer\d\.\d)", r"\1._orig_mod.module", name): value for name, value in STATE.items()}
+    wrapped = r"\1._fsdp_wrapped_module._checkpoint_wrapped_module._orig_mod.module"
+    state = {re.sub(r"^(layer\d\.\d)", wrapped, name): value for name, value in STATE.items()}
     assert state.keys() != STATE.keys()
     assert_is_the_network(fitted(under("model.", state), network(5)))
 

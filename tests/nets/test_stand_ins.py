@@ -111,19 +111,20 @@ def test_a_module_beside_tensors_is_a_stand_in(tmp_path: Path) -> None:
     [
         (
             lambda path: torch.save(nn.MSELoss(), path, _use_new_zipfile_serialization=False),
-            "a module as an object, in torch's old format",
+            r"a module as an object, in torch's old format\. Where its code can be imported: torch\.save\(torch\.load",
         ),
-        (lambda path: torch.save(tv_tensors.Image(torch.ones(3, 2, 2)), path), "tensors of a class of its own"),
-        (lambda path: torch.jit.save(torch.jit.trace(nn.ReLU(), torch.ones(1)), path), "a TorchScript program"),
+        (
+            lambda path: torch.save(tv_tensors.Image(torch.ones(3, 2, 2)), path),
+            r"tensors of a class of its own\. Save the network's state_dict\(\) alone\.",
+        ),
     ],
-    ids=["module", "subclass", "script"],
+    ids=["module", "subclass"],
 )
-@pytest.mark.filterwarnings("ignore:.torch.jit")
 def test_what_is_no_state_dict_is_said_to_be_what_it_is(
     tmp_path: Path, write: Callable[[Path], None], what: str
 ) -> None:
     write(tmp_path / "w.pt")
-    with pytest.raises(DataError, match=rf"w\.pt: holds {what}\. Save the network's state_dict\(\) alone\."):
+    with pytest.raises(DataError, match=rf"w\.pt: holds {what}"):
         load_inert(tmp_path / "w.pt")
 
 

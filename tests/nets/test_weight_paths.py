@@ -38,6 +38,24 @@ def test_a_pattern_gives_its_files_in_natural_order_and_no_folder(tmp_path: Path
     assert expand(f"{tmp_path}/epoch1?.pt#teacher") == [(file, "teacher") for file in files[1:]]
 
 
+def test_the_shards_of_a_model_are_one_and_those_of_folders_one_each(tmp_path: Path) -> None:
+    shards = [f"model-0000{place}-of-00002.safetensors" for place in (1, 2)]
+    files = touched(tmp_path, *(f"checkpoint-{step}/{shard}" for step in (500, 1500) for shard in shards))
+    assert expand_epochs(f"{tmp_path}/checkpoint-500/model-*.safetensors") == {0: (files[0], None)}
+    assert expand_epochs(f"{tmp_path}/*/*.safetensors") == {500: (files[0], None), 1500: (files[2], None)}
+
+
+def test_folders_of_the_trainer_are_epochs_by_their_steps(tmp_path: Path) -> None:
+    touched(
+        tmp_path, *(f"checkpoint-{step}/model.safetensors" for step in (1500, 500)), "checkpoint-9/trainer_state.json"
+    )
+    epochs = {step: (tmp_path / f"checkpoint-{step}", None) for step in (500, 1500)}
+    assert expand_epochs(f"{tmp_path}/checkpoint-*") == epochs
+    assert expand_epochs(str(tmp_path)) == epochs
+    touched(tmp_path, "model.safetensors")
+    assert expand_epochs(str(tmp_path)) == {0: (tmp_path, None)}
+
+
 def test_a_pattern_without_files_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"ckpt/\*\.pt: no file has such a name\. Name at least one"):
         expand(f"{tmp_path}/ckpt/*.pt#teacher")

@@ -11,14 +11,19 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file as load_safetensors
+from safetensors.torch import save_file as save_safetensors
 from torch import Tensor
 
+from layerprobe.nets.checkpoint_files import read_checkpoint
 from layerprobe.sources.libraries import quiet
 from layerprobe.system.errors import DataError, EnvironmentFault, RecipeError
 from layerprobe.values.own_input import OwnInput
+from layerprobe.workflow.run.epoch_weights import load_file
 from tests.sources.conftest import build, embeddings, noise, source
 
 with quiet():
+    import peft
     import transformers
 
 HALF = (0.5, 0.5, 0.5)
@@ -113,6 +118,85 @@ def test_weights_that_lack_tensors_are_refused(saved: Save) -> None:
     config.write_text(config.read_text().replace('"num_hidden_layers": 2', '"num_hidden_layers": 3'))
     with pytest.raises(DataError, match=r"its weights have not .*layer.*2.* and \d+ more, which would be drawn"):
         build(name, weights="model")
+
+
+@pytest.mark.parametrize("kind", ["ViT", "Dinov2", "Beit"])
+@pytest.mark.parametrize("shards", [1, 3])
+def test_files_of_a_classifier_by_transformers_names_are_read_as_transformers_does(
+    saved: Save, tmp_path: Path, kind: str, shards: int
+) -> None:
+    with quiet():
+        config = getattr(transformers, f"{kind}Config")(**NARROW, image_size=32, patch_size=8, num_labels=5)
+        model = getattr(transformers, f"{kind}ForImageClassification")(config)
+        size = sum(tensor.nbytes for tensor in model.state_dict().values())
+        model.save_pretrained(tmp_path / "shards", max_shard_size=size // shards + 1000)
+    name = saved(model)
+    assert len(list((tmp_path / "shards").glob("*.safetensors"))) >= shards
+    expected = build(name, weights="model").module.state_dict()
+    net = build(name, seed=1)
+    notes = load_file(net, name, tmp_path / "shards", None)
+    assert any(note.startswith("shards: names are converted by hf") for note in notes)
+    assert all(torch.equal(value, expected[key]) for key, value in net.module.state_dict().items())
+
+
+def test_files_by_transformers_names_below_a_prefix_are_found_and_two_are_told(saved: Save, tmp_path: Path) -> None:
+    name = saved(made("ViT", add_pooling_layer=False))
+    tensors = load_safetensors(Path(name.removeprefix("hf:"), "model.safetensors"))
+    assert "encoder.layer.0.attention.attention.query.weight" in tensors
+    content = {"state_dict": {f"model.{key}": value for key, value in tensors.items()}}
+    torch.save(content, tmp_path / "one.ckpt")
+    torch.save({"ema": {key: value + 1 for key, value in tensors.items()}, **content}, tmp_path / "two.ckpt")
+    net = build(name, weights=read_checkpoint(tmp_path / "one.ckpt"))
+    expected = build(name, weights="model").module.state_dict()
+    assert all(torch.equal(value, expected[key]) for key, value in net.module.state_dict().items())
+    assert net.notes == ("one.ckpt: names below 'state_dict.model' are converted by hf",)
+    with pytest.raises(
+        DataError, match=r"several sets of weights fit: 'ema', 'state_dict.*\. Choose one: .*ckpt#ema or"
+    ):
+        build(name, weights=read_checkpoint(tmp_path / "two.ckpt"))
+    chosen = build(name, weights=read_checkpoint(tmp_path / "two.ckpt", "ema")).module.state_dict()
+    assert torch.equal(chosen["model.layernorm.weight"], expected["model.layernorm.weight"] + 1)
+
+
+@pytest.mark.parametrize(
+    ("layers", "message"), [(1, "are missing or have another shape"), (3, "there is no place for")]
+)
+def test_files_of_another_depth_are_refused(saved: Save, tmp_path: Path, layers: int, message: str) -> None:
+    name = saved(made("ViT", add_pooling_layer=False))
+    with quiet():
+        config = transformers.ViTConfig(**{**NARROW, "num_hidden_layers": layers}, image_size=32, patch_size=8)
+        transformers.ViTModel(config, add_pooling_layer=False).save_pretrained(tmp_path / "other")
+    with pytest.raises(DataError, match=f"weights of another network than hf:.*{message}"):
+        build(name, weights=read_checkpoint(tmp_path / "other"))
+
+
+@pytest.mark.parametrize("old_names", [False, True])
+def test_an_adapter_of_a_classifier_is_merged_as_peft_does(saved: Save, tmp_path: Path, old_names: bool) -> None:
+    with quiet():
+        model = transformers.ViTForImageClassification(transformers.ViTConfig(**NARROW, image_size=32, patch_size=8))
+        name = saved(model)
+        saves, adapts = ["classifier"], ["q_proj", "projection"]
+        options = peft.LoraConfig(r=3, lora_alpha=7, target_modules=adapts, modules_to_save=saves)
+        adapted = peft.get_peft_model(model, options)
+        for key, parameter in adapted.named_parameters():
+            if "lora_" in key:
+                torch.nn.init.normal_(parameter, std=0.1)
+        adapted.save_pretrained(str(tmp_path / "adapter"))
+        merged: Any = adapted.merge_and_unload().eval()
+    if old_names:  # as transformers before 5 called its modules
+        path = tmp_path / "adapter" / "adapter_model.safetensors"
+        tensors = {
+            re.sub(r"layers\.(\d)\.attention\.q_proj", r"encoder.layer.\1.attention.attention.query", key): value
+            for key, value in load_safetensors(path).items()
+        }
+        assert any("encoder.layer.0.attention.attention.query.lora_A" in key for key in tensors)
+        save_safetensors(tensors, path)
+    net = build(name, seed=1)
+    notes = load_file(net, name, tmp_path / "adapter", None)
+    expected = merged.vit(noise(32)).last_hidden_state[:, 0].detach()
+    torch.testing.assert_close(embeddings(net, noise(32)), expected, rtol=0, atol=1e-6)
+    assert not torch.allclose(embeddings(build(name, weights="model"), noise(32)), expected, atol=1e-2)
+    assert "LoRA (r = 3, alpha = 7) is merged" in notes[0]
 
 
 def test_what_takes_no_images_is_refused(saved: Save) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 import sys
 from dataclasses import replace
@@ -10,6 +12,7 @@ import timm
 import torch
 from safetensors.torch import save_file
 
+from layerprobe.nets.checkpoint_files import FileWeights
 from layerprobe.sources import hub
 from layerprobe.system.errors import DataError, EnvironmentFault, RecipeError
 from layerprobe.taps import list_layers
@@ -105,6 +108,46 @@ def test_position_embeddings_for_another_size_are_timms_and_noted(no_cache: Path
     with torch.inference_mode():
         torch.testing.assert_close(embeddings(net, noise(64)), model(noise(64)))
     assert net.notes[1:-1] == ("timm:test_vit is made for 160 px: its position embeddings are interpolated to 64 px",)
+
+
+def drawn(name: str, size: int) -> tuple[Path, dict[str, torch.Tensor]]:
+    model = timm.create_model(name, img_size=size, num_classes=0)
+    return Path(f"{name}.pth"), {key: torch.randn_like(value) / 50 for key, value in model.state_dict().items()}
+
+
+def of_timms_loader(name: str, size: int, tensors: dict[str, torch.Tensor]) -> torch.Tensor:
+    overlay = {"state_dict": dict(tensors)}
+    with contextlib.redirect_stdout(io.StringIO()):
+        model = timm.create_model(name, True, pretrained_cfg_overlay=overlay, img_size=size, num_classes=0)
+    with torch.inference_mode():
+        output: torch.Tensor = model.eval()(noise(size))
+    return output
+
+
+def test_a_file_of_dinov3_by_its_authors_names_is_read_as_timm_does() -> None:
+    file, tensors = drawn("vit_small_patch16_dinov3", 32)
+    authors = {}
+    for key, value in tensors.items():
+        name = re.sub(r"gamma_(\d)", r"ls\1.gamma", key.replace("reg_token", "storage_tokens"))
+        authors[name] = value
+        if name.endswith("qkv.weight"):
+            authors |= {f"{name[:-6]}{end}": torch.zeros(3 * 384) for end in ("bias", "bias_mask")}
+    authors |= {"mask_token": torch.zeros(1, 384), "rope_embed.periods": torch.ones(16)}
+    net = build(
+        f"timm:{file.stem}", weights=FileWeights({f"teacher.{k}": v for k, v in authors.items()}, file), image_size=32
+    )
+    assert torch.equal(embeddings(net, noise(32)), of_timms_loader(file.stem, 32, authors))
+    assert net.notes[-1] == f"{file}: names below 'teacher' are converted by timm"
+
+
+def test_a_file_of_dinov2_by_its_authors_names_is_read_as_timm_does() -> None:
+    file, tensors = drawn("vit_small_patch14_reg4_dinov2", 28)
+    authors = {key.replace("reg_token", "register_tokens"): value for key, value in tensors.items()}
+    authors["mask_token"] = torch.zeros(1, 384)
+    authors["pos_embed"] = torch.randn(1, 1 + 4 * 4, 384)  # of 56 px, with the class token's
+    net = build(f"timm:{file.stem}", weights=FileWeights(authors, file), image_size=28)
+    assert torch.equal(embeddings(net, noise(28)), of_timms_loader(file.stem, 28, authors))
+    assert net.notes[-1] == f"{file}: names are converted by timm, and pos_embed to another size"
 
 
 def test_absent_weights_name_the_file_and_the_folder(no_cache: Path) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import safetensors
 
+from layerprobe.nets.checkpoint_layouts import sha256_of_weights
 from layerprobe.system.errors import DataError
 from layerprobe.system.files import SteadyFile, sha256, written_whole
 from layerprobe.system.memory import memory_faults_told, require_memory
@@ -112,9 +113,9 @@ def load_state(path: Path, *, expected: Collection[str]) -> dict[str, Any]:
 
 
 def require_unchanged(path: Path, expected: Collection[str]) -> str:
-    """Return a file's SHA-256 after checking that it is one of those expected, if any."""
+    """Return the SHA-256 of a file or folder of weights after checking that it is one of those expected, if any."""
     try:
-        digest = sha256(path)
+        digest = sha256_of_weights(path)
     except OSError as error:
         raise DataError(f"cannot be read: {error.strerror}", file=path, fix="Train it again with --fresh") from error
     if expected and digest not in expected:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from layerprobe.nets.checkpoint_layouts import size_of_weights
 from layerprobe.nets.net import Net
 from layerprobe.system.errors import DataError
 from layerprobe.values.records import WeightsFile
@@ -63,7 +64,7 @@ def _require_same_file(run: Run, file: WeightsFile) -> None:
     path = Path(file.path)
     try:
         with contextlib.suppress(OSError):  # reading it raises the error
-            size = path.stat().st_size
+            size = size_of_weights(path)
             if file.size != size:
                 raise DataError(f"has {size:,} bytes, expected {file.size:,}", file=path)
         require_unchanged(path, [file.sha256])
@@ -91,13 +92,20 @@ def load_file(net: Net, name: str, path: Path, part: str | None, *, optional: Co
         optional: names of the network's tensors that the file need not have. Empty: the file may lack those of the last
             layers.
     """
+    from layerprobe.nets.adapters import merged
     from layerprobe.nets.checkpoint_files import read_checkpoint
-    from layerprobe.nets.fitting import fitted, lacking, with_versions
+    from layerprobe.nets.conversion import fitted
+    from layerprobe.nets.fitting import lacking, with_versions
 
     model, root = net.module.get_submodule(net.root), f"{net.root}." if net.root else ""
     weights = read_checkpoint(path, part)
+    if weights.adapter is not None and net.own_weights is not None:
+        tensors, notes = merged(weights, net.own_weights(), name=name, convert=net.convert)
+        model.load_state_dict(with_versions(tensors, model), strict=False)
+        return LoadedFile(notes)
+    absent = {key.removeprefix(root) for key in optional}
     try:
-        fit = fitted(weights, model, name=name, optional={key.removeprefix(root) for key in optional})
+        fit = fitted(weights, model, name=name, optional=absent, convert=net.convert)
     except DataError:
         found = _fit_of_first_layers(net, weights, name)
         if found is None:
@@ -110,7 +118,8 @@ def load_file(net: Net, name: str, path: Path, part: str | None, *, optional: Co
 
 def _fit_of_first_layers(net: Net, weights: FileWeights, name: str) -> Fit | None:
     """The tensors of a file that lacks those of the last layers, as a backbone alone does; None for any other."""
-    from layerprobe.nets.fitting import fitted, lacking, shapes
+    from layerprobe.nets.conversion import fitted
+    from layerprobe.nets.fitting import lacking, shapes
     from layerprobe.taps import first_use, measure_layers
     from layerprobe.taps.hooks import plain_path
 
@@ -121,7 +130,8 @@ def _fit_of_first_layers(net: Net, weights: FileWeights, name: str) -> Fit | Non
     use = {key: first_use(measured, f"{root}{key}") for key in shapes(model)}
     ends = [call.order for path in net.layers.values() for call in measured.calls.get(plain_path(path), ())]
     try:
-        found = fitted(weights, model, name=name, optional={key for key in use if use[key] > min(ends)})
+        late = {key for key in use if use[key] > min(ends)}
+        found = fitted(weights, model, name=name, optional=late, convert=net.convert)
     except DataError:
         return None
     absent = lacking(found, model)

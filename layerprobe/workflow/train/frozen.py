@@ -12,10 +12,10 @@ from os.path import commonpath
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from layerprobe.nets.checkpoint_layouts import sha256_of_weights, size_of_weights
 from layerprobe.nets.weight_paths import expand, expand_epochs, numbered_as
 from layerprobe.recipe.recipe import Recipe
 from layerprobe.system.errors import LayerprobeError, RecipeError
-from layerprobe.system.files import sha256
 from layerprobe.system.progress import Listener
 from layerprobe.system.wording import first_named
 from layerprobe.values.estimate import Estimate
@@ -129,12 +129,12 @@ def _say_epochs(given: _Given, listener: Listener) -> None:
 
 
 def _hashed(given: _Given) -> list[WeightsFile]:
-    return [WeightsFile(str(path), part, _sha256(path), path.stat().st_size, n) for n, (path, part) in given.items()]
+    return [WeightsFile(str(path), part, _sha256(path), size_of_weights(path), n) for n, (path, part) in given.items()]
 
 
 def _sha256(path: Path) -> str:
     require_weights(path)
-    return sha256(path)
+    return sha256_of_weights(path)
 
 
 def _require_same(run: Run, recipe: Recipe, known: Sequence[WeightsFile], given: _Given) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from layerprobe import __version__
+from layerprobe.nets.checkpoint_layouts import parts_of
 from layerprobe.nets.weight_paths import expand
 from layerprobe.recipe.overrides import Overrides, overridden
 from layerprobe.recipe.recipe import Recipe, recorded_recipe, require_none, resolve
@@ -152,10 +153,11 @@ class FrozenRequest:
 
 
 def require_weights(path: Path) -> None:
-    """Check that a weights file can be read."""
+    """Check that a weights file, or each of the files that hold the weights of a path, can be read."""
     try:
-        with path.open("rb"):
-            pass
+        for part in parts_of(path):
+            with part.open("rb"):
+                pass
     except OSError as error:
         what = f"no readable weights file: {error.strerror}"
         raise DataError(what, file=path, fix="Name one by --weights, or use --weights none") from error

@@ -23,6 +23,7 @@ from layerprobe.values.scores import Score, ScoreTable, Subject
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run import from_recipe
+from layerprobe.workflow.run.epoch_weights import last_weights
 from layerprobe.workflow.run.facts import score_tables
 from layerprobe.workflow.run.removal import plan_removal, remove
 from layerprobe.workflow.run.runs import Run
@@ -203,6 +204,22 @@ def unresolved(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
         raise AssertionError(f"resolved: {request}")
 
     return lambda: monkeypatch.setattr(FrozenRequest, "recipe", refuse)
+
+
+def test_a_run_of_shards_notices_a_change_in_any_of_them(asked: Requests, tmp_path: Path) -> None:
+    state = list(draw(0).state_dict().items())
+    shards = [tmp_path / f"pytorch_model-{place:05}-of-00002.bin" for place in (1, 2)]
+    torch.save(dict(state[:1]), shards[0])
+    torch.save(dict(state[1:]), shards[1])
+    run, scores = measured(asked(str(tmp_path / "pytorch_model-*.bin"), run="shards"))
+    torch.save(draw(0).state_dict(), tmp_path / "whole.pt")
+    assert run.read().epochs == [0]
+    assert [score.value for score in scores] == [s.value for s in measured(asked(str(tmp_path / "whole.pt")))[1]]
+    shards[1].write_bytes(shards[1].read_bytes().replace(b"bias", b"bIas"))
+    with pytest.raises(RecipeError, match="has changed since shards began, whose epoch 0 it is"):
+        frozen_run(asked(str(tmp_path / "pytorch_model-*.bin"), run="shards"), Silent())
+    with pytest.raises(DataError, match="is not the file that the run wrote; it is epoch 0 of shards"):
+        last_weights(run)
 
 
 @pytest.mark.parametrize("weights", ["none", "model", "epoch2.pt", "*.pt"])
@@ -580,7 +597,7 @@ class Payload:
     ("kind", "message"),
     [
         ("pipe", "a pipe, socket or device, not a file"),
-        ("folder", "cannot be read"),
+        ("folder", "a folder without model"),
         ("size", r"has 1 bytes, expected [0-9,]+; it is epoch 2 of .*"),
         ("content", "is not the file that the run wrote"),
         ("code", "Python code"),

@@ -1,0 +1,120 @@
+"""Weights files whose names, or shapes, are not a network's: its library gives them the network's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from itertools import accumulate
+
+import torch
+from torch import Tensor, nn
+
+from layerprobe.nets.checkpoint_files import FileWeights
+from layerprobe.nets.file_formats import of_adapter
+from layerprobe.nets.fitting import Fit, OtherNetworkError, TargetNetwork, bare, fit, shapes, unused
+from layerprobe.system.errors import DataError
+
+Convert = Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
+
+
+def fitted(
+    weights: FileWeights | Mapping[str, Tensor],
+    module: nn.Module,
+    *,
+    name: str = "this network",
+    optional: Collection[str] = (),
+    convert: Convert | None = None,
+) -> Fit:
+    """The tensors of a file that belong into a module, for its `load_state_dict(..., strict=False)`.
+
+    All tensors of the module must be in the file in their shapes, under one prefix of any length (`state_dict.model`,
+    `teacher.module.backbone`), except buffers that the module makes itself. `module.` and other wrappers may stand
+    anywhere in the names.
+
+    Args:
+        weights: what `read_checkpoint` read, or names -> tensors.
+        optional: names of tensors that need not be in the file.
+        convert: as in `fit_or_convert`.
+
+    Returns:
+        The module's names -> tensors; the notes name the prefix and the unused tensors.
+    """
+    own = shapes(module)
+    found = fit_or_convert(weights, TargetNetwork(name, own, optional), convert)
+    return Fit(found.prefix, found.tensors, found.left, (*found.notes, *unused(own, found.left)))
+
+
+def fit_or_convert(weights: FileWeights | Mapping[str, Tensor], wanted: TargetNetwork, convert: Convert | None) -> Fit:
+    """As `fit`; where the names of a file do not fit, by those that the network's library gives them.
+
+    Args:
+        convert: gives the tensors of a model, by the names of its author, those of the network; tensors that the
+            library would draw are left out, and those that it has no place for keep a name.
+
+    Raises:
+        DataError: as `fit`, or several sets of weights that fit after their conversion.
+    """
+    given = weights if isinstance(weights, FileWeights) else FileWeights(weights)
+    try:
+        return fit(given, wanted)
+    except OtherNetworkError as error:
+        if any(".lora_A." in name for name in given.tensors):
+            raise of_adapter("that is not merged into its model", given.source) from error
+        if convert is None:
+            raise
+        if not (fits := _converted(given, wanted, convert)):
+            raise
+    (prefix, first), *others = fits
+    for other, one in others:
+        if not all(torch.equal(first.tensors[key], one.tensors[key]) for key in wanted.required):
+            file = given.source or "FILE"
+            what = f"several sets of weights fit: {prefix!r}, {other!r}"
+            raise DataError(what, file=given.source, fix=f"Choose one: {file}#{prefix} or {file}#{other}")
+    return first
+
+
+def _converted(given: FileWeights, wanted: TargetNetwork, convert: Convert) -> list[tuple[str, Fit]]:
+    """Each prefix whose tensors fit after their conversion, and these; of prefixes in each other the shortest.
+
+    Raises:
+        OtherNetworkError: none fits, and the names of one, converted, are most of the network's.
+    """
+    fits: list[tuple[str, Fit]] = []
+    problem: OtherNetworkError | None = None
+    for prefix, tensors in _by_prefix(given, len(wanted.required) // 3):
+        if any(prefix.startswith(f"{before}." if before else "") for before, _ in fits):
+            continue
+        converted = convert(tensors)
+        try:
+            one = fit(FileWeights(converted, given.source, ""), wanted)
+        except OtherNetworkError as error:
+            if 2 * len(converted.keys() & wanted.places.keys()) > len(wanted.required):
+                problem = problem or error
+            continue
+        file = f"{given.source.name}: " if given.source else ""
+        named = f" below {prefix!r}" if prefix else ""
+        note = f"{file}names{named} are converted by {wanted.name.partition(':')[0]}"
+        if resized := [key for key in one.tensors if _is_resized(wanted.below(key), tensors, one.tensors[key])]:
+            note += f", and {', '.join(map(wanted.below, resized))} to another size"
+        fits.append((prefix, Fit(prefix, one.tensors, one.left, (note, *one.notes))))
+    if problem is not None and not fits:
+        raise problem
+    return fits
+
+
+def _by_prefix(given: FileWeights, least: int) -> Iterator[tuple[str, dict[str, Tensor]]]:
+    """Prefixes with at least so many tensors below them, the shortest first: names after the prefix -> tensors."""
+    part = None if given.part is None else bare(given.part)
+    tensors = {bare(name): tensor for name, tensor in given.tensors.items()}
+    starts = [f"{start}." for name in tensors for start in accumulate(name.split(".")[:-1], _joined)]
+    for start in sorted(dict.fromkeys(["", *starts]), key=lambda start: start.count(".")):
+        below = {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}
+        if len(below) >= least and part in (None, start.removesuffix(".")):
+            yield start.removesuffix("."), below
+
+
+def _is_resized(name: str, before: Mapping[str, Tensor], tensor: Tensor) -> bool:
+    return name in before and before[name].shape != tensor.shape
+
+
+def _joined(before: str, part: str) -> str:
+    return f"{before}.{part}"
