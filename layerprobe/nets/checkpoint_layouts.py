@@ -10,7 +10,7 @@ from pathlib import Path
 
 from layerprobe.nets.file_formats import of_zero
 from layerprobe.system.errors import DataError
-from layerprobe.system.files import sha256
+from layerprobe.system.files import require_file, sha256
 
 ADAPTER_CONFIG = "adapter_config.json"  # of PEFT
 _ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
@@ -109,6 +109,7 @@ def _tagged(folder: Path) -> Path | None:
 
 def _indexed(index: Path) -> tuple[Path, ...]:
     try:
+        require_file(index)
         names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise DataError("no index of shards", file=index, fix="Give the folder of the shards") from error
