@@ -134,7 +134,7 @@ def test_files_of_a_classifier_by_transformers_names_are_read_as_transformers_do
     assert len(list((tmp_path / "shards").glob("*.safetensors"))) >= shards
     expected = build(name, weights="model").module.state_dict()
     net = build(name, seed=1)
-    notes = load_file(net, name, tmp_path / "shards", None)
+    notes = load_file(net, name, tmp_path / "shards", None).notes
     assert any(note.startswith("shards: names are converted by hf") for note in notes)
     assert all(torch.equal(value, expected[key]) for key, value in net.module.state_dict().items())
 
@@ -192,7 +192,7 @@ def test_an_adapter_of_a_classifier_is_merged_as_peft_does(saved: Save, tmp_path
         assert any("encoder.layer.0.attention.attention.query.lora_A" in key for key in tensors)
         save_safetensors(tensors, path)
     net = build(name, seed=1)
-    notes = load_file(net, name, tmp_path / "adapter", None)
+    notes = load_file(net, name, tmp_path / "adapter", None).notes
     expected = merged.vit(noise(32)).last_hidden_state[:, 0].detach()
     torch.testing.assert_close(embeddings(net, noise(32)), expected, rtol=0, atol=1e-6)
     assert not torch.allclose(embeddings(build(name, weights="model"), noise(32)), expected, atol=1e-2)

@@ -42,7 +42,8 @@ def cell(summary: RunSummary, column: str, row: int = 0) -> str:
 
 def test_json_has_the_fields_of_the_contract() -> None:
     values = encoded(summary_values(SUMMARY))
-    assert values["splits"]["test"] == {"queries": 100, "classes": 40, "gallery": None, "chance": 0.01}
+    facts = {"queries": 100, "classes": 40, "gallery": None, "chance": 0.01, "lone": 0, "identical": None}
+    assert values["splits"]["test"] == facts
     assert values["layers"][0] == {
         "layer": "pool5",
         "pool": "max",

@@ -50,7 +50,7 @@ def test_without_splits_all_rows_fit_what_is_shipped(tmp_path: Path) -> None:
 
 def test_other_than_features_of_this_layer_are_refused(tmp_path: Path) -> None:
     encoder = load_encoder(exported(tmp_path, layer=FEATURES).folder)
-    with pytest.raises(ValueError, match=r"expected features \(B, 8\), got \(2, 7\)"):
+    with pytest.raises(ValueError, match=r"expected features \(B, 8\), B at least 1, got float64 \(2, 7\)"):
         encoder(np.zeros((2, 7)))
 
 

@@ -30,7 +30,7 @@ def test_a_folder_is_refused_without_force(tmp_path: Path) -> None:
 
 def test_force_replaces_an_export_alone(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
-    write_manifest(tmp_path / "out", {}, [])
+    write_manifest(tmp_path / "out", {"name": "fc6", "dim": 2, "input": None, "map": None}, [])
     ExportRequest(tmp_path / "out", force=True).require_ready()
     (tmp_path / "link").symlink_to(tmp_path / "out")
     (tmp_path / "file").touch()

@@ -67,7 +67,7 @@ def test_only_checkpoints_that_are_loaded_are_hashed(run: Run, monkeypatch: pyte
         hashed.append(path.name)
         return sha256(path)
 
-    monkeypatch.setattr(checkpoints, "sha256", hashing)
+    monkeypatch.setattr(checkpoints, "sha256_of_weights", hashing)
     probe(run, replace(REQUEST, epochs="0,1"), Silent())
     assert hashed == []
     probe(run, REQUEST, Silent())

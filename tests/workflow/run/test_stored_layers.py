@@ -109,7 +109,7 @@ def test_python_reads_it_from_a_run(untrained: Run) -> None:
 
 def test_a_member_that_is_not_stored_is_told(untrained: Run) -> None:
     probe(untrained, replace(REQUEST, layers=("pool5.3",), splits=("test",)), Silent())
-    message = r"no features of pool5.3\+fc6@max. Run layerprobe probe --layers pool5.3\+fc6@max"
+    message = r"no features of pool5.3\+fc6@max. Run layerprobe probe tiny --layers pool5.3\+fc6@max"
     with pytest.raises(DataError, match=message), open_layer(untrained.feature_file(0, "test"), BOTH):
         pass
 

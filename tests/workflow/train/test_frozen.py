@@ -401,6 +401,7 @@ def test_copies_and_files_without_an_epoch_are_left_out_and_named(asked: Request
     ]
     assert [note for note in run.read().notes if "left out" in note] == lines
     assert [line for line in heard.heard if "left out" in line] == [f"note: {line}" for line in lines]
+    keep_score(run)
     stored = run.record_file.read_text()
     assert frozen_run(request, Silent()) == run
     assert run.record_file.read_text() == stored
