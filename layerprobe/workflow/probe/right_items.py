@@ -53,7 +53,7 @@ def _why_none(dataset: Dataset, split: str) -> str:
             row = int(without.argmax())
             noted = ", ".join(dataset.search_notes.get(split, ()))
             name, count = dataset.class_names[queries.labels[row]], int(without[row])
-            return f"the rules ({noted}) take all of a class out, such as the {count:,} right ones of {name!r}"
+            return f"{noted} takes every right item out, such as all {count:,} of class {name!r}"
     if len(sides) == 1:
         return f"each of the {len(sides[0]):,} classes has one image, such as {_named(sides[0])}"
     if shared := set(sides[0]) & set(sides[1]):

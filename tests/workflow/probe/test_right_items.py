@@ -69,7 +69,7 @@ def test_disjoint_classes_are_named_on_both_sides() -> None:
 def test_groups_that_take_every_right_item_out_are_named() -> None:
     rules = SearchRules(groups=np.array([4, 4, 7, 7]))
     why = why_no_right_item(dataset(["a", "a", "b", "b"], rules=rules), "test")
-    assert why.endswith("the rules (group: house) take all of a class out, such as the 1 right ones of 'a'")
+    assert why.endswith("group: house takes every right item out, such as all 1 of class 'a'")
     other = SearchRules(groups=np.array([4, 5, 7, 7]))
     assert why_no_right_item(dataset(["a", "a", "b", "b"], rules=other), "test") == ""
 
