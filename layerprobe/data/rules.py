@@ -45,7 +45,7 @@ def _rules(image: PIL.Image.Image, path: ImageFile) -> Iterator[tuple[str, str]]
     if mode in _MODES:
         yield _MODES[mode]
     elif mode.startswith("I"):
-        yield GREY_16, "16-bit grey, divided by 257"
+        yield GREY_16, "16-bit grey, divided by 257, or by data.white / 255"
     elif mode not in ("RGB", "RGBX"):
         yield "other mode", f"{image.mode}, converted to RGB"
     if image.has_transparency_data:

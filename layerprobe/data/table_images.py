@@ -140,7 +140,11 @@ class _ParquetRows:
         if group != self._group or row < self._next:
             self._group, self._next = group, self._ends[group - 1] if group else 0
             self._steps = self._file.iter_batches(_ROWS, row_groups=[group], columns=[self._leaf])
-        values = next(self._steps).column(0)
+        try:
+            values = next(self._steps).column(0)
+        except BaseException:  # a damaged page ends the iterator; the next row begins another one
+            self._group = -1
+            raise
         if self._in_struct:
             (values,) = values.flatten()
         for content in values.to_pylist():

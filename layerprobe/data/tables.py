@@ -120,9 +120,17 @@ def load(  # noqa: PLR0913 - its keys of [data]
     return dataset
 
 
-def _every_row(root: Path) -> Dataset:
+def _every_row(  # noqa: PLR0913 - as `load`
+    root: Path,
+    *,
+    image_column: str = "",
+    label_column: str = "",
+    id_column: str = "",
+    split_column: str = "",
+    use_split: str = "",
+) -> Dataset:
     """Every image, also where files are missing or a class is in two splits."""
-    return _read(root, _Wanted())
+    return _read(root, _Wanted(image_column, label_column, id_column, split_column, use_split))
 
 
 def _read(root: Path, wanted: _Wanted, *, train_classes: int | None = None, class_seed: int | None = None) -> Dataset:

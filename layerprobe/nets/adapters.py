@@ -18,7 +18,7 @@ from torch import Tensor
 from layerprobe.nets.checkpoint_files import FileWeights
 from layerprobe.nets.conversion import Convert
 from layerprobe.nets.file_formats import of_adapter
-from layerprobe.nets.fitting import is_classifier
+from layerprobe.nets.fitting import is_classifier, require_finite_reals, require_storage
 from layerprobe.system.errors import DataError
 
 _ROOT = "base_model.model."  # before the names of the model that was adapted
@@ -87,7 +87,7 @@ def _require_plain(config: Mapping[str, Any], source: Path | None) -> None:
         raise of_adapter(f"with init_lora_weights {config['init_lora_weights']}, which PEFT alone merges", source)
     if config.get("bias", "none") != "none" or settings:
         raise of_adapter(f"with {(settings or ['bias'])[0]}, which PEFT alone merges", source)
-    if not all(isinstance(config.get(key), int | float) for key in ("r", "lora_alpha")):
+    if not all(isinstance(config.get(key), int | float) and math.isfinite(config[key]) for key in ("r", "lora_alpha")):
         raise of_adapter("whose adapter_config.json has no r and lora_alpha", source)
 
 
@@ -96,14 +96,21 @@ def _changes(
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """What is added to weights, and values that replace them (`modules_to_save`), by names in the adapted model."""
     changes, values = {}, {}
+    require_storage(tensors, source)
+    require_finite_reals(tensors, source)
     for full, tensor in tensors.items():
         name = full.removeprefix(_ROOT)
         if name.endswith(_A) and full.removesuffix(_A) + _B in tensors:
             low, high = tensor.float(), tensors[full.removesuffix(_A) + _B].float()
+            if low.dim() < 2 or high.dim() < 2 or len(low) != high.flatten(1).shape[1]:
+                shapes = f"{tuple(low.shape)} and {tuple(high.shape)}"
+                raise DataError(
+                    f"{name} and its lora_B do not fit: {shapes}", file=source, fix="Save the adapter again"
+                )
             rank = math.sqrt(len(low)) if config.get("use_rslora") else len(low)
             change = torch.tensordot(high.flatten(1), low, 1) * (config["lora_alpha"] / rank)
             changes[f"{name.removesuffix(_A)}.weight"] = change.T if config.get("fan_in_fan_out") else change
-        elif not name.endswith(_B):
+        elif not (name.endswith(_B) and full.removesuffix(_B) + _A in tensors):
             values[name] = tensor
     if strange := next((name for name in values if ".lora_" in name), "" if changes else "no lora_A and lora_B"):
         raise of_adapter(f"with {strange}, which PEFT alone merges", source)

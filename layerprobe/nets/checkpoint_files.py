@@ -64,7 +64,7 @@ def read_checkpoint(path: Path, part: str | None = None) -> FileWeights:
 def _read_settings(path: Path) -> dict[str, Any]:
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise DataError(f"not the settings of an adapter ({error})", file=path, fix="Save the adapter again") from error
 
 

@@ -104,16 +104,16 @@ def _tagged(folder: Path) -> Path | None:
     if not latest.is_file() or latest.stat().st_size > 255:  # no longer name of a folder
         return None
     tag = folder / latest.read_text(encoding="utf-8", errors="replace").strip()
-    return tag if tag.parent == folder and tag.is_dir() else None
+    return tag if tag.parent == folder and tag.name != ".." and tag.is_dir() else None
 
 
 def _indexed(index: Path) -> tuple[Path, ...]:
     try:
         require_file(index)
         names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise DataError("no index of shards", file=index, fix="Give the folder of the shards") from error
-    if not names or not all(isinstance(name, str) and Path(name).name == name for name in names):
+    if not names or not all(isinstance(name, str) and Path(name).name == name not in ("", "..") for name in names):
         raise DataError("its weight_map names no files beside it", file=index, fix="Give the shards themselves")
     return _present([index.with_name(name) for name in sorted(names)])
 

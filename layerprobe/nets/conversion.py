@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from layerprobe.nets.checkpoint_files import FileWeights
 from layerprobe.nets.file_formats import of_adapter
-from layerprobe.nets.fitting import Fit, OtherNetworkError, TargetNetwork, bare, fit, shapes, unused
+from layerprobe.nets.fitting import Fit, OtherNetworkError, TargetNetwork, bare, fit, other_network, shapes, unused
 from layerprobe.system.errors import DataError
 
 Convert = Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
@@ -90,10 +90,16 @@ def _converted(given: FileWeights, wanted: TargetNetwork, convert: Convert) -> l
             if 2 * len(converted.keys() & wanted.places.keys()) > len(wanted.required):
                 problem = problem or error
             continue
+        resized = [key for key in one.tensors if _is_resized(wanted.below(key), tensors, one.tensors[key])]
+        if patches := next((key for key in resized if "patch_embed" in key), ""):
+            shape = tuple(tensors[wanted.below(patches)].shape)
+            what = f"{wanted.below(patches)} has shape {shape}, not {wanted.own[patches]}: patches of another size"
+            problem = problem or other_network(what, wanted, given)
+            continue
         file = f"{given.source.name}: " if given.source else ""
         named = f" below {prefix!r}" if prefix else ""
         note = f"{file}names{named} are converted by {wanted.name.partition(':')[0]}"
-        if resized := [key for key in one.tensors if _is_resized(wanted.below(key), tensors, one.tensors[key])]:
+        if resized:
             note += f", and {', '.join(map(wanted.below, resized))} to another size"
         fits.append((prefix, Fit(prefix, one.tensors, one.left, (note, *one.notes))))
     if problem is not None and not fits:
@@ -108,7 +114,7 @@ def _by_prefix(given: FileWeights, least: int) -> Iterator[tuple[str, dict[str, 
     starts = [f"{start}." for name in tensors for start in accumulate(name.split(".")[:-1], _joined)]
     for start in sorted(dict.fromkeys(["", *starts]), key=lambda start: start.count(".")):
         below = {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}
-        if len(below) >= least and part in (None, start.removesuffix(".")):
+        if len(below) >= least and (part is None or start.startswith(f"{part}.")):
             yield start.removesuffix("."), below
 
 

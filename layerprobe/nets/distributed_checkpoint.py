@@ -104,12 +104,11 @@ class _Reader(FileSystemReader):
 def read_distributed(folder: Path) -> dict[str, Tensor]:
     """All dense tensors of a folder, with the keys of the dicts that they lie in before their names."""
     try:
-        entries = _metadata(folder).state_dict_metadata.items()
-        sizes = {
-            name: (entry.size, entry.properties.dtype)
-            for name, entry in entries
-            if isinstance(entry, TensorStorageMetadata)
-        }
+        sizes = {}
+        for name, entry in _metadata(folder).state_dict_metadata.items():
+            if isinstance(entry, TensorStorageMetadata):
+                _require_whole(name, entry, folder)
+                sizes[name] = entry.size, entry.properties.dtype
         require_memory(2 * sum(size.numel() * dtype.itemsize for size, dtype in sizes.values()), folder)
         with memory_faults_told(folder), warnings.catch_warnings(action="ignore"):  # that there is one process
             tensors = {name: torch.empty(size, dtype=dtype) for name, (size, dtype) in sizes.items()}
@@ -118,6 +117,14 @@ def read_distributed(folder: Path) -> dict[str, Tensor]:
         what = "a damaged folder of torch.distributed.checkpoint"
         raise DataError(what, file=folder, fix="Copy or download it again") from error
     return tensors
+
+
+def _require_whole(name: str, entry: TensorStorageMetadata, folder: Path) -> None:
+    """Check that the parts of a tensor have as many numbers as it: the others would be what the memory holds."""
+    parts = sum(chunk.sizes.numel() for chunk in entry.chunks)
+    if parts != entry.size.numel():
+        what = f"its parts of {name} have {parts:,} of {entry.size.numel():,} numbers"
+        raise DataError(what, file=folder, fix="Copy or download it again")
 
 
 def _metadata(folder: Path) -> Metadata:
@@ -143,7 +150,9 @@ def _metadata(folder: Path) -> Metadata:
 
 def _info(info: Any, path: Path) -> object:
     """Where a tensor lies."""
-    if Path(info.relative_path).name != info.relative_path:
-        raise DataError(f"names {info.relative_path}, not a file beside it", file=path, fix="Give another folder")
+    if Path(info.relative_path).name != info.relative_path or not info.relative_path.endswith(".distcp"):
+        raise DataError(
+            f"names {info.relative_path}, not a .distcp file beside it", file=path, fix="Give another folder"
+        )
     transforms = getattr(info, "transform_descriptors", None)  # of older folders, none
     return filesystem._StorageInfo(info.relative_path, info.offset, info.length, transforms)

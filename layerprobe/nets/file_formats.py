@@ -146,6 +146,6 @@ def _zip(path: Path) -> tuple[str, str] | None:
 def _is_json(path: Path) -> bool:
     try:
         json.loads(path.read_bytes()[: 2**24])
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return True

@@ -25,6 +25,8 @@ _DERIVED = (
 _CLASSIFIERS = {
     "aux_head", "classif", "classifier", "fc", "head", "head_dist", "heads", "heads_dist", "last_linear", "logits",
 }  # fmt: skip
+# Tokens of a ViT, beside its blocks: without them it is another network.
+_TOKENS = ("cls_token", "class_token", "dist_token", "reg_token", "register_tokens", "storage_tokens")
 _NAMED = 4  # tensors named in a note or an error
 
 Shape = tuple[int, ...]
@@ -107,7 +109,7 @@ def fit(weights: FileWeights | Mapping[str, Tensor], wanted: TargetNetwork) -> F
     right = {prefix: _of_shape(tensors, wanted.own) for prefix, tensors in found.items()}
     complete = [prefix for prefix, tensors in right.items() if all(key in tensors for key in wanted.required)]
     if not complete:
-        raise _other_network(_lacks(found, right, wanted), wanted, given)
+        raise other_network(_lacks(found, right, wanted), wanted, given)
     fits = []
     for prefix in complete:
         under = _under(prefix, given.tensors, wanted)
@@ -115,11 +117,11 @@ def fit(weights: FileWeights | Mapping[str, Tensor], wanted: TargetNetwork) -> F
     whole = [one for one in fits if not _without_place(one, wanted)]
     if not whole:
         first, *more = _without_place(fits[0], wanted)
-        raise _other_network(f"there is no place for {first}{_and_more(len(more))}", wanted, given)
+        raise other_network(f"there is no place for {first}{_and_more(len(more))}", wanted, given)
     for one in whole:
-        _require_storage(one.tensors, given.source)
+        require_storage(one.tensors, given.source)
     chosen = _only(whole, wanted, given)
-    _require_finite_reals(chosen.tensors, given.source)
+    require_finite_reals(chosen.tensors, given.source)
     return Fit(chosen.prefix, chosen.tensors, chosen.left, _notes(chosen, given))
 
 
@@ -213,7 +215,8 @@ def _lacks(
     return f"{count}: {_first(problems)}"
 
 
-def _other_network(what: str, wanted: TargetNetwork, given: FileWeights) -> OtherNetworkError:
+def other_network(what: str, wanted: TargetNetwork, given: FileWeights) -> OtherNetworkError:
+    """The error of a file whose weights are not those of a network."""
     fix = "Name the network of these weights, or a file of this one"
     return OtherNetworkError(f"weights of another network than {wanted.name}: {what}", file=given.source, fix=fix)
 
@@ -223,7 +226,7 @@ def _without_place(one: Fit, wanted: TargetNetwork) -> list[str]:
     children = {wanted.below(key).partition(".")[0] for key in wanted.required}
     spare = [key for key in one.left if key not in wanted.own and not key.endswith(_DERIVED)]
     named = [wanted.below(key) for key in spare if not is_classifier(key, one.left)]
-    return [key for key in named if key.partition(".")[0] in children]
+    return [key for key in named if key.partition(".")[0] in children or key in _TOKENS]
 
 
 def is_classifier(key: str, left: Mapping[str, Tensor]) -> bool:
@@ -262,14 +265,16 @@ def _same(one: Fit, other: Fit, wanted: TargetNetwork) -> bool:
     return all(torch.equal(one.tensors[key], other.tensors[key]) for key in wanted.required)
 
 
-def _require_storage(tensors: Mapping[str, Tensor], source: Path | None) -> None:
+def require_storage(tensors: Mapping[str, Tensor], source: Path | None) -> None:
+    """Check that a file holds as many numbers as its tensors have by their shapes."""
     for name, tensor in tensors.items():
         if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
             what = f"the file holds fewer numbers than {name} has by its shape"
             raise DataError(what, file=source, fix="Download it again")
 
 
-def _require_finite_reals(tensors: Mapping[str, Tensor], source: Path | None) -> None:
+def require_finite_reals(tensors: Mapping[str, Tensor], source: Path | None) -> None:
+    """Refuse complex numbers, NaN and infinite ones."""
     for name, tensor in tensors.items():
         if tensor.is_complex():  # of which torch would take the real part
             raise DataError(f"{name} holds complex numbers", file=source, fix="Use weights of real numbers")

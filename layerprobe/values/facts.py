@@ -19,13 +19,15 @@ class IdenticalImages:
 
     Args:
         layer: whose metric is known without them.
-        value: of the metric, a fraction; None where no query is left.
+        item: what is identical: an image, or a row of features.
+        value: of the metric, a fraction; None where no query is left, or that is not known.
     """
 
     queries: int
     layer: str
     value: float | None
     metric: str = "R@1"
+    item: str = "image"
 
 
 @dataclass(frozen=True)
@@ -127,9 +129,9 @@ def fact_lines(facts: DataFacts) -> list[str]:
 
 def identical_text(identical: IdenticalImages, queries: int) -> str:
     """How many queries have an identical image in what they search, and what the metric is without them."""
-    what = f"{identical.queries:,} of {queries:,} queries have an identical image in what they search"
+    what = f"{identical.queries:,} of {queries:,} queries have an identical {identical.item} in what they search"
     if identical.value is None:
-        return f"{what}, and none is left without those"
+        return what
     return f"{what}; without those {identical.metric} of {identical.layer} is {100 * identical.value:.1f} %"
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from layerprobe.nets.adapters import merged
 from layerprobe.nets.checkpoint_files import FileWeights, read_checkpoint
 from layerprobe.nets.conversion import fitted
-from layerprobe.system.errors import DataError
+from layerprobe.system.errors import DataError, NumericError
 
 PLAIN: dict[str, Any] = {"peft_type": "LORA", "r": 2, "lora_alpha": 6, "base_model_name_or_path": "org/base"}
 BASE = {"a.weight": torch.ones(3, 4), "a.bias": torch.zeros(3), "conv.weight": torch.ones(5, 2, 3, 3)}
@@ -105,3 +105,22 @@ def test_adapted_weights_that_are_not_merged_are_refused_with_the_calls_of_peft(
     state = {**LINEAR, "net.a.base_layer.weight": torch.ones(3, 4)}
     with pytest.raises(DataError, match=r"an adapter of PEFT that is not merged into its model\. Merge it by PEFT"):
         fitted(FileWeights(state), torch.nn.Linear(4, 3))
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        (low_and_high("a", torch.ones(2, 4), torch.ones(3, 5)), "a.lora_A.weight and its lora_B do not fit"),
+        (low_and_high("a", torch.ones(4), torch.ones(3, 2)), "a.lora_A.weight and its lora_B do not fit"),
+        ({**LINEAR, "conv.lora_B.weight": torch.ones(5, 2)}, "with conv.lora_B.weight, which PEFT alone merges"),
+    ],
+)
+def test_halves_that_do_not_fit_are_refused(tensors: dict[str, Tensor], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        merged(adapter({}, tensors), BASE, name="n", convert=None)
+
+
+def test_an_adapter_with_nan_is_refused() -> None:
+    tensors = low_and_high("a", torch.full((2, 4), math.nan), torch.ones(3, 2))
+    with pytest.raises(NumericError, match="has NaN values"):
+        merged(adapter({}, tensors), BASE, name="n", convert=None)

@@ -80,7 +80,7 @@ def test_no_code_of_the_data_runs(folder: Path, monkeypatch: pytest.MonkeyPatch)
 def test_metadata_that_name_a_file_elsewhere_are_refused(folder: Path) -> None:
     path = folder / ".metadata"
     path.write_bytes(path.read_bytes().replace(b"__0_0.distcp", b"../elsewhere"))
-    with pytest.raises(DataError, match=r"names \.\./elsewhere, not a file beside it"):
+    with pytest.raises(DataError, match=r"names \.\./elsewhere, not a .distcp file beside it"):
         read_distributed(folder)
 
 
@@ -102,3 +102,13 @@ def test_metadata_leave_torchs_own_classes_alone(folder: Path) -> None:
     before = dict(vars(TensorStorageMetadata))
     read_distributed(folder)
     assert dict(vars(TensorStorageMetadata)) == before
+
+
+def test_parts_that_do_not_make_up_a_tensor_are_refused(folder: Path) -> None:
+    path = folder / ".metadata"
+    metadata = pickle.loads(path.read_bytes())
+    entry = metadata.state_dict_metadata["model.conv.weight"]
+    entry.size = torch.Size([4, 3, 4])
+    path.write_bytes(pickle.dumps(metadata))
+    with pytest.raises(DataError, match="its parts of model.conv.weight have 24 of 48 numbers"):
+        read_distributed(folder)

@@ -235,3 +235,19 @@ def test_another_height_and_width_interpolate_position_embeddings() -> None:
     assert net.module.state_dict()["model.pos_embed"].shape[1] == 1 + 4 * 2
     images = torch.randn(2, 3, 64, 32, generator=torch.Generator().manual_seed(0))
     assert embeddings(net, images).shape == (2, net.embedding_dim)
+
+
+def test_a_file_of_another_patch_size_is_refused() -> None:
+    small = timm.create_model("vit_small_patch16_224", img_size=32, num_classes=0)
+    weights = FileWeights(small.state_dict(), Path("s.pth"))
+    what = r"patch_embed.proj.weight has shape \(384, 3, 16, 16\), not \(384, 3, 32, 32\)"
+    with pytest.raises(DataError, match=what):
+        build("timm:vit_small_patch32_224", weights=weights, image_size=32)
+
+
+def test_a_file_with_registers_is_none_of_the_model_without() -> None:
+    _, tensors = drawn("vit_small_patch14_reg4_dinov2", 28)
+    authors = {key.replace("reg_token", "register_tokens"): value for key, value in tensors.items()}
+    authors["pos_embed"] = torch.randn(1, 1 + 2 * 2, 384)
+    with pytest.raises(DataError, match="there is no place for register_tokens"):
+        build("timm:vit_small_patch14_dinov2", weights=FileWeights(authors, Path("r.pth")), image_size=28)

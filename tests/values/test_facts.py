@@ -117,4 +117,6 @@ def test_more_than_half_without_a_right_item_and_identical_images_are_told() -> 
         " is 25.0 %",
     ]
     alone = SplitFacts(6, identical=IdenticalImages(6, "fc6", None))
-    assert fact_lines(DataFacts("", {"test": alone}))[1].endswith(", and none is left without those")
+    assert fact_lines(DataFacts("", {"test": alone}))[1].endswith(
+        "6 of 6 queries have an identical image in what they search"
+    )

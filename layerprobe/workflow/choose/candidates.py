@@ -33,6 +33,7 @@ from layerprobe.workflow.run.references import (
     layer_flags,
     open_ranked_split,
     probe_fix,
+    require_any_right_item,
     require_same_queries,
 )
 from layerprobe.workflow.run.runs import Run
@@ -266,7 +267,7 @@ def _stored_values(run: Run, split: str, epochs: Sequence[int], metric: str, *, 
         for score in run.scores()
         if score.split == split and is_recall(score.metric)
     }
-    opened = [open_ranked_split(run, epoch, split) for epoch in epochs]
+    opened = [require_any_right_item(open_ranked_split(run, epoch, split)) for epoch in epochs]
     last, found, identities, notes = opened[-1], {}, {}, []
     lacking: list[CandidateKey] = []
     for at_epoch in opened:

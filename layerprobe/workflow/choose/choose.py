@@ -9,10 +9,10 @@ import numpy as np
 
 from layerprobe.system.progress import Listener
 from layerprobe.values.choice import Choice
-from layerprobe.values.facts import CHOOSING, SplitFacts, chosen_on_text, identical_text
+from layerprobe.values.facts import CHOOSING, chosen_on_text, identical_text
 from layerprobe.values.keys import RankedLayer
 from layerprobe.workflow.choose.candidate_set import TriedSets
-from layerprobe.workflow.choose.candidates import CandidateKey, CandidateRun, Group, grouped, open_candidates
+from layerprobe.workflow.choose.candidates import CandidateKey, Group, grouped, open_candidates
 from layerprobe.workflow.choose.choosing import choose_among
 from layerprobe.workflow.choose.concatenation import SetSearch, with_concatenations
 from layerprobe.workflow.choose.indexed_layer import indexes_of_run, require_test_classes
@@ -20,7 +20,7 @@ from layerprobe.workflow.choose.refits import Refits, Refitted
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.choose.run_candidates import candidate_set_of, group_of, keys_of, of_groups, tried_sets
 from layerprobe.workflow.run import from_recipe
-from layerprobe.workflow.run.facts import with_ranks
+from layerprobe.workflow.run.facts import identical_facts
 from layerprobe.workflow.run.runs import Run
 
 _NAMED = 4  # layers that a note names
@@ -78,22 +78,30 @@ def choose_runs(
         within=request.within,
         seed=seed,
     )
-    choice = replace(of_groups(choice, groups), notes=(*choice.notes, *_identical(first, choice)))
+    choice = replace(
+        of_groups(choice, groups), notes=(*choice.notes, *_identical(group_of(groups, choice.run), choice))
+    )
     if not request.indexes:
         return choice
     run = group_of(groups, choice.run).runs[0].run
     return replace(choice, indexes=indexes_of_run(run, choice, request.indexes, device))
 
 
-def _identical(run: CandidateRun, choice: Choice) -> list[str]:
-    """The notes on identical images among those that are chosen on and tested on, with what they do to the choice."""
-    notes, ranked = [], choice.chosen.ranked_layer
+def _identical(group: Group, choice: Choice) -> list[str]:
+    """The notes on identical images among those chosen on and tested on, with the choice's values without them.
+
+    Of several trainings, and of a candidate that is measured anew, the number of queries alone.
+    """
+    run, notes = group.runs[0], []
+    key = (choice.chosen.epoch, choice.chosen.ranked_layer)
     for part in filter(None, (run.choosing, run.test)):
-        stored, identical = part.last.stored, run.run.ranks(part.last.epoch, part.last.split).identical
-        shown = {key: ranks for key, ranks in stored.ranks.items() if key == ranked} or stored.ranks
-        if found := with_ranks(SplitFacts(len(stored.labels)), shown, identical).identical:
-            notes.append(f"{chosen_on_text(part.last.split)}: {identical_text(found, len(stored.labels))}")
-    return list(dict.fromkeys(notes))
+        identical = run.run.ranks(part.last.epoch, part.last.split).identical
+        if identical is None:
+            continue
+        values = part.of[key].values if key in part.of and len(group.runs) == 1 else None
+        found = identical_facts(str(key[1]), values, identical, metric=choice.chosen.metric)
+        notes.append(f"{chosen_on_text(part.last.split)}: {identical_text(found, len(identical))}" if found else "")
+    return list(dict.fromkeys(filter(None, notes)))
 
 
 def _notes_of(group: Group) -> list[str]:

@@ -25,6 +25,7 @@ from layerprobe.workflow.run.references import (
     find_layers_of,
     find_reference,
     open_ranked_split,
+    require_any_right_item,
     require_same_queries,
 )
 from layerprobe.workflow.run.runs import Run
@@ -53,7 +54,7 @@ def compare(request: CompareRequest) -> list[Comparison]:
     """Compare the layers of A with those of B; the pairs of globs are corrected together."""
     (run, first), (other, second) = (find_reference(request.cache, text) for text in (request.a, request.b))
     a, b = (open_ranked_split(run, first.epoch, request.split), open_ranked_split(other, second.epoch, request.split))
-    require_same_queries(a, b)
+    require_same_queries(require_any_right_item(a), b)
     return compare_pairs(a, b, pair_layers((a, first), (b, second)), request.measure)
 
 

@@ -28,6 +28,7 @@ from layerprobe.workflow.run.references import (
     open_ranked_split,
     probe_layers_fix,
     reference_text,
+    require_any_right_item,
     require_same_queries,
 )
 from layerprobe.workflow.run.trainings import Trainings, pair_trainings
@@ -40,7 +41,7 @@ def compare_seeds(request: CompareRequest) -> list[SeedComparison]:
     (run_a, first), (run_b, second) = (find_reference(request.cache, text) for text in (request.a, request.b))
     a = open_ranked_split(run_a, first.epoch, request.split)
     b = open_ranked_split(run_b, second.epoch, request.split)
-    require_same_queries(a, b)
+    require_same_queries(require_any_right_item(a), b)
     trainings = pair_trainings(request.cache, a.run, b.run, (first.epoch, second.epoch))
     ranked_splits = [
         (open_ranked_split(x, a.epoch, a.split), open_ranked_split(y, b.epoch, b.split)) for x, y in trainings.pairs

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
+import secrets
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,17 +16,19 @@ from numpy.typing import NDArray
 from layerprobe import registry
 from layerprobe.data import check
 from layerprobe.data.check import Finding, SplitCount
+from layerprobe.data.image_files import Files, read_with
 from layerprobe.data.processes import default_workers
+from layerprobe.data.search_rules import read_searching, with_search_rules
 from layerprobe.data.spec import DatasetSpec
 from layerprobe.data.splits import Dataset, label_notes, require_retrieval
 from layerprobe.data.white_level import WHITE, level_note
 from layerprobe.recipe.overrides import Overrides, overridden
 from layerprobe.recipe.recipe_files import list_recipes
 from layerprobe.recipe.validation import validated
-from layerprobe.system.errors import DataError, InterruptedRun, RecipeError
+from layerprobe.system.errors import DataError, InterruptedRun, LayerprobeError, RecipeError, UnknownNameError
 from layerprobe.system.progress import Listener
 from layerprobe.system.signals import stoppable
-from layerprobe.values.sections import Data, Problem
+from layerprobe.values.sections import SEARCH_KEYS, Data, Problem
 from layerprobe.workflow.probe.identical_images import identical_images
 from layerprobe.workflow.probe.right_items import why_no_right_item
 
@@ -105,8 +109,9 @@ def check_data(data: str, listener: Listener, *, settings: Sequence[str] = (), w
         for index in sorted(findings[name]):
             problems += [replace(f, split=name, id=check.printable(split.ids[index])) for f in findings[name][index]]
     problems += check.duplicates(dataset, pixels)
-    searches = _of_searches(dataset, pixels) if is_sound else ()
-    level = [note] if (note := level_note(largest, WHITE)) else []
+    searches = _of_searches(dataset, pixels) if is_sound and signal_number is None else ()
+    white = next((split.image.white for split in dataset.splits.values() if isinstance(split.image, Files)), WHITE)
+    level = [note] if (note := level_note(largest, white)) else []
     return Checked(
         data,
         tuple(check.counts(dataset)),
@@ -130,16 +135,16 @@ def _of_searches(dataset: Dataset, pixels: Mapping[str, Sequence[bytes | None]])
 
 
 def _digests(pixels: Sequence[bytes | None]) -> NDArray[np.int64]:
-    """(N, 2) the hash of each image; an image that cannot be read has its number."""
-    hashes = (digest or place.to_bytes(16, "big") for place, digest in enumerate(pixels))
-    return np.frombuffer(b"".join(hashes), np.int64).reshape(-1, 2)
+    """(N, 2) the hash of each image; one that cannot be read is like no other."""
+    return np.frombuffer(b"".join(digest or secrets.token_bytes(16) for digest in pixels), np.int64).reshape(-1, 2)
 
 
 def _dataset(data: str, settings: tuple[str, ...]) -> tuple[Dataset, list[Finding]]:
     """The data set and its loader's error; after an error, the data set without the loader's checks."""
     section = overridden({}, Overrides(data=data, settings=settings), ["data"])["data"]
     name, wrong = section["name"], list[Problem]()
-    if settings and validated("data", section, wrong) is None:
+    keys = validated("data", section, wrong) if settings else None
+    if wrong:
         raise RecipeError(f"--set: {wrong[0]}", fix="Change it, or leave it out")
     spec = _spec(name)
     options = spec.taken({"image_size": Data.model_fields["image_size"].default, **spec.defaults, **section})
@@ -152,14 +157,19 @@ def _dataset(data: str, settings: tuple[str, ...]) -> tuple[Dataset, list[Findin
     except DataError as error:
         if spec.unchecked is None:
             raise
-        dataset, problems = spec.unchecked(**options), [_refused(error)]
+        parameters = inspect.signature(spec.unchecked).parameters
+        taken = {key: value for key, value in options.items() if key in parameters}
+        dataset, problems = spec.unchecked(**taken), [_refused(error)]
+    if isinstance(keys, Data):
+        dataset = read_with(dataset, exif_rotation=keys.exif_rotation, fast=False, white=keys.white)
     try:
         require_retrieval(dataset, source=options.get("root", name))
-    except DataError as error:
+        dataset = with_search_rules(dataset, read_searching(dataset, **{key: section.get(key) for key in SEARCH_KEYS}))
+    except (DataError, RecipeError, UnknownNameError) as error:
         problems.append(_refused(error))
     return dataset, problems
 
 
-def _refused(error: DataError) -> Finding:
+def _refused(error: LayerprobeError) -> Finding:
     text = error.message if error.file is None else f"{check.printable(error.file)}: {error.message}"
     return Finding("data set", True, check.printable(text), check.printable(error.fix))

@@ -115,15 +115,20 @@ def known_scores(
     return ScoreTable(scores, layer_order=order, stored=stored)
 
 
-def keep_facts(run: Run, order: Sequence[str], network: RecordedNetwork, dataset: Dataset) -> None:
+def keep_facts(
+    run: Run, order: Sequence[str], network: RecordedNetwork, dataset: Dataset, splits: Sequence[str]
+) -> None:
     """Write the network and the execution order of all layers ever measured to run.json.
 
-    Before anything is measured, also the images: some may have been removed since the run began.
+    Before anything is measured, also the images of the probed splits: some may have been removed since the run began.
     """
     record = run.read()
     kept = replace(record, layer_order=tuple(order), network=network)
-    if not run.is_measured and not record.members:
-        manifests, contents = manifests_of(dataset)
+    trains = record.recipe.get("train", {}).get("epochs", 0) > 0
+    free = {*splits} - {*settled_splits(run, splits, trains=trains)}
+    if free and not record.members:
+        some = replace(dataset, splits={name: split for name, split in dataset.splits.items() if name in free})
+        manifests, contents = manifests_of(some)
         kept = replace(kept, manifests={**record.manifests, **manifests}, contents={**record.contents, **contents})
     if kept != record:
         run.write(kept)
@@ -161,7 +166,8 @@ def measure(
         missing_by_epoch: of the epochs that are measured; see `missing_of`.
     """
     selection, features, extractor = probing.selection, probing.features, probing.extractor
-    keep_facts(features.run, probing.table.layer_order, probing.network, features.dataset)
+    splits = selection.extracted_splits
+    keep_facts(features.run, probing.table.layer_order, probing.network, features.dataset, splits)
     for doubt in doubts_of(selection):
         listener.say(doubt)
     missing = [item for items in missing_by_epoch.values() for item in items]

@@ -30,21 +30,50 @@ def require_right_items(dataset: Dataset, splits: Collection[str], *, source: ob
     """
     for split in splits:
         if why := why_no_right_item(dataset, split):
-            raise DataError(why, file=source, fix="Correct the labels or the split, or measure other splits")
+            raise DataError(
+                why, file=source, fix="Correct the labels, data.group or the split, or name others by --splits"
+            )
+
+
+def unranked_train(dataset: Dataset) -> list[str]:
+    """A line if no training image has a right item to find: one may train on them, or fit reductions.
+
+    Raises:
+        DataError: no image of another split has one, or none of train where it is the only split.
+    """
+    others = [split for split in dataset.searched if split != "train"]
+    require_right_items(dataset, others or dataset.searched)
+    return [why for split in dataset.searched if split not in others and (why := why_no_right_item(dataset, split))]
 
 
 def why_no_right_item(dataset: Dataset, split: str) -> str:
     """That no query of a split has a right item to find, and why; empty where one has."""
-    if items_searched(dataset, split)[0].any():
+    if _shares_labels(dataset, split) or items_searched(dataset, split)[0].any():
         return ""
     return f"no query of {split} has a right item to find: {_why_none(dataset, split)}"
 
 
+def _shares_labels(dataset: Dataset, split: str) -> bool:
+    """Whether classes alone, as sets of labels, say what is right, and an image shares a label with another one.
+
+    To count all right items takes every pair of images.
+    """
+    rules = dataset.search_rules.get(split)
+    if dataset.label_sets is None or rules is None or not (rules.groups is rules.ignored is rules.positives is None):
+        return False
+    queries, gallery = dataset.splits[split], dataset.splits[dataset.search_in.get(split, split)]
+    if gallery is not queries and {*queries.ids} & {*gallery.ids}:
+        return False
+    classes, labels = dataset.label_sets.T
+    images = np.bincount(gallery.labels, minlength=len(dataset.class_names))
+    shared = np.bincount(labels, weights=images[classes]) > (gallery is queries)
+    return bool(shared[labels[np.isin(classes, queries.labels)]].any())
+
+
 def _why_none(dataset: Dataset, split: str) -> str:
     """Why no query of a split has a right item."""
-    queries, gallery = dataset.splits[split], dataset.splits[dataset.search_in.get(split, split)]
-    rules = dataset.search_rules.get(split)
-    sides = [_labels(dataset, name) for name in dict.fromkeys((split, gallery.name))]
+    queries, rules = dataset.splits[split], dataset.search_rules.get(split)
+    sides = [_labels(dataset, name) for name in dict.fromkeys((split, dataset.search_in.get(split, split)))]
     if rules is not None and rules.positives is not None:
         return f"none of the listed pairs is of {split} images that are searched"
     if rules is not None and (rules.groups is not None or rules.ignored is not None):

@@ -29,7 +29,7 @@ from layerprobe.values.keys import NO_REDUCTION, VECTOR_SIMILARITIES, RankedLaye
 from layerprobe.values.scores import SPLITS
 from layerprobe.workflow.probe.measures import build_measures
 from layerprobe.workflow.probe.reducing import FITTED_ON, asked_chains, left_out, none_takes, require_some
-from layerprobe.workflow.probe.right_items import require_right_items
+from layerprobe.workflow.probe.right_items import unranked_train
 from layerprobe.workflow.probe.searches import Searches
 from layerprobe.workflow.probe.selection import ranked_layers, storable
 from layerprobe.workflow.python.layer_search import SearchResults, search
@@ -140,7 +140,8 @@ def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
         RecipeError: no layer, a pool that a layer cannot have, an invalid K, a metric that
             needs a classifier, an unknown option of a metric; a reduction that is fitted on train where there is none,
             or that cannot be applied to any layer.
-        DataError: invalid batches, a split of fewer than 2 classes, a class in two splits.
+        DataError: invalid batches, a split of fewer than 2 classes, a class in two splits, or no query of validation
+            or test has a right item to find.
         NumericError: GeM of a layer that has values below 0.
         BusyError: another process uses the run in `cache`.
         TypeError: an argument of another type.
@@ -182,7 +183,8 @@ def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
         features = _features(net.module, by_split, cache)
         dataset = features.dataset
         require_retrieval(dataset, fix=_ONE_SPLIT)
-        require_right_items(dataset, dataset.searched)
+        for why in unranked_train(dataset):
+            warnings.warn(why, stacklevel=2)
         sizes = {name: len(dataset.splits[name]) for name in (dataset.search_in.get(x, x) for x in dataset.searched)}
         searches = Searches(features, features.inputs.experiment, SEED, lambda: where)
         layer_order = execution_order([tap.layer for tap in members], network)

@@ -97,17 +97,17 @@ def with_ranks(
 
 
 def identical_facts(
-    layer: str, values: NDArray[np.float64], identical: NDArray[np.bool_], *, metric: str = "R@1"
+    layer: str, values: NDArray[np.float64] | None, identical: NDArray[np.bool_], *, metric: str = "R@1"
 ) -> IdenticalImages | None:
     """The facts on identical images, with the metric of a layer without them; None where there are none.
 
     Args:
-        values: (Q,) what each query adds to the metric; NaN where it is left out.
+        values: (Q,) what each query adds to the metric; NaN where it is left out. None: not known.
         identical: (Q,) the queries with an identical image in what they search.
     """
     if not identical.any():
         return None
-    others = values[~identical & ~np.isnan(values)]
+    others = np.zeros(0) if values is None else values[~identical & ~np.isnan(values)]
     return IdenticalImages(int(identical.sum()), layer, float(others.mean()) if len(others) else None, metric)
 
 

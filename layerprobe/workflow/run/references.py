@@ -171,11 +171,17 @@ def open_ranked_split(run: Run, epoch: int | None, split: str) -> RankedSplit:
             file=run.folder,
             fix=probe_fix(run, record, epoch, split),
         )
-    stored = run.ranks(epoch, split).stored
-    if stored.ranks and all(ranks.lone == len(ranks) for ranks in stored.ranks.values()):
-        what = f"no query of {split} had a right item to find at epoch {epoch}"
-        raise DataError(what, file=run.folder, fix="Correct the labels, data.group or the split, and probe again")
-    return RankedSplit(run, record, epoch, split, stored)
+    return RankedSplit(run, record, epoch, split, run.ranks(epoch, split).stored)
+
+
+def require_any_right_item(ranked_split: RankedSplit) -> RankedSplit:
+    """The split itself, unless no query had a right item to find, so that all its numbers are 0."""
+    ranks = ranked_split.stored.ranks.values()
+    if ranks and all(one.lone == len(one) for one in ranks):
+        what = f"no query of {ranked_split.split} had a right item to find at epoch {ranked_split.epoch}"
+        fix = "Correct the labels, data.group or the split, and probe again"
+        raise DataError(what, file=ranked_split.run.folder, fix=fix)
+    return ranked_split
 
 
 def probe_fix(run: Run, record: RunRecord, epoch: int, split: str, *more: str) -> str:

@@ -32,7 +32,12 @@ from layerprobe.workflow.choose.given_layer import require_one_map
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.run import from_recipe
-from layerprobe.workflow.run.references import find_layers_of, open_ranked_split, parse_reference
+from layerprobe.workflow.run.references import (
+    find_layers_of,
+    open_ranked_split,
+    parse_reference,
+    require_any_right_item,
+)
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.seen import split_to_choose_on
 from layerprobe.workflow.threshold.layer_pairs import layer_pairs
@@ -130,7 +135,7 @@ def measured_thresholds(
 def _the_layer(run: Run, split: str, text: str) -> tuple[RankedLayer, int]:
     """The layer that a text names, measured on both splits, and the last epoch."""
     reference = parse_reference(text, bare="layer")
-    opened = [open_ranked_split(run, None, name) for name in (split, "test")]
+    opened = [require_any_right_item(open_ranked_split(run, None, name)) for name in (split, "test")]
     if reference.run not in (None, run.name) or reference.epoch not in (None, opened[0].epoch):
         what = f"--layer {text}: thresholds are of {run.name}#{opened[0].epoch}"
         raise RecipeError(what, fix="Name the run before --layer, and a layer of its last epoch")

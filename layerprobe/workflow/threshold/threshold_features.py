@@ -22,6 +22,7 @@ from layerprobe.workflow.choose.indexed_layer import searched_of_rows
 from layerprobe.workflow.choose.row_splits import Rows, row_splits_of
 from layerprobe.workflow.threshold.threshold import ThresholdsOf, measured_thresholds
 
+_DIVIDED = 4  # classes, of which two set a threshold and two measure it
 _SEED = 0
 
 
@@ -66,6 +67,9 @@ def threshold_of_features(
 def in_halves(given: GivenFeatures) -> GivenFeatures:
     """The rows with a random half of the classes as validation, and the other as test."""
     classes = np.random.default_rng(_SEED).permutation(np.unique(given.labels))
+    if len(classes) < _DIVIDED:
+        what = f"{len(classes)} classes; 2 to set a threshold and 2 to measure it are needed"
+        raise DataError(what, file=given.file, fix="Give rows of 4 classes or more")
     chosen = np.isin(given.labels, classes[: len(classes) // 2])
     return replace(given, splits=np.where(chosen, "validation", "test"))
 

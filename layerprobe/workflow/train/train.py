@@ -18,6 +18,7 @@ from layerprobe.training.loop import EpochResult
 from layerprobe.values.records import RunRecord
 from layerprobe.values.sections import SEARCH_KEYS, Keep
 from layerprobe.workflow.probe.probe import Probing, measurable, measure, missing_of, prepare
+from layerprobe.workflow.probe.right_items import why_no_right_item
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.checkpoints import load_state, load_weights, save_state, save_weights
@@ -66,6 +67,9 @@ def train(request: TrainRequest, listener: Listener) -> Run:
     if known is None:
         for note in from_recipe.input_notes(request.recipe, built.dataset, built.net):
             listener.say(f"note: {note}")
+        for split in built.dataset.searched:
+            if split != "train" and (why := why_no_right_item(built.dataset, split)):
+                listener.say(f"note: {why}")
     for key in never_reached(request.recipe, built.trainer.plan, built.loss):
         listener.say(f"note: {key} is not reached in {request.recipe.train.epochs} epochs")
     built = with_decoded_images(built, request, listener)
@@ -124,6 +128,8 @@ def forget_unmeasured(run: Run, recipe: Recipe, decoding: Decoding) -> None:
         require_same_images(record, dataset, list(dataset.splits), fix="")
     except DataError:
         with locked(run):
+            if not run.exists() or run.is_measured or run.read() != record:  # by another process meanwhile
+                return
             run.record_file.unlink()
         if decoding.listener is not None:
             decoding.listener.say(f"{run.name}: its images have changed, and nothing was measured: it begins anew")

@@ -17,7 +17,7 @@ from layerprobe.taps.hooks import hooked, prepared
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer, network_order
 from layerprobe.values.records import RecordedNetwork
 from layerprobe.workflow.probe.measures import Measures
-from layerprobe.workflow.probe.right_items import require_right_items
+from layerprobe.workflow.probe.right_items import unranked_train
 from layerprobe.workflow.probe.searches import Searches
 from layerprobe.workflow.probe.selection import storable
 from layerprobe.workflow.python.layer_search import SearchResults, search
@@ -114,8 +114,9 @@ def measure_epoch(  # noqa: PLR0913 - the network, its images, and where their v
     digests = {split: each.digests for split, each in by_split.items()}
     inputs = ProbeInputs(type(module).__name__, weights_sha256(module), digests)
     features = MemoryFeatures(run, inputs, by_split)
-    dataset = features.dataset
-    require_right_items(require_retrieval(dataset, fix="Put all images of a class into one split"), dataset.searched)
+    require_retrieval(features.dataset, fix="Put all images of a class into one split")
+    if all(len(found.labels) == sum(found.counts.values()) for found in images.values()):  # else others were not drawn
+        unranked_train(features.dataset)
     searches = Searches(features, experiment, SEED, lambda: device)
     results = search(searches, measures, network.rows, lambda layers, _: layers, epoch=epoch)
     return MeasuredEpoch(features, searches, results)

@@ -361,7 +361,7 @@ def test_identical_rows_are_told_with_their_effect() -> None:
     if choice.ship.reduction != "none":
         values = half_whitened(values, layers["b"][splits[rows] == "validation"])
     others = 100 * hits(values, labels[rows][test])[~identical].mean()
-    line = f"test: 4 of 62 queries have an identical image in what they search; without those R@1 of {choice.ship.name}"
+    line = f"test: 4 of 62 queries have an identical row in what they search; without those R@1 of {choice.ship.name}"
     assert f"{line} is {others:.1f} %" in choice.notes
     # A row that is equal in one layer alone is another image.
     layers["a"] = layers["a"] + np.where(np.arange(102)[:, None] >= 100, np.float32(1e-3), 0)

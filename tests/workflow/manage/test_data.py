@@ -273,3 +273,21 @@ def test_processes_read_heic(tmp_path: Path) -> None:
     pillow_heif.from_pillow(image).save(root / "c0" / "x.heic")
     checked = check_data(f"folder:{root}", Listening(), workers=1)
     assert (checked.images, checked.findings) == (13, ())
+
+
+def test_keys_that_decide_how_images_are_read_hold_for_the_check(tmp_path: Path) -> None:
+    grey = np.random.default_rng(0).integers(0, 256, (16, 8, 8)).astype(np.uint16)
+    for place, pixels in enumerate(grey):
+        (tmp_path / f"c{place // 4}").mkdir(exist_ok=True)
+        PIL.Image.fromarray(pixels).save(tmp_path / f"c{place // 4}" / f"{place}.png")
+    dark = check_data(f"folder:{tmp_path}", Listening(), workers=0)
+    assert any("--set data.white=255" in note for note in dark.notes)
+    bright = check_data(f"folder:{tmp_path}", Listening(), settings=["data.white=255"], workers=0)
+    assert (list(bright.notes), list(bright.errors)) == ([], [])
+    assert {finding.kind for finding in bright.remarks} == {"16-bit grey"}
+
+
+def test_a_refused_data_set_with_keys_is_checked_all_the_same(tmp_path: Path) -> None:
+    sound(tmp_path, classes=2)
+    checked = check_data(f"folder:{tmp_path}", Listening(), settings=["data.class_seed=3"], workers=0)
+    assert ["2 classes with images" in finding.message for finding in checked.errors] == [True]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +9,8 @@ import pytest
 from layerprobe.data.splits import IN_GALLERY, Dataset, Split
 from layerprobe.system.errors import DataError
 from layerprobe.values.retrieval import SearchRules
-from layerprobe.workflow.probe.right_items import require_right_items, why_no_right_item
+from layerprobe.workflow.probe import right_items
+from layerprobe.workflow.probe.right_items import require_right_items, unranked_train, why_no_right_item
 
 
 def no_image(_: int) -> np.ndarray:
@@ -89,3 +91,26 @@ def test_a_query_that_is_alone_of_its_class_in_the_gallery_finds_nothing() -> No
 def test_listed_pairs_of_another_split_are_told() -> None:
     rules = SearchRules(positives=np.zeros((0, 2), np.int64))
     assert "none of the listed pairs is of test images" in why_no_right_item(dataset(["a", "a"], rules=rules), "test")
+
+
+def test_shared_labels_are_right_items_and_need_no_count_of_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    sets = dataset(["a|b", "b|c", "d|e"])
+    pairs = np.array([[0, 0], [0, 1], [1, 1], [1, 2], [2, 3], [2, 4]])
+    rules = {"test": SearchRules(label_sets=pairs)}
+    shared = replace(sets, label_sets=pairs, search_rules=rules)
+    apart = pairs.copy()
+    apart[2, 1] = 5  # b of the second set is another label
+    alone = replace(sets, label_sets=apart, search_rules={"test": SearchRules(label_sets=apart)})
+    assert "each of the 3 classes has one image" in why_no_right_item(alone, "test")
+    monkeypatch.setattr(right_items, "items_searched", lambda *_: pytest.fail("pairs are counted"))
+    assert why_no_right_item(shared, "test") == ""
+
+
+def test_training_images_without_a_right_item_are_told_and_no_error() -> None:
+    both = dataset(["a", "a", "b"], ["c", "d"])
+    trained = replace(both, splits={"test": both.splits["test"], "train": both.splits["gallery"]}, search_in={})
+    (line,) = unranked_train(trained)
+    assert line.startswith("no query of train has a right item to find: each of the 2 classes has one image")
+    alone = replace(trained, splits={"train": trained.splits["train"]})
+    with pytest.raises(DataError, match="no query of train"):
+        unranked_train(alone)

@@ -17,6 +17,7 @@ from layerprobe.workflow.run.references import (
     open_ranked_split,
     parse_reference,
     reference_text,
+    require_any_right_item,
 )
 from tests.records import recorded
 from tests.workflow.stored_ranks import ranked, store_ranks, write_run
@@ -165,4 +166,4 @@ def test_a_split_in_which_no_query_had_a_right_item_is_refused(tmp_path: Path) -
     )
     write_ranks(run.rank_file(2, "test"), Rows(np.arange(3), ["a", "b", "c"]), {FC6: entry})
     with pytest.raises(DataError, match="netA: no query of test had a right item to find at epoch 2"):
-        open_ranked_split(run, None, "test")
+        require_any_right_item(open_ranked_split(run, None, "test"))

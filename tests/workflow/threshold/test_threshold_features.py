@@ -83,3 +83,10 @@ def test_test_rows_set_no_threshold(others: str) -> None:
 def test_a_mean_of_draws_has_no_threshold() -> None:
     with pytest.raises(RecipeError, match="a mean over draws"):
         made("deep/random:2x3")
+
+
+def test_three_classes_cannot_be_halved() -> None:
+    labels = np.repeat(np.arange(3), 4)
+    given = given_features({"a": np.random.default_rng(0).normal(size=(12, 4))}, labels)
+    with pytest.raises(DataError, match="3 classes; 2 to set a threshold and 2 to measure it are needed"):
+        in_halves(given)

@@ -519,3 +519,16 @@ def test_probing_while_training_searches_as_the_recipe_says_and_leaves_accuracy_
     run = train(request_for(*settings, probe=("fc6",)), listener)
     assert {(score.metric, score.similarity) for score in run.scores()} == {("R@1", "euclidean")}
     assert "accuracy skipped: smooth_triplet has no classifier" in listener.heard
+
+
+def test_a_probe_of_other_splits_keeps_the_record_of_the_training_images(
+    request_for: Callable[..., TrainRequest], images: Path
+) -> None:
+    run = train(request_for("train.epochs=1"), Silent())
+    before = run.read().contents
+    next((images / "class0").glob("*.png")).write_bytes(next((images / "class1").glob("*.png")).read_bytes())
+    request = ProbeRequest(layers=("fc6",), device="cpu", workers=0)
+    probe(run, replace(request, splits=("test",)), Silent())
+    assert run.read().contents == before
+    with pytest.raises(DataError, match="the train images are not those of the run"):
+        probe(run, replace(request, splits=("train",)), Silent())
