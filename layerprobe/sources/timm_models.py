@@ -6,10 +6,10 @@ import contextlib
 import inspect
 import io
 import math
-import sys
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 from layerprobe.sources.foreign import Foreign
 from layerprobe.sources.hub import OTHER_WEIGHTS, first_line, hub_file, url_file
@@ -104,26 +104,34 @@ def _model(name: str, *, pretrained: bool, image_size: ImageSize | None) -> Fore
         prefix_tokens=prefix if isinstance(prefix, int) else None,
         notes=notes if pretrained else (),
         classifier=_classifier(configuration),
-        convert=partial(_converted, timm.model_entrypoint(name.partition(".")[0]).__module__, model),
+        convert=partial(_converted, name.partition(".")[0], model),
     )
 
 
-def _converted(family: str, model: nn.Module, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """Tensors by the names of a model's author -> by timm's, as the filter of its family has them.
-
-    Args:
-        family: the module of timm with the model's code.
-    """
-    convert = getattr(sys.modules[family], "checkpoint_filter_fn", None)
+def _converted(architecture: str, model: nn.Module, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Tensors by the names of a model's author -> by timm's, as its own filter of these weights has them."""
+    convert = _filter(architecture)
     if convert is None:
         return {}
-    # Of DeiT's family alone timm sets it; where a model has no scales of such names, it changes nothing.
-    options = {"adapt_layer_scale": True} if "adapt_layer_scale" in inspect.signature(convert).parameters else {}
+    arguments = (dict(tensors), model)[: len(inspect.signature(convert).parameters)]  # some take the tensors alone
     try:
         with quiet(), contextlib.redirect_stdout(io.StringIO()):  # some filters print
-            return dict(convert(dict(tensors), model, **options))
+            return dict(convert(*arguments))
     except (*_REFUSALS, LookupError, AttributeError):  # of other tensors than those of this family
         return {}
+
+
+@cache
+def _filter(architecture: str) -> Callable[..., Any] | None:
+    """The filter that timm hands to the function that loads weights, and keeps nowhere; None where there is none."""
+    import torch
+
+    timm, given = imported("timm", "timm"), {}
+    builder = imported("timm.models._builder", "timm")
+    instead = mock.patch.object(builder, "load_pretrained", lambda *_, **options: given.update(options))
+    with instead, quiet(), torch.device("meta"), torch.random.fork_rng(devices=[]):
+        timm.create_model(architecture, pretrained=True, num_classes=0)
+    return given.get("filter_fn")
 
 
 def _classifier(configuration: Any) -> str:

@@ -11,9 +11,10 @@ import pytest
 import timm
 import torch
 from safetensors.torch import save_file
+from torch import nn
 
 from layerprobe.nets.checkpoint_files import FileWeights
-from layerprobe.sources import hub
+from layerprobe.sources import hub, timm_models
 from layerprobe.system.errors import DataError, EnvironmentFault, RecipeError
 from layerprobe.taps import list_layers
 from layerprobe.values.own_input import OwnInput
@@ -138,6 +139,13 @@ def test_a_file_of_dinov3_by_its_authors_names_is_read_as_timm_does() -> None:
     )
     assert torch.equal(embeddings(net, noise(32)), of_timms_loader(file.stem, 32, authors))
     assert net.notes[-1] == f"{file}: names below 'teacher' are converted by timm"
+
+
+def test_a_filter_of_another_name_is_timms_too() -> None:
+    # timm's VGG calls the first two layers of torchvision's classifier pre_logits.fc1 and fc2, by a `_filter_fn`.
+    timms = {"features.0.weight": "features.0.weight", "classifier.3.bias": "pre_logits.fc2.bias"}
+    tensors = {name: torch.ones(1) for name in timms}
+    assert list(timm_models._converted("vgg11", nn.Identity(), tensors)) == list(timms.values())
 
 
 def test_a_file_of_dinov2_by_its_authors_names_is_read_as_timm_does() -> None:
