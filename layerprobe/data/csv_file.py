@@ -126,8 +126,8 @@ def _with_label_sets(
     if not separator:
         return rows, None
     labels = [split_labels(row.label, separator) for row in rows]
-    for row, found in zip(rows, labels, strict=True):
-        if not found:
+    for row, of_row in zip(rows, labels, strict=True):
+        if not of_row:
             why = f"label is {row.label!r}, which names none beside separators"
             raise _bad(file, row.line, why, "Fill the cell or leave the row out")
     sets = label_sets_of(labels, separator)
@@ -144,7 +144,7 @@ def _unchecked(root: Path, *, label_separator: str = "") -> Dataset:
 def _dataset(root: Path, rows: Sequence[_Row]) -> Dataset:
     class_names = tuple(sorted({row.label for row in rows}))
     members, search_in = divided_rows(rows)
-    splits = {name: _split(name, root.parent, found, class_names) for name, found in members.items() if found}
+    splits = {name: _split(name, root.parent, listed, class_names) for name, listed in members.items() if listed}
     return Dataset(splits, class_names, search_in)
 
 

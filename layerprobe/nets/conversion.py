@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
 from itertools import accumulate
 
 import torch
@@ -13,6 +14,7 @@ from layerprobe.nets.file_formats import of_adapter
 from layerprobe.nets.fitting import Fit, OtherNetworkError, TargetNetwork, bare, fit, other_network, shapes, unused
 from layerprobe.system.errors import DataError
 
+_PLAIN = "Save them after torch.nn.utils.parametrize.remove_parametrizations(layer, 'weight') of every such layer"
 Convert = Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
 
 
@@ -38,9 +40,9 @@ def fitted(
     Returns:
         The module's names -> tensors; the notes name the prefix and the unused tensors.
     """
-    own = shapes(module)
-    found = fit_or_convert(weights, TargetNetwork(name, own, optional), convert)
-    return Fit(found.prefix, found.tensors, found.left, (*found.notes, *unused(own, found.left)))
+    places = shapes(module)
+    fit_of_file = fit_or_convert(weights, TargetNetwork(name, places, optional), convert)
+    return replace(fit_of_file, notes=(*fit_of_file.notes, *unused(places, fit_of_file.left)))
 
 
 def fit_or_convert(weights: FileWeights | Mapping[str, Tensor], wanted: TargetNetwork, convert: Convert | None) -> Fit:
@@ -59,6 +61,9 @@ def fit_or_convert(weights: FileWeights | Mapping[str, Tensor], wanted: TargetNe
     except OtherNetworkError as error:
         if any(".lora_A." in name for name in given.tensors):
             raise of_adapter("that is not merged into its model", given.source) from error
+        if _has_parametrizations(given.tensors) and not _has_parametrizations(wanted.own):
+            what = f"weights with torch's parametrizations, such as weight_norm, which {wanted.name} has not"
+            raise DataError(what, file=given.source, fix=_PLAIN) from error
         if convert is None:
             raise
         if not (fits := _converted(given, wanted, convert)):
@@ -120,6 +125,10 @@ def _by_prefix(given: FileWeights, least: int) -> Iterator[tuple[str, dict[str, 
 
 def _is_resized(name: str, before: Mapping[str, Tensor], tensor: Tensor) -> bool:
     return name in before and before[name].shape != tensor.shape
+
+
+def _has_parametrizations(names: Collection[str]) -> bool:
+    return any(".parametrizations." in name for name in names)
 
 
 def _joined(before: str, part: str) -> str:

@@ -42,11 +42,11 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any] | Arrays]:
                  for name, item in items.items()]  # fmt: skip
         tables = {name: _table(file, name) for of_item in names for name in of_item}
         require_memory(sum(table.nbytes for table in tables.values()), path)
-        found: dict[str, NDArray[Any] | Arrays] = {}
+        arrays: dict[str, NDArray[Any] | Arrays] = {}
         for (name, item), of_item in zip(items.items(), names, strict=True):
             values = {inner.removeprefix(f"{name}/"): _values(tables[inner]) for inner in of_item}
-            found[name] = values if isinstance(item, h5py.Group) else values[name]
-        return found
+            arrays[name] = values if isinstance(item, h5py.Group) else values[name]
+        return arrays
 
 
 @contextlib.contextmanager

@@ -425,3 +425,11 @@ def test_a_network_that_asks_for_its_version_is_loaded() -> None:
         second.load_state_dict(tensors)
     second.load_state_dict(with_versions(tensors, second))
     assert torch.equal(second.state_dict()["layers.0.weight"], first.state_dict()["layers.0.weight"])
+
+
+def test_weights_with_parametrizations_are_called_so() -> None:
+    net = copy.deepcopy(NET)
+    nn.utils.parametrizations.weight_norm(net.conv1)
+    with pytest.raises(DataError, match=r"weights with torch's parametrizations, such as weight_norm"):
+        fitted({f"model.{name}": tensor for name, tensor in net.state_dict().items()}, NET)
+    assert fitted(net.state_dict(), net).prefix == ""

@@ -99,8 +99,8 @@ def _identical(group: Group, choice: Choice) -> list[str]:
         if identical is None:
             continue
         values = part.of[key].values if key in part.of and len(group.runs) == 1 else None
-        found = identical_facts(str(key[1]), values, identical, metric=choice.chosen.metric)
-        notes.append(f"{chosen_on_text(part.last.split)}: {identical_text(found, len(identical))}" if found else "")
+        facts = identical_facts(str(key[1]), values, identical, metric=choice.chosen.metric)
+        notes.append(f"{chosen_on_text(part.last.split)}: {identical_text(facts, len(identical))}" if facts else "")
     return list(dict.fromkeys(filter(None, notes)))
 
 

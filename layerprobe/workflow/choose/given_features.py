@@ -18,7 +18,7 @@ from layerprobe.values.retrieval import SearchRules
 from layerprobe.values.scores import SPLITS
 from layerprobe.workflow.probe.identical_images import identical_rows, row_contents
 
-LABELS, SPLIT, GROUP = OWN_NAMES = ("labels", "split", "group")
+LABELS, SPLIT, GROUP = ("labels", "split", "group")
 _ROWS = 4096  # checked at once
 _POOLING = {  # dimensions -> how to make them two
     3: "Pool the tokens first, to one vector (D,) for each image, such as x.mean(1)",
@@ -58,16 +58,16 @@ class GivenFeatures:
 
     def lone(self, rows: NDArray[np.intp]) -> int:
         """The number of lone queries among some rows: without another one of their class to find."""
-        _, place, found = np.unique(self.labels[rows], return_inverse=True, return_counts=True)
+        _, place, counts = np.unique(self.labels[rows], return_inverse=True, return_counts=True)
         taken_out = np.ones_like(place)
         if self.groups is not None:
             pairs = np.stack([place, self.groups[rows]])
             _, pair, together = np.unique(pairs, axis=1, return_inverse=True, return_counts=True)
             taken_out = together[pair.ravel()]
-        count = int((found[place] == taken_out).sum())
+        count = int((counts[place] == taken_out).sum())
         if count == len(rows):
             what = f"none of {count:,} rows has another row of its class to find"
-            why = ": every class has one row" if (found == 1).all() else ": all rows of a class are of one group"
+            why = ": every class has one row" if (counts == 1).all() else ": all rows of a class are of one group"
             raise DataError(f"{what}{why}", file=self.file, fix="Give two rows or more of a class; check the labels")
         return count
 
@@ -77,8 +77,8 @@ class GivenFeatures:
         Args:
             folds: (Q,) the fold that each row is searched in; None: among all of them.
         """
-        known = row_contents(*self.features.values()) if self.contents is None else self.contents
-        contents = known[rows] if folds is None else np.column_stack([known[rows], folds])
+        every_row = row_contents(*self.features.values()) if self.contents is None else self.contents
+        contents = every_row[rows] if folds is None else np.column_stack([every_row[rows], folds])
         rules = None if self.groups is None else SearchRules(groups=self.groups[rows])
         return identical_rows(contents, self.labels[rows], rules)
 
@@ -133,23 +133,23 @@ def given_features(  # noqa: PLR0913 - the arrays and their file
 
 def _one_a_row(values: Any, name: str, file: Path | None) -> NDArray[Any]:
     """(N,) integers or strings, of (N,) or (N, 1)."""
-    found = _array(values, name, file)
-    if found.ndim == 2 and found.shape[1] == 1:
-        found = found[:, 0]
-    if found.ndim != 1 or not len(found):
+    array = _array(values, name, file)
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1 or not len(array):
         fix = "Give one value for each row"
-        fix += ", such as labels.argmax(1) of one-hot labels" if name == LABELS and found.ndim == 2 else ""
-        raise DataError(f"{name} has shape {found.shape}, not (N,)", file=file, fix=fix)
-    if found.dtype.kind == "f":
-        found = _whole(found, name, file)
-    if found.dtype.kind == "O" and all(isinstance(value, str) for value in found.tolist()):
-        found = found.astype(str)
-    if found.dtype.kind == "S":
-        found = np.char.decode(found, "utf-8", "surrogateescape")
-    if found.dtype.kind not in "iubU" or (name == SPLIT and found.dtype.kind != "U"):
+        fix += ", such as labels.argmax(1) of one-hot labels" if name == LABELS and array.ndim == 2 else ""
+        raise DataError(f"{name} has shape {array.shape}, not (N,)", file=file, fix=fix)
+    if array.dtype.kind == "f":
+        array = _whole(array, name, file)
+    if array.dtype.kind == "O" and all(isinstance(value, str) for value in array.tolist()):
+        array = array.astype(str)
+    if array.dtype.kind == "S":
+        array = np.char.decode(array, "utf-8", "surrogateescape")
+    if array.dtype.kind not in "iubU" or (name == SPLIT and array.dtype.kind != "U"):
         expected = "strings" if name == SPLIT else "integers or strings"
-        raise DataError(f"{name} holds {found.dtype}", file=file, fix=f"Give {expected}, one for each row")
-    return found
+        raise DataError(f"{name} holds {array.dtype}", file=file, fix=f"Give {expected}, one for each row")
+    return array
 
 
 def _whole(values: NDArray[np.floating], name: str, file: Path | None) -> NDArray[np.int64]:
@@ -164,23 +164,23 @@ def _whole(values: NDArray[np.floating], name: str, file: Path | None) -> NDArra
 
 def _table(values: Any, name: str, count: int, ids: NDArray[Any] | None, file: Path | None) -> NDArray[Any]:
     """(N, D) finite real numbers."""
-    found = _array(values, f"array {name}", file)
-    if found.ndim != 2 or 0 in found.shape:
-        fix = _POOLING.get(found.ndim, "Give an array (N, D) for each layer, and leave out what is none")
-        raise DataError(f"array {name} has shape {found.shape}, not (N, D)", file=file, fix=fix)
-    if len(found) != count:
-        raise _unlike(f"array {name}", len(found), count, file)
-    if found.dtype.kind not in "biuf" or found.dtype.itemsize > 8:
-        what = f"array {name} holds {found.dtype}"
+    array = _array(values, f"array {name}", file)
+    if array.ndim != 2 or 0 in array.shape:
+        fix = _POOLING.get(array.ndim, "Give an array (N, D) for each layer, and leave out what is none")
+        raise DataError(f"array {name} has shape {array.shape}, not (N, D)", file=file, fix=fix)
+    if len(array) != count:
+        raise _unlike(f"array {name}", len(array), count, file)
+    if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
+        what = f"array {name} holds {array.dtype}"
         raise DataError(what, file=file, fix="Give real numbers of at most 64 bits, such as float32")
-    blocks = (np.isfinite(found[start : start + _ROWS]).all(1) for start in range(0, count, _ROWS))
+    blocks = (np.isfinite(array[start : start + _ROWS]).all(1) for start in range(0, count, _ROWS))
     bad = np.flatnonzero(~np.concatenate(list(blocks)))
     if len(bad):
         first = f"row {bad[0]}" + ("" if ids is None else f" ({ids[bad[0]]})")
         what = f"array {name}: {NotFiniteError(len(bad), count).message}, first in {first}"
         raise NumericError(what, file=file, fix="Remove the array, or compute these rows again")
     # torch takes neither other byte orders nor negative strides.
-    return np.ascontiguousarray(found, found.dtype.newbyteorder("="))
+    return np.ascontiguousarray(array, array.dtype.newbyteorder("="))
 
 
 def _are_one_vector(values: NDArray[Any], rows: NDArray[np.intp]) -> bool:

@@ -31,7 +31,7 @@ _H5 = (".h5", ".hdf5")
 _ALSO_LABELS = ("label", "targets", "target", "y")  # what others call the labels
 _ID_NAMES = ("ids", "filenames", "paths", "names", "image_names")  # of several arrays of text, the one that names rows
 _IN_ORDER_OF_NAMES = "layers are in the order of their names"
-_OWN_LABELS = "it has labels of its own"
+_HAS_LABELS = "it has labels of its own"
 # What torch raises on bytes that are no file of its own.
 _NO_TORCH_FILE = (
     pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError, TypeError, AttributeError, AssertionError,
@@ -96,7 +96,7 @@ def _by_role(content: Mapping[str, Any], classes: NDArray[Any] | None, path: Pat
     rest = dict(sorted(rest.items(), key=lambda item: _natural(item[0]))) if sorts else rest
     named = _labels_name(rest)
     if classes is not None and named is not None:
-        raise RecipeError(_OWN_LABELS, file=path, fix="Leave out --labels")
+        raise RecipeError(_HAS_LABELS, file=path, fix="Leave out --labels")
     if named is not None:
         classes = rest.pop(named)
     elif classes is None:
@@ -209,7 +209,7 @@ def _not_read(path: Path, name: str, error: Exception) -> DataError:
 
 def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
     """All arrays of a .npz file in its order, without unpickling anything."""
-    found: dict[str, NDArray[Any]] = {}
+    arrays: dict[str, NDArray[Any]] = {}
     name = ""
     try:
         with zipfile.ZipFile(path) as archive:  # np.load reads other formats, too
@@ -219,7 +219,7 @@ def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
             require_memory(sum(entry.file_size for entry in archive.infolist()), path)
         with memory_faults_told(path), np.load(path, allow_pickle=False) as stored:
             for name in stored.files:
-                found[name] = stored[name]
+                arrays[name] = stored[name]
     except PermissionError as error:
         raise DataError.unreadable(error, file=path) from error
     except (OSError, EOFError, zipfile.BadZipFile, zipfile.LargeZipFile) as error:
@@ -227,7 +227,7 @@ def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
         raise DataError(what, file=path, fix=_SAVE) from error
     except (ValueError, NotImplementedError, RuntimeError) as error:
         raise _not_read(path, name, error) from error
-    return found
+    return arrays
 
 
 def _require_claim(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> None:
@@ -248,7 +248,7 @@ def _read_pt(path: Path) -> Mapping[Any, Any]:
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
                 require_memory(sum(entry.file_size for entry in archive.infolist()), path)
-        with warnings.catch_warnings(action="ignore"), torch.serialization.safe_globals(_numpys_own()):
+        with warnings.catch_warnings(action="ignore"), torch.serialization.safe_globals(_numpy_types()):
             content = torch.load(path, map_location="cpu", weights_only=True)
     except PermissionError as error:
         raise DataError.unreadable(error, file=path) from error
@@ -268,7 +268,7 @@ def _read_pt(path: Path) -> Mapping[Any, Any]:
     raise DataError(what, file=path, fix=_SAVE)
 
 
-def _numpys_own() -> list[Any]:
+def _numpy_types() -> list[Any]:
     """What a pickle of a numpy array or number of its own types calls, by the names of numpy 1 and 2."""
     rebuild, number = np.zeros(1).__reduce__()[0], np.float32(0).__reduce__()[0]
     functions = {"_reconstruct": rebuild, "scalar": number}
@@ -280,7 +280,7 @@ def _numpys_own() -> list[Any]:
 
 def _read_feature_file(path: Path, classes: NDArray[Any] | None) -> GivenFeatures:
     if classes is not None:
-        raise RecipeError(_OWN_LABELS, file=path, fix="Leave out --labels")
+        raise RecipeError(_HAS_LABELS, file=path, fix="Leave out --labels")
     labels, ids = store.read_index(path)
     dims = store.read_dims(path)
     layers = sorted(dims, key=lambda layer: _natural(str(layer)))

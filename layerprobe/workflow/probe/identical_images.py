@@ -26,9 +26,9 @@ def identical_images(dataset: Dataset, split: str) -> NDArray[np.bool_] | None:
     if itself:
         return identical_rows(rows, queries.labels, rules)
     contents = _numbered(rows)
-    own = own_items(len(queries), queries.ids, len(gallery), gallery.ids)
+    self_items = own_items(len(queries), queries.ids, len(gallery), gallery.ids)
     of_queries, of_gallery = contents[: len(queries)], contents[len(queries) :]
-    return _identical(of_queries, of_gallery, queries.labels, gallery.labels, own, rules)
+    return _identical(of_queries, of_gallery, queries.labels, gallery.labels, self_items, rules)
 
 
 def row_contents(*arrays: NDArray[Any]) -> NDArray[np.int64]:
@@ -73,24 +73,24 @@ def _identical(  # noqa: PLR0913 - the contents and the classes of both sides, a
     searched: NDArray[np.int64],
     labels: NDArray[np.int64],
     gallery_labels: NDArray[np.int64] | None,
-    own: NDArray[np.intp],
+    self_items: NDArray[np.intp],
     rules: SearchRules | None,
 ) -> NDArray[np.bool_]:
     order = np.argsort(searched, kind="stable")
     first = np.searchsorted(searched[order], contents, "left")
     counts = np.searchsorted(searched[order], contents, "right") - first
-    itself = (own >= 0) & (searched[own] == contents)
+    itself = (self_items >= 0) & (searched[self_items] == contents)
     identical: NDArray[np.bool_] = counts > itself
     if rules is None or not identical.any():
         return identical
-    relevance = relevance_of(labels, gallery_labels, own, rules)
+    relevance = relevance_of(labels, gallery_labels, self_items, rules)
     ignored = relevance.ignored.queries * len(searched) + relevance.ignored.items
     rows = np.flatnonzero(identical)
     for some in np.split(rows, np.flatnonzero(np.diff(np.cumsum(counts[rows]) // _PAIRS)) + 1):
         of_row = np.repeat(some, counts[some])
         places = np.arange(len(of_row)) + np.repeat(first[some] - np.cumsum(counts[some]) + counts[some], counts[some])
         pairs = Pairs(of_row, order[places])
-        kept = ~relevance.grouped(pairs) & (pairs.items != own[pairs.queries])
+        kept = ~relevance.grouped(pairs) & (pairs.items != self_items[pairs.queries])
         kept &= ~np.isin(pairs.queries * len(searched) + pairs.items, ignored)
         identical[some] = np.isin(some, pairs.queries[kept])
     return identical

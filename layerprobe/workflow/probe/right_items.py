@@ -94,10 +94,10 @@ def _why_none(dataset: Dataset, split: str) -> str:
 def _alike(one: Sequence[str], other: Sequence[str]) -> str:
     """`are equal but for case: 'Ab' and 'ab'`; empty where two sides share no label in any spelling."""
     for difference, spelled in _SPELLINGS.items():
-        known = {spelled(label): label for label in one}
+        by_spelling = {spelled(label): label for label in one}
         for label in other:
-            if spelled(label) in known:
-                return f"are equal but for {difference}, such as {known[spelled(label)]!r} and {label!r}"
+            if spelled(label) in by_spelling:
+                return f"are equal but for {difference}, such as {by_spelling[spelled(label)]!r} and {label!r}"
     return ""
 
 

@@ -238,7 +238,7 @@ class Probed:
         checked = given_features(arrays, np.concatenate(list(self.labels.values())), splits)
         features = dict(zip(layers, checked.features.values(), strict=True))
         notes = tuple(f"skipped: its features are not finite: {layer}" for layer in left_out)
-        contents = [found for x in self.labels if (found := self.kept.features.splits[x].contents) is not None]
+        contents = [hashes for x in self.labels if (hashes := self.kept.features.splits[x].contents) is not None]
         hashed = np.concatenate(contents) if len(contents) == len(self.labels) else None
         return replace(checked, features=features, notes=notes, contents=hashed)
 
