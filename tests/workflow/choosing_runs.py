@@ -46,6 +46,7 @@ def write_run(
     data: Mapping[str, Any] | None = None,
     net: Mapping[str, Any] | None = None,
     fold: int = 0,
+    identical: NDArray[np.bool_] | None = None,
     **more: object,
 ) -> Run:
     """A run that was probed.
@@ -59,6 +60,7 @@ def write_run(
         data: of the recipe.
         net: likewise.
         fold: whose classes validation has.
+        identical: (Q,) the test queries with an identical image.
         more: fields of the record.
     """
     run, scores = Run(cache / name), list[Score]()
@@ -93,7 +95,7 @@ def write_run(
             }
             path = run.rank_file(epoch, split)
             path.parent.mkdir(exist_ok=True)
-            store.write_ranks(path, store.Rows(labels, ids), entries)
+            store.write_ranks(path, store.Rows(labels, ids), entries, identical=identical if split == "test" else None)
             for layer, ranks in found.items():
                 subject = Subject(name, str(record["experiment"]), 0, epoch, split, layer)
                 scores.append(subject.score("R@1", ranks.recall(1), len(labels)))

@@ -49,6 +49,13 @@ def test_the_best_on_validation_is_chosen_and_told_on_test(tmp_path: Path) -> No
     assert (found.run, found.settled, dict(found.shares)) == ("a", True, {"c2@max": 1.0})
 
 
+def test_identical_images_are_told_with_the_value_of_the_layer_that_is_chosen(tmp_path: Path) -> None:
+    identical = np.arange(80) % 4 == 0  # the first of each class, which c2 hits, as it does 2 of the other 3
+    found = chosen(write_run(tmp_path, "a", HELD_OUT, identical=identical))
+    line = "test: 20 of 80 queries have an identical image in what they search; without those R@1 of c2@max is 66.7 %"
+    assert [note for note in found.notes if "identical" in note] == [line]
+
+
 def test_a_cheaper_layer_is_taken_within_the_points_that_it_may_be_worse(tmp_path: Path) -> None:
     near = hits(*[4, 3] * 10)  # 12.5 points below c2
     run = write_run(tmp_path, "a", {"validation": {C1: near, C2: GOOD}, "test": {C1: FAIR, C2: FAIR}})
