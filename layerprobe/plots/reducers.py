@@ -10,12 +10,11 @@ from matplotlib.colors import to_rgb
 
 from layerprobe.plots.figure import Style
 from layerprobe.values.keys import NO_REDUCTION
+from layerprobe.values.spoken_names import spoken_reduction
 from layerprobe.values.views import Reductions, Sized
 
 MANY = 3  # with at least so many equal dimensions, lines are drawn over them
 UNREDUCED = "unreduced"
-_ON_GALLERY = "@gallery"
-_POWERS = {"0": "PCA", "0.5": "half-whitened", "1": "whitened"}
 # Okabe and Ito's, distinct for every kind of colour blindness; the markers tell them apart without colour.
 _COLOURS = (("#0072b2", "s"), ("#d55e00", "^"), ("#009e73", "v"), ("#cc79a7", "P"), ("#e69f00", "X"), ("#56b4e9", "<"))
 _RAW = Style(to_rgb("0.35"), "o")
@@ -64,15 +63,7 @@ def _is_drawn(sized: Sized) -> bool:
 def _name(chain: str) -> str:
     if chain == NO_REDUCTION:
         return UNREDUCED
-    words = [word for part in chain.removesuffix(_ON_GALLERY).split("+") if (word := _word(part))]
-    return ", ".join(words + ["fitted on the gallery"] * chain.endswith(_ON_GALLERY)) or chain
-
-
-def _word(part: str) -> str:
-    name, _, argument = part.partition(":")
-    power = argument.rpartition(":")[2]
-    words = {"l2": "", "pca": "PCA", "random": "random projection", "binary": "binary codes"}
-    return _POWERS.get(power, f"whitened by {power}") if name == "whiten" else words.get(name, part)
+    return spoken_reduction(chain)
 
 
 def reducer_styles(names: Mapping[Reducer, str]) -> dict[Reducer, Style]:
