@@ -40,6 +40,8 @@ class GivenFeatures:
         file: where they are from; None: from memory.
         epoch: None if unknown.
         contents: (N, 2) hash of each image; None: rows that are equal in all layers are of one image.
+        clusters: (N,) the cluster of classes of each row; None: the units of intervals are the classes.
+        class_names: of class 0, 1 ...; empty where labels are integers.
     """
 
     features: Mapping[LayerKey, NDArray[Any]]
@@ -51,6 +53,13 @@ class GivenFeatures:
     epoch: int | None = None
     notes: tuple[str, ...] = ()
     contents: NDArray[np.int64] | None = None
+    clusters: NDArray[np.int64] | None = None
+    class_names: tuple[str, ...] = ()
+
+    @property
+    def units(self) -> NDArray[np.int64]:
+        """(N,) the unit of each row that intervals leave out or resample: its cluster, else its class."""
+        return self.labels if self.clusters is None else self.clusters
 
     def rows_of(self, split: str) -> NDArray[np.intp]:
         """The rows of a split, ascending."""
@@ -94,6 +103,7 @@ def given_features(  # noqa: PLR0913 - the arrays and their file
     groups: Any = None,
     *,
     ids: Any = None,
+    clusters: Any = None,
     file: Path | None = None,
 ) -> GivenFeatures:
     """Check features in memory.
@@ -104,6 +114,8 @@ def given_features(  # noqa: PLR0913 - the arrays and their file
         splits: (N,) strings; None for a single split.
         groups: (N,) integers or strings; each empty string is a group of its own. None for no groups.
         ids: (N,) strings, the name of each row; None for none.
+        clusters: (N,) integers or strings, the cluster of classes of each row; each empty string is one of its own.
+            None: classes are the units of intervals.
     """
     if not isinstance(features, Mapping) or not features:
         what = "no array of features" if isinstance(features, Mapping) else "features is not a mapping"
@@ -111,14 +123,15 @@ def given_features(  # noqa: PLR0913 - the arrays and their file
     classes = _one_a_row(labels, LABELS, file)
     texts = None if splits is None else _one_a_row(splits, SPLIT, file)
     groups = None if groups is None else _one_a_row(groups, GROUP, file)
+    clusters = None if clusters is None else _one_a_row(clusters, "clusters", file)
     names = None if ids is None else _one_a_row(ids, "ids", file)
-    for name, values in ((SPLIT, texts), (GROUP, groups), ("ids", names)):
+    for name, values in ((SPLIT, texts), (GROUP, groups), ("clusters", clusters), ("ids", names)):
         if values is not None and len(values) != len(classes):
             raise _unlike(name, len(values), len(classes), file)
     checked = {}
     for name, values in features.items():
         checked[LayerKey(str(name), "none")] = _table(values, str(name), len(classes), names, file)
-    _, numbers = np.unique(classes, return_inverse=True)
+    called, numbers = np.unique(classes, return_inverse=True)
     given = GivenFeatures(
         checked,
         numbers.astype(np.int64),
@@ -126,6 +139,8 @@ def given_features(  # noqa: PLR0913 - the arrays and their file
         None if groups is None else _group_numbers(groups),
         None if names is None else tuple(map(str, names.tolist())),
         file,
+        clusters=None if clusters is None else _group_numbers(clusters),
+        class_names=tuple(called.tolist()) if called.dtype.kind == "U" else (),
     )
     _require_classes(given, classes, file)
     return given

@@ -7,7 +7,7 @@ import pickle
 import re
 import warnings
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,15 @@ import torch
 from numpy.typing import NDArray
 
 from layerprobe import store
-from layerprobe.system.errors import DataError, RecipeError
+from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.system.files import require_file
 from layerprobe.system.memory import memory_faults_told, require_memory
 from layerprobe.system.wording import first_named
+from layerprobe.values.intervals import PARENT
 from layerprobe.values.scores import SPLITS
 from layerprobe.workflow.choose.given_features import GROUP, LABELS, SPLIT, GivenFeatures, given_features
 from layerprobe.workflow.choose.request import FEATURE_SUFFIXES, NPY
+from layerprobe.workflow.run.units import parent_units
 
 _SAVEZ = "numpy.savez('features.npz', labels=labels, NAME=features)"
 _SAVE = f"Save the arrays by {_SAVEZ}"
@@ -39,7 +41,7 @@ _NO_TORCH_FILE = (
 )  # fmt: skip
 
 
-def read_given(path: Path, *further: Path, labels: Path | None = None) -> GivenFeatures:
+def read_given(path: Path, *further: Path, labels: Path | None = None, cluster: str | None = None) -> GivenFeatures:
     """Read features from a file.
 
     Args:
@@ -47,6 +49,8 @@ def read_given(path: Path, *further: Path, labels: Path | None = None) -> GivenF
             a .h5 feature file that layerprobe wrote; or a .npy of one layer, called by the file's stem.
         further: more .npy files of the same rows.
         labels: a .npy (N,), or a text file with one label a line, where `path` has none.
+        cluster: the array (N,) whose values are the units of intervals, such as `group`; or `parent`, for the folder in
+            the name of each class. None: the units are the classes.
     """
     if further and {file.suffix for file in (path, *further)} != {NPY}:
         raise RecipeError(f"{path} and {len(further)} more", fix="Name one file, or a .npy for each layer")
@@ -57,12 +61,15 @@ def read_given(path: Path, *further: Path, labels: Path | None = None) -> GivenF
     with memory_faults_told(path):
         classes = None if labels is None else _read_labels(labels)
         if path.suffix == NPY:
-            return _of_npy((path, *further), classes)
+            return _in_folders(_of_npy((path, *further), classes), cluster)
+        if path.suffix in _H5 and store.is_feature_file(path):
+            return _in_folders(_read_feature_file(path, classes), cluster)
+        content: Mapping[Any, Any]
         if path.suffix in _H5:
-            if store.is_feature_file(path):
-                return _read_feature_file(path, classes)
-            return _by_role(store.read_arrays(path), classes, path)
-        return _by_role(_read_npz(path) if path.suffix == ".npz" else _read_pt(path), classes, path)
+            content = store.read_arrays(path)
+        else:
+            content = _read_npz(path) if path.suffix == ".npz" else _read_pt(path)
+        return _by_role(_flat(content, path), classes, path, cluster)
 
 
 def _require_present(path: Path) -> None:
@@ -84,9 +91,26 @@ def _of_npy(paths: tuple[Path, ...], classes: NDArray[Any] | None) -> GivenFeatu
     return given_features(features, classes, file=paths[0] if len(paths) == 1 else paths[0].absolute().parent)
 
 
-def _by_role(content: Mapping[str, Any], classes: NDArray[Any] | None, path: Path) -> GivenFeatures:
-    """The layers, labels, splits, groups and ids among named arrays, by their names and shapes."""
-    arrays = _flat(content, path)
+def _in_folders(given: GivenFeatures, cluster: str | None, columns: Sequence[str] = ()) -> GivenFeatures:
+    """The features with the folders of their classes as units, if these are asked for.
+
+    Args:
+        columns: the arrays that may be named instead.
+    """
+    _require_column(cluster, columns, given.file)
+    if cluster != PARENT or given.clusters is not None:
+        return given
+    names = [given.class_names[label] if given.class_names else "" for label in given.labels.tolist()]
+    return replace(given, clusters=parent_units(names, columns))
+
+
+def _require_column(cluster: str | None, columns: Sequence[str], file: Path | None) -> None:
+    if cluster not in (None, PARENT, *columns):
+        raise UnknownNameError("array in --cluster:", str(cluster), [*columns, PARENT], file=file)
+
+
+def _by_role(arrays: Mapping[str, Any], classes: NDArray[Any] | None, path: Path, cluster: str | None) -> GivenFeatures:
+    """The layers, labels, splits, groups, ids and clusters among named arrays, by their names and shapes."""
     # The rows of an expanded tensor share their bytes in the file.
     expanded = [one.nbytes for one in arrays.values() if isinstance(one, torch.Tensor) and not one.is_contiguous()]
     require_memory(sum(expanded), path)
@@ -104,13 +128,19 @@ def _by_role(content: Mapping[str, Any], classes: NDArray[Any] | None, path: Pat
         fix = f"Save the class of each row with it, as by {_SAVEZ}, or name their file by --labels"
         raise DataError(f"no array `labels`: {held}", file=path, fix=fix)
     notes = [f"labels are `{named}`"] if named not in (LABELS, None) else []
+    columns = [name for name, values in rest.items() if name != SPLIT and _is_column(values)]
+    _require_column(cluster, columns, path)
+    clusters = rest[cluster] if cluster in columns else None
+    if cluster in columns and cluster != GROUP:  # which says, too, what images may find
+        del rest[cluster]
     splits, groups = rest.pop(SPLIT, None), rest.pop(GROUP, None)
     texts = {name: rest.pop(name) for name in [name for name, values in rest.items() if _is_text(values)]}
     apart += [name for name, values in texts.items() if len(values) != len(classes)]  # such as the names of the classes
     ids = _ids_of({name: values for name, values in texts.items() if name not in apart}, path)
     notes += [f"left out: {first_named(apart)}"] if apart else []
     notes += [_IN_ORDER_OF_NAMES] if sorts and len(rest) > 1 else []
-    return replace(given_features(rest, classes, splits, groups, ids=ids, file=path), notes=tuple(notes))
+    given = given_features(rest, classes, splits, groups, ids=ids, clusters=clusters, file=path)
+    return _in_folders(replace(given, notes=tuple(notes)), cluster, columns)
 
 
 def _flat(content: Mapping[Any, Any], path: Path) -> dict[str, Any]:
@@ -290,8 +320,10 @@ def _read_feature_file(path: Path, classes: NDArray[Any] | None) -> GivenFeature
     arrays = {str(layer): store.read_features(path, layer) for layer in layers}
     given = given_features(arrays, labels, ids=ids, file=path)
     features = dict(zip(layers, given.features.values(), strict=True))
+    names, _ = store.read_classes(path)
+    called = tuple(names[label] for label in np.unique(labels).tolist()) if names else ()
     epoch = store.read_epoch(path)
-    return replace(given, features=features, epoch=epoch, notes=(_IN_ORDER_OF_NAMES,))
+    return replace(given, features=features, epoch=epoch, notes=(_IN_ORDER_OF_NAMES,), class_names=called)
 
 
 def _natural(text: str) -> list[tuple[int, str]]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.recipe.recipe import recorded_recipe
 from layerprobe.statistics.bootstrap import differences
 from layerprobe.statistics.draws import draws, times_drawn
 from layerprobe.statistics.jackknife import jackknife, jackknife_over_seeds
@@ -20,10 +19,9 @@ from layerprobe.values.intervals import Difference, IntervalKind, OverSeeds
 from layerprobe.values.keys import RankedLayer
 from layerprobe.values.metric_names import recall_of
 from layerprobe.workflow.compare.redrawn import Redrawn
-from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.metric_values import metric_values_of
 from layerprobe.workflow.run.references import RankedSplit
-from layerprobe.workflow.run.units import units_of
+from layerprobe.workflow.run.units import units_of_run
 
 
 @dataclass(frozen=True)
@@ -92,11 +90,8 @@ def over_trainings(evidence: Sequence[Evidence]) -> list[OverSeeds]:
 
 def query_units(ranked_split: RankedSplit, kind: IntervalKind) -> NDArray[np.int64]:
     """(Q,) the unit of each query: its class, or its text in a column of the run's data set."""
-    labels = ranked_split.stored.labels
-    if kind.cluster is None:
-        return labels.astype(np.int64)
-    dataset = from_recipe.load_dataset(recorded_recipe(ranked_split.record, ranked_split.run.record_file))
-    return units_of(dataset, ranked_split.stored.ids, labels, kind.cluster)
+    images = {ranked_split.split: (ranked_split.stored.labels, ranked_split.stored.ids)}
+    return units_of_run(ranked_split.run, images, kind.cluster)[ranked_split.split]
 
 
 def gather(

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.measure.analysis import query_values
-from layerprobe.recipe.recipe import recorded_recipe
 from layerprobe.statistics.best_of_many import indistinguishable_from_best
 from layerprobe.statistics.units import unit_sums
 from layerprobe.system.errors import DataError, LayerprobeError
@@ -22,7 +21,7 @@ from layerprobe.values.retrieval import Ranks
 from layerprobe.values.scores import Score
 from layerprobe.workflow.run.reduction_draws import mean_of_queries, ranked_as
 from layerprobe.workflow.run.runs import Run
-from layerprobe.workflow.run.units import units_of
+from layerprobe.workflow.run.units import units_of_run
 
 _ROUNDING = 1e-6  # largest difference between a score and the mean hits of its ranks
 
@@ -47,14 +46,8 @@ def searches_of(run: Run) -> Searches:
     def searched(epoch: int, split: str, cluster: str | None) -> QueryRanks | None:
         try:
             stored = run.ranks(epoch, split).stored
-            if cluster is None:
-                return QueryRanks(stored.labels, stored.ranks, stored.values)
-            from layerprobe.workflow.run.from_recipe import load_dataset  # it imports torch, which plots do not need
-
-            dataset = load_dataset(recorded_recipe(run.read(), run.record_file))
-            return QueryRanks(
-                units_of(dataset, stored.ids, stored.labels.astype(np.int64), cluster), stored.ranks, stored.values
-            )
+            units = units_of_run(run, {split: (stored.labels, stored.ids)}, cluster)
+            return QueryRanks(units[split], stored.ranks, stored.values)
         except LayerprobeError:  # tables are shown without it
             return None
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from layerprobe import store
 from layerprobe.data.splits import Dataset
 from layerprobe.ranking.left_out import divided_class
-from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
+from layerprobe.recipe.recipe import recorded_recipe
+from layerprobe.system.errors import DataError, LayerprobeError, RecipeError, UnknownNameError
+from layerprobe.system.wording import first_named
 from layerprobe.values.intervals import PARENT
+from layerprobe.workflow.run.runs import Run
 
 
 def units_of(
@@ -40,12 +44,39 @@ def units_of(
         return _numbers(texts, [f"image {image}" for image in ids])
     if cluster != PARENT:
         raise UnknownNameError("column in --cluster:", cluster, [*columns, PARENT])
-    names = [dataset.class_names[label] for label in labels.tolist()]
-    folders = [name.rpartition("/")[0] for name in names]
+    return parent_units([dataset.class_names[label] for label in labels.tolist()], list(columns))
+
+
+def parent_units(class_names: Sequence[str], columns: Sequence[str] = ()) -> NDArray[np.int64]:
+    """(N,) the unit of each image: the folder above its class, or the class itself without one.
+
+    Args:
+        class_names: of the N images.
+        columns: that may be named instead.
+    """
+    folders = [_parent(name) for name in class_names]
     if not any(folders):
         fix = "Leave --cluster out" + (f", or name a column: {', '.join(columns)}" if columns else "")
         raise RecipeError("--cluster parent: no class has a folder above its own", fix=fix)
-    return _numbers(folders, [f"class {name}" for name in names])
+    return _numbers(folders, [f"class {name}" for name in class_names])
+
+
+def units_of_run(
+    run: Run, images: Mapping[str, tuple[NDArray[np.integer], Sequence[str]]], cluster: str | None
+) -> dict[str, NDArray[np.int64]]:
+    """Split -> (N,) unit of each image of a run, with the same numbers in all splits.
+
+    The data set is read only for clusters.
+
+    Args:
+        images: split -> (N,) classes and N names, as in `run.ranks(epoch, split).rows`.
+        cluster: see `units_of`.
+    """
+    if cluster is None:
+        return {split: labels.astype(np.int64) for split, (labels, _) in images.items()}
+    from layerprobe.workflow.run.from_recipe import load_dataset  # it imports torch, which plots do not need
+
+    return units_of_splits(load_dataset(recorded_recipe(run.read(), run.record_file)), images, cluster)
 
 
 def units_of_splits(
@@ -60,6 +91,28 @@ def units_of_splits(
     units = units_of(dataset, [name for _, names in images.values() for name in names], labels, cluster)
     ends = np.cumsum([len(classes) for classes, _ in images.values()])[:-1]
     return dict(zip(images, np.split(units, ends), strict=True))
+
+
+def folders_note(class_names: Iterable[str]) -> str | None:
+    """That classes lie in several folders, of which one has two classes or more; None where they do not."""
+    names = set(class_names)
+    folders = sorted({folder for name in names if (folder := _parent(name))})
+    if len(folders) < 2 or sum(map(bool, map(_parent, names))) == len(folders):
+        return None
+    return (
+        f"classes lie in {len(folders):,} folders ({first_named(folders)}): if those of a folder are alike, add"
+        f" --cluster {PARENT}"
+    )
+
+
+def folders_note_of_run(run: Run, epoch: int, split: str) -> str | None:
+    """`folders_note` of the classes of a run's split, by its stored features; None where these are gone."""
+    try:
+        labels, _ = run.ranks(epoch, split).rows
+        names, _ = store.read_classes(run.feature_file(epoch, split))
+    except LayerprobeError:  # nothing but a note is made of them
+        return None
+    return folders_note(names[label] for label in np.unique(labels).tolist()) if names else None
 
 
 def require_redrawable(
@@ -85,6 +138,10 @@ def require_redrawable(
             why = f"column {cluster} divides class {dataset.class_names[divided]}"
             fix = "Leave --cluster out, or name a column that is the same for all images of a class"
             raise RecipeError(f"--interval redraw leaves out whole classes; {why}", fix=fix)
+
+
+def _parent(class_name: str) -> str:
+    return class_name.rpartition("/")[0]
 
 
 def _numbers(texts: Sequence[str], own: Sequence[str]) -> NDArray[np.int64]:

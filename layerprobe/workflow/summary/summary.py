@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.recipe.recipe import recorded_recipe
 from layerprobe.statistics.draws import draws, times_drawn
 from layerprobe.store import StoredRanks
 from layerprobe.summary.cells import Cells, Faults, LayerEpoch, SplitCells
@@ -26,12 +25,11 @@ from layerprobe.values.metric_names import Terms
 from layerprobe.values.pooling import NO_POOL
 from layerprobe.values.scores import SPLITS, Score
 from layerprobe.workflow.run.facts import data_facts
-from layerprobe.workflow.run.from_recipe import load_dataset
 from layerprobe.workflow.run.metric_values import metric_flags, metric_values, require_mean_over_queries
 from layerprobe.workflow.run.references import open_ranked_split
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.stored_terms import Offered, offered_terms
-from layerprobe.workflow.run.units import units_of_splits
+from layerprobe.workflow.run.units import units_of_run
 from layerprobe.workflow.summary.equal_terms import equal_terms
 from layerprobe.workflow.summary.reduced import (
     dimension_hint,
@@ -171,7 +169,7 @@ def _read(run: Run, cluster: str | None, metric: str = _RECALL) -> _Stored:
     images = {split: found for split in SPLITS if (found := _images(run, split, measured.get(split, {}))) is not None}
     if not images:
         raise DataError("no ranks are stored", file=run.folder, fix=f"Run {run.command('probe')}")
-    data, units = data_facts(run, scores), _units(run, images, cluster)
+    data, units = data_facts(run, scores), units_of_run(run, images, cluster)
     offered = _offered(run, images) if metric == _RECALL else Offered(None, reasons=(_NO_TERMS,))
     seed: int = run.read().seed
     notes: list[str] = []
@@ -227,14 +225,6 @@ def _images(run: Run, split: str, epochs: Mapping[int, object]) -> Images | None
         except (DataError, BusyError):  # noted by `_Reading.cells`, or nothing is stored
             continue
     return None
-
-
-def _units(run: Run, images: Mapping[str, Images], cluster: str | None) -> dict[str, NDArray[np.int64]]:
-    """Split -> (Q,) units of its queries, numbered consistently over the splits."""
-    if cluster is None:
-        return {split: labels.astype(np.int64) for split, (labels, _) in images.items()}
-    dataset = load_dataset(recorded_recipe(run.read(), run.record_file))
-    return units_of_splits(dataset, images, cluster)
 
 
 def _offered(run: Run, images: Mapping[str, Images]) -> Offered:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import re
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -365,3 +366,45 @@ def test_labels_that_do_not_fit_are_told(files: list[str], content: str, message
     (tmp_path / "labels.txt").write_text(content, encoding="utf-8")
     with pytest.raises(LayerprobeError, match=message):
         read_given(*(tmp_path / file for file in files), labels=tmp_path / "labels.txt")
+
+
+def test_an_array_or_the_folders_in_the_names_of_classes_are_the_units(tmp_path: Path) -> None:
+    names = ["x/a", "x/a", "x/b", "y/c"]
+    path = saved(tmp_path, a=GOOD, labels=names, family=[7, 7, 7, 5], group=["p", "p", "q", ""], ids=[*"abcd"])
+    by_family = read_given(path, cluster="family")
+    assert by_family.units.tolist() == [1, 1, 1, 0]
+    assert (by_family.ids, list(map(str, by_family.features))) == (("a", "b", "c", "d"), ["a"])
+    path = saved(tmp_path, a=GOOD, labels=names, group=["p", "p", "q", ""])
+    by_group = read_given(path, cluster="group")
+    assert by_group.groups is not None
+    assert by_group.units.tolist() == by_group.groups.tolist()
+    assert read_given(path, cluster="parent").units.tolist() == [0, 0, 0, 1]
+    assert read_given(path).units.tolist() == [0, 0, 1, 2]
+
+
+def test_the_folders_are_known_of_a_feature_file_and_of_labels_beside_an_array(tmp_path: Path) -> None:
+    layer = LayerKey("fc6", "none")
+    key, columns = store.FeatureKey("run", 5, "test", "w", "resize", "m"), store.Columns({layer: 3}, "cpu", 4)
+    rows = store.Rows(np.array([3, 3, 0, 1]), [*"abcd"], ("x/a", "x/b", "z", "y/c"))
+    store.write_features(tmp_path / "f.h5", key, rows, columns, [{layer: GOOD}])
+    assert read_given(tmp_path / "f.h5", cluster="parent").units.tolist() == [0, 0, 1, 1]
+    assert read_given(tmp_path / "f.h5").class_names == ("x/a", "x/b", "y/c")
+    np.save(tmp_path / "a.npy", GOOD)
+    (tmp_path / "labels.txt").write_text("x/a\nx/b\ny/c\ny/c\n", encoding="utf-8")
+    found = read_given(tmp_path / "a.npy", labels=tmp_path / "labels.txt", cluster="parent")
+    assert found.units.tolist() == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("labels", "cluster", "message"),
+    [
+        (LABELS, "famly", "unknown array in --cluster: 'famly'. Did you mean 'family'"),
+        (LABELS, "a", "unknown array in --cluster: 'a'"),
+        (LABELS, "parent", "no class has a folder above its own. Leave --cluster out, or name a column: family"),
+        (LABELS, "family", "clusters has 3 rows and labels 4"),
+    ],
+)
+def test_what_is_no_column_is_no_cluster(tmp_path: Path, labels: Any, cluster: str, message: str) -> None:
+    family = ["p", "p", "q", "q"][: 3 if "3 rows" in message else 4]
+    with pytest.raises(LayerprobeError, match=re.escape(message)):
+        read_given(saved(tmp_path, a=GOOD, labels=labels, family=family), cluster=cluster)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +10,17 @@ import pytest
 from layerprobe.data.splits import Dataset, Split
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.values.retrieval import SearchRules
-from layerprobe.workflow.run.units import require_redrawable, units_of, units_of_splits
+from layerprobe.workflow.run import from_recipe, units
+from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.run.units import (
+    folders_note,
+    folders_note_of_run,
+    require_redrawable,
+    units_of,
+    units_of_run,
+    units_of_splits,
+)
+from tests.workflow.drawn_run import write_run
 
 IDS = ("a", "b", "c", "d")
 LABELS = np.array([0, 1, 2, 2])
@@ -95,3 +106,32 @@ def test_a_cluster_has_one_number_in_all_splits() -> None:
     )
     assert found["test"].tolist() == [found["gallery"].item(), found["test"][1]]
     assert len(set(found["test"].tolist())) == 2
+
+
+def test_the_units_of_a_run_are_numbered_alike_in_all_splits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def not_read(_: object) -> None:
+        raise AssertionError
+
+    images = {"train": (LABELS[[0]], IDS[:1]), "test": (LABELS[1:], IDS[1:])}
+    run = write_run(tmp_path)
+    monkeypatch.setattr(units, "recorded_recipe", lambda *_: None)
+    monkeypatch.setattr(from_recipe, "load_dataset", not_read)
+    found = units_of_run(run, images, None)
+    assert {split: numbers.tolist() for split, numbers in found.items()} == {"train": [0], "test": [1, 2, 2]}
+    nested = dataset(("Greek/alpha", "Greek/beta", "Latin/a"))
+    monkeypatch.setattr(from_recipe, "load_dataset", lambda _: nested)
+    found = units_of_run(run, images, "parent")
+    assert found["train"][0] == found["test"][0] != found["test"][1] == found["test"][2]
+
+
+def test_a_note_says_that_classes_lie_in_folders_of_several() -> None:
+    names = ("Greek/alpha", "Greek/beta", "Latin/a", "digit")
+    note = "classes lie in 2 folders (Greek, Latin): if those of a folder are alike, add --cluster parent"
+    assert folders_note(names) == note
+    assert folders_note(("Greek/alpha", "Latin/a")) is None  # a class a folder
+    assert folders_note(("Greek/alpha", "Greek/beta")) is None  # one folder
+    assert folders_note(("alpha", "beta", "a")) is None
+
+
+def test_a_run_without_stored_classes_has_no_note_on_folders(tmp_path: Path) -> None:
+    assert folders_note_of_run(Run(tmp_path / "one"), 0, "test") is None

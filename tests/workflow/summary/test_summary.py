@@ -15,8 +15,8 @@ from layerprobe.system.errors import BusyError, DataError, RecipeError
 from layerprobe.values.metric_names import Terms, recall_of
 from layerprobe.values.records import WeightsFile
 from layerprobe.values.scores import Score, ScoreTable
+from layerprobe.workflow.run import from_recipe, units
 from layerprobe.workflow.run.runs import Run, locked
-from layerprobe.workflow.summary import summary
 from layerprobe.workflow.summary.summary import SummaryRequest, stored_summary, summarise
 from tests.records import rewrite
 from tests.workflow.conftest import Silent
@@ -330,8 +330,8 @@ def test_clusters_are_the_units_where_they_are_asked_for(tmp_path: Path, monkeyp
         split: Split(split, labels, tuple(f"{split}{i}" for i in range(len(labels))), no_image)
         for split, labels in LABELS.items()
     }
-    monkeypatch.setattr(summary, "recorded_recipe", lambda *_: None)
-    monkeypatch.setattr(summary, "load_dataset", lambda _: Dataset(splits, names))
+    monkeypatch.setattr(units, "recorded_recipe", lambda *_: None)
+    monkeypatch.setattr(from_recipe, "load_dataset", lambda _: Dataset(splits, names))
     found = stored_summary(run, "parent")
     assert found.units == {"train": 6, "test": 6}
     assert found.kind.cluster == "parent"
