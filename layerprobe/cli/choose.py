@@ -70,7 +70,7 @@ def choose(
         str, typer.Option("--metric", metavar="NAME", help="The metric that decides: R@1, R@10, MAP@R, mAP ...")
     ] = "R@1",
     within: Annotated[
-        float, typer.Option("--within", metavar="POINTS", help="How much worse than the best it may be, in points.")
+        float, typer.Option("--within", metavar="POINTS", help="Points of the metric that do not matter.")
     ] = 1.0,
     combine: Annotated[
         bool, typer.Option("--combine", help="Also try layers concatenated, at most three; kept only if they gain.")
@@ -88,16 +88,20 @@ def choose(
     device: Device = "auto",
     workers: Workers = None,
     cache: Cache = DEFAULT_CACHE,
+    full: Annotated[
+        bool, typer.Option("--full", help="Also show the best on test, shares of resamples, what was left out.")
+    ] = False,
     as_json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,  # noqa: ARG001 - read by main
 ) -> None:
     """Choose the layer to ship without looking at the test classes.
 
-    It says whether to switch from the embedding, and how sure the choice is.
+    It says whether to switch from the embedding, to which layer, and how sure that is. Where it cannot be told, the
+    embedding is kept.
 
-    Candidates are all probed layers, epochs, pools and reductions. The cheapest one at most half of --within below the
-    best mean is chosen: on validation classes; without these on training classes that the network has not seen; else on
+    Candidates are all probed layers, epochs, pools and reductions. The best mean is chosen, but a layer without
+    post-processing that is as good up to half of a standard error: on validation classes; without these on training classes that the network has not seen; else on
     test classes by cross-fitting. Runs of one experiment are averaged.
 
     With --model, a pretrained model is first measured on the images of --data. FEATURES needs no model: a .npz, .pt or
@@ -161,13 +165,13 @@ def choose(
             listener=terminal,
         )
         if to_export is None:
-            _show(terminal, choice)
+            _show(terminal, choice, full=full)
             return
         from layerprobe.workflow.export.export_features import export_features
 
         ranked = choice.chosen.ranked_layer
         map_of = partial(export_features, given_features, ranked, to_export, terminal, seen=not unseen, seed=seed or 0)
-        _show(terminal, choice, map_of)
+        _show(terminal, choice, map_of, full=full)
         return
     if to_export is not None:
         from layerprobe.workflow.export.export_run import export_run, require_exportable
@@ -187,9 +191,9 @@ def choose(
             terminal.say(f"run {found[0].name}")
         choice = choose_runs(found, request, terminal)
     if to_export is None:
-        _show(terminal, choice)
+        _show(terminal, choice, full=full)
     else:
-        _show(terminal, choice, lambda: export_run(chosen_layer(choice, found), to_export, terminal))
+        _show(terminal, choice, lambda: export_run(chosen_layer(choice, found), to_export, terminal), full=full)
     chosen = next(run for run in found if choice.run in (run.name, run.read().experiment))
     if chosen.read().from_python:
         terminal.say(f"next: {chosen.command('summary')}")
@@ -197,14 +201,16 @@ def choose(
         terminal.say(next_step(choice, chosen))
 
 
-def _show(terminal: Terminal, choice: Choice, export: Callable[[], Written] | None = None) -> None:
+def _show(
+    terminal: Terminal, choice: Choice, export: Callable[[], Written] | None = None, *, full: bool = False
+) -> None:
     """Print a choice with its indexes, and then what was exported of it; with --json in one object."""
     from layerprobe.values.choice import choice_lines
     from layerprobe.workflow.choose.index_table import index_table
 
     indexes = [] if choice.indexes is None else [index_table(choice.indexes)]
     if export is None or not terminal.as_json:
-        terminal.result(choice, *choice_lines(choice), *indexes)
+        terminal.result(choice, *choice_lines(choice, full=full), *indexes)
     if export is not None:
         from layerprobe.workflow.export.export_text import export_lines
 

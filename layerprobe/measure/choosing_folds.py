@@ -55,10 +55,12 @@ class QueryValues:
     Args:
         values: (Q,) contribution to the metric; NaN for excluded queries.
         above_chance: (Q,) Recall@1 minus that of a random ranking.
+        among_half: (Q,) Recall@K in a gallery with half of the negatives; None for another metric.
     """
 
     values: FloatArray
     above_chance: FloatArray
+    among_half: FloatArray | None = None
 
 
 def query_values_of(  # noqa: PLR0913 - the items, the rules and the metric
@@ -84,7 +86,7 @@ def query_values_of(  # noqa: PLR0913 - the items, the rules and the metric
     labels = None if gallery is None else gallery.labels
     above = ranks.hits(1) - chance_recall(queries.labels, 1, labels, rules=rules, **names)
     if recall:
-        return QueryValues(ranks.hits(recall.k), above)
+        return QueryValues(ranks.hits(recall.k), above, ranks.hits_among_half(recall.k))
     made: QueryMetric = load("metric", METRICS, metric)(**(options or {}).get(metric, {}))
     return QueryValues(made.of_queries(searched(queries, gallery, similarity, ranks, rules))[metric], above)
 
@@ -148,10 +150,13 @@ class FoldSearch:
 
     def joined(self, folds: Iterable[tuple[NDArray[np.intp], QueryValues]]) -> QueryValues:
         """(Q,) the values of all queries from those of each fold."""
-        found = QueryValues(np.zeros(len(self.folds)), np.zeros(len(self.folds)))
+        count, among_half = len(self.folds), np.full(len(self.folds), np.nan)
+        found = QueryValues(np.zeros(count), np.zeros(count), among_half)
         for rows, own in folds:
             found.values[rows], found.above_chance[rows] = own.values, own.above_chance
-        return found
+            if own.among_half is not None:
+                among_half[rows] = own.among_half
+        return found if np.isfinite(among_half).all() else QueryValues(found.values, found.above_chance)
 
     def _features(self, items: Searchable, rows: NDArray[np.intp], reduce: Reduce | None) -> Features:
         values = items.values[:][rows]

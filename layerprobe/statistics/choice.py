@@ -1,6 +1,8 @@
 """The candidate to ship among many, and the selection bias of the best on test.
 
-How sure the choice is: `verdict.py`.
+The rule: the best mean, but the best raw candidate where the best mean leads it by at most half of the standard error
+of their paired difference. Among few classes, post-processing to fewer dimensions looks as good as raw features, and in
+a larger gallery it is worse: docs/choosing.md compares rules. How sure the choice is: `verdict.py`.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ Cost = tuple[int, ...]
 
 RESAMPLES = 200
 EQUAL = 1e-9  # means that differ by less are equal up to rounding
+_NEAR = 0.5  # paired standard errors: a raw candidate so near to the best mean is picked
 
 
 @dataclass(frozen=True)
@@ -62,30 +65,28 @@ class Resampled:
     shares: FloatArray
 
 
-def pick(cells: UnitSums, costs: Sequence[Cost], *, within: float) -> Picked:
-    """The cheapest candidate at most half of `within` below the best mean; with fewer than 10 units the best mean.
+def pick(cells: UnitSums, costs: Sequence[Cost], raw: Sequence[bool]) -> Picked:
+    """The best mean, or the best raw candidate at most half of a paired standard error below it.
 
     Args:
         cells: of C candidates' means over the same queries. A candidate with NaN among its sums is never picked.
-        costs: of the candidates; a lower one is cheaper, and of equals the first.
-        within: a share, not points.
+        costs: of the candidates. Of equal means a raw one is picked, then the cheapest, then the first.
+        raw: whether each candidate is a layer without post-processing.
 
     Raises:
         NumericError: every candidate has NaN.
         ValueError: a cost is missing.
     """
-    order, valid = _cheapest_first(cells, costs)
-    means = valid.means
-    best = int((means >= means.max() - EQUAL).argmax())
-    place = best if valid.units < FEWEST_UNITS else int(_near(means, within).argmax())
-    return Picked(int(order[place]), int(order[best]))
+    order, valid = _preferred_first(cells, costs, raw)
+    places, best = _picked(valid, np.asarray(raw)[order], np.ones((1, valid.sums.shape[1])))
+    return Picked(int(order[places[0]]), int(order[best[0]]))
 
 
-def resampled(  # noqa: PLR0913 - the candidates, the rule and the draws
+def resampled(  # noqa: PLR0913 - the candidates, the search and the draws
     cells: UnitSums,
     costs: Sequence[Cost],
+    raw: Sequence[bool],
     *,
-    within: float,
     found: Callable[[FloatArray], NDArray[np.bool_]] | None = None,
     resamples: int = RESAMPLES,
     seed: int = 0,
@@ -95,7 +96,7 @@ def resampled(  # noqa: PLR0913 - the candidates, the rule and the draws
     Args:
         cells: see `pick`.
         costs: see `pick`.
-        within: see `pick`.
+        raw: see `pick`.
         found: (U,) how often each unit is drawn -> (C,) the candidates that a search finds there; None: all.
         resamples: draws of units.
         seed: of the draws.
@@ -104,17 +105,13 @@ def resampled(  # noqa: PLR0913 - the candidates, the rule and the draws
         NumericError: every candidate has NaN.
         ValueError: a cost is missing.
     """
-    order, valid = _cheapest_first(cells, costs)
-    used = (cells.counts > 0).any(0)
-    units = valid.sums.shape[1]
-    drawn = draws_of(units, resamples, seed)
-    number = drawn @ valid.counts.T
-    means = np.divide(drawn @ valid.sums.T, number, out=np.full(number.shape, -np.inf), where=number > 0)
+    order, valid = _preferred_first(cells, costs, raw)
+    drawn, there = draws_of(valid.sums.shape[1], resamples, seed), None
     if found is not None:
         every = np.zeros((resamples, cells.sums.shape[1]))
-        every[:, used] = drawn
-        means = np.where(np.array([found(weights)[order] for weights in every]), means, -np.inf)
-    places = _near(means, within if valid.units >= FEWEST_UNITS else 0.0).argmax(1)
+        every[:, (cells.counts > 0).any(0)] = drawn
+        there = np.array([found(weights)[order] for weights in every])
+    places, _ = _picked(valid, np.asarray(raw)[order], drawn, there)
     shares = np.zeros(len(costs))
     shares[order] = np.bincount(places, minlength=len(order)) / resamples
     on_all = valid.means
@@ -217,19 +214,62 @@ def greedy(
     return found
 
 
-def _cheapest_first(cells: UnitSums, costs: Sequence[Cost]) -> tuple[NDArray[np.int64], UnitSums]:
-    """The places of the candidates without NaN, the cheapest first, and their cells on the units with queries."""
-    if len(costs) != len(cells.sums):
-        raise ValueError(f"{len(cells.sums)} candidates have {len(costs)} costs")
+def _preferred_first(cells: UnitSums, costs: Sequence[Cost], raw: Sequence[bool]) -> tuple[NDArray[np.int64], UnitSums]:
+    """The places of the candidates without NaN, raw ones first, then by cost, and their cells on units with queries."""
+    if not len(cells.sums) == len(costs) == len(raw):
+        raise ValueError(f"{len(cells.sums)} candidates have {len(costs)} costs, and {len(raw)} are said to be raw")
     valid = np.flatnonzero(np.isfinite(cells.sums).all(1)).tolist()
     if not valid:
         raise NumericError("no candidate has a valid number", fix="Probe layers and epochs whose features are finite")
-    order = np.array(sorted(valid, key=lambda place: costs[place]), np.int64)
+    order = np.array(sorted(valid, key=lambda place: (not raw[place], costs[place])), np.int64)
     used = (cells.counts > 0).any(0)
     return order, UnitSums(cells.sums[order][:, used], cells.counts[order][:, used])
 
 
-def _near(means: FloatArray, within: float) -> NDArray[np.bool_]:
-    """Which of some means (..., C) are at most half of `within` below the highest."""
-    near: NDArray[np.bool_] = means >= means.max(-1, keepdims=True) - within / 2 - EQUAL
-    return near
+def _picked(
+    cells: UnitSums, raw: NDArray[np.bool_], drawn: FloatArray, there: NDArray[np.bool_] | None = None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The place that `pick` takes in each of R draws, and that of the best mean; of equals the first.
+
+    Args:
+        cells: of C candidates, without NaN, raw ones first.
+        raw: (C,)
+        drawn: (R, U) how often each unit counts.
+        there: (R, C) the candidates in each draw; None: all.
+    """
+    number = drawn @ cells.counts.T
+    means = np.divide(drawn @ cells.sums.T, number, out=np.full(number.shape, -np.inf), where=number > 0)
+    if there is not None:
+        means = np.where(there, means, -np.inf)
+    best = _first_highest(means)
+    if cells.units < FEWEST_UNITS or not raw.any():
+        return best, best
+    of_raw = np.where(raw, means, -np.inf)
+    best_raw, rows = _first_highest(of_raw), np.arange(len(drawn))
+    with np.errstate(invalid="ignore"):
+        lead = means[rows, best] - of_raw[rows, best_raw]
+        near = lead <= _NEAR * _paired_errors(cells, best, best_raw, drawn) + EQUAL
+    return np.where(near, best_raw, best), best
+
+
+def _first_highest(means: FloatArray) -> NDArray[np.int64]:
+    """The first of the highest means (R, C), up to rounding."""
+    with np.errstate(invalid="ignore"):  # -inf - -inf, where a draw has no candidate
+        places: NDArray[np.int64] = (means >= means.max(1, keepdims=True) - EQUAL).argmax(1)
+    return places
+
+
+def _paired_errors(
+    cells: UnitSums, first: NDArray[np.int64], second: NDArray[np.int64], drawn: FloatArray
+) -> FloatArray:
+    """(R,) the standard error of the difference of two means in each draw, linearised as in `bootstrap.py`."""
+    counts = [cells.counts[places] for places in (first, second)]
+    numbers = [(drawn * count).sum(1, keepdims=True) for count in counts]
+    residuals = np.zeros(drawn.shape)
+    for sign, places, count, number in zip((1, -1), (first, second), counts, numbers, strict=True):
+        held = np.maximum(number, 1)
+        mean = (drawn * cells.sums[places]).sum(1, keepdims=True) / held
+        residuals += sign * (cells.sums[places] - mean * count) / held
+    units = cells.units
+    errors: FloatArray = np.sqrt((drawn * residuals**2).sum(1) * units / (units - 1))
+    return errors

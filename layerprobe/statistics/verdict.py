@@ -2,7 +2,11 @@
 
 Multiple comparisons with the best (Hsu, Multiple Comparisons, 1996, chapter 4): the mean that a candidate lacks to the
 best one is at most the largest upper end of one-sided simultaneous 95 % bands of the differences of all others to it.
-benchmarks/README.md, "Verdicts", has how often that holds.
+
+Differences grow with the gallery. Where a choice is for a larger gallery than the one that was searched, they are
+multiplied by the growth of the mean miss rate, which is extrapolated from a gallery with half of the negatives:
+(miss rate / miss rate among half)^log2(classes of that gallery / classes that were searched), less the query's own.
+benchmarks/README.md, "Verdicts", has how often the bounds hold.
 """
 
 from __future__ import annotations
@@ -31,8 +35,8 @@ class Judged:
     Args:
         verdict: clear: the chosen one has the best mean, and each paired 95 % interval of its differences to the others
             lies above 0; settled: `at_most` is at most `within`; else open.
-        at_most: what the chosen one lacks to the best, with 95 % confidence, a share; 0 if clear, None with fewer than
-            10 units.
+        at_most: what the chosen one lacks to the best in the gallery that the choice is for, with 95 % confidence, a
+            share; 0 if clear, None with fewer than 10 units.
         equivalent: indices of the candidates, the chosen one among them, whose own `at_most` is at most `within`.
         runner_up: index of the best of the others; None for a single candidate.
         lead: of the chosen one over the runner-up.
@@ -48,7 +52,7 @@ class Judged:
     units_needed: int | None = None
 
 
-def judge(cells: UnitSums, picked: Picked, *, within: float, seed: int = 0) -> Judged:
+def judge(cells: UnitSums, picked: Picked, *, within: float, growth: float = 1.0, seed: int = 0) -> Judged:
     """How sure it is that the chosen one of C candidates lacks at most `within` to the best.
 
     Args:
@@ -56,6 +60,7 @@ def judge(cells: UnitSums, picked: Picked, *, within: float, seed: int = 0) -> J
             given once.
         picked: see `choice.pick`.
         within: a share, not points.
+        growth: of differences in the gallery that the choice is for; see `growth_of_misses`.
         seed: of the draws of units.
     """
     means, place = cells.means, picked.place
@@ -69,18 +74,36 @@ def judge(cells: UnitSums, picked: Picked, *, within: float, seed: int = 0) -> J
     clear = picked.place == picked.best and all(lead.low is not None and lead.low > 0 for lead in leads)
     lacking = _against(cells, place, others)
     ends = upper_ends(lacking, seed=seed)
-    at_most = 0.0 if clear else max(0.0, float(ends.max()))
-    settled = at_most <= within + EQUAL
-    near = [other for other in others if means.max() - means[other] <= within + EQUAL]
-    equivalent = [other for other in near if _lacks(cells, other, seed) <= within + EQUAL]
+    at_most = 0.0 if clear else growth * max(0.0, float(ends.max()))
+    settled, allowed = at_most <= within + EQUAL, within / growth + EQUAL
+    near = [other for other in others if means.max() - means[other] <= allowed]
+    equivalent = [other for other in near if _lacks(cells, other, seed) <= allowed]
     return Judged(
         "clear" if clear else "settled" if settled else "open",
         at_most,
         tuple(sorted([*equivalent, *([place] if settled else [])])),
         others[runner_up],
         leads[runner_up],
-        None if settled else _units_needed(cells.units, lacking.means, ends, within),
+        None if settled else _units_needed(cells.units, lacking.means, ends, within / growth),
     )
+
+
+def growth_of_misses(misses: float, among_half: float, classes: int, gallery_classes: int) -> float:
+    """By how much the mean miss rate grows in a larger gallery, at least 1.
+
+    Args:
+        misses: the mean miss rate in the gallery that was searched, 0 to 1.
+        among_half: the same with half of the negatives.
+        classes: of the gallery that was searched.
+        gallery_classes: of the gallery that the choice is for.
+
+    Returns:
+        1 where no query misses among half of the negatives: there is nothing to extrapolate from.
+    """
+    if among_half <= 0 or gallery_classes <= classes or classes < 2:
+        return 1.0
+    doublings = math.log2((gallery_classes - 1) / (classes - 1))
+    return max(1.0, math.pow(misses / among_half, doublings))
 
 
 def above(cells: UnitSums, *, seed: int = 0) -> NDArray[np.bool_]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
@@ -11,6 +12,7 @@ from layerprobe.values.indexes import IndexCosts
 from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, layer_names
 from layerprobe.values.likeness import unlike_text
 from layerprobe.values.scores import Score, note_text
+from layerprobe.values.spoken_names import spoken_name, spoken_reduction
 
 FOLDS = 5  # of cross-fitting
 _SHOWN = 4  # candidates whose shares are printed
@@ -117,25 +119,8 @@ class Gain:
 
 
 @dataclass(frozen=True)
-class Embedding:
-    """What is used today: the embedding without a reduction, at the last measured epoch.
-
-    Args:
-        test: its score on test.
-        alike: the score on test of the embedding at the shipped epoch and post-processing; None if that is `test`, or
-            is not measured.
-        gain: of the shipped layer over `alike`: the part of the gain that is the layer's; None likewise.
-    """
-
-    layer: Ship
-    test: Score
-    alike: Score | None = None
-    gain: Gain | None = None
-
-
-@dataclass(frozen=True)
 class Price:
-    """What an image costs with the shipped layer.
+    """What an image costs with a layer.
 
     Args:
         bytes: of its vector.
@@ -146,66 +131,133 @@ class Price:
     share_of_multiply_adds: float | None
 
 
+@dataclass(frozen=True)
+class Embedding:
+    """What is used today: the embedding without a reduction, at the last measured epoch.
+
+    Args:
+        test: its score on test.
+        alike: the score on test of the embedding at the preferred epoch and post-processing; None if that is `test`, or
+            is not measured.
+        gain: of the preferred candidate over `alike`: the part of the gain that is the layer's; None likewise.
+        price: None if unknown.
+    """
+
+    layer: Ship
+    test: Score
+    alike: Score | None = None
+    gain: Gain | None = None
+    price: Price | None = None
+
+
+@dataclass(frozen=True)
+class Certainty:
+    """How sure a layer is among all layers, or a post-processing among those of its layer.
+
+    Args:
+        verdict: as of a `Choice`.
+        at_most: as of a `Choice`.
+        others: how many it is compared with: other layers, or other post-processings.
+        lead: over the best of the others, on the classes that are chosen on; None without any.
+    """
+
+    verdict: Verdict
+    at_most: float | None
+    others: int
+    lead: Gain | None
+
+
 @dataclass(frozen=True, repr=False)
 class Choice:
-    """The candidate chosen without looking at the test classes, and its score there; printed as the command does.
+    """The candidate chosen without looking at the test classes, whether to switch to it, and what is selected.
+
+    `print` shows it as the command does.
 
     Args:
         run: the run's name; the experiment's of several trainings; empty for features without a run.
-        chosen: its score on the classes that are chosen on.
+        ship: the selected layer: `preferred`, but the embedding where the advice is to keep it or unknown; where either
+            will do, the one of fewer bytes.
+        preferred: the candidate that the rule prefers.
+        chosen: the score of the selected layer on the classes that are chosen on.
         test: the same on test classes; if cross-fitted, each fold by the choice on the other folds, so that it is of
             the procedure. None without test classes.
+        preferred_test: that of the preferred candidate, likewise.
         embedding: None if the embedding is not known or not measured on test.
-        gain: of what is shipped over the embedding; of the procedure if cross-fitted. None without one of them.
+        gain: of the preferred candidate over the embedding, on `gain_classes`; of the procedure if cross-fitted. None
+            without one of them.
+        gain_classes: how many test classes the gain is measured on.
+        gain_elsewhere: whether these did not decide: each half of the test classes is measured by the decision of the
+            other. With fewer than 20 they decided.
+        price: of the selected layer.
         advice: switch from the embedding, keep it, either will do, or unknown: cannot be told from these classes.
-        verdict: clear: the shipped candidate is significantly better than each of the others; settled: `at_most` is at
-            most `within`; else open.
-        at_most: what the shipped candidate lacks to the best, with 95 % confidence, in points, 0 to 100; None with
-            fewer than 10 classes.
-        expected_loss: what choosing on as many other classes is expected to lose, in points; None likewise.
+        verdict: clear: the preferred candidate is significantly better than each of the others; settled: `at_most` is
+            at most `within`; else open.
+        at_most: what the preferred candidate lacks to the best in a gallery of `gallery_classes`, with 95 % confidence,
+            in points, 0 to 100; None with fewer than 10 classes.
+        expected_loss: what choosing on as many other classes is expected to lose in that gallery, in points; None
+            likewise.
+        layer: how sure the preferred layer is, over its own best post-processing.
+        post_processing: how sure the post-processing of that layer is; None for a single one.
         runner_up: the best of the other candidates; None for a single one.
-        lead: of the shipped candidate over it, on the classes that are chosen on.
-        equivalent: the candidates whose own `at_most` is at most `within`, the shipped one among them, the cheapest
+        lead: of the preferred candidate over it, on the classes that are chosen on.
+        ties: how many other candidates have the same mean there.
+        equivalent: the candidates whose own `at_most` is at most `within`, the preferred one among them, the cheapest
             first.
         candidates: how many there are; those that rank every query alike count once.
         classes: that are chosen on.
+        test_classes: None without test classes.
+        gallery_classes: of the gallery that `at_most` and `expected_loss` are for.
         classes_needed: about how many classes would settle it; None if it is settled, or would be more than 100 times
             as many.
         best_on_test: the candidate with the highest score on test, chosen there. None without test classes.
-        regret: best_on_test - test, a share, at least 0; None without test classes, and if cross-fitted.
+        regret: best_on_test - test, a share; None without test classes, and if cross-fitted.
         optimism: selection bias of best_on_test: its score minus what the best on four folds of the test classes
             reaches on the fifth. None without test classes, or with fewer than 10.
         shares: candidate -> share of the resamples of classes that choose it, the largest first; without those that are
             never chosen.
-        within: how much worse than the best the shipped candidate may be, in points.
-        cut: what comes after the layer in the network; None if unknown.
-        indexes: of the shipped layer, if `--index` asks for them.
+        within: points of the metric that do not matter.
+        units: what intervals resample: classes, or clusters of classes.
+        notes: what the numbers are conditional on.
+        details: what was left out, and how the folds disagree.
+        cut: what comes after the selected layer in the network; None if unknown.
+        indexes: of the selected layer, if `--index` asks for them.
     """
 
     run: str
     ship: Ship
+    preferred: Ship
     chosen: Score
     test: Score | None
+    preferred_test: Score | None
     embedding: Embedding | None
     gain: Gain | None
+    gain_classes: int | None
+    gain_elsewhere: bool
     price: Price
     advice: Advice
     verdict: Verdict
     at_most: float | None
     expected_loss: float | None
+    layer: Certainty
+    post_processing: Certainty | None
     runner_up: str | None
     lead: Gain | None
+    ties: int
     equivalent: tuple[str, ...]
     candidates: int
     classes: int
+    test_classes: int | None
+    gallery_classes: int
     classes_needed: int | None
     best_on_test: Score | None
     regret: float | None
     optimism: float | None
     shares: Mapping[str, float]
     within: float = 1.0
-    cut: TruncationSavings | None = None
+    units: str = "classes"
     notes: tuple[str, ...] = field(default=())
+    details: tuple[str, ...] = field(default=())
+    cut: TruncationSavings | None = None
     indexes: IndexCosts | None = None
 
     @property
@@ -215,81 +267,95 @@ class Choice:
 
     def as_json(self) -> dict[str, Any]:
         """The fields, and the version of their form."""
-        return {"schema": 2, **{one.name: getattr(self, one.name) for one in fields(self)}}
+        return {"schema": 3, **{one.name: getattr(self, one.name) for one in fields(self)}}
 
     def __repr__(self) -> str:
         return "\n".join(choice_lines(self))
 
 
-def choice_lines(choice: Choice) -> list[str]:
-    """The advice and the verdict, then what they rest on; a line each."""
+def choice_lines(choice: Choice, *, full: bool = False) -> list[str]:
+    """Whether to switch, to which layer, how sure that is, and what it costs; at most 80 columns, but for expressions.
+
+    Args:
+        full: with the best on test, the shares of the resamples, and what was left out.
+    """
     head = f"{choice.run}: " if choice.run else ""
-    advice = advice_text(choice)
-    chosen_on = chosen_on_text(choice.chosen.split)
-    lines = [
-        f"{head}{advice if head else advice[0].upper() + advice[1:]}",
-        verdict_text(choice),
-        *_today(choice),
-        f"  ship: {ship_text(choice.ship)}{_operations(choice)}",
-        *_on_test(choice),
-        f"  chosen on {chosen_on}: {_value(choice.chosen)}, {_count(choice.classes, 'class', 'classes')},"
-        f" {_count(choice.candidates, 'candidate', 'candidates')}",
-    ]
-    return [*lines, *_details(choice), *choice.notes, *_notes(choice)]
+    lines = [*_wrapped(f"{head}{advice_text(choice)}"), *_wrapped(verdict_text(choice)), "", *_table(choice), ""]
+    lines += _wrapped(certainty_text(choice))
+    lines += [line for note in choice.notes for line in _wrapped(note)]
+    if full:
+        lines += ["", *_on_test(choice), *_alike(choice), *_resamples(choice), *choice.details, *_notes(choice)]
+    return lines
 
 
 def advice_text(choice: Choice) -> str:
-    """Whether to switch from the embedding, by the gain on test: `switch from fc6 to pool3.3@max: +10.7 points ...`."""
-    ship, embedding, gain = choice.ship, choice.embedding, choice.gain
+    """`Switch? Yes, +7.5 points of R@1 [5.5, 9.6]: from output to blocks.5.0, half-whitened to 128 ...`."""
+    embedding, gain, metric = choice.embedding, choice.gain, choice.chosen.metric
+    new = _spoken(choice.preferred, None if embedding is None else embedding.layer)
     if embedding is None or gain is None:
-        return f"ship {ship.name}; its gain is unknown: {_why_unknown(choice)}."
-    old, on_test = embedding.layer.name, f"on test{_ends(gain)}"
-    points = f"{100 * gain.difference:+.1f} points"
-    if choice.advice == "keep" and ship == embedding.layer:
-        return f"keep {old}: it is also what would be shipped."
-    if choice.advice == "keep":
-        return f"keep {old}: {_named(ship, embedding.layer)} is worse, {points} {on_test}."
-    if choice.advice == "either":
-        cheaper = min((embedding.layer, ship), key=lambda one: one.bytes_per_image)
-        size = f"{cheaper.name} is the cheaper, {cheaper.bytes_per_image:,} bytes an image"
-        return f"either {old} or {_named(ship, embedding.layer)} will do: {points} {on_test}; {size}."
-    to = f"from {_named(embedding.layer, ship)} to {_named(ship, embedding.layer)}"
+        return f"Selected: {new}. Whether to switch is unknown: {_why_unknown(choice)}."
+    old = _spoken(embedding.layer, choice.preferred)
+    if choice.preferred == embedding.layer:
+        return f"Switch? No: {old}, the current embedding, is the preferred candidate."
+    points = f"{100 * gain.difference:+.1f} points of {metric}{_ends(gain)}"
     if choice.advice == "switch":
-        return f"switch {to}: {points} {on_test}."
-    few = (
-        "" if choice.at_most is not None else f"; {_count(choice.classes, 'class', 'classes')} are too few to choose on"
-    )
-    return f"whether to switch {to} cannot be told from these classes: {points} {on_test}{few}."
+        return f"Switch? Yes, {points}: from {old} to {new} ({_measured(choice)})."
+    if choice.advice == "keep":
+        return f"Switch? No, keep {old}: {new} is worse, {points} ({_measured(choice)})."
+    if choice.advice == "either":
+        kept = _spoken(choice.ship, embedding.layer if choice.ship == choice.preferred else choice.preferred)
+        size = f"{choice.ship.bytes_per_image:,} bytes an image"
+        return f"Switch? Either will do: from {old} to {new} is {points}. Selected: {kept}, {size}."
+    few = ""
+    if choice.at_most is None:
+        few = f" {_count(choice.classes, 'class', 'classes')} are too few to choose on."
+    return f"Switch? It cannot be told from these classes, so keep {old}: {new} is {points}.{few}"
 
 
 def verdict_text(choice: Choice) -> str:
-    """How sure it is that the shipped candidate is the best, or as good."""
-    chosen_on = chosen_on_text(choice.chosen.split).removesuffix(" classes")
-    classes, others = f"{choice.classes:,} {chosen_on} classes", choice.candidates - 1
-    name, within = choice.ship.name, f"{choice.within:g}"
+    """How sure the layer is, and its post-processing: `Which exactly? Layer pool3.3: clear, ...`."""
+    selected = choice.ship == choice.preferred
+    head = "Which exactly?" if selected else f"The candidate for more {choice.units}: {_spoken(choice.preferred)}."
     if choice.at_most is None:
-        return f"Open: {_count(choice.classes, 'class', 'classes')} are too few, so {name} is the best mean only."
-    if not others:
-        return "Clear: it is the only candidate."
-    if choice.verdict == "clear":
-        lead = choice.lead
-        lacks = "" if lead is None else f"; the next, {choice.runner_up}, lacks {_lacking(lead)}"
-        return f"Clear: on {classes} it is better than each of {_count(others, 'other', 'others')}{lacks}."
-    bound = f"none is better by more than {choice.at_most:.1f} points (95 %), and you allow {within}"
-    if choice.verdict == "settled":
-        if len(choice.equivalent) == 1:
-            return f"Settled: on {classes}, {bound}."
-        return f"Settled: any of {len(choice.equivalent)} candidates will do; of the shipped {name}, {bound}."
-    needed = ""
-    if choice.classes_needed is not None:
-        how = "hold more out, or use folds" if choice.chosen.split == "validation" else "label more"
-        needed = f" About {choice.classes_needed:,} classes would settle it: {how}."
-    loss = f"; a loss of {choice.expected_loss:.1f} is to be expected" if choice.expected_loss is not None else ""
-    best = "is best on them" if choice.lead is not None and choice.lead.difference >= 0 else "is near the best on them"
-    return (
-        f"Open: {classes} are too few. {name} {best}, but another may be up to {choice.at_most:.1f} points better"
-        f" (95 %){loss}.{needed}"
+        return f"{head} {_count(choice.classes, 'class', 'classes')} are too few to tell: it has the best mean only."
+    if choice.candidates == 1:
+        return f"{head} It is the only candidate."
+    layer, post = choice.layer, choice.post_processing
+    sentences = [_certainty(f"Layer {choice.preferred.layer}", layer, "layer", choice.within)] if layer.others else []
+    if post is not None:
+        reduction = choice.preferred.reduction
+        done = "none" if reduction == NO_REDUCTION else spoken_reduction(reduction, dimensions=True)
+        if len(sentences) == 0:
+            done = f"{done} of {choice.preferred.layer}"
+        sentences.append(_certainty(f"Post-processing {done}", post, "one", choice.within))
+    ties = f" {_count(choice.ties, 'other has', 'others have')} the same mean." if choice.ties else ""
+    return f"{head} {' '.join(sentences)}{ties}"
+
+
+def certainty_text(choice: Choice) -> str:
+    """What was chosen on, and the loss to be expected in which gallery."""
+    chosen_on = chosen_on_text(choice.chosen.split).removesuffix(" classes")
+    among = f"{_count(choice.candidates, 'candidate', 'candidates')} on {choice.classes:,} {chosen_on} {choice.units}"
+    head = f"How sure: chosen among {among}"
+    if choice.at_most is None or choice.expected_loss is None or choice.candidates == 1:
+        return f"{head}."
+    extrapolated = " (extrapolated)" if choice.gallery_classes > choice.classes else ""
+    text = (
+        f"{head}. In a gallery of {choice.gallery_classes:,} classes like these{extrapolated}, it is expected to lack"
+        f" {choice.expected_loss:.1f} points to the best candidate, at most {choice.at_most:.1f} (95 %)."
     )
+    if choice.classes_needed is None:
+        return text
+    how = "hold more out, or use folds" if choice.chosen.split == "validation" else "label more"
+    needed = rounded_classes(choice.classes_needed, choice.classes)
+    return f"{text} About {needed:,} {choice.units} would settle which exactly: {how}."
+
+
+def rounded_classes(needed: int, classes: int) -> int:
+    """An order of magnitude to one digit: 2,229 -> 2,000; more than there are."""
+    unit: int = 10 ** (len(str(needed)) - 1)
+    nearest = round(needed / unit) * unit
+    return nearest if nearest > classes else -(-needed // unit) * unit
 
 
 def ship_text(ship: Ship) -> str:
@@ -299,67 +365,146 @@ def ship_text(ship: Ship) -> str:
     return f"{ship.name}{epoch}: {ship.dim:,} {numbers}, {ship.bytes_per_image:,} bytes an image"
 
 
-def _today(choice: Choice) -> list[str]:
-    """The embedding, with what it gains by the shipped epoch and post-processing alone."""
+def _spoken(ship: Ship, other: Ship | None = None) -> str:
+    """A name for people, with pool and epoch where the other layer differs in nothing else that is said."""
+    name = spoken_name(ship.ranked)
+    if other is None or name != spoken_name(other.ranked):
+        return name
+    if ship.pool != other.pool:
+        return spoken_name(ship.ranked, pool=True)
+    return name if ship.epoch == other.epoch else f"{name} at epoch {ship.epoch}"
+
+
+def _measured(choice: Choice) -> str:
+    """On which classes the gain is measured, and which decided."""
+    if choice.gain_classes is None or choice.test_classes is None:
+        return "95 %"
+    if not choice.gain_elsewhere:
+        return f"95 %; on the same {choice.gain_classes:,} test {choice.units} that decide, too few to divide"
+    if choice.gain_classes < choice.test_classes:
+        return f"95 %; on {choice.gain_classes:,} of {choice.test_classes:,} test {choice.units}; the others decided"
+    return f"95 %; each half of {choice.test_classes:,} test {choice.units} by the decision of the other"
+
+
+def _certainty(name: str, certainty: Certainty, other: str, within: float) -> str:
+    if certainty.verdict == "clear":
+        others = "the other" if certainty.others == 1 else f"each of the {certainty.others} others"
+        return f"{name}: clear, better than {others}."
+    bound = f"{certainty.at_most:.1f} points (95 %)"
+    if certainty.verdict == "settled":
+        return f"{name}: settled, no other {other} wins more than {bound}, and {within:g} do not matter."
+    return f"{name}: open, another {other} may win up to {bound}."
+
+
+def _table(choice: Choice) -> list[str]:
+    """The current embedding, what is selected, and their difference; at most three columns of values."""
+    embedding, gain, metric = choice.embedding, choice.gain, choice.chosen.metric
+    columns: list[tuple[str, Ship, Score | None, Price | None]]
+    if embedding is None:
+        columns = [("selected", choice.ship, choice.test, choice.price)]
+    elif choice.preferred == embedding.layer:
+        columns = [("current, selected", choice.ship, choice.test, choice.price)]
+    else:
+        kept = choice.ship == embedding.layer
+        price = choice.price if not kept else Price(choice.preferred.bytes_per_image, None)
+        columns = [
+            ("current, selected" if kept else "current", embedding.layer, embedding.test, embedding.price),
+            ("candidate" if kept else "selected", choice.preferred, choice.preferred_test, price),
+        ]
+    ships = [ship for _, ship, _, _ in columns]
+    dims, sizes = [ship.dim for ship in ships], [ship.bytes_per_image for ship in ships]
+    two = len(columns) == 2
+    rows = [
+        ["", *(title for title, *_ in columns), *["difference"] * two],
+        ["layer", *(ship.layer for ship in ships), *[""] * two],
+        ["post-processing", *(_done(ship) for ship in ships), *[""] * two],
+    ]
+    for name, values in (("pool", [ship.pool.replace("none", "-") for ship in ships]), ("epoch", [ship.epoch for ship in ships])):
+        if len(set(values)) > 1:
+            rows.append([name, *map(str, values), *[""] * two])
+    rows.append(["dimension", *(f"{dim:,}" for dim in dims), *[f"{dims[-1] - dims[0]:+,}"] * two])
+    rows.append(["bytes an image", *(f"{size:,}" for size in sizes), *[f"{sizes[-1] - sizes[0]:+,}"] * two])
+    if choice.test is not None:
+        difference = "" if gain is None else f"{100 * gain.difference:+.1f}{_ends(gain, few='')}"
+        rows.append([f"{metric} on test, %", *(_percents(test) for *_, test, _ in columns), *[difference] * two])
+    shares = [None if price is None else price.share_of_multiply_adds for *_, price in columns]
+    if any(share is not None for share in shares):
+        rows.append(["multiply-adds", *("?" if share is None else _percent(share) for share in shares), *[""] * two])
+    return _aligned(rows)
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    cells = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows]
+    return ["  ".join(row).rstrip() for row in cells]
+
+
+def _done(ship: Ship) -> str:
+    return "none" if ship.reduction == NO_REDUCTION else spoken_reduction(ship.reduction, dimensions=True)
+
+
+def _percents(score: Score | None) -> str:
+    """`80.1 [75.6, 83.9]`."""
+    if score is None or score.value is None:
+        return "not measured"
+    ends = "" if score.low is None or score.high is None else f" [{100 * score.low:.1f}, {100 * score.high:.1f}]"
+    return f"{100 * score.value:.1f}{ends}"
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, 80, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+
+
+def _alike(choice: Choice) -> list[str]:
+    """What the embedding gains by the preferred epoch and post-processing alone, and in what the two layers differ."""
     embedding = choice.embedding
     if embedding is None:
         return []
-    lines = [f"  today: {ship_text(embedding.layer)}; {_value(embedding.test)} on test"]
-    dims = (choice.ship.dim, embedding.layer.dim)
-    if unlike := unlike_text(choice.ship.ranked, embedding.layer.ranked, dims):
-        lines.append(f"  {choice.ship.name} and {embedding.layer.name}: {unlike}")
+    lines = []
+    dims = (choice.preferred.dim, embedding.layer.dim)
+    if unlike := unlike_text(choice.preferred.ranked, embedding.layer.ranked, dims):
+        lines.append(f"{choice.preferred.name} and {embedding.layer.name}: {unlike}")
     if embedding.alike is not None and embedding.gain is not None:
         alike = embedding.alike
-        epoch = "" if choice.ship.epoch is None else f" at epoch {choice.ship.epoch}"
+        epoch = "" if choice.preferred.epoch is None else f" at epoch {choice.preferred.epoch}"
         lines.append(
-            f"  {alike.ranked_layer}{epoch}: {_value(alike)} on test; over that, the layer gains"
+            f"{alike.ranked_layer}{epoch}: {_value(alike)} on test; over that, the layer gains"
             f" {100 * embedding.gain.difference:+.1f} points{_ends(embedding.gain)}"
         )
     return lines
 
 
-def _operations(choice: Choice) -> str:
-    """`, 61 % of the network's multiply-adds and 12 % of its parameters`."""
-    share = choice.price.share_of_multiply_adds
-    if choice.cut is None:
-        return ""
-    operations = "an unknown share" if share is None else _percent(share)
-    parameters = _percent(1 - choice.cut.parameters)
-    return f", {operations} of the network's multiply-adds and {parameters} of its parameters"
-
-
 def _on_test(choice: Choice) -> list[str]:
     test, best = choice.test, choice.best_on_test
+    chosen_on = chosen_on_text(choice.chosen.split)
+    lines = [f"on {chosen_on}: {choice.chosen.ranked_layer}, {_value(choice.chosen)}"]
     if test is None or best is None:
-        return ["  no test classes, so no value on test"]
+        return [*lines, "no test classes, so no value on test"]
     prefix = f"{best.run}#{best.epoch}:" if best.run else ""
     how = ", cross-fitted" if choice.chosen.split == "test" else ""
     regret = "" if choice.regret is None else f"; regret {_points(choice.regret)}"
     optimism = "" if choice.optimism is None else f"; selection bias {_points(choice.optimism)}"
     looked = f"{prefix}{best.ranked_layer}, {_value(best)}"
-    return [
-        f"  on test{how}: {_value(test)}",
-        f"  best on test, chosen by looking: {looked}{regret}{optimism}",
-    ]
+    return [*lines, f"on test{how}: {_value(test)}", f"best on test, chosen by looking: {looked}{regret}{optimism}"]
 
 
-def _details(choice: Choice) -> list[str]:
+def _resamples(choice: Choice) -> list[str]:
     if choice.at_most is None:
         return []
     shown = [f"{name} {_percent(share)}" for name, share in list(choice.shares.items())[:_SHOWN]]
     more = len(choice.shares) - _SHOWN
     others = f" and {more} more" if more > 0 else ""
-    loss = "" if choice.expected_loss is None else f"; expected loss {choice.expected_loss:.2f} points"
-    return [f"  chosen in resamples of the classes: {', '.join(shown)}{others}{loss}"]
+    equivalent = (
+        f"equivalent within {choice.within:g} points (95 %), the cheapest first: {', '.join(choice.equivalent)}"
+    )
+    return [
+        f"chosen in resamples of the {choice.units}: {', '.join(shown)}{others}",
+        *[equivalent] * bool(choice.equivalent),
+    ]
 
 
 def _why_unknown(choice: Choice) -> str:
     return "there are no test classes" if choice.test is None else "the embedding is not known, or not ranked on test"
-
-
-def _named(ship: Ship, other: Ship) -> str:
-    """A layer, with its epoch where the other is the same layer."""
-    return ship.name if ship.name != other.name else f"{ship.name} at epoch {ship.epoch}"
 
 
 def _notes(choice: Choice) -> list[str]:
@@ -376,11 +521,6 @@ def _notes(choice: Choice) -> list[str]:
     return [f"{where}: {note_text(notes)}" for where, notes in lines.items()]
 
 
-def _lacking(lead: Gain) -> str:
-    ends = "" if lead.low is None or lead.high is None else f" [{100 * lead.low:.1f}, {100 * lead.high:.1f}]"
-    return f"{100 * lead.difference:.1f} points{ends}"
-
-
 def _value(score: Score) -> str:
     if score.value is None:
         return f"{score.metric}: no valid number"
@@ -388,9 +528,9 @@ def _value(score: Score) -> str:
     return f"{score.metric} {100 * score.value:.1f} %{ends}"
 
 
-def _ends(gain: Gain) -> str:
+def _ends(gain: Gain, few: str = ", too few classes for an interval") -> str:
     if gain.low is None or gain.high is None:
-        return ", too few classes for an interval"
+        return few
     return f" [{100 * gain.low:.1f}, {100 * gain.high:.1f}]"
 
 

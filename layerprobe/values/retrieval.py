@@ -125,6 +125,24 @@ class Ranks:
             return (paired & (self.closer.astype(np.int64) + self.tied_negatives < k)).astype(np.float64)
         raise ValueError(f"unknown rule for ties {ties!r}: expected, optimistic or pessimistic")
 
+    def hits_among_half(self, k: int) -> NDArray[np.float64]:
+        """Each query's probability of a hit in a gallery that keeps each closer negative with a probability of 1/2.
+
+        The kept ones of g closer negatives are binomial: P(Binomial(g, 1/2) < k). Where the query may hit in the whole
+        gallery, ties are taken as there. Where a count is not resolved, its lower end is taken.
+
+        Args:
+            k: at least 1.
+
+        Returns:
+            (Q,) in [0, 1]; 0 for lone queries.
+        """
+        from scipy.special import bdtr  # most commands need none of it
+
+        closer = self.closer.astype(np.float64)
+        kept_few: NDArray[np.float64] = bdtr(k - 1, np.maximum(closer, k), 0.5)
+        return np.where(self.closer < k, self.hits(k), np.where(self.tied_positives > 0, kept_few, 0.0))
+
     def _missed(self, k: int) -> NDArray[np.float64]:
         """(Q,) probability that the remaining positions hold only tied negatives."""
         places = k - self.closer.astype(np.float64)

@@ -28,49 +28,62 @@ def noise(rng: np.random.Generator, count: int, units: int, sd: float = 0.1) -> 
     return rng.normal(0, sd, (count, units))
 
 
-def test_the_cheapest_within_half_of_the_points_is_picked() -> None:
-    cells = cells_of([[0.895] * 12, [0.894] * 12, [0.9] * 12])
-    assert pick(cells, costs(3), within=0.01) == Picked(0, 2)
-    assert pick(cells, costs(3), within=0.0099) == Picked(2, 2)
-    assert pick(cells, [(2,), (1,), (3,)], within=0.012) == Picked(1, 2)
+def test_a_raw_candidate_half_a_paired_standard_error_below_the_best_mean_is_picked() -> None:
+    # 16 units whose differences to the best are d -+ s: a mean of d, and a standard error of s sqrt(16 / 15) / 4.
+    best, spread = np.full(16, 0.9), np.tile([1.0, -1.0], 8)
+    error = 0.04 * np.sqrt(16 / 15) / 4
+    near, far = best - 0.499 * error + 0.04 * spread, best - 0.501 * error + 0.04 * spread
+    raw = [True, False]
+    assert pick(cells_of([near, best]), costs(2), raw) == Picked(0, 1)
+    assert pick(cells_of([far, best]), costs(2), raw) == Picked(1, 1)
+    assert pick(cells_of([near, best]), costs(2), [False, False]) == Picked(1, 1)
+    assert pick(cells_of([near, best]), costs(2), [False, True]) == Picked(1, 1)
 
 
-def test_of_equal_means_the_cheapest_is_the_best_and_of_equal_costs_the_first() -> None:
+def test_of_several_raw_candidates_the_best_is_picked_not_the_cheapest() -> None:
+    best, spread = np.full(16, 0.9), np.tile([1.0, -1.0], 8)
+    cells = cells_of([best - 0.003 + 0.04 * spread, best - 0.002 + 0.04 * spread, best])
+    assert pick(cells, costs(3), [True, True, False]) == Picked(1, 2)
+
+
+def test_of_equal_means_a_raw_one_is_the_best_then_the_cheapest_then_the_first() -> None:
     row = np.random.default_rng(0).uniform(size=15)
-    assert pick(cells_of([row, row, row]), [(3, 0), (1, 9), (1, 2)], within=0.0) == Picked(2, 2)
-    assert pick(cells_of([row, row]), [(1,), (1,)], within=0.01) == Picked(0, 0)
+    assert pick(cells_of([row, row, row]), [(3, 0), (1, 9), (1, 2)], [True] * 3) == Picked(2, 2)
+    assert pick(cells_of([row, row, row]), [(3, 0), (1, 9), (1, 2)], [True, True, False]) == Picked(1, 1)
+    assert pick(cells_of([row, row]), [(1,), (1,)], [True] * 2) == Picked(0, 0)
 
 
 def test_with_fewer_than_ten_units_the_best_mean_is_picked() -> None:
-    assert pick(cells_of([[0.895] * 9, [0.9] * 9]), costs(2), within=0.5) == Picked(1, 1)
-    empty = UnitSums(np.array([[0.5] * 9 + [0.0], [0.6] * 9 + [0.0]]), np.array([[1.0] * 9 + [0.0]] * 2))
-    assert pick(empty, costs(2), within=0.5) == Picked(1, 1)
+    rows = [[0.899] * 8 + [0.8], [0.9] * 8 + [0.7]]
+    assert pick(cells_of(rows), costs(2), [False, True]) == Picked(0, 0)
+    rows = [[0.9] * 5 + [0.8] * 4, [0.8] * 5 + [0.94] * 4]
+    assert pick(cells_of(rows), costs(2), [True, False]) == Picked(1, 1)
 
 
 def test_a_candidate_with_nan_is_never_picked() -> None:
     cells = cells_of([[np.nan] * 12, [0.5] * 12, [0.9] * 11 + [np.nan]])
-    assert pick(cells, costs(3), within=1.0).place == 1
-    assert resampled(cells, costs(3), within=1.0).shares.tolist() == [0.0, 1.0, 0.0]
+    assert pick(cells, costs(3), [True] * 3).place == 1
+    assert resampled(cells, costs(3), [True] * 3).shares.tolist() == [0.0, 1.0, 0.0]
     with pytest.raises(NumericError, match="no candidate has a valid number"):
-        pick(cells_of([[np.nan] * 12]), costs(1), within=1.0)
+        pick(cells_of([[np.nan] * 12]), costs(1), [True])
 
 
 def test_a_cost_is_needed_for_each_candidate() -> None:
     with pytest.raises(ValueError, match="2 candidates have 1 costs"):
-        pick(cells_of([[0.5] * 12] * 2), costs(1), within=0.01)
+        pick(cells_of([[0.5] * 12] * 2), costs(1), [True])
 
 
 def test_a_resample_chooses_as_pick_does_on_copies_of_the_drawn_units() -> None:
     rng = np.random.default_rng(0)
     counts = np.broadcast_to(rng.integers(5, 30, 20).astype(np.float64), (4, 20))
     cells = UnitSums(counts * (0.5 + noise(rng, 1, 20) + noise(rng, 4, 20, 0.05)), counts)
-    picks = Counter[int]()
+    picks, raw = Counter[int](), [True, False, True, False]
     for _ in range(4000):
         drawn = rng.integers(20, size=20)
-        picks[pick(UnitSums(cells.sums[:, drawn], counts[:, drawn]), costs(4), within=0.02).place] += 1
+        picks[pick(UnitSums(cells.sums[:, drawn], counts[:, drawn]), costs(4), raw).place] += 1
     expected = [picks[place] / 4000 for place in range(4)]
     assert max(expected) < 0.95
-    found = resampled(cells, costs(4), within=0.02, resamples=4000)
+    found = resampled(cells, costs(4), raw, resamples=4000)
     assert found.shares == pytest.approx(expected, abs=0.03)
     assert found.expected_loss == pytest.approx(float((cells.means.max() - cells.means) @ found.shares))
 
@@ -80,7 +93,12 @@ def test_a_candidate_is_chosen_only_where_the_search_finds_it() -> None:
     cells = cells_of([[0.5] * 12, [0.9] * 12])
     often = draws_of(12, 500, seed=3)
     found = resampled(
-        cells, costs(2), within=0.0, found=lambda weights: np.array([True, weights[0] > 1]), resamples=500, seed=3
+        cells,
+        costs(2),
+        [True] * 2,
+        found=lambda weights: np.array([True, weights[0] > 1]),
+        resamples=500,
+        seed=3,
     )
     assert found.shares[1] == (often[:, 0] > 1).mean()
     assert found.expected_loss == pytest.approx(0.4 * found.shares[0])
@@ -88,14 +106,14 @@ def test_a_candidate_is_chosen_only_where_the_search_finds_it() -> None:
 
 def test_two_units_give_shares_by_hand() -> None:
     # The first wins only if the first unit is drawn twice: 1/4 of the draws, and then lacks 0.35.
-    found = resampled(cells_of([[0.6, 0.1], [0.5, 0.9]]), costs(2), within=0.5, resamples=4000)
+    found = resampled(cells_of([[0.6, 0.1], [0.5, 0.9]]), costs(2), [False] * 2, resamples=4000)
     assert found.shares[0] == pytest.approx(0.25, abs=0.03)
     assert found.expected_loss == pytest.approx(0.35 * found.shares[0])
 
 
 def test_a_single_candidate_loses_nothing() -> None:
     for seed in range(8):  # sums round otherwise for each
-        found = resampled(cells_of(noise(np.random.default_rng(seed), 1, 20)), costs(1), within=0.01)
+        found = resampled(cells_of(noise(np.random.default_rng(seed), 1, 20)), costs(1), [True])
         assert (found.expected_loss, found.shares.tolist()) == (0.0, [1.0])
 
 

@@ -9,7 +9,7 @@ from scipy import stats
 
 from layerprobe.statistics.choice import Picked, pick
 from layerprobe.statistics.units import UnitSums
-from layerprobe.statistics.verdict import Judged, above, judge
+from layerprobe.statistics.verdict import Judged, above, growth_of_misses, judge
 
 Array = NDArray[np.float64]
 
@@ -26,9 +26,9 @@ def drawn(true: list[float], units: int, sd: float = 0.05, seed: int = 0) -> Uni
     )
 
 
-def judged(cells: UnitSums, within: float = 0.01) -> tuple[Picked, Judged]:
-    picked = pick(cells, [(place,) for place in range(len(cells.sums))], within=within)
-    return picked, judge(cells, picked, within=within)
+def judged(cells: UnitSums, within: float = 0.01, growth: float = 1.0) -> tuple[Picked, Judged]:
+    picked = pick(cells, [(place,) for place in range(len(cells.sums))], [False] * len(cells.sums))
+    return picked, judge(cells, picked, within=within, growth=growth)
 
 
 def test_of_two_candidates_at_most_is_the_one_sided_end_of_the_paired_t_interval() -> None:
@@ -72,12 +72,29 @@ def test_alike_candidates_are_settled_with_enough_units_and_open_with_few() -> N
     assert few.at_most > 0.01 >= many.at_most > 0
 
 
-def test_a_cheap_one_that_is_not_the_best_mean_is_never_clear() -> None:
+def test_one_that_is_not_the_best_mean_is_never_clear() -> None:
     rng = np.random.default_rng(0)
     base = rng.normal(0.5, 0.1, 60)
-    picked, found = judged(cells_of([base - 0.004, base, base - 0.3]))
-    assert (picked, found.verdict) == (Picked(0, 1), "settled")
+    found = judge(cells_of([base - 0.004, base, base - 0.3]), Picked(0, 1), within=0.01)
+    assert found.verdict == "settled"
     assert found.at_most == pytest.approx(0.004)
+
+
+def test_in_a_larger_gallery_the_bound_grows_and_what_is_settled_may_be_open() -> None:
+    cells = drawn([0.5, 0.5, 0.5], 2000)
+    same, grown = judged(cells)[1], judged(cells, growth=3.0)[1]
+    assert same.at_most is not None
+    assert grown.at_most == pytest.approx(3 * same.at_most)
+    assert (same.verdict, grown.verdict) == ("settled", "open" if 3 * same.at_most > 0.01 else "settled")
+    assert judged(cells, within=0.03, growth=3.0)[1].equivalent == judged(cells, within=0.01)[1].equivalent
+
+
+def test_misses_grow_by_the_doublings_of_the_gallery() -> None:
+    # From 5 other classes to 20 others are two doublings, each of which multiplies 10 % by 1.25: 10 / 8 %.
+    assert growth_of_misses(0.1, 0.08, 6, 21) == pytest.approx(1.25**2)
+    assert growth_of_misses(0.1, 0.08, 21, 6) == 1.0
+    assert growth_of_misses(0.1, 0.0, 6, 21) == 1.0
+    assert growth_of_misses(0.08, 0.1, 6, 21) == 1.0
 
 
 def test_units_needed_scale_the_half_width_to_what_is_left_of_within() -> None:

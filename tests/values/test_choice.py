@@ -2,15 +2,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from layerprobe.values.choice import (
+    Certainty,
     Choice,
     Embedding,
     Gain,
     Price,
     Ship,
-    TruncationSavings,
     advice_text,
+    certainty_text,
     choice_lines,
+    rounded_classes,
     ship_text,
     verdict_text,
 )
@@ -23,108 +27,146 @@ BEST = Subject("a", "e", 0, 2, "test", C2).score("R@1", 0.83, 80)
 TODAY = Subject("a", "e", 0, 2, "test", FC6).score("R@1", 0.7, 80)
 SHIP, FC = Ship("c1", "max", "none", 2, 100, 400), Ship("fc6", "none", "none", 2, 128, 512)
 CHOICE = Choice(
-    run="a", ship=SHIP, chosen=CHOSEN, test=TEST, embedding=Embedding(FC, TODAY), gain=Gain(0.1, 0.071, 0.129),
-    price=Price(400, 0.6), advice="switch", verdict="clear", at_most=0.0, expected_loss=0.0, runner_up="c2@max",
-    lead=Gain(0.021, 0.009, 0.033), equivalent=("c1@max",), candidates=14, classes=60, classes_needed=None,
-    best_on_test=BEST, regret=0.03, optimism=0.012, shares={"#2:c1": 0.55, "#2:c2": 0.45},
+    run="a", ship=SHIP, preferred=SHIP, chosen=CHOSEN, test=TEST, preferred_test=TEST,
+    embedding=Embedding(FC, TODAY, price=Price(512, 1.0)), gain=Gain(0.1, 0.071, 0.129), gain_classes=68,
+    gain_elsewhere=True, price=Price(400, 0.6), advice="switch", verdict="clear", at_most=0.0, expected_loss=0.0,
+    layer=Certainty("clear", 0.0, 6, Gain(0.021, 0.009, 0.033)), post_processing=Certainty("open", 1.9, 2, None),
+    runner_up="c2@max", lead=Gain(0.021, 0.009, 0.033), ties=0, equivalent=("c1@max",), candidates=14, classes=60,
+    test_classes=68, gallery_classes=68, classes_needed=None, best_on_test=BEST, regret=0.03, optimism=0.012,
+    shares={"#2:c1": 0.55, "#2:c2": 0.45},
 )  # fmt: skip
+KEPT = replace(
+    CHOICE, ship=FC, test=TODAY, price=Price(512, 1.0), advice="unknown", gain=Gain(0.01, -0.02, 0.04), regret=0.13
+)
 
 
-def test_the_first_two_lines_are_the_advice_and_the_verdict() -> None:
-    assert choice_lines(CHOICE)[:2] == [
-        "a: switch from fc6 to c1@max: +10.0 points on test [7.1, 12.9].",
-        "Clear: on 60 validation classes it is better than each of 13 others; the next, c2@max, lacks 2.1 points"
-        " [0.9, 3.3].",
+def test_the_first_screen_asks_two_questions_and_shows_what_changes() -> None:
+    assert choice_lines(CHOICE) == [
+        "a: Switch? Yes, +10.0 points of R@1 [7.1, 12.9]: from fc6 to c1 (95 %; each half",
+        "  of 68 test classes by the decision of the other).",
+        "Which exactly? Layer c1: clear, better than each of the 6 others.",
+        "  Post-processing none: open, another one may win up to 1.9 points (95 %).",
+        "",
+        "                 current  selected  difference",
+        "layer            fc6      c1",
+        "post-processing  none     none",
+        "pool             -        max",
+        "dimension        128      100       -28",
+        "bytes an image   512      400       -112",
+        "R@1 on test, %   70.0     80.0      +10.0 [7.1, 12.9]",
+        "multiply-adds    100 %    60 %",
+        "",
+        "How sure: chosen among 14 candidates on 60 validation classes. In a gallery of",
+        "  68 classes like these (extrapolated), it is expected to lack 0.0 points to the",
+        "  best candidate, at most 0.0 (95 %).",
     ]
-    assert choice_lines(replace(CHOICE, run=""))[0].startswith("Switch from fc6 to c1@max: ")
 
 
-def test_each_advice_has_its_sentence() -> None:
+def test_no_line_of_the_first_screen_is_wider_than_80_columns() -> None:
+    named = replace(SHIP, reduction="l2+whiten:128:0.5+l2")
+    for choice in (CHOICE, KEPT, replace(CHOICE, ship=named, preferred=named, notes=("a long note " * 20,))):
+        assert max(map(len, choice_lines(choice))) <= 80
+
+
+def test_every_advice_has_its_sentence() -> None:
     def text(advice: str, gain: Gain, **more: object) -> str:
         return advice_text(replace(CHOICE, advice=advice, gain=gain, **more))  # type: ignore[arg-type] # by test
 
-    worse, small, wide = Gain(-0.05, -0.08, -0.02), Gain(0.002, -0.004, 0.008), Gain(0.01, -0.02, 0.04)
-    assert text("keep", worse) == "keep fc6: c1@max is worse, -5.0 points on test [-8.0, -2.0]."
-    assert text("keep", small, ship=FC) == "keep fc6: it is also what would be shipped."
+    worse, small = Gain(-0.05, -0.08, -0.02), Gain(0.002, -0.004, 0.008)
+    assert text("keep", worse, ship=FC).startswith("Switch? No, keep fc6: c1 is worse, -5.0 points of R@1 [-8.0, -2.0]")
+    assert text("keep", small, ship=FC, preferred=FC) == (
+        "Switch? No: fc6, the current embedding, is the preferred candidate."
+    )
     assert text("either", small) == (
-        "either fc6 or c1@max will do: +0.2 points on test [-0.4, 0.8]; c1@max is the cheaper, 400 bytes an image."
+        "Switch? Either will do: from fc6 to c1 is +0.2 points of R@1 [-0.4, 0.8]. Selected: c1, 400 bytes an image."
     )
-    assert text("unknown", wide) == (
-        "whether to switch from fc6 to c1@max cannot be told from these classes: +1.0 points on test [-2.0, 4.0]."
+    assert advice_text(KEPT) == (
+        "Switch? It cannot be told from these classes, so keep fc6: c1 is +1.0 points of R@1 [-2.0, 4.0]."
     )
-    few = text("unknown", Gain(0.1, None, None), at_most=None, classes=8)
-    assert few.endswith("+10.0 points on test, too few classes for an interval; 8 classes are too few to choose on.")
+    few = text("unknown", Gain(0.1, None, None), at_most=None, classes=8, ship=FC)
+    assert few.endswith(
+        "c1 is +10.0 points of R@1, too few classes for an interval. 8 classes are too few to choose on."
+    )
     assert text("unknown", small, embedding=None) == (
-        "ship c1@max; its gain is unknown: the embedding is not known, or not ranked on test."
+        "Selected: c1. Whether to switch is unknown: the embedding is not known, or not ranked on test."
     )
+
+
+def test_it_says_which_classes_decided_and_which_measured_the_gain() -> None:
+    assert "on 34 of 68 test classes; the others decided" in advice_text(replace(CHOICE, gain_classes=34))
+    same = replace(CHOICE, gain_classes=15, test_classes=15, gain_elsewhere=False)
+    assert "on the same 15 test classes that decide, too few to divide" in advice_text(same)
+
+
+def test_where_the_embedding_is_kept_the_candidate_stands_beside_it() -> None:
+    lines = choice_lines(KEPT)
+    assert any(line.startswith("The candidate for more classes: c1. Layer c1: clear") for line in lines)
+    assert "                 current, selected  candidate  difference" in lines
+    assert "R@1 on test, %   70.0               80.0       +1.0 [-2.0, 4.0]" in lines
 
 
 def test_the_same_layer_at_another_epoch_is_told_apart() -> None:
-    earlier = replace(CHOICE, ship=replace(FC, epoch=1))
-    assert advice_text(earlier).startswith("switch from fc6 at epoch 2 to fc6 at epoch 1: ")
+    earlier = replace(FC, epoch=1)
+    text = advice_text(replace(CHOICE, ship=earlier, preferred=earlier))
+    assert "from fc6 at epoch 2 to fc6 at epoch 1" in text
 
 
-def test_settled_candidates_are_counted() -> None:
-    settled = replace(CHOICE, verdict="settled", at_most=0.8, equivalent=("c1", "c2", "c3"))
+def test_layer_and_post_processing_are_judged_apart() -> None:
+    settled = replace(CHOICE, layer=Certainty("settled", 0.8, 6, None), post_processing=None)
     assert verdict_text(settled) == (
-        "Settled: any of 3 candidates will do; of the shipped c1@max, none is better by more than 0.8 points (95 %),"
-        " and you allow 1."
+        "Which exactly? Layer c1: settled, no other layer wins more than 0.8 points (95 %), and 1 do not matter."
     )
-    assert verdict_text(replace(settled, equivalent=("c1",))) == (
-        "Settled: on 60 validation classes, none is better by more than 0.8 points (95 %), and you allow 1."
-    )
+    alone = replace(CHOICE, layer=Certainty("clear", 0.0, 0, None), post_processing=Certainty("clear", 0.0, 1, None))
+    assert verdict_text(alone) == "Which exactly? Post-processing none of c1: clear, better than the other."
 
 
-def test_an_open_choice_says_what_may_be_lost_and_what_would_settle_it() -> None:
-    open_ = replace(CHOICE, verdict="open", at_most=3.9, expected_loss=0.5, classes=20, classes_needed=118)
-    assert verdict_text(open_) == (
-        "Open: 20 validation classes are too few. c1@max is best on them, but another may be up to 3.9 points better"
-        " (95 %); a loss of 0.5 is to be expected. About 118 classes would settle it: hold more out, or use folds."
+def test_ties_are_called_ties() -> None:
+    assert verdict_text(replace(CHOICE, ties=3)).endswith(" 3 others have the same mean.")
+
+
+def test_an_open_choice_says_how_many_classes_would_settle_it() -> None:
+    open_ = replace(CHOICE, verdict="open", at_most=3.9, expected_loss=0.5, classes=20, classes_needed=2229)
+    assert certainty_text(open_).endswith(
+        "it is expected to lack 0.5 points to the best candidate, at most 3.9 (95 %). About 2,000 classes would settle"
+        " which exactly: hold more out, or use folds."
     )
-    assert "would settle it" not in verdict_text(replace(open_, classes_needed=None))
-    second = replace(open_, lead=Gain(-0.002, -0.01, 0.01))
-    assert "c1@max is near the best on them" in verdict_text(second)
+    assert "would settle" not in certainty_text(replace(open_, classes_needed=None))
+
+
+@pytest.mark.parametrize(
+    ("needed", "classes", "shown"), [(2229, 60, 2000), (118, 60, 100), (21, 20, 30), (96, 60, 100)]
+)
+def test_numbers_of_classes_have_one_digit(needed: int, classes: int, shown: int) -> None:
+    assert rounded_classes(needed, classes) == shown
 
 
 def test_few_classes_give_no_figures() -> None:
     few = replace(CHOICE, verdict="open", at_most=None, expected_loss=None, classes=8)
-    assert verdict_text(few) == "Open: 8 classes are too few, so c1@max is the best mean only."
-    assert not any("resamples" in line for line in choice_lines(few))
+    assert verdict_text(few) == "Which exactly? 8 classes are too few to tell: it has the best mean only."
+    assert certainty_text(few) == "How sure: chosen among 14 candidates on 8 validation classes."
+    assert not any("resamples" in line for line in choice_lines(few, full=True))
 
 
-def test_the_embedding_and_what_is_shipped_stand_side_by_side() -> None:
+def test_full_shows_what_the_embedding_gains_by_post_processing_alone() -> None:
     alike = Subject("a", "e", 0, 1, "test", FC6).score("R@1", 0.75, 80)
     embedding = Embedding(FC, TODAY, alike, Gain(0.05, 0.02, 0.08))
-    lines = choice_lines(replace(CHOICE, embedding=embedding))
-    assert lines[2:7] == [
-        "  today: fc6, epoch 2: 128 numbers, 512 bytes an image; R@1 70.0 % on test",
-        "  c1@max and fc6: they differ in dimensions (100, 128)",
-        "  fc6 at epoch 2: R@1 75.0 % on test; over that, the layer gains +5.0 points [2.0, 8.0]",
-        "  ship: c1@max, epoch 2: 100 numbers, 400 bytes an image",
-        "  on test: R@1 80.0 %",
-    ]
+    lines = choice_lines(replace(CHOICE, embedding=embedding), full=True)
+    assert "c1@max and fc6: they differ in dimensions (100, 128)" in lines
+    assert "fc6 at epoch 2: R@1 75.0 % on test; over that, the layer gains +5.0 points [2.0, 8.0]" in lines
 
 
-def test_the_best_on_test_is_labelled_with_regret_and_selection_bias() -> None:
-    line = "  best on test, chosen by looking: a#2:c2@max, R@1 83.0 %; regret +3.0 points; selection bias +1.2 points"
-    assert line in choice_lines(CHOICE)
-    assert any(line.endswith("R@1 83.0 %") for line in choice_lines(replace(CHOICE, regret=None, optimism=None)))
+def test_full_labels_the_best_on_test_with_regret_and_selection_bias() -> None:
+    line = "best on test, chosen by looking: a#2:c2@max, R@1 83.0 %; regret +3.0 points; selection bias +1.2 points"
+    assert line in choice_lines(CHOICE, full=True)
+    assert line not in choice_lines(CHOICE)
+    bare = choice_lines(replace(CHOICE, regret=None, optimism=None), full=True)
+    assert any(line.endswith("R@1 83.0 %") for line in bare)
 
 
-def test_what_can_be_cut_is_said_where_it_is_known() -> None:
-    cut = replace(CHOICE, cut=TruncationSavings(0.3326, 0.9992), price=Price(400, 0.0008))
-    shares = "0.08 % of the network's multiply-adds and 67 % of its parameters"
-    assert f"  ship: c1@max, epoch 2: 100 numbers, 400 bytes an image, {shares}" in choice_lines(cut)
-    assert not any("multiply" in line for line in choice_lines(CHOICE))
-    unknown = replace(CHOICE, cut=TruncationSavings(0.3326, None), price=Price(400, None))
-    shares = "an unknown share of the network's multiply-adds and 67 % of its parameters"
-    assert f"  ship: c1@max, epoch 2: 100 numbers, 400 bytes an image, {shares}" in choice_lines(unknown)
-
-
-def test_what_a_score_says_and_the_choice_does_not_follows() -> None:
+def test_full_ends_with_what_was_left_out_and_what_scores_say() -> None:
     chosen, test = replace(CHOSEN, notes=("few", "collapsed")), replace(TEST, notes=("few", "how", "3 lone"))
-    lines = choice_lines(replace(CHOICE, chosen=chosen, test=test, notes=("how",)))
-    assert lines[-4:] == ["how", "validation and test: few", "validation: collapsed", "test: 3 lone"]
+    lines = choice_lines(replace(CHOICE, chosen=chosen, test=test, notes=("how",), details=("skipped",)), full=True)
+    assert lines[-4:] == ["skipped", "validation and test: few", "validation: collapsed", "test: 3 lone"]
 
 
 def test_bits_are_no_numbers() -> None:

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from layerprobe.statistics.choice import CrossFitted, cross_fitted, pick
 from layerprobe.statistics.units import UnitSums
-from layerprobe.statistics.verdict import above
+from layerprobe.statistics.verdict import above, growth_of_misses
+from layerprobe.values.arrays import FloatArray
 from layerprobe.values.choice import Candidate
 from layerprobe.values.scores import Subject
 
@@ -53,6 +54,9 @@ class CandidateSet:
         choosing: (C, U) values on these classes; of a reduction that is fitted on them, out of fold.
         above_chance: (C, U) Recall@1 over that of a random ranking.
         identities: C; candidates of one identity rank every query alike.
+        among_half: (C,) their means in a gallery with half of the negatives; NaN where that is unknown.
+        classes: of the gallery that is searched on the classes that are chosen on.
+        gallery_classes: of the gallery that the choice is for: that of test.
         test: (C, U') values on the test classes; None without test classes, and if cross-fitted.
         folds: (U,) fold of each class; None unless cross-fitted.
         baselines: run, as in `Candidate` -> its embedding; empty if that is unknown or not measured.
@@ -67,6 +71,9 @@ class CandidateSet:
     choosing: UnitSums
     above_chance: UnitSums
     identities: Sequence[Hashable]
+    among_half: FloatArray
+    classes: int
+    gallery_classes: int
     test: UnitSums | None = None
     folds: NDArray[np.int64] | None = None
     baselines: Mapping[str, Baseline] = field(default_factory=dict)
@@ -77,6 +84,20 @@ class CandidateSet:
     def costs(self) -> list[tuple[int, ...]]:
         """The cost of each candidate."""
         return [candidate.cost for candidate in self.candidates]
+
+    @property
+    def raw(self) -> list[bool]:
+        """Whether each candidate is a layer without post-processing."""
+        return [candidate.steps == 0 for candidate in self.candidates]
+
+    @property
+    def growth(self) -> float:
+        """By how much differences grow from the gallery that is searched to that which the choice is for."""
+        there = np.isfinite(self.among_half)
+        if not there.any():
+            return 1.0
+        misses, among_half = (1 - float(means[there].mean()) for means in (self.choosing.means, self.among_half))
+        return growth_of_misses(misses, among_half, self.classes, self.gallery_classes)
 
     @property
     def on_test(self) -> UnitSums | None:
@@ -119,23 +140,20 @@ class CandidateSet:
             choosing=_rows(self.choosing, kept),
             above_chance=_rows(self.above_chance, kept),
             identities=[self.identities[place] for place in kept],
+            among_half=self.among_half[kept],
             test=None if self.test is None else _rows(self.test, kept),
             found={new: self.found[place] for new, place in enumerate(kept) if place in self.found},
         )
 
-    def cross_fitted(self, within: float) -> CrossFitted | None:
-        """The result of choosing on the other folds; None unless cross-fitted.
-
-        Args:
-            within: a share, not points.
-        """
+    def cross_fitted(self) -> CrossFitted | None:
+        """The result of choosing on the other folds; None unless cross-fitted."""
         if self.folds is None:
             return None
 
         def choose(others: UnitSums, fold: int) -> int:
             sums = others.sums.copy()
             sums[[place for place, folds in self.found.items() if fold not in folds]] = np.nan
-            return pick(UnitSums(sums, others.counts), self.costs, within=within).place
+            return pick(UnitSums(sums, others.counts), self.costs, self.raw).place
 
         return cross_fitted(self.choosing, self.folds, choose)
 

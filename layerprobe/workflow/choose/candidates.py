@@ -21,7 +21,7 @@ from layerprobe.statistics.units import UnitSums, mean_of, side_by_side, unit_su
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.values.intervals import IntervalKind
 from layerprobe.values.keys import RankedLayer, named, network_order
-from layerprobe.values.metric_names import is_recall
+from layerprobe.values.metric_names import is_recall, recall_of
 from layerprobe.values.records import RunRecord
 from layerprobe.values.retrieval import Ranks
 from layerprobe.workflow.choose.request import ChooseRequest
@@ -199,6 +199,11 @@ class Group:
         """(C, U) Recall@1 over that of a random ranking, on the classes that are chosen on, as `sums`."""
         return self._by_fold(lambda candidate_run: candidate_run.choosing.above_chance(keys))
 
+    def among_half(self, key: CandidateKey) -> float:
+        """Mean Recall@K of a candidate among half of the negatives, where it is chosen on; NaN if unknown."""
+        values = [candidate_run.choosing.of[key].among_half for candidate_run in self.runs]
+        return float(np.mean([np.nan if hits is None else np.nanmean(hits) for hits in values]))
+
     def _by_fold(self, sums_of: Callable[[CandidateRun], UnitSums]) -> UnitSums:
         return side_by_side(
             [mean_of([sums_of(candidate_run) for candidate_run in fold]) for fold in self.folds.values()]
@@ -268,7 +273,7 @@ def _stored_values(run: Run, split: str, epochs: Sequence[int], metric: str, *, 
         if score.split == split and is_recall(score.metric)
     }
     opened = [require_any_right_item(open_ranked_split(run, epoch, split)) for epoch in epochs]
-    last, found, identities, notes = opened[-1], {}, {}, []
+    last, found, identities, notes, recall = opened[-1], {}, {}, [], recall_of(metric)
     lacking: list[CandidateKey] = []
     for at_epoch in opened:
         stored, epoch = at_epoch.stored, at_epoch.epoch
@@ -290,7 +295,8 @@ def _stored_values(run: Run, split: str, epochs: Sequence[int], metric: str, *, 
                 except DataError:
                     lacking.append((epoch, ranked))
                     continue
-                found[epoch, ranked] = QueryValues(values, ranks.hits(1) - chance)
+                among_half = ranks.hits_among_half(recall.k) if recall and is_recall(metric) else None
+                found[epoch, ranked] = QueryValues(values, ranks.hits(1) - chance, among_half)
                 identities[epoch, ranked] = _identity(ranks)
         invalid = [ranked for ranked in stored.invalid if (epoch, ranked) in score_notes]
         notes += [f"skipped: {prefix}{at_epoch.name(x)}: {stored.invalid[x]}" for x in invalid]

@@ -24,9 +24,6 @@ from layerprobe.workflow.run.facts import identical_facts
 from layerprobe.workflow.run.runs import Run
 
 _NAMED = 4  # layers that a note names
-# From this ratio of test to choosing classes on, a note says that differences grow. On Omniglot, among 17 of 68 classes
-# half-whitened pool3.3 lacks 1 point, among all 68 it lacks 3.
-_MANY_TIMES = 2
 
 
 def choose_runs(
@@ -72,7 +69,7 @@ def choose_runs(
         notes += combined.notes
     notes += [note for group in groups for note in _skipped(group, tried)]
     choice = choose_among(
-        replace(candidate_set_of(groups, seed, found), tried=sets),
+        replace(candidate_set_of(groups, seed, found, folded=refitted.folded), tried=sets),
         notes,
         metric=request.metric,
         within=request.within,
@@ -109,13 +106,6 @@ def _notes_of(group: Group) -> list[str]:
     first = group.runs[0]
     parts = [part for candidate_run in group.runs for part in (candidate_run.choosing, candidate_run.test) if part]
     notes = [note for part in parts for note in part.notes]
-    counts = [len(np.unique(part.labels)) for part in (first.choosing, first.test) if part]
-    kind = chosen_on_text(first.split).removesuffix(" classes")
-    if first.split != "test" and counts[-1] >= _MANY_TIMES * counts[0]:
-        notes.append(
-            f"{counts[0]} {kind} classes and {counts[-1]} test classes: differences grow with the number of classes"
-            f" searched, so the {kind} classes understate them"
-        )
     if len(group.runs) > 1:
         notes.append(f"experiment {group.name}: mean of {group.run_names}")
     if first.fold is not None:

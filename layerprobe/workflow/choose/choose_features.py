@@ -21,7 +21,7 @@ from layerprobe.system.errors import DataError, UnknownNameError
 from layerprobe.system.memory import memory_faults_told
 from layerprobe.system.progress import Listener
 from layerprobe.system.threads import OfEach, in_threads
-from layerprobe.values.choice import Choice
+from layerprobe.values.choice import FOLDS, Choice
 from layerprobe.values.facts import chosen_on_text, identical_text
 from layerprobe.values.indexes import IndexKind
 from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, concatenated_key, named
@@ -332,6 +332,10 @@ class _SampledSearch:
         return self.known[members]
 
 
+def _mean(hits: NDArray[np.float64] | None) -> float:
+    return math.nan if hits is None else float(np.nanmean(hits))
+
+
 def _candidate_set(
     row_splits: RowSplits,
     candidates: Sequence[Measured],
@@ -358,6 +362,9 @@ def _candidate_set(
         values,
         unit_sums(np.stack([each.choosing.above_chance for each in candidates]), labels),
         [each.identity for each in candidates],
+        np.array([_mean(each.choosing.among_half) for each in candidates]),
+        len(np.unique(labels)) // (1 if row_splits.fitted_on is not None else FOLDS),
+        len(np.unique(test if len(test) else labels)),
         tested,
         folds_of(labels, seed=how.seed) if row_splits.crossed else None,
         baselines,

@@ -1,20 +1,24 @@
-"""A `CandidateSet` -> a `Choice`: the candidate to ship, how sure it is, and its gain over the embedding."""
+"""A `CandidateSet` -> a `Choice`: the preferred candidate, how sure that is, and whether to switch to it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from layerprobe.statistics.advice import advise
 from layerprobe.statistics.bootstrap import differences
-from layerprobe.statistics.choice import CrossFitted, Resampled, folds_of, optimism, pick, resampled
+from layerprobe.statistics.choice import EQUAL, CrossFitted, Picked, Resampled, folds_of, optimism, pick, resampled
 from layerprobe.statistics.means import intervals
 from layerprobe.statistics.units import UnitSums, stacked
-from layerprobe.statistics.verdict import judge, with_ends
+from layerprobe.statistics.verdict import Judged, judge, with_ends
 from layerprobe.system.errors import DataError, NumericError
-from layerprobe.values.choice import Advice, Candidate, Choice, Embedding, Gain, Price, candidate_names
+from layerprobe.values.choice import Advice, Candidate, Certainty, Choice, Embedding, Gain, Price, candidate_names
 from layerprobe.values.facts import chosen_on_text
 from layerprobe.values.intervals import FEWEST_UNITS, IntervalKind
 from layerprobe.values.scores import Score, Subject
@@ -28,11 +32,11 @@ _NAMED = 4  # candidates that a note names
 def choose_among(
     given: CandidateSet, notes: Sequence[str] = (), *, metric: str = "R@1", within: float = 1.0, seed: int = 0
 ) -> Choice:
-    """Choose a candidate, and score it on test.
+    """Choose a candidate, decide between it and the embedding, and score on test what is selected.
 
     Args:
         metric: of the values.
-        within: how much worse than the best the shipped candidate may be, in points.
+        within: points of the metric that do not matter.
 
     Returns:
         `cut` is None.
@@ -43,57 +47,124 @@ def choose_among(
     """
     searched, skipped = _eligible(given, seed)
     candidate_set = searched.only(searched.found_on_all())
-    choosing, costs, share = candidate_set.choosing, candidate_set.costs, within / 100
-    picked = pick(choosing, costs, within=share)
-    judged = judge(choosing, picked, within=share, seed=seed)
-    known = judged.at_most is not None
-    pool, again = _resampled(searched, share, seed)
-    crossed, test = searched.cross_fitted(share), candidate_set.on_test
-    shipped = candidate_set.candidates[picked.place]
+    choosing, share = candidate_set.choosing, within / 100
+    picked, growth = pick(choosing, candidate_set.costs, candidate_set.raw), candidate_set.growth
+    preferred = candidate_set.candidates[picked.place]
+    certain = _Certainties(candidate_set, picked, share, growth, seed)
+    known = certain.of_all.at_most is not None
+    pool, again = _resampled(searched, seed)
+    crossed = searched.cross_fitted()
     folds = () if crossed is None else (f"cross-fitted, {len(crossed.places)} folds",)
+    test = None if candidate_set.on_test is None else _row(candidate_set.on_test, picked.place)
+    row = test if crossed is None else crossed.cells
+    compared = _compared(given, preferred, row, metric, share, seed=seed, known=known)
+    kept, selected = compared.kept, preferred if compared.kept is None else compared.kept.candidate
 
-    def scored(place: int, split: str, row: UnitSums, own: tuple[str, ...]) -> Score:
-        return _score(candidate_set.subject_of(candidate_set.candidates[place], split), metric, row, own)
+    def scored(candidate: Candidate, split: str, row: UnitSums | None, own: tuple[str, ...]) -> Score:
+        return _score(candidate_set.subject_of(candidate, split), metric, row, own)
 
-    chosen = scored(picked.place, candidate_set.split, _row(choosing, picked.place), folds)
-    names, of_searched, of_pool = (
-        candidate_names(each, chosen.run, given.candidates)
-        for each in (candidate_set.candidates, searched.candidates, pool)
-    )
-    on_test = best = shipped_test = None
-    if test is not None:
-        shipped_test = _row(test, picked.place) if crossed is None else crossed.cells
-        on_test = scored(picked.place, "test", shipped_test, folds)
-        place = pick(test, costs, within=0.0).best
-        best = scored(place, "test", _row(test, place), (BEST_ON_TEST,))
-    embedding, gain = _gain(given, shipped, shipped_test, metric, seed)
-    cheapest_first = sorted(judged.equivalent, key=costs.__getitem__)
-    lead = judged.lead
+    place = given.candidates.index(selected) if selected in given.candidates else None
+    chosen = scored(selected, given.split, None if place is None else _row(given.choosing, place), folds)
+    preferred_test = None if row is None else scored(preferred, "test", row, folds)
+    on_test = preferred_test if kept is None else scored(selected, "test", kept.test, ())
+    best = _best_on_test(candidate_set, scored)
+    of_searched, of_pool = (candidate_names(each, chosen.run, given.candidates) for each in (searched.candidates, pool))
+    of_test = candidate_set.on_test
     return Choice(
         run=chosen.run,
-        ship=shipped.ship,
+        ship=selected.ship,
+        preferred=preferred.ship,
         chosen=chosen,
         test=on_test,
-        embedding=embedding,
-        gain=gain,
-        price=Price(shipped.bytes_per_image, None),
-        advice=_advice(shipped, embedding, gain, share, known=known),
-        verdict=judged.verdict,
-        at_most=None if judged.at_most is None else 100 * judged.at_most,
-        expected_loss=100 * again.expected_loss if known else None,
-        runner_up=None if judged.runner_up is None else names[judged.runner_up],
-        lead=None if lead is None else Gain(lead.value, lead.low, lead.high),
-        equivalent=tuple(names[place] for place in cheapest_first),
-        candidates=len(names),
+        preferred_test=preferred_test,
+        embedding=compared.embedding,
+        gain=compared.gain,
+        gain_classes=compared.units,
+        gain_elsewhere=compared.elsewhere,
+        price=Price(selected.bytes_per_image, None),
+        advice=compared.advice,
+        **certain.values(given, chosen.run),
+        expected_loss=100 * growth * again.expected_loss if known else None,
+        candidates=len(candidate_set.candidates),
         classes=choosing.units,
-        classes_needed=judged.units_needed,
+        test_classes=None if of_test is None else of_test.units,
+        gallery_classes=max(given.classes, given.gallery_classes) if growth > 1 else given.classes,
         best_on_test=best,
         regret=None if crossed is not None else _regret(on_test, best),
-        optimism=None if test is None else optimism(test, folds_of(range(test.sums.shape[1]), seed=seed)),
+        optimism=None if of_test is None else optimism(of_test, folds_of(range(of_test.sums.shape[1]), seed=seed)),
         shares=_largest_first(dict(zip(of_pool, again.shares.tolist(), strict=True))),
         within=within,
-        notes=(*skipped, *folds, *_agreement(crossed, of_searched), *dict.fromkeys(notes)),
+        notes=(*folds, *dict.fromkeys(notes)),
+        details=(*skipped, *_agreement(crossed, of_searched)),
     )
+
+
+@dataclass(frozen=True, eq=False)
+class _Certainties:
+    """How sure a choice is: of all candidates, of the layer, and of the layer's post-processing."""
+
+    candidate_set: CandidateSet
+    picked: Picked
+    within: float
+    growth: float
+    seed: int
+
+    @cached_property
+    def of_all(self) -> Judged:
+        """The picked candidate among all."""
+        return self._judged(list(range(len(self.candidate_set.candidates))), self.picked)
+
+    def values(self, given: CandidateSet, run: str) -> dict[str, Any]:
+        """The fields of a `Choice` that say how sure it is."""
+        judged, candidates = self.of_all, self.candidate_set.candidates
+        names, costs = candidate_names(candidates, run, given.candidates), self.candidate_set.costs
+        cheapest_first = sorted(judged.equivalent, key=costs.__getitem__)
+        lead = judged.lead
+        place, alike, means = self.picked.place, self._of_its_layer(), self.candidate_set.choosing.means
+        best = max(alike, key=means.__getitem__)
+        others = [other for other in range(len(candidates)) if other not in alike]
+        return {
+            "verdict": judged.verdict,
+            "at_most": None if judged.at_most is None else 100 * judged.at_most,
+            "runner_up": None if judged.runner_up is None else names[judged.runner_up],
+            "lead": None if lead is None else Gain(lead.value, lead.low, lead.high),
+            "ties": int((self.candidate_set.choosing.means >= means[place] - EQUAL).sum()) - 1
+            if means[place] >= means.max() - EQUAL
+            else 0,
+            "equivalent": tuple(names[place] for place in cheapest_first),
+            "classes_needed": judged.units_needed,
+            "layer": self._certainty([best, *others], best, len({_layer_of(candidates[other]) for other in others})),
+            "post_processing": self._certainty(alike, place, len(alike) - 1) if len(alike) > 1 else None,
+        }
+
+    def _of_its_layer(self) -> list[int]:
+        layer = _layer_of(self.candidate_set.candidates[self.picked.place])
+        return [place for place, one in enumerate(self.candidate_set.candidates) if _layer_of(one) == layer]
+
+    def _certainty(self, places: list[int], place: int, others: int) -> Certainty:
+        means = self.candidate_set.choosing.means[places]
+        judged = self._judged(places, Picked(places.index(place), int(means.argmax())))
+        lead = None if judged.lead is None else Gain(judged.lead.value, judged.lead.low, judged.lead.high)
+        return Certainty(judged.verdict, None if judged.at_most is None else 100 * judged.at_most, others, lead)
+
+    def _judged(self, places: list[int], picked: Picked) -> Judged:
+        cells = self.candidate_set.only(places).choosing
+        return judge(cells, picked, within=self.within, growth=self.growth, seed=self.seed)
+
+
+def _layer_of(candidate: Candidate) -> tuple[str, str]:
+    """The run and the layer, whatever its epoch, pool and reduction."""
+    return candidate.run, candidate.ranked.layer.layer
+
+
+def _best_on_test(
+    candidate_set: CandidateSet, scored: Callable[[Candidate, str, UnitSums, tuple[str, ...]], Score]
+) -> Score | None:
+    test = candidate_set.on_test
+    if test is None:
+        return None
+    place = pick(test, candidate_set.costs, candidate_set.raw).best
+    return scored(candidate_set.candidates[place], "test", _row(test, place), (BEST_ON_TEST,))
 
 
 def _eligible(given: CandidateSet, seed: int) -> tuple[CandidateSet, list[str]]:
@@ -126,11 +197,11 @@ def _eligible(given: CandidateSet, seed: int) -> tuple[CandidateSet, list[str]]:
     return valid.only(distinct), notes
 
 
-def _resampled(searched: CandidateSet, within: float, seed: int) -> tuple[Sequence[Candidate], Resampled]:
+def _resampled(searched: CandidateSet, seed: int) -> tuple[Sequence[Candidate], Resampled]:
     """The choice on resamples, with the search for sets repeated in each; and the candidates that its shares are of."""
     tried = searched.tried
     if tried is None:
-        return searched.candidates, resampled(searched.choosing, searched.costs, within=within, seed=seed)
+        return searched.candidates, resampled(searched.choosing, searched.costs, searched.raw, seed=seed)
     singles = searched.only([place for place in range(len(searched.candidates)) if place not in searched.found])
     pool, count = [*singles.candidates, *tried.candidates], len(singles.candidates)
 
@@ -140,29 +211,73 @@ def _resampled(searched: CandidateSet, within: float, seed: int) -> tuple[Sequen
         return there
 
     cells, costs = stacked([singles.choosing, tried.cells]), [candidate.cost for candidate in pool]
-    return pool, resampled(cells, costs, within=within, found=found, seed=seed)
+    raw = [candidate.steps == 0 for candidate in pool]
+    return pool, resampled(cells, costs, raw, found=found, seed=seed)
 
 
-def _gain(
-    candidate_set: CandidateSet, shipped: Candidate, row: UnitSums | None, metric: str, seed: int
-) -> tuple[Embedding | None, Gain | None]:
-    """The embedding, and the gain of what is shipped over it; both None without test classes."""
-    baseline = candidate_set.baselines.get(shipped.run)
+@dataclass(frozen=True, eq=False)
+class _Compared:
+    """A candidate compared with the embedding on test.
+
+    Args:
+        kept: the embedding if it is selected, else None.
+        units: that the gain is measured on.
+        elsewhere: whether these did not decide.
+    """
+
+    kept: Baseline | None = None
+    embedding: Embedding | None = None
+    advice: Advice = "unknown"
+    gain: Gain | None = None
+    units: int | None = None
+    elsewhere: bool = False
+
+
+def _compared(  # noqa: PLR0913 - the candidates, their values and the rule
+    given: CandidateSet,
+    preferred: Candidate,
+    row: UnitSums | None,
+    metric: str,
+    within: float,
+    *,
+    seed: int,
+    known: bool,
+) -> _Compared:
+    """The advice, the gain and the embedding; where it cannot be told, the embedding is kept.
+
+    Args:
+        row: of the preferred candidate on test; of the procedure if cross-fitted.
+        within: a share.
+        known: whether there are enough classes to choose on.
+    """
+    baseline = given.baselines.get(preferred.run)
     if baseline is None or row is None:
-        return None, None
-    subject_of = candidate_set.subject_of
-    score = _score(subject_of(baseline.candidate, "test"), metric, baseline.test, ())
-    alike = _alike(candidate_set, shipped, baseline)
-    if alike is None or candidate_set.on_test is None:
-        return Embedding(baseline.candidate.ship, score), _difference(row, baseline.test, seed)
-    test = _row(candidate_set.on_test, alike)
-    embedding = Embedding(
-        baseline.candidate.ship,
-        score,
-        _score(subject_of(candidate_set.candidates[alike], "test"), metric, test, ()),
-        _difference(row, test, seed),
-    )
-    return embedding, _difference(row, baseline.test, seed)
+        return _Compared()
+    embedding = _embedding(given, preferred, baseline, row, metric, seed)
+    advised = advise(row.minus(baseline.test), within=within, seed=seed)
+    advice, is_embedding = advised.advice, preferred.ship == baseline.candidate.ship
+    if is_embedding:
+        advice = "keep"
+    elif not known:
+        advice = "unknown"
+    cheaper = preferred.bytes_per_image < baseline.candidate.bytes_per_image
+    keeps = is_embedding or advice in ("keep", "unknown") or (advice == "either" and not cheaper)
+    gain = Gain(advised.gain.value, advised.gain.low, advised.gain.high)
+    kept = baseline if keeps else None
+    return _Compared(kept, embedding, advice, gain, advised.units, advised.decided_elsewhere)
+
+
+def _embedding(  # noqa: PLR0913 - the candidates and their values
+    given: CandidateSet, preferred: Candidate, baseline: Baseline, row: UnitSums, metric: str, seed: int
+) -> Embedding:
+    """The embedding, and as it is at the preferred epoch and post-processing."""
+    score = _score(given.subject_of(baseline.candidate, "test"), metric, baseline.test, ())
+    alike = _alike(given, preferred, baseline)
+    if alike is None or given.on_test is None:
+        return Embedding(baseline.candidate.ship, score)
+    test = _row(given.on_test, alike)
+    of_alike = _score(given.subject_of(given.candidates[alike], "test"), metric, test, ())
+    return Embedding(baseline.candidate.ship, score, of_alike, _difference(row, test, seed))
 
 
 def _alike(candidate_set: CandidateSet, shipped: Candidate, baseline: Baseline) -> int | None:
@@ -190,27 +305,6 @@ def _difference(first: UnitSums, second: UnitSums, seed: int) -> Gain:
     return Gain(found.value, found.low, found.high)
 
 
-def _advice(
-    shipped: Candidate, embedding: Embedding | None, gain: Gain | None, within: float, *, known: bool
-) -> Advice:
-    """The first that holds; unknown with fewer than 10 classes that are chosen on.
-
-    Args:
-        within: a share.
-    """
-    if not known or embedding is None or gain is None:
-        return "unknown"
-    if shipped.ship == embedding.layer:
-        return "keep"
-    if gain.low is None or gain.high is None:
-        return "unknown"
-    if -within <= gain.low and gain.high <= within:
-        return "either"
-    if gain.high < 0:
-        return "keep"
-    return "switch" if gain.low > 0 else "unknown"
-
-
 def _agreement(crossed: CrossFitted | None, names: Sequence[str]) -> tuple[str, ...]:
     """What the folds choose, where they disagree."""
     if crossed is None or len(set(crossed.places)) == 1:
@@ -224,8 +318,10 @@ def _row(sums: UnitSums, place: int) -> UnitSums:
     return UnitSums(sums.sums[[place]], sums.counts[[place]])
 
 
-def _score(subject: Subject, metric: str, row: UnitSums, notes: tuple[str, ...]) -> Score:
+def _score(subject: Subject, metric: str, row: UnitSums | None, notes: tuple[str, ...]) -> Score:
     """The score of a single mean, with its interval."""
+    if row is None:
+        return subject.score(metric, None, 0, [*notes, "not measured"])
     count = round(float(row.counts.sum()))
     if not np.isfinite(row.sums).all():
         return subject.score(metric, None, count, [*notes, "NaN"])

@@ -236,7 +236,7 @@ class _Ranking:
         if not isinstance(ranks, Ranks):
             return None
         hits = ranks.hits(1)
-        return QueryValues(hits, hits - chance_of(ranked_split))
+        return QueryValues(hits, hits - chance_of(ranked_split), ranks.hits_among_half(1))
 
     def write(self) -> None:
         """Store the new ranks."""

@@ -14,7 +14,7 @@ from layerprobe.reductions.chain import parse_chain
 from layerprobe.statistics.choice import folds_of
 from layerprobe.statistics.units import UnitSums, stacked
 from layerprobe.system.errors import DataError
-from layerprobe.values.choice import Candidate, Choice, Price
+from layerprobe.values.choice import FOLDS, Candidate, Choice, Price, TruncationSavings
 from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, members_of
 from layerprobe.values.scores import Score, Subject, shared_notes
 from layerprobe.workflow.choose.candidate_set import Baseline, CandidateSet, TriedSets
@@ -25,12 +25,17 @@ from layerprobe.workflow.run.runs import Run
 
 
 def candidate_set_of(
-    groups: Sequence[Group], seed: int, found: Mapping[CandidateKey, frozenset[int | None]] | None = None
+    groups: Sequence[Group],
+    seed: int,
+    found: Mapping[CandidateKey, frozenset[int | None]] | None = None,
+    *,
+    folded: bool = False,
 ) -> CandidateSet:
     """The candidates of groups of runs, in the order of `keys_of`; cross-fitted if test classes are chosen on.
 
     Args:
         found: concatenated candidate -> the folds without which it is found, as in `CandidateSet`.
+        folded: whether each fold of classes was searched in itself.
     """
     first = groups[0].runs[0]
     crossed, several = first.split == "test", len(groups) > 1
@@ -63,6 +68,9 @@ def candidate_set_of(
         rows(lambda group, keys: group.above_chance(keys)),
         [_identities(group, key) for group in groups for key in group.keys]
         + [_identities(group, key) for group in groups for key in group.embeddings],
+        np.array([group.among_half(key) for group, key in [*keys_of(groups), *embeddings_of(groups)]]),
+        count_classes(first.choosing.labels) // (FOLDS if folded else 1),
+        count_classes((first.choosing if first.test is None else first.test).labels),
         None if crossed or first.test is None else rows(lambda group, keys: group.sums(keys, "test")),
         folds_of(range(choosing.sums.shape[1]), seed=seed) if crossed else None,
         {name: baseline for group, name in pairs if (baseline := _baseline(group, name))},
@@ -73,6 +81,16 @@ def candidate_set_of(
 def keys_of(groups: Sequence[Group]) -> list[tuple[Group, CandidateKey]]:
     """The group and the key of every candidate."""
     return [(group, key) for group in groups for key in group.keys]
+
+
+def embeddings_of(groups: Sequence[Group]) -> list[tuple[Group, CandidateKey]]:
+    """The group and the key of every embedding that is no candidate."""
+    return [(group, key) for group in groups for key in group.embeddings]
+
+
+def count_classes(labels: NDArray[np.integer]) -> int:
+    """The number of classes among some labels."""
+    return len(np.unique(labels))
 
 
 def group_of(groups: Sequence[Group], name: str) -> Group:
@@ -88,17 +106,32 @@ def of_groups(choice: Choice, groups: Sequence[Group]) -> Choice:
         return score if trainings == 1 else replace(score, n=trainings)
 
     embedding = choice.embedding
-    cut = cut_after(group_of(groups, choice.run).runs[0].record, LayerKey(choice.ship.layer, choice.ship.pool))
+    record = group_of(groups, choice.run).runs[0].record
+    cut, price = cut_after(record, choice.ship.ranked.layer), None
+    if embedding is not None:
+        of_embedding = cut_after(record, embedding.layer.ranked.layer)
+        price = Price(embedding.layer.bytes_per_image, _used(of_embedding))
     return replace(
         choice,
         chosen=counted(choice.chosen),
         test=choice.test and counted(choice.test),
+        preferred_test=choice.preferred_test and counted(choice.preferred_test),
         best_on_test=choice.best_on_test and counted(choice.best_on_test),
         embedding=embedding
-        and replace(embedding, test=counted(embedding.test), alike=embedding.alike and counted(embedding.alike)),
-        price=Price(choice.price.bytes, None if cut is None or cut.operations is None else 1 - cut.operations),
+        and replace(
+            embedding,
+            test=counted(embedding.test),
+            alike=embedding.alike and counted(embedding.alike),
+            price=price,
+        ),
+        price=Price(choice.price.bytes, _used(cut)),
         cut=cut,
     )
+
+
+def _used(cut: TruncationSavings | None) -> float | None:
+    """The share of the multiply-adds up to a layer."""
+    return None if cut is None or cut.operations is None else 1 - cut.operations
 
 
 def _identities(group: Group, key: CandidateKey) -> tuple[Hashable, ...]:
