@@ -358,13 +358,6 @@ def rounded_classes(needed: int, classes: int) -> int:
     return nearest if nearest > classes else -(-needed // unit) * unit
 
 
-def ship_text(ship: Ship) -> str:
-    """`pool5.2@max/l2+whiten:128:0.5+l2, epoch 16: 128 numbers, 512 bytes an image`."""
-    numbers = "numbers" if ship.bytes_per_image == 4 * ship.dim else "bits"
-    epoch = "" if ship.epoch is None else f", epoch {ship.epoch}"
-    return f"{ship.name}{epoch}: {ship.dim:,} {numbers}, {ship.bytes_per_image:,} bytes an image"
-
-
 def _spoken(ship: Ship, other: Ship | None = None) -> str:
     """A name for people, with pool and epoch where the other layer differs in nothing else that is said."""
     name = spoken_name(ship.ranked)
@@ -419,7 +412,10 @@ def _table(choice: Choice) -> list[str]:
         ["layer", *(ship.layer for ship in ships), *[""] * two],
         ["post-processing", *(_done(ship) for ship in ships), *[""] * two],
     ]
-    for name, values in (("pool", [ship.pool.replace("none", "-") for ship in ships]), ("epoch", [ship.epoch for ship in ships])):
+    for name, values in (
+        ("pool", [ship.pool.replace("none", "-") for ship in ships]),
+        ("epoch", [ship.epoch for ship in ships]),
+    ):
         if len(set(values)) > 1:
             rows.append([name, *map(str, values), *[""] * two])
     rows.append(["dimension", *(f"{dim:,}" for dim in dims), *[f"{dims[-1] - dims[0]:+,}"] * two])

@@ -139,8 +139,7 @@ class Ranks:
         """
         from scipy.special import bdtr  # most commands need none of it
 
-        closer = self.closer.astype(np.float64)
-        kept_few: NDArray[np.float64] = bdtr(k - 1, np.maximum(closer, k), 0.5)
+        kept_few: NDArray[np.float64] = bdtr(float(k - 1), np.maximum(self.closer, k).astype(np.int64), 0.5)
         return np.where(self.closer < k, self.hits(k), np.where(self.tied_positives > 0, kept_few, 0.0))
 
     def _missed(self, k: int) -> NDArray[np.float64]:

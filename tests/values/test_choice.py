@@ -15,7 +15,6 @@ from layerprobe.values.choice import (
     certainty_text,
     choice_lines,
     rounded_classes,
-    ship_text,
     verdict_text,
 )
 from layerprobe.values.scores import Subject
@@ -167,8 +166,3 @@ def test_full_ends_with_what_was_left_out_and_what_scores_say() -> None:
     chosen, test = replace(CHOSEN, notes=("few", "collapsed")), replace(TEST, notes=("few", "how", "3 lone"))
     lines = choice_lines(replace(CHOICE, chosen=chosen, test=test, notes=("how",), details=("skipped",)), full=True)
     assert lines[-4:] == ["skipped", "validation and test: few", "validation: collapsed", "test: 3 lone"]
-
-
-def test_bits_are_no_numbers() -> None:
-    bits = replace(SHIP, reduction="l2+binary", bytes_per_image=13)
-    assert ship_text(bits) == "c1@max/l2+binary, epoch 2: 100 bits, 13 bytes an image"
