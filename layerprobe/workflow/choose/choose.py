@@ -22,6 +22,7 @@ from layerprobe.workflow.choose.run_candidates import candidate_set_of, group_of
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.facts import identical_facts
 from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.run.units import folders_note_of_run
 
 _NAMED = 4  # layers that a note names
 
@@ -67,9 +68,11 @@ def choose_runs(
         found, tried = combined.found, combined.tried
         sets = tried_sets(combined.group, combined.group.name if len(groups) > 1 else "", combined)
         notes += combined.notes
+    if request.cluster is None and (note := folders_note_of_run(first.run, first.choosing.last.epoch, first.split)):
+        notes.append(note)
     notes += [note for group in groups for note in _skipped(group, tried)]
     choice = choose_among(
-        replace(candidate_set_of(groups, seed, found, folded=refitted.folded), tried=sets),
+        replace(candidate_set_of(groups, seed, found, folded=refitted.folded), tried=sets, cluster=request.cluster),
         notes,
         metric=request.metric,
         within=request.within,
