@@ -95,27 +95,53 @@ def by_class(values: NDArray[np.generic], labels: NDArray[np.int64]) -> Array:
     return sums
 
 
-def row_of(candidates: Sequence[Candidate], labels: NDArray[np.int64], draw: tuple[Array, Array], seed: int) -> Array:
-    """Regrets of the rules, what the present one states, and the bytes of the rules."""
-    chosen_on, test = draw
-    closer = [closer_of(candidate, labels, chosen_on) for candidate in candidates]
-    hits = np.array([by_class((count == 0).astype(np.float64), names) for count, names in closer])
-    counts = np.tile(by_class(np.ones(len(closer[0][1])), closer[0][1]), (len(candidates), 1))
-    truth = np.array([(closer_of(candidate, labels, test)[0] == 0).mean() for candidate in candidates])
-    half = float(np.mean([1 - 0.5 ** count.astype(np.float64) for count, _ in closer]))
-    cells, costs = UnitSums(hits, counts), [candidate.cost for candidate in candidates]
-    raw = [candidate.raw for candidate in candidates]
-    growth = growth_of_misses(1 - float(cells.means.mean()), half, len(chosen_on), len(test))
-    near = np.flatnonzero(cells.means >= cells.means.max() - WITHIN / 2 - 1e-9)
-    best = np.flatnonzero(cells.means >= cells.means.max() - 1e-9)
+@dataclass(frozen=True, eq=False)
+class Draw:
+    """The values of C candidates where classes are chosen on, and their recall on the others.
+
+    Args:
+        hits: (C, U) of the classes that are chosen on.
+        counts: (C, U)
+        misses_among_half: (C,) miss rates among half of the negatives.
+        truth: (C,) R@1 on the other classes.
+        classes: chosen on, and tested.
+    """
+
+    hits: Array
+    counts: Array
+    misses_among_half: Array
+    truth: Array
+    classes: tuple[int, int]
+
+    @classmethod
+    def of(cls, candidates: Sequence[Candidate], labels: NDArray[np.int64], chosen_on: Array, test: Array) -> Draw:
+        """A draw of the classes of a run."""
+        closer = [closer_of(candidate, labels, chosen_on) for candidate in candidates]
+        hits = np.array([by_class(count == 0, names) for count, names in closer])
+        counts = np.tile(by_class(np.ones(len(closer[0][1])), closer[0][1]), (len(candidates), 1))
+        among_half = np.array([(1 - 0.5 ** count.astype(np.float64)).mean() for count, _ in closer])
+        truth = np.array([(closer_of(candidate, labels, test)[0] == 0).mean() for candidate in candidates])
+        return cls(hits, counts, among_half, truth, (len(chosen_on), len(test)))
+
+
+def row_of(candidates: Sequence[Candidate], places: Sequence[int], draw: Draw, seed: int) -> Array:
+    """Regrets of the rules among some candidates, what the present one states, and the bytes of the rules."""
+    chosen = list(places)
+    cells, truth = UnitSums(draw.hits[chosen], draw.counts[chosen]), draw.truth[chosen]
+    costs, raw = [candidates[place].cost for place in chosen], [candidates[place].raw for place in chosen]
+    misses, among_half = 1 - float(cells.means.mean()), float(draw.misses_among_half[chosen].mean())
+    growth = growth_of_misses(misses, among_half, *draw.classes)
+    near, best = (
+        np.flatnonzero(cells.means >= cells.means.max() - slack - 1e-9).tolist() for slack in (WITHIN / 2, 0.0)
+    )
     picked = pick(cells, costs, raw)
-    places = [min(some.tolist(), key=costs.__getitem__) for some in (near, best)] + [picked.place]
+    picks = [min(near, key=costs.__getitem__), min(best, key=costs.__getitem__), picked.place]
     judged = judge(cells, picked, within=WITHIN, growth=growth, seed=seed)
-    lost, settled = truth.max() - truth[places], judged.verdict != "open"
+    lost, settled = truth.max() - truth[picks], judged.verdict != "open"
     at_most = judged.at_most or 0.0
     stated = growth * resampled(cells, costs, raw, seed=seed).expected_loss
     told = [stated, at_most, float(lost[-1] <= at_most), float(settled), float(settled and lost[-1] > WITHIN)]
-    return np.array([*(100 * lost), *(100 * value for value in told), *(costs[place][0] for place in places)])
+    return np.array([*(100 * lost), *(100 * value for value in told), *(costs[place][0] for place in picks)])
 
 
 def main() -> None:
@@ -130,13 +156,14 @@ def main() -> None:
         candidates, labels = candidates_of(run)
         rng, classes = np.random.default_rng(sum(map(ord, run.name))), np.unique(labels)
         last = max(candidate.place for candidate in candidates) - LAST
-        sets = {"all": candidates, "last four": [candidate for candidate in candidates if candidate.place > last]}
+        late = [place for place, candidate in enumerate(candidates) if candidate.place > last]
+        sets = {"all": list(range(len(candidates))), "last four": late}
         told: dict[str, list[Array]] = {name: [] for name in sets}
         for seed in range(arguments.draws):
             order = rng.permutation(classes)
-            draw = order[: arguments.classes], order[arguments.classes :]
-            for name, some in sets.items():
-                told[name].append(row_of(some, labels, draw, seed))
+            draw = Draw.of(candidates, labels, order[: arguments.classes], order[arguments.classes :])
+            for name, places in sets.items():
+                told[name].append(row_of(candidates, places, draw, seed))
         for name, values in told.items():
             means = np.mean(values, 0)
             rows.setdefault(name, []).append(means)
