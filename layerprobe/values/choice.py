@@ -391,7 +391,7 @@ def _certainty(name: str, certainty: Certainty, other: str, within: float) -> st
         return f"{name}: clear, better than {others}."
     bound = f"{certainty.at_most:.1f} points (95 %)"
     if certainty.verdict == "settled":
-        return f"{name}: settled, no other {other} wins more than {bound}, and {within:g} do not matter."
+        return f"{name}: settled, no other {other} wins more than {bound}; up to {within:g} does not matter."
     return f"{name}: open, another {other} may win up to {bound}."
 
 

@@ -118,7 +118,7 @@ def test_the_same_layer_at_another_epoch_is_told_apart() -> None:
 def test_layer_and_post_processing_are_judged_apart() -> None:
     settled = replace(CHOICE, layer=Certainty("settled", 0.8, 6, None), post_processing=None)
     assert verdict_text(settled) == (
-        "Which exactly? Layer c1: settled, no other layer wins more than 0.8 points (95 %), and 1 do not matter."
+        "Which exactly? Layer c1: settled, no other layer wins more than 0.8 points (95 %); up to 1 does not matter."
     )
     alone = replace(CHOICE, layer=Certainty("clear", 0.0, 0, None), post_processing=Certainty("clear", 0.0, 1, None))
     assert verdict_text(alone) == "Which exactly? Post-processing none of c1: clear, better than the other."
