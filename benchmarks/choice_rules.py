@@ -36,7 +36,7 @@ from layerprobe.statistics.units import UnitSums
 from layerprobe.statistics.verdict import growth_of_misses, judge
 
 Array = NDArray[np.float64]
-CHAINS = ("none", "l2+whiten:64:0.5+l2", "l2+whiten:128:0.5+l2")
+DIMENSIONS = {f"l2+whiten:{size}:0.5+l2": size for size in (64, 128)}
 WITHIN, LAST = 0.01, 4
 RULES = ("former", "best mean", "present")
 COLUMNS = ("former", "best mean", "present", "stated", "at most", "holds %", "settled %", "wrongly %")
@@ -64,9 +64,9 @@ def candidates_of(run: Path) -> tuple[list[Candidate], NDArray[np.int64]]:
     cpu, made = torch.device("cpu"), []
     for place, (layer, dim) in enumerate(store.read_dims(test).items()):
         features, fitted_on = store.read_features(test, layer), store.read_features(train, layer)
-        for text in CHAINS:
-            chain = parse_chain(text)
-            if text != "none" and chain.dim(dim) > min(dim, len(fitted_on) - 1):
+        for text in ("none", *DIMENSIONS):
+            chain, size = parse_chain(text), DIMENSIONS.get(text, dim)
+            if size > min(dim, len(fitted_on) - 1):
                 continue
             values = features.astype(np.float64)
             if text != "none":
@@ -75,7 +75,7 @@ def candidates_of(run: Path) -> tuple[list[Candidate], NDArray[np.int64]]:
             values /= np.linalg.norm(values, axis=1, keepdims=True)
             similarities = values @ values.T
             np.fill_diagonal(similarities, -np.inf)
-            made.append(Candidate(place, text == "none", similarities, (4 * chain.dim(dim), place, len(chain.parts))))
+            made.append(Candidate(place, text == "none", similarities, (4 * size, place, len(chain.parts))))
     return made, store.read_index(test)[0].astype(np.int64)
 
 
