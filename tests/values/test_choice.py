@@ -67,6 +67,13 @@ def test_no_line_of_the_first_screen_is_wider_than_80_columns() -> None:
         assert max(map(len, choice_lines(choice))) <= 80
 
 
+def test_a_line_feed_in_a_name_begins_no_line() -> None:
+    named = replace(SHIP, layer=f"{'x' * 60}\nerror: forged")
+    lines = choice_lines(replace(CHOICE, ship=named, preferred=named))
+    assert not any(line.strip().startswith("error") for line in lines)
+    assert any("x\N{REPLACEMENT CHARACTER}error: forged" in line for line in lines)
+
+
 def test_every_advice_has_its_sentence() -> None:
     def text(advice: str, gain: Gain, **more: object) -> str:
         return advice_text(replace(CHOICE, advice=advice, gain=gain, **more))  # type: ignore[arg-type] # by test
