@@ -13,6 +13,8 @@ from sklearn.neighbors import NearestNeighbors
 from layerprobe import choose
 from layerprobe.measure.choosing_folds import WITHIN_FOLDS
 from layerprobe.statistics.choice import folds_of
+from layerprobe.statistics.means import intervals
+from layerprobe.statistics.units import unit_sums
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.values.choice import Choice
 from layerprobe.values.keys import LayerKey
@@ -399,3 +401,48 @@ def test_rows_that_groups_take_out_are_not_identical_to_what_is_searched() -> No
     given = GivenFeatures({LayerKey("b", "none"): layers["b"][rows]}, labels[rows], groups=np.r_[np.arange(100), 41])
     assert not given.identical(np.arange(101)).any()
     assert np.flatnonzero(GivenFeatures(given.features, given.labels).identical(np.arange(101))).tolist() == [41, 100]
+
+
+def clustered(seed: int = 0) -> tuple[dict[str, Array], Array, Array]:
+    """Two layers of 24 classes in 12 clusters of two, and the cluster of each row."""
+    layers, labels = some_layers(24, 5, seed)
+    return layers, labels, labels // 2
+
+
+def test_clusters_are_the_units_of_intervals_and_folds() -> None:
+    layers, labels, clusters = clustered()
+    choice = choose(layers, labels, clusters=clusters)
+    assert (choice.units, choice.classes, choice.test_classes) == ("clusters", 12, 12)
+    # The embedding, searched by brute force within folds of whole clusters.
+    folds = folds_of(clusters)[np.unique(clusters, return_inverse=True)[1]]
+    raw = hits_within(folds, lambda _: layers["c"], labels)
+    (interval,) = intervals(unit_sums(raw, clusters))
+    assert choice.embedding is not None
+    assert interval is not None
+    score = choice.embedding.test
+    assert (score.value, score.low, score.high) == pytest.approx((raw.mean(), interval.low, interval.high))
+    assert "clusters: clusters" in score.notes
+
+
+def test_clusters_of_single_classes_choose_as_classes_do() -> None:
+    layers, labels, _ = clustered()
+    of_classes, of_clusters = choose(layers, labels), choose(layers, labels, clusters=labels)
+    assert (of_clusters.ship, of_clusters.gain, of_clusters.at_most) == (
+        of_classes.ship, of_classes.gain, of_classes.at_most,
+    )  # fmt: skip
+
+
+def test_clusters_that_divide_classes_are_refused() -> None:
+    layers, labels, _ = clustered()
+    with pytest.raises(RecipeError, match="clusters divide classes"):
+        choose(layers, labels, clusters=np.arange(len(labels)))
+
+
+def test_classes_in_folders_are_told(tmp_path: Path) -> None:
+    layers, labels, clusters = clustered()
+    names = np.array([f"alphabet{cluster}/letter{label}" for cluster, label in zip(clusters, labels, strict=True)])
+    np.savez(tmp_path / "f.npz", labels=names, a=layers["a"], b=layers["b"])
+    plain, parents = (choose_file(read_given(tmp_path / "f.npz", cluster=cluster)) for cluster in (None, "parent"))
+    assert any("classes lie in 12 folders" in note and "--cluster parent" in note for note in plain.notes)
+    assert (parents.units, parents.classes) == ("clusters", 12)
+    assert not any("folders" in note for note in parents.notes)
