@@ -77,14 +77,18 @@ def test_json_has_the_fields_of_the_choice(choose: Command) -> None:
     assert found.keys() == {"schema", *(field.name for field in fields(Choice))}
     assert (found["advice"], found["verdict"], found["at_most"], found["gain"]) == ("unknown", "clear", 0.0, None)
     assert found["price"] == {"bytes": 12, "share_of_multiply_adds": None}
-    assert found["ship"] == found["preferred"] == {
-        "layer": "c2",
-        "pool": "max",
-        "reduction": "none",
-        "epoch": 2,
-        "dim": 3,
-        "bytes_per_image": 12,
-    }
+    assert (
+        found["ship"]
+        == found["preferred"]
+        == {
+            "layer": "c2",
+            "pool": "max",
+            "reduction": "none",
+            "epoch": 2,
+            "dim": 3,
+            "bytes_per_image": 12,
+        }
+    )
     assert (found["run"], found["chosen"]["split"], found["regret"]) == ("held", "validation", 0.25)
 
 

@@ -234,6 +234,14 @@ def test_the_last_layer_is_the_embedding() -> None:
     assert choice.gain.difference == pytest.approx(choice.preferred_test.value - choice.embedding.test.value)
 
 
+@pytest.mark.parametrize(("metric", "gallery"), [("R@1", 30), ("R@2", 30), ("MAP@R", 15)])
+def test_bounds_are_for_the_gallery_of_test_where_recall_decides(metric: str, gallery: int) -> None:
+    layers, labels = some_layers(45)
+    splits = np.where(labels < 15, "validation", "test")
+    choice = choose({"b": layers["b"], "c": layers["c"]}, labels, splits=splits, metric=metric)
+    assert (choice.classes, choice.test_classes, choice.gallery_classes) == (15, 30, gallery)
+
+
 def test_layers_can_be_named_and_the_embedding_stays(tmp_path: Path) -> None:
     layers, labels = some_layers()
     np.savez(tmp_path / "f.npz", labels=labels, **layers)  # type: ignore[arg-type] # numpy's stub
