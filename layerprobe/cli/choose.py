@@ -88,6 +88,12 @@ def choose(
     device: Device = "auto",
     workers: Workers = None,
     cache: Cache = DEFAULT_CACHE,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster", metavar="COLUMN", help="Resample the values of a column (parent: folders), not classes."
+        ),
+    ] = None,
     full: Annotated[
         bool, typer.Option("--full", help="Also show the best on test, shares of resamples, what was left out.")
     ] = False,
@@ -100,9 +106,10 @@ def choose(
     It says whether to switch from the embedding, to which layer, and how sure that is. Where it cannot be told, the
     embedding is kept.
 
-    Candidates are all probed layers, epochs, pools and reductions. The best mean is chosen, but a layer without
-    post-processing that is as good up to half of a standard error: on validation classes; without these on training classes that the network has not seen; else on
-    test classes by cross-fitting. Runs of one experiment are averaged.
+    Candidates are all probed layers, epochs, pools and reductions. The best mean is preferred, but a layer without
+    post-processing if it is as good up to half of a standard error. Means are those on validation classes; without
+    these on training classes that the network has not seen; else on test classes by cross-fitting. Runs of one
+    experiment are averaged.
 
     With --model, a pretrained model is first measured on the images of --data. FEATURES needs no model: a .npz, .pt or
     .h5 has `labels` (N,), optionally `split` and `group`, and an array (N, D) for each layer; a .npy is one layer.
@@ -116,7 +123,7 @@ def choose(
     terminal = Terminal(as_json, quiet)
     given: dict[str, object] = {"--weights": weights, "--data": data, "--set": settings, "--run": name}
     kinds = index_kinds(split_names(index) or ())
-    request = ChooseRequest(epochs, within, device, split_names(layers) or (), metric, combine, kinds)
+    request = ChooseRequest(epochs, within, device, split_names(layers) or (), metric, combine, kinds, cluster)
     to_export = None if export is None else ExportRequest(export)
     if to_export is not None:
         to_export.require_ready()
@@ -152,7 +159,7 @@ def choose(
         from layerprobe.workflow.choose.choose_features import choose_file
         from layerprobe.workflow.choose.given_files import read_given
 
-        given_features = read_given(*files, labels=labels)
+        given_features = read_given(*files, labels=labels, cluster=cluster)
         choice = choose_file(
             given_features,
             seen=not unseen,

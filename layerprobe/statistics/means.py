@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from layerprobe.statistics.units import UnitSums
+from layerprobe.statistics.units import UnitSums, effective_number
 from layerprobe.values.arrays import FloatArray
 from layerprobe.values.intervals import FEWEST_UNITS, Interval
 
@@ -60,6 +60,6 @@ def _ends(cells: UnitSums, added: float) -> tuple[FloatArray, FloatArray]:
     p = (cells.sums.sum(1) + extra / 2) / together
     moved = (cells.sums - p[:, None] * cells.counts) / (together[:, None] - cells.counts)
     variance = (moved**2).sum(1) + (extra * (0.5 - p) / totals) ** 2
-    degrees = totals**2 / (cells.counts**2).sum(1) - 1
+    degrees = effective_number(cells.counts) - 1
     reach = stdtrit(degrees, 0.975) * np.sqrt(variance) / (p * (1 - p))
     return expit(logit(p) - reach), expit(logit(p) + reach)

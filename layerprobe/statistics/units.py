@@ -65,6 +65,16 @@ class UnitSums:
         return UnitSums(self.sums - other.sums, self.counts)
 
 
+def effective_number(weights: FloatArray) -> FloatArray:
+    """(...) Kish's effective number of units, (sum w)^2 / sum w^2: U units of equal weight have as much information.
+
+    Args:
+        weights: (..., U), such as the queries of each unit; not all 0.
+    """
+    number: FloatArray = weights.sum(-1) ** 2 / (weights**2).sum(-1)
+    return number
+
+
 def mean_of(parts: Sequence[UnitSums]) -> UnitSums:
     """The mean of C means over several trainings, which were measured on the same queries.
 

@@ -299,6 +299,12 @@ def advice_text(choice: Choice) -> str:
     if choice.preferred == embedding.layer:
         return f"Switch? No: {old}, the current embedding, is the preferred candidate."
     points = f"{100 * gain.difference:+.1f} points of {metric}{_ends(gain)}"
+    if choice.advice == "switch" and gain.low is not None and gain.low <= 0 and choice.test_classes is not None:
+        deciding = choice.test_classes - (choice.gain_classes or 0)
+        return (
+            f"Switch? Probably, from {old} to {new}: {deciding:,} test {choice.units} decide so; on the other"
+            f" {choice.gain_classes:,} it gains {points} (95 %)."
+        )
     if choice.advice == "switch":
         return f"Switch? Yes, {points}: from {old} to {new} ({_measured(choice)})."
     if choice.advice == "keep":
@@ -386,13 +392,13 @@ def _certainty(name: str, certainty: Certainty, other: str, within: float) -> st
         return f"{name}: clear, better than {others}."
     bound = f"{certainty.at_most:.1f} points (95 %)"
     if certainty.verdict == "settled":
-        return f"{name}: settled, no other {other} wins more than {bound}, and {within:g} do not matter."
+        return f"{name}: settled, no other {other} wins more than {bound}; up to {within:g} does not matter."
     return f"{name}: open, another {other} may win up to {bound}."
 
 
 def _table(choice: Choice) -> list[str]:
     """The current embedding, what is selected, and their difference; at most three columns of values."""
-    embedding, gain, metric = choice.embedding, choice.gain, choice.chosen.metric
+    embedding, metric = choice.embedding, choice.chosen.metric
     columns: list[tuple[str, Ship, Score | None, Price | None]]
     if embedding is None:
         columns = [("selected", choice.ship, choice.test, choice.price)]
@@ -422,12 +428,21 @@ def _table(choice: Choice) -> list[str]:
     rows.append(["dimension", *(f"{dim:,}" for dim in dims), *[f"{dims[-1] - dims[0]:+,}"] * two])
     rows.append(["bytes an image", *(f"{size:,}" for size in sizes), *[f"{sizes[-1] - sizes[0]:+,}"] * two])
     if choice.test is not None:
-        difference = "" if gain is None else f"{100 * gain.difference:+.1f}{_ends(gain, few='')}"
-        rows.append([f"{metric} on test, %", *(_percents(test) for *_, test, _ in columns), *[difference] * two])
+        tests = [test for *_, test, _ in columns]
+        rows.append([f"{metric} on test, %", *map(_percents, tests), *[_difference(choice, tests)] * two])
     shares = [None if price is None else price.share_of_multiply_adds for *_, price in columns]
     if any(share is not None for share in shares):
         rows.append(["multiply-adds", *("?" if share is None else _percent(share) for share in shares), *[""] * two])
     return _aligned(rows)
+
+
+def _difference(choice: Choice, tests: Sequence[Score | None]) -> str:
+    """The difference of two scores; with the interval of the gain where that is on the same classes."""
+    values = [test.value for test in tests if test is not None and test.value is not None]
+    if len(values) < 2:
+        return ""
+    of_all = choice.gain is not None and choice.gain_classes == choice.test_classes
+    return f"{100 * (values[-1] - values[0]):+.1f}" + (_ends(choice.gain, few="") if of_all and choice.gain else "")
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:

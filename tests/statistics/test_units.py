@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from layerprobe.statistics.units import UnitSums, mean_of, side_by_side, unit_sums
+from layerprobe.statistics.units import UnitSums, effective_number, mean_of, side_by_side, unit_sums
 
 
 def test_values_are_summed_over_their_units() -> None:
@@ -64,3 +64,9 @@ def test_the_mean_over_trainings_keeps_the_queries() -> None:
 def test_units_of_several_folds_stand_side_by_side() -> None:
     found = side_by_side([unit_sums([[1, 0, 1]], [3, 3, 5]), unit_sums([[0.5]], [0])])
     assert (found.sums.tolist(), found.counts.tolist()) == ([[1, 1, 0.5]], [[2, 1, 1]])
+
+
+def test_the_effective_number_counts_unequal_units_as_fewer() -> None:
+    # (6 + 3 + 1)^2 / (36 + 9 + 1) = 100 / 46
+    assert effective_number(np.array([6.0, 3.0, 1.0])) == pytest.approx(100 / 46)
+    assert effective_number(np.array([[4.0, 4.0, 4.0], [4.0, 0.0, 0.0]])).tolist() == [3.0, 1.0]

@@ -35,7 +35,7 @@ CHOICE = Choice(
     shares={"#2:c1": 0.55, "#2:c2": 0.45},
 )  # fmt: skip
 KEPT = replace(
-    CHOICE, ship=FC, test=TODAY, price=Price(512, 1.0), advice="unknown", gain=Gain(0.01, -0.02, 0.04), regret=0.13
+    CHOICE, ship=FC, test=TODAY, price=Price(512, 1.0), advice="unknown", gain=Gain(0.1, -0.02, 0.22), regret=0.13
 )
 
 
@@ -87,7 +87,7 @@ def test_every_advice_has_its_sentence() -> None:
         "Switch? Either will do: from fc6 to c1 is +0.2 points of R@1 [-0.4, 0.8]. Selected: c1, 400 bytes an image."
     )
     assert advice_text(KEPT) == (
-        "Switch? It cannot be told from these classes, so keep fc6: c1 is +1.0 points of R@1 [-2.0, 4.0]."
+        "Switch? It cannot be told from these classes, so keep fc6: c1 is +10.0 points of R@1 [-2.0, 22.0]."
     )
     few = text("unknown", Gain(0.1, None, None), at_most=None, classes=8, ship=FC)
     assert few.endswith(
@@ -100,6 +100,11 @@ def test_every_advice_has_its_sentence() -> None:
 
 def test_it_says_which_classes_decided_and_which_measured_the_gain() -> None:
     assert "on 34 of 68 test classes; the others decided" in advice_text(replace(CHOICE, gain_classes=34))
+    unsure = advice_text(replace(CHOICE, gain_classes=34, gain=Gain(0.01, -0.006, 0.026)))
+    assert unsure == (
+        "Switch? Probably, from fc6 to c1: 34 test classes decide so; on the other 34 it gains +1.0 points of R@1"
+        " [-0.6, 2.6] (95 %)."
+    )
     same = replace(CHOICE, gain_classes=15, test_classes=15, gain_elsewhere=False)
     assert "on the same 15 test classes that decide, too few to divide" in advice_text(same)
 
@@ -108,7 +113,7 @@ def test_where_the_embedding_is_kept_the_candidate_stands_beside_it() -> None:
     lines = choice_lines(KEPT)
     assert any(line.startswith("The candidate for more classes: c1. Layer c1: clear") for line in lines)
     assert "                 current, selected  candidate  difference" in lines
-    assert "R@1 on test, %   70.0               80.0       +1.0 [-2.0, 4.0]" in lines
+    assert "R@1 on test, %   70.0               80.0       +10.0 [-2.0, 22.0]" in lines
 
 
 def test_the_same_layer_at_another_epoch_is_told_apart() -> None:
@@ -120,7 +125,7 @@ def test_the_same_layer_at_another_epoch_is_told_apart() -> None:
 def test_layer_and_post_processing_are_judged_apart() -> None:
     settled = replace(CHOICE, layer=Certainty("settled", 0.8, 6, None), post_processing=None)
     assert verdict_text(settled) == (
-        "Which exactly? Layer c1: settled, no other layer wins more than 0.8 points (95 %), and 1 do not matter."
+        "Which exactly? Layer c1: settled, no other layer wins more than 0.8 points (95 %); up to 1 does not matter."
     )
     alone = replace(CHOICE, layer=Certainty("clear", 0.0, 0, None), post_processing=Certainty("clear", 0.0, 1, None))
     assert verdict_text(alone) == "Which exactly? Post-processing none of c1: clear, better than the other."

@@ -63,6 +63,7 @@ class CandidateSet:
         found: index of a set that a search found -> the folds without which it is found, None for on all classes;
             others are candidates always. Without any it is no candidate, and only compared.
         tried: None where no sets are searched for.
+        cluster: whose values are the units; None for the classes.
     """
 
     candidates: Sequence[Candidate]
@@ -79,6 +80,7 @@ class CandidateSet:
     baselines: Mapping[str, Baseline] = field(default_factory=dict)
     found: Mapping[int, frozenset[int | None]] = field(default_factory=dict)
     tried: TriedSets | None = None
+    cluster: str | None = None
 
     @property
     def costs(self) -> list[tuple[int, ...]]:

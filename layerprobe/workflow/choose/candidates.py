@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from layerprobe.measure.choosing_folds import QueryValues
 from layerprobe.metrics.recall import chance_recall
+from layerprobe.ranking.left_out import divided_class
 from layerprobe.statistics.units import UnitSums, mean_of, side_by_side, unit_sums
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.values.intervals import IntervalKind
@@ -39,6 +40,7 @@ from layerprobe.workflow.run.references import (
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.seen import epochs_to_choose_among, split_to_choose_on
 from layerprobe.workflow.run.stored_terms import ranked_epochs
+from layerprobe.workflow.run.units import units_of_run
 
 CandidateKey = tuple[int, RankedLayer]  # epoch and layer
 Part = Literal["choosing", "test"]
@@ -50,12 +52,14 @@ class StoredValues:
 
     Args:
         last: the split at the last epoch; all epochs have its queries.
+        units: (Q,) the class of each query, or its cluster of classes.
         of: candidate -> its values.
         identities: candidate -> hash of its ranks.
         score_notes: candidate -> the notes of its stored score.
     """
 
     last: RankedSplit
+    units: NDArray[np.int64]
     of: Mapping[CandidateKey, QueryValues]
     identities: Mapping[CandidateKey, bytes]
     score_notes: Mapping[CandidateKey, tuple[str, ...]]
@@ -68,11 +72,11 @@ class StoredValues:
 
     def sums(self, keys: Sequence[CandidateKey]) -> UnitSums:
         """(C, U) values of candidates by class."""
-        return unit_sums(np.stack([self.of[key].values for key in keys]), self.labels)
+        return unit_sums(np.stack([self.of[key].values for key in keys]), self.units)
 
     def above_chance(self, keys: Sequence[CandidateKey]) -> UnitSums:
         """(C, U) Recall@1 of candidates over that of a random ranking, by class."""
-        return unit_sums(np.stack([self.of[key].above_chance for key in keys]), self.labels)
+        return unit_sums(np.stack([self.of[key].above_chance for key in keys]), self.units)
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,11 +224,10 @@ def open_candidates(run: Run, request: ChooseRequest) -> CandidateRun:
     splits = list(dict.fromkeys([split, *(["test"] if "test" in record.manifests else [])]))
     ranked = _ranked_on_all(run, record, splits) if "all" in epochs else requested
     last = max(ranked_epochs(run, "test"), default=ranked[-1])
-    metric = request.metric
     stored = {}
     for name in splits:
         also = [last] if name == "test" and last not in ranked else []
-        stored[name] = _stored_values(run, name, [*ranked, *also], metric, chosen_on=name == split)
+        stored[name] = _stored_values(run, name, [*ranked, *also], request, chosen_on=name == split)
     test = stored.get("test")
     of_epochs = [key for key in stored[split].of if key[0] in ranked and "+" not in key[1].layer.layer]
     baseline = None if test is None else embedding_among(record, [key[1] for key in test.of if key[0] == last])
@@ -265,8 +268,11 @@ def _ranked_on_all(run: Run, record: RunRecord, splits: Sequence[str]) -> list[i
     return both
 
 
-def _stored_values(run: Run, split: str, epochs: Sequence[int], metric: str, *, chosen_on: bool) -> StoredValues:
+def _stored_values(
+    run: Run, split: str, epochs: Sequence[int], request: ChooseRequest, *, chosen_on: bool
+) -> StoredValues:
     """The values of what is scored and ranked: ranks without a score in scores.csv are stale."""
+    metric = request.metric
     score_notes = {
         (score.epoch, score.ranked_layer): IntervalKind.without(score.notes)
         for score in run.scores()
@@ -306,7 +312,19 @@ def _stored_values(run: Run, split: str, epochs: Sequence[int], metric: str, *, 
             raise DataError(f"no {metric} of each query is stored", file=run.folder, fix=fix)
         several = f"{len(lacking)} candidates without {metric}"
         notes.append(f"skipped on {split}: {several}; {fix[0].lower()}{fix[1:]}")
-    return StoredValues(last, found, identities, score_notes, tuple(dict.fromkeys(notes)))
+    units = whole_units(run, split, last.stored.labels, last.stored.ids, request.cluster)
+    return StoredValues(last, units, found, identities, score_notes, tuple(dict.fromkeys(notes)))
+
+
+def whole_units(
+    run: Run, split: str, labels: NDArray[np.integer], ids: Sequence[str], cluster: str | None
+) -> NDArray[np.int64]:
+    """(Q,) the class of each image, or its cluster, of which a class lies in one only."""
+    units = units_of_run(run, {split: (labels, ids)}, cluster)[split]
+    if divided_class(labels.astype(np.int64), units) is not None:
+        fix = "Name a column that is the same for all images of a class"
+        raise RecipeError(f"--cluster {cluster} divides classes of {split}, which are chosen on whole", fix=fix)
+    return units
 
 
 def _probe_all(opened: Sequence[RankedSplit], lacking: Sequence[CandidateKey], metric: str) -> str:

@@ -11,6 +11,7 @@ from layerprobe.system.progress import Listener
 from layerprobe.values.choice import Choice
 from layerprobe.values.facts import CHOOSING, chosen_on_text, identical_text
 from layerprobe.values.keys import RankedLayer
+from layerprobe.values.spoken_names import spoken_name
 from layerprobe.workflow.choose.candidate_set import TriedSets
 from layerprobe.workflow.choose.candidates import CandidateKey, Group, grouped, open_candidates
 from layerprobe.workflow.choose.choosing import choose_among
@@ -22,6 +23,7 @@ from layerprobe.workflow.choose.run_candidates import candidate_set_of, group_of
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.facts import identical_facts
 from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.run.units import folders_note_of_run
 
 _NAMED = 4  # layers that a note names
 
@@ -67,9 +69,11 @@ def choose_runs(
         found, tried = combined.found, combined.tried
         sets = tried_sets(combined.group, combined.group.name if len(groups) > 1 else "", combined)
         notes += combined.notes
+    if request.cluster is None and (note := folders_note_of_run(first.run, first.choosing.last.epoch, first.split)):
+        notes.append(note)
     notes += [note for group in groups for note in _skipped(group, tried)]
     choice = choose_among(
-        replace(candidate_set_of(groups, seed, found, folded=refitted.folded), tried=sets),
+        replace(candidate_set_of(groups, seed, found, folded=refitted.folded), tried=sets, cluster=request.cluster),
         notes,
         metric=request.metric,
         within=request.within,
@@ -96,7 +100,7 @@ def _identical(group: Group, choice: Choice) -> list[str]:
         if identical is None:
             continue
         values = part.of[key].values if key in part.of and len(group.runs) == 1 else None
-        facts = identical_facts(str(key[1]), values, identical, metric=choice.chosen.metric)
+        facts = identical_facts(spoken_name(key[1]), values, identical, metric=choice.chosen.metric)
         notes.append(f"{chosen_on_text(part.last.split)}: {identical_text(facts, len(identical))}" if facts else "")
     return list(dict.fromkeys(filter(None, notes)))
 

@@ -26,17 +26,19 @@ from layerprobe.values.facts import chosen_on_text, identical_text
 from layerprobe.values.indexes import IndexKind
 from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, concatenated_key, named
 from layerprobe.values.scores import Subject
+from layerprobe.values.spoken_names import spoken_name
 from layerprobe.workflow.choose.candidate_set import Baseline, CandidateSet, TriedSets
 from layerprobe.workflow.choose.choose_time import counted, say_how_long
 from layerprobe.workflow.choose.choosing import choose_among
 from layerprobe.workflow.choose.given_features import GivenFeatures, given_features
 from layerprobe.workflow.choose.indexed_layer import indexes_of_rows, require_test_classes
 from layerprobe.workflow.choose.measured_features import SIMILARITY, Measured, measured, searches
-from layerprobe.workflow.choose.request import require_points
+from layerprobe.workflow.choose.request import require_points, require_single_layers
 from layerprobe.workflow.choose.row_splits import RowSplits, row_splits_of
 from layerprobe.workflow.choose.searched_sets import Found, admitted, searched
 from layerprobe.workflow.run.facts import identical_facts
 from layerprobe.workflow.run.metric_values import require_mean_over_queries
+from layerprobe.workflow.run.units import folders_note
 
 _AGAIN = 200  # draws of classes by which the admission of sets is repeated on a resample
 _RARE = 4  # of the resamples that find a set; sets of fewer are not measured
@@ -56,6 +58,7 @@ def choose(  # noqa: PLR0913 - the rows, their relation to the network, and the 
     labels: Any = None,
     *,
     splits: Any = None,
+    clusters: Any = None,
     seen: bool = True,
     within: float = 1.0,
     metric: str = "R@1",
@@ -66,9 +69,10 @@ def choose(  # noqa: PLR0913 - the rows, their relation to the network, and the 
     """Choose the layer to ship from features of any origin, without looking at the classes that judge it.
 
     Candidates are each layer raw and half-whitened (`l2+whiten:D:0.5+l2`, where D is the minimum of 128, its dimensions
-    and the rank of the features that it is fitted on). The cheapest candidate at most half of `within` points below the
-    best mean is chosen; the verdict says how sure that is. Each image is searched among the others of its split, by
-    cosine similarity. The last layer is taken as the embedding that is used today.
+    and the rank of the features that it is fitted on). The best mean is preferred, but a raw layer if it is as good up
+    to half of a standard error; the verdicts say how sure that is. Each image is searched among the others of its
+    split, by cosine similarity. The last layer is taken as the embedding that is used today; it is selected where it
+    cannot be told whether to switch from it.
 
     `splits` decide which rows are chosen on:
 
@@ -96,8 +100,10 @@ def choose(  # noqa: PLR0913 - the rows, their relation to the network, and the 
             equal size the earlier one is cheaper. Or the result of `layerprobe.probe`, with its labels and splits.
         labels: (N,) integers or strings, the class of each row; not of a result.
         splits: (N,) train, validation or test for each row; None for a single split. No class may be in two splits.
+        clusters: (N,) integers or strings, the cluster of classes of each row: the units of intervals and folds, where
+            classes of a cluster are alike. None for the classes.
         seen: whether the network may have been trained on the train rows.
-        within: how much worse than the best the shipped candidate may be, in points, 0 to 100.
+        within: points of the metric that do not matter, 0 to 100.
         metric: that decides: R@K, or another mean over queries such as MAP@R.
         combine: whether concatenations of at most three layers are candidates: those of a greedy search, if the 95 %
             interval of its cross-fitted gain over the best single layer lies above 0.
@@ -119,11 +125,12 @@ def choose(  # noqa: PLR0913 - the rows, their relation to the network, and the 
     require_type("metric", metric, str, "a name")
     require_type("within", within, Real, "a number of points")
     require_type("seed", seed, Integral, "a whole number")
-    how = _How(within, metric, combine, seed, tuple(filter(None, names_of("layers", layers))))
+    of_rows = None if clusters is None else "clusters"
+    how = _How(within, metric, combine, seed, tuple(filter(None, names_of("layers", layers))), cluster=of_rows)
     if not isinstance(features, HasFeatures):
         require_type("features", features, Mapping, "(N, D) arrays by the names of layers, or a result of probe")
-        return _chosen(given_features(features, labels, splits), how, seen=seen)
-    if labels is not None or splits is not None:
+        return _chosen(given_features(features, labels, splits, clusters=clusters), how, seen=seen)
+    if labels is not None or splits is not None or clusters is not None:
         raise DataError("a result of probe has labels and splits of its own", fix="Give the result alone")
     return _chosen(features.given(), how, seen=seen)
 
@@ -147,7 +154,8 @@ def choose_file(  # noqa: PLR0913 - as `choose`
         layers: the candidates, as names or globs; empty for all.
         indexes: kinds of indexes of the chosen layer that are compared with the exact search.
     """
-    how = _How(within, metric, combine, seed, tuple(layers), indexes)
+    cluster = None if given.clusters is None else "clusters"
+    how = _How(within, metric, combine, seed, tuple(layers), indexes, cluster)
     with memory_faults_told(given.file):
         return _chosen(given, how, seen=seen, file=given.file, listener=listener)
 
@@ -162,10 +170,12 @@ class _How:
     seed: int
     layers: tuple[str, ...] = ()
     indexes: tuple[IndexKind, ...] = ()
+    cluster: str | None = None
 
     def __post_init__(self) -> None:
         require_points(self.within)
         require_mean_over_queries(self.metric)
+        require_single_layers(self.combine, self.cluster)
 
 
 def _requested(given: GivenFeatures, layers: Sequence[str], file: Path | None) -> set[LayerKey]:
@@ -193,6 +203,8 @@ def _chosen(
     say_how_long(row_splits, listener)
     requested = _requested(row_splits.given, how.layers, file)
     notes, tried = list(row_splits.notes), None
+    if how.cluster is None and (note := folders_note(map(str, given.class_names))):
+        notes.append(note)
     with in_threads() as of_each:
         layers = range(len(row_splits.given.features))
         with counted(listener, "ranking", 2 * len(layers) * searches(row_splits)) as advance:
@@ -225,7 +237,7 @@ def _identical(row_splits: RowSplits, candidates: Sequence[Measured], choice: Ch
     notes = []
     for split, rows, values, in_folds in parts:
         identical = row_splits.given.identical(rows, in_folds)
-        layer, metric = str(chosen.candidate.ranked), choice.chosen.metric
+        layer, metric = spoken_name(chosen.candidate.ranked), choice.chosen.metric
         if facts := identical_facts(layer, values.values, identical, metric=metric):
             named = facts if row_splits.given.contents is not None else replace(facts, item="row")
             notes.append(f"{chosen_on_text(split)}: {identical_text(named, len(rows))}")
@@ -342,10 +354,11 @@ def _candidate_set(
     found: Mapping[int, frozenset[int | None]],
     how: _How,
 ) -> CandidateSet:
-    labels, test, score_notes = row_splits.labels, row_splits.given.labels[row_splits.test], row_splits.score_notes()
-    values = unit_sums(np.stack([each.choosing.values for each in candidates]), labels)
+    units, labels, score_notes = row_splits.units, row_splits.labels, row_splits.score_notes()
+    test, test_units = row_splits.given.labels[row_splits.test], row_splits.given.units[row_splits.test]
+    values = unit_sums(np.stack([each.choosing.values for each in candidates]), units)
     on_test = [each.test.values for each in candidates if each.test is not None]
-    tested = unit_sums(np.stack(on_test), test) if on_test else None
+    tested = unit_sums(np.stack(on_test), test_units) if on_test else None
     last = max(each.members[0] for each in candidates if len(each.members) == 1)
     place = next(place for place, each in enumerate(candidates) if _concatenation(each) == ((last,), False))
     of_test = values if row_splits.crossed else tested
@@ -360,13 +373,14 @@ def _candidate_set(
             "", "", None, candidate.epoch or 0, split, candidate.ranked, score_notes[split]
         ),
         values,
-        unit_sums(np.stack([each.choosing.above_chance for each in candidates]), labels),
+        unit_sums(np.stack([each.choosing.above_chance for each in candidates]), units),
         [each.identity for each in candidates],
         np.array([_mean(each.choosing.among_half) for each in candidates]),
         len(np.unique(labels)) // (1 if row_splits.fitted_on is not None else FOLDS),
         len(np.unique(test if len(test) else labels)),
         tested,
-        folds_of(labels, seed=how.seed) if row_splits.crossed else None,
+        folds_of(units, seed=how.seed) if row_splits.crossed else None,
         baselines,
         found,
+        cluster=how.cluster,
     )

@@ -19,6 +19,7 @@ from layerprobe.system.progress import Listener
 from layerprobe.values.choice import Choice
 from layerprobe.values.keys import NO_REDUCTION, LayerKey
 from layerprobe.values.records import RunRecord
+from layerprobe.workflow.choose.candidates import whole_units
 from layerprobe.workflow.choose.choose import choose_runs
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.probe.probe import probe
@@ -52,7 +53,7 @@ def choose_model(frozen: FrozenRequest, request: ChooseRequest, listener: Listen
     layers = list(dict.fromkeys(score.ranked_layer for score in scores if score.value is not None))
     fitted_on = FITTED_ON if FITTED_ON in record.manifests else split
     epoch = max((score.epoch for score in scores), default=0)
-    dims = _whitened_dims(run, epoch, fitted_on, [ranked.layer for ranked in layers])
+    dims = _whitened_dims(run, epoch, fitted_on, [ranked.layer for ranked in layers], request.cluster)
     further = [
         replace(ranked, reduction=half_whitened(dims[ranked.layer])) for ranked in layers if ranked.layer in dims
     ]
@@ -73,12 +74,13 @@ def require_layers(record: RunRecord, candidates: Sequence[str]) -> None:
             raise UnknownNameError("layer", layer, known)
 
 
-def _whitened_dims(run: Run, epoch: int, split: str, layers: Sequence[LayerKey]) -> Mapping[LayerKey, int]:
+def _whitened_dims(
+    run: Run, epoch: int, split: str, layers: Sequence[LayerKey], cluster: str | None
+) -> Mapping[LayerKey, int]:
     """The dimensions that half-whitening leaves of each layer in all folds, without those that it does not suit."""
     path = run.feature_file(epoch, split)
-    labels, _ = store.read_index(path)
-    _, classes = np.unique(labels, return_inverse=True)
-    folds = folds_of(labels, seed=int(run.read().seed))[classes]
+    units = whole_units(run, split, *store.read_index(path), cluster)
+    folds = folds_of(units, seed=int(run.read().seed))[np.unique(units, return_inverse=True)[1]]
     found = {}
     for layer in layers:
         blocks = Blocks(store.read_features(path, layer), torch.device("cpu"))

@@ -25,7 +25,6 @@ from layerprobe.values.scores import Score, Subject
 from layerprobe.workflow.choose.candidate_set import Baseline, CandidateSet
 
 BEST_ON_TEST = "best on test: chosen by looking"
-_KIND = IntervalKind()
 _NAMED = 4  # candidates that a note names
 
 
@@ -46,6 +45,7 @@ def choose_among(
         NumericError: no candidate has a valid number.
     """
     searched, skipped = _eligible(given, seed)
+    kind = IntervalKind(cluster=given.cluster)
     candidate_set = searched.only(searched.found_on_all())
     choosing, share = candidate_set.choosing, within / 100
     picked, growth = pick(choosing, candidate_set.costs, candidate_set.raw), candidate_set.growth
@@ -61,7 +61,7 @@ def choose_among(
     kept, selected = compared.kept, preferred if compared.kept is None else compared.kept.candidate
 
     def scored(candidate: Candidate, split: str, row: UnitSums | None, own: tuple[str, ...]) -> Score:
-        return _score(candidate_set.subject_of(candidate, split), metric, row, own)
+        return _score(candidate_set.subject_of(candidate, split), metric, row, own, kind)
 
     place = given.candidates.index(selected) if selected in given.candidates else None
     chosen = scored(selected, given.split, None if place is None else _row(given.choosing, place), folds)
@@ -94,6 +94,7 @@ def choose_among(
         optimism=None if of_test is None else optimism(of_test, folds_of(range(of_test.sums.shape[1]), seed=seed)),
         shares=_largest_first(dict(zip(of_pool, again.shares.tolist(), strict=True))),
         within=within,
+        units="classes" if given.cluster is None else "clusters",
         notes=(*folds, *dict.fromkeys(notes)),
         details=(*skipped, *_agreement(crossed, of_searched)),
     )
@@ -271,12 +272,13 @@ def _embedding(  # noqa: PLR0913 - the candidates and their values
     given: CandidateSet, preferred: Candidate, baseline: Baseline, row: UnitSums, metric: str, seed: int
 ) -> Embedding:
     """The embedding, and as it is at the preferred epoch and post-processing."""
-    score = _score(given.subject_of(baseline.candidate, "test"), metric, baseline.test, ())
+    kind = IntervalKind(cluster=given.cluster)
+    score = _score(given.subject_of(baseline.candidate, "test"), metric, baseline.test, (), kind)
     alike = _alike(given, preferred, baseline)
     if alike is None or given.on_test is None:
         return Embedding(baseline.candidate.ship, score)
     test = _row(given.on_test, alike)
-    of_alike = _score(given.subject_of(given.candidates[alike], "test"), metric, test, ())
+    of_alike = _score(given.subject_of(given.candidates[alike], "test"), metric, test, (), kind)
     return Embedding(baseline.candidate.ship, score, of_alike, _difference(row, test, seed))
 
 
@@ -318,7 +320,7 @@ def _row(sums: UnitSums, place: int) -> UnitSums:
     return UnitSums(sums.sums[[place]], sums.counts[[place]])
 
 
-def _score(subject: Subject, metric: str, row: UnitSums | None, notes: tuple[str, ...]) -> Score:
+def _score(subject: Subject, metric: str, row: UnitSums | None, notes: tuple[str, ...], kind: IntervalKind) -> Score:
     """The score of a single mean, with its interval."""
     if row is None:
         return subject.score(metric, None, 0, [*notes, "not measured"])
@@ -326,7 +328,7 @@ def _score(subject: Subject, metric: str, row: UnitSums | None, notes: tuple[str
     if not np.isfinite(row.sums).all():
         return subject.score(metric, None, count, [*notes, "NaN"])
     (interval,) = intervals(row)
-    said = _KIND.notes_on(row.units) if interval is not None or row.units < FEWEST_UNITS else ()
+    said = kind.notes_on(row.units) if interval is not None or row.units < FEWEST_UNITS else ()
     return subject.score(metric, float(row.means[0]), count, [*notes, *said], interval)
 
 

@@ -65,7 +65,7 @@ class Refits:
                     for key in dict.fromkeys([*group.keys, *added[group], *_embeddings(candidate_run)]):
                         stop.raise_if_asked(_STOPPED)
                         try:
-                            own[key] = self._values(self._search(candidate_run, key), key[1], rules)
+                            own[key] = self._values(self._search(candidate_run, key), candidate_run, key[1], rules)
                         except (DataError, NotApplicableError, NumericError) as error:
                             notes[f"skipped: {candidate_run.run.name}#{key[0]}:{key[1]}: {error.message}"] = None
                         task.advance()
@@ -77,11 +77,18 @@ class Refits:
                 found.append(Group(tuple(_replaced(each, own, lost) for each, own in pairs)))
         return Refitted(found, folded=True, notes=tuple(notes))
 
-    def _values(self, search: StoredSearch, ranked: RankedLayer, rules: dict[str, SearchRules | None]) -> QueryValues:
+    def _values(
+        self,
+        search: StoredSearch,
+        candidate_run: CandidateRun,
+        ranked: RankedLayer,
+        rules: dict[str, SearchRules | None],
+    ) -> QueryValues:
         """The values of a layer's queries; the data set is read once for the rules of searches that are alike."""
         if search.recorded not in rules:
             rules[search.recorded] = search.rules()
-        return search.within_folds(ranked, self.seed, self.metric, rules=rules[search.recorded])
+        units = candidate_run.choosing.units
+        return search.within_folds(ranked, self.seed, self.metric, rules=rules[search.recorded], units=units)
 
     def _search(self, candidate_run: CandidateRun, key: CandidateKey) -> StoredSearch:
         epoch, ranked = key

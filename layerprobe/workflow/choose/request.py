@@ -20,11 +20,12 @@ class ChooseRequest:
 
     Args:
         epochs: all, which are all ranked ones; last; or numbers separated by commas.
-        within: how much worse than the best the shipped candidate may be, in points of the metric, 0 to 100.
+        within: points of the metric that do not matter, 0 to 100.
         layers: the candidates, `LAYER[@pool][/reduction]` or globs; empty for all.
         metric: that decides: R@K, or another mean over queries.
         combine: whether sets of concatenated layers are candidates.
         indexes: kinds of indexes of the chosen layer that are compared with the exact search.
+        cluster: whose values are the units of intervals and folds, as of `compare`; None for the classes.
     """
 
     epochs: str = "all"
@@ -34,12 +35,20 @@ class ChooseRequest:
     metric: str = "R@1"
     combine: bool = False
     indexes: tuple[IndexKind, ...] = ()
+    cluster: str | None = None
 
     def __post_init__(self) -> None:
         require_points(self.within)
         require_mean_over_queries(self.metric)
         require_epochs(self.epochs, ("all", "last"))
         require_device_name(self.device)
+        require_single_layers(self.combine, self.cluster)
+
+
+def require_single_layers(combine: bool, cluster: str | None) -> None:
+    """Check that concatenations are not asked for with clusters: their search resamples classes."""
+    if combine and cluster is not None:
+        raise RecipeError("--combine resamples classes, not clusters", fix="Leave --combine or --cluster out")
 
 
 def require_points(within: float) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.measure.choosing_folds import WITHIN_FOLDS
+from layerprobe.ranking.left_out import divided_class
 from layerprobe.statistics.choice import folds_of
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.workflow.choose.given_features import GivenFeatures
@@ -45,6 +46,11 @@ class RowSplits:
     def labels(self) -> NDArray[np.int64]:
         """(Q,) classes of the rows that are chosen on."""
         return self.given.labels[self.choosing]
+
+    @property
+    def units(self) -> NDArray[np.int64]:
+        """(Q,) the class of each row that is chosen on, or its cluster of classes."""
+        return self.given.units[self.choosing]
 
     def score_notes(self) -> dict[str, tuple[str, ...]]:
         """Split -> the notes of its scores."""
@@ -101,6 +107,9 @@ def row_splits_of(given: GivenFeatures, seed: int, seen: bool, file: Path | None
         )
     choosing = np.arange(len(given.labels)) if len(held) < 2 else rows[split]
     test = np.arange(0) if split == "test" else rows["test"]
-    _, classes = np.unique(given.labels[choosing], return_inverse=True)
-    folds = folds_of(classes, seed=seed)[classes]
+    if given.clusters is not None and divided_class(given.labels, given.units) is not None:
+        fix = "Name an array that is the same for all rows of a class"
+        raise RecipeError("clusters divide classes, which are chosen on whole", file=file, fix=fix)
+    _, units = np.unique(given.units[choosing], return_inverse=True)
+    folds = folds_of(units, seed=seed)[units]
     return RowSplits(given, split, choosing, fitted_on, test, folds, notes)

@@ -121,17 +121,25 @@ class StoredSearch:
         return self._stored.layer(self.epoch, self.split, ranked, of=split)
 
     def within_folds(
-        self, ranked: RankedLayer, seed: int, metric: str = "R@1", *, rules: SearchRules | None = None
+        self,
+        ranked: RankedLayer,
+        seed: int,
+        metric: str = "R@1",
+        *,
+        rules: SearchRules | None = None,
+        units: NDArray[np.int64] | None = None,
     ) -> QueryValues:
         """The values of all queries, searched within folds of classes, by a reduction fitted on the other folds.
 
         Args:
             seed: of the folds.
             rules: of the search, where they have been read; None: they are read if there are any.
+            units: (Q,) that the folds divide, each a class or several; None for the classes.
         """
         queries, gallery = self.features(replace(ranked, reduction=NO_REDUCTION))
         chain = parse_chain(ranked.reduction)
-        folds = folds_of(queries.labels, seed=seed)[np.unique(queries.labels, return_inverse=True)[1]]
+        units = queries.labels if units is None else units
+        folds = folds_of(units, seed=seed)[np.unique(units, return_inverse=True)[1]]
         options, rules = self.run.read().recipe.get("metrics", {}), rules or self.rules()
         search = FoldSearch(
             queries, gallery, folds, ranked.similarity, self.device, metric, rules=rules, options=options
