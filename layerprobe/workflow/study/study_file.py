@@ -116,8 +116,8 @@ class Study:
 
     def pairs_of(self, variant: str) -> tuple[tuple[str, str], ...]:
         """The layers that are compared in the variant of a name."""
-        (own,) = (one for one in self.variants if one.name == variant)
-        return self.end.compare if own.compare is None else own.compare
+        (chosen,) = (one for one in self.variants if one.name == variant)
+        return self.end.compare if chosen.compare is None else chosen.compare
 
     def epochs(self, recipe: Recipe) -> tuple[int, ...]:
         """The epochs of the table; a plot and its default: the last one."""

@@ -90,10 +90,10 @@ def verdicts(table: StudyTable) -> list[Verdict]:
 
 
 def _verdict(row: Row, by_layer: Mapping[str, Over | None], pair: tuple[str, str]) -> Verdict:
-    (first, second), each = pair, [over.values if (over := by_layer[layer]) else () for layer in pair]
-    if not all(each) or None in (*each[0], *each[1]):
+    (first, second), values = pair, [over.values if (over := by_layer[layer]) else () for layer in pair]
+    if not all(values) or None in (*values[0], *values[1]):
         return Verdict(row.cell, row.epoch, first, second, None, None)
-    difference = np.subtract(*np.array(each, np.float64))
+    difference = np.subtract(*np.array(values, np.float64))
     return Verdict(row.cell, row.epoch, first, second, float(difference.mean()), mean_interval(difference))
 
 
