@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from layerprobe.statistics.choice import CrossFitted, Finer, cross_fitted, pick
 from layerprobe.statistics.units import UnitSums
-from layerprobe.statistics.verdict import above, growth_of_misses
+from layerprobe.statistics.verdict import above, growth_of_differences
 from layerprobe.values.arrays import FloatArray
 from layerprobe.values.choice import Candidate
 from layerprobe.values.scores import Subject
@@ -101,7 +101,7 @@ class CandidateSet:
         if not there.any():
             return 1.0
         misses, among_half = (1 - float(means[there].mean()) for means in (self.choosing.means, self.among_half))
-        return growth_of_misses(misses, among_half, self.classes, self.gallery_classes)
+        return growth_of_differences(misses, among_half, self.classes, self.gallery_classes)
 
     @property
     def on_test(self) -> UnitSums | None:
