@@ -398,8 +398,8 @@ def test_identical_rows_are_told_with_their_effect() -> None:
     if choice.ship.reduction != "none":
         values = half_whitened(values, layers[choice.ship.layer][splits[rows] == "validation"])
     others = 100 * hits(values, labels[rows][test])[~identical].mean()
-    line = f"test: 4 of 62 queries have an identical row in what they search; without those R@1 of {spoken_name(choice.ship.ranked)}"
-    assert f"{line} is {others:.1f} %" in choice.notes
+    line = "test: 4 of 62 queries have an identical row in what they search; without those R@1 of "
+    assert f"{line}{spoken_name(choice.ship.ranked)} is {others:.1f} %" in choice.notes
     # A row that is equal in one layer alone is another image.
     layers["a"] = layers["a"] + np.where(np.arange(102)[:, None] >= 100, np.float32(1e-3), 0)
     assert not any("identical" in note for note in choose(layers, labels[rows], splits=splits[rows]).notes)

@@ -91,7 +91,7 @@ def test_without_training_classes_the_choice_is_cross_fitted(asked: FrozenReques
     assert choice.classes == 8
     # Three layers, raw and half-whitened; the output is the last one by another name, or not above chance.
     assert choice.candidates <= 4
-    assert any(note.startswith("counted once: ") for note in choice.notes)
+    assert any(line.startswith("counted once: ") for line in choice.details)
 
 
 def test_classes_that_the_weights_have_seen_are_told_before_anything_is_measured(asked: FrozenRequest) -> None:
