@@ -148,7 +148,7 @@ def row_of(candidates: Sequence[Candidate], places: Sequence[int], draw: Draw, s
     cells, truth = UnitSums(draw.hits[chosen], draw.counts[chosen]), draw.truth[chosen]
     costs, raw = [candidates[place].cost for place in chosen], [candidates[place].raw for place in chosen]
     misses, among_half = 1 - float(cells.means.mean()), float(draw.misses_among_half[chosen].mean())
-    growth = growth_of_differences(misses, among_half, *draw.classes)
+    growth = growth_of_differences(misses, among_half, *draw.classes) or 1.0
     near, best = (
         np.flatnonzero(cells.means >= cells.means.max() - slack - 1e-9).tolist() for slack in (WITHIN / 2, 0.0)
     )

@@ -89,7 +89,7 @@ def judge(cells: UnitSums, picked: Picked, *, within: float, growth: float = 1.0
     )
 
 
-def growth_of_differences(misses: float, among_half: float, classes: int, gallery_classes: int) -> float:
+def growth_of_differences(misses: float, among_half: float, classes: int, gallery_classes: int) -> float | None:
     """By how much differences of miss rates grow in a larger gallery, at least 1.
 
     Args:
@@ -99,10 +99,11 @@ def growth_of_differences(misses: float, among_half: float, classes: int, galler
         gallery_classes: of the gallery that the choice is for.
 
     Returns:
-        1 where no query misses among half of the negatives, or all do: there is nothing to extrapolate from.
+        None where that gallery is no larger, or no query misses among half of the negatives, or all do: then there is
+        nothing to extrapolate from.
     """
     if not (0 < among_half <= misses < 1) or gallery_classes <= classes or classes < 2:
-        return 1.0
+        return None
     doublings = math.log2((gallery_classes - 1) / (classes - 1))
     rise = doublings * (_logit(misses) - _logit(among_half))
     extrapolated = 1 / (1 + math.exp(-_logit(misses) - rise))

@@ -190,6 +190,7 @@ class Choice:
         gain_elsewhere: whether these did not decide: each half of the test classes is measured by the decision of the
             other. With fewer than 20 they decided.
         price: of the selected layer.
+        preferred_price: of the preferred candidate.
         advice: switch from the embedding, keep it, either will do, or unknown: cannot be told from these classes.
         verdict: clear: the preferred candidate is significantly better than each of the others; settled: `at_most` is
             at most `within`; else open.
@@ -211,7 +212,8 @@ class Choice:
         classes_needed: about how many classes would settle it; None if it is settled, or would be more than 100 times
             as many.
         best_on_test: the candidate with the highest score on test, chosen there. None without test classes.
-        regret: best_on_test - test, a share; None without test classes, and if cross-fitted.
+        regret: best_on_test - test, a share, at least 0; None without test classes, if cross-fitted, and where the
+            selected embedding is not among the candidates.
         optimism: selection bias of best_on_test: its score minus what the best on four folds of the test classes
             reaches on the fifth. None without test classes, or with fewer than 10.
         shares: candidate -> share of the resamples of classes that choose it, the largest first; without those that are
@@ -235,6 +237,7 @@ class Choice:
     gain_classes: int | None
     gain_elsewhere: bool
     price: Price
+    preferred_price: Price
     advice: Advice
     verdict: Verdict
     at_most: float | None
@@ -316,13 +319,18 @@ def advice_text(choice: Choice) -> str:
     few = ""
     if choice.at_most is None:
         few = f" {_count(choice.classes, 'class', 'classes')} are too few to choose on."
+    elif gain.low is not None and gain.high is not None and not gain.low <= 0 <= gain.high:
+        few = f" Neither half of the test {choice.units} decides, or they contradict each other."
     return f"Switch? It cannot be told from these classes, so keep {old}: {new} is {points}.{few}"
 
 
 def verdict_text(choice: Choice) -> str:
     """How sure the layer is, and its post-processing: `Which exactly? Layer pool3.3: clear, ...`."""
     selected = choice.ship == choice.preferred
-    head = "Which exactly?" if selected else f"The candidate for more {choice.units}: {_spoken(choice.preferred)}."
+    head = "Which exactly?"
+    if not selected:
+        role = f"The candidate for more {choice.units}" if choice.advice == "unknown" else "The preferred candidate"
+        head = f"{role}: {_spoken(choice.preferred)}."
     if choice.at_most is None:
         return f"{head} {_count(choice.classes, 'class', 'classes')} are too few to tell: it has the best mean only."
     if choice.candidates == 1:
@@ -406,10 +414,9 @@ def _table(choice: Choice) -> list[str]:
         columns = [("current, selected", choice.ship, choice.test, choice.price)]
     else:
         kept = choice.ship == embedding.layer
-        price = choice.price if not kept else Price(choice.preferred.bytes_per_image, None)
         columns = [
             ("current, selected" if kept else "current", embedding.layer, embedding.test, embedding.price),
-            ("candidate" if kept else "selected", choice.preferred, choice.preferred_test, price),
+            ("candidate" if kept else "selected", choice.preferred, choice.preferred_test, choice.preferred_price),
         ]
     ships = [ship for _, ship, _, _ in columns]
     dims, sizes = [ship.dim for ship in ships], [ship.bytes_per_image for ship in ships]

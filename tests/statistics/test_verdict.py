@@ -93,10 +93,10 @@ def test_differences_grow_by_the_logit_of_misses_along_the_doublings_of_the_gall
     # From 5 other classes to 20 others are two doublings. Misses of 1 / 9 among half and 1 / 5: odds of 1 / 8 and 1 / 4
     # double once a doubling, to 1, misses of 1 / 2: (1/2 1/2) / (1/5 4/5) = 25 / 16.
     assert growth_of_differences(1 / 5, 1 / 9, 6, 21) == pytest.approx(25 / 16)
-    assert growth_of_differences(0.1, 0.08, 21, 6) == 1.0
-    assert growth_of_differences(0.1, 0.0, 6, 21) == 1.0
-    assert growth_of_differences(1.0, 1.0, 6, 21) == 1.0
-    assert growth_of_differences(0.08, 0.1, 6, 21) == 1.0
+    assert growth_of_differences(0.1, 0.08, 21, 6) is None
+    assert growth_of_differences(0.1, 0.0, 6, 21) is None
+    assert growth_of_differences(1.0, 1.0, 6, 21) is None
+    assert growth_of_differences(0.08, 0.1, 6, 21) is None
 
 
 def test_where_most_queries_miss_differences_do_not_grow() -> None:

@@ -95,11 +95,11 @@ class CandidateSet:
         return [candidate.steps == 0 for candidate in self.candidates]
 
     @property
-    def growth(self) -> float:
-        """By how much differences grow from the gallery that is searched to that which the choice is for."""
+    def growth(self) -> float | None:
+        """By how much differences grow from the gallery that is searched to that which the choice is for, if larger."""
         there = np.isfinite(self.among_half)
         if not there.any():
-            return 1.0
+            return None
         misses, among_half = (1 - float(means[there].mean()) for means in (self.choosing.means, self.among_half))
         return growth_of_differences(misses, among_half, self.classes, self.gallery_classes)
 

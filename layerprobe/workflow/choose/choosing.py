@@ -49,7 +49,8 @@ def choose_among(
     candidate_set = searched.only(searched.found_on_all())
     choosing, share = candidate_set.choosing, within / 100
     picked = pick(choosing, candidate_set.costs, candidate_set.raw, candidate_set.finer)
-    growth = candidate_set.growth
+    extrapolated = candidate_set.growth
+    growth = 1.0 if extrapolated is None else extrapolated
     preferred = candidate_set.candidates[picked.place]
     certain = _Certainties(candidate_set, picked, share, growth, seed)
     known = certain.of_all.at_most is not None
@@ -64,6 +65,7 @@ def choose_among(
     def scored(candidate: Candidate, split: str, row: UnitSums | None, own: tuple[str, ...]) -> Score:
         return _score(candidate_set.subject_of(candidate, split), metric, row, own, kind)
 
+    among = selected in candidate_set.candidates
     place = given.candidates.index(selected) if selected in given.candidates else None
     chosen = scored(selected, given.split, None if place is None else _row(given.choosing, place), folds)
     preferred_test = None if row is None else scored(preferred, "test", row, folds)
@@ -83,15 +85,16 @@ def choose_among(
         gain_classes=compared.units,
         gain_elsewhere=compared.elsewhere,
         price=Price(selected.bytes_per_image, None),
+        preferred_price=Price(preferred.bytes_per_image, None),
         advice=compared.advice,
         **certain.values(given, chosen.run),
         expected_loss=100 * growth * again.expected_loss if known else None,
         candidates=len(candidate_set.candidates),
         classes=choosing.units,
         test_classes=None if of_test is None else of_test.units,
-        gallery_classes=max(given.classes, given.gallery_classes) if growth > 1 else given.classes,
+        gallery_classes=given.classes if extrapolated is None else given.gallery_classes,
         best_on_test=best,
-        regret=None if crossed is not None else _regret(on_test, best),
+        regret=None if crossed is not None or not among else _regret(on_test, best),
         optimism=None if of_test is None else optimism(of_test, folds_of(range(of_test.sums.shape[1]), seed=seed)),
         shares=_largest_first(dict(zip(of_pool, again.shares.tolist(), strict=True))),
         within=within,

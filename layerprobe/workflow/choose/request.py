@@ -53,6 +53,6 @@ def require_single_layers(combine: bool, cluster: str | None) -> None:
 
 
 def require_points(within: float) -> None:
-    """Check how much worse than the best the shipped candidate may be."""
+    """Check the points of the metric that do not matter."""
     if not 0 <= within <= 100:
         raise RecipeError(f"within {within:g}: not a number of points from 0 to 100", fix="Leave it out for 1")

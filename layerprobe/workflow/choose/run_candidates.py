@@ -125,6 +125,7 @@ def of_groups(choice: Choice, groups: Sequence[Group]) -> Choice:
             price=price,
         ),
         price=Price(choice.price.bytes, _used(cut)),
+        preferred_price=Price(choice.preferred_price.bytes, _used(cut_after(record, choice.preferred.ranked.layer))),
         cut=cut,
     )
 
