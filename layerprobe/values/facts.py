@@ -106,6 +106,38 @@ def chosen_on_text(split: str) -> str:
     return CHOOSING if split == "train" else split
 
 
+def cross_fitted_text(test_classes: int, train_classes: int | None, *, sure: bool) -> str:
+    """Why a layer is chosen on test classes although there are training classes.
+
+    `cross-fitted on the 350 test classes, as the network may have been trained on the 350 training classes`.
+
+    Args:
+        train_classes: None: unknown.
+        sure: whether the network is known to have been trained on them.
+    """
+    count = "" if train_classes is None else f"{train_classes:,} "
+    trained = "was" if sure else "may have been"
+    return (
+        f"cross-fitted on the {test_classes:,} test classes, as the network {trained} trained on the {count}training"
+        " classes"
+    )
+
+
+def assumed_text(weights: str, classes: Mapping[str, int | None]) -> str:
+    """`assumed, not verified: own.pth was not trained on the 20 validation and 78 test classes`.
+
+    Args:
+        weights: what only the user knows the training classes of.
+        classes: split -> the number of its classes; None: unknown. Without any the text is empty.
+    """
+    names = [
+        f"{'' if count is None else f'{count:,} '}{chosen_on_text(split).removesuffix(' classes')}"
+        for split, count in classes.items()
+    ]
+    listed = " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+    return f"assumed, not verified: {weights} was not trained on the {listed} classes" if listed else ""
+
+
 def split_header(split: str, data: Iterable[DataFacts]) -> str:
     """The same for a narrow column: `choosing`, `valid.`."""
     text = split_text(split, data)
