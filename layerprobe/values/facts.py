@@ -9,6 +9,7 @@ from layerprobe.values.keys import NO_REDUCTION
 
 EPOCH_0 = "epoch 0"  # the start if that network is unknown
 START = "start"  # of a watched training, whether or not its weights come from elsewhere
+AS_GIVEN = "weights as given"  # of a model of `layerprobe.probe`
 CHOOSING = "choosing classes"  # train, where no network was trained on it
 _HEADERS = {"validation": "valid.", CHOOSING: "choosing"}
 
@@ -63,6 +64,8 @@ class DataFacts:
         seen: whether a network was, or may have been, trained on the training classes.
         network: name of the network; empty if unknown.
         layers: of the network in execution order, whether or not they were measured; empty if unknown.
+        weights: those of the only epoch, where that is no training's: `weights of own.pth`; empty: epochs have numbers.
+        unverified: weights of which only the user knows the classes that they were trained on; empty for others.
     """
 
     name: str
@@ -72,6 +75,8 @@ class DataFacts:
     seen: bool = True
     network: str = ""
     layers: tuple[str, ...] = ()
+    weights: str = ""
+    unverified: str = ""
 
     def without_chance(self) -> DataFacts:
         """The same for a metric other than R@1, of which the chance level is not known."""
@@ -89,6 +94,17 @@ class DataFacts:
     def starts_training(self) -> bool:
         """Whether epoch 0 is known to be the start of the training."""
         return self.start != EPOCH_0
+
+
+def epoch_text(epoch: int, facts: DataFacts | None) -> str:
+    """`epoch 20`, or `weights of own.pth` where a run has these alone."""
+    return (facts.weights if facts else "") or f"epoch {epoch}"
+
+
+def assumed_lines(facts: DataFacts) -> list[str]:
+    """The line on the classes that weights of the user's are assumed not to have been trained on; none for others."""
+    classes = {split: own.classes for split, own in facts.splits.items() if split != "train" or not facts.seen}
+    return list(filter(None, [assumed_text(facts.unverified, classes)])) if facts.unverified else []
 
 
 def split_text(split: str, data: Iterable[DataFacts]) -> str:

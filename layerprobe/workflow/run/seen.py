@@ -119,6 +119,12 @@ def instead_of_test(run: Run, record: RunRecord) -> list[str]:
     return [f"to choose without the test classes, hold classes out: {_train_command(run, record, share)} ({cost})"]
 
 
+def weights_name(record: RunRecord) -> str:
+    """The weights that a run was given: the name of a file, a folder or a pattern, or `run:NAME`."""
+    weights = str(record.net.get("weights", "none"))
+    return weights if weights.startswith("run:") else Path(weights).name
+
+
 def unverified_weights(record: RunRecord) -> str:
     """The weights of which only the user knows the classes that they were trained on; empty for other weights.
 
@@ -128,9 +134,9 @@ def unverified_weights(record: RunRecord) -> str:
         return ""
     if record.from_python:
         return "" if record.untrained else "the model"
-    weights, name = str(record.net.get("weights", "none")), str(record.net.get("name", ""))
-    if weights not in _OWN_WEIGHTS:
-        return weights if weights.startswith("run:") else Path(weights).name
+    name = str(record.net.get("name", ""))
+    if record.net.get("weights", "none") not in _OWN_WEIGHTS:
+        return weights_name(record)
     is_stated = not record.data.get("seen", True)
     return name if (name.startswith("python:") or is_stated) and not trained_here(record) else ""
 
