@@ -47,7 +47,7 @@ Array = NDArray[np.float64]
 RUN, EPOCHS, CLASSES, IMAGES, LAYER = "planted", 6, 400, 20, LayerKey("pool5", "none")
 DESIGN, DIRECTIONS = 80, slice(4, 20)
 TEST_CLASSES, TRUTH_DRAWS = 100, 200
-UNITS, POINTS, WITHIN = (10, 20, 40, 80), tuple(range(1, 9)), 0.01
+UNITS, POINTS = (10, 20, 40, 80), tuple(range(1, 9))
 AMOUNTS = np.linspace(0.1, 1.0, 19)
 BEST, COPY, MEMORY, RIVAL = range(4)
 # Bytes of an image and place of the layer, as `Candidate.cost` has them first.
@@ -240,7 +240,7 @@ def found(world: World, draws: int) -> dict[tuple[str, int, int], Told]:
             truth = np.array([world.truth[name] for name in ("best", "copy", "memory", f"rival {points}")])
             seen = float(np.mean([cell.means[BEST] - cell.means[RIVAL] for cell in cells]))
             for price, costs in COSTS.items():
-                picks = [pick(cell, costs, within=WITHIN) for cell in cells]
+                picks = [pick(cell, costs, [True] * 4) for cell in cells]
                 places = np.array([picked.place for picked in picks])
                 told[price, points, units] = Told(
                     float((places == BEST).mean()),

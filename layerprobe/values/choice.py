@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
+from layerprobe.system.wording import BYTES, visible
 from layerprobe.values.facts import chosen_on_text
 from layerprobe.values.indexes import IndexCosts
 from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, layer_names
@@ -399,7 +400,7 @@ def _certainty(name: str, certainty: Certainty, other: str, within: float) -> st
         return f"{name}: clear, better than {others}."
     bound = f"{certainty.at_most:.1f} points (95 %)"
     if certainty.verdict == "settled":
-        return f"{name}: settled, no other {other} wins more than {bound}, and {within:g} do not matter."
+        return f"{name}: settled, no other {other} wins more than {bound}; up to {within:g} does not matter."
     return f"{name}: open, another {other} may win up to {bound}."
 
 
@@ -471,6 +472,7 @@ def _percents(score: Score | None) -> str:
 
 
 def _wrapped(text: str) -> list[str]:
+    text = visible(text, keep=BYTES)  # a line feed in a name would else be taken for a space, where a line may begin
     return textwrap.wrap(text, 80, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 

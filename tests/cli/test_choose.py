@@ -38,33 +38,57 @@ def choose(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], 
 def test_a_person_reads_what_to_ship_and_what_to_do_next(choose: Command) -> None:
     code, out, err = choose("held")
     assert code == 0
-    assert out.splitlines()[:5] == [
-        "held: ship c2@max; its gain is unknown: the embedding is not known, or not ranked on test.",
-        "Clear: on 20 validation classes it is better than each of 1 other; the next, c1@max, lacks 25.0 points"
-        " [25.0, 25.0].",
-        "  ship: c2@max, epoch 2: 3 numbers, 12 bytes an image",
-        "  on test: R@1 75.0 %",
-        "  best on test, chosen by looking: held#2:c1@max, R@1 100.0 %; regret +25.0 points;"
-        " selection bias +0.0 points",
+    assert out.splitlines() == [
+        "held: Selected: c2. Whether to switch is unknown: the embedding is not known, or",
+        "  not ranked on test.",
+        "Which exactly? Layer c2: clear, better than the other.",
+        "",
+        "                 selected",
+        "layer            c2",
+        "post-processing  none",
+        "dimension        3",
+        "bytes an image   12",
+        "R@1 on test, %   75.0",
+        "",
+        "How sure: chosen among 2 candidates on 20 validation classes. In a gallery of 20",
+        "  classes like these, it is expected to lack 0.0 points to the best candidate,",
+        "  at most 0.0 (95 %).",
     ]
     assert err == "next: layerprobe export held --epoch 2 --layer c2@max --out held-export\n"
+
+
+def test_full_shows_the_best_on_test_and_the_resamples(choose: Command) -> None:
+    shown, full = (choose("held", *words)[1] for words in ([], ["--full"]))
+    assert full.startswith(shown)
+    assert full.removeprefix(shown).splitlines() == [
+        "",
+        "on validation: c2@max, R@1 100.0 %",
+        "on test: R@1 75.0 %",
+        "best on test, chosen by looking: held#2:c1@max, R@1 100.0 %; regret +25.0 points; selection bias +0.0 points",
+        "chosen in resamples of the classes: c2@max 100 %",
+        "equivalent within 1 points (95 %), the cheapest first: c2@max",
+    ]
 
 
 def test_json_has_the_fields_of_the_choice(choose: Command) -> None:
     code, out, _ = choose("--json")  # the run touched last
     found = json.loads(out)
-    assert (code, found["schema"]) == (0, 2)
+    assert (code, found["schema"]) == (0, 3)
     assert found.keys() == {"schema", *(field.name for field in fields(Choice))}
     assert (found["advice"], found["verdict"], found["at_most"], found["gain"]) == ("unknown", "clear", 0.0, None)
     assert found["price"] == {"bytes": 12, "share_of_multiply_adds": None}
-    assert found["ship"] == {
-        "layer": "c2",
-        "pool": "max",
-        "reduction": "none",
-        "epoch": 2,
-        "dim": 3,
-        "bytes_per_image": 12,
-    }
+    assert (
+        found["ship"]
+        == found["preferred"]
+        == {
+            "layer": "c2",
+            "pool": "max",
+            "reduction": "none",
+            "epoch": 2,
+            "dim": 3,
+            "bytes_per_image": 12,
+        }
+    )
     assert (found["run"], found["chosen"]["split"], found["regret"]) == ("held", "validation", 0.25)
 
 
@@ -93,8 +117,9 @@ def test_an_open_choice_says_what_would_settle_it(choose: Command, tmp_path: Pat
     layers = {"validation": {C1: first, C2: second}, "test": {C1: GOOD, C2: FAIR}}
     write_run(tmp_path / "cache", "open", layers)
     _, out, err = choose("open", "--within", "5")
-    assert "Open: 20 validation classes are too few. c1@max is best on them, but another may be up to " in out
-    assert "classes would settle it: hold more out, or use folds." in out
+    text = " ".join(out.split())
+    assert "Which exactly? Layer c1: open, another layer may win up to 10.9 points (95 %). 1 other has the same" in text
+    assert "at most 10.9 (95 %). About 100 classes would settle which exactly: hold more out, or use folds." in text
     assert err.startswith("next: layerprobe export open ")
 
 
@@ -109,7 +134,7 @@ def test_the_next_step_names_a_run_of_the_chosen_experiment(choose: Command, tmp
         own = {"validation": {C1: FAIR}, "test": {C1: FAIR}}
         write_run(tmp_path / "cache", name, own, experiment="f", seed=seed)
     _, out, err = choose("x", "y", "--cache", "cache")
-    assert out.startswith("f: ship c1@max; its gain is unknown")
+    assert out.startswith("f: Selected: c1. Whether to switch is unknown")
     assert err == "next: layerprobe export x --epoch 2 --layer c1@max --out x-export\n"
 
 
@@ -156,10 +181,10 @@ def test_train_rows_of_a_file_do_not_choose(choose: Command, tmp_path: Path) -> 
     np.savez(tmp_path / "train.npz", labels=labels, split=np.full(120, "train"), a=rng.normal(size=(120, 8)))
     code, out, _ = choose("f.npz")
     assert code == 0
-    assert "  chosen on test: R@1 " in out
     assert out.startswith(
         "Cross-fitted on the 20 test classes, as the network may have been trained on the\n  20 train"
     )
+    assert "How sure: chosen among 2 candidates on 20 test classes." in out
     assert "\nhalf-whitening is fitted on train\n" in out
     code, out, err = choose("train.npz")
     assert (code, out, err.count("\n")) == (2, "", 1)

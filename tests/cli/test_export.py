@@ -49,7 +49,7 @@ def test_choose_exports_the_map_of_given_features(layerprobe: Command, tmp_path:
 def test_json_is_one_object_with_the_choice_and_its_export(layerprobe: Command) -> None:
     code, out, _ = layerprobe("choose", "given.npz", "--export", "out", "--json")
     found = json.loads(out)
-    assert (code, found["schema"], found["ship"]["layer"]) == (0, 2, "deep")
+    assert (code, found["schema"], found["ship"]["layer"]) == (0, 3, "deep")
     assert found["export"].keys() == {
         "folder", "name", "dim", "similarity", "fitted_on", "files", "checked", "check",
     }  # fmt: skip

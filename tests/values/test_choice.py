@@ -67,6 +67,13 @@ def test_no_line_of_the_first_screen_is_wider_than_80_columns() -> None:
         assert max(map(len, choice_lines(choice))) <= 80
 
 
+def test_a_line_feed_in_a_name_begins_no_line() -> None:
+    named = replace(SHIP, layer=f"{'x' * 60}\nerror: forged")
+    lines = choice_lines(replace(CHOICE, ship=named, preferred=named))
+    assert not any(line.strip().startswith("error") for line in lines)
+    assert any("x\N{REPLACEMENT CHARACTER}error: forged" in line for line in lines)
+
+
 def test_every_advice_has_its_sentence() -> None:
     def text(advice: str, gain: Gain, **more: object) -> str:
         return advice_text(replace(CHOICE, advice=advice, gain=gain, **more))  # type: ignore[arg-type] # by test
@@ -118,7 +125,7 @@ def test_the_same_layer_at_another_epoch_is_told_apart() -> None:
 def test_layer_and_post_processing_are_judged_apart() -> None:
     settled = replace(CHOICE, layer=Certainty("settled", 0.8, 6, None), post_processing=None)
     assert verdict_text(settled) == (
-        "Which exactly? Layer c1: settled, no other layer wins more than 0.8 points (95 %), and 1 do not matter."
+        "Which exactly? Layer c1: settled, no other layer wins more than 0.8 points (95 %); up to 1 does not matter."
     )
     alone = replace(CHOICE, layer=Certainty("clear", 0.0, 0, None), post_processing=Certainty("clear", 0.0, 1, None))
     assert verdict_text(alone) == "Which exactly? Post-processing none of c1: clear, better than the other."

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import product
 from math import comb
 
 import numpy as np
@@ -192,3 +193,32 @@ def test_queries_that_were_searched_among_themselves_are_what_some_of_them_are_s
     assert some.gallery_groups is not None
     assert (some.groups.tolist(), some.gallery_groups.tolist()) == ([6], [5, 6, 5])
     assert (some.ignored, some.positives) == (None, None)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_hits_among_half_average_over_all_galleries_that_keep_some_of_the_closer_negatives(k: int) -> None:
+    # Each subset of the closer negatives is as likely. What is tied with the positive stands behind them as it is.
+    queries = [(closer, 0, 1) for closer in range(9)]
+    expected = [
+        np.mean([ranks((sum(kept), 0, 1)).hits(k)[0] for kept in product((0, 1), repeat=closer)])
+        for closer, _, _ in queries
+    ]
+    assert ranks(*queries).hits_among_half(k) == pytest.approx(expected, abs=1e-12)
+
+
+def test_hits_among_half_of_a_query_that_may_hit_take_ties_as_they_are() -> None:
+    queries = [(0, 3, 1), (1, 2, 2), (1, 0, 4)]
+    whole = ranks(*queries).hits(2)
+    assert ranks(*queries).hits_among_half(2).tolist() == whole.tolist()
+    # Ties behind k closer negatives are not looked at: whether few enough of these are kept decides, 1 of 4 subsets.
+    assert float(ranks((2, 3, 1)).hits_among_half(1)[0]) == 1 / 4
+
+
+def test_a_lone_query_never_hits_among_half() -> None:
+    assert ranks((0, 0, 0), (3, 0, 0), (3, 5, 0)).hits_among_half(2).tolist() == [0, 0, 0]
+
+
+def test_among_half_a_query_never_hits_less_often() -> None:
+    several = ranks(*[(closer, negatives, 1) for closer in range(30) for negatives in range(4)])
+    for k in (1, 5):
+        assert (several.hits_among_half(k) >= several.hits(k)).all()

@@ -11,6 +11,7 @@ from layerprobe.system.progress import Listener
 from layerprobe.values.choice import Choice
 from layerprobe.values.facts import CHOOSING, assumed_text, chosen_on_text, identical_text
 from layerprobe.values.keys import RankedLayer
+from layerprobe.values.spoken_names import spoken_name
 from layerprobe.workflow.choose.candidate_set import TriedSets
 from layerprobe.workflow.choose.candidates import CandidateKey, CandidateRun, Group, grouped, open_candidates
 from layerprobe.workflow.choose.choosing import choose_among
@@ -103,7 +104,7 @@ def _identical(group: Group, choice: Choice) -> list[str]:
         if identical is None:
             continue
         values = part.of[key].values if key in part.of and len(group.runs) == 1 else None
-        facts = identical_facts(str(key[1]), values, identical, metric=choice.chosen.metric)
+        facts = identical_facts(spoken_name(key[1]), values, identical, metric=choice.chosen.metric)
         notes.append(f"{chosen_on_text(part.last.split)}: {identical_text(facts, len(identical))}" if facts else "")
     return list(dict.fromkeys(filter(None, notes)))
 

@@ -26,6 +26,7 @@ from layerprobe.values.facts import chosen_on_text, identical_text
 from layerprobe.values.indexes import IndexKind
 from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, concatenated_key, named
 from layerprobe.values.scores import Subject
+from layerprobe.values.spoken_names import spoken_name
 from layerprobe.workflow.choose.candidate_set import Baseline, CandidateSet, TriedSets
 from layerprobe.workflow.choose.choose_time import counted, say_how_long
 from layerprobe.workflow.choose.choosing import choose_among
@@ -237,7 +238,7 @@ def _identical(row_splits: RowSplits, candidates: Sequence[Measured], choice: Ch
     notes = []
     for split, rows, values, in_folds in parts:
         identical = row_splits.given.identical(rows, in_folds)
-        layer, metric = str(chosen.candidate.ranked), choice.chosen.metric
+        layer, metric = spoken_name(chosen.candidate.ranked), choice.chosen.metric
         if facts := identical_facts(layer, values.values, identical, metric=metric):
             named = facts if row_splits.given.contents is not None else replace(facts, item="row")
             notes.append(f"{chosen_on_text(split)}: {identical_text(named, len(rows))}")

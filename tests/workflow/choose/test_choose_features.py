@@ -13,6 +13,8 @@ from sklearn.neighbors import NearestNeighbors
 from layerprobe import choose
 from layerprobe.measure.choosing_folds import WITHIN_FOLDS
 from layerprobe.statistics.choice import folds_of
+from layerprobe.statistics.means import intervals
+from layerprobe.statistics.units import unit_sums
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.values.choice import Choice
 from layerprobe.values.keys import LayerKey
@@ -64,25 +66,43 @@ def hits(values: Array, labels: Array) -> Array:
     return same
 
 
-def scores_of(choice: Choice) -> dict[str, float | None]:
-    parts = {"chosen": choice.chosen, "test": choice.test, "best": choice.best_on_test}
-    return {name: None if score is None else score.value for name, score in parts.items()}
+def preferred_of(choice: Choice) -> tuple[bool, float | None]:
+    """Whether half-whitening is preferred, and the value of what is preferred on test."""
+    assert choice.preferred_test is not None
+    return choice.preferred.reduction != "none", choice.preferred_test.value
+
+
+def assert_measured(choice: Choice, raw: Array, white: Array) -> None:
+    """The hits of a single layer, raw and half-whitened, on the classes that are chosen on, are those that were used.
+
+    The raw one is the embedding; where it is kept, the lead has the other.
+    """
+    both = [raw.mean(), white.mean()]
+    is_white = choice.preferred.reduction != "none"
+    assert choice.chosen.value == both[choice.ship.reduction != "none"]
+    assert choice.lead is not None
+    assert choice.lead.difference == pytest.approx(both[is_white] - both[not is_white])
+
+
+def leads(white: Array, raw: Array, labels: Array) -> bool:
+    """Whether half-whitening is preferred: by more than half a standard error over classes of equal size."""
+    gains = np.array([white[labels == label].mean() - raw[labels == label].mean() for label in np.unique(labels)])
+    return bool(gains.mean() > 0.5 * gains.std(ddof=1) / np.sqrt(len(gains)))
 
 
 def test_a_fold_is_judged_by_what_was_chosen_and_fitted_on_the_others() -> None:
     layers, labels = some_layers(40)
-    choice = choose({"b": layers["b"]}, labels, within=0)
+    choice = choose({"b": layers["b"]}, labels)
     folds = folds_of(labels)[labels]
     raw = hits_within(folds, lambda _: layers["b"], labels)
     white = hits_within(folds, lambda fold: half_whitened(layers["b"], layers["b"][folds != fold]), labels)
     judged = raw.copy()
     for fold in range(5):
-        # Both cost 12 numbers an image, and the whitened one has the longer chain: it has to be strictly better.
-        if white[folds != fold].mean() > raw[folds != fold].mean():
-            judged[folds == fold] = white[folds == fold]
-    assert choice.test is not None
-    assert choice.test.value == judged.mean()
-    assert choice.chosen.value == max(raw.mean(), white.mean())
+        others = folds != fold
+        if leads(white[others], raw[others], labels[others]):
+            judged[~others] = white[~others]
+    assert preferred_of(choice) == (leads(white, raw, labels), judged.mean())
+    assert_measured(choice, raw, white)
     assert choice.chosen.split == "test"
     assert "cross-fitted, 5 folds" in choice.chosen.notes
     assert WITHIN_FOLDS in choice.notes
@@ -91,18 +111,20 @@ def test_a_fold_is_judged_by_what_was_chosen_and_fitted_on_the_others() -> None:
 def test_validation_classes_choose_by_what_is_fitted_on_training_classes() -> None:
     layers, labels = some_layers(45)
     splits = np.array(["train", "validation", "test"])[labels // 15]
-    choice = choose({"b": layers["b"]}, labels, splits=splits, within=0)
+    choice = choose({"b": layers["b"]}, labels, splits=splits)
     rows = {name: splits == name for name in ("train", "validation", "test")}
     found = {}
     for name in ("validation", "test"):
         some = layers["b"][rows[name]]
         white = half_whitened(some, layers["b"][rows["train"]])
-        found[name] = [hits(each, labels[rows[name]]).mean() for each in (some, white)]
-    best = int(found["validation"][1] > found["validation"][0])
+        found[name] = [hits(each, labels[rows[name]]) for each in (some, white)]
+    raw, white = found["validation"]
+    best = leads(white, raw, labels[rows["validation"]])
     assert choice.chosen.split == "validation"
-    assert scores_of(choice) == {
-        "chosen": found["validation"][best], "test": found["test"][best], "best": max(found["test"])
-    }  # fmt: skip
+    assert preferred_of(choice) == (best, found["test"][best].mean())
+    assert_measured(choice, raw, white)
+    assert choice.best_on_test is not None
+    assert choice.best_on_test.value == max(each.mean() for each in found["test"])
     assert WITHIN_FOLDS not in choice.notes
 
 
@@ -110,15 +132,18 @@ def test_training_classes_choose_out_of_fold_and_test_is_fitted_on_all_of_them()
     layers, labels = some_layers(40)
     splits = np.array(["train", "test"])[labels // 20]
     train, test = splits == "train", splits == "test"
-    choice = choose({"b": layers["b"]}, labels, splits=splits, seen=False, within=0)
+    choice = choose({"b": layers["b"]}, labels, splits=splits, seen=False)
     some, folds = layers["b"][train], folds_of(labels[train])[labels[train]]
     raw = hits_within(folds, lambda _: some, labels[train])
     white = hits_within(folds, lambda fold: half_whitened(some, some[folds != fold]), labels[train])
     tested = [layers["b"][test], half_whitened(layers["b"][test], layers["b"][train])]
     found = [hits(each, labels[test]).mean() for each in tested]
-    best = int(white.mean() > raw.mean())
+    best = leads(white, raw, labels[train])
     assert choice.chosen.split == "train"
-    assert scores_of(choice) == {"chosen": (raw, white)[best].mean(), "test": found[best], "best": max(found)}
+    assert preferred_of(choice) == (best, found[best])
+    assert_measured(choice, raw, white)
+    assert choice.best_on_test is not None
+    assert choice.best_on_test.value == max(found)
     assert any("picks the worst layer" in note for note in choice.notes)
     assert WITHIN_FOLDS in choice.notes
 
@@ -127,17 +152,18 @@ def test_classes_that_may_have_been_seen_do_not_choose_but_fit_what_test_chooses
     layers, labels = some_layers(40)
     splits = np.array(["train", "test"])[labels // 20]
     train, test = splits == "train", splits == "test"
-    choice = choose({"b": layers["b"]}, labels, splits=splits, within=0)
+    choice = choose({"b": layers["b"]}, labels, splits=splits)
     some, folds = layers["b"][test], folds_of(labels[test])[labels[test] - 20]
     raw = hits(some, labels[test])
     white = hits(half_whitened(some, layers["b"][train]), labels[test])
     judged = raw.copy()
     for fold in range(5):
-        if white[folds != fold].mean() > raw[folds != fold].mean():
-            judged[folds == fold] = white[folds == fold]
+        others = folds != fold
+        if leads(white[others], raw[others], labels[test][others]):
+            judged[~others] = white[~others]
     assert choice.chosen.split == "test"
-    assert choice.test is not None
-    assert (choice.chosen.value, choice.test.value) == (max(raw.mean(), white.mean()), judged.mean())
+    assert preferred_of(choice) == (leads(white, raw, labels[test]), judged.mean())
+    assert_measured(choice, raw, white)
     assert "cross-fitted, 5 folds" in choice.notes
     assert WITHIN_FOLDS not in choice.notes
     assert any("nothing is chosen there" in note for note in choice.notes)
@@ -195,18 +221,19 @@ def test_concatenated_layers_that_prove_nothing_are_no_candidates() -> None:
 
 
 def test_the_last_layer_is_the_embedding() -> None:
-    layers, labels = some_layers(40)
-    splits = np.array(["validation", "test"])[labels // 20]
-    choice = choose(layers, labels, splits=splits)
+    layers, labels = some_layers(80)
+    splits = np.array(["validation", "test"])[labels // 40]
+    choice = choose({"b": layers["b"], "a": layers["a"]}, labels, splits=splits)
     assert choice.embedding is not None
-    assert choice.embedding.layer.name == "c"
+    assert choice.embedding.layer.name == "a"
     rows = splits == "test"
-    assert choice.embedding.test.value == hits(layers["c"][rows], labels[rows]).mean()
+    assert choice.embedding.test.value == hits(layers["a"][rows], labels[rows]).mean()
     assert choice.gain is not None
-    assert choice.test is not None
-    assert choice.test.value is not None
+    assert choice.preferred_test is not None
+    assert choice.preferred_test.value is not None
     assert choice.embedding.test.value is not None
-    assert choice.gain.difference == pytest.approx(choice.test.value - choice.embedding.test.value)
+    assert (choice.advice, choice.gain_classes, choice.gain_elsewhere) == ("switch", 40, True)
+    assert choice.gain.difference == pytest.approx(choice.preferred_test.value - choice.embedding.test.value)
 
 
 def test_a_score_within_folds_says_so_and_the_embedding_has_that_of_the_whole_gallery() -> None:
@@ -256,7 +283,7 @@ def test_layers_can_be_named_and_the_embedding_stays(tmp_path: Path) -> None:
     layers, labels = some_layers()
     np.savez(tmp_path / "f.npz", labels=labels, **layers)  # type: ignore[arg-type] # numpy's stub
     choice = choose_file(read_given(tmp_path / "f.npz"), layers=["a"])
-    assert choice.ship.layer == "a"
+    assert (choice.preferred.layer, choice.candidates) == ("a", 2)
     assert not any(name.startswith(("b", "c")) for name in choice.shares)
     assert choice.embedding is not None
     assert choice.embedding.layer.name == "c"
@@ -400,9 +427,9 @@ def test_identical_rows_are_told_with_their_effect() -> None:
     choice = choose(layers, labels[rows], splits=splits[rows], layers=["b"])
     test = np.flatnonzero(splits[rows] == "test")
     identical = np.isin(test, [41, 77, 100, 101])
-    values = layers["b"][test]
+    values = layers[choice.ship.layer][test]
     if choice.ship.reduction != "none":
-        values = half_whitened(values, layers["b"][splits[rows] == "validation"])
+        values = half_whitened(values, layers[choice.ship.layer][splits[rows] == "validation"])
     others = 100 * hits(values, labels[rows][test])[~identical].mean()
     line = f"test: 4 of 62 queries have an identical row in what they search; without those R@1 of {choice.ship.name}"
     assert f"{line} is {others:.1f} %" in choice.notes
@@ -417,3 +444,48 @@ def test_rows_that_groups_take_out_are_not_identical_to_what_is_searched() -> No
     given = GivenFeatures({LayerKey("b", "none"): layers["b"][rows]}, labels[rows], groups=np.r_[np.arange(100), 41])
     assert not given.identical(np.arange(101)).any()
     assert np.flatnonzero(GivenFeatures(given.features, given.labels).identical(np.arange(101))).tolist() == [41, 100]
+
+
+def clustered(seed: int = 0) -> tuple[dict[str, Array], Array, Array]:
+    """Two layers of 24 classes in 12 clusters of two, and the cluster of each row."""
+    layers, labels = some_layers(24, 5, seed)
+    return layers, labels, labels // 2
+
+
+def test_clusters_are_the_units_of_intervals_and_folds() -> None:
+    layers, labels, clusters = clustered()
+    choice = choose(layers, labels, clusters=clusters)
+    assert (choice.units, choice.classes, choice.test_classes) == ("clusters", 12, 12)
+    # The embedding, searched by brute force within folds of whole clusters.
+    folds = folds_of(clusters)[np.unique(clusters, return_inverse=True)[1]]
+    raw = hits_within(folds, lambda _: layers["c"], labels)
+    (interval,) = intervals(unit_sums(raw, clusters))
+    assert choice.embedding is not None
+    assert interval is not None
+    score = choice.embedding.test
+    assert (score.value, score.low, score.high) == pytest.approx((raw.mean(), interval.low, interval.high))
+    assert "clusters: clusters" in score.notes
+
+
+def test_clusters_of_single_classes_choose_as_classes_do() -> None:
+    layers, labels, _ = clustered()
+    of_classes, of_clusters = choose(layers, labels), choose(layers, labels, clusters=labels)
+    assert (of_clusters.ship, of_clusters.gain, of_clusters.at_most) == (
+        of_classes.ship, of_classes.gain, of_classes.at_most,
+    )  # fmt: skip
+
+
+def test_clusters_that_divide_classes_are_refused() -> None:
+    layers, labels, _ = clustered()
+    with pytest.raises(RecipeError, match="clusters divide classes"):
+        choose(layers, labels, clusters=np.arange(len(labels)))
+
+
+def test_classes_in_folders_are_told(tmp_path: Path) -> None:
+    layers, labels, clusters = clustered()
+    names = np.array([f"alphabet{cluster}/letter{label}" for cluster, label in zip(clusters, labels, strict=True)])
+    np.savez(tmp_path / "f.npz", labels=names, a=layers["a"], b=layers["b"])
+    plain, parents = (choose_file(read_given(tmp_path / "f.npz", cluster=cluster)) for cluster in (None, "parent"))
+    assert any("classes lie in 12 folders" in note and "--cluster parent" in note for note in plain.notes)
+    assert (parents.units, parents.classes) == ("clusters", 12)
+    assert not any("folders" in note for note in parents.notes)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from layerprobe.values.choice import choice_lines
+from layerprobe.values.choice import advice_text, verdict_text
 from layerprobe.workflow.choose.choose import choose_runs
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.report.choices import choices
@@ -16,8 +16,8 @@ GOOD, FAIR = hits(*[4] * 20), hits(*[3] * 20)
 def test_the_report_says_what_choose_says(tmp_path: Path) -> None:
     run = write_run(tmp_path, "a", {"validation": {C1: FAIR, C2: GOOD}, "test": {C1: FAIR, C2: GOOD}})
     found = choices([run])
-    advice, verdict = choice_lines(choose_runs([run], ChooseRequest(device="cpu"), Silent()))[:2]
-    assert found.sentences == (f"{advice} {verdict}",)
+    choice = choose_runs([run], ChooseRequest(device="cpu"), Silent())
+    assert found.sentences == (f"a: {advice_text(choice)} {verdict_text(choice)}",)
     assert made_report([run], gallery=False).findings[0] == found.sentences[0]
 
 
@@ -25,7 +25,7 @@ def test_trainings_of_one_experiment_have_one_choice(tmp_path: Path) -> None:
     layers = {"validation": {C1: FAIR, C2: GOOD}, "test": {C1: FAIR, C2: GOOD}}
     runs = [write_run(tmp_path, f"s{seed}", layers, seed=seed) for seed in (0, 1)]
     (found,) = choices(runs).sentences
-    assert found.startswith("s0, s1: ship c2@max")
+    assert found.startswith("s0, s1: Selected: c2. ")
 
 
 def test_without_validation_classes_nothing_is_chosen_in_a_report(tmp_path: Path) -> None:
