@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,7 +33,7 @@ from layerprobe.reductions.applying import Blocks, reduced
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.statistics.choice import pick, resampled
 from layerprobe.statistics.units import UnitSums
-from layerprobe.statistics.verdict import growth_of_misses, judge
+from layerprobe.statistics.verdict import growth_of_differences, judge
 
 Array = NDArray[np.float64]
 DIMENSIONS = {f"l2+whiten:{size}:0.5+l2": size for size in (64, 128)}
@@ -89,6 +89,18 @@ def closer_of(
     return (np.where(same, -np.inf, values) > nearest).sum(1), labels[rows]
 
 
+def average_precisions_of(candidate: Candidate, labels: NDArray[np.int64], classes: Array) -> Array:
+    """(U,) sums of MAP@R over the images of each class, searched among these classes."""
+    rows = np.flatnonzero(np.isin(labels, classes))
+    values, same = candidate.similarities[np.ix_(rows, rows)], labels[rows, None] == labels[None, rows]
+    positives = same.sum(1) - 1
+    depth = int(positives.max())
+    nearest = np.argsort(-values, axis=1, kind="stable")[:, :depth]
+    right = np.take_along_axis(same, nearest, 1) & (np.arange(depth) < positives[:, None])
+    precisions = np.cumsum(right, 1) / np.arange(1, depth + 1)
+    return by_class((precisions * right).sum(1) / positives, labels[rows])
+
+
 def by_class(values: NDArray[np.generic], labels: NDArray[np.int64]) -> Array:
     """(U,) sums of the values of each class."""
     sums: Array = np.bincount(np.unique(labels, return_inverse=True)[1], values).astype(np.float64)
@@ -104,6 +116,7 @@ class Draw:
         counts: (C, U)
         misses_among_half: (C,) miss rates among half of the negatives.
         truth: (C,) R@1 on the other classes.
+        average_precisions: index of a candidate -> (U,) of MAP@R.
         classes: chosen on, and tested.
     """
 
@@ -111,6 +124,7 @@ class Draw:
     counts: Array
     misses_among_half: Array
     truth: Array
+    average_precisions: Callable[[int], Array]
     classes: tuple[int, int]
 
     @classmethod
@@ -121,7 +135,11 @@ class Draw:
         counts = np.tile(by_class(np.ones(len(closer[0][1])), closer[0][1]), (len(candidates), 1))
         among_half = np.array([(1 - 0.5 ** count.astype(np.float64)).mean() for count, _ in closer])
         truth = np.array([(closer_of(candidate, labels, test)[0] == 0).mean() for candidate in candidates])
-        return cls(hits, counts, among_half, truth, (len(chosen_on), len(test)))
+
+        def average_precisions(place: int) -> Array:
+            return average_precisions_of(candidates[place], labels, chosen_on)
+
+        return cls(hits, counts, among_half, truth, average_precisions, (len(chosen_on), len(test)))
 
 
 def row_of(candidates: Sequence[Candidate], places: Sequence[int], draw: Draw, seed: int) -> Array:
@@ -130,11 +148,16 @@ def row_of(candidates: Sequence[Candidate], places: Sequence[int], draw: Draw, s
     cells, truth = UnitSums(draw.hits[chosen], draw.counts[chosen]), draw.truth[chosen]
     costs, raw = [candidates[place].cost for place in chosen], [candidates[place].raw for place in chosen]
     misses, among_half = 1 - float(cells.means.mean()), float(draw.misses_among_half[chosen].mean())
-    growth = growth_of_misses(misses, among_half, *draw.classes)
+    growth = growth_of_differences(misses, among_half, *draw.classes)
     near, best = (
         np.flatnonzero(cells.means >= cells.means.max() - slack - 1e-9).tolist() for slack in (WITHIN / 2, 0.0)
     )
-    picked = pick(cells, costs, raw)
+
+    def finer(near: Sequence[int]) -> UnitSums:
+        sums = np.array([draw.average_precisions(chosen[place]) for place in near])
+        return UnitSums(sums, cells.counts[: len(sums)])
+
+    picked = pick(cells, costs, raw, finer)
     picks = [min(near, key=costs.__getitem__), min(best, key=costs.__getitem__), picked.place]
     judged = judge(cells, picked, within=WITHIN, growth=growth, seed=seed)
     lost, settled = truth.max() - truth[picks], judged.verdict != "open"

@@ -6,8 +6,8 @@
 STUDY is the name or file of a study, and SCORES.csv what `layerprobe study STUDY --scores SCORES.csv` wrote; START.csv
 has further layers at epoch 0, of runs of 0 epochs with the same seeds. For each cell of the study, tables in Markdown:
 R@1 of each layer on test classes at the first and the last epoch, raw and after the post-processing that is best on
-validation classes, where there are some; the change since the first epoch, by epoch; and at the last epoch the
-difference from the first cell.
+validation classes, where there are some; at the last epoch the layers half-whitened and whitened to 128 dimensions; the
+change since the first epoch, by epoch; and at the last epoch the difference from the first cell.
 
 `shift` takes the scores.csv of runs named shift-SEED-TABLE-EPOCH, TABLE as `benchmarks/emoji.py shift` calls it, and
 prints R@1 of each layer at the first and the last epoch.
@@ -34,6 +34,8 @@ from layerprobe.values.keys import NO_REDUCTION, LayerKey
 from layerprobe.values.scores import Score, read_scores
 from layerprobe.workflow.study.plan import plan_without_data
 from layerprobe.workflow.study.study_file import load_study
+
+HALF_WHITENED, WHITENED = "l2+whiten:128:0.5+l2", "l2+whiten:128:1+l2"
 
 # Epoch, split, layer and reduction -> R@1 in percent.
 Recalls = Mapping[tuple[int, str, LayerKey, str], float]
@@ -64,9 +66,11 @@ def with_start(training: Recalls, start: Recalls) -> Recalls:
 
 @dataclass(frozen=True)
 class Trainings:
-    """The trainings of a cell, each with its own test classes."""
+    """The trainings of a cell, each with its own test classes; their runs, and those whose scores are not there."""
 
     each: Sequence[Recalls]
+    runs: Sequence[str] = ()
+    missing: Sequence[str] = ()
 
     @property
     def epochs(self) -> list[int]:
@@ -81,7 +85,11 @@ class Trainings:
 
     def raw(self, layer: LayerKey, epoch: int) -> NDArray[np.float64]:
         """(S,) R@1 on test without post-processing."""
-        return np.array([one[epoch, "test", layer, NO_REDUCTION] for one in self.each])
+        return self.reduced(layer, epoch, NO_REDUCTION)
+
+    def reduced(self, layer: LayerKey, epoch: int, reduction: str) -> NDArray[np.float64]:
+        """(S,) R@1 on test after a reduction."""
+        return np.array([one[epoch, "test", layer, reduction] for one in self.each])
 
     @property
     def has_validation(self) -> bool:
@@ -151,24 +159,60 @@ def between(trainings: Trainings, other: Trainings, pool: str) -> list[list[str]
     return rows
 
 
-def by_shift(scores: Sequence[Score]) -> list[list[str]]:
-    """R@1 of each table of a shift, by layer: means over the seeds at the first and the last epoch."""
-    found: dict[tuple[str, LayerKey], dict[int, dict[int, float]]] = {}
-    for run, own in recalls([score for score in scores if score.split == "test"]).items():
+def shift_recalls(scores: Sequence[Score]) -> dict[tuple[str, str], dict[int, NDArray[np.float64]]]:
+    """Table of a shift and layer -> epoch -> (S,) R@1 on test without post-processing."""
+    values: dict[tuple[str, str], dict[int, dict[int, float]]] = {}
+    for run, recall in recalls([score for score in scores if score.split == "test"]).items():
         name = re.fullmatch(r"shift-(\d+)-(.+)-(\d+)", run)
         if name is None:
             raise SystemExit(f"findings.py: {run} is not named shift-SEED-TABLE-EPOCH")
-        for (_, _, layer, reduction), value in own.items():
+        for (_, _, layer, reduction), value in recall.items():
             if reduction == NO_REDUCTION:
-                epochs = found.setdefault((name[2], layer), {})
+                epochs = values.setdefault((name[2], layer.layer), {})
                 epochs.setdefault(int(name[3]), {})[int(name[1])] = value
+    seeds = {key: sorted(set.intersection(*map(set, epochs.values()))) for key, epochs in values.items()}
+    return {
+        key: {epoch: np.array([by_seed[seed] for seed in seeds[key]]) for epoch, by_seed in sorted(epochs.items())}
+        for key, epochs in values.items()
+    }
+
+
+def by_shift(scores: Sequence[Score]) -> list[list[str]]:
+    """R@1 of each table of a shift, by layer: means over the seeds at the first and the last epoch."""
     rows = [["queries", "layer", "before", "after", "change"]]
-    for (table, layer), epochs in found.items():
-        seeds = sorted(set.intersection(*(set(values) for values in epochs.values())))
-        first, last = (np.array([epochs[epoch][seed] for seed in seeds]) for epoch in (min(epochs), max(epochs)))
-        rows.append(
-            [table, f"`{layer.layer}`", shown(first), shown(last), shown(last - first, sign=True, further=True)]
-        )
+    for (table, layer), epochs in shift_recalls(scores).items():
+        first, *_, last = epochs.values()
+        rows.append([table, f"`{layer}`", shown(first), shown(last), shown(last - first, sign=True, further=True)])
+    return rows
+
+
+def by_share(shares: Mapping[str, Trainings], pool: str) -> list[list[str]]:
+    """R@1 after training on each share of the classes, in ascending order, and the last share less the first."""
+    least, *_, most = shares.values()
+    start, end = least.epochs[0], least.epochs[-1]
+    smallest, *_, largest = shares
+    layers = least.layers(pool)
+    difference = f"{largest.removesuffix(' %')} minus {smallest}"
+    rows = [[f"layer@{pool}", f"epoch {start}", *shares, difference, f"less that of `{layers[-1].layer}`"]]
+    gains = {layer: most.raw(layer, end) - least.raw(layer, end) for layer in layers}
+    for layer, gain in gains.items():
+        less = "-" if layer == layers[-1] else shown(gain - gains[layers[-1]], sign=True)
+        levels = [shown(trainings.raw(layer, end)) for trainings in shares.values()]
+        before = shown(least.raw(layer, start))
+        rows.append([f"`{layer.layer}`", before, *levels, shown(gain, sign=True, further=True), less])
+    return rows
+
+
+def at_equal_dimension(trainings: Trainings, pool: str, reduction: str) -> list[list[str]]:
+    """Each layer at the last epoch after a reduction, less the last layer after it, and less the last layer raw."""
+    last, embedding = trainings.epochs[-1], trainings.layers(pool)[-1]
+    rows = [[f"layer@{pool}", reduction, f"minus `{embedding.layer}`", f"minus `{embedding.layer}`, raw"]]
+    for layer in trainings.layers(pool):
+        if all((last, "test", layer, reduction) in one for one in trainings.each):
+            values = trainings.reduced(layer, last, reduction)
+            less = shown(values - trainings.reduced(embedding, last, reduction), sign=True, further=True)
+            over_raw = shown(values - trainings.raw(embedding, last), sign=True, further=True)
+            rows.append([f"`{layer.layer}`", shown(values), "-" if layer == embedding else less, over_raw])
     return rows
 
 
@@ -192,6 +236,21 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def cells_of(study: str, scores: Sequence[Score], start: Sequence[Score] = ()) -> dict[str, Trainings]:
+    """Cell of a study -> its trainings, with further layers at epoch 0."""
+    seeds = {score.run: score.seed for score in [*scores, *start]}
+    untrained = {seeds[run]: recall for run, recall in recalls(start).items()}
+    trained = {run: with_start(recall, untrained.get(seeds[run], {})) for run, recall in recalls(scores).items()}
+    cells = {}
+    for cell in plan_without_data(load_study(study), Path("cache"), "cpu")[0]:
+        runs = [training.run for training in cell.trainings]
+        there = [run for run in runs if run in trained]
+        cells[str(cell)] = Trainings(
+            [trained[run] for run in there], there, [run for run in runs if run not in trained]
+        )
+    return cells
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="The tables of docs/findings.md, from the scores of trainings.")
     parser.add_argument("study", metavar="STUDY", help="a study, or `shift`")
@@ -203,21 +262,20 @@ def main() -> None:
     if arguments.study == "shift":
         print(markdown(by_shift(scores)))
         return
-    found, untrained = recalls(scores), [score for path in arguments.start for score in read_scores(path)]
-    seeds = {score.run: score.seed for score in [*scores, *untrained]}
-    start = {seeds[run]: own for run, own in recalls(untrained).items()}
-    found = {run: with_start(own, start.get(seeds[run], {})) for run, own in found.items()}
-    first: Trainings | None = None
-    for cell in plan_without_data(load_study(arguments.study), Path("cache"), "cpu")[0]:
-        if missing := [training.run for training in cell.trainings if training.run not in found]:
-            print(f"\n### {cell}: without {', '.join(missing)}")
+    start = [score for path in arguments.start for score in read_scores(path)]
+    pool, first = arguments.pool, None
+    for cell, trainings in cells_of(arguments.study, scores, start).items():
+        if trainings.missing:
+            print(f"\n### {cell}: without {', '.join(trainings.missing)}")
             continue
-        trainings = Trainings([found[training.run] for training in cell.trainings])
         print(f"\n### {cell}: {len(trainings.each)} trainings")
-        print(f"\n{markdown(by_layer(trainings, arguments.pool))}")
-        print(f"\n{markdown(by_epoch(trainings, arguments.pool))}")
+        print(f"\n{markdown(by_layer(trainings, pool))}")
+        for reduction in (HALF_WHITENED, WHITENED):
+            if len(rows := at_equal_dimension(trainings, pool, reduction)) > 1:
+                print(f"\n{markdown(rows)}")
+        print(f"\n{markdown(by_epoch(trainings, pool))}")
         if first is not None:
-            print(f"\n{markdown(between(trainings, first, arguments.pool))}")
+            print(f"\n{markdown(between(trainings, first, pool))}")
         first = first or trainings
 
 

@@ -106,6 +106,13 @@ def test_the_readme_names_every_study_of_a_paper_and_whether_it_has_a_small_vers
             assert with_small == (found if last.strip() == "yes" else re.findall(r"`([a-z0-9-]+)`", last)), line
 
 
+@pytest.mark.parametrize(("name", "small"), VERSIONS)
+def test_a_studys_claim_is_a_papers_and_its_table_has_a_question(name: str, small: bool) -> None:
+    study = load_study(name, small=small)
+    assert bool(study.about.claim) == bool(study.about.paper)
+    assert study.end.table is None or study.about.question.endswith("?")
+
+
 @pytest.mark.parametrize("name", ["emoji", "omniglot", "share"])
 def test_the_findings_are_finished_by_their_scores_alone(name: str, tmp_path: Path) -> None:
     study = load_study(f"findings-{name}")

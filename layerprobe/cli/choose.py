@@ -106,10 +106,9 @@ def choose(
     It says whether to switch from the embedding, to which layer, and how sure that is. Where it cannot be told, the
     embedding is kept.
 
-    Candidates are all probed layers, epochs, pools and reductions. The best mean is preferred, but a layer without
-    post-processing if it is as good up to half of a standard error. Means are those on validation classes; without
-    these on training classes that the network has not seen; else on test classes by cross-fitting. Runs of one
-    experiment are averaged.
+    Candidates are all probed layers, epochs, pools and reductions. The best mean is preferred; within half of
+    a standard error of it MAP@R decides. Means are those on validation classes; without these on training classes that
+    the network has not seen; else on test classes by cross-fitting. Runs of one experiment are averaged.
 
     With --model, a pretrained model is first measured on the images of --data. FEATURES needs no model: a .npz, .pt or
     .h5 has `labels` (N,), optionally `split` and `group`, and an array (N, D) for each layer; a .npy is one layer.

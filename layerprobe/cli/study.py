@@ -62,7 +62,14 @@ def study(
 
     from layerprobe.workflow.study.plan import plan_without_data
     from layerprobe.workflow.study.study import StudyRequest, estimate_study, run_study
-    from layerprobe.workflow.study.table import StudyTable, plan_table, plan_values, table_values, text_table
+    from layerprobe.workflow.study.table import (
+        StudyTable,
+        about_lines,
+        plan_table,
+        plan_values,
+        table_values,
+        text_table,
+    )
 
     request = StudyRequest(loaded, cache, jobs, device, tuple(data or ()), scores)
     if dry_run:
@@ -76,4 +83,6 @@ def study(
     if isinstance(made, StudyTable):
         terminal.result(table_values(made), text_table(made))
     else:
+        for line in about_lines(loaded):
+            terminal.say(line)
         terminal.result({"study": loaded.name, "plot": loaded.end.plot, "file": str(made)}, str(made))

@@ -3,9 +3,10 @@
 Multiple comparisons with the best (Hsu, Multiple Comparisons, 1996, chapter 4): the mean that a candidate lacks to the
 best one is at most the largest upper end of one-sided simultaneous 95 % bands of the differences of all others to it.
 
-Differences grow with the gallery. Where a choice is for a larger gallery than the one that was searched, they are
-multiplied by the growth of the mean miss rate, which is extrapolated from a gallery with half of the negatives:
-(miss rate / miss rate among half)^log2(classes of that gallery / classes that were searched), less the query's own.
+Differences grow with the gallery. Where a choice is for a larger gallery than the one that was searched, the logit of
+the mean miss rate e is extrapolated along the logarithm of the number of classes, from a gallery with half of the
+negatives through the one that was searched. A difference of logits is taken as the same in both, so that differences of
+miss rates grow by e' (1 - e') / (e (1 - e)).
 benchmarks/README.md, "Verdicts", has how often the bounds hold.
 """
 
@@ -60,7 +61,7 @@ def judge(cells: UnitSums, picked: Picked, *, within: float, growth: float = 1.0
             given once.
         picked: see `choice.pick`.
         within: a share, not points.
-        growth: of differences in the gallery that the choice is for; see `growth_of_misses`.
+        growth: of differences in the gallery that the choice is for; see `growth_of_differences`.
         seed: of the draws of units.
     """
     means, place = cells.means, picked.place
@@ -88,8 +89,8 @@ def judge(cells: UnitSums, picked: Picked, *, within: float, growth: float = 1.0
     )
 
 
-def growth_of_misses(misses: float, among_half: float, classes: int, gallery_classes: int) -> float:
-    """By how much the mean miss rate grows in a larger gallery, at least 1.
+def growth_of_differences(misses: float, among_half: float, classes: int, gallery_classes: int) -> float:
+    """By how much differences of miss rates grow in a larger gallery, at least 1.
 
     Args:
         misses: the mean miss rate in the gallery that was searched, 0 to 1.
@@ -98,12 +99,18 @@ def growth_of_misses(misses: float, among_half: float, classes: int, gallery_cla
         gallery_classes: of the gallery that the choice is for.
 
     Returns:
-        1 where no query misses among half of the negatives: there is nothing to extrapolate from.
+        1 where no query misses among half of the negatives, or all do: there is nothing to extrapolate from.
     """
-    if among_half <= 0 or gallery_classes <= classes or classes < 2:
+    if not (0 < among_half <= misses < 1) or gallery_classes <= classes or classes < 2:
         return 1.0
     doublings = math.log2((gallery_classes - 1) / (classes - 1))
-    return max(1.0, math.pow(misses / among_half, doublings))
+    rise = doublings * (_logit(misses) - _logit(among_half))
+    extrapolated = 1 / (1 + math.exp(-_logit(misses) - rise))
+    return max(1.0, extrapolated * (1 - extrapolated) / (misses * (1 - misses)))
+
+
+def _logit(share: float) -> float:
+    return math.log(share / (1 - share))
 
 
 def above(cells: UnitSums, *, seed: int = 0) -> NDArray[np.bool_]:

@@ -449,8 +449,9 @@ def _difference(choice: Choice, tests: Sequence[Score | None]) -> str:
     values = [test.value for test in tests if test is not None and test.value is not None]
     if len(values) < 2:
         return ""
-    of_all = choice.gain is not None and choice.gain_classes == choice.test_classes
-    return f"{100 * (values[-1] - values[0]):+.1f}" + (_ends(choice.gain, few="") if of_all and choice.gain else "")
+    if choice.gain is not None and choice.gain_classes == choice.test_classes:
+        return f"{100 * choice.gain.difference:+.1f}{_ends(choice.gain, few='')}"
+    return f"{100 * (values[-1] - values[0]):+.1f}"
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -12,10 +12,12 @@ from scipy import stats
 from benchmarks.findings import (
     Recalls,
     Trainings,
+    at_equal_dimension,
     best_reduction,
     between,
     by_epoch,
     by_layer,
+    by_share,
     by_shift,
     main,
     recalls,
@@ -63,6 +65,30 @@ def test_a_layer_is_compared_with_the_embedding_by_training() -> None:
         "+12.0",
     ]
     assert [fc6[place] for place in (4, 7)] == ["-", "-"]
+
+
+def test_layers_are_compared_after_one_reduction_and_with_the_raw_embedding() -> None:
+    head, pool5, fc6 = at_equal_dimension(Trainings([training(0), training(2)]), "avg", WHITE)
+    assert head == ["layer@avg", WHITE, "minus `fc6`", "minus `fc6`, raw"]
+    assert [cell.partition(" ")[0] for cell in pool5] == ["`pool5`", "46.0", "+11.0", "+16.0"]
+    assert [cell.partition(" ")[0] for cell in fc6] == ["`fc6`", "35.0", "-", "+5.0"]
+
+
+def test_shares_are_compared_with_the_least() -> None:
+    each = {"40 %": training(1), "100 %": training(4)}
+    shares = {share: Trainings([one, one]) for share, one in each.items()}
+    head, pool5, fc6 = by_share(shares, "avg")
+    assert head == ["layer@avg", "epoch 0", "40 %", "100 %", "100 minus 40 %", "less that of `fc6`"]
+    assert (pool5[1:], fc6[1:]) == (["50.0", "41.0", "44.0", "+3.0", "+3.0"], ["45.0", "30.0", "30.0", "+0.0", "-"])
+
+
+def test_a_cell_without_all_its_runs_names_those_that_it_lacks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = Path(__file__).parents[2]
+    monkeypatch.setattr(sys, "argv", ["findings.py", "findings-share", str(root / "docs/findings/shift.csv")])
+    main()
+    assert re.findall(r"### (\S+) = 0.6: without ((?:findings-share-\w+-s\d[, ]*)+)", capsys.readouterr().out)
 
 
 def test_change_since_the_first_epoch() -> None:

@@ -111,6 +111,16 @@ def test_the_recipe_of_a_row_can_be_trained_on_each_data_set(reference: str) -> 
             assert load_recipe(name, Overrides(settings=("data.root=.", *settings))).data.name == data
 
 
+@pytest.mark.parametrize("reference", TABLES)
+def test_a_row_has_the_dimensions_that_its_recipe_trains(reference: str) -> None:
+    table = find_table(reference)
+    for row in (row for row in table.rows if row.recipe and row.reduction == "none"):
+        recipe = load_recipe(row.recipe_on(table.data[0]), Overrides(settings=("data.root=.", *row.settings)))
+        members = recipe.ensemble.members if recipe.ensemble else 1
+        if recipe.net.fc:  # else the pooled layer, whose dimension is not in the recipe
+            assert row.dim.text == str(members * recipe.net.fc[-1]), row.method
+
+
 def test_unknown_names_list_the_known_ones() -> None:
     with pytest.raises(UnknownNameError, match="Did you mean 'vo-hays-2019'"):
         find_table("vo-hays-2018:table3")
@@ -217,6 +227,16 @@ def test_fehervari_table_2() -> None:
     assert [row.method for row in table.rows] == [name for row in printed for name in [row[0].strip("†")] * 2]
     networks = ["Inception-BN", "ResNet50"] * (len(printed) - 1) + ["Inception-BN", "ResNet18"]
     assert [row.network for row in table.rows] == networks
+
+
+@pytest.mark.parametrize("number", [2, 3, 4])
+def test_fehervari_tables_2_to_4_have_the_dimensions_of_section_4_1(number: int) -> None:
+    (section,) = (line for line in text_of("fehervari-2019") if line.startswith("We used MXNet"))
+    size = re.findall(r"embedding size (?:at|of) (\d+)", section)
+    assert len(size) == 3
+    dims = {"Proxy-Softmax": f"{size[1]} bits", "DREML": size[2]}
+    rows = find_table(f"fehervari-2019:table{number}").rows
+    assert [row.dim.text for row in rows] == [dims.get(row.method, size[0]) for row in rows]
 
 
 @pytest.mark.parametrize("number", [3, 4])

@@ -58,14 +58,14 @@ def test_fewer_than_20_units_decide_and_report() -> None:
 
 
 def test_the_reported_gain_is_unbiased_where_that_by_which_it_was_decided_is_not() -> None:
-    true, rng = 0.02, np.random.default_rng(0)
+    true, rng = 0.025, np.random.default_rng(0)
     switched: list[tuple[Advised, float]] = []
-    for seed in range(150):
-        differences = rng.normal(true, 0.1, 60)
+    for seed in range(60):
+        differences = rng.normal(true, 0.1, 40)
         advised = advise(gains_of(differences), within=0.01, seed=seed)
         if advised.advice == "switch":
             switched.append((advised, float(differences.mean())))
     reported = np.average([one.gain.value for one, _ in switched], weights=[one.units for one, _ in switched])
-    # 40 to 50 gains with a standard error of 0.002 to 0.003; the means of all are too high where a half decides.
-    assert reported == pytest.approx(true, abs=0.008)
-    assert np.mean([mean for _, mean in switched]) > true + 0.005
+    # 15 gains, whose mean has a standard error of 0.006; the means of all units are too high by 0.011.
+    assert reported == pytest.approx(true, abs=0.01)
+    assert np.mean([mean for _, mean in switched]) > true + 0.01

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -28,22 +29,31 @@ def noise(rng: np.random.Generator, count: int, units: int, sd: float = 0.1) -> 
     return rng.normal(0, sd, (count, units))
 
 
-def test_a_raw_candidate_half_a_paired_standard_error_below_the_best_mean_is_picked() -> None:
+def test_a_finer_measure_decides_within_half_a_paired_standard_error_of_the_best_mean() -> None:
     # 16 units whose differences to the best are d -+ s: a mean of d, and a standard error of s sqrt(16 / 15) / 4.
     best, spread = np.full(16, 0.9), np.tile([1.0, -1.0], 8)
     error = 0.04 * np.sqrt(16 / 15) / 4
     near, far = best - 0.499 * error + 0.04 * spread, best - 0.501 * error + 0.04 * spread
-    raw = [True, False]
-    assert pick(cells_of([near, best]), costs(2), raw) == Picked(0, 1)
-    assert pick(cells_of([far, best]), costs(2), raw) == Picked(1, 1)
-    assert pick(cells_of([near, best]), costs(2), [False, False]) == Picked(1, 1)
-    assert pick(cells_of([near, best]), costs(2), [False, True]) == Picked(1, 1)
+    asked: list[list[int]] = []
+
+    def finer(places: Sequence[int]) -> UnitSums:
+        asked.append(list(places))
+        return cells_of([[0.9 - 0.1 * place] * 16 for place in places])  # the first is the best
+
+    cells = cells_of([near, far, best])
+    assert pick(cells, costs(3), [True] * 3, finer) == Picked(0, 2)
+    assert asked == [[0, 2]]
+    assert pick(cells, costs(3), [True] * 3) == Picked(2, 2)
+    assert pick(cells, costs(3), [True] * 3, lambda _: None) == Picked(2, 2)
+    assert pick(cells_of([far, best]), costs(2), [True] * 2, finer) == Picked(1, 1)
+    assert len(asked) == 1
 
 
-def test_of_several_raw_candidates_the_best_is_picked_not_the_cheapest() -> None:
+def test_equal_by_the_finer_measure_too_the_raw_one_is_picked() -> None:
     best, spread = np.full(16, 0.9), np.tile([1.0, -1.0], 8)
-    cells = cells_of([best - 0.003 + 0.04 * spread, best - 0.002 + 0.04 * spread, best])
-    assert pick(cells, costs(3), [True, True, False]) == Picked(1, 2)
+    cells = cells_of([best, best - 0.002 + 0.04 * spread])
+    equal = cells_of([[0.5] * 16] * 2)
+    assert pick(cells, costs(2), [False, True], lambda _: equal) == Picked(1, 0)
 
 
 def test_of_equal_means_a_raw_one_is_the_best_then_the_cheapest_then_the_first() -> None:
@@ -56,8 +66,9 @@ def test_of_equal_means_a_raw_one_is_the_best_then_the_cheapest_then_the_first()
 def test_with_fewer_than_ten_units_the_best_mean_is_picked() -> None:
     rows = [[0.899] * 8 + [0.8], [0.9] * 8 + [0.7]]
     assert pick(cells_of(rows), costs(2), [False, True]) == Picked(0, 0)
+    worse = cells_of([[0.9] * 9, [0.1] * 9])
     rows = [[0.9] * 5 + [0.8] * 4, [0.8] * 5 + [0.94] * 4]
-    assert pick(cells_of(rows), costs(2), [True, False]) == Picked(1, 1)
+    assert pick(cells_of(rows), costs(2), [True, False], lambda _: worse) == Picked(1, 1)
 
 
 def test_a_candidate_with_nan_is_never_picked() -> None:
@@ -73,7 +84,7 @@ def test_a_cost_is_needed_for_each_candidate() -> None:
         pick(cells_of([[0.5] * 12] * 2), costs(1), [True])
 
 
-def test_a_resample_chooses_as_pick_does_on_copies_of_the_drawn_units() -> None:
+def test_a_resample_chooses_the_best_mean_of_copies_of_the_drawn_units() -> None:
     rng = np.random.default_rng(0)
     counts = np.broadcast_to(rng.integers(5, 30, 20).astype(np.float64), (4, 20))
     cells = UnitSums(counts * (0.5 + noise(rng, 1, 20) + noise(rng, 4, 20, 0.05)), counts)

@@ -9,7 +9,7 @@ from scipy import stats
 
 from layerprobe.statistics.choice import Picked, pick
 from layerprobe.statistics.units import UnitSums
-from layerprobe.statistics.verdict import Judged, above, growth_of_misses, judge
+from layerprobe.statistics.verdict import Judged, above, growth_of_differences, judge
 
 Array = NDArray[np.float64]
 
@@ -89,12 +89,18 @@ def test_in_a_larger_gallery_the_bound_grows_and_what_is_settled_may_be_open() -
     assert judged(cells, within=0.03, growth=3.0)[1].equivalent == judged(cells, within=0.01)[1].equivalent
 
 
-def test_misses_grow_by_the_doublings_of_the_gallery() -> None:
-    # From 5 other classes to 20 others are two doublings, each of which multiplies 10 % by 1.25: 10 / 8 %.
-    assert growth_of_misses(0.1, 0.08, 6, 21) == pytest.approx(1.25**2)
-    assert growth_of_misses(0.1, 0.08, 21, 6) == 1.0
-    assert growth_of_misses(0.1, 0.0, 6, 21) == 1.0
-    assert growth_of_misses(0.08, 0.1, 6, 21) == 1.0
+def test_differences_grow_by_the_logit_of_misses_along_the_doublings_of_the_gallery() -> None:
+    # From 5 other classes to 20 others are two doublings. Misses of 1 / 9 among half and 1 / 5: odds of 1 / 8 and 1 / 4
+    # double once a doubling, to 1, misses of 1 / 2: (1/2 1/2) / (1/5 4/5) = 25 / 16.
+    assert growth_of_differences(1 / 5, 1 / 9, 6, 21) == pytest.approx(25 / 16)
+    assert growth_of_differences(0.1, 0.08, 21, 6) == 1.0
+    assert growth_of_differences(0.1, 0.0, 6, 21) == 1.0
+    assert growth_of_differences(1.0, 1.0, 6, 21) == 1.0
+    assert growth_of_differences(0.08, 0.1, 6, 21) == 1.0
+
+
+def test_where_most_queries_miss_differences_do_not_grow() -> None:
+    assert growth_of_differences(0.6, 0.5, 6, 21) == 1.0
 
 
 def test_units_needed_scale_the_half_width_to_what_is_left_of_within() -> None:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.statistics.choice import CrossFitted, cross_fitted, pick
+from layerprobe.statistics.choice import CrossFitted, Finer, cross_fitted, pick
 from layerprobe.statistics.units import UnitSums
-from layerprobe.statistics.verdict import above, growth_of_misses
+from layerprobe.statistics.verdict import above, growth_of_differences
 from layerprobe.values.arrays import FloatArray
 from layerprobe.values.choice import Candidate
 from layerprobe.values.scores import Subject
@@ -67,6 +67,7 @@ class CandidateSet:
             others are candidates always. Without any it is no candidate, and only compared.
         tried: None where no sets are searched for.
         cluster: whose values are the units; None for the classes.
+        finer: the measure that decides between near means, on the classes that are chosen on; None without one.
     """
 
     candidates: Sequence[Candidate]
@@ -84,6 +85,7 @@ class CandidateSet:
     found: Mapping[int, frozenset[int | None]] = field(default_factory=dict)
     tried: TriedSets | None = None
     cluster: str | None = None
+    finer: Finer | None = None
 
     @property
     def costs(self) -> list[tuple[int, ...]]:
@@ -102,7 +104,7 @@ class CandidateSet:
         if not there.any():
             return 1.0
         misses, among_half = (1 - float(means[there].mean()) for means in (self.choosing.means, self.among_half))
-        return growth_of_misses(misses, among_half, self.classes, self.gallery_classes)
+        return growth_of_differences(misses, among_half, self.classes, self.gallery_classes)
 
     @property
     def on_test(self) -> UnitSums | None:
@@ -138,7 +140,7 @@ class CandidateSet:
 
     def only(self, places: Sequence[int]) -> CandidateSet:
         """Some of the candidates."""
-        kept = list(places)
+        kept, finer = list(places), self.finer or (lambda _: None)
         return replace(
             self,
             candidates=[self.candidates[place] for place in kept],
@@ -148,6 +150,7 @@ class CandidateSet:
             among_half=self.among_half[kept],
             test=None if self.test is None else _rows(self.test, kept),
             found={new: self.found[place] for new, place in enumerate(kept) if place in self.found},
+            finer=None if self.finer is None else lambda places: finer([kept[place] for place in places]),
         )
 
     def cross_fitted(self) -> CrossFitted | None:
@@ -158,9 +161,21 @@ class CandidateSet:
         def choose(others: UnitSums, fold: int) -> int:
             sums = others.sums.copy()
             sums[[place for place, folds in self.found.items() if fold not in folds]] = np.nan
-            return pick(UnitSums(sums, others.counts), self.costs, self.raw).place
+            return pick(UnitSums(sums, others.counts), self.costs, self.raw, self._finer_without(fold)).place
 
         return cross_fitted(self.choosing, self.folds, choose)
+
+    def _finer_without(self, fold: int) -> Finer | None:
+        """The finer measure on the units of the other folds."""
+        finer, folds = self.finer, self.folds
+        if finer is None or folds is None:
+            return None
+
+        def others(places: Sequence[int]) -> UnitSums | None:
+            measured, kept = finer(places), folds != fold
+            return None if measured is None else UnitSums(measured.sums[:, kept], measured.counts[:, kept])
+
+        return others
 
 
 def _rows(sums: UnitSums, places: Sequence[int]) -> UnitSums:

@@ -205,18 +205,19 @@ class Group:
         """(C, U) values of candidates by class: means over seeds, each class from the runs that held it out."""
         if part == "test":
             return mean_of([candidate_run.stored(part).sums(keys) for candidate_run in self.runs])
-        return self._by_fold(lambda candidate_run: candidate_run.choosing.sums(keys))
+        return self.by_fold(lambda candidate_run: candidate_run.choosing.sums(keys))
 
     def above_chance(self, keys: Sequence[CandidateKey]) -> UnitSums:
         """(C, U) Recall@1 over that of a random ranking, on the classes that are chosen on, as `sums`."""
-        return self._by_fold(lambda candidate_run: candidate_run.choosing.above_chance(keys))
+        return self.by_fold(lambda candidate_run: candidate_run.choosing.above_chance(keys))
 
     def among_half(self, key: CandidateKey) -> float:
         """Mean Recall@K of a candidate among half of the negatives, where it is chosen on; NaN if unknown."""
         values = [candidate_run.choosing.of[key].among_half for candidate_run in self.runs]
         return float(np.mean([np.nan if hits is None else np.nanmean(hits) for hits in values]))
 
-    def _by_fold(self, sums_of: Callable[[CandidateRun], UnitSums]) -> UnitSums:
+    def by_fold(self, sums_of: Callable[[CandidateRun], UnitSums]) -> UnitSums:
+        """Means over seeds, each unit from the runs that held it out."""
         return side_by_side(
             [mean_of([sums_of(candidate_run) for candidate_run in fold]) for fold in self.folds.values()]
         )

@@ -11,6 +11,7 @@ from layerprobe.system.progress import Listener
 from layerprobe.values.choice import Choice
 from layerprobe.values.facts import CHOOSING, assumed_text, chosen_on_text, identical_text
 from layerprobe.values.keys import RankedLayer
+from layerprobe.values.metric_names import is_recall
 from layerprobe.values.spoken_names import spoken_name
 from layerprobe.workflow.choose.candidate_set import TriedSets
 from layerprobe.workflow.choose.candidates import CandidateKey, CandidateRun, Group, grouped, open_candidates
@@ -74,18 +75,20 @@ def choose_runs(
     if request.cluster is None and (note := folders_note_of_run(first.run, first.choosing.last.epoch, first.split)):
         notes.append(note)
     notes += [note for group in groups for note in _skipped(group, tried)]
+    finer, missing = None, list[str]()
+    if is_recall(request.metric):
+        refits = Refits(device, seed, request.metric, listener)
+        finer = refits.average_precisions(groups, refitted.folded, missing)
+    candidates = candidate_set_of(groups, seed, found, folded=refitted.folded)
     choice = choose_among(
-        replace(candidate_set_of(groups, seed, found, folded=refitted.folded), tried=sets, cluster=request.cluster),
+        replace(candidates, tried=sets, cluster=request.cluster, finer=finer),
         notes,
         metric=request.metric,
         within=request.within,
         seed=seed,
     )
-    choice = replace(
-        of_groups(choice, groups),
-        notes=(*choice.notes, *_identical(group_of(groups, choice.run), choice)),
-        basis=_basis(first),
-    )
+    notes = [*dict.fromkeys(missing), *_identical(group_of(groups, choice.run), choice)]
+    choice = replace(of_groups(choice, groups), notes=(*choice.notes, *notes), basis=_basis(first))
     if not request.indexes:
         return choice
     run = group_of(groups, choice.run).runs[0].run

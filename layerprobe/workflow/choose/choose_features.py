@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.ranking.sampled_cosines import sampled_cosines
-from layerprobe.statistics.choice import draws_of, folds_of, greedy
-from layerprobe.statistics.units import UnitSums, unit_sums
+from layerprobe.statistics.choice import Finer, draws_of, folds_of, greedy
+from layerprobe.statistics.units import UnitSums, stacked, unit_sums
 from layerprobe.system.arguments import names_of, require_type
 from layerprobe.system.errors import DataError, UnknownNameError
 from layerprobe.system.memory import memory_faults_told
@@ -25,6 +25,7 @@ from layerprobe.values.choice import FOLDS, Choice
 from layerprobe.values.facts import chosen_on_text, identical_text
 from layerprobe.values.indexes import IndexKind
 from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, concatenated_key, named
+from layerprobe.values.metric_names import is_recall
 from layerprobe.values.scores import Subject
 from layerprobe.values.spoken_names import spoken_name
 from layerprobe.workflow.choose.candidate_set import Baseline, CandidateSet, TriedSets
@@ -33,7 +34,7 @@ from layerprobe.workflow.choose.choosing import choose_among
 from layerprobe.workflow.choose.given_features import GivenFeatures, given_features
 from layerprobe.workflow.choose.indexed_layer import indexes_of_rows, require_test_classes
 from layerprobe.workflow.choose.measured_features import SIMILARITY, Measured, measured, searched_whole, searches
-from layerprobe.workflow.choose.request import require_points, require_single_layers
+from layerprobe.workflow.choose.request import NEAR_METRIC, require_points, require_single_layers
 from layerprobe.workflow.choose.row_splits import RowSplits, row_splits_of
 from layerprobe.workflow.choose.searched_sets import Found, admitted, searched
 from layerprobe.workflow.run.facts import identical_facts
@@ -69,8 +70,8 @@ def choose(  # noqa: PLR0913 - the rows, their relation to the network, and the 
     """Choose the layer to ship from features of any origin, without looking at the classes that judge it.
 
     Candidates are each layer raw and half-whitened (`l2+whiten:D:0.5+l2`, where D is the minimum of 128, its dimensions
-    and the rank of the features that it is fitted on). The best mean is preferred, but a raw layer if it is as good up
-    to half of a standard error; the verdicts say how sure that is. Each image is searched among the others of its
+    and the rank of the features that it is fitted on). The best mean is preferred; within half of a standard error of
+    it MAP@R decides. The verdicts say how sure that is. Each image is searched among the others of its
     split, by cosine similarity. The last layer is taken as the embedding that is used today; it is selected where it
     cannot be told whether to switch from it.
 
@@ -220,6 +221,8 @@ def _chosen(
             found |= sets
             notes += also
     candidate_set = replace(_candidate_set(row_splits, candidates, found, how), tried=tried)
+    if is_recall(how.metric):
+        candidate_set = replace(candidate_set, finer=_average_precisions(row_splits, candidates))
     choice = choose_among(candidate_set, notes, metric=how.metric, within=how.within, seed=how.seed)
     notes = [*choice.notes, *_identical(row_splits, candidates, choice)]
     choice = replace(choice, notes=tuple(notes), basis=row_splits.basis)
@@ -343,6 +346,22 @@ class _SampledSearch:
             hits = np.bincount(self.classes, self.sample.hits(members), self.count)
             self.known[members] = hits.astype(np.float64)
         return self.known[members]
+
+
+def _average_precisions(row_splits: RowSplits, candidates: Sequence[Measured]) -> Finer:
+    """MAP@R of candidates by unit; of each that is asked for, once."""
+    sums: dict[int, UnitSums] = {}
+
+    def finer(places: Sequence[int]) -> UnitSums:
+        for place in places:
+            if place not in sums:
+                candidate = candidates[place]
+                whitened = candidate.candidate.ranked.reduction != NO_REDUCTION
+                (again,) = measured(row_splits, candidate.members, [whitened], metric=NEAR_METRIC)
+                sums[place] = unit_sums(again.choosing.values, row_splits.units)
+        return stacked([sums[place] for place in places])
+
+    return finer
 
 
 def _mean(hits: NDArray[np.float64] | None) -> float:

@@ -49,7 +49,8 @@ def choose_among(
     kind = IntervalKind(cluster=given.cluster)
     candidate_set = searched.only(searched.found_on_all())
     choosing, share = candidate_set.choosing, within / 100
-    picked, growth = pick(choosing, candidate_set.costs, candidate_set.raw), candidate_set.growth
+    picked = pick(choosing, candidate_set.costs, candidate_set.raw, candidate_set.finer)
+    growth = candidate_set.growth
     preferred = candidate_set.candidates[picked.place]
     certain = _Certainties(candidate_set, picked, share, growth, seed)
     known = certain.of_all.at_most is not None

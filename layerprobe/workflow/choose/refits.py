@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
 from layerprobe.measure.choosing_folds import WITHIN_FOLDS, QueryValues
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.reductions.reduction import NotApplicableError
+from layerprobe.statistics.choice import Finer
+from layerprobe.statistics.units import UnitSums, stacked, unit_sums
 from layerprobe.system.errors import DataError, NumericError
 from layerprobe.system.progress import Listener
 from layerprobe.system.signals import stoppable
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer
 from layerprobe.values.retrieval import SearchRules
 from layerprobe.workflow.choose.candidates import CandidateKey, CandidateRun, Group
+from layerprobe.workflow.choose.request import NEAR_METRIC
+from layerprobe.workflow.choose.run_candidates import embeddings_of, keys_of
 from layerprobe.workflow.probe.rerank import StoredSearch
 
 _STOPPED = "ranking stopped; nothing was changed"
@@ -76,6 +81,38 @@ class Refits:
                 pairs = zip(group.runs, values, strict=True)
                 found.append(Group(tuple(_replaced(each, own, lost) for each, own in pairs)))
         return Refitted(found, folded=True, notes=tuple(notes))
+
+    def average_precisions(self, groups: Sequence[Group], folded: bool, notes: list[str]) -> Finer:
+        """MAP@R of candidates by unit, from stored features; of each that is asked for, once.
+
+        Args:
+            groups: whose candidates are in the order of `keys_of` and `embeddings_of`.
+            folded: whether each fold of units is searched in itself.
+            notes: to which is added why there is none.
+        """
+        keys, measured = [*keys_of(groups), *embeddings_of(groups)], dict[int, UnitSums]()
+
+        def sums_of(candidate_run: CandidateRun, key: CandidateKey) -> UnitSums:
+            epoch, ranked = key
+            units = candidate_run.choosing.units
+            search = StoredSearch(candidate_run.run, epoch, candidate_run.split, self.device)
+            if folded:
+                return unit_sums(search.within_folds(ranked, self.seed, NEAR_METRIC, units=units).values, units)
+            search.require_stored(ranked)
+            return unit_sums(search.values(ranked, NEAR_METRIC).values, units)
+
+        def finer(places: Sequence[int]) -> UnitSums | None:
+            for place in places:
+                group, key = keys[place]
+                if place not in measured:
+                    try:
+                        measured[place] = group.by_fold(partial(sums_of, key=key))
+                    except (DataError, NotApplicableError, NumericError) as error:
+                        notes.append(f"near ties are decided by the mean alone, without {NEAR_METRIC}: {error.message}")
+                        return None
+            return stacked([measured[place] for place in places])
+
+        return finer
 
     def _values(
         self,

@@ -11,6 +11,7 @@ from layerprobe.values.indexes import IndexKind
 from layerprobe.workflow.run.metric_values import require_mean_over_queries
 
 NPY = ".npy"
+NEAR_METRIC = "MAP@R"  # decides between candidates whose Recall@K is nearly the same
 FEATURE_SUFFIXES = (".npz", NPY, ".pt", ".pth", ".h5", ".hdf5")  # of files of a user's features
 
 

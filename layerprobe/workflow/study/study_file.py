@@ -26,9 +26,10 @@ OVER_KEY = "over-key"  # the plot that takes a key
 
 
 class About(Section):
-    """[study]: what is shown, and by which paper."""
+    """[study]: what is shown, what is asked, and which paper claims what; the results are judged by [end] compare."""
 
     title: str
+    question: str = ""
     paper: str = ""
     claim: str = ""
 
@@ -43,12 +44,13 @@ class Runs(Section):
 
 
 class Variant(Section):
-    """[[variants]]: keys that are set together, with a recipe and layers in place of the study's."""
+    """[[variants]]: keys that are set together, with a recipe, layers and comparisons in place of the study's."""
 
     name: str = ""
     recipe: str | None = None
     set: dict[str, Any] = Field(default_factory=dict)
     layers: tuple[str, ...] | None = Field(default=None, min_length=1)
+    compare: tuple[tuple[str, str], ...] | None = None
 
 
 class End(Section):
@@ -57,6 +59,7 @@ class End(Section):
     table: str | None = None  # the metric
     plot: str | None = None  # the kind
     layers: tuple[str, ...] | None = Field(default=None, min_length=1)
+    compare: tuple[tuple[str, str], ...] = ()  # of the table: pairs of layers, is the first above the second?
     metric: str | None = None  # of the plot
     epochs: tuple[Annotated[int, Field(ge=0)], ...] | None = Field(
         default=None, min_length=1
@@ -110,6 +113,11 @@ class Study:
     def layers_of(self, variant: Variant) -> tuple[str, ...] | None:
         """A variant's own layers, or the end's; None: those that its recipe probes."""
         return variant.layers or self.end.layers
+
+    def pairs_of(self, variant: str) -> tuple[tuple[str, str], ...]:
+        """The layers that are compared in the variant of a name."""
+        (chosen,) = (one for one in self.variants if one.name == variant)
+        return self.end.compare if chosen.compare is None else chosen.compare
 
     def epochs(self, recipe: Recipe) -> tuple[int, ...]:
         """The epochs of the table; a plot and its default: the last one."""
@@ -233,6 +241,13 @@ def _end_problems(end: End, variants: tuple[Variant, ...]) -> list[Problem]:
             found.append(Problem("end", f"unknown metric {metric!r}. {near_miss(metric, ['R@1', *METRICS])}"))
     if end.table is not None and not all(variant.layers or end.layers for variant in variants):
         found.append(Problem("end", 'layers is missing. Write layers = ["fc6"], a column for each'))
+    for variant in variants:
+        compared = end.compare if variant.compare is None else variant.compare
+        for layer in dict.fromkeys(layer for pair in compared for layer in pair):
+            if layer not in (variant.layers or end.layers or ()):
+                found.append(Problem("end", f"compare: {layer} is no column of the table. Add it to layers"))
+    if end.plot is not None and (end.compare or any(variant.compare for variant in variants)):
+        found.append(Problem("end", "compare is for a table. Leave it out"))
     if end.table is not None and end.metric is not None:
         found.append(Problem("end", "metric is for a plot; table names its own. Leave it out"))
     if end.plot is not None and end.epochs is not None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from layerprobe.statistics.seeds import mean_interval
 from layerprobe.tables.tables import TextTable
 from layerprobe.values.intervals import Interval
 from layerprobe.values.metric_names import is_fraction
@@ -52,6 +55,57 @@ class StudyTable:
     rows: tuple[Row, ...]
 
 
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a layer is above another in a cell at the last epoch of the table.
+
+    Args:
+        difference: mean of (first - second) over the trainings; None where a training has no valid value.
+        interval: 95 %, of this mean; None for a single training, or equal differences.
+    """
+
+    cell: Cell
+    epoch: int
+    first: str
+    second: str
+    difference: float | None
+    interval: Interval | None
+
+    @property
+    def text(self) -> str:
+        """What the interval says."""
+        if self.interval is None or self.interval.low <= 0 <= self.interval.high:
+            return "does not show"
+        return "holds here" if self.interval.low > 0 else "the contrary"
+
+
+def verdicts(table: StudyTable) -> list[Verdict]:
+    """Those of the pairs of layers that a study compares, cell by cell."""
+    last = {str(row.cell): row for row in sorted(table.rows, key=lambda row: row.epoch)}
+    return [
+        _verdict(row, dict(zip(table.study.layers or (), row.layers, strict=True)), pair)
+        for row in (last[cell] for cell in dict.fromkeys(str(row.cell) for row in table.rows))
+        for pair in table.study.pairs_of(row.cell.variant)
+    ]
+
+
+def _verdict(row: Row, by_layer: Mapping[str, Over | None], pair: tuple[str, str]) -> Verdict:
+    (first, second), values = pair, [over.values if (over := by_layer[layer]) else () for layer in pair]
+    if not all(values) or None in (*values[0], *values[1]):
+        return Verdict(row.cell, row.epoch, first, second, None, None)
+    difference = np.subtract(*np.array(values, np.float64))
+    return Verdict(row.cell, row.epoch, first, second, float(difference.mean()), mean_interval(difference))
+
+
+def about_lines(study: Study) -> list[str]:
+    """What is asked, and what the paper says: no result of this study."""
+    about = study.about
+    lines = [f"question: {about.question}"] if about.question else []
+    if about.claim:
+        return [*lines, f"the paper says: {about.claim} ({about.paper})" if about.paper else f"expected: {about.claim}"]
+    return [*lines, *([f"paper: {about.paper}"] if about.paper else [])]
+
+
 def table_values(table: StudyTable) -> dict[str, Any]:
     """The table as JSON has it."""
     study, layers = table.study, table.study.layers or ()
@@ -76,8 +130,21 @@ def table_values(table: StudyTable) -> dict[str, Any]:
         for row in table.rows
     ]
     about = study.about
-    said = {"study": study.name, "title": about.title, "paper": about.paper, "claim": about.claim}
-    return {**said, "small": study.is_small, "metric": study.end.table, "seeds": study.runs.seeds, "cells": cells}
+    said = {"study": study.name, **about.model_dump()}
+    judged = [
+        {
+            **({"variant": one.cell.variant} if study.has_variants else {}),
+            "values": one.cell.values,
+            "epoch": one.epoch,
+            "layers": [one.first, one.second],
+            "difference": one.difference,
+            "interval": one.interval,
+            "verdict": one.text,
+        }
+        for one in verdicts(table)
+    ]
+    ends = {"small": study.is_small, "metric": study.end.table, "seeds": study.runs.seeds}
+    return {**said, **ends, "cells": cells, "verdicts": judged}
 
 
 def text_table(table: StudyTable) -> TextTable:
@@ -94,9 +161,10 @@ def text_table(table: StudyTable) -> TextTable:
     when = (
         "by epoch" if epochs else f"after epoch {study.end.epochs[0]}" if study.end.epochs else "after the last epoch"
     )
-    notes = [f"claim: {study.about.claim}"] if study.about.claim else []
-    notes += [f"paper: {study.about.paper}"] if study.about.paper else []
-    notes += [study.caveat] if study.caveat else []
+    question, *paper = about_lines(study) or [""]
+    judged = [_verdict_text(one, study) for one in verdicts(table)]
+    by = "a verdict is by the 95 % interval of the mean difference, paired by training" if judged else ""
+    notes = [question, *judged, by, *paper, study.caveat]
     first = len(keys)
     return TextTable(
         (*keys, *layers),
@@ -110,13 +178,28 @@ def text_table(table: StudyTable) -> TextTable:
         ),
         numbers=frozenset(range(first, first + len(layers))),
         heading=(f"{study.name}: {study.about.title}", f"{unit} on test {when}, {several}", *brackets),
-        notes=tuple(notes),
+        notes=tuple(filter(None, notes)),
         intervals={
             first + place: tuple(_ends(over, metric) for over in column)
             for place, column in enumerate(zip(*numbers, strict=True))
             if any(over and over.interval for over in column)
         },
     )
+
+
+def _verdict_text(verdict: Verdict, study: Study) -> str:
+    metric = study.end.table or ""
+    said = f"{verdict.first} above {verdict.second}: {verdict.text}"
+    if verdict.difference is None:
+        number = "a value is missing"
+    else:
+        unit, scale, form = (" points", 100, "+.1f") if is_fraction(metric) else ("", 1, "+.3g")
+        number = f"{scale * verdict.difference:{form}}{unit}"
+        ends = verdict.interval
+        number += f" [{scale * ends.low:{form}}, {scale * ends.high:{form}}]" if ends else ", without an interval"
+    cells = len(study.cells) * len(study.variants)
+    where = f" at {verdict.cell}" if cells > 1 else ""
+    return f"verdict{where}, epoch {verdict.epoch}: {said}, {number}"
 
 
 def plan_values(study: Study, cells: Sequence[Cell], lacking: Sequence[str]) -> dict[str, Any]:

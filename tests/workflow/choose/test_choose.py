@@ -54,7 +54,7 @@ def test_the_best_on_validation_is_chosen_and_told_on_test(tmp_path: Path) -> No
 def test_identical_images_are_told_with_the_value_of_the_layer_that_is_chosen(tmp_path: Path) -> None:
     identical = np.arange(80) % 4 == 0  # the first of each class, which c2 hits, as it does 2 of the other 3
     found = chosen(write_run(tmp_path, "a", HELD_OUT, identical=identical))
-    line = "test: 20 of 80 queries have an identical image in what they search; without those R@1 of c2@max is 66.7 %"
+    line = "test: 20 of 80 queries have an identical image in what they search; without those R@1 of c2 is 66.7 %"
     assert [note for note in found.notes if "identical" in note] == [line]
 
 

@@ -18,6 +18,7 @@ from layerprobe.statistics.units import unit_sums
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.values.choice import Choice
 from layerprobe.values.keys import LayerKey
+from layerprobe.values.spoken_names import spoken_name
 from layerprobe.workflow.choose.choose_features import choose_file
 from layerprobe.workflow.choose.given_features import GivenFeatures
 from layerprobe.workflow.choose.given_files import read_given
@@ -280,6 +281,15 @@ def test_the_classes_that_are_taken_for_unseen_are_named(
     assert f"assumed, not verified: the network was not trained on the {classes} classes" in choice.notes
 
 
+@pytest.mark.parametrize(("metric", "gallery"), [("R@1", 30), ("R@2", 30), ("MAP@R", 3)])
+def test_bounds_are_for_the_gallery_of_test_where_recall_decides(metric: str, gallery: int) -> None:
+    # Without training classes to fit on, fifths of the 15 are searched.
+    layers, labels = some_layers(45)
+    splits = np.where(labels < 15, "validation", "test")
+    choice = choose({"b": layers["b"], "c": layers["c"]}, labels, splits=splits, metric=metric)
+    assert (choice.classes, choice.test_classes, choice.gallery_classes) == (15, 30, gallery)
+
+
 def test_layers_can_be_named_and_the_embedding_stays(tmp_path: Path) -> None:
     layers, labels = some_layers()
     np.savez(tmp_path / "f.npz", labels=labels, **layers)  # type: ignore[arg-type] # numpy's stub
@@ -432,8 +442,8 @@ def test_identical_rows_are_told_with_their_effect() -> None:
     if choice.ship.reduction != "none":
         values = half_whitened(values, layers[choice.ship.layer][splits[rows] == "validation"])
     others = 100 * hits(values, labels[rows][test])[~identical].mean()
-    line = f"test: 4 of 62 queries have an identical row in what they search; without those R@1 of {choice.ship.name}"
-    assert f"{line} is {others:.1f} %" in choice.notes
+    line = "test: 4 of 62 queries have an identical row in what they search; without those R@1 of "
+    assert f"{line}{spoken_name(choice.ship.ranked)} is {others:.1f} %" in choice.notes
     # A row that is equal in one layer alone is another image.
     layers["a"] = layers["a"] + np.where(np.arange(102)[:, None] >= 100, np.float32(1e-3), 0)
     assert not any("identical" in note for note in choose(layers, labels[rows], splits=splits[rows]).notes)

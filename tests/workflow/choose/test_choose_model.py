@@ -105,7 +105,7 @@ def test_without_training_classes_the_choice_is_cross_fitted(asked: FrozenReques
     assert WITHIN_FOLDS in choice.embedding.test.notes
     # Three layers, raw and half-whitened; the output is the last one by another name, or not above chance.
     assert choice.candidates <= 4
-    assert any(note.startswith("counted once: ") for note in choice.details)
+    assert any(line.startswith("counted once: ") for line in choice.details)
 
 
 def test_a_checkpoint_of_half_of_a_folder_gives_one_answer_by_command_line_and_python(

@@ -18,8 +18,8 @@ from tests.workflow.conftest import Silent
 RNG = np.random.default_rng(0)
 LABELS = np.repeat(np.arange(24), 5)
 # One direction of noise is far longer than those that tell classes apart: half-whitening is chosen.
-FEATURES = (RNG.normal(size=(24, 8))[LABELS] + 0.1 * RNG.normal(size=(120, 8))).astype(np.float32)
-FEATURES[:, 0] += 5 * RNG.normal(size=120).astype(np.float32)
+FEATURES = (RNG.normal(size=(24, 8))[LABELS] + 0.3 * RNG.normal(size=(120, 8))).astype(np.float32)
+FEATURES[:, 0] += 8 * RNG.normal(size=120).astype(np.float32)
 
 
 def exported(tmp_path: Path, **arrays: object) -> Written:

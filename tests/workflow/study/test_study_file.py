@@ -110,6 +110,17 @@ def test_the_small_version_replaces_the_variants(file_of: FileOf) -> None:
         ('table = "R@1"', 'table = "MAP"', r"\[end\]: unknown metric 'MAP'. Did you mean 'mAP'"),
         ('table = "R@1"', 'plot = "layer"', r"\[end\]: unknown plot 'layer'. Did you mean 'layers'"),
         ('layers = ["fc6", "pool5"]', "", r"\[end\]: layers is missing"),
+        ("[end]", '[end]\ncompare = [["fc6", "pool4"]]', r"\[end\]: compare: pool4 is no column of the table"),
+        (
+            "[end]",
+            '[[variants]]\nname = "A"\nlayers = ["fc6"]\n[end]\ncompare = [["fc6", "pool5"]]',
+            r"\[end\]: compare: pool5 is no column of the table",
+        ),
+        (
+            'table = "R@1"',
+            'plot = "layers"\ncompare = [["fc6", "pool5"]]',
+            r"\[end\]: compare is for a table. Leave it out",
+        ),
         ("[grid]", '[[variants]]\nset = {"net.name" = "lenet"}\n[grid]', r"\[variants\]: each needs a name of its own"),
         ("[grid]", '[[variants]]\nname = "A"\nlayer = "fc6"\n[grid]', r"\[variants\]: unknown key 'layer'"),
         ("[grid]", '[variants]\nname = "A"\n[grid]', r"\[variants\]: not a list\. Write \[\[variants\]\]"),

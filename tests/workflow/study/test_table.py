@@ -2,10 +2,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+from scipy import stats
+
 from layerprobe.values.intervals import Interval
 from layerprobe.workflow.study.plan import Cell
 from layerprobe.workflow.study.study_file import About, End, Runs, Study, Variant
-from layerprobe.workflow.study.table import Over, Row, StudyTable, plan_table, table_values, text_table
+from layerprobe.workflow.study.table import (
+    Over,
+    Row,
+    StudyTable,
+    about_lines,
+    plan_table,
+    table_values,
+    text_table,
+    verdicts,
+)
 
 STUDY = Study(
     "s",
@@ -23,7 +35,71 @@ def test_a_row_has_the_cells_keys_and_the_mean_of_each_layer_in_percent() -> Non
     assert table.columns == ("loss.name", "net.fc", "fc6", "pool5")
     assert table.rows == (("softmax", "[8]", "50.0", "collapsed"),)
     assert table.intervals == {2: (("25.0", "75.0"),)}
-    assert table.notes == ("claim: C", "paper: P")
+    assert table.notes == ("the paper says: C (P)",)
+
+
+def judged(first: tuple[float | None, ...], second: tuple[float | None, ...], **about: str) -> StudyTable:
+    """A study that asks whether fc6 is above pool5, at epoch 3, after an epoch at which they are equal."""
+    layers = Over(0.5, None, first), Over(0.5, None, second)
+    study = replace(STUDY, about=About(title="T", **about), end=replace_end(compare=(("fc6", "pool5"),)))
+    cell = TABLE.rows[0].cell
+    return StudyTable(study, (Row(cell, 3, layers), Row(cell, 0, (layers[0], layers[0]))))
+
+
+def replace_end(**values: object) -> End:
+    return End.model_validate({"table": "R@1", "layers": ("fc6", "pool5"), **values})
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        ((0.6, 0.7, 0.65), (0.5, 0.61, 0.54), "holds here"),
+        ((0.5, 0.61, 0.54), (0.6, 0.7, 0.65), "the contrary"),
+        ((0.6, 0.5, 0.65), (0.5, 0.61, 0.54), "does not show"),
+    ],
+)
+def test_a_verdict_is_by_the_paired_interval(first: tuple[float, ...], second: tuple[float, ...], said: str) -> None:
+    low, high = stats.ttest_rel(first, second).confidence_interval()
+    table = judged(first, second, question="Q?", paper="P", claim="C")
+    mean = 100 * (sum(first) - sum(second)) / 3
+    assert text_table(table).notes == (
+        "question: Q?",
+        f"verdict, epoch 3: fc6 above pool5: {said}, {mean:+.1f} points [{100 * low:+.1f}, {100 * high:+.1f}]",
+        "a verdict is by the 95 % interval of the mean difference, paired by training",
+        "the paper says: C (P)",
+    )
+    (value,) = table_values(table)["verdicts"]
+    assert (value["verdict"], value["layers"], value["epoch"]) == (said, ["fc6", "pool5"], 3)
+    assert (value["interval"].low, value["interval"].high) == pytest.approx((low, high))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        ((0.75,), (0.5,), "does not show, +25.0 points, without an interval"),
+        ((0.75, 0.75), (0.5, 0.5), "does not show, +25.0 points, without an interval"),
+        ((0.75, None), (0.5, 0.5), "does not show, a value is missing"),
+    ],
+)
+def test_without_an_interval_nothing_holds(
+    first: tuple[float | None, ...], second: tuple[float | None, ...], said: str
+) -> None:
+    assert text_table(judged(first, second)).notes[0] == f"verdict, epoch 3: fc6 above pool5: {said}"
+
+
+def test_each_cell_has_its_verdict_and_each_variant_its_layers() -> None:
+    variants = Variant(name="A"), Variant(name="B", layers=("pool5",), compare=())
+    study = replace(judged((0.6,), (0.5,)).study, variants=variants)
+    cells = [Cell({"loss.name": "softmax", "net.fc": [8]}, (), name) for name in "AB"]
+    table = StudyTable(study, (Row(cells[0], 3, OVERS), Row(cells[1], 3, (None, OVERS[0]))))
+    (only,) = verdicts(table)
+    assert only.cell == cells[0]
+    assert text_table(table).notes[0].startswith('verdict at A: loss.name = "softmax", net.fc = [8], epoch 3: ')
+
+
+def test_a_claim_without_a_paper_is_what_is_expected() -> None:
+    assert about_lines(replace(STUDY, about=About(title="T", claim="C"))) == ["expected: C"]
+    assert about_lines(replace(STUDY, about=About(title="T", paper="P"))) == ["paper: P"]
 
 
 def test_the_caption_says_whose_classes_the_interval_holds_for() -> None:
