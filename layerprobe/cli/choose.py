@@ -133,7 +133,6 @@ def choose(
         run = runs[0] if runs else None
         frozen = frozen_request(model, run, given, unseen=unseen, cache=cache, device=device, workers=workers)
         frozen.require_ready()
-        frozen.require_choosable()
     else:
         require_absent(given)
         if files and epochs != "all":

@@ -11,7 +11,7 @@ from scipy.special import ndtri
 from layerprobe.plots import figure as fig
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
 from layerprobe.plots.saving import csv_text
-from layerprobe.values.facts import DataFacts, chosen_on_text, image_lines
+from layerprobe.values.facts import DataFacts, chosen_on_text, epoch_text, image_lines
 from layerprobe.values.keys import RankedLayer, names_by_layer
 from layerprobe.values.scores import note_text, shared_notes
 from layerprobe.values.views import ErrorRates, SetThreshold
@@ -43,7 +43,7 @@ def draw(found: Sequence[ErrorRates], *, data: Mapping[str, DataFacts] | None = 
     for one in found:
         runs.setdefault(one.run, {})[names[one.ranked]] = one
     epochs = {one.run: one.epoch for one in found}
-    titles = [f"{run}, epoch {epoch}: test" for run, epoch in epochs.items()]
+    titles = [f"{run}, {epoch_text(epoch, (data or {}).get(run))}: test" for run, epoch in epochs.items()]
     labels = [_labels(layers, styles) for layers in runs.values()]
     room = fig.width_of([label.text for panel in labels for label in panel]) + 0.25
     layout = fig.Layout(_WIDTH, _HEIGHT, max(room, 0.3), columns=2, notes=_notes(found, names, data or {}))

@@ -39,7 +39,8 @@ def draw(reductions: Sequence[Reductions], *, data: Mapping[str, DataFacts] | No
     notes += ["; ".join(_chains(reductions, names)), *_signs(reductions, by_size=by_size)]
     notes += kind.lines("Bands" if by_size else "Bars")
     notes += merged_lines({each.run: _remarks(each, names) for each in reductions})
-    return dims_by_size.draw(reductions, names, notes) if by_size else dims_by_layer.draw(reductions, names, notes)
+    draw_panels = dims_by_size.draw if by_size else dims_by_layer.draw
+    return draw_panels(reductions, names, notes, data or {})
 
 
 def table(reductions: Iterable[Reductions]) -> str:

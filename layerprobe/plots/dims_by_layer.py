@@ -12,6 +12,7 @@ from layerprobe.plots import figure as fig
 from layerprobe.plots.layer_axis import Track, pool_kinds, pool_tracks
 from layerprobe.plots.reducers import Reducer, reducer_of, reducer_styles
 from layerprobe.system.wording import visible
+from layerprobe.values.facts import DataFacts, epoch_text
 from layerprobe.values.keys import NO_REDUCTION, LayerKey
 from layerprobe.values.views import Reductions
 
@@ -21,10 +22,12 @@ _LAYER = 0.17  # inches of width for each layer, at least
 _APART = 0.13  # of the distance of two layers, between two points of one layer
 
 
-def draw(reductions: Sequence[Reductions], names: Mapping[Reducer, str], notes: Sequence[str]) -> Figure:
+def draw(
+    reductions: Sequence[Reductions], names: Mapping[Reducer, str], notes: Sequence[str], data: Mapping[str, DataFacts]
+) -> Figure:
     """Draw a panel for each run and dimension: a line for each reducer, through the layers in network order."""
     cells = [(each, dim) for each in reductions for dim in sorted({s.dim or 0 for s in each.values if s.equal})]
-    titles = [f"{each.run}, epoch {each.epoch}\nat {dim:,} dimensions" for each, dim in cells]
+    titles = [f"{each.run}, {epoch_text(each.epoch, data.get(each.run))}\nat {dim:,} dimensions" for each, dim in cells]
     reductions = [_at(each, dim) for each, dim in cells]
     layers = [_layers(each) for each in reductions]
     lines = [pool_tracks({i: layer for i, layer in enumerate(own) if "+" not in layer.layer}) for own in layers]

@@ -11,6 +11,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from layerprobe.plots import figure as fig
 from layerprobe.plots.reducers import Reducer, reducer_of
+from layerprobe.values.facts import DataFacts, epoch_text
 from layerprobe.values.keys import NO_REDUCTION, LayerKey
 from layerprobe.values.views import Reductions, Sized
 
@@ -20,7 +21,9 @@ _BAND = 0.15
 _BETWEEN = 0.06  # inches between the numbers at two ticks
 
 
-def draw(reductions: Sequence[Reductions], names: Mapping[Reducer, str], notes: Sequence[str]) -> Figure:
+def draw(
+    reductions: Sequence[Reductions], names: Mapping[Reducer, str], notes: Sequence[str], data: Mapping[str, DataFacts]
+) -> Figure:
     """Draw a panel for each run and reducer, with a line for each layer that is labelled with its last value."""
     texts = {s.score.layer_key: str(s.score.layer_key) for each in reductions for s in each.values}
     styles = fig.styles(list(texts.values()))
@@ -36,7 +39,7 @@ def draw(reductions: Sequence[Reductions], names: Mapping[Reducer, str], notes: 
     right = fig.width_of([label.text for own in named for label in own]) + 0.25
     width = _FIGURE - _LEFT - right if len(cells) == 1 else _NARROW
     layout = fig.Layout(width, _HEIGHT, right, below=0.6, columns=2, notes=notes)
-    titles = [f"{each.run}, epoch {each.epoch}\n{names[reducer]}" for each, reducer in cells]
+    titles = [f"{each.run}, {epoch_text(each.epoch, data.get(each.run))}\n{names[reducer]}" for each, reducer in cells]
     figure, panels = fig.panels(titles, layout)
     values = [
         100 * v for each in reductions for s in each.values for v in (s.score.value, s.score.low, s.score.high) if v

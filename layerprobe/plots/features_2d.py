@@ -14,7 +14,7 @@ from layerprobe.plots import figure as fig
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
 from layerprobe.plots.saving import csv_text
 from layerprobe.system.wording import visible
-from layerprobe.values.facts import DataFacts, image_lines, split_text
+from layerprobe.values.facts import DataFacts, epoch_text, image_lines, split_text
 from layerprobe.values.keys import names_by_layer
 from layerprobe.values.scores import note_text, shared_notes
 from layerprobe.values.views import PlaneFeatures
@@ -123,7 +123,7 @@ def _notes(found: Sequence[PlaneFeatures], data: Mapping[str, DataFacts]) -> lis
     lines = [f"{each.run}, {each.split}: {note}" for each in found for note in each.notes if note not in common]
     many = any(len(set(each.classes)) > _NAMED for each in found)
     return [
-        "; ".join(f"{run}, epoch {epoch}" for run, epoch in epochs) + ". A colour is a class.",
+        "; ".join(f"{run}, {epoch_text(epoch, data.get(run))}" for run, epoch in epochs) + ". A colour is a class.",
         *([_RAYS] if any(each.weights for each in found) else []),
         *([f"Above {_NAMED} classes none is named."] if many else []),
         *image_lines(data, {each.split for each in found}),

@@ -14,7 +14,7 @@ from layerprobe.plots import figure as fig
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
 from layerprobe.plots.saving import csv_text
 from layerprobe.plots.values import merged_lines
-from layerprobe.values.facts import DataFacts, run_lines
+from layerprobe.values.facts import DataFacts, epoch_text, run_lines
 from layerprobe.values.intervals import IntervalKind, ShownKind
 from layerprobe.values.keys import RankedLayer, names_by_layer
 from layerprobe.values.scores import note_text, shared_notes
@@ -49,7 +49,7 @@ def draw(curves: Sequence[Curve], *, data: Mapping[str, DataFacts] | None = None
     labels = {run: _labels(own, names, styles, x_limits[1]) for run, own in runs.items()}
     right = fig.width_of([label.text for own in labels.values() for label in own]) + 0.25
     width = max(_LEAST, _FIGURE - _LEFT - right)
-    titles = [f"{run}\n{_facts(own)}" for run, own in runs.items()]
+    titles = [f"{run}\n{_facts(own, data or {})}" for run, own in runs.items()]
     notes = [*run_lines(data or {}, {curve.split for curve in curves}), _HOW, *kind.lines("Bands")]
     notes += merged_lines({run: _remarks(own, names) for run, own in runs.items()})
     layout = fig.Layout(width, _HEIGHT, right, below=0.6, columns=2, notes=notes)
@@ -75,10 +75,10 @@ def table(curves: Iterable[Curve]) -> str:
     return csv_text(rows)
 
 
-def _facts(own: Sequence[Curve]) -> str:
+def _facts(own: Sequence[Curve], data: Mapping[str, DataFacts]) -> str:
     """Split, epoch and similarities."""
     similarities = dict.fromkeys(curve.ranked.similarity for curve in own)
-    return ", ".join([own[0].split, f"epoch {own[0].epoch}", *similarities])
+    return ", ".join([own[0].split, epoch_text(own[0].epoch, data.get(own[0].run)), *similarities])
 
 
 def _remarks(own: Sequence[Curve], names: Mapping[RankedLayer, str]) -> list[str]:

@@ -90,9 +90,9 @@ def draw(
     )
     titles = [f"{run}: gap of {metric}, {compared(series)}" for run, series in runs.items()]
     figure, panels = fig.panels(titles, layout)
-    for axes, series in zip(panels, runs.values(), strict=True):
+    for axes, (run, series) in zip(panels, runs.items(), strict=True):
         image = _draw_cells(axes, series, most)
-        _name(axes, series)
+        _name(axes, series, data[run].weights if run in data else "")
         if not _write_numbers(axes, series, most):
             _draw_last(axes, series)
         _draw_bar(axes, image, f"{split_text(_SEEN, data.values())} - {_UNSEEN} {metric}, percentage points")
@@ -175,15 +175,15 @@ def _short(gap: float) -> str:
     return "0.0" if float(text) == 0 else text.replace("-", "\N{MINUS SIGN}")
 
 
-def _name(axes: Axes, series: Series) -> None:
+def _name(axes: Axes, series: Series, weights: str) -> None:
     epochs = _epochs(series)
     room = fig.size_of(axes)[0] / len(epochs)
     step = math.ceil((fig.width_of([str(epochs[-1])]) + 0.08) / room)
-    axes.set_xticks(range(0, len(epochs), step), [str(epoch) for epoch in epochs[::step]])
+    axes.set_xticks(range(0, len(epochs), step), [weights or str(epoch) for epoch in epochs[::step]])
     axes.set_yticks(range(len(series)), list(map(visible, series)))
     for label in axes.get_yticklabels():
         label.set(parse_math=False)
-    axes.set_xlabel("epoch", fontsize=fig.FONT + 1)
+    axes.set_xlabel("" if weights else "epoch", fontsize=fig.FONT + 1)
 
 
 def _draw_last(axes: Axes, series: Series) -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from layerprobe.plots import figure as fig
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
 from layerprobe.plots.saving import csv_text
-from layerprobe.values.facts import DataFacts, image_lines, level_text
+from layerprobe.values.facts import DataFacts, epoch_text, image_lines, level_text
 from layerprobe.values.keys import RankedLayer, names_by_layer
 from layerprobe.values.scores import note_text, shared_notes
 from layerprobe.values.views import Histogram
@@ -152,7 +152,7 @@ def _notes(
         if note not in common
     )
     return [
-        "; ".join(f"{run}, epoch {epoch}" for run, epoch in epochs) + ".",
+        "; ".join(f"{run}, {epoch_text(epoch, data.get(run))}" for run, epoch in epochs) + ".",
         _HOW,
         *image_lines(data, {own.split for own in histograms}),
         *common,

@@ -82,7 +82,7 @@ def draw(
     own, metric = points(given, data), metric_of(given)
     found = by_search(own)
     starts, one_search = _starts(own, found, data), found == own
-    trains = _trains(own, found, data)
+    trains, given_weights = _trains(own, found, data), _weights(own, found, data)
     last: dict[str, int] = {}
     for point in found:
         last[point.run] = max(point.epoch, last.get(point.run, 0))
@@ -107,7 +107,7 @@ def draw(
     )
     titles = []
     for run, series in runs.items():
-        what = f"{metric} by layer, epoch {last[run]}"
+        what = f"{metric} by layer, {given_weights[run] or f'epoch {last[run]}'}"
         title = f"{run}: {what}, {compared(series)}" if one_search else f"{run}\n{what}"
         titles.append(f"{title}\n{_best(at_last[run])}")
     figure, panels = fig.panels(titles, layout)
@@ -116,7 +116,8 @@ def draw(
         fig.in_percent(axes, "y")
         axes.set_ylabel(metric, fontsize=fig.FONT + 1)
         name_layers(axes, list(series), upright=sizes.upright)
-        labels = _draw_splits(axes, series, last[run], starts[run], trains[run])
+        start = None if given_weights[run] else starts[run]
+        labels = _draw_splits(axes, series, last[run], start, trains[run])
         mark_best(axes, at_last[run], list(series))
         draw_chance(axes, {trains[run] if split == "train" else split: level for split, level in floors.items()})
         fig.label_right(axes, labels)
@@ -152,6 +153,12 @@ def _starts(given: Sequence[Point], found: Sequence[Point], data: Mapping[str, D
     return {panel: data[run].start if run in data else DataFacts.start for panel, run in runs.items()}
 
 
+def _weights(given: Sequence[Point], found: Sequence[Point], data: Mapping[str, DataFacts]) -> dict[str, str]:
+    """Panel -> `DataFacts.weights`; arguments of `_starts`."""
+    runs = {panel.run: point.run for point, panel in zip(given, found, strict=True)}
+    return {panel: data[run].weights if run in data else "" for panel, run in runs.items()}
+
+
 def _trains(given: Sequence[Point], found: Sequence[Point], data: Mapping[str, DataFacts]) -> dict[str, str]:
     """Panel -> the name of its training classes; arguments of `_starts`."""
     runs = {panel.run: point.run for point, panel in zip(given, found, strict=True)}
@@ -162,12 +169,16 @@ def _started(split: str, start: str) -> str:
     return f"{split}, {start}"
 
 
-def _draw_splits(axes: Axes, series: Series, last: int, start: str, train_text: str) -> list[fig.Label]:
-    """Draw the lines and the gap; returns the lines' labels."""
+def _draw_splits(axes: Axes, series: Series, last: int, start: str | None, train_text: str) -> list[fig.Label]:
+    """Draw the lines and the gap; returns the lines' labels.
+
+    Args:
+        start: the network of epoch 0; None where that is no training's start.
+    """
     lines = tracks(series)
     labels = []
     for epoch in sorted({0, last}):
-        light = epoch != last
+        light, begins = epoch != last, start if epoch == 0 else None
         layers = at_epoch(series, epoch)
         for split in _SPLITS if epoch == last else _GAP:
             values = heights(layers, split)
@@ -175,14 +186,14 @@ def _draw_splits(axes: Axes, series: Series, last: int, start: str, train_text: 
             if not valid:
                 continue
             text = train_text if split == "train" else split
-            name = _started(text, start) if epoch == 0 else text
+            name = text if begins is None else _started(text, begins)
             for number, track in enumerate(lines):
                 line_values = [values[i] for i in track.places]
                 (line,) = axes.plot(track.places, line_values, color=_COLOURS[split], marker=_MARKERS[split])
-                line.set(linestyle=(0, (2, 2)) if epoch == 0 and not track.pool else track.dashes)
+                line.set(linestyle=(0, (2, 2)) if begins is not None and not track.pool else track.dashes)
                 line.set(linewidth=0.9 if light else 1.6, markersize=3 if light else 5, alpha=0.6 if light else 1)
                 line.set_label(f"_{name}" if number else name)
-                if epoch == 0:
+                if begins is not None:
                     line.set(markerfacecolor="white")
             labels.append(fig.Label(name, valid[-1], values[valid[-1]], _COLOURS[split]))
     layers = at_epoch(series, last)

@@ -35,7 +35,7 @@ from layerprobe.plots.values import (
 )
 from layerprobe.system.wording import visible
 from layerprobe.values.best import best_text
-from layerprobe.values.facts import DataFacts, common_chance, run_lines, split_text
+from layerprobe.values.facts import DataFacts, common_chance, epoch_text, run_lines, split_text
 from layerprobe.values.scores import Score
 
 _WIDTH, _HEIGHT = 3.1, 3.2  # inches; the width is the least
@@ -89,7 +89,7 @@ def draw_together(
         columns=2,
         notes=notes,
     )
-    figure, drawn = fig.panels([_title(panel, last) for panel in panels], layout)
+    figure, drawn = fig.panels([_title(panel, last, data) for panel in panels], layout)
     for axes, panel, names in zip(drawn, panels, merged, strict=True):
         axes.set_ylim(y_limits)
         fig.in_percent(axes, "y")
@@ -113,10 +113,10 @@ def _limits(found: Sequence[Point], floors: Mapping[str, float]) -> tuple[float,
     return fig.limits(values or [0.0, 100.0], min(floors.values(), default=None))
 
 
-def _title(panel: Mapping[str, Series], last: Mapping[str, int]) -> str:
+def _title(panel: Mapping[str, Series], last: Mapping[str, int], data: Mapping[str, DataFacts]) -> str:
     every = {f"{run} {name}": layer for run, series in panel.items() for name, layer in series.items()}
-    epochs = {last[run] for run in panel}
-    when = f"epoch {epochs.pop()}" if len(epochs) == 1 else "last epochs"
+    epochs = {epoch_text(last[run], data.get(run)) for run in panel}
+    when = epochs.pop() if len(epochs) == 1 else "last epochs"
     return f"{next(iter(every.values()))[0].metric} by layer, {when}, {compared(every)}"
 
 

@@ -16,7 +16,7 @@ from layerprobe.plots import figure as fig
 from layerprobe.plots.class_names import distinct, in_lines, shortened
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource, ReadImage
 from layerprobe.plots.saving import csv_text
-from layerprobe.values.facts import DataFacts, run_lines
+from layerprobe.values.facts import DataFacts, epoch_text, run_lines
 from layerprobe.values.keys import names_by_layer
 from layerprobe.values.scores import note_text
 from layerprobe.values.views import Neighbours
@@ -65,7 +65,7 @@ def draw(neighbours: Sequence[Neighbours], *, image: ReadImage, data: Mapping[st
     height = sum(heights) + (len(blocks) - 1) * _BETWEEN
     # Room at the right is for lines of text, which the figure would else divide well before their end.
     layout = fig.Layout(_WIDTH, height, 0.3, below=0.05, columns=1, notes=_notes(neighbours, data or {}))
-    figure, (axes,) = fig.panels([_title(neighbours)], layout)
+    figure, (axes,) = fig.panels([_title(neighbours, data or {})], layout)
     axes.set_axis_off()
     several = len({one.run for one in neighbours}) > 1
     names = distinct(dict.fromkeys(each.item.name for one in neighbours for each in one.found), side - 0.12, _NAMES)
@@ -82,11 +82,11 @@ def draw(neighbours: Sequence[Neighbours], *, image: ReadImage, data: Mapping[st
     return figure
 
 
-def _title(neighbours: Sequence[Neighbours]) -> str:
+def _title(neighbours: Sequence[Neighbours], data: Mapping[str, DataFacts]) -> str:
     runs, epochs = ({getattr(one, name) for one in neighbours} for name in ("run", "epoch"))
     whose = [
         *(runs if len(runs) == 1 else ["several runs"]),
-        *(f"epoch {epoch}" for epoch in epochs if len(epochs) == 1),
+        *(epoch_text(epoch, data.get(neighbours[0].run)) for epoch in epochs if len(epochs) == 1),
     ]
     return f"{', '.join(whose)}: nearest {neighbours[0].split} images"
 

@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter
 from layerprobe.plots import figure as fig
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
 from layerprobe.plots.saving import csv_text
-from layerprobe.values.facts import DataFacts, image_lines, split_text
+from layerprobe.values.facts import DataFacts, epoch_text, image_lines, split_text
 from layerprobe.values.keys import RankedLayer, names_by_layer
 from layerprobe.values.scores import note_text, shared_notes
 from layerprobe.values.views import Curve
@@ -51,7 +51,7 @@ def draw(curves: Sequence[Curve], *, data: Mapping[str, DataFacts] | None = None
         if _valid(curve):
             runs[curve.run].setdefault(names[curve.ranked], {})[curve.split] = curve
     widest = fig.width_of([_text(name, splits) for layers in runs.values() for name, splits in layers.items()])
-    titles = [f"{run}, epoch {epoch}" for run, epoch in epochs.items()]
+    titles = [f"{run}, {epoch_text(epoch, (data or {}).get(run))}" for run, epoch in epochs.items()]
     width = max(_WIDTH, _ROOM * widest)
     layout = fig.Layout(width, _HEIGHT, 0.1, columns=2, notes=_notes(curves, names, data or {}))
     figure, panels = fig.panels(titles, layout)

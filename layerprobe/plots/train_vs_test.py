@@ -80,7 +80,7 @@ def draw(
     floors = {split: 100 * value for split, value in common_chance(data.values()).items()}
     window = window_of(drawn, floors)
     scored = {split for point in drawn for split, value in point.values.items() if value is not None}
-    notes = run_lines(data, _SPLITS) + _notes(panels) + list(kind.lines("Bars"))
+    notes = run_lines(data, _SPLITS) + _notes(panels, data) + list(kind.lines("Bars"))
     notes += window.notes() if scored == set(_SPLITS) else ["Layers without a value on one axis are drawn at its edge."]
     notes += omitted(scores, layers)
     styles = fig.styles(list(dict.fromkeys(key for panel in panels for key in panel.in_colour)))
@@ -91,8 +91,8 @@ def draw(
     for axes, panel in zip(axes_of, panels, strict=True):
         set_axes(axes, window, scored, found[0].metric, split_text("train", data.values()))
         draw_chance(axes, floors, scored)
-        _draw_paths(axes, panel.paths(last, window, styles), window, diagonal=scored == set(_SPLITS))
-        fig.key_below(axes, _kinds(drawn, common_start(data.values())))
+        _draw_paths(axes, panel.paths(last, window, styles, data), window, diagonal=scored == set(_SPLITS))
+        fig.key_below(axes, _kinds(drawn, data))
         for row, (run, style) in enumerate(styles.items() if together else (), 1):
             look = {"marker": style.marker, "color": style.colour, "linestyle": fig.LINES[(row - 1) % len(fig.LINES)]}
             fig.key_below(axes, [{"label": run, **look}], row=row)
@@ -105,6 +105,7 @@ class _Path:
 
     Args:
         style: None for a pale one.
+        starts: whether epoch 0 is the start of a training.
     """
 
     name: str
@@ -114,6 +115,7 @@ class _Path:
     ends: bool
     style: fig.Style | None
     dashes: fig.Dashes
+    starts: bool
 
     @property
     def line(self) -> list[fig.Place]:
@@ -144,7 +146,13 @@ class _Panel:
             return list(self.runs)
         return [n for series in self.runs.values() for n, own in series.items() if own[0].ranked_layer in self.bright]
 
-    def paths(self, last: Mapping[str, int], window: Window, styles: Mapping[str, fig.Style]) -> list[_Path]:
+    def paths(
+        self,
+        last: Mapping[str, int],
+        window: Window,
+        styles: Mapping[str, fig.Style],
+        data: Mapping[str, DataFacts],
+    ) -> list[_Path]:
         """A path for each layer of each run that has a point."""
         paths = []
         for run, series in self.runs.items():
@@ -154,15 +162,22 @@ class _Panel:
                     epoch = places[-1][0]
                     text = name if epoch == last[run] else f"{name} (epoch {epoch})"
                     dashes = fig.LINES[list(styles).index(key) % len(fig.LINES)] if key in styles else "-"
-                    paths.append(_Path(name, text, layer, places, epoch == last[run], styles.get(key), dashes))
+                    starts = not _weights_of(run, data)
+                    paths.append(_Path(name, text, layer, places, epoch == last[run], styles.get(key), dashes, starts))
         return paths
 
 
-def _notes(panels: Sequence[_Panel]) -> list[str]:
+def _weights_of(run: str, data: Mapping[str, DataFacts]) -> str:
+    """`DataFacts.weights` of a run."""
+    return data[run].weights if run in data else ""
+
+
+def _notes(panels: Sequence[_Panel], data: Mapping[str, DataFacts]) -> list[str]:
     """Notes on the values drawn."""
     runs = {run: series for panel in panels for run, series in panel.runs.items()}
     epochs = {point.epoch for series in runs.values() for layer in series.values() for point in layer}
-    alone = [f"One epoch only ({min(epochs)}): no paths."] if len(epochs) == 1 else []
+    weights = ", ".join(dict.fromkeys(filter(None, (_weights_of(run, data) for run in runs))))
+    alone = [f"One epoch only ({weights or min(epochs)}): no paths."] if len(epochs) == 1 else []
     return [*shared(runs), *missing(runs, _SPLITS), *alone]
 
 
@@ -240,10 +255,10 @@ def _draw_path(axes: Axes, path: _Path, style: fig.Style) -> None:
         split, cap = ("test", "_") if left == right else ("train", "|")
         (bar,) = axes.plot([left, right], [low, high], color=style.text, linewidth=0.9, marker=cap, markersize=4)
         bar.set(alpha=0.5, label=f"_interval {split} of {name}", zorder=1.8)
-    if path.ends and path.places[-1][0] > 0:
+    if path.ends and (path.places[-1][0] > 0 or not path.starts):
         (end,) = axes.plot(x[-1:], y[-1:], color=style.colour, marker=style.marker, markersize=style.size)
         end.set(markeredgecolor="black", markeredgewidth=0.7, zorder=4, clip_on=False, label=f"_end of {name}")
-    if path.places[0][0] == 0:
+    if path.places[0][0] == 0 and path.starts:
         (start,) = axes.plot(x[:1], y[:1], color=style.colour, marker=style.marker, markersize=style.size * 0.7)
         start.set(markerfacecolor="white", zorder=3, clip_on=False, label=f"_start of {name}")
 
@@ -272,11 +287,18 @@ def _numbers(axes: Axes, paths: Sequence[_Path]) -> list[fig.Label]:
     return labels
 
 
-def _kinds(found: Sequence[Point], start: str) -> list[dict[str, object]]:
+def _kinds(found: Sequence[Point], data: Mapping[str, DataFacts]) -> list[dict[str, object]]:
     """Legend entries of the markers."""
+    weights = dict.fromkeys(filter(None, (_weights_of(point.run, data) for point in found)))
+    kinds: list[dict[str, object]] = [
+        {"label": text, "markersize": 6.5, "markeredgecolor": "black"} for text in weights
+    ]
+    found = [point for point in found if not _weights_of(point.run, data)]
+    if not found:
+        return kinds
     epochs = sorted({point.epoch for point in found})
-    kinds: list[dict[str, object]] = []
     if epochs[0] == 0:
+        start = common_start(facts for facts in data.values() if not facts.weights)
         kinds.append({"label": start, "markersize": 5, "markerfacecolor": "white"})
     if len(epochs) > 1:
         kinds.append({"label": "epochs", "markersize": 3})

@@ -72,6 +72,7 @@ def _run(run: RunPage, kinds: Mapping[str, ShownKind]) -> dict[str, Any]:
         "name": visible(run.name),
         "epochs": epochs,
         "start": run.data.start,
+        "weights": visible(run.data.weights),
         "held_out": run.data.held_out,
         "names": {split: split_text(split, [run.data]) for split in SPLITS},
         "training": run.training,

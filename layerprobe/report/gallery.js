@@ -116,7 +116,7 @@
     };
 
     const block = (gallery, key) => {
-      const name = `${several ? `${gallery.run.name}, ` : ""}${page.called(gallery.run, gallery.split)}, epoch ${epochOf(gallery)}`;
+      const name = `${several ? `${gallery.run.name}, ` : ""}${page.called(gallery.run, gallery.split)}, ${page.when(gallery.run, epochOf(gallery))}`;
       const layers = gallery.layers.filter((layer) => page.inColour().includes(gallery.label(layer)));
       const query = gallery.places.get(key);
       const rows = query === undefined ? [] : layers.map((layer) => row(gallery, layer, query));

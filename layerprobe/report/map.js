@@ -56,7 +56,7 @@ window.layerprobe.map = () => {
     const { x0, width, row } = frame, bottom = TOP + rows.length * row, unit = P.percent(metric) ? 100 : 1;
     const x = (value) => x0 + ((value - domain[0]) / (domain[1] - domain[0])) * width, group = svg("g", { class: "dots" });
     const epoch = P.epochPlace(run, state.get("epoch")), splits = P.splits(run, metric);
-    const title = P.frozen ? metric : `${metric} at epoch ${run.epochs[epoch] ?? "–"}`, fits = P.widthOf(title, "600 12px system-ui, sans-serif") < width;
+    const title = P.frozen ? metric : run.weights ? `${metric}, ${run.weights}` : `${metric} at epoch ${run.epochs[epoch] ?? "–"}`, fits = P.widthOf(title, "600 12px system-ui, sans-serif") < width;
     group.append(svg("text", { class: "split", x: fits ? x0 : x0 + width + 10, y: 13, "text-anchor": fits ? "start" : "end" }, title));
     for (const tick of P.ticks(domain[0] * unit, domain[1] * unit, width / 52)) {
       group.append(svg("line", { class: "grid", x1: x(tick / unit), x2: x(tick / unit), y1: TOP, y2: bottom }),
@@ -130,7 +130,7 @@ window.layerprobe.map = () => {
       return one && `${metric} on ${P.called(run, split)} = ${text.full(one.value) || "no valid number"}${one.low === null ? "" : `, interval ${text.full(one.low)} to ${text.full(one.high)}`}`;
     }).filter(Boolean);
     return [`${layer.label}: ${gap === null ? "no gap" : `gap ${text.gap(gap, metric)}`}`, ...each,
-      `${layer.layer}, pool ${layer.pool}, reduction ${layer.reduction}, ${layer.similarity}`, `${run.name}, epoch ${run.epochs[e]}`];
+      `${layer.layer}, pool ${layer.pool}, reduction ${layer.reduction}, ${layer.similarity}`, `${run.name}, ${P.when(run, run.epochs[e])}`];
   };
 
   const keys = (event, run, rows, metric) => {

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from layerprobe.report.data import page_data
 from layerprobe.report.values import Report
 from layerprobe.system.wording import visible
-from layerprobe.values.facts import run_lines
+from layerprobe.values.facts import assumed_lines, run_lines
 
 _HERE = Path(__file__).parent
 _STYLES = ("page.css", "gallery.css")
@@ -31,11 +31,12 @@ def render(report: Report) -> str:
     """
     script = _joined(_SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
+    assumed = list(dict.fromkeys(line for facts in report.data.values() for line in assumed_lines(facts)))
     template = _environment().get_template("page.html.j2")
     return template.render(
         report=report,
         data=page_data(report),
-        facts=run_lines(report.data),
+        facts=run_lines(report.data) + assumed,
         style=Markup(_joined(_STYLES)),
         script=Markup(script),
         digest=digest,

@@ -3,7 +3,7 @@
 // What all figures share: the box that tells what is pointed at, colours of layers, axes, and labels that do not
 // overlap.
 Object.assign(window.layerprobe, (() => {
-  const { data, state, text, html, cell, labels, epochPlace } = window.layerprobe;
+  const { data, state, text, html, cell, labels, epochPlace, when } = window.layerprobe;
   const box = document.getElementById("readout");
 
   // All that is known of a number, a line each, the first one for the eye.
@@ -17,7 +17,7 @@ Object.assign(window.layerprobe, (() => {
       `${metric} on ${window.layerprobe.called(run, split)} = ${text.full(value) || "no valid number"}`,
       low === null ? null : `interval ${text.full(low)} to ${text.full(high)}`,
       `${own.layer}, pool ${own.pool}, reduction ${own.reduction}, ${own.similarity}`,
-      `${run.name}, epoch ${run.epochs[epoch]}`,
+      `${run.name}, ${when(run, run.epochs[epoch])}`,
       remark || null,
     ].filter((line) => line !== null);
   };

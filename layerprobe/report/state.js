@@ -147,8 +147,11 @@ window.layerprobe = (() => {
 
   const frozen = epochs.length === 1 && epochs[0] === 0; // nothing was trained
 
+  // `epoch 20`; `weights of own.pth` of a run that has these alone.
+  const when = (run, epoch) => run.weights || `epoch ${epoch}`;
+
   return {
-    data, state, frozen, text, labels, metrics, epochs, few, unreduced, inColour, chosenLayers, percent, epochPlace, cell, gap, intervalOf, splits, called, brief, eachBrief, resume,
+    data, state, frozen, when, text, labels, metrics, epochs, few, unreduced, inColour, chosenLayers, percent, epochPlace, cell, gap, intervalOf, splits, called, brief, eachBrief, resume,
     html: make(null), svg: make("http://www.w3.org/2000/svg"),
   };
 })();

@@ -10,7 +10,7 @@ from layerprobe.summary.processed import BestPostProcessing
 from layerprobe.summary.reduced import PostProcessing, Reduced
 from layerprobe.tables.tables import Ends, TextTable
 from layerprobe.values.best import Best, best_text
-from layerprobe.values.facts import split_text
+from layerprobe.values.facts import epoch_text, split_text
 from layerprobe.values.intervals import Interval, ShownKind
 from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, layer_names
 
@@ -29,7 +29,7 @@ def reduced_table(summary: RunSummary, section: Reduced) -> TextTable:
     kind = ShownKind(summary.kind if section.intervals else None)
     split = split_text(section.split, [summary.data])
     what = "other reductions" if section.dim is None else f"equal dimension {section.dim}"
-    title = f"{what} of {summary.run}, epoch {section.epoch}, {split} {summary.metric} in %"
+    title = f"{what} of {summary.run}, {epoch_text(section.epoch, summary.data)}, {split} {summary.metric} in %"
     similarities = list(dict.fromkeys(processing.similarity for processing in section.processings))
     return TextTable(
         ("layer", *(_column_name(processing, similarities) for processing in section.processings)),
@@ -66,7 +66,7 @@ def processed_table(summary: RunSummary, found: BestPostProcessing) -> TextTable
     similarities = list(dict.fromkeys(layer.ranked.similarity for layer in found.layers))
     kind = ShownKind(summary.kind if any([*intervals, *gains]) else None)
     what = f"chosen on {chosen_on}, {summary.metric} in %"
-    title = f"best post-processing of {summary.run}, epoch {found.epoch}, {what}"
+    title = f"best post-processing of {summary.run}, {epoch_text(found.epoch, summary.data)}, {what}"
     rows = []
     for index, layer in enumerate(found.layers):
         gain = _ABSENT if layer.gain is None else f"{100 * layer.gain.value:+.1f}"

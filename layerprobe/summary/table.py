@@ -22,7 +22,7 @@ from layerprobe.summary.reduced_table import (
 from layerprobe.system.wording import first_named
 from layerprobe.tables.tables import TextTable
 from layerprobe.values.best import best_layer, best_text
-from layerprobe.values.facts import fact_lines, split_header, split_text
+from layerprobe.values.facts import epoch_text, fact_lines, split_header, split_text
 from layerprobe.values.intervals import FEW_UNITS, FEWEST_UNITS, Difference, Interval, ShownKind
 from layerprobe.values.keys import layer_names
 from layerprobe.values.label_free import agreement_lines
@@ -148,7 +148,7 @@ def _terms(summary: RunSummary, equal: bool) -> str:
 def _title(summary: RunSummary) -> str:
     similarities = {layer.ranked.similarity for layer in summary.layers}
     epochs = {level.epoch for layer in summary.layers for level in layer.levels.values()}
-    when = f"epoch {epochs.pop()}" if len(epochs) == 1 else "each layer's last epoch"
+    when = epoch_text(epochs.pop(), summary.data) if len(epochs) == 1 else "each layer's last epoch"
     return ", ".join(
         [f"summary of {summary.run}", when, f"{summary.metric} in %", *(similarities if len(similarities) == 1 else ())]
     )

@@ -7,7 +7,15 @@ from dataclasses import dataclass, field, replace
 
 from layerprobe.system.wording import first_named
 from layerprobe.values.best import Best, best_layer, best_text, worse_text
-from layerprobe.values.facts import DataFacts, chosen_on_text, fact_lines, split_header, split_text
+from layerprobe.values.facts import (
+    DataFacts,
+    assumed_lines,
+    chosen_on_text,
+    epoch_text,
+    fact_lines,
+    split_header,
+    split_text,
+)
 from layerprobe.values.intervals import ShownKind
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer, layer_names
 from layerprobe.values.label_free import agreement_lines, agreements
@@ -81,7 +89,7 @@ def layer_table(
     worse = worse_text(names, [_value(before.get(row)) for row in rows], values["test"], metric, data.start)
     near = None if alike is None else [n for n, row in zip(names, rows, strict=True) if row in alike]
     notes = [f"{_BEST} {best_text(best, names, values, near)}"] if best else []
-    notes += [worse] if worse else []
+    notes += [*([worse] if worse else []), *assumed_lines(data)]
     texts = []
     for index, row in enumerate(rows):
         numbers = [_percent(cells.get((row, split, metric))) for split in splits]
@@ -93,7 +101,7 @@ def layer_table(
     compared = [[cells.get((row, split, metric)) for row in rows] for split in splits]
     kind = _kind([score for column in compared for score in column])
     noted = [score for score in scores if is_recall(score.metric)]
-    title = _title(scores[0], rows, f"{metric} in %")
+    title = _title(scores[0], rows, f"{metric} in %", data)
     return TextTable(
         columns,
         tuple(texts),
@@ -115,8 +123,8 @@ def overview_table(
 ) -> TextTable:
     """The table with which `probe` ends: a row for each unreduced layer, with the metric on every split.
 
-    The first two further metrics have columns on test. At most four lines below it: the best layer, how the embedding
-    compares with it, the best layer after each reduction, and the first of the notes.
+    The first two further metrics have columns on test. At most five lines below it: the best layer, how the embedding
+    compares with it, the best layer after each reduction, what is assumed of weights, and the first of the notes.
 
     Args:
         scores: of one run at its last epoch, and of epoch 0 where test before training is to be shown; reduced layers
@@ -156,11 +164,12 @@ def overview_table(
         ("layer", *headers, ""),
         tuple(zip(names.values(), *columns, words, strict=True)),
         numbers=frozenset(range(1, len(headers) + 1)),
-        heading=(_title(own[0], rows, f"{metric} in %"), *fact_lines(data), *kind.lines(_BRACKETS)),
+        heading=(_title(own[0], rows, f"{metric} in %", data), *fact_lines(data), *kind.lines(_BRACKETS)),
         notes=(
             *([_best_line(best, names, values, alike)] if best else []),
             *([_embedding_line(best, embedding, names, values, alike)] if best and embedding in names else []),
             *_reduced_line(shown, metric, embedding, best),
+            *assumed_lines(data),
             *([f"{notes[0]}{_more(notes[1:], 'note')}"] if notes else []),
         ),
         marked=best.place if best else None,
@@ -253,7 +262,7 @@ def metric_table(scores: Sequence[Score], data: DataFacts | None = None) -> Text
             (metric, names[row], *map(_number, found)) for (metric, row), *found in zip(lines, *by_split, strict=True)
         ),
         numbers=frozenset(range(2, len(columns))),
-        heading=(_title(further[0], rows, shares), *kind.lines(_BRACKETS)),
+        heading=(_title(further[0], rows, shares, data), *kind.lines(_BRACKETS)),
         notes=(*_notes(_own_notes(scores), rows, kind, data), *agreement_lines(agreements(scores), [data])),
         intervals=_intervals(by_split, 2, kind),
     )
@@ -264,10 +273,10 @@ def plain_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, multil
     return TextTable(tuple(columns), tuple(map(tuple, rows)), multiline=frozenset(multiline))
 
 
-def _title(first: Score, rows: Sequence[RankedLayer], unit: str) -> str:
+def _title(first: Score, rows: Sequence[RankedLayer], unit: str, data: DataFacts | None) -> str:
     """Run and epoch, the unit, and the similarity if all rows share it."""
     similarities = {row.similarity for row in rows}
-    parts = [f"{first.run}, epoch {first.epoch}", unit, *(similarities if len(similarities) == 1 else ())]
+    parts = [f"{first.run}, {epoch_text(first.epoch, data)}", unit, *(similarities if len(similarities) == 1 else ())]
     return ", ".join(filter(None, parts))
 
 

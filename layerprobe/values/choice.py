@@ -142,6 +142,8 @@ class Embedding:
             is not measured.
         gain: of the preferred candidate over `alike`: the part of the gain that is the layer's; None likewise.
         price: None if unknown.
+        whole_gallery: its score in the gallery of all test classes, where all scores on test are within folds of these;
+            else None: `test` is it.
     """
 
     layer: Ship
@@ -149,6 +151,7 @@ class Embedding:
     alike: Score | None = None
     gain: Gain | None = None
     price: Price | None = None
+    whole_gallery: Score | None = None
 
 
 @dataclass(frozen=True)
@@ -222,6 +225,7 @@ class Choice:
         units: what intervals resample: classes, or clusters of classes.
         notes: what the numbers are conditional on.
         details: what was left out, and how the folds disagree.
+        basis: that and why test classes are chosen on although there are training classes; else empty.
         cut: what comes after the selected layer in the network; None if unknown.
         indexes: of the selected layer, if `--index` asks for them.
     """
@@ -261,6 +265,7 @@ class Choice:
     units: str = "classes"
     notes: tuple[str, ...] = field(default=())
     details: tuple[str, ...] = field(default=())
+    basis: str = ""
     cut: TruncationSavings | None = None
     indexes: IndexCosts | None = None
 
@@ -284,7 +289,10 @@ def choice_lines(choice: Choice, *, full: bool = False) -> list[str]:
         full: with the best on test, the shares of the resamples, and what was left out.
     """
     head = f"{choice.run}: " if choice.run else ""
-    lines = [*_wrapped(f"{head}{advice_text(choice)}"), *_wrapped(verdict_text(choice)), "", *_table(choice), ""]
+    first = [f"{choice.basis[0].upper()}{choice.basis[1:]}."] if choice.basis else []
+    first, *others = [*first, advice_text(choice), verdict_text(choice)]
+    lines = [*_wrapped(f"{head}{first}"), *(line for text in others for line in _wrapped(text))]
+    lines += ["", *_table(choice), ""]
     lines += _wrapped(certainty_text(choice))
     lines += [line for note in choice.notes for line in _wrapped(note)]
     if full:

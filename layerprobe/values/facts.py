@@ -9,6 +9,7 @@ from layerprobe.values.keys import NO_REDUCTION
 
 EPOCH_0 = "epoch 0"  # the start if that network is unknown
 START = "start"  # of a watched training, whether or not its weights come from elsewhere
+AS_GIVEN = "weights as given"  # of a model of `layerprobe.probe`
 CHOOSING = "choosing classes"  # train, where no network was trained on it
 _HEADERS = {"validation": "valid.", CHOOSING: "choosing"}
 
@@ -63,6 +64,8 @@ class DataFacts:
         seen: whether a network was, or may have been, trained on the training classes.
         network: name of the network; empty if unknown.
         layers: of the network in execution order, whether or not they were measured; empty if unknown.
+        weights: those of the only epoch, where that is no training's: `weights of own.pth`; empty: epochs have numbers.
+        unverified: weights of which only the user knows the classes that they were trained on; empty for others.
     """
 
     name: str
@@ -72,6 +75,8 @@ class DataFacts:
     seen: bool = True
     network: str = ""
     layers: tuple[str, ...] = ()
+    weights: str = ""
+    unverified: str = ""
 
     def without_chance(self) -> DataFacts:
         """The same for a metric other than R@1, of which the chance level is not known."""
@@ -91,6 +96,17 @@ class DataFacts:
         return self.start != EPOCH_0
 
 
+def epoch_text(epoch: int, facts: DataFacts | None) -> str:
+    """`epoch 20`, or `weights of own.pth` where a run has these alone."""
+    return (facts.weights if facts else "") or f"epoch {epoch}"
+
+
+def assumed_lines(facts: DataFacts) -> list[str]:
+    """The line on the classes that weights of the user's are assumed not to have been trained on; none for others."""
+    classes = {split: own.classes for split, own in facts.splits.items() if split != "train" or not facts.seen}
+    return list(filter(None, [assumed_text(facts.unverified, classes)])) if facts.unverified else []
+
+
 def split_text(split: str, data: Iterable[DataFacts]) -> str:
     """A split's name in text: `choosing classes` instead of train where none of the data's networks was trained on it.
 
@@ -104,6 +120,38 @@ def split_text(split: str, data: Iterable[DataFacts]) -> str:
 def chosen_on_text(split: str) -> str:
     """The same of the split that a layer was chosen on, which is train only where the network has not seen it."""
     return CHOOSING if split == "train" else split
+
+
+def cross_fitted_text(test_classes: int, train_classes: int | None, *, sure: bool) -> str:
+    """Why a layer is chosen on test classes although there are training classes.
+
+    `cross-fitted on the 350 test classes, as the network may have been trained on the 350 training classes`.
+
+    Args:
+        train_classes: None: unknown.
+        sure: whether the network is known to have been trained on them.
+    """
+    count = "" if train_classes is None else f"{train_classes:,} "
+    trained = "was" if sure else "may have been"
+    return (
+        f"cross-fitted on the {test_classes:,} test classes, as the network {trained} trained on the {count}training"
+        " classes"
+    )
+
+
+def assumed_text(weights: str, classes: Mapping[str, int | None]) -> str:
+    """`assumed, not verified: own.pth was not trained on the 20 validation and 78 test classes`.
+
+    Args:
+        weights: what only the user knows the training classes of.
+        classes: split -> the number of its classes; None: unknown. Without any the text is empty.
+    """
+    names = [
+        f"{'' if count is None else f'{count:,} '}{chosen_on_text(split).removesuffix(' classes')}"
+        for split, count in classes.items()
+    ]
+    listed = " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+    return f"assumed, not verified: {weights} was not trained on the {listed} classes" if listed else ""
 
 
 def split_header(split: str, data: Iterable[DataFacts]) -> str:

@@ -77,7 +77,8 @@ def agreement_lines(found: Sequence[Agreement], data: Sequence[DataFacts] = ()) 
     for each in found:
         reduced = f" of {each.reduction}" if each.reduction != NO_REDUCTION else ""
         similarity = f", {each.similarity}" if len({other.similarity for other in found}) > 1 else ""
-        subject = f"{each.metric}{reduced} at epoch {each.epoch}{similarity}"
+        given = data[0].weights if len(data) == 1 else ""
+        subject = f"{each.metric}{reduced}{f' of the {given}' if given else f' at epoch {each.epoch}'}{similarity}"
         enough = each.layers >= FEWEST_LAYERS
         over = f"over {each.layers} layers" if enough else f"of fewer than {FEWEST_LAYERS} layers"
         lines.setdefault((subject, each.recall, over), []).append(each)

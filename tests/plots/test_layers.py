@@ -204,6 +204,16 @@ def test_an_invalid_value_breaks_the_line_and_is_said(make_scores: MakeScores) -
     assert "not valid: fc6, test, epoch 5: NaN (3 rows)" in notes(figure)
 
 
+def test_weights_without_an_epoch_are_drawn_as_a_last_epoch_is(make_scores: MakeScores) -> None:
+    scores = make_scores(DEEP, [0])
+    figure = draw(scores, data={"netA": DataFacts("", {}, "epoch 0", weights="weights of own.pth")})
+    (axes,) = figure.axes
+    assert (has(axes, "test"), has(axes, "test, epoch 0"), line(axes, "test").get_linestyle()) == (True, False, "-")
+    assert line(axes, "test").get_markerfacecolor() != "white"
+    assert "weights of own.pth" in axes.get_title(loc="left")
+    assert "epoch" not in axes.get_title(loc="left")
+
+
 def test_untrained_alone_is_drawn_as_such(make_scores: MakeScores) -> None:
     (axes,) = draw(make_scores(DEEP, [0])).axes
     assert has(axes, "test, untrained")

@@ -14,6 +14,7 @@ from matplotlib.text import Text
 from numpy.typing import NDArray
 
 from layerprobe.plots.train_vs_test import draw, table
+from layerprobe.values.facts import DataFacts
 from layerprobe.values.scores import Score
 from tests.plots.conftest import VGG, sure, with_chance
 
@@ -289,6 +290,16 @@ def test_one_epoch_is_drawn_and_said(make_scores: MakeScores) -> None:
     figure = draw(make_scores(DEEP, [15]))
     assert len(x(line(figure.axes[0], "_end of fc6"))) == 1
     assert "One epoch only (15): no paths." in texts(figure)
+
+
+def test_weights_without_an_epoch_are_no_start(make_scores: MakeScores) -> None:
+    figure = draw(make_scores(DEEP, [0]), data={"netA": DataFacts("", {}, "epoch 0", weights="weights of own.pth")})
+    (axes,) = figure.axes
+    assert has(axes, "_end of fc6")
+    assert not has(axes, "_start of fc6")
+    assert "weights of own.pth" in texts(figure)
+    assert "epoch 0" not in texts(figure)
+    assert "One epoch only (weights of own.pth): no paths." in texts(figure)
 
 
 def test_untrained_alone_is_hollow(make_scores: MakeScores) -> None:

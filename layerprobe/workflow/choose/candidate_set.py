@@ -24,10 +24,13 @@ class Baseline:
 
     Args:
         test: (1, U') its values on the test classes.
+        whole_gallery: (1, U') the same in the gallery of all test classes, where `test` is searched within folds; else
+            None.
     """
 
     candidate: Candidate
     test: UnitSums
+    whole_gallery: UnitSums | None = None
 
 
 @dataclass(frozen=True, eq=False)

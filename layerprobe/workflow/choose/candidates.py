@@ -26,6 +26,7 @@ from layerprobe.values.metric_names import is_recall, recall_of
 from layerprobe.values.records import RunRecord
 from layerprobe.values.retrieval import Ranks
 from layerprobe.workflow.choose.request import ChooseRequest
+from layerprobe.workflow.probe.reducing import FITTED_ON
 from layerprobe.workflow.run.embedding import embedding_among
 from layerprobe.workflow.run.experiments import experiments_of
 from layerprobe.workflow.run.metric_values import metric_flags, metric_values
@@ -87,6 +88,7 @@ class CandidateRun:
         test: None without test classes; `choosing` if that is of test.
         candidates: what the request names, of what is stored of both parts.
         baseline: the embedding without a reduction at the last measured epoch; None if it is not measured on test.
+        whole_gallery: the values of test in the whole gallery, where `test` is searched within folds; else None.
     """
 
     run: Run
@@ -96,6 +98,12 @@ class CandidateRun:
     test: StoredValues | None
     candidates: frozenset[CandidateKey]
     baseline: CandidateKey | None = None
+    whole_gallery: StoredValues | None = None
+
+    @property
+    def is_fitted_on(self) -> bool:
+        """Whether reductions are fitted on the classes that are chosen on."""
+        return self.split == FITTED_ON or (self.split == "test" and FITTED_ON not in self.record.manifests)
 
     @property
     def fold(self) -> int | None:

@@ -9,12 +9,12 @@ import numpy as np
 
 from layerprobe.system.progress import Listener
 from layerprobe.values.choice import Choice
-from layerprobe.values.facts import CHOOSING, chosen_on_text, identical_text
+from layerprobe.values.facts import CHOOSING, assumed_text, chosen_on_text, identical_text
 from layerprobe.values.keys import RankedLayer
 from layerprobe.values.metric_names import is_recall
 from layerprobe.values.spoken_names import spoken_name
 from layerprobe.workflow.choose.candidate_set import TriedSets
-from layerprobe.workflow.choose.candidates import CandidateKey, Group, grouped, open_candidates
+from layerprobe.workflow.choose.candidates import CandidateKey, CandidateRun, Group, grouped, open_candidates
 from layerprobe.workflow.choose.choosing import choose_among
 from layerprobe.workflow.choose.concatenation import SetSearch, with_concatenations
 from layerprobe.workflow.choose.indexed_layer import indexes_of_run, require_test_classes
@@ -24,6 +24,7 @@ from layerprobe.workflow.choose.run_candidates import candidate_set_of, group_of
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.facts import identical_facts
 from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.run.seen import cross_fitted_as_seen, instead_of_test, unverified_weights
 from layerprobe.workflow.run.units import folders_note_of_run
 
 _NAMED = 4  # layers that a note names
@@ -35,8 +36,9 @@ def choose_runs(
     """Choose a layer, with its epoch, pool and reduction, among all that is ranked of some runs.
 
     On validation classes; without these on training classes that the network has not seen; else on test classes,
-    cross-fitted over 5 folds of them. Where reductions are fitted on the classes that are chosen on, every candidate is
-    searched within folds of these classes, by a fit on the others.
+    cross-fitted over 5 folds of them, with reductions fitted on the training classes if there are any. Where reductions
+    are fitted on the classes that are chosen on, every candidate is searched within folds of these classes, by a fit on
+    the others.
 
     Args:
         runs: at least one, each once. The trainings of one experiment are chosen among as one, by their mean.
@@ -56,12 +58,12 @@ def choose_runs(
     tried: frozenset[CandidateKey] = frozenset()
     sets: TriedSets | None = None
     refitted = Refitted(groups)
-    if first.split != "validation":
+    if first.is_fitted_on:
         refitted = Refits(device, seed, request.metric, listener).within_folds(groups, further)
         groups = refitted.groups
         notes += refitted.notes
-        if first.split == "test" and not refitted.folded:
-            notes.append("every fold searches the whole gallery")
+    if first.split == "test" and not refitted.folded:
+        notes.append("every fold searches the whole gallery")
     if request.combine:
         keys = keys_of(groups)
         best, _ = keys[int(np.nanargmax(candidate_set_of(groups, seed).choosing.means[: len(keys)]))]
@@ -85,8 +87,8 @@ def choose_runs(
         within=request.within,
         seed=seed,
     )
-    identical = _identical(group_of(groups, choice.run), choice)
-    choice = replace(of_groups(choice, groups), notes=(*choice.notes, *dict.fromkeys(missing), *identical))
+    notes = [*dict.fromkeys(missing), *_identical(group_of(groups, choice.run), choice)]
+    choice = replace(of_groups(choice, groups), notes=(*choice.notes, *notes), basis=_basis(first))
     if not request.indexes:
         return choice
     run = group_of(groups, choice.run).runs[0].run
@@ -124,10 +126,23 @@ def _notes_of(group: Group) -> list[str]:
             notes.append(f"missing of {count} folds: {', '.join(missing)}; name their runs to choose on every class")
     if first.split == "train":
         notes.append(f"{CHOOSING}: those of train, which the network has not seen at these epochs")
-        source = str(first.record.net.get("name", ""))
-        if source.startswith("python:") or not first.record.data.get("seen", True):
-            notes.append(f"assumed, not verified: {source or first.run.name} was not trained on them")
+    if weights := unverified_weights(first.record):
+        parts_by_split = {first.split: first.choosing, "test": first.test}
+        classes = {split: len(np.unique(part.labels)) for split, part in parts_by_split.items() if part}
+        notes.append(assumed_text(weights, classes))
+    if _is_seen(first):
+        notes += instead_of_test(first.run, first.record)
     return notes
+
+
+def _is_seen(first: CandidateRun) -> bool:
+    """Whether a run is chosen on test classes because it has, or may have, seen its training classes."""
+    return first.split == "test" and not first.is_fitted_on
+
+
+def _basis(first: CandidateRun) -> str:
+    test_classes = len(np.unique(first.choosing.labels))
+    return cross_fitted_as_seen(first.run, first.record, test_classes) if _is_seen(first) else ""
 
 
 def _skipped(group: Group, tried: Collection[CandidateKey]) -> list[str]:

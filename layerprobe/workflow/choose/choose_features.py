@@ -33,7 +33,7 @@ from layerprobe.workflow.choose.choose_time import counted, say_how_long
 from layerprobe.workflow.choose.choosing import choose_among
 from layerprobe.workflow.choose.given_features import GivenFeatures, given_features
 from layerprobe.workflow.choose.indexed_layer import indexes_of_rows, require_test_classes
-from layerprobe.workflow.choose.measured_features import SIMILARITY, Measured, measured, searches
+from layerprobe.workflow.choose.measured_features import SIMILARITY, Measured, measured, searched_whole, searches
 from layerprobe.workflow.choose.request import NEAR_METRIC, require_points, require_single_layers
 from layerprobe.workflow.choose.row_splits import RowSplits, row_splits_of
 from layerprobe.workflow.choose.searched_sets import Found, admitted, searched
@@ -224,7 +224,8 @@ def _chosen(
     if is_recall(how.metric):
         candidate_set = replace(candidate_set, finer=_average_precisions(row_splits, candidates))
     choice = choose_among(candidate_set, notes, metric=how.metric, within=how.within, seed=how.seed)
-    choice = replace(choice, notes=(*choice.notes, *_identical(row_splits, candidates, choice)))
+    notes = [*choice.notes, *_identical(row_splits, candidates, choice)]
+    choice = replace(choice, notes=tuple(notes), basis=row_splits.basis)
     if not how.indexes:
         return choice
     return replace(choice, indexes=indexes_of_rows(row_splits, choice, how.indexes, how.seed))
@@ -384,7 +385,10 @@ def _candidate_set(
     baselines = {}
     if of_test is not None:
         row = UnitSums(of_test.sums[[place]], of_test.counts[[place]])
-        baselines[""] = Baseline(candidates[place].candidate, row)
+        within_folds = row_splits.crossed and row_splits.fitted_on is None
+        whole = searched_whole(row_splits, last, how.metric) if within_folds else None
+        in_whole = None if whole is None else unit_sums(whole.values[None], units)
+        baselines[""] = Baseline(candidates[place].candidate, row, in_whole)
     return CandidateSet(
         [each.candidate for each in candidates],
         row_splits.split,

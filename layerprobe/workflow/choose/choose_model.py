@@ -77,13 +77,19 @@ def require_layers(record: RunRecord, candidates: Sequence[str]) -> None:
 def _whitened_dims(
     run: Run, epoch: int, split: str, layers: Sequence[LayerKey], cluster: str | None
 ) -> Mapping[LayerKey, int]:
-    """The dimensions that half-whitening leaves of each layer in all folds, without those that it does not suit."""
+    """The dimensions that half-whitening leaves of each layer, without those that it does not suit.
+
+    In all folds where the split is chosen on, too; else in one fit on all classes.
+    """
     path = run.feature_file(epoch, split)
     units = whole_units(run, split, *store.read_index(path), cluster)
-    folds = folds_of(units, seed=int(run.read().seed))[np.unique(units, return_inverse=True)[1]]
+    record = run.read()
+    folds = folds_of(units, seed=int(record.seed))[np.unique(units, return_inverse=True)[1]]
+    is_chosen_on = split_to_choose_on(run, record, record.epochs) == split
+    left_out = np.unique(folds).tolist() if is_chosen_on else []
     found = {}
     for layer in layers:
         blocks = Blocks(store.read_features(path, layer), torch.device("cpu"))
-        if fitted := half_whitening(blocks, folds, [None, *np.unique(folds).tolist()]):
+        if fitted := half_whitening(blocks, folds, [None, *left_out]):
             found[layer] = fitted.dim
     return found

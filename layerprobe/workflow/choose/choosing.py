@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from layerprobe.measure.choosing_folds import WITHIN_FOLDS
 from layerprobe.statistics.advice import advise
 from layerprobe.statistics.bootstrap import differences
 from layerprobe.statistics.choice import EQUAL, CrossFitted, Picked, Resampled, folds_of, optimism, pick, resampled
@@ -277,13 +278,18 @@ def _embedding(  # noqa: PLR0913 - the candidates and their values
 ) -> Embedding:
     """The embedding, and as it is at the preferred epoch and post-processing."""
     kind = IntervalKind(cluster=given.cluster)
-    score = _score(given.subject_of(baseline.candidate, "test"), metric, baseline.test, (), kind)
+    subject = given.subject_of(baseline.candidate, "test")
+    score, whole = _score(subject, metric, baseline.test, (), kind), None
+    if baseline.whole_gallery is not None:
+        notes = tuple(note for note in subject.notes if note != WITHIN_FOLDS)
+        whole = _score(replace(subject, notes=notes), metric, baseline.whole_gallery, (), kind)
     alike = _alike(given, preferred, baseline)
     if alike is None or given.on_test is None:
-        return Embedding(baseline.candidate.ship, score)
+        return Embedding(baseline.candidate.ship, score, whole_gallery=whole)
     test = _row(given.on_test, alike)
     of_alike = _score(given.subject_of(given.candidates[alike], "test"), metric, test, (), kind)
-    return Embedding(baseline.candidate.ship, score, of_alike, _difference(row, test, seed))
+    gain = _difference(row, test, seed)
+    return Embedding(baseline.candidate.ship, score, of_alike, gain, whole_gallery=whole)
 
 
 def _alike(candidate_set: CandidateSet, shipped: Candidate, baseline: Baseline) -> int | None:

@@ -128,6 +128,13 @@ def _searched(  # noqa: PLR0913 - as `measured`
     return search.joined(of_each(of_fold, np.unique(row_splits.folds).tolist())), test
 
 
+def searched_whole(row_splits: RowSplits, member: int, metric: str) -> QueryValues:
+    """(Q,) the values of a layer's rows that are chosen on, searched among all of these."""
+    values = list(row_splits.given.features.values())[member]
+    features, rules = _rows(row_splits, values, row_splits.choosing)
+    return query_values_of(features, None, SIMILARITY, metric=metric, rules=rules)
+
+
 def _rows(row_splits: RowSplits, values: NDArray[Any], rows: Rows) -> tuple[Features, SearchRules | None]:
     given = row_splits.given
     rules = None if given.groups is None else SearchRules(groups=given.groups[rows])

@@ -148,7 +148,12 @@ def _replaced(
     kept = {key: values for key, values in candidate_run.choosing.of.items() if key not in gone}
     stored = replace(candidate_run.choosing, of=kept)
     both = candidate_run.test is candidate_run.choosing
-    clean = replace(candidate_run, choosing=stored, test=stored if both else candidate_run.test)
+    clean = replace(
+        candidate_run,
+        choosing=stored,
+        test=stored if both else candidate_run.test,
+        whole_gallery=candidate_run.test if both else None,
+    )
     found = clean.with_values("choosing", own).without(lost)
     return found if found.baseline in own or found.split != "test" else replace(found, baseline=None)
 

@@ -12,6 +12,7 @@ from layerprobe.measure.choosing_folds import WITHIN_FOLDS
 from layerprobe.ranking.left_out import divided_class
 from layerprobe.statistics.choice import folds_of
 from layerprobe.system.errors import DataError, RecipeError
+from layerprobe.values.facts import assumed_text, cross_fitted_text
 from layerprobe.workflow.choose.given_features import GivenFeatures
 
 Rows = NDArray[np.intp]
@@ -27,6 +28,7 @@ class RowSplits:
         fitted_on: the rows that reductions are fitted on; None: those that are chosen on, out of fold.
         test: (T,) the rows that the choice is tested on; empty without test classes, and if cross-fitted.
         folds: (Q,) the fold of each row that is chosen on.
+        basis: as of a `Choice`.
     """
 
     given: GivenFeatures
@@ -36,6 +38,7 @@ class RowSplits:
     test: Rows
     folds: NDArray[np.int64]
     notes: tuple[str, ...]
+    basis: str = ""
 
     @property
     def crossed(self) -> bool:
@@ -54,7 +57,8 @@ class RowSplits:
 
     def score_notes(self) -> dict[str, tuple[str, ...]]:
         """Split -> the notes of its scores."""
-        return {"test": self._notes_on(self.test), self.split: self._notes_on(self.choosing)}
+        within_folds = (WITHIN_FOLDS,) if self.fitted_on is None else ()
+        return {"test": self._notes_on(self.test), self.split: (*self._notes_on(self.choosing), *within_folds)}
 
     def _notes_on(self, rows: Rows) -> tuple[str, ...]:
         lone = self.given.lone(rows) if len(rows) else 0
@@ -85,7 +89,8 @@ def row_splits_of(given: GivenFeatures, seed: int, seen: bool, file: Path | None
     if held == ["train"] and seen:
         fix = "Give test rows of classes that it has not seen; if it has seen none of these, leave the splits out"
         raise RecipeError("all are train rows, on which the network may have been trained", file=file, fix=fix)
-    split, fitted_on = "test", rows["train"] if held == ["train", "test"] else None
+    classes = {name: len(np.unique(given.labels[found])) for name, found in rows.items() if len(found)}
+    split, fitted_on, basis = "test", rows["train"] if held == ["train", "test"] else None, ""
     notes: tuple[str, ...]
     if len(held) < 2:
         notes = ("each fold of classes is scored with what was chosen on the other folds", WITHIN_FOLDS)
@@ -97,14 +102,14 @@ def row_splits_of(given: GivenFeatures, seed: int, seen: bool, file: Path | None
     elif seen:
         notes = (
             "each fold of classes is scored with what was chosen on the other folds, in the whole gallery",
-            "half-whitening is fitted on train; nothing is chosen there, as the network may have been trained on it",
+            "half-whitening is fitted on train",
         )
+        basis = cross_fitted_text(classes["test"], classes["train"], sure=False)
     else:
-        split, fitted_on = "train", None
-        notes = (
-            "seen=False: the network was not trained on the train rows; if it was, this picks the worst layer",
-            WITHIN_FOLDS,
-        )
+        split, fitted_on, notes = "train", None, (WITHIN_FOLDS,)
+    if len(held) < 2:
+        classes = {"test": len(np.unique(given.labels))}
+    assumed = assumed_text("the network", {name: classes[name] for name in (split, "test") if name in classes})
     choosing = np.arange(len(given.labels)) if len(held) < 2 else rows[split]
     test = np.arange(0) if split == "test" else rows["test"]
     if given.clusters is not None and divided_class(given.labels, given.units) is not None:
@@ -112,4 +117,4 @@ def row_splits_of(given: GivenFeatures, seed: int, seen: bool, file: Path | None
         raise RecipeError("clusters divide classes, which are chosen on whole", file=file, fix=fix)
     _, units = np.unique(given.units[choosing], return_inverse=True)
     folds = folds_of(units, seed=seed)[units]
-    return RowSplits(given, split, choosing, fitted_on, test, folds, notes)
+    return RowSplits(given, split, choosing, fitted_on, test, folds, (*notes, assumed), basis)

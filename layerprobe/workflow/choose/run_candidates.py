@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe import store
+from layerprobe.measure.choosing_folds import WITHIN_FOLDS
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.statistics.choice import folds_of
-from layerprobe.statistics.units import UnitSums, stacked
+from layerprobe.statistics.units import UnitSums, mean_of, stacked
 from layerprobe.system.errors import DataError
 from layerprobe.values.choice import FOLDS, Candidate, Choice, Price, TruncationSavings
 from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, members_of
@@ -42,7 +43,9 @@ def candidate_set_of(
 
     def subject_of(candidate: Candidate, split: str) -> Subject:
         part: Part = "choosing" if split == first.split else "test"
-        return _subject(group_of(groups, candidate.run), candidate, split, part)
+        subject = _subject(group_of(groups, candidate.run), candidate, split, part)
+        within_folds = folded and part == "choosing"
+        return replace(subject, notes=(*subject.notes, WITHIN_FOLDS)) if within_folds else subject
 
     names = [group.name if several else "" for group in groups]
     pairs = list(zip(groups, names, strict=True))
@@ -122,6 +125,7 @@ def of_groups(choice: Choice, groups: Sequence[Group]) -> Choice:
             embedding,
             test=counted(embedding.test),
             alike=embedding.alike and counted(embedding.alike),
+            whole_gallery=embedding.whole_gallery and counted(embedding.whole_gallery),
             price=price,
         ),
         price=Price(choice.price.bytes, _used(cut)),
@@ -154,7 +158,8 @@ def _baseline(group: Group, name: str) -> Baseline | None:
         return None
     run, order = group.runs[0].run, group.runs[0].record.layer_order
     candidate = Candidate(key[0], key[1], _Dims(run).of(key[1]), _position(key[1].layer, order), name)
-    return Baseline(candidate, group.sums([key], "test"))
+    wholes = [each.whole_gallery.sums([key]) for each in group.runs if each.whole_gallery is not None]
+    return Baseline(candidate, group.sums([key], "test"), mean_of(wholes) if wholes else None)
 
 
 def tried_sets(group: Group, name: str, concatenated: Concatenated) -> TriedSets | None:

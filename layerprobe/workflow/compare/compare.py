@@ -18,7 +18,7 @@ from layerprobe.workflow.compare.before_training import before_training, missing
 from layerprobe.workflow.compare.comparison import Basis, ComparedLayer, Comparison, inputs_text
 from layerprobe.workflow.compare.evidence import Measure, gather, query_units
 from layerprobe.workflow.probe.reducing import TRANSDUCTIVE
-from layerprobe.workflow.run.facts import start_of
+from layerprobe.workflow.run.facts import start_of, weights_text
 from layerprobe.workflow.run.references import (
     RankedSplit,
     Reference,
@@ -125,7 +125,7 @@ def side_of(ranked_split: RankedSplit, ranked: RankedLayer) -> ComparedLayer:
     """A layer of a comparison."""
     record = ranked_split.record
     subject, name = ranked_split.subject(ranked), ranked_split.name(ranked)
-    return ComparedLayer(subject, name, start_of(record), trains_on_train(record))
+    return ComparedLayer(subject, name, start_of(record), trains_on_train(record), weights_text(record))
 
 
 def invalid_reason(ranked_split: RankedSplit, ranked: RankedLayer) -> str:

@@ -17,12 +17,18 @@ from layerprobe.workflow.run.references import reference_text
 
 @dataclass(frozen=True)
 class ComparedLayer:
-    """A compared layer; `start` (the network of epoch 0) and `seen` are as in `DataFacts`."""
+    """A compared layer; `start` (the network of epoch 0), `seen` and `weights` are as in `DataFacts`."""
 
     subject: Subject
     name: str
     start: str = DataFacts.start
     seen: bool = DataFacts.seen
+    weights: str = DataFacts.weights
+
+    @property
+    def when(self) -> str:
+        """`epoch 20`, or `weights of own.pth`."""
+        return self.weights or f"epoch {self.subject.epoch}"
 
 
 @dataclass(frozen=True)
@@ -248,7 +254,7 @@ def verdict_cells(difference: Difference) -> tuple[str, str]:
 
 def _places_text(a: ComparedLayer, b: ComparedLayer) -> str:
     """`netA, epoch 20`, or `a netA, epoch 20, b netB, epoch 20`."""
-    first, second = (f"{x.subject.run}, epoch {x.subject.epoch}" for x in (a, b))
+    first, second = (f"{x.subject.run}, {x.when}" for x in (a, b))
     return first if first == second else f"a = {first}; b = {second}"
 
 
@@ -261,7 +267,7 @@ def _names(a: ComparedLayer, b: ComparedLayer) -> tuple[str, str]:
     """The layers' names, with epoch and run where these differ."""
     first, second = a.subject, b.subject
     if first.run != second.run:
-        return f"{a.name} of {first.run} (epoch {first.epoch})", f"{b.name} of {second.run} (epoch {second.epoch})"
+        return f"{a.name} of {first.run} ({a.when})", f"{b.name} of {second.run} ({b.when})"
     if first.epoch != second.epoch:
         return f"{a.name} at epoch {first.epoch}", f"{b.name} at epoch {second.epoch}"
     return a.name, b.name
@@ -289,7 +295,7 @@ def network_text(a: ComparedLayer, b: ComparedLayer) -> str:
     if first.epoch != second.epoch:
         return f"in this training ({first.run})"
     start = f"{a.start} " if a.start in ("untrained", "pretrained") and not trained else trained
-    return f"in this {start}network ({first.run}, epoch {first.epoch})"
+    return f"in this {start}network ({first.run}, {a.when})"
 
 
 def metric_text(metric: str) -> str:

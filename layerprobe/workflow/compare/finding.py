@@ -13,7 +13,7 @@ from typing import Any
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.system.errors import DataError, LayerprobeError, RecipeError
 from layerprobe.values.best import best_layer, best_text
-from layerprobe.values.facts import CHOOSING, chosen_on_text
+from layerprobe.values.facts import CHOOSING, chosen_on_text, epoch_text
 from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer
 from layerprobe.values.likeness import UNLIKE
 from layerprobe.values.scores import Score
@@ -239,11 +239,12 @@ def best_on_validation(run: Run, scores: Sequence[Score], labels: Mapping[Any, s
     found, data = {(score.split, score.ranked_layer): score.value for score in own}, data_facts(run, scores)
     values = {split: [found.get((split, layer)) for layer in layers] for split in data.chosen_on([NO_REDUCTION])}
     best = best_layer(values)
-    if best is None or best.split == "test":
+    if last is None or best is None or best.split == "test":
         return ""
     alike = alike_of(own, METRIC, searches_of(run), data)
     near = None if alike is None else [labels[layer] for layer in layers if layer in alike]
-    return f"{run.name}, epoch {last}: {best_text(best, [labels[layer] for layer in layers], values, near)}."
+    text = best_text(best, [labels[layer] for layer in layers], values, near)
+    return f"{run.name}, {epoch_text(last, data)}: {text}."
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from layerprobe.ranking.all_pairs import AllPairs, all_pairs
 from layerprobe.system.errors import DataError, NumericError, RecipeError, UnknownNameError
 from layerprobe.tables.formats import Shown
 from layerprobe.values.choice import Choice
-from layerprobe.values.facts import DataFacts
+from layerprobe.values.facts import AS_GIVEN, DataFacts
 from layerprobe.values.keys import NO_REDUCTION, OUTPUT, LayerKey, RankedLayer, is_glob, named
 from layerprobe.values.metric_names import recall_of
 from layerprobe.values.retrieval import Ranks
@@ -275,7 +275,7 @@ class Probed:
             )
             for split in splits
         }
-        return DataFacts("", facts, start="epoch 0")
+        return DataFacts("", facts, start="epoch 0", weights=AS_GIVEN, unverified="the model")
 
     def query_ranks(self, epoch: int, split: str, cluster: str | None) -> QueryRanks | None:  # noqa: ARG002 - only one
         """The ranks of a split's queries; None with a cluster, whose texts are not kept."""

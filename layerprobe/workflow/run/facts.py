@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from layerprobe.metrics.recall import chance_recall
 from layerprobe.system.errors import BusyError, DataError
 from layerprobe.tables.tables import TextTable, layer_table, metric_table, overview_table
-from layerprobe.values.facts import EPOCH_0, START, DataFacts, IdenticalImages, SplitFacts
+from layerprobe.values.facts import AS_GIVEN, EPOCH_0, START, DataFacts, IdenticalImages, SplitFacts
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer
 from layerprobe.values.metric_names import is_recall
 from layerprobe.values.records import RunRecord
@@ -24,7 +24,7 @@ from layerprobe.values.sections import SEARCH_KEYS
 from layerprobe.workflow.run.embedding import embedding_among
 from layerprobe.workflow.run.indistinguishable import Searches, alike_of, searches_of
 from layerprobe.workflow.run.runs import Run
-from layerprobe.workflow.run.seen import trains_on_train
+from layerprobe.workflow.run.seen import trains_on_train, unverified_weights, weights_name
 
 
 def data_facts(run: Run, scores: Sequence[Score]) -> DataFacts:
@@ -32,17 +32,18 @@ def data_facts(run: Run, scores: Sequence[Score]) -> DataFacts:
     own = [score for score in scores if score.run == run.name]
     splits = [split for split in SPLITS if any(score.split == split for score in own)]
     name, start, seen = "", DataFacts.start, DataFacts.seen
-    network, layers = DataFacts.network, DataFacts.layers
+    network, layers, weights, unverified = DataFacts.network, DataFacts.layers, DataFacts.weights, DataFacts.unverified
     data: Mapping[str, Any] = {}
     with contextlib.suppress(DataError):
         record = run.read()
         data, start, seen = record.data, start_of(record), trains_on_train(record)
         name, network = _data_name(data), str(record.net.get("name", ""))
         layers = record.network.layers if record.network else ()
+        weights, unverified = weights_text(record), unverified_weights(record)
     held_out = start != EPOCH_0 and any(score.epoch > 0 for score in own)
     held_out &= data.get("protocol") != "classification"  # there test has the training classes
     facts = {split: _split_facts(run, data, split, own) for split in splits}
-    return DataFacts(name, facts, start, held_out, seen, network, layers)
+    return DataFacts(name, facts, start, held_out, seen, network, layers, weights, unverified)
 
 
 def start_of(record: RunRecord) -> str:
@@ -53,6 +54,13 @@ def start_of(record: RunRecord) -> str:
     if record.from_python:
         return START
     return "untrained" if record.net.get("weights", "none") == "none" else "pretrained"
+
+
+def weights_text(record: RunRecord) -> str:
+    """`weights of own.pth` of a run of this one file, which says no epoch; empty where epochs have numbers."""
+    if record.from_python:
+        return "" if record.untrained else AS_GIVEN
+    return f"weights of {weights_name(record)}" if [file.epoch for file in record.weights_files] == [0] else ""
 
 
 def _data_name(data: Mapping[str, Any]) -> str:

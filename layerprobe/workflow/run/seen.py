@@ -6,20 +6,22 @@ import contextlib
 import shlex
 from collections.abc import Collection
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.values.epochs import named_epochs
+from layerprobe.values.facts import cross_fitted_text
 from layerprobe.values.records import RunRecord
 from layerprobe.workflow.run.runs import Run, command_line, locked
 from layerprobe.workflow.run.stored_terms import ranked_epochs
 
 _OWN_WEIGHTS = ("none", "model", "imagenet")  # random, or the source's own
-NO_OTHERS = ", and there are no others to choose a layer on but those of test"
-UNSEEN_FIX = (
+_UNSEEN_FIX = (
     "If the weights were trained on other classes, add --not-trained-on-these;"
-    " else give a validation split of classes that they have not seen"
+    " else give a split of classes that they have not seen"
 )
 _SHARE = 0.2  # of the training classes that the suggested command holds out
 _FEW = 10  # of fewer classes it holds out half
@@ -69,23 +71,81 @@ def epochs_to_choose_among(run: Run, record: RunRecord, text: str) -> list[int]:
 
 
 def split_to_choose_on(run: Run, record: RunRecord, epochs: Collection[int]) -> str:
-    """The split to choose on: validation, else train if its classes are unseen, else test, cross-fitted."""
+    """The split to choose on: validation, else train if its classes are unseen, else test, cross-fitted.
+
+    Raises:
+        RecipeError: there are no classes but those of train, which the network has or may have seen.
+    """
     if "validation" in record.manifests:
         return "validation"
     if "train" not in record.manifests:
         return "test"
     if not any(has_seen_train(record, epoch) for epoch in epochs):
         return "train"
-    trained = record.epochs_done > 0 and not record.weights_files
-    verb = "has seen" if trained else "counts as having seen"
-    raise RecipeError(f"{run.name} {verb} its training classes{NO_OTHERS}", fix=_held_out_fix(run, record))
+    if "test" in record.manifests:
+        return "test"
+    raise seen_train_error(run, record, "and there are no others")
+
+
+def seen_train_error(run: Run, record: RunRecord, lacking: str) -> RecipeError:
+    """That the training classes cannot be chosen on.
+
+    Args:
+        lacking: which others there are not: `and there are no others`.
+    """
+    verb = "has seen" if trained_here(record) else "counts as having seen"
+    return RecipeError(f"{run.name} {verb} its training classes, {lacking}", fix=_held_out_fix(run, record))
+
+
+def trained_here(record: RunRecord) -> bool:
+    """Whether layerprobe trained the run, on its training classes."""
+    return record.epochs_done > 0 and not record.weights_files and not record.from_python
+
+
+def cross_fitted_as_seen(run: Run, record: RunRecord, test_classes: int) -> str:
+    """Why a run with training classes is chosen on those of test: `cross-fitted on the 78 test classes, as ...`."""
+    labels = _train_labels(run)
+    train_classes = None if labels is None else len(np.unique(labels))
+    return cross_fitted_text(test_classes, train_classes, sure=trained_here(record))
+
+
+def instead_of_test(run: Run, record: RunRecord) -> list[str]:
+    """What chooses on other classes than those of test, which are cross-fitted; none for a run from Python."""
+    if record.from_python:
+        return []
+    if not trained_here(record):
+        return ["if the weights were trained on other classes, --not-trained-on-these chooses on the training classes"]
+    share, cost = _cost(run)
+    return [f"to choose without the test classes, hold classes out: {_train_command(run, record, share)} ({cost})"]
+
+
+def weights_name(record: RunRecord) -> str:
+    """The weights that a run was given: the name of a file, a folder or a pattern, or `run:NAME`."""
+    weights = str(record.net.get("weights", "none"))
+    return weights if weights.startswith("run:") else Path(weights).name
+
+
+def unverified_weights(record: RunRecord) -> str:
+    """The weights of which only the user knows the classes that they were trained on; empty for other weights.
+
+    These are files, weights of another run, what a user's function returns, and a model of `layerprobe.probe`.
+    """
+    if record.data.get("protocol") == "classification":  # there test has the training classes
+        return ""
+    if record.from_python:
+        return "" if record.untrained else "the model"
+    name = str(record.net.get("name", ""))
+    if record.net.get("weights", "none") not in _OWN_WEIGHTS:
+        return weights_name(record)
+    is_stated = not record.data.get("seen", True)
+    return name if (name.startswith("python:") or is_stated) and not trained_here(record) else ""
 
 
 def _held_out_fix(run: Run, record: RunRecord) -> str:
     if record.from_python:
         return "Give classes that the model has not seen as a split: layerprobe.probe(model, {'validation': ..., ...})"
     if record.recipe["train"]["epochs"] == 0:
-        return UNSEEN_FIX
+        return _UNSEEN_FIX
     share, cost = _cost(run)
     first = f"Train with classes held out: {_train_command(run, record, share)}"
     folds = "or data.validation_folds=5 with data.validation_fold=0 to 4, five trainings that hold out each class once"
@@ -108,12 +168,20 @@ def _train_command(run: Run, record: RunRecord, share: float) -> str:
 
 def _cost(run: Run) -> tuple[float, str]:
     """The share of the training classes to hold out, and what training loses."""
+    labels = _train_labels(run)
+    if labels is None:
+        return _SHARE, "it trains without a fifth of the classes and their images"
+    classes = len(np.unique(labels))
+    share = _SHARE if classes >= _FEW else 0.5
+    held = round(share * classes)
+    images = round(len(labels) * held / classes)
+    return share, f"it trains without {held} of {classes} classes, about {images:,} of {len(labels):,} images"
+
+
+def _train_labels(run: Run) -> NDArray[np.integer] | None:
+    """The class of each training image; None where none of them is ranked."""
     for epoch in ranked_epochs(run, "train")[-1:]:
         with contextlib.suppress(DataError):
-            labels = run.ranks(epoch, "train").rows[0]
-            classes = len(np.unique(labels))
-            share = _SHARE if classes >= _FEW else 0.5
-            held = round(share * classes)
-            images = round(len(labels) * held / classes)
-            return share, f"it trains without {held} of {classes} classes, about {images:,} of {len(labels):,} images"
-    return _SHARE, "it trains without a fifth of the classes and their images"
+            labels: NDArray[np.integer] = run.ranks(epoch, "train").rows[0]
+            return labels
+    return None

@@ -17,7 +17,7 @@ from layerprobe.system.errors import BusyError, DataError
 from layerprobe.system.progress import Listener
 from layerprobe.values.best import best_layer
 from layerprobe.values.epochs import named_epochs
-from layerprobe.values.facts import DataFacts
+from layerprobe.values.facts import DataFacts, assumed_lines
 from layerprobe.values.intervals import IntervalKind
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer
 from layerprobe.values.label_free import last_agreements
@@ -144,7 +144,7 @@ class _Stored:
             terms,
             tuple(rows),
             alike_layers(unreduced(rows), splits, self.data),
-            tuple(notes),
+            (*assumed_lines(self.data), *notes),
             reduced_sections(self.layers, processings, raw),
             processed_layers(self.run, self.layers, processings, raw),
             last_agreements(self.scores),

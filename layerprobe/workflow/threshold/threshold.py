@@ -39,7 +39,7 @@ from layerprobe.workflow.run.references import (
     require_any_right_item,
 )
 from layerprobe.workflow.run.runs import Run
-from layerprobe.workflow.run.seen import split_to_choose_on
+from layerprobe.workflow.run.seen import seen_train_error, split_to_choose_on
 from layerprobe.workflow.threshold.layer_pairs import layer_pairs
 
 
@@ -52,6 +52,8 @@ def split_to_set_on(run: Run) -> str:
     """
     record = run.read()
     split = split_to_choose_on(run, record, [record.epochs_done])
+    if split == "test" and "train" in record.manifests:
+        raise seen_train_error(run, record, "and there are no others to set a threshold on but those of test")
     if split == "test" or "test" not in record.manifests:
         what = "no classes to set a threshold on but those of test" if split == "test" else "no test classes"
         fix = "Give two splits: validation to set the threshold on, test to measure it"

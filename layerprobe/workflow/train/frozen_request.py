@@ -26,7 +26,6 @@ from layerprobe.workflow.run.from_recipe import source_of
 from layerprobe.workflow.run.listing import listed
 from layerprobe.workflow.run.run_network import require_unchanged_files
 from layerprobe.workflow.run.runs import Run, find_run, named_run, recipe_run, require_free
-from layerprobe.workflow.run.seen import NO_OTHERS, UNSEEN_FIX
 
 OWN_WEIGHTS = ("model", "none")
 _EXAMPLES = "timm:NAME, hf:ORG/NAME, open_clip:ARCH/TAG, torchvision:NAME/WEIGHTS or python:FILE.py:FUNCTION"
@@ -115,14 +114,6 @@ class FrozenRequest:
                 require_weights(path)
         if self.repeated() is None:  # else no model is built before probing lists them
             listed(data)
-
-    def require_choosable(self) -> None:
-        """Refuse to choose on classes that the weights may have seen."""
-        data = self._data()
-        splits = {*listed(data).splits, *(["validation"] if data.validation_classes or data.validation_folds else [])}
-        if self.has_files and data.seen and "train" in splits and "validation" not in splits:
-            what = f"--weights {self.weights} counts as having seen the training classes of {self.data}"
-            raise RecipeError(f"{what}{NO_OTHERS}", fix=UNSEEN_FIX)
 
     def target(self, recipe: Recipe) -> Run:
         """The run that this makes."""

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -105,15 +106,59 @@ def test_epoch_0_of_what_starts_untrained_is_chosen_on_train(tmp_path: Path) -> 
     assert (found.ship.layer, found.ship.epoch, found.chosen.split) == ("c2", 0, "train")
 
 
-def test_what_has_seen_its_training_classes_is_refused_with_the_command_that_holds_classes_out(tmp_path: Path) -> None:
-    run = write_run(tmp_path, "a", {"train": {C1: FAIR}, "test": {C1: FAIR}}, epochs=(0, 2))
-    with pytest.raises(RecipeError) as caught:
-        chosen(run)
+def test_what_has_seen_its_training_classes_is_cross_fitted_on_test(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "a", {"train": {C1: GOOD, C2: POOR}, "test": {C1: POOR, C2: GOOD}}, epochs=(0, 2))
+    found = chosen(run)
+    assert (found.preferred.layer, found.chosen.split, found.classes) == ("c2", "test", 20)
+    text = "cross-fitted on the 20 test classes, as the network was trained on the 20 training classes"
+    assert (found.basis, " ".join(str(found).split()).startswith(f"a: {text.capitalize()}.")) == (text, True)
     command = "layerprobe train netA --seed 0 --set data.validation_classes=0.2 --run a-v"
     cost = "it trains without 4 of 20 classes, about 16 of 80 images"
+    assert f"to choose without the test classes, hold classes out: {command} ({cost})" in found.notes
+
+
+def test_reductions_that_were_fitted_on_training_classes_search_the_whole_test_gallery(tmp_path: Path) -> None:
+    whitened = replace(C1, reduction="l2+whiten:2:0.5+l2")
+    ranked_on = {"train": {C1: GOOD, whitened: GOOD}, "test": {C1: POOR, whitened: GOOD}}
+    found = chosen(write_run(tmp_path, "a", ranked_on))
+    assert found.preferred.reduction == whitened.reduction
+    assert found.preferred_test is not None
+    assert (found.preferred_test.value, found.basis[:12]) == (1, "cross-fitted")
+    assert "every fold searches the whole gallery" in found.notes
+
+
+def test_training_classes_alone_are_not_chosen_on_once_seen(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "a", {"train": {C1: FAIR}}, epochs=(0, 2))
+    with pytest.raises(RecipeError, match="a has seen its training classes, and there are no others.*hold") as caught:
+        chosen(run)
     assert caught.value.exit_code == 2
-    for text in (command, cost, "data.validation_folds=5", "layerprobe choose a --epochs 0"):
-        assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("splits", "net", "data", "said"),
+    [
+        (("train", "validation", "test"), {"weights": "ckpt/own.pth"}, {}, "own.pth was not trained on the 20 valid"),
+        (("test",), {"weights": "own.pth"}, {"train_classes": 0}, "own.pth was not trained on the 20 test classes"),
+        (("train", "test"), {"weights": "own.pth"}, {"seen": False}, "own.pth was not trained on the 20 choosing and"),
+        (("train", "test"), {"weights": "own.pth"}, {}, "own.pth was not trained on the 20 test classes"),
+        (("train", "test"), {"weights": "run:b"}, {}, "run:b was not trained on the 20 test classes"),
+        (("train", "test"), {"name": "python:mine.py:f"}, {}, "python:mine.py:f was not trained on the 20 choosing"),
+        (("train", "test"), {"name": "timm:x", "weights": "model"}, {}, None),
+    ],
+)
+def test_weights_whose_training_nobody_knows_are_assumed_not_to_have_seen_the_classes(
+    tmp_path: Path, splits: tuple[str, ...], net: dict[str, str], data: dict[str, Any], said: str | None
+) -> None:
+    run = write_run(tmp_path, "a", {split: {C1: GOOD, C2: FAIR} for split in splits}, epochs=(0,), net=net, data=data)
+    assumed = [note for note in chosen(run).notes if note.startswith("assumed, not verified: ")]
+    assert len(assumed) == (said is not None)
+    assert all(note.startswith(f"assumed, not verified: {said}") for note in assumed)
+
+
+def test_a_run_that_was_trained_here_with_validation_classes_assumes_nothing(tmp_path: Path) -> None:
+    layers = {split: {C1: GOOD, C2: FAIR} for split in ("train", "validation", "test")}
+    found = chosen(write_run(tmp_path, "a", layers, epochs=(2,), net={"name": "python:mine.py:f"}))
+    assert (found.basis, [note for note in found.notes if "assumed" in note]) == ("", [])
 
 
 def test_without_training_classes_the_choice_is_cross_fitted(tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ def test_training_classes_choose_out_of_fold_and_test_is_fitted_on_all_of_them()
     assert_measured(choice, raw, white)
     assert choice.best_on_test is not None
     assert choice.best_on_test.value == max(found)
-    assert any("picks the worst layer" in note for note in choice.notes)
+    assert any("not trained on the 20 choosing and 20 test classes" in note for note in choice.notes)
     assert WITHIN_FOLDS in choice.notes
 
 
@@ -167,7 +167,7 @@ def test_classes_that_may_have_been_seen_do_not_choose_but_fit_what_test_chooses
     assert_measured(choice, raw, white)
     assert "cross-fitted, 5 folds" in choice.notes
     assert WITHIN_FOLDS not in choice.notes
-    assert any("nothing is chosen there" in note for note in choice.notes)
+    assert choice.basis.endswith("as the network may have been trained on the 20 training classes")
 
 
 def test_a_layer_that_knows_the_training_classes_by_heart_is_chosen_only_as_unseen() -> None:
@@ -235,6 +235,50 @@ def test_the_last_layer_is_the_embedding() -> None:
     assert choice.embedding.test.value is not None
     assert (choice.advice, choice.gain_classes, choice.gain_elsewhere) == ("switch", 40, True)
     assert choice.gain.difference == pytest.approx(choice.preferred_test.value - choice.embedding.test.value)
+
+
+def test_a_score_within_folds_says_so_and_the_embedding_has_that_of_the_whole_gallery() -> None:
+    layers, labels = some_layers()
+    choice = choose(layers, labels)
+    assert choice.embedding is not None
+    assert choice.embedding.whole_gallery is not None
+    for score in (choice.chosen, choice.test, choice.preferred_test, choice.best_on_test, choice.embedding.test):
+        assert score is not None
+        assert WITHIN_FOLDS in score.notes
+    whole = choice.embedding.whole_gallery
+    assert (whole.value, WITHIN_FOLDS in whole.notes) == (hits(layers["c"], labels).mean(), False)
+    assert choice.embedding.test.value is not None
+    assert whole.value is not None
+    assert whole.value < choice.embedding.test.value
+
+
+@pytest.mark.parametrize("splits", [("train", "test"), ("validation", "test")])
+def test_a_score_of_the_whole_gallery_says_nothing_of_folds(splits: tuple[str, str]) -> None:
+    layers, labels = some_layers(40)
+    choice = choose(layers, labels, splits=np.array(splits)[labels // 20])
+    assert choice.embedding is not None
+    assert choice.embedding.whole_gallery is None
+    for score in (choice.test, choice.embedding.test):
+        assert score is not None
+        assert WITHIN_FOLDS not in score.notes
+
+
+@pytest.mark.parametrize(
+    ("splits", "seen", "classes"),
+    [
+        (None, True, "40 test"),
+        (("train", "test"), True, "20 test"),
+        (("train", "test"), False, "20 choosing and 20 test"),
+        (("validation", "test"), True, "20 validation and 20 test"),
+    ],
+)
+def test_the_classes_that_are_taken_for_unseen_are_named(
+    splits: tuple[str, str] | None, seen: bool, classes: str
+) -> None:
+    layers, labels = some_layers(40)
+    rows = None if splits is None else np.array(splits)[labels // 20]
+    choice = choose(layers, labels, splits=rows, seen=seen)
+    assert f"assumed, not verified: the network was not trained on the {classes} classes" in choice.notes
 
 
 @pytest.mark.parametrize(("metric", "gallery"), [("R@1", 30), ("R@2", 30), ("MAP@R", 3)])

@@ -21,6 +21,8 @@ from layerprobe.encoder import example
 from layerprobe.ranking.index import load_index
 from layerprobe.system.errors import DataError, EnvironmentFault, InterruptedRun, LayerprobeError, NumericError
 from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.workflow.choose.choose import choose_runs
+from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.export.export_run import export_run, layer_to_export, require_exportable
 from layerprobe.workflow.export.export_text import export_lines
 from layerprobe.workflow.export.layer_of_run import LayerOfRun
@@ -157,9 +159,9 @@ def test_a_choice_within_folds_without_training_classes_is_fitted_on_what_was_se
     assert (written.folder / "map.npz").read_bytes() == (on_gallery.folder / "map.npz").read_bytes()
 
 
-def test_without_a_layer_choose_says_which(export: Export) -> None:
-    with pytest.raises(LayerprobeError, match="tiny has seen its training classes"):
-        export(None)
+def test_without_a_layer_choose_says_which(probed: Run, export: Export) -> None:
+    selected = choose_runs([probed], ChooseRequest(), Silent()).ship
+    assert export(None).name.endswith(f":{selected.name}")
 
 
 def test_a_mean_over_draws_is_refused_with_the_reason(export: Export) -> None:

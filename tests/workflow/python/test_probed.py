@@ -26,7 +26,7 @@ def result() -> Probed:
 def test_the_table_is_that_of_the_command_line(result: Probed) -> None:
     lines = str(result.table()).splitlines()
     assert lines[:3] == [
-        "Sequential, epoch 0, R@1 in %, cosine",
+        "Sequential, weights as given, R@1 in %, cosine",
         "train: 8 queries, 3 classes, chance R@1 25.0 %",
         "test: 9 queries, 3 classes, chance R@1 25.0 %",
     ]

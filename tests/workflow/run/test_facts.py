@@ -12,7 +12,7 @@ from layerprobe import store
 from layerprobe.values.facts import SplitFacts
 from layerprobe.values.keys import LayerKey
 from layerprobe.values.scores import Score, ScoreTable
-from layerprobe.workflow.run.facts import data_facts, score_tables
+from layerprobe.workflow.run.facts import data_facts, score_tables, weights_text
 from layerprobe.workflow.run.runs import Run
 from tests.records import recorded
 from tests.workflow.rank_files import FC6 as FC6_RANKED
@@ -46,6 +46,29 @@ def test_the_data_set_is_the_recipes(tmp_path: Path, data: dict[str, object], na
     run = Run(tmp_path / "one")
     run.write(recorded(RECORD | {"recipe": {"data": data, "train": {"epochs": 1}}}))
     assert data_facts(run, [SCORE]).name == name
+
+
+FILE = {"path": "/x/own.pth", "part": None, "sha256": "0", "size": 3}
+
+
+@pytest.mark.parametrize(
+    ("weights", "more", "text"),
+    [
+        ("/x/own.pth", {"weights_files": [FILE]}, "weights of own.pth"),
+        ("run:netA", {"weights_files": [FILE]}, "weights of run:netA"),
+        ("/x/*.pth", {"weights_files": [FILE, FILE], "epochs_done": 1}, ""),
+        ("/x/epoch5.pth", {"weights_files": [FILE | {"epoch": 5}], "epochs_done": 5}, ""),
+        ("none", {}, ""),
+        ("model", {}, ""),
+        ("none", {"from_python": True, "untrained": False}, "weights as given"),
+        ("none", {"from_python": True}, ""),  # a watched training
+    ],
+)
+def test_only_weights_that_are_no_trainings_start_have_a_name_instead_of_an_epoch(
+    weights: str, more: dict[str, object], text: str
+) -> None:
+    record = RECORD | {"epochs_done": 0, "recipe": {"net": {"weights": weights}, "data": {}}, **more}
+    assert weights_text(recorded(record)) == text
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from tests.workflow.choosing_runs import C1, hits, write_run
 
 FILES = {"weights_files": [{"path": "/a.pt", "part": None, "sha256": "0", "size": 3}] * 3, "epochs_done": 2}
 FEW = {"train": {C1: hits(*[4] * 8)}, "test": {C1: hits(*[4] * 8)}}
+ALONE = {"train": FEW["train"]}
 
 
 @pytest.mark.parametrize(
@@ -41,8 +42,14 @@ def test_weights_that_were_trained_on_others_have_not_seen_train_until_they_are_
     assert not has_seen_train(recorded(record | FILES), 2)  # each of the files
 
 
+@pytest.mark.parametrize("more", [{"net": {"weights": "file.pt"}, "epochs": (0,)}, {"from_python": True}, {}])
+def test_what_may_have_seen_its_training_classes_is_chosen_on_test(tmp_path: Path, more: dict[str, Any]) -> None:
+    run = write_run(tmp_path, "a", FEW, **more)
+    assert split_to_choose_on(run, run.read(), run.read().epochs) == "test"
+
+
 def test_what_weights_from_a_file_need_is_said(tmp_path: Path) -> None:
-    run = write_run(tmp_path, "a", FEW, epochs=(0,), net={"weights": "file.pt"})
+    run = write_run(tmp_path, "a", ALONE, epochs=(0,), net={"weights": "file.pt"})
     with pytest.raises(RecipeError, match="a counts as having seen its training classes.* --not-trained-on-these"):
         split_to_choose_on(run, run.read(), [0])
 
@@ -69,12 +76,12 @@ def test_a_run_that_was_trained_here_has_seen_them_whatever_is_stated(
 
 
 def test_a_run_from_python_is_told_what_to_give_in_python(tmp_path: Path) -> None:
-    run = write_run(tmp_path, "a", FEW, epochs=(0,), from_python=True)
+    run = write_run(tmp_path, "a", ALONE, epochs=(0,), from_python=True)
     with pytest.raises(RecipeError, match=r"layerprobe.probe\(model, \{'validation'"):
         split_to_choose_on(run, run.read(), [0])
 
 
 def test_of_few_classes_the_command_holds_out_half(tmp_path: Path) -> None:
-    run = write_run(tmp_path, "a", FEW)
+    run = write_run(tmp_path, "a", ALONE)
     with pytest.raises(RecipeError, match=r"validation_classes=0.5 .*without 4 of 8 classes, about 16 of 32 images"):
         split_to_choose_on(run, run.read(), [2])

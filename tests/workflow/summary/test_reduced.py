@@ -82,7 +82,7 @@ def test_a_mean_of_draws_without_one_of_them_is_left_out(tmp_path: Path) -> None
             ("train", "test"),
             {},
             None,
-            "has seen its training classes, .* Train with classes held out",
+            "there are no others; layerprobe choose one .* cross-fits over them",
         ),
         (("train", "test"), {"epochs": 0}, "train", "layerprobe choose fits them on others"),
         (("test",), {"epochs": 0}, None, "on train; layerprobe probe one --splits train .* with the same --reduce"),

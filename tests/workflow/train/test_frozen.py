@@ -15,19 +15,24 @@ from torch import nn
 
 from layerprobe.data.loading import plain_batches
 from layerprobe.ranking import recall_at_k
+from layerprobe.report.page import render
+from layerprobe.summary.table import summary_table, summary_values
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.system.files import sha256
+from layerprobe.tables.tables import overview_table
 from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.own_input import OwnInput
 from layerprobe.values.scores import Score, ScoreTable, Subject
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest
+from layerprobe.workflow.report.report import made_report
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.epoch_weights import last_weights
-from layerprobe.workflow.run.facts import score_tables
+from layerprobe.workflow.run.facts import data_facts, score_tables
 from layerprobe.workflow.run.removal import plan_removal, remove
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.seen import state_seen
+from layerprobe.workflow.summary.summary import stored_summary
 from layerprobe.workflow.train import frozen_request
 from layerprobe.workflow.train.frozen import estimate_frozen, frozen_run
 from layerprobe.workflow.train.frozen_request import FrozenRequest
@@ -433,6 +438,36 @@ def test_files_of_weights_are_not_copied(asked: Requests, checkpoints: Path) -> 
 def test_the_table_does_not_call_their_first_epoch_untrained(asked: Requests, checkpoints: Path) -> None:
     run, scores = measured(asked(f"{checkpoints}/*.pt"))
     assert not any("untrained" in note for table in score_tables(run, scores) for note in table.notes)
+
+
+def test_the_weights_of_one_file_are_called_by_its_name_wherever_an_epoch_would_be(
+    asked: Requests, tmp_path: Path
+) -> None:
+    torch.save(draw(0).state_dict(), tmp_path / "own.pth")
+    run, scores = measured(asked(str(tmp_path / "own.pth")))
+    facts, name = data_facts(run, scores), "weights of own.pth"
+    assert (facts.weights, {score.epoch for score in scores}) == (name, {0})
+    tables = [*score_tables(run, scores), summary_table(stored_summary(run))]
+    for table in tables:
+        assert name in table.heading[0]
+        assert not any("epoch 0" in text for text in (*table.heading, *table.notes))
+    page = render(made_report([run], gallery=False))
+    assert f'"weights":"{name}"' in page
+    assert "assumed, not verified: own.pth was not trained on the 4 test classes" in page
+
+
+@pytest.mark.parametrize("seen", ["true", "false"])
+def test_tables_and_summary_name_the_classes_that_weights_of_a_file_are_assumed_not_to_have_seen(
+    asked: Requests, tmp_path: Path, seen: str
+) -> None:
+    torch.save(draw(0).state_dict(), tmp_path / "own.pth")
+    run, scores = measured(asked(str(tmp_path / "own.pth"), settings=(f"data.seen={seen}",)))
+    classes = "4 choosing and 4 test" if seen == "false" else "4 test"
+    line = f"assumed, not verified: own.pth was not trained on the {classes} classes"
+    overview = overview_table(scores, metric="R@1", data=data_facts(run, scores))
+    for table in (score_tables(run, scores)[0], summary_table(stored_summary(run)), overview):
+        assert line in table.notes
+    assert line in summary_values(stored_summary(run))["notes"]
 
 
 def test_further_files_are_further_epochs(asked: Requests, checkpoints: Path) -> None:
