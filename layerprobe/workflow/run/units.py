@@ -16,6 +16,8 @@ from layerprobe.system.wording import first_named
 from layerprobe.values.intervals import PARENT
 from layerprobe.workflow.run.runs import Run
 
+_WHOLE = "Leave --cluster out, or name a column that is the same for all images of a class"
+
 
 def units_of(
     dataset: Dataset, ids: Sequence[str], labels: NDArray[np.integer], cluster: str | None
@@ -93,6 +95,22 @@ def units_of_splits(
     return dict(zip(images, np.split(units, ends), strict=True))
 
 
+def require_whole_classes(
+    labels: NDArray[np.integer], units: NDArray[np.int64], cluster: str | None, class_names: Sequence[str] = ()
+) -> None:
+    """Check that no class lies in several clusters.
+
+    Args:
+        labels: (N,) class of each image.
+        units: (N,) unit of each.
+        class_names: of class 0, 1 ...; empty: unknown.
+    """
+    divided = divided_class(labels.astype(np.int64), units)
+    if divided is not None:
+        called = class_names[divided] if class_names else str(divided)
+        raise RecipeError(f"--cluster {cluster}: images of class {called} are of several", fix=_WHOLE)
+
+
 def folders_note(class_names: Iterable[str]) -> str | None:
     """That classes lie in several folders, of which one has two classes or more; None where they do not."""
     names = set(class_names)
@@ -136,8 +154,7 @@ def require_redrawable(
         divided = divided_class(labels, np.concatenate([units[part] for part in names]))
         if divided is not None:
             why = f"column {cluster} divides class {dataset.class_names[divided]}"
-            fix = "Leave --cluster out, or name a column that is the same for all images of a class"
-            raise RecipeError(f"--interval redraw leaves out whole classes; {why}", fix=fix)
+            raise RecipeError(f"--interval redraw leaves out whole classes; {why}", fix=_WHOLE)
 
 
 def _parent(class_name: str) -> str:
