@@ -35,6 +35,12 @@ def threshold(
     far: Annotated[
         str, typer.Option("--far", metavar="RATE,...", help="False accept rates at which to set thresholds.")
     ] = "1e-3,1e-2",
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster", metavar="COLUMN", help="Intervals over the values of a column (parent: folders), not classes."
+        ),
+    ] = None,
     labels: Labels = None,
     cache: Cache = DEFAULT_CACHE,
     as_json: Json = False,
@@ -57,7 +63,7 @@ def threshold(
         from layerprobe.workflow.threshold.threshold_features import threshold_of_features
         from layerprobe.workflow.threshold.threshold_text import threshold_table
 
-        made = threshold_of_features(read_given(*files, labels=labels), layer, rates, terminal)
+        made = threshold_of_features(read_given(*files, labels=labels, cluster=cluster), layer, rates, terminal)
         terminal.result(made, threshold_table(made))
         return
     found = find_run(cache, run)
@@ -68,7 +74,7 @@ def threshold(
 
     if run is None:
         terminal.say(f"run {found.name}")
-    made = thresholds_of(found, layer, rates, terminal)
+    made = thresholds_of(found, layer, rates, terminal, cluster=cluster)
     terminal.result(made, threshold_table(made))
 
 

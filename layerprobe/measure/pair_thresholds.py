@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Counts = NDArray[np.int64]
+Units = NDArray[np.int64]
 # A similarity is a whole number of steps. A bin has so many; of bits that differ, one.
 _BIN = 2**20
 # More classes are put together into so many units: a table of all pairs of classes would not fit.
@@ -87,7 +88,7 @@ class PairCounts:
 
 @dataclass(frozen=True, eq=False)
 class Accepted:
-    """The pairs that T thresholds accept, by U units: the classes, or with more than 2,048 these put together.
+    """The pairs that T thresholds accept, by U units: classes or clusters, or with more than 2,048 these put together.
 
     Args:
         genuine: (T, U) accepted genuine pairs, by the query's unit.
@@ -152,11 +153,16 @@ def thresholds_at(pairs: AllPairs, counts: PairCounts, rates: Sequence[float]) -
     return thresholds
 
 
-def accepted(pairs: AllPairs, thresholds: Sequence[float]) -> Accepted:
-    """Count the pairs that thresholds accept."""
-    classes = np.unique(np.concatenate([pairs.queries.labels, pairs.gallery.labels]))
-    size = min(len(classes), _MOST_UNITS)
-    rows, columns = (np.searchsorted(classes, items.labels) % size for items in (pairs.queries, pairs.gallery))
+def accepted(pairs: AllPairs, thresholds: Sequence[float], *, units: tuple[Units, Units] | None = None) -> Accepted:
+    """Count the pairs that thresholds accept.
+
+    Args:
+        units: (Q,) and (G,) the unit of each query and of each item; None: their classes.
+    """
+    of_images = units or (pairs.queries.labels, pairs.gallery.labels)
+    numbers = np.unique(np.concatenate(of_images))
+    size = min(len(numbers), _MOST_UNITS)
+    rows, columns = (np.searchsorted(numbers, own) % size for own in of_images)
     genuine, impostor = (np.zeros((len(thresholds) + 1, cells), np.int64) for cells in (size, size * size))
     for tile in pairs.tiles():
         for place, threshold in enumerate([*thresholds, -np.inf]):

@@ -24,7 +24,7 @@ end, with its own variance, and the higher of the two ends is taken. Of clusters
 and a class.
 
 The third, the factors of g and the quarter are chosen by simulation; benchmarks/README.md has the coverage, on other
-draws.
+draws. Where classes lie in groups of look-alikes, intervals over classes are too short: the groups must be the units.
 """
 
 from __future__ import annotations

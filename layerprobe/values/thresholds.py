@@ -24,8 +24,8 @@ class Rate:
     """A share of pairs that are accepted.
 
     Args:
-        low: lower end of its 95 % interval for other classes; None with fewer than 10 classes, and where a true accept
-            rate is 0, 1 or that of every class.
+        low: lower end of its 95 % interval for other classes; None with fewer than 10 classes, or clusters of them, and
+            where a true accept rate is 0, 1 or that of each.
         high: upper end; None likewise.
     """
 
@@ -85,6 +85,7 @@ class MeasuredThresholds:
         set_on: whose pairs the thresholds were set on: validation, or training classes that the network has not seen.
         test: the unseen classes.
         thresholds: by `asked`, ascending.
+        cluster: the column whose texts are the units of intervals; None: units are classes.
     """
 
     run: str
@@ -94,6 +95,7 @@ class MeasuredThresholds:
     test: PairedSplit
     thresholds: tuple[Threshold, ...]
     notes: tuple[str, ...] = field(default=())
+    cluster: str | None = None
 
     @property
     def name(self) -> str:

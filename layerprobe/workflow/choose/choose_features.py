@@ -155,7 +155,7 @@ def choose_file(  # noqa: PLR0913 - as `choose`
         layers: the candidates, as names or globs; empty for all.
         indexes: kinds of indexes of the chosen layer that are compared with the exact search.
     """
-    cluster = None if given.clusters is None else "clusters"
+    cluster = None if given.clusters is None else given.cluster or "clusters"
     how = _How(within, metric, combine, seed, tuple(layers), indexes, cluster)
     with memory_faults_told(given.file):
         return _chosen(given, how, seen=seen, file=given.file, listener=listener)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from layerprobe.ranking.left_out import divided_class
 from layerprobe.reductions.l2 import unit
 from layerprobe.system.errors import DataError, NotFiniteError, NumericError, UnknownNameError
 from layerprobe.values.keys import LayerKey
@@ -42,6 +43,7 @@ class GivenFeatures:
         contents: (N, 2) hash of each image; None: rows that are equal in all layers are of one image.
         clusters: (N,) the cluster of classes of each row; None: the units of intervals are the classes.
         class_names: of class 0, 1 ...; empty where labels are integers.
+        cluster: what the clusters are called, such as `group`; None: the units of intervals are the classes.
     """
 
     features: Mapping[LayerKey, NDArray[Any]]
@@ -55,6 +57,7 @@ class GivenFeatures:
     contents: NDArray[np.int64] | None = None
     clusters: NDArray[np.int64] | None = None
     class_names: tuple[str, ...] = ()
+    cluster: str | None = None
 
     @property
     def units(self) -> NDArray[np.int64]:
@@ -141,6 +144,7 @@ def given_features(  # noqa: PLR0913 - the arrays and their file
         file,
         clusters=None if clusters is None else _group_numbers(clusters),
         class_names=tuple(called.tolist()) if called.dtype.kind == "U" else (),
+        cluster=None if clusters is None else "clusters",
     )
     _require_classes(given, classes, file)
     return given
@@ -236,7 +240,7 @@ def _group_numbers(groups: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def _require_classes(given: GivenFeatures, classes: NDArray[Any], file: Path | None) -> None:
-    """Check that every split has 2 classes and that no class is in two."""
+    """Check that every split has 2 classes and that no class is in two splits or clusters."""
     texts = np.full(len(classes), "") if given.splits is None else given.splits
     seen: dict[int, str] = {}
     for name in np.unique(texts).tolist():
@@ -250,3 +254,7 @@ def _require_classes(given: GivenFeatures, classes: NDArray[Any], file: Path | N
                 called = classes[np.flatnonzero(given.labels == label)[0]]
                 what = f"class {called} is in {other} and {name}, but no class may be in two splits"
                 raise DataError(what, file=file, fix="Put all rows of a class into one split, or give no splits")
+    divided = divided_class(given.labels, given.units)
+    if divided is not None:
+        called = classes[np.flatnonzero(given.labels == divided)[0]]
+        raise DataError(f"rows of class {called} are of several clusters", file=file, fix="Give one to all its rows")

@@ -101,7 +101,7 @@ def _in_folders(given: GivenFeatures, cluster: str | None, columns: Sequence[str
     if cluster != PARENT or given.clusters is not None:
         return given
     names = [given.class_names[label] if given.class_names else "" for label in given.labels.tolist()]
-    return replace(given, clusters=parent_units(names, columns))
+    return replace(given, clusters=parent_units(names, columns), cluster=cluster)
 
 
 def _require_column(cluster: str | None, columns: Sequence[str], file: Path | None) -> None:
@@ -140,7 +140,8 @@ def _by_role(arrays: Mapping[str, Any], classes: NDArray[Any] | None, path: Path
     notes += [f"left out: {first_named(apart)}"] if apart else []
     notes += [_IN_ORDER_OF_NAMES] if sorts and len(rest) > 1 else []
     given = given_features(rest, classes, splits, groups, ids=ids, clusters=clusters, file=path)
-    return _in_folders(replace(given, notes=tuple(notes)), cluster, columns)
+    named_given = replace(given, notes=tuple(notes), cluster=cluster if clusters is not None else None)
+    return _in_folders(named_given, cluster, columns)
 
 
 def _flat(content: Mapping[Any, Any], path: Path) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from layerprobe.measure.analysis import layer_notes
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.statistics.holm import holm
 from layerprobe.system.errors import DataError, NumericError, RecipeError
+from layerprobe.values.intervals import IntervalKind
 from layerprobe.values.keys import LayerKey, RankedLayer, members_of
 from layerprobe.values.likeness import unlike_text
 from layerprobe.workflow.compare.before_training import before_training, missing_note
@@ -31,6 +32,7 @@ from layerprobe.workflow.run.references import (
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.seen import trains_on_train
 from layerprobe.workflow.run.stored_layers import equal_layers
+from layerprobe.workflow.run.units import folders_note_of_run
 
 Pair = tuple[RankedLayer, RankedLayer]
 
@@ -71,7 +73,7 @@ def compare_pairs(a: RankedSplit, b: RankedSplit, pairs: Sequence[Pair], measure
     corrected = [replace(one, p=p) for one, p in zip(found, holm([one.p for one in found]), strict=True)]
     numbers = dict(zip(valid, zip(evidence.values.tolist(), corrected, strict=True), strict=True))
     basis = basis_of(a, measure, evidence.units, len(valid))
-    inputs = input_notes(a, b)
+    inputs = [*input_notes(a, b), *cluster_notes(a, measure.kind)]
     comparisons = []
     for first, second in pairs:
         sides = side_of(a, first), side_of(b, second)
@@ -170,6 +172,14 @@ def dim_of(dims: Mapping[LayerKey, int], ranked: RankedLayer) -> int | None:
     """The dimensions of a layer after its reduction, given those of the stored layers; None if it is not stored."""
     members = members_of(ranked.layer, dims)
     return parse_chain(ranked.reduction).dim(sum(dims[member] for member in members)) if members else None
+
+
+def cluster_notes(ranked_split: RankedSplit, kind: IntervalKind) -> list[str]:
+    """A note where classes are the units, and clusters of them are known, if any."""
+    if kind.cluster is not None:
+        return []
+    note = folders_note_of_run(ranked_split.run, ranked_split.epoch, ranked_split.split)
+    return [] if note is None else [note]
 
 
 def input_notes(a: RankedSplit, b: RankedSplit) -> list[str]:

@@ -13,6 +13,7 @@ from layerprobe.workflow.compare.compare import (
     CompareRequest,
     Pair,
     basis_of,
+    cluster_notes,
     input_notes,
     invalid_reason,
     layer_notes_of,
@@ -74,7 +75,8 @@ def compare_trainings(
     started = before_training(ranked_splits, evidence, valid, measure, units)
     found = _corrected(over_trainings(evidence))
     basis = basis_of(a, measure, evidence[0].units, len(valid))
-    notes = tuple(dict.fromkeys([*trainings.left_out, *(note for x, y in ranked_splits for note in input_notes(x, y))]))
+    inputs = [note for x, y in ranked_splits for note in input_notes(x, y)]
+    notes = tuple(dict.fromkeys([*trainings.left_out, *inputs, *cluster_notes(ranked_splits[0][0], measure.kind)]))
     comparisons = []
     # Seeds draw images of classes at most (`data.share`): folds alone change the training classes.
     folds = [{x[side].record.data.get("validation_fold", 0) for x in ranked_splits} for side in (0, 1)]

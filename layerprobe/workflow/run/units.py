@@ -16,6 +16,8 @@ from layerprobe.system.wording import first_named
 from layerprobe.values.intervals import PARENT
 from layerprobe.workflow.run.runs import Run
 
+_WHOLE = "Leave --cluster out, or name a column that is the same for all images of a class"
+
 
 def units_of(
     dataset: Dataset, ids: Sequence[str], labels: NDArray[np.integer], cluster: str | None
@@ -93,6 +95,22 @@ def units_of_splits(
     return dict(zip(images, np.split(units, ends), strict=True))
 
 
+def require_whole_classes(
+    labels: NDArray[np.integer], units: NDArray[np.int64], cluster: str | None, class_names: Sequence[str] = ()
+) -> None:
+    """Check that no class lies in several clusters.
+
+    Args:
+        labels: (N,) class of each image.
+        units: (N,) unit of each.
+        class_names: of class 0, 1 ...; empty: unknown.
+    """
+    divided = divided_class(labels.astype(np.int64), units)
+    if divided is not None:
+        called = class_names[divided] if class_names else str(divided)
+        raise RecipeError(f"--cluster {cluster}: images of class {called} are of several", fix=_WHOLE)
+
+
 def folders_note(class_names: Iterable[str]) -> str | None:
     """That classes lie in several folders, of which one has two classes or more; None where they do not."""
     names = set(class_names)
@@ -106,13 +124,40 @@ def folders_note(class_names: Iterable[str]) -> str | None:
 
 
 def folders_note_of_run(run: Run, epoch: int, split: str) -> str | None:
-    """`folders_note` of the classes of a run's split, by its stored features; None where these are gone."""
+    """A note where classes of a run's split lie in folders of several, or share values of a column of a csv table.
+
+    None elsewhere, and where the stored features or the table are gone.
+    """
     try:
-        labels, _ = run.ranks(epoch, split).rows
+        labels, ids = run.ranks(epoch, split).rows
         names, _ = store.read_classes(run.feature_file(epoch, split))
+        note = folders_note(names[label] for label in np.unique(labels).tolist()) if names else None
+        if note is None and run.read().data.get("name") == "csv":
+            from layerprobe.workflow.run.from_recipe import load_dataset
+
+            dataset = load_dataset(recorded_recipe(run.read(), run.record_file))
+            note = column_note(dataset, ids, labels.astype(np.int64))
     except LayerprobeError:  # nothing but a note is made of them
         return None
-    return folders_note(names[label] for label in np.unique(labels).tolist()) if names else None
+    return note
+
+
+def column_note(dataset: Dataset, ids: Sequence[str], labels: NDArray[np.int64]) -> str | None:
+    """That classes share the values of a column, which are at most half as many; None without such a column.
+
+    Args:
+        labels: (Q,) classes of the images.
+    """
+    classes = len(np.unique(labels))
+    for column in dict.fromkeys(column for split in dataset.splits.values() for column in split.columns):
+        units = units_of(dataset, ids, labels, column)
+        values = len(np.unique(units))
+        if divided_class(labels, units) is None and 2 <= values <= classes / 2:
+            return (
+                f"classes share {values:,} values of column {column}: if those of a value are alike, add --cluster"
+                f" {column}"
+            )
+    return None
 
 
 def require_redrawable(
@@ -136,8 +181,7 @@ def require_redrawable(
         divided = divided_class(labels, np.concatenate([units[part] for part in names]))
         if divided is not None:
             why = f"column {cluster} divides class {dataset.class_names[divided]}"
-            fix = "Leave --cluster out, or name a column that is the same for all images of a class"
-            raise RecipeError(f"--interval redraw leaves out whole classes; {why}", fix=fix)
+            raise RecipeError(f"--interval redraw leaves out whole classes; {why}", fix=_WHOLE)
 
 
 def _parent(class_name: str) -> str:

@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
+from layerprobe import store
 from layerprobe.measure.pair_thresholds import (
     Accepted,
     PairCounts,
+    Units,
     accepted,
     count_pairs,
     require_pairs,
@@ -19,12 +22,12 @@ from layerprobe.measure.pair_thresholds import (
 from layerprobe.ranking.all_pairs import AllPairs
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.statistics.means import intervals
-from layerprobe.statistics.pair_rates import rate_intervals
-from layerprobe.statistics.units import UnitSums
+from layerprobe.statistics.pair_rates import pairs_of_units, rate_intervals
+from layerprobe.statistics.units import UnitSums, effective_number
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.system.progress import Listener
 from layerprobe.values.facts import chosen_on_text
-from layerprobe.values.intervals import Interval, IntervalKind
+from layerprobe.values.intervals import FEWEST_UNITS, Interval, IntervalKind
 from layerprobe.values.keys import RankedLayer
 from layerprobe.values.thresholds import MeasuredThresholds, PairedSplit, Rate, Threshold, require_rates
 from layerprobe.workflow.choose.choose import choose_runs
@@ -40,7 +43,10 @@ from layerprobe.workflow.run.references import (
 )
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.seen import seen_train_error, split_to_choose_on
+from layerprobe.workflow.run.units import folders_note_of_run, require_whole_classes, units_of_run
 from layerprobe.workflow.threshold.layer_pairs import layer_pairs
+
+_MOST = 0.8  # of the impostor pairs
 
 
 def split_to_set_on(run: Run) -> str:
@@ -61,20 +67,26 @@ def split_to_set_on(run: Run) -> str:
     return split
 
 
-def threshold(run: Run, layer: str | None, rates: Sequence[float], listener: Listener) -> MeasuredThresholds:
+def threshold(
+    run: Run, layer: str | None, rates: Sequence[float], listener: Listener, *, cluster: str | None = None
+) -> MeasuredThresholds:
     """Set thresholds at false accept rates, and measure them on the unseen test classes.
 
     Args:
         layer: LAYER[@pool][/reduction] of the last epoch; None: the one that `choose` says.
         rates: each between 0 and 1.
+        cluster: the column whose texts are the units of intervals, or `parent`; None: units are classes.
 
     Raises:
-        RecipeError: see `split_to_set_on`; a rate out of range; a layer that names several, or has no single features.
+        UnknownNameError: no such column.
+        RecipeError: see `split_to_set_on`; clusters that divide a class; a rate out of range; a layer that names
+            several, or has no single features.
         DataError: features that are gone, or a split without genuine or impostor pairs.
         NumericError: NaN or Inf.
     """
     require_rates(tuple(rates))
     split = split_to_set_on(run)
+    units = None if cluster is None else _units(run, cluster)
     if layer is None:
         ship = choose_runs([run], ChooseRequest(epochs="last"), listener).ship
         layer = ship.name
@@ -82,11 +94,13 @@ def threshold(run: Run, layer: str | None, rates: Sequence[float], listener: Lis
     ranked, epoch = _the_layer(run, split, layer)
     device = from_recipe.choose_device("auto")
     setting, testing = (layer_pairs(StoredSearch(run, epoch, name, device), ranked) for name in (split, "test"))
-    of = ThresholdsOf(run.name, epoch, ranked, split, split == "train" and parse_chain(ranked.reduction).fits_on_train)
+    fitted_on_it = split == "train" and parse_chain(ranked.reduction).fits_on_train
+    notes = tuple(filter(None, [folders_note_of_run(run, epoch, "test")] if cluster is None else []))
+    of = ThresholdsOf(run.name, epoch, ranked, split, fitted_on_it, cluster, units, notes)
     return measured_thresholds(of, setting, testing, rates, listener)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ThresholdsOf:
     """Whose thresholds are measured.
 
@@ -95,6 +109,9 @@ class ThresholdsOf:
         epoch: None: unknown.
         split: that they are set on.
         fitted_on_it: whether the reduction was fitted on the classes of this split.
+        cluster: the column whose texts are the units of intervals; None: units are classes.
+        units: of the test queries and of the items that they are paired with; None: their classes.
+        notes: on the classes.
     """
 
     run: str
@@ -102,6 +119,9 @@ class ThresholdsOf:
     ranked: RankedLayer
     split: str
     fitted_on_it: bool
+    cluster: str | None = None
+    units: tuple[Units, Units] | None = None
+    notes: tuple[str, ...] = ()
 
 
 def measured_thresholds(
@@ -122,16 +142,33 @@ def measured_thresholds(
         task.advance()
         tested = count_pairs(testing)
         task.advance()
-        test_at = accepted(testing, found)
+        test_at = accepted(testing, found, units=of.units)
         task.advance()
     splits = _paired(split, setting, counts), _paired("test", testing, tested)
-    own, new = _rates(set_at), _rates(test_at, with_intervals=True)
+    kind, classes = IntervalKind(cluster=of.cluster), splits[1].classes
+    own, new = _rates(set_at), _rates(test_at, _ends(test_at, None if of.cluster is None else classes))
     rows = [
         Threshold(asked, setting.shown(similarity), *of_set, *of_test)
         for asked, similarity, of_set, of_test in zip(sorted(rates), found, own, new, strict=True)
     ]
-    notes = [*_fitted_note(of), *_count_notes(counts, tested, splits), *_rate_notes(rows, *splits)]
-    return MeasuredThresholds(of.run, of.epoch, ranked, *splits, tuple(rows), tuple(notes))
+    notes = [*_fitted_note(of), *_count_notes(counts, tested, splits), *_rate_notes(rows, splits[0])]
+    units = classes if of.units is None else len(np.unique(of.units[0]))
+    notes += [*kind.further(kind.notes_on(units)), *_unequal_note(test_at, kind), *of.notes]
+    return MeasuredThresholds(of.run, of.epoch, ranked, *splits, tuple(rows), tuple(notes), of.cluster)
+
+
+def _units(run: Run, cluster: str) -> tuple[Units, Units]:
+    """The clusters of the test queries of the last epoch, and of the items that they are paired with."""
+    ranked_split = open_ranked_split(run, None, "test")
+    epoch, stored = ranked_split.epoch, ranked_split.stored
+    images: dict[str, tuple[NDArray[np.integer], Sequence[str]]] = {"test": (stored.labels, stored.ids)}
+    gallery = "test" if run.ranks(epoch, "test").searched_itself else "gallery"
+    if gallery != "test":
+        images[gallery] = store.read_index(run.feature_file(epoch, gallery))
+    units = units_of_run(run, images, cluster)
+    labels, numbers = (np.concatenate(list(parts)) for parts in ((own for own, _ in images.values()), units.values()))
+    require_whole_classes(labels, numbers, cluster, store.read_classes(run.feature_file(epoch, "test"))[0])
+    return units["test"], units[gallery]
 
 
 def _the_layer(run: Run, split: str, text: str) -> tuple[RankedLayer, int]:
@@ -160,15 +197,24 @@ def _paired(split: str, pairs: AllPairs, counts: PairCounts) -> PairedSplit:
     return PairedSplit(split, len(labels), len(np.unique(labels)), size, genuine, impostor, counts.equal_error_rate())
 
 
-def _rates(found: Accepted, *, with_intervals: bool = False) -> list[tuple[Rate, Rate]]:
-    """The false and the true accept rate at each threshold."""
-    ends: list[list[Interval | None]] = [[None] * len(found.genuine)] * 2
-    if with_intervals:
-        sums = np.tile(found.genuine_pairs.astype(np.float64), (len(found.genuine), 1))
-        ends = [
-            rate_intervals(found.impostor, found.impostor_pairs),
-            intervals(UnitSums(found.genuine.astype(np.float64), sums)),
-        ]
+Ends = Sequence[Interval | None]  # of a rate at each threshold
+
+
+def _ends(found: Accepted, classes: int | None) -> tuple[Ends, Ends]:
+    """The intervals of the false and of the true accept rates.
+
+    Args:
+        classes: number of classes, where units are clusters of them.
+    """
+    sums = np.tile(found.genuine_pairs.astype(np.float64), (len(found.genuine), 1))
+    false = rate_intervals(found.impostor, found.impostor_pairs, classes=classes)
+    return false, intervals(UnitSums(found.genuine.astype(np.float64), sums))
+
+
+def _rates(found: Accepted, ends: tuple[Ends, Ends] | None = None) -> list[tuple[Rate, Rate]]:
+    """The false and the true accept rate at each threshold, with their intervals, if any."""
+    none: Ends = [None] * len(found.genuine)
+    ends = ends or (none, none)
     pairs = int(found.impostor_pairs.sum()), int(found.genuine_pairs.sum())
     counts = zip(found.impostor.sum((1, 2)).tolist(), found.genuine.sum(1).tolist(), strict=True)
     return [
@@ -194,8 +240,27 @@ def _count_notes(counts: PairCounts, tested: PairCounts, splits: tuple[PairedSpl
     return [f"all similarities are equal to 1e-6 on {' and '.join(collapsed)}: it has collapsed"] if collapsed else []
 
 
-def _rate_notes(rows: Sequence[Threshold], set_on: PairedSplit, test: PairedSplit) -> list[str]:
-    """Rates that no threshold accepts a pair at, and few classes."""
+def _unequal_note(found: Accepted, kind: IntervalKind) -> list[str]:
+    """That few units are in most pairs, where these count as fewer than 10 of equal size."""
+    of_unit = pairs_of_units(found.impostor_pairs)
+    units = int((of_unit > 0).sum())
+    effective = [float(effective_number(pairs.astype(np.float64))) for pairs in (of_unit, found.genuine_pairs)]
+    if units < FEWEST_UNITS or min(effective) >= FEWEST_UNITS:
+        return []
+    smallest_first = np.argsort(of_unit, kind="stable")
+    # Pairs of the smallest units alone, of one unit more in each place.
+    alone = found.impostor_pairs[np.ix_(smallest_first, smallest_first)].cumsum(0).cumsum(1).diagonal()
+    shares = 1 - np.r_[0, alone][::-1] / found.impostor_pairs.sum()  # of pairs with one of the largest 0, 1, 2 ...
+    largest = int((shares >= _MOST).argmax())
+    count_as = " (FAR) and ".join(f"{number:.0f}" for number in effective)
+    return [
+        f"{kind.units_text(units)} count as {count_as} (TAR) of equal size:"
+        f" {largest} of them {'is' if largest == 1 else 'are'} in {100 * shares[largest]:.0f} % of the impostor pairs"
+    ]
+
+
+def _rate_notes(rows: Sequence[Threshold], set_on: PairedSplit) -> list[str]:
+    """Rates that no threshold accepts a pair at."""
     notes = []
     name = chosen_on_text(set_on.split)
     if few := [row.asked for row in rows if row.asked * set_on.impostor < 1]:
@@ -210,4 +275,4 @@ def _rate_notes(rows: Sequence[Threshold], set_on: PairedSplit, test: PairedSpli
             f"{', '.join(tied)}: more of the impostor pairs of {name} tie for the most similar, so the threshold is"
             " above them all"
         )
-    return [*notes, *IntervalKind().notes_on(test.classes)]
+    return notes

@@ -9,10 +9,12 @@ import numpy as np
 import torch
 
 from layerprobe.measure.analysis import Features
+from layerprobe.measure.pair_thresholds import Units
 from layerprobe.ranking.all_pairs import AllPairs, all_pairs
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.system.errors import DataError
 from layerprobe.system.progress import Listener
+from layerprobe.values.intervals import IntervalKind
 from layerprobe.values.retrieval import SearchRules
 from layerprobe.values.thresholds import MeasuredThresholds, require_rates
 from layerprobe.workflow.choose.choose_features import choose_file
@@ -20,6 +22,7 @@ from layerprobe.workflow.choose.given_features import GivenFeatures
 from layerprobe.workflow.choose.given_layer import ranked_of_rows
 from layerprobe.workflow.choose.indexed_layer import searched_of_rows
 from layerprobe.workflow.choose.row_splits import Rows, row_splits_of
+from layerprobe.workflow.run.units import folders_note
 from layerprobe.workflow.threshold.threshold import ThresholdsOf, measured_thresholds
 
 _DIVIDED = 4  # classes, of which two set a threshold and two measure it
@@ -31,7 +34,8 @@ def threshold_of_features(
 ) -> MeasuredThresholds:
     """Set thresholds on the validation rows, and measure them on the test rows.
 
-    Without `splits`, a random half of the classes sets the thresholds, and the other half measures them.
+    Without `splits`, a random half of the classes, or of their clusters, sets the thresholds, and the other half
+    measures them.
 
     Args:
         layer: LAYER[/reduction]; None: the one that `choose` says.
@@ -46,7 +50,8 @@ def threshold_of_features(
     file = "features" if given.file is None else given.file.name
     if given.splits is None:
         given = in_halves(given)
-        listener.say("no `split`: thresholds are set on a random half of the classes, and measured on the other half")
+        units = IntervalKind(cluster=given.cluster).units_text()
+        listener.say(f"no `split`: thresholds are set on a random half of the {units}, and measured on the other half")
     splits = row_splits_of(given, _SEED, True, given.file)
     if splits.crossed or not len(splits.test):
         what = "no rows to set a threshold on but those of test" if len(given.rows_of("test")) else "no test rows"
@@ -58,20 +63,29 @@ def threshold_of_features(
     ranked = ranked_of_rows(given, layer)
     searched, _ = searched_of_rows(splits, ranked, _SEED)
     fitted_on_it = splits.fitted_on is None and parse_chain(ranked.reduction).fits
-    of = ThresholdsOf(file, given.epoch, ranked, splits.split, fitted_on_it)
+    of = ThresholdsOf(file, given.epoch, ranked, splits.split, fitted_on_it, *_units(given, splits.test))
     setting = _pairs(given, Features(searched.training, splits.labels, ()), splits.choosing, ranked.similarity)
     testing = _pairs(given, searched.queries, splits.test, ranked.similarity)
     return measured_thresholds(of, setting, testing, rates, listener)
 
 
 def in_halves(given: GivenFeatures) -> GivenFeatures:
-    """The rows with a random half of the classes as validation, and the other as test."""
-    classes = np.random.default_rng(_SEED).permutation(np.unique(given.labels))
-    if len(classes) < _DIVIDED:
-        what = f"{len(classes)} classes; 2 to set a threshold and 2 to measure it are needed"
-        raise DataError(what, file=given.file, fix="Give rows of 4 classes or more")
-    chosen = np.isin(given.labels, classes[: len(classes) // 2])
+    """The rows with a random half of the classes, or of their clusters, as validation, and the other as test."""
+    units = np.random.default_rng(_SEED).permutation(np.unique(given.units))
+    if len(units) < _DIVIDED:
+        called = IntervalKind(cluster=given.cluster)
+        what = f"{called.units_text(len(units))}; 2 to set a threshold and 2 to measure it are needed"
+        raise DataError(what, file=given.file, fix=f"Give rows of {called.units_text(_DIVIDED)} or more")
+    chosen = np.isin(given.units, units[: len(units) // 2])
     return replace(given, splits=np.where(chosen, "validation", "test"))
+
+
+def _units(given: GivenFeatures, test: Rows) -> tuple[str | None, tuple[Units, Units] | None, tuple[str, ...]]:
+    """What the clusters of the test rows are called, the clusters, and a note where classes lie in folders."""
+    if given.cluster is not None:
+        return given.cluster, (given.units[test], given.units[test]), ()
+    names = (given.class_names[label] for label in np.unique(given.labels[test]).tolist() if given.class_names)
+    return None, None, tuple(filter(None, [folders_note(names)]))
 
 
 def _pairs(given: GivenFeatures, features: Features, rows: Rows, similarity: str) -> AllPairs:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from layerprobe.tables.tables import TextTable
 from layerprobe.values.facts import chosen_on_text, split_header
+from layerprobe.values.intervals import IntervalKind
 from layerprobe.values.thresholds import MeasuredThresholds, PairedSplit, Rate
 
 _MEASURES = {
@@ -25,7 +26,8 @@ def threshold_table(found: MeasuredThresholds) -> TextTable:
     rates = [(row.far, row.tar) for row in found.thresholds]
     ends = {column: tuple(_ends(pair[column - 4]) for pair in rates) for column in numbers}
     measure = _MEASURES[found.ranked.similarity]
-    intervals = " [95 % over classes]" if any(map(any, ends.values())) else ""
+    units = IntervalKind(cluster=found.cluster).units_text()
+    intervals = f" [95 % over {units}]" if any(map(any, ends.values())) else ""
     return TextTable(
         ("asked\nFAR", "threshold", f"{short}\nFAR", f"{short}\nTAR", "test\nFAR", "test\nTAR"),
         tuple(rows),

@@ -285,3 +285,9 @@ def test_a_probed_run_is_compared_by_its_scores_and_in_clusters(
     assert (found.basis.units, found.basis.classes) == (2, 4)
     assert found.as_json()["note"].endswith("; no interval: 2 clusters, at least 10 are needed")
     assert "in this untrained network (tiny, epoch 0)" in sentence(found)
+
+
+def test_a_note_says_that_classes_lie_in_folders(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "read_classes", lambda _: (tuple(f"{label // 2}/{label}" for label in range(40)), ()))
+    (found,) = compared(tmp_path, "netA:c1", "netA:fc6")
+    assert found.notes[-2].startswith("classes lie in 20 folders (0, 1, 10, 11, 12 and 15 more): if those of a folder")

@@ -7,12 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from layerprobe import store
 from layerprobe.data.splits import Dataset, Split
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.values.retrieval import SearchRules
 from layerprobe.workflow.run import from_recipe, units
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.units import (
+    column_note,
     folders_note,
     folders_note_of_run,
     require_redrawable,
@@ -20,6 +22,7 @@ from layerprobe.workflow.run.units import (
     units_of_run,
     units_of_splits,
 )
+from tests.records import rewrite
 from tests.workflow.drawn_run import write_run
 
 IDS = ("a", "b", "c", "d")
@@ -135,3 +138,38 @@ def test_a_note_says_that_classes_lie_in_folders_of_several() -> None:
 
 def test_a_run_without_stored_classes_has_no_note_on_folders(tmp_path: Path) -> None:
     assert folders_note_of_run(Run(tmp_path / "one"), 0, "test") is None
+
+
+def test_a_note_says_that_classes_share_the_values_of_a_column() -> None:
+    labels = np.repeat(np.arange(4), 2)
+    ids = tuple("abcdefgh")
+    columns = {
+        "camera": tuple("12121212"),  # divides classes
+        "name": tuple("ssttuuvv"),  # a value for each class
+        "source": tuple("11111111"),
+        "family": tuple("ppppqqqq"),
+    }
+    split = replace(dataset(("x",)).splits["test"], labels=labels, ids=ids, columns=columns)
+    made = Dataset({"test": split}, ("w", "x", "y", "z"))
+    note = "classes share 2 values of column family: if those of a value are alike, add --cluster family"
+    assert column_note(made, ids, labels) == note
+    del columns["family"]
+    assert column_note(made, ids, labels) is None
+
+
+def test_the_note_of_a_run_is_on_its_stored_classes_or_on_its_csv_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = write_run(tmp_path)
+    names = tuple(f"{label // 2}/{label}" for label in range(11))
+    monkeypatch.setattr(store, "read_classes", lambda _: (names, ()))
+    assert str(folders_note_of_run(run, 1, "test")).startswith("classes lie in 6 folders (0, 1, 2, 3, 4 and 1 more)")
+    monkeypatch.setattr(store, "read_classes", lambda _: ((), ()))
+    assert folders_note_of_run(run, 1, "test") is None
+    rewrite(run, recipe={"data": {"name": "csv"}})
+    labels, ids = run.ranks(1, "test").rows
+    split = Split("test", labels.astype(np.int64), ids, lambda _: np.zeros((1, 1, 3), np.uint8))
+    listed = replace(split, columns={"family": tuple(f"f{label // 3}" for label in labels)})
+    monkeypatch.setattr(units, "recorded_recipe", lambda *_: None)
+    monkeypatch.setattr(from_recipe, "load_dataset", lambda _: Dataset({"test": listed}, names))
+    assert str(folders_note_of_run(run, 1, "test")).startswith("classes share 4 values of column family")

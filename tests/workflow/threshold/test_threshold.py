@@ -10,11 +10,19 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from layerprobe import store
 from layerprobe.cli.output import Terminal
-from layerprobe.system.errors import DataError, NumericError, RecipeError
+from layerprobe.data.splits import Dataset, Split
+from layerprobe.statistics.means import intervals
+from layerprobe.statistics.pair_rates import rate_intervals
+from layerprobe.statistics.units import UnitSums
+from layerprobe.system.errors import DataError, NumericError, RecipeError, UnknownNameError
 from layerprobe.values.thresholds import MeasuredThresholds
+from layerprobe.workflow.choose.given_features import given_features
+from layerprobe.workflow.run import from_recipe, units
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.threshold.threshold import threshold
+from layerprobe.workflow.threshold.threshold_features import threshold_of_features
 from layerprobe.workflow.threshold.threshold_text import threshold_table
 from tests.workflow.choosing_runs import C2, FC6, labels_of, write_run
 from tests.workflow.stored_ranks import ranked
@@ -173,6 +181,104 @@ def test_a_layer_without_one_map_is_refused(tmp_path: Path, layer: str, message:
         made(write_run(tmp_path, "one", dict.fromkeys(values, layers), features=values), layer)
 
 
+def nested(classes_of: int) -> Dataset:
+    """The data set of a run of `run_of`: so many neighbouring classes in a folder."""
+
+    def no_image(index: int) -> NDArray[np.uint8]:
+        raise AssertionError(index)
+
+    splits = {}
+    for split in ("validation", "test"):
+        labels = labels_of(split, CLASSES)
+        ids = tuple(f"{split}{label}-{place}" for place, label in enumerate(labels))
+        splits[split] = Split(split, labels, ids, no_image, columns={"half": tuple("ab" * (len(labels) // 2))})
+    return Dataset(splits, tuple(f"{label // classes_of}/{label}" for label in range(300)))
+
+
+def clustered(cache: Path, monkeypatch: pytest.MonkeyPatch, classes_of: int, cluster: str) -> MeasuredThresholds:
+    monkeypatch.setattr(units, "recorded_recipe", lambda *_: None)
+    monkeypatch.setattr(from_recipe, "load_dataset", lambda _: nested(classes_of))
+    return threshold(run_of(cache), "fc6", [0.1], Terminal(quiet=True), cluster=cluster)
+
+
+def test_the_intervals_over_clusters_are_those_of_pairs_merged_by_hand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = clustered(tmp_path, monkeypatch, 2, "parent")
+    own, labels = features("test", 1)["fc6@none"].astype(float), labels_of("test", CLASSES)
+    own /= np.linalg.norm(own, axis=1, keepdims=True)
+    above = own @ own.T >= found.thresholds[0].similarity
+    impostor, impostor_pairs = np.zeros((2, 10, 10), int)
+    genuine, genuine_pairs = np.zeros((2, 10), int)
+    for i, j in zip(*np.triu_indices(len(labels), 1), strict=True):
+        u, v = sorted(((labels[i] - 200) // 2, (labels[j] - 200) // 2))
+        if labels[i] == labels[j]:
+            genuine_pairs[u] += 1
+            genuine[u] += above[i, j]
+        else:
+            impostor_pairs[u, v] += 1
+            impostor[u, v] += above[i, j]
+    assert impostor_pairs.diagonal().tolist() == [16] * 10  # classes of one folder are impostors, too
+    (far,) = rate_intervals(impostor[None], impostor_pairs, classes=20)
+    (tar,) = intervals(UnitSums(genuine[None].astype(float), genuine_pairs[None].astype(float)))
+    (row,) = found.thresholds
+    assert (row.far.accepted, row.tar.accepted) == (impostor.sum(), genuine.sum())
+    assert far is not None
+    assert tar is not None
+    assert (row.far.low, row.far.high) == pytest.approx((far.low, far.high))
+    assert (row.tar.low, row.tar.high) == pytest.approx((tar.low, tar.high))
+    assert threshold_table(found).heading[1].endswith("in % [95 % over clusters of classes (parent)]")
+    assert (found.cluster, found.notes) == ("parent", ("interval over few clusters: 10",))
+
+
+def test_fewer_than_ten_clusters_have_no_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = clustered(tmp_path, monkeypatch, 4, "parent")
+    assert (found.thresholds[0].far.low, found.thresholds[0].tar.low) == (None, None)
+    assert found.notes == ("no interval: 5 clusters, at least 10 are needed",)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "kind", "message"),
+    [
+        ("parnt", UnknownNameError, "unknown column in --cluster: 'parnt'. Did you mean 'parent'"),
+        ("half", RecipeError, "--cluster half: images of class 200 are of several. Leave --cluster out, or name"),
+    ],
+)
+def test_what_is_no_cluster_is_refused_before_anything_is_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: str, kind: type[Exception], message: str
+) -> None:
+    monkeypatch.setattr("layerprobe.workflow.threshold.threshold.layer_pairs", lambda *_: pytest.fail("compared"))
+    with pytest.raises(kind, match=message):
+        clustered(tmp_path, monkeypatch, 2, cluster)
+
+
+def test_a_note_says_that_classes_lie_in_folders_unless_they_are_the_units(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "read_classes", lambda _: (nested(2).class_names, ()))
+    note = (
+        "classes lie in 10 folders (100, 101, 102, 103, 104 and 5 more): if those of a folder are alike, add --cluster"
+    )
+    assert any(one.startswith(note) for one in made(run_of(tmp_path)).notes)
+    found = clustered(tmp_path / "b", monkeypatch, 2, "parent")
+    assert not any("folders" in one for one in found.notes)
+
+
+def test_few_classes_in_most_pairs_are_told(tmp_path: Path) -> None:
+    # 11 classes, one of 12 images and ten of 2. It is in 12 x 20 = 240 of 240 + 4 x 45 = 420 impostor pairs, each other
+    # one in 2 x 30 = 60: 840^2 / (240^2 + 10 x 60^2) = 7.54. Genuine pairs: 76^2 / (66^2 + 10) = 1.32
+    labels = np.repeat(np.arange(11), [12, *[2] * 10])
+    values = np.random.default_rng(0).normal(size=(32, 4))
+    given = given_features(
+        {"a": np.r_[values, values]}, np.r_[labels, labels + 20], np.repeat(["validation", "test"], 32)
+    )
+    found = threshold_of_features(given, "a", [0.1], Terminal(quiet=True))
+    # without the largest 1, 2 ... 4 classes: 180, 144, 112, 84 pairs of 420, so the 4 largest are in 336 = 80 %
+    assert found.notes[1] == (
+        "11 classes count as 8 (FAR) and 1 (TAR) of equal size: 4 of them are in 80 % of the impostor pairs"
+    )
+
+
 def test_the_command_line_has_json_and_refuses_rates(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -201,6 +307,12 @@ def test_the_command_line_has_json_and_refuses_rates(
     assert shown["thresholds"][0]["set_far"]["accepted"] == 304
     assert called("--far", "1e-3,x")[2] == "error: --far x: not a number. Write rates such as 1e-3,1e-2.\n"
     assert called("--far", "1")[0] == 2
+    np.savez(tmp_path / "f.npz", a=np.eye(4), labels=[0, 0, 1, 1])
+    code, out, err = called(str(tmp_path / "f.npz"), "--cluster", "x")
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert "f.npz: unknown array in --cluster: 'x'." in err
+    assert err.count("\n") == 1
     code, out, _ = called("one", "--layer", "fc6", "--quiet")
     assert code == 0
     assert max(map(len, out.splitlines())) <= 90

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from layerprobe.workflow.threshold.threshold_features import in_halves, threshol
 from layerprobe.workflow.threshold.threshold_text import threshold_table
 from tests.reductions.fitting import stored
 
+SILENT = Terminal(quiet=True)
 RNG = np.random.default_rng(0)
 LABELS = np.repeat(np.arange(40), 4)
 VALUES = RNG.normal(size=(40, 4))[LABELS] + 0.5 * RNG.normal(size=(160, 4))
@@ -90,3 +92,29 @@ def test_three_classes_cannot_be_halved() -> None:
     given = given_features({"a": np.random.default_rng(0).normal(size=(12, 4))}, labels)
     with pytest.raises(DataError, match="3 classes; 2 to set a threshold and 2 to measure it are needed"):
         in_halves(given)
+
+
+def test_clusters_are_the_units_and_lie_in_one_half_each() -> None:
+    families = LABELS // 2
+    given = given_features({"deep": VALUES}, LABELS, clusters=families)
+    halves = in_halves(given).splits
+    assert halves is not None
+    assert {*families[halves == "test"].tolist()}.isdisjoint(families[halves == "validation"].tolist())
+    found = threshold_of_features(given, "deep", [0.1], Terminal(quiet=True))
+    assert found.notes == ("interval over few clusters: 10",)
+    assert found.cluster == "clusters"
+    by_class = threshold_of_features(replace(given, clusters=None, cluster=None, splits=halves), "deep", [0.1], SILENT)
+    assert (found.thresholds[0].far.value, found.test) == (by_class.thresholds[0].far.value, by_class.test)
+    assert found.thresholds[0].far.high != by_class.thresholds[0].far.high
+
+
+def test_a_note_says_that_the_names_of_classes_are_of_folders() -> None:
+    names = np.array([f"{label // 2}/{label}" for label in LABELS])
+    given = given_features({"deep": VALUES}, names, SPLITS)
+    found = threshold_of_features(given, "deep", [0.1], SILENT)
+    assert found.notes[1].startswith("classes lie in 10 folders (10, 11, 12, 13, 14 and 5 more): if those of a folder")
+
+
+def test_rows_of_a_class_are_of_one_cluster() -> None:
+    with pytest.raises(DataError, match="rows of class 0 are of several clusters. Give one to all its rows"):
+        given_features({"deep": VALUES}, LABELS, clusters=np.arange(160))
