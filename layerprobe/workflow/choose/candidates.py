@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from layerprobe.measure.choosing_folds import QueryValues
 from layerprobe.metrics.recall import chance_recall
-from layerprobe.ranking.left_out import divided_class
 from layerprobe.statistics.units import UnitSums, mean_of, side_by_side, unit_sums
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.values.intervals import IntervalKind
@@ -41,7 +40,7 @@ from layerprobe.workflow.run.references import (
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.seen import epochs_to_choose_among, split_to_choose_on
 from layerprobe.workflow.run.stored_terms import ranked_epochs
-from layerprobe.workflow.run.units import units_of_run
+from layerprobe.workflow.run.units import require_whole_classes, units_of_run
 
 CandidateKey = tuple[int, RankedLayer]  # epoch and layer
 Part = Literal["choosing", "test"]
@@ -330,9 +329,7 @@ def whole_units(
 ) -> NDArray[np.int64]:
     """(Q,) the class of each image, or its cluster, of which a class lies in one only."""
     units = units_of_run(run, {split: (labels, ids)}, cluster)[split]
-    if divided_class(labels.astype(np.int64), units) is not None:
-        fix = "Name a column that is the same for all images of a class"
-        raise RecipeError(f"--cluster {cluster} divides classes of {split}, which are chosen on whole", fix=fix)
+    require_whole_classes(labels, units, cluster)
     return units
 
 

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.measure.choosing_folds import WITHIN_FOLDS
-from layerprobe.ranking.left_out import divided_class
 from layerprobe.statistics.choice import folds_of
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.values.facts import assumed_text, cross_fitted_text
@@ -112,9 +111,6 @@ def row_splits_of(given: GivenFeatures, seed: int, seen: bool, file: Path | None
     assumed = assumed_text("the network", {name: classes[name] for name in (split, "test") if name in classes})
     choosing = np.arange(len(given.labels)) if len(held) < 2 else rows[split]
     test = np.arange(0) if split == "test" else rows["test"]
-    if given.clusters is not None and divided_class(given.labels, given.units) is not None:
-        fix = "Name an array that is the same for all rows of a class"
-        raise RecipeError("clusters divide classes, which are chosen on whole", file=file, fix=fix)
     _, units = np.unique(given.units[choosing], return_inverse=True)
     folds = folds_of(units, seed=seed)[units]
     return RowSplits(given, split, choosing, fitted_on, test, folds, (*notes, assumed), basis)

@@ -116,7 +116,7 @@ def instead_of_test(run: Run, record: RunRecord) -> list[str]:
     if not trained_here(record):
         return ["if the weights were trained on other classes, --not-trained-on-these chooses on the training classes"]
     share, cost = _cost(run)
-    return [f"to choose without the test classes, hold classes out: {_train_command(run, record, share)} ({cost})"]
+    return [f"to choose without the test classes, train with --set data.validation_classes={share:g}: {cost}"]
 
 
 def weights_name(record: RunRecord) -> str:

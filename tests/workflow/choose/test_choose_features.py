@@ -488,7 +488,7 @@ def test_clusters_of_single_classes_choose_as_classes_do() -> None:
 
 def test_clusters_that_divide_classes_are_refused() -> None:
     layers, labels, _ = clustered()
-    with pytest.raises(RecipeError, match="clusters divide classes"):
+    with pytest.raises(DataError, match="rows of class 0 are of several clusters"):
         choose(layers, labels, clusters=np.arange(len(labels)))
 
 
