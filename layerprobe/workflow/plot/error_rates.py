@@ -6,11 +6,14 @@ from collections.abc import Sequence
 
 import torch
 
-from layerprobe.measure.error_rates import error_rates
+from layerprobe.measure.choosing_folds import WITHIN_FOLDS
+from layerprobe.measure.error_rates import error_rates, error_rates_within_folds
 from layerprobe.plots.asked import asked_epoch, asked_layers
+from layerprobe.plots.plot import PlotOptions
+from layerprobe.ranking.all_pairs import AllPairs, all_pairs
 from layerprobe.system.errors import DataError
 from layerprobe.values.scores import Score, Subject, shared_notes
-from layerprobe.values.views import ErrorRates
+from layerprobe.values.views import ErrorRates, Selected
 from layerprobe.workflow.choose.given_layer import require_one_map
 from layerprobe.workflow.plot.feature_views import ShownLayers, few_layers
 from layerprobe.workflow.probe.rerank import StoredSearch
@@ -61,6 +64,22 @@ def stored_error_rates(run: Run, scores: Sequence[Score], which: ShownLayers) ->
             )
         )
     return found
+
+
+def selected_error_rates(run: Run, scores: Sequence[Score], selected: Selected) -> list[ErrorRates]:
+    """The error rates of the selected candidate of a run, at its epoch; within folds of test if that is its score."""
+    ranked, epoch = selected.score.ranked_layer, selected.score.epoch
+    if not selected.within_folds:
+        return stored_error_rates(run, scores, ShownLayers(PlotOptions((ranked.full_name,), epoch), {}, {}))
+    score = selected.score
+    subject = Subject(run.name, score.experiment, score.seed, epoch, SPLIT, ranked, (WITHIN_FOLDS,))
+    search = StoredSearch(run, epoch, SPLIT, torch.device("cpu"))
+
+    def folds() -> list[AllPairs]:
+        parts = search.in_folds(ranked, int(run.read().seed))
+        return [all_pairs(part.values, part.labels, similarity=ranked.similarity) for part in parts]  # type: ignore[arg-type] # text, checked there
+
+    return [error_rates_within_folds(subject, folds)]
 
 
 def _unseen(run: Run) -> list[str]:

@@ -25,8 +25,10 @@ from layerprobe.recipe.recipe import recorded_recipe
 from layerprobe.system.errors import DataError, UnknownNameError
 from layerprobe.values.keys import RankedLayer, members_of
 from layerprobe.values.records import RunRecord
+from layerprobe.values.views import Selected
 from layerprobe.workflow.probe.reduced_features import is_fitted_on, is_made_from
 from layerprobe.workflow.probe.reducing import FITTED_ON
+from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.probe.searches import Searches, searches_of_run
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.features import RunFeatures, features_of
@@ -49,6 +51,11 @@ class FoundItems:
     rows: Rows
     similarities: NDArray[np.float64]
     right: NDArray[np.bool_]
+
+    def of_layer(self, layer: int) -> FoundItems:
+        """Those of one layer."""
+        place = slice(layer, layer + 1)
+        return FoundItems(self.rows[place], self.similarities[place], self.right[place])
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,6 +152,37 @@ def neighbours_of(
     with opened.features.kept_open(epoch, (opened.items.name, opened.split)):
         found = [_nearest(opened, epoch, ranked, rows, k) for ranked in layers]
     return FoundItems(*(np.stack([layer[part] for layer in found]) for part in range(3)))  # type: ignore[arg-type] # of three types
+
+
+def selected_neighbours(opened: RunGallery, selected: Selected, queries: Rows, k: int) -> FoundItems:
+    """The items nearest to some queries by the selected candidate; within folds of the classes if its score is."""
+    epoch, ranked = selected.score.epoch, selected.score.ranked_layer
+    if not selected.within_folds:
+        return neighbours_of(opened, epoch, [ranked], queries, k)
+    _require_images(opened, epoch)
+    search = StoredSearch(opened.run, epoch, opened.split, torch.device("cpu"))
+    rows, similarities = np.full((1, len(queries), k), -1), np.full((1, len(queries), k), -np.inf)
+    places = {name: row for row, name in enumerate(opened.items.ids)}
+    for part in search.in_folds(ranked, int(opened.record.seed)):
+        own = np.array([places[name] for name in part.ids])
+        which = np.flatnonzero(np.isin(queries, own))
+        if not len(which) or len(own) < 2:
+            continue
+        values = torch.as_tensor(part.values)
+        asked = [int(np.flatnonzero(own == query)[0]) for query in queries[which]]
+        found = nearest_neighbours(
+            values[asked],
+            min(k, len(own) - 1),
+            values,
+            similarity=ranked.similarity,  # type: ignore[arg-type] # text from a file, checked there
+            ids=[part.ids[row] for row in asked],
+            gallery_ids=part.ids,
+        )
+        width = found.indices.shape[1]
+        rows[0, which, :width] = np.where(found.indices < 0, -1, own[found.indices])
+        similarities[0, which, :width] = found.similarities
+    right = (rows >= 0) & (opened.items.labels[rows] == opened.queries.labels[queries][None, :, None])
+    return FoundItems(rows, similarities, right)
 
 
 def _nearest(

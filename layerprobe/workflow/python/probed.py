@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -36,6 +36,7 @@ from layerprobe.values.views import (
     OverTrainings,
     PlaneFeatures,
     Reductions,
+    Selected,
 )
 from layerprobe.workflow.choose.choose_features import choose
 from layerprobe.workflow.choose.given_features import GivenFeatures, given_features
@@ -43,8 +44,8 @@ from layerprobe.workflow.compare.compare import compare_pairs
 from layerprobe.workflow.compare.comparison import Comparison
 from layerprobe.workflow.compare.evidence import Measure
 from layerprobe.workflow.plot.dims import at_equal_dimensions, best_on_validation, python_fix, reductions_of, shown
-from layerprobe.workflow.plot.error_rates import subjects_of
-from layerprobe.workflow.plot.feature_views import histograms_of, shown_layers, spectra_of
+from layerprobe.workflow.plot.error_rates import selected_error_rates, subjects_of
+from layerprobe.workflow.plot.feature_views import histograms_of, selected_histograms, shown_layers, spectra_of
 from layerprobe.workflow.plot.gallery_sizes import RECALL, QueriesSearched, curves_of, layers_shown
 from layerprobe.workflow.plot.gallery_sizes import SPLIT as SEARCHED
 from layerprobe.workflow.plot.matrices import COMPARED
@@ -52,6 +53,7 @@ from layerprobe.workflow.plot.over_trainings import Trained, recall_at_k
 from layerprobe.workflow.plot.plane_features import plane_features_of
 from layerprobe.workflow.plot.plot import of_metric, require_options
 from layerprobe.workflow.plot.recipe_lines import Placed
+from layerprobe.workflow.plot.selected import SelectedOfRun, stored_selected, with_selected
 from layerprobe.workflow.python.stored_probe import MemoryProbe
 from layerprobe.workflow.report.choices import told
 from layerprobe.workflow.report.report import OfResult, write_report
@@ -318,6 +320,18 @@ class _ProbedSource:
     def embeddings(self) -> Mapping[str, RankedLayer]:
         return {}  # no network is recorded
 
+    def selected(self) -> Mapping[str, Selected]:
+        return {run.name: one for run, _, one in self._selected_runs}
+
+    @cached_property
+    def _selected_runs(self) -> list[SelectedOfRun]:
+        """The run that keeps the result and a choice, with the selected candidate."""
+        run = self.probed.kept.features.run
+        if not (self.probed.kept.cached and run.exists() and run.name == self.probed.name):
+            return []
+        found = stored_selected(run.name, [run], self.scores)
+        return [] if found is None else [(run, run.scores(), found)]
+
     def indistinguishable(self, scores: Sequence[Score], metric: str) -> Collection[RankedLayer] | None:
         return alike_of(scores, metric, self.probed.query_ranks, self.probed.data_facts())
 
@@ -352,7 +366,8 @@ class _ProbedSource:
         }
         if not values:
             raise DataError("no layer was brought to an equal dimension", fix=python_fix(dims))
-        return shown([reductions_of(values, dims, best_on_validation(values))], values, ask.layers, {})
+        found = [reductions_of(values, dims, best_on_validation(values))]
+        return shown(found, values, ask.layers, {}, self.selected())
 
     def over_key(self, _: PlotOptions) -> OverTrainings:
         raise RecipeError("a probe from Python has no recipe", fix="Draw runs by layerprobe plot over-key --key KEY")
@@ -365,7 +380,8 @@ class _ProbedSource:
         raise DataError("panels show images, and a probe from Python keeps none", fix=fix)
 
     def histograms(self, ask: PlotOptions) -> Sequence[Histogram]:
-        return histograms_of(self.scores, self._labelled, shown_layers([self.scores], ask, {}))
+        found = histograms_of(self.scores, self._labelled, shown_layers([self.scores], ask, {}))
+        return with_selected(found, ask, self._selected_runs, selected_histograms)
 
     def spectra(self, ask: PlotOptions) -> Sequence[Curve]:
         return spectra_of(self.scores, self._labelled, shown_layers([self.scores], ask, {}))
@@ -385,7 +401,8 @@ class _ProbedSource:
     def error_rates(self, ask: PlotOptions) -> Sequence[ErrorRates]:
         set_on = "validation" if "validation" in self.probed.labels else None
         subjects = subjects_of(self.scores, shown_layers([self.scores], ask, {}))
-        return [error_rates(one, partial(self._pairs, one.ranked), set_on) for one in subjects]
+        found = [error_rates(one, partial(self._pairs, one.ranked), set_on) for one in subjects]
+        return with_selected(found, ask, self._selected_runs, selected_error_rates)
 
     def _pairs(self, ranked: RankedLayer, split: str) -> AllPairs:
         probed, searched = self.probed, self.probed.gallery.get(split)
