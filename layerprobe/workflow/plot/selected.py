@@ -18,7 +18,7 @@ from layerprobe.values.views import ErrorRates, Histogram, Selected
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.stored_choice import stored_choice
 
-S = TypeVar("S", Histogram, ErrorRates)
+S = TypeVar("S", bound=Histogram | ErrorRates)
 SelectedOfRun = tuple[Run, Sequence[Score], Selected]  # with the run's scores
 
 
@@ -69,7 +69,4 @@ def with_selected(
                 added += values_of(run, scores, candidate)
             except LayerprobeError as error:
                 notes.append(f"{run.name}: {selected_text(candidate, epoch)} is not drawn: {error.message}")
-    found: list[S] = []
-    for other in shown:
-        found.append(replace(other, notes=(*other.notes, *notes)))  # noqa: PERF401 - mypy cannot type the list
-    return found + added
+    return [*(replace(one, notes=(*one.notes, *notes)) for one in shown), *added]
