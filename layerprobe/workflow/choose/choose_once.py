@@ -41,22 +41,22 @@ def choose_once(
     Args:
         further: as in `choose_runs`; None: half-whitened layers, where they were candidates of a stored choice.
     """
-    stored = {run: found for run in runs if (found := stored_choice(run, listener.say)) is not None}
+    stored = {run: kept for run in runs if (kept := stored_choice(run, listener.say)) is not None}
+    asked, names = request_of(request), [run.name for run in runs]
     half_whitened = bool(further) if further is not None else any(map(_with_half_whitened, runs))
-    asked = request_of(request)
-    changes = {run: _changes(found, asked, [run.name for run in runs], half_whitened) for run, found in stored.items()}
-    for run, found in stored.items():
-        if not changes[run] and not request.indexes:
-            listener.say(f"{', '.join(found.states)}: the stored choice, as what it rests on has not changed")
-            return found.choice
+    for kept in stored.values():
+        if not request.indexes and not _changes(kept, asked, names, half_whitened):
+            listener.say(f"{', '.join(kept.states)}: the stored choice, as what it rests on has not changed")
+            return kept.choice
     if further is None:
         further = half_whitened_of(runs, request, listener)
     states = _states(runs, request.metric)
     choice = choose_runs(runs, request, listener, further)
-    for run in store_choice(StoredChoice(RULE, asked, bool(further), states, choice), runs, listener.say):
-        if changes.get(run):
+    new = StoredChoice(RULE, asked, bool(further), states, choice)
+    for run in store_choice(new, runs, listener.say):
+        if run in stored and (changes := _changes(stored[run], asked, names, new.half_whitened)):
             before = stored[run].choice.ship.name
-            listener.say(f"{run.name}: replaces the stored choice of {before}, made with {', '.join(changes[run])}")
+            listener.say(f"{run.name}: replaces the stored choice of {before}, made with {', '.join(changes)}")
     return choice
 
 
@@ -89,10 +89,13 @@ def _changes(stored: StoredChoice, asked: Mapping[str, Any], runs: Sequence[str]
 
 
 def _option(name: str, value: Any) -> str:
-    """`--within 1`, `--layers c1,c2`, `no --combine`."""
-    if not value or value is True:
-        return f"--{name}" if value is True else f"no --{name}"
-    return f"--{name} {','.join(map(str, value)) if isinstance(value, list) else value}"
+    """`--within 1`, `--layers c1,c2`, `without --combine`."""
+    if value is True:
+        return f"--{name}"
+    if isinstance(value, int | float) and value is not False:
+        return f"--{name} {value:g}"
+    text = ",".join(map(str, value)) if isinstance(value, list) else str(value or "")
+    return f"--{name} {text}" if text else f"without --{name}"
 
 
 def _with_half_whitened(run: Run) -> bool:

@@ -56,7 +56,7 @@ def layer_to_export(run: Run, request: ExportRequest, listener: Listener) -> Lay
     if request.layer is not None:
         return named_layer(run, request.layer, request)
     choice = _choice(run, request.epoch, listener)
-    listener.say(advice_text(choice))
+    listener.say(f"{run.name}: {advice_text(choice)}")
     return chosen_layer(choice, [run])
 
 
