@@ -77,11 +77,14 @@ def histograms_of(scores: Sequence[Score], read: ReadFeatures, which: ShownLayer
 def selected_histograms(run: Run, scores: Sequence[Score], selected: Selected) -> list[Histogram]:
     """The histograms of the selected candidate of a run, at its epoch; within folds of test if that is its score."""
     epoch, ranked = selected.score.epoch, selected.score.ranked_layer
+    _require_vectors(ranked)
     if selected.within_folds:
         splits = {selected.score.split: _in_folds(run, epoch, selected.score.split, ranked)}
-        return pair_histograms(splits, run=run.name, epoch=epoch, ranked=ranked)
-    options = PlotOptions(layers=(ranked.full_name,), epoch=epoch)
-    return histograms_of(*stored(run, scores, epoch), ShownLayers(options, {}, {}))
+    else:
+        kept, read = stored(run, scores, epoch)
+        measured = {score.split for score in kept if (score.epoch, score.layer_key) == (epoch, ranked.layer)}
+        splits = {split: read(split, ranked) for split in SPLITS if split in measured}
+    return pair_histograms(splits, run=run.name, epoch=epoch, ranked=ranked)
 
 
 def _in_folds(run: Run, epoch: int, split: str, ranked: RankedLayer) -> Labelled:

@@ -9,7 +9,7 @@ opened.image(opened.queries.ids[rows[0]])            # uint8 (H, W, 3)
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -23,7 +23,7 @@ from layerprobe.ranking.neighbours import nearest_neighbours
 from layerprobe.ranking.relevance import relevance_of
 from layerprobe.recipe.recipe import recorded_recipe
 from layerprobe.system.errors import DataError, UnknownNameError
-from layerprobe.values.keys import RankedLayer, members_of
+from layerprobe.values.keys import NO_REDUCTION, RankedLayer, members_of
 from layerprobe.values.records import RunRecord
 from layerprobe.values.views import Selected
 from layerprobe.workflow.probe.reduced_features import is_fitted_on, is_made_from
@@ -149,6 +149,11 @@ def neighbours_of(
     _require_images(opened, epoch)
     for ranked in layers:
         _require_stored(opened, epoch, ranked)
+    return _found(opened, epoch, layers, rows, k)
+
+
+def _found(opened: RunGallery, epoch: int, layers: Sequence[RankedLayer], rows: Rows, k: int) -> FoundItems:
+    """The nearest items by layers whose features are known to be stored."""
     with opened.features.kept_open(epoch, (opened.items.name, opened.split)):
         found = [_nearest(opened, epoch, ranked, rows, k) for ranked in layers]
     return FoundItems(*(np.stack([layer[part] for layer in found]) for part in range(3)))  # type: ignore[arg-type] # of three types
@@ -157,9 +162,12 @@ def neighbours_of(
 def selected_neighbours(opened: RunGallery, selected: Selected, queries: Rows, k: int) -> FoundItems:
     """The items nearest to some queries by the selected candidate; within folds of the classes if its score is."""
     epoch, ranked = selected.score.epoch, selected.score.ranked_layer
-    if not selected.within_folds:
-        return neighbours_of(opened, epoch, [ranked], queries, k)
     _require_images(opened, epoch)
+    # A reduction that is not ranked is fitted anew, on the features that the layer itself was ranked by.
+    is_ranked = ranked in opened.run.ranks(epoch, opened.split).stored.ranks
+    _require_stored(opened, epoch, ranked if is_ranked else replace(ranked, reduction=NO_REDUCTION))
+    if not selected.within_folds:
+        return _found(opened, epoch, [ranked], queries, k)
     search = StoredSearch(opened.run, epoch, opened.split, torch.device("cpu"))
     rows, similarities = np.full((1, len(queries), k), -1), np.full((1, len(queries), k), -np.inf)
     places = {name: row for row, name in enumerate(opened.items.ids)}

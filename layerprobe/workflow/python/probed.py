@@ -19,6 +19,7 @@ from layerprobe.metrics.recall import positives_and_negatives
 from layerprobe.plots.plot import Plot, PlotOptions, ReadImage
 from layerprobe.plots.values import metric_of
 from layerprobe.ranking.all_pairs import AllPairs, all_pairs
+from layerprobe.system.arguments import names_of
 from layerprobe.system.errors import DataError, NumericError, RecipeError, UnknownNameError
 from layerprobe.tables.formats import Shown
 from layerprobe.values.choice import Choice
@@ -40,6 +41,7 @@ from layerprobe.values.views import (
 )
 from layerprobe.workflow.choose.choose_features import choose
 from layerprobe.workflow.choose.given_features import GivenFeatures, given_features
+from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.compare.compare import compare_pairs
 from layerprobe.workflow.compare.comparison import Comparison
 from layerprobe.workflow.compare.evidence import Measure
@@ -54,6 +56,7 @@ from layerprobe.workflow.plot.plane_features import plane_features_of
 from layerprobe.workflow.plot.plot import of_metric, require_options
 from layerprobe.workflow.plot.recipe_lines import Placed
 from layerprobe.workflow.plot.selected import SelectedOfRun, stored_selected, with_selected
+from layerprobe.workflow.python.kept_choice import keep_choice
 from layerprobe.workflow.python.stored_probe import MemoryProbe
 from layerprobe.workflow.report.choices import told
 from layerprobe.workflow.report.report import OfResult, write_report
@@ -178,13 +181,19 @@ class Probed:
     ) -> Choice:
         """Choose the layer to ship among the probed ones, raw and half-whitened, as `layerprobe.choose` does.
 
+        Where the result is kept as a run (`cache=`), the run keeps the choice, for `layerprobe export` and the others.
+
         Args: as there; `seen` is whether the model may have been trained on the train split.
 
         Raises:
             RecipeError: test is searched in a gallery, or only concatenated layers were probed.
             LayerprobeError: as there.
         """
-        return choose(self, seen=seen, within=within, metric=metric, combine=combine, layers=layers, seed=seed)
+        choice = choose(self, seen=seen, within=within, metric=metric, combine=combine, layers=layers, seed=seed)
+        candidates = tuple(filter(None, names_of("layers", layers)))
+        request = ChooseRequest(within=within, layers=candidates, metric=metric, combine=combine)
+        keep_choice(self.kept, choice, request, seen=seen, seed=seed)
+        return choice
 
     def compare(self, a: str, b: str, *, metric: str = "R@1", split: str = "test") -> Comparison:
         """Compare two layers on the same queries: the difference and its confidence interval.
@@ -223,7 +232,7 @@ class Probed:
         require_output(out, "html")
         require_mean_over_queries(metric)
         of_metric(self.scores, metric, _measuring(metric))
-        chosen = told(self.name, lambda: self.choose(metric=metric, seen=seen))
+        chosen = told(self.name, lambda: choose(self, metric=metric, seen=seen))
         with self.kept.as_run(seen=seen) as run:
             write_report([run], out, metric, OfResult(chosen, lasting=self.kept.cached and seen))
 

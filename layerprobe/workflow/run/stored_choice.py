@@ -17,7 +17,6 @@ from pydantic import TypeAdapter, ValidationError
 from layerprobe.system.errors import DataError, EnvironmentFault, RecipeError
 from layerprobe.system.files import require_file, write_text
 from layerprobe.values.choice import Choice
-from layerprobe.values.keys import RankedLayer
 from layerprobe.values.scores import SPLITS
 from layerprobe.workflow.run.runs import Run, named_run
 from layerprobe.workflow.run.stored_terms import ranked_epochs
@@ -50,13 +49,13 @@ class StoredChoice:
     Args:
         rule: `RULE` when it was made.
         request: option of `choose` -> its value, of the options that decide what is selected.
-        further: candidates that are not ranked under their names, but fitted within folds of the test classes.
+        half_whitened: whether half-whitened layers that are not ranked were candidates, too.
         states: run that was chosen among -> its state.
     """
 
     rule: int
     request: Mapping[str, Any]
-    further: tuple[RankedLayer, ...]
+    half_whitened: bool
     states: Mapping[str, RunState]
     choice: Choice
 
@@ -159,22 +158,34 @@ def run_state(run: Run, metric: str) -> RunState:
     )
 
 
-def store_choice(stored: StoredChoice, runs: Sequence[Run], say: Callable[[str], None]) -> None:
+def store_choice(stored: StoredChoice, runs: Sequence[Run], say: Callable[[str], None]) -> list[Run]:
     """Write a choice to the folders of the runs that it selects from, each file whole.
 
     Args:
+        runs: that were chosen among; the others than the selected network, or its trainings, do not keep it.
         say: is given a line for each folder that cannot be written to.
+
+    Returns:
+        The runs that keep it.
     """
     kept = replace(stored, choice=replace(stored.choice, indexes=None))  # they are of a call, with its times
     text = json.dumps(asdict(kept), indent=1) + "\n"
+    written = []
     for run in runs:
         if kept.choice.run not in (run.name, run.read().experiment):
             continue
         try:
             write_text(run.choice_file, text)
+            written.append(run)
         except (OSError, EnvironmentFault) as error:
             reason = error.message if isinstance(error, EnvironmentFault) else error.strerror
             say(f"{run.choice_file}: the choice could not be stored ({reason})")
+    return written
+
+
+def taken_text(run: Run, choice: Choice, why: str) -> str:
+    """Which layer a command takes, and why."""
+    return f"{run.name}: layer {choice.ship.name} of epoch {choice.ship.epoch}, {why}"
 
 
 def _sha256(text: str) -> str:

@@ -24,7 +24,7 @@ REQUEST = {"epochs": "all", "metric": "R@1"}
 
 
 def stored_of(choice: Choice, *runs: Run) -> StoredChoice:
-    return StoredChoice(RULE, REQUEST, (C1,), {run.name: run_state(run, "R@1") for run in runs}, choice)
+    return StoredChoice(RULE, REQUEST, True, {run.name: run_state(run, "R@1") for run in runs}, choice)
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_a_choice_is_read_as_it_was_stored(chosen: tuple[Run, Choice]) -> None:
     stored = stored_choice(run)
     assert stored is not None
     assert stored.choice == choice
-    assert (stored.rule, stored.request, stored.further, list(stored.states)) == (RULE, REQUEST, (C1,), ["a"])
+    assert (stored.rule, stored.request, stored.half_whitened, list(stored.states)) == (RULE, REQUEST, True, ["a"])
 
 
 def test_a_run_of_which_nothing_was_chosen_has_no_choice_and_nothing_is_said(tmp_path: Path) -> None:
