@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -11,7 +11,7 @@ from scipy.special import ndtri
 from layerprobe.plots import figure as fig
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
 from layerprobe.plots.saving import csv_text
-from layerprobe.plots.selected import IN_CSV, STAR, ShownLayer, shown_layers
+from layerprobe.plots.selected import ShownLayer, shown_layers, star_look
 from layerprobe.values.facts import DataFacts, chosen_on_text, image_lines
 from layerprobe.values.scores import note_text, shared_notes
 from layerprobe.values.views import ErrorRates, Selected, SetThreshold
@@ -21,6 +21,7 @@ _LEAST, _MOST = 1e-4, 0.999  # rates beyond are outside the axes
 _MARKERS = "osD"  # of thresholds, by the rate they were set at
 _MARGIN = 0.12  # of the axes, in normal deviates
 _TICKS = (1e-4, 1e-3, 0.01, 0.05, 0.2, 0.5, 0.8, 0.95, 0.99, 0.999)
+Look = Mapping[str, object]  # of a marker
 _SELECTED = fig.Style((0.0, 0.0, 0.0), "*")
 _ALONE = (0.001, 0.5)  # the axes without any curve
 _HOW = (
@@ -49,7 +50,7 @@ def draw(
     runs: dict[str, dict[str, ErrorRates]] = {}
     for one, shown in zip(found, names, strict=True):
         runs.setdefault(one.run, {})[shown.name] = one
-    stars = {shown.name for shown in names if shown.is_selected}
+    stars = {shown.name: star_look(shown.selected) for shown in names if shown.selected}
     epochs = {one.run: one.epoch for one in reversed(found)}
     titles = [f"{run}, epoch {epochs[run]}: test" for run in runs]
     labels = [_labels(layers, styles, stars) for layers in runs.values()]
@@ -66,19 +67,19 @@ def draw(
         fig.label_right(axes, [fig.Label(x.text, x.x, min(max(x.y, bottom), top), x.colour) for x in named])
         if set_on := dict.fromkeys(one.set_on for one in layers.values() if one.set_on and _marks(layers)):
             fig.key_below(axes, _key(layers, ", ".join(map(chosen_on_text, set_on))))
-        if kinds := [{"label": name, **STAR, "markersize": 9} for name in layers if name in stars]:
+        if kinds := [{"label": name, **stars[name], "markersize": 9} for name in layers if name in stars]:
             fig.key_below(axes, kinds, row=bool(set_on))
     return figure
 
 
 def _styles(names: Sequence[ShownLayer]) -> dict[str, fig.Style]:
     """The styles of layers in network order, and of selected candidates."""
-    layers = list(dict.fromkeys(shown.name for shown in names if not shown.is_selected))
-    return fig.styles(layers) | {shown.name: _SELECTED for shown in names if shown.is_selected}
+    layers = list(dict.fromkeys(shown.name for shown in names if not shown.selected))
+    return fig.styles(layers) | {shown.name: _SELECTED for shown in names if shown.selected}
 
 
 def _labels(
-    layers: Mapping[str, ErrorRates], styles: Mapping[str, fig.Style], stars: Collection[str]
+    layers: Mapping[str, ErrorRates], styles: Mapping[str, fig.Style], stars: Mapping[str, Look]
 ) -> list[fig.Label]:
     """The name and the equal error rate of each layer, at the end of its line with the most false accepts."""
     labels = []
@@ -136,7 +137,10 @@ def _key(layers: Mapping[str, ErrorRates], set_on: str) -> list[dict[str, object
 
 
 def _draw_layers(
-    axes: Axes, layers: Mapping[str, ErrorRates], styles: Mapping[str, fig.Style], stars: Collection[str]
+    axes: Axes,
+    layers: Mapping[str, ErrorRates],
+    styles: Mapping[str, fig.Style],
+    stars: Mapping[str, Look],
 ) -> None:
     marks = _marks(layers)
     for name, one in layers.items():
@@ -145,7 +149,7 @@ def _draw_layers(
             (line,) = axes.plot(*zip(*points, strict=True), color=colour, linewidth=1.6)
             line.set(label=name, marker="." if len(points) == 1 else "")
             if name in stars:
-                line.set(**STAR, markersize=11, markevery=[len(points) // 2], zorder=5)
+                line.set(**stars[name], markersize=11, markevery=[len(points) // 2], zorder=5)
         for each in one.thresholds:
             if _is_inside(each):
                 (mark,) = axes.plot([ndtri(each.false_accepts)], [ndtri(each.false_rejects)], color=colour)
@@ -179,7 +183,7 @@ def error_rates_csv(found: Sequence[ErrorRates], selected: Mapping[str, Selected
             ranked.reduction,
             ranked.similarity,
         ]
-        end = [one.equal_error_rate, one.n, note_text((*one.notes, *[IN_CSV] * shown.is_selected))]
+        end = [one.equal_error_rate, one.n, note_text((*one.notes, *shown.csv_notes))]
         points = zip(one.false_accepts, one.false_rejects, strict=True)
         of_line: list[list[object]] = [[*point, None] for point in points] or [[None, None, None]]
         of_line += [[each.false_accepts, each.false_rejects, each.asked] for each in one.thresholds]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from layerprobe.plots import figure as fig
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
 from layerprobe.plots.saving import csv_text
-from layerprobe.plots.selected import IN_CSV, shown_layers
+from layerprobe.plots.selected import shown_layers
 from layerprobe.values.facts import DataFacts, image_lines, level_text
 from layerprobe.values.scores import note_text, shared_notes
 from layerprobe.values.views import Histogram, Selected
@@ -173,7 +173,7 @@ def histograms_csv(histograms: Sequence[Histogram], selected: Mapping[str, Selec
     for own, shown in zip(histograms, shown_layers(histograms, selected or {}), strict=True):
         ranked = own.ranked
         head = [own.run, own.epoch, own.split, ranked.layer.layer, ranked.layer.pool, ranked.reduction, own.pairs]
-        end = [own.median, own.above, note_text((*own.notes, *[IN_CSV] * shown.is_selected))]
+        end = [own.median, own.above, note_text((*own.notes, *shown.csv_notes))]
         bins = zip(own.edges[:-1], own.edges[1:], own.counts, strict=True)
         rows += [[*head, low, high, count, *end] for low, high, count in bins]
     return csv_text(rows)

@@ -16,7 +16,7 @@ from layerprobe.plots import figure as fig
 from layerprobe.plots.class_names import distinct, in_lines, shortened
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource, ReadImage
 from layerprobe.plots.saving import csv_text
-from layerprobe.plots.selected import IN_CSV, shown_layers
+from layerprobe.plots.selected import shown_layers
 from layerprobe.values.facts import DataFacts, run_lines
 from layerprobe.values.keys import RankedLayer
 from layerprobe.values.scores import note_text
@@ -118,7 +118,7 @@ def _row_names(
     """The layer of each row, with run and epoch if there are several runs."""
     several, names = len({one.run for one in neighbours}) > 1, {}
     for one, shown in zip(neighbours, shown_layers(neighbours, selected), strict=True):
-        run = f"{one.run}, " if shown.is_selected else f"{one.run}#{one.epoch}:"
+        run = f"{one.run}, " if shown.selected else f"{one.run}#{one.epoch}:"
         names[one.run, one.epoch, one.ranked] = f"{run * several}{shown.name}"
     return names
 
@@ -201,7 +201,7 @@ def neighbours_csv(neighbours: Sequence[Neighbours], selected: Mapping[str, Sele
         of += [one.ranked.reduction, one.ranked.similarity, one.query.id, one.query.name]
         for place, each in enumerate(one.found, start=1):
             found = [place, each.item.id, each.item.name, each.similarity, str(each.right).lower()]
-            rows.append([*of, *found, note_text((*one.notes, *[IN_CSV] * shown.is_selected))])
+            rows.append([*of, *found, note_text((*one.notes, *shown.csv_notes))])
     return csv_text(rows)
 
 

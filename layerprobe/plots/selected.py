@@ -14,12 +14,9 @@ from layerprobe.values.scores import Score
 from layerprobe.values.views import Selected
 
 IN_CSV = "selected by layerprobe choose"  # the note of its rows
-# Gold of Okabe and Ito.
-STAR: dict[str, object] = {"marker": "*", "markerfacecolor": "#e69f00", "markeredgecolor": "black"} | {
-    "markeredgewidth": 0.8
-}
+_GOLD = "#e69f00"  # of Okabe and Ito
 _SIZE = 12.0  # points
-_FOLDED = "Hollow star: each fifth of the classes is searched in itself, which is easier than all at once"
+_FOLDED = "In fifths: each fifth of the classes is searched in itself, which is easier than all at once"
 
 P = TypeVar("P", bound=Hashable)
 T = TypeVar("T", bound="OfLayer")
@@ -46,26 +43,28 @@ class Star:
     @property
     def kind(self) -> dict[str, object]:
         """Its entry in the legend."""
-        return {"label": self.text, **self._look, "markersize": _SIZE - 2}
-
-    @property
-    def _look(self) -> dict[str, object]:
-        return STAR | ({"markerfacecolor": "white"} if self.selected.within_folds else {})
+        return {"label": self.text, **star_look(self.selected), "markersize": _SIZE - 2}
 
     def draw(self, axes: Axes, place: float | None = None) -> None:
         """Draw it at its place, or at another one."""
         (star,) = axes.plot(self.place if place is None else place, self.height, linestyle="none")
-        star.set(**self._look, markersize=_SIZE, zorder=6, clip_on=False, label=f"_{self.text}")
+        star.set(**star_look(self.selected), markersize=_SIZE, zorder=6, clip_on=False, label=f"_{self.text}")
+
+
+def star_look(selected: Selected) -> dict[str, object]:
+    """Its marker, hollow where the values are not of the whole gallery."""
+    face = "white" if selected.within_folds else _GOLD
+    return {"marker": "*", "markerfacecolor": face, "markeredgecolor": "black", "markeredgewidth": 0.8}
 
 
 def selected_text(selected: Selected, epoch: int | None) -> str:
-    """`selected: pool5.2, half-whitened to 128`, with its epoch where the figure shows another one.
+    """`selected: pool5.2, half-whitened to 128`, and its epoch where the figure shows another one.
 
     Args:
         epoch: that the figure shows.
     """
     when = "" if selected.score.epoch == epoch else f", epoch {selected.score.epoch}"
-    return f"selected: {selected.name}{when}"
+    return f"selected: {selected.name}{when}{' (in fifths)' * selected.within_folds}"
 
 
 def star_of(selected: Selected, place: float, epoch: int) -> Star:
@@ -116,10 +115,16 @@ class ShownLayer:
 
     Args:
         name: the layer's, or `selected: pool5.2, half-whitened to 128`.
+        selected: None for a layer that is not the selected candidate.
     """
 
     name: str
-    is_selected: bool
+    selected: Selected | None = None
+
+    @property
+    def csv_notes(self) -> list[str]:
+        """What its rows in CSV say beside their notes."""
+        return [] if self.selected is None else [IN_CSV]
 
 
 def shown_layers(shown: Sequence[T], selected: Mapping[str, Selected]) -> list[ShownLayer]:
@@ -129,15 +134,18 @@ def shown_layers(shown: Sequence[T], selected: Mapping[str, Selected]) -> list[S
     for one in shown:
         own = selected.get(one.run)
         if own is not None and (own.score.epoch, own.score.ranked_layer) == (one.epoch, one.ranked):
-            found.append(ShownLayer(selected_text(own, epochs[one.run]), True))
+            found.append(ShownLayer(selected_text(own, epochs[one.run]), own))
         else:
-            found.append(ShownLayer(names[one.ranked], False))
+            found.append(ShownLayer(names[one.ranked]))
     return found
 
 
 def fold_lines(shown: Iterable[Selected]) -> list[str]:
-    """A note where a score is not of the whole gallery."""
-    return [_FOLDED] if any(one.within_folds for one in shown) else []
+    """A note where a score is not of the whole gallery, with that of the embedding by the same search."""
+    folded = [one for one in shown if one.within_folds]
+    others = [one.embedding for one in folded if one.embedding is not None]
+    alike = [f"; {other.ranked_layer} has {100 * (other.value or 0):.1f} % so" for other in others[: len(folded) == 1]]
+    return [_FOLDED + "".join(alike)] if folded else []
 
 
 def with_selected(scores: Sequence[Score], selected: Iterable[Selected]) -> list[Score]:

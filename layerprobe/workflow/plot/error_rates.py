@@ -73,7 +73,9 @@ def _error_rates(run: Run, scores: Sequence[Score], subject: Subject) -> ErrorRa
     ranked, epoch = subject.ranked, subject.epoch
     require_one_map(ranked)
     searches = {split: StoredSearch(run, epoch, split, torch.device("cpu")) for split in (SPLIT, *_unseen(run))}
-    measured = {score.split for score in scores if (score.epoch, score.layer_key) == (epoch, ranked.layer)}
+    of_epoch = [score for score in scores if score.epoch == epoch]
+    measured = {score.split for score in of_epoch if score.ranked_layer == ranked}
+    measured = measured or {score.split for score in of_epoch if score.layer_key == ranked.layer}
     others = [split for split in searches if split in measured and split != SPLIT]
     return error_rates(subject, lambda split: layer_pairs(searches[split], ranked), others[0] if others else None)
 

@@ -67,6 +67,7 @@ from layerprobe.workflow.run.opened_run import score_frame
 from layerprobe.workflow.run.outputs import require_output
 from layerprobe.workflow.run.reduction_draws import ranked_as
 from layerprobe.workflow.run.references import RankedSplit, find_layers, parse_reference
+from layerprobe.workflow.run.stored_choice import stored_choice
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -232,7 +233,9 @@ class Probed:
         require_output(out, "html")
         require_mean_over_queries(metric)
         of_metric(self.scores, metric, _measuring(metric))
-        chosen = told(self.name, lambda: choose(self, metric=metric, seen=seen))
+        stored = stored_choice(self.kept.features.run) if self.kept.cached else None
+        choice = None if stored is None else stored.choice
+        chosen = told([self.name], lambda: choice or choose(self, metric=metric, seen=seen))
         with self.kept.as_run(seen=seen) as run:
             write_report([run], out, metric, OfResult(chosen, lasting=self.kept.cached and seen))
 
