@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from PIL import Image
+from torch.utils.data import DataLoader
 
 from layerprobe.values.choice import Choice
 from layerprobe.values.keys import RankedLayer
@@ -39,6 +40,7 @@ from tests.workflow.choosing_runs import C1, C2, hits, write_run
 from tests.workflow.conftest import Silent
 from tests.workflow.plot.test_concatenated import run_with_two_halves
 from tests.workflow.threshold.test_threshold import run_of
+from tests.workflow.watch.trainings import Augmented, loaders, network, watching
 
 Place = tuple[int | None, RankedLayer]
 RATES = (0.1,)
@@ -153,7 +155,7 @@ def test_a_concatenation_that_was_chosen_is_exported_and_thresholded(tmp_path: P
 def test_without_a_stored_choice_export_stores_that_of_choose(tmp_path: Path) -> None:
     run, listener = run_of(tmp_path), Silent()
     assert exported(run, listener) == place_of(choose_runs([run], ChooseRequest(), Silent()))
-    assert f"one: layer fc6 of epoch 2, as {run.command('choose')} selects" in listener.heard
+    assert f"one: layer fc6 of epoch 2, as {run.command('choose')} says" in listener.heard
     assert run.choice_file.exists()
 
 
@@ -163,7 +165,7 @@ def test_export_of_another_epoch_than_the_stored_choice_says_so_and_stores_nothi
     before, listener = run.choice_file.read_bytes(), Silent()
     assert exported(run, listener, epoch=1)[0] == 1
     command = run.command("choose", "--epochs", "1")
-    assert f"one: layer fc6 of epoch 1, as {command} would select; it is not stored" in listener.heard
+    assert f"one: layer fc6 of epoch 1, as {command} says; it is not stored" in listener.heard
     assert run.choice_file.read_bytes() == before
     assert exported(run, Silent(), epoch=2)[0] == 2
 
@@ -183,3 +185,16 @@ def test_a_stale_choice_is_not_exported(tmp_path: Path) -> None:
     listener = Silent()
     assert exported(run, listener) == (2, C2)
     assert listener.heard[0] == "a: the stored choice no longer holds: its images are others now"
+
+
+def test_the_run_of_a_watched_training_keeps_the_choice_until_its_next_epoch(tmp_path: Path) -> None:
+    splits = {"validation": DataLoader(Augmented(200, 0), 8), **loaders()}
+    model, watch = network(), watching(tmp_path, splits=splits, share=None)
+    watch(model, 0)
+    run = Run(tmp_path / "watched")
+    choice = choose_once([run], ChooseRequest(device="cpu"), Silent())
+    assert exported(run, Silent()) == thresholded(run, Silent()) == place_of(choice)
+    watch(model, 1)
+    listener = Silent()
+    choose_once([run], ChooseRequest(device="cpu"), listener)
+    assert listener.heard == ["watched: the stored choice no longer holds: other epochs are ranked on test now"]

@@ -119,7 +119,9 @@ def _with_the_choice(run: Run, options: PlotOptions, embedding: RankedLayer | No
     """The options with the layer of the stored choice, and the embedding, at its epoch; as they are without one."""
     stored = stored_choice(run, listener.say)
     if stored is None:
-        listener.say(f"{run.name}: the last two layers, as {run.command('choose')} has stored no choice")
+        listener.say(
+            f"{run.name}: no choice is stored: the last two layers are explained; next: {run.command('choose')}"
+        )
         return options
     choice = stored.choice
     selected, epoch = choice.chosen.ranked_layer, choice.chosen.epoch

@@ -68,14 +68,14 @@ def _choice(run: Run, epoch: int | None, listener: Listener) -> Choice:
         return stored.choice
     if epoch is None:
         choice = choose_once([run], ChooseRequest(), listener)
-        listener.say(taken_text(run, choice, f"as {run.command('choose')} selects"))
+        listener.say(taken_text(run, choice, f"as {run.command('choose')} says"))
         return choice
     if stored is None:
         stored_choice(run, listener.say)
     request = ChooseRequest(str(epoch))
     choice = choose_runs([run], request, listener, half_whitened_of([run], request, listener))
     command = run.command("choose", "--epochs", str(epoch))
-    listener.say(taken_text(run, choice, f"as {command} would select; it is not stored"))
+    listener.say(taken_text(run, choice, f"as {command} says; it is not stored"))
     return choice
 
 

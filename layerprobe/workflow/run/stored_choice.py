@@ -73,7 +73,7 @@ def stored_choice(run: Run, say: Callable[[str], None] | None = None) -> StoredC
     try:
         stored = read_choice(run)
     except DataError as error:
-        reason = str(error).rstrip(".")
+        reason = f"{error.file}: {error.message}; it is not taken"
     else:
         if stored is None:
             return None
@@ -100,18 +100,17 @@ def read_choice(run: Run) -> StoredChoice | None:
         return None
     except OSError as error:
         raise DataError.unreadable(error, file=path) from error
-    fix = "layerprobe choose writes another"
     try:
         values = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise DataError("not a stored choice", file=path, fix=fix) from error
+        raise DataError("not a stored choice", file=path) from error
     if isinstance(values, dict) and values.get("rule") != RULE and isinstance(values.get("rule"), int):
-        raise DataError(f"chosen by rule {values['rule']}, and this version has rule {RULE}", file=path, fix=fix)
+        raise DataError(f"chosen by rule {values['rule']}, and this version has rule {RULE}", file=path)
     try:
         return TypeAdapter(StoredChoice).validate_json(text)
     except ValidationError as error:
         place = ".".join(map(str, error.errors()[0]["loc"]))
-        raise DataError(f"not a stored choice: {place}", file=path, fix=fix) from error
+        raise DataError(f"not a stored choice: {place}", file=path) from error
 
 
 def why_stale(stored: StoredChoice, run: Run) -> str:

@@ -145,7 +145,7 @@ def _the_choice(run: Run, listener: Listener) -> tuple[RankedLayer, int]:
     else:
         split_to_set_on(run)  # fails before the work, not after it
         choice = choose_runs([run], ChooseRequest(epochs="last"), listener)
-        why = f"as {run.command('choose', '--epochs', 'last')} would select; it is not stored"
+        why = f"as {run.command('choose', '--epochs', 'last')} says; it is not stored"
     listener.say(taken_text(run, choice, why))
     require_one_map(choice.chosen.ranked_layer)
     return choice.chosen.ranked_layer, choice.chosen.epoch

@@ -92,7 +92,7 @@ def test_a_damaged_choice_is_told_once_with_its_file_and_made_anew(held: Run) ->
     choice, listener = choose_once([held], REQUEST, Silent()), Silent()
     held.choice_file.write_text("{")
     assert choose_once([held], REQUEST, listener) == choice == kept(held)
-    assert listener.heard == [f"{held.choice_file}: not a stored choice. layerprobe choose writes another"]
+    assert listener.heard == [f"{held.choice_file}: not a stored choice; it is not taken"]
 
 
 def test_an_interrupted_choice_leaves_the_stored_one(held: Run, monkeypatch: pytest.MonkeyPatch) -> None:

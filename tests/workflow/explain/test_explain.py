@@ -174,4 +174,7 @@ def test_without_a_stored_choice_the_last_two_layers_are_explained_and_this_is_s
     listener = Silent()
     found, _ = explain(ExplainRequest(probed), listener)
     assert [one.explanation.ranked for one in found.neighbours] == [C3, FC6]
-    assert f"tiny: the last two layers, as {probed.command('choose')} has stored no choice" in listener.heard
+    assert (
+        f"tiny: no choice is stored: the last two layers are explained; next: {probed.command('choose')}"
+        in listener.heard
+    )

@@ -131,7 +131,7 @@ def test_a_damaged_choice_is_told_with_its_file(text: str, chosen: tuple[Run, Ch
     run, _ = chosen
     run.choice_file.write_text(text)
     (line,) = lines_of(run)
-    assert line == f"{run.choice_file}: {DAMAGED[text]}. layerprobe choose writes another"
+    assert line == f"{run.choice_file}: {DAMAGED[text]}; it is not taken"
 
 
 def test_a_choice_of_a_run_with_no_valid_name_is_not_followed(chosen: tuple[Run, Choice]) -> None:
