@@ -84,6 +84,8 @@ def selected_histograms(run: Run, scores: Sequence[Score], selected: Selected) -
         kept, read = stored(run, scores, epoch)
         measured = {score.split for score in kept if (score.epoch, score.layer_key) == (epoch, ranked.layer)}
         splits = {split: read(split, ranked) for split in SPLITS if split in measured}
+    if not splits:
+        raise DataError(f"no scores of {ranked.layer} at epoch {epoch} are stored")
     return pair_histograms(splits, run=run.name, epoch=epoch, ranked=ranked)
 
 
