@@ -151,10 +151,11 @@ def _shown(called: str, choice: Choice) -> ShownChoice:
 def _notes(choice: Choice) -> tuple[str, ...]:
     """The best on test, which nobody may choose, and what the numbers are conditional on."""
     best = choice.best_on_test
-    looked = (
-        () if best is None else (f"Best on test, chosen by looking: {spoken_name(best.ranked_layer)}, {_value(best)}",)
-    )
-    return (*looked, *choice.notes)
+    if best is None:
+        return choice.notes
+    likewise = " (likewise in fifths)" * (WITHIN_FOLDS in choice.notes)
+    looked = f"Best on test, chosen by looking: {spoken_name(best.ranked_layer)}, {_value(best)}{likewise}"
+    return (looked, *choice.notes)
 
 
 def _processing(ship: Ship) -> str:

@@ -19,7 +19,13 @@ from tests.workflow.choosing_runs import C1, C2, FC6, hits, write_run
 from tests.workflow.conftest import Silent
 
 GOOD, FAIR, POOR = hits(*[4] * 20), hits(*[3] * 20), hits(*[1] * 20)
-NETWORK = {"layers": ["c1", "c2", "fc6"], "embedding": ["fc6", "none"], "cuts": {}, "input": None, "files": {}}
+NETWORK: dict[str, object] = {
+    "layers": ["c1", "c2", "fc6"],
+    "embedding": ["fc6", "none"],
+    "cuts": {},
+    "input": None,
+    "files": {},
+}
 
 
 def test_the_report_says_what_choose_says(tmp_path: Path) -> None:
