@@ -109,7 +109,11 @@ def draw_together(
         _draw_intervals(axes, panel, list(names), styles)
         draw_chance(axes, {texts[split]: level for split, level in floors.items()})
         fig.label_right(axes, labels)
-        own = {run: replace(stars[i, run], text=f"{run}, {stars[i, run].text}") for run in panel if (i, run) in stars}
+        own = {
+            run: replace(stars[i, run], text=f"{run}, {stars[i, run].text}", edge=styles[run].colour)
+            for run in panel
+            if (i, run) in stars
+        }
         for run, star in own.items():
             star.draw(axes, list(names).index(list(panel[run])[int(star.place)]))
         kinds = [*(_kind(run, styles[run]) for run in panel), *(star.kind for star in own.values()), *pools]

@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 
 from matplotlib.axes import Axes
 
+from layerprobe.plots.figure import Colour
 from layerprobe.plots.values import Series
 from layerprobe.values.keys import RankedLayer, names_by_layer
 from layerprobe.values.scores import Score
@@ -29,11 +30,13 @@ class Star:
     Args:
         place: on the axis of the layers, or of the dimensions.
         text: its entry in the legend.
+        edge: colour of its edge.
     """
 
     place: float
     selected: Selected
     text: str
+    edge: Colour | str = "black"
 
     @property
     def height(self) -> float:
@@ -43,12 +46,16 @@ class Star:
     @property
     def kind(self) -> dict[str, object]:
         """Its entry in the legend."""
-        return {"label": self.text, **star_look(self.selected), "markersize": _SIZE - 2}
+        return {"label": self.text, **self._look, "markersize": _SIZE - 2}
+
+    @property
+    def _look(self) -> dict[str, object]:
+        return star_look(self.selected) | {"markeredgecolor": self.edge}
 
     def draw(self, axes: Axes, place: float | None = None) -> None:
         """Draw it at its place, or at another one."""
         (star,) = axes.plot(self.place if place is None else place, self.height, linestyle="none")
-        star.set(**star_look(self.selected), markersize=_SIZE, zorder=6, clip_on=False, label=f"_{self.text}")
+        star.set(**self._look, markersize=_SIZE, zorder=6, clip_on=False, label=f"_{self.text}")
 
 
 def star_look(selected: Selected) -> dict[str, object]:
