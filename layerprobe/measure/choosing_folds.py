@@ -25,10 +25,6 @@ from layerprobe.values.arrays import FloatArray
 from layerprobe.values.metric_names import recall_of
 from layerprobe.values.retrieval import SearchRules
 
-WITHIN_FOLDS = (
-    "each fifth of the classes is searched in itself, with reductions fitted on the other four: easier than all at once"
-)
-
 Options = Mapping[str, Mapping[str, Any]]  # metric -> its options
 
 

@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from layerprobe.measure.choosing_folds import WITHIN_FOLDS, QueryValues
+from layerprobe.measure.choosing_folds import QueryValues
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.reductions.reduction import NotApplicableError
 from layerprobe.system.errors import DataError, NumericError
 from layerprobe.system.progress import Listener
 from layerprobe.system.signals import stoppable
+from layerprobe.values.facts import WITHIN_FOLDS
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer
 from layerprobe.values.retrieval import SearchRules
 from layerprobe.workflow.choose.candidates import CandidateKey, CandidateRun, Group

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import torch
 
-from layerprobe.measure.choosing_folds import WITHIN_FOLDS
 from layerprobe.measure.error_rates import error_rates, error_rates_within_folds
 from layerprobe.plots.asked import asked_epoch, asked_layers
 from layerprobe.ranking.all_pairs import AllPairs, all_pairs
 from layerprobe.system.errors import DataError
+from layerprobe.values.facts import WITHIN_FOLDS
 from layerprobe.values.scores import Score, Subject, shared_notes
 from layerprobe.values.views import ErrorRates, Selected
 from layerprobe.workflow.choose.given_layer import require_one_map

@@ -8,13 +8,13 @@ from statistics import fmean
 
 import numpy as np
 
-from layerprobe.measure.choosing_folds import WITHIN_FOLDS
 from layerprobe.measure.pair_similarities import Labelled, pair_histograms
 from layerprobe.measure.spectrum import spectrum
 from layerprobe.plots.asked import asked_epoch, asked_layers
 from layerprobe.plots.plot import PlotOptions
 from layerprobe.store import read_index
 from layerprobe.system.errors import DataError, RecipeError
+from layerprobe.values.facts import WITHIN_FOLDS
 from layerprobe.values.headline_layers import headline_layers
 from layerprobe.values.intervals import IntervalKind
 from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer

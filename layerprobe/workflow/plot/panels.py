@@ -9,11 +9,11 @@ import numpy as np
 import PIL.Image
 from numpy.typing import NDArray
 
-from layerprobe.measure.choosing_folds import WITHIN_FOLDS
 from layerprobe.plots.asked import asked_layers
 from layerprobe.plots.plot import PlotOptions, ReadImage
 from layerprobe.plots.selected import selected_at, selected_text
 from layerprobe.system.errors import DataError, LayerprobeError, NumericError, RecipeError
+from layerprobe.values.facts import WITHIN_FOLDS
 from layerprobe.values.headline_layers import last_two_layers
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer
 from layerprobe.values.scores import Score

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from layerprobe.measure.choosing_folds import WITHIN_FOLDS
 from layerprobe.plots.plot import PlotOptions
 from layerprobe.plots.selected import selected_text
 from layerprobe.plots.values import metric_of
 from layerprobe.system.errors import LayerprobeError
+from layerprobe.values.facts import WITHIN_FOLDS
 from layerprobe.values.pooling import NO_POOL
 from layerprobe.values.scores import Score
 from layerprobe.values.spoken_names import spoken_name

@@ -6,13 +6,14 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from layerprobe.measure.choosing_folds import WITHIN_FOLDS
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.report.values import ShownChoice
 from layerprobe.system.errors import LayerprobeError
 from layerprobe.system.progress import Silent
 from layerprobe.values.choice import Choice, Gain, Ship, advice_text, verdict_text
+from layerprobe.values.facts import WITHIN_FOLDS
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer
+from layerprobe.values.pooling import NO_POOL
 from layerprobe.values.scores import Score
 from layerprobe.values.spoken_names import spoken_name, spoken_reduction
 from layerprobe.workflow.choose.choose import choose_runs
@@ -132,6 +133,7 @@ def _shown(called: str, choice: Choice) -> ShownChoice:
     rows = [
         ("layer", *(ship.layer for ship in ships), ""),
         ("post-processing", *map(_processing, ships), ""),
+        ("pool", *("" if ship.pool == NO_POOL else ship.pool for ship in ships), ""),
         ("epoch", *epochs, ""),
         ("dimensions", *(f"{ship.dim:,}" for ship in ships), ""),
         ("bytes an image", *(f"{ship.bytes_per_image:,}" for ship in ships), fewer),
