@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -170,3 +172,8 @@ def test_a_candidate_that_cannot_be_drawn_is_told(held: Run) -> None:
     assert squeezed(
         "selected: gone, half-whitened to 3 is not drawn: no scores of gone@max at epoch 0 are stored"
     ) in texts(drawing)
+
+
+def test_plots_of_scores_import_no_torch() -> None:
+    code = "import layerprobe.workflow.plot.plot, sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
