@@ -190,11 +190,11 @@ def choose(
         run_of_model, choice = choose_model(frozen, request, terminal)
         found = [run_of_model]
     else:
-        from layerprobe.workflow.choose.choose import choose_runs
+        from layerprobe.workflow.choose.choose_once import choose_once
 
         if not runs:
             terminal.say(f"run {found[0].name}")
-        choice = choose_runs(found, request, terminal)
+        choice = choose_once(found, request, terminal)
     if to_export is None:
         _show(terminal, choice, full=full)
     else:

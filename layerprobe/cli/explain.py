@@ -24,7 +24,7 @@ def explain(
         typer.Option(
             "--layers",
             metavar="L,...",
-            help="Layers to explain: LAYER[@pool][/reduction] or a glob (default: the last two).",
+            help="Layers: LAYER[@pool][/reduction] or a glob (default: the stored choice and the embedding).",
         ),
     ] = None,
     query: Annotated[

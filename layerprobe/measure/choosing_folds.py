@@ -25,10 +25,6 @@ from layerprobe.values.arrays import FloatArray
 from layerprobe.values.metric_names import recall_of
 from layerprobe.values.retrieval import SearchRules
 
-WITHIN_FOLDS = (
-    "each fifth of the classes is searched in itself, with reductions fitted on the other four: easier than all at once"
-)
-
 Options = Mapping[str, Mapping[str, Any]]  # metric -> its options
 
 
@@ -119,8 +115,7 @@ class FoldSearch:
 
     def of_fold(self, fold: int, reduce: Reduce | None) -> tuple[NDArray[np.intp], QueryValues]:
         """The rows of a fold's queries, and their values among the fold's classes."""
-        rows = np.flatnonzero(self.folds == fold)
-        queries = self._features(self.queries, rows, reduce)
+        rows, queries = self.features_of(fold, reduce)
         items, gallery = None, None
         if self.gallery is not None:
             items = np.flatnonzero(np.isin(self.gallery.labels, self._related(queries.labels)))
@@ -131,6 +126,11 @@ class FoldSearch:
         return rows, query_values_of(
             queries, gallery, self.similarity, metric=self.metric, rules=rules, options=self.options
         )
+
+    def features_of(self, fold: int, reduce: Reduce | None) -> tuple[NDArray[np.intp], Features]:
+        """The rows of a fold's queries, and their features."""
+        rows = np.flatnonzero(self.folds == fold)
+        return rows, self._features(self.queries, rows, reduce)
 
     def _related(self, labels: NDArray[np.int64]) -> NDArray[np.int64]:
         """The classes that are right for some classes: these, and those that share a label with one of them."""

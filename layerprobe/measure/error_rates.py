@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from layerprobe.measure.pair_thresholds import accepted, count_pairs, thresholds_at
+import numpy as np
+
+from layerprobe.measure.pair_thresholds import PairCounts, accepted, count_pairs, thresholds_at
 from layerprobe.ranking.all_pairs import AllPairs
 from layerprobe.system.errors import DataError, NumericError
 from layerprobe.values.scores import Subject
@@ -24,25 +27,11 @@ def error_rates(subject: Subject, pairs_of: Callable[[str], AllPairs], set_on: s
     Returns:
         Without rates, and with the reason as a note, where there is no genuine or no impostor pair, or NaN or Inf.
     """
-    found = ErrorRates(subject.run, subject.epoch, subject.split, subject.ranked, (), (), None, 0, notes=subject.notes)
-    try:
-        pairs = pairs_of(subject.split)
-        found = replace(found, n=len(pairs.queries))
-        counts = count_pairs(pairs)
-        accepts, rejects = counts.thinned()
-    except (DataError, NumericError) as error:
-        return replace(found, notes=(*found.notes, error.message))
-    equal = counts.equal_error_rate()
-    if counts.collapsed:
-        return replace(found, equal_error_rate=equal, notes=(*found.notes, "all similarities are equal to 1e-6"))
-    found = replace(
-        found,
-        false_accepts=tuple(accepts.tolist()),
-        false_rejects=tuple(rejects.tolist()),
-        equal_error_rate=equal,
-    )
-    if set_on is None:
+    pairs_of = functools.cache(pairs_of)
+    found, measured = _rates(subject, lambda: [pairs_of(subject.split)])
+    if set_on is None or not measured:
         return found
+    pairs = pairs_of(subject.split)
     try:
         setting = pairs_of(set_on)
         thresholds = thresholds_at(setting, count_pairs(setting), FALSE_ACCEPT_RATES)
@@ -54,3 +43,32 @@ def error_rates(subject: Subject, pairs_of: Callable[[str], AllPairs], set_on: s
         for asked, impostor, genuine in zip(FALSE_ACCEPT_RATES, of.impostor, of.genuine, strict=True)
     ]
     return replace(found, set_on=set_on, thresholds=tuple(placed))
+
+
+def error_rates_within_folds(subject: Subject, folds: Callable[[], Sequence[AllPairs]]) -> ErrorRates:
+    """The error rates of the pairs within folds, of all folds together; as `error_rates` without thresholds.
+
+    Args:
+        folds: gives the pairs of each fold, all by the same similarity.
+    """
+    return _rates(subject, folds)[0]
+
+
+def _rates(subject: Subject, parts: Callable[[], Sequence[AllPairs]]) -> tuple[ErrorRates, bool]:
+    """The rates of all parts together, or the reason why there are none; and whether there are any."""
+    found = ErrorRates(subject.run, subject.epoch, subject.split, subject.ranked, (), (), None, 0, notes=subject.notes)
+    try:
+        pairs = parts()
+        found = replace(found, n=sum(len(part.queries) for part in pairs))
+        counted = [count_pairs(part) for part in pairs]
+        counts = PairCounts(
+            np.sum([one.genuine for one in counted], axis=0), np.sum([one.impostor for one in counted], axis=0)
+        )
+        accepts, rejects = counts.thinned()
+    except (DataError, NumericError) as error:
+        return replace(found, notes=(*found.notes, error.message)), False
+    equal = counts.equal_error_rate()
+    if counts.collapsed:
+        return replace(found, equal_error_rate=equal, notes=(*found.notes, "all similarities are equal to 1e-6")), False
+    rates = tuple(accepts.tolist()), tuple(rejects.tolist())
+    return replace(found, false_accepts=rates[0], false_rejects=rates[1], equal_error_rate=equal), True

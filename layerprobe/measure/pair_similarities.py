@@ -32,11 +32,13 @@ class Labelled:
 
     Args:
         labels: (N,) class indices.
+        folds: (N,) two images of different folds are no pair; None without folds.
     """
 
     features: NDArray[np.floating]
     labels: NDArray[np.integer]
     notes: tuple[str, ...] = ()
+    folds: NDArray[np.integer] | None = None
 
 
 Counts = dict[str, NDArray[np.int64]]  # kind of pairs -> how many have a cosine in each step from -1 to 1
@@ -59,7 +61,7 @@ def pair_histograms(splits: Mapping[str, Labelled], *, run: str, epoch: int, ran
     notes = {split: found.notes for split, found in splits.items()}
     for split, found in splits.items():
         try:
-            counted[split] = count_pairs(unit_rows(found.features), found.labels)
+            counted[split] = _counted(found)
         except NumericError as error:
             notes[split] = (*notes[split], error.message)
     steps = _edges([counts for own in counted.values() for counts in own.values()])
@@ -88,6 +90,16 @@ def pair_histograms(splits: Mapping[str, Labelled], *, run: str, epoch: int, ran
                 )
             )
     return histograms
+
+
+def _counted(split: Labelled) -> Counts:
+    """The pairs of a split, each within its fold."""
+    units = unit_rows(split.features)
+    if split.folds is None:
+        return count_pairs(units, split.labels)
+    folds = [split.folds == fold for fold in np.unique(split.folds)]
+    parts = [count_pairs(units[rows], split.labels[rows]) for rows in folds]
+    return {pairs: np.sum([part[pairs] for part in parts], axis=0) for pairs in (SAME, DIFFERENT)}
 
 
 def count_pairs(units: FloatArray, labels: NDArray[np.integer]) -> Counts:

@@ -11,16 +11,18 @@ from scipy.special import ndtri
 from layerprobe.plots import figure as fig
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
 from layerprobe.plots.saving import csv_text
+from layerprobe.plots.selected import ShownLayer, shown_layers, star_look
 from layerprobe.values.facts import DataFacts, chosen_on_text, epoch_text, image_lines
-from layerprobe.values.keys import RankedLayer, names_by_layer
 from layerprobe.values.scores import note_text, shared_notes
-from layerprobe.values.views import ErrorRates, SetThreshold
+from layerprobe.values.views import ErrorRates, Selected, SetThreshold
 
 _WIDTH, _HEIGHT = 2.5, 2.9  # inches
 _LEAST, _MOST = 1e-4, 0.999  # rates beyond are outside the axes
 _MARKERS = "osD"  # of thresholds, by the rate they were set at
 _MARGIN = 0.12  # of the axes, in normal deviates
 _TICKS = (1e-4, 1e-3, 0.01, 0.05, 0.2, 0.5, 0.8, 0.95, 0.99, 0.999)
+Look = Mapping[str, object]  # of a marker
+_SELECTED = fig.Style((0.0, 0.0, 0.0), "*")
 _ALONE = (0.001, 0.5)  # the axes without any curve
 _HOW = (
     "False accepts are similar pairs of images of different classes, false rejects unlike pairs of one class; the axes "
@@ -28,7 +30,12 @@ _HOW = (
 )
 
 
-def draw(found: Sequence[ErrorRates], *, data: Mapping[str, DataFacts] | None = None) -> Figure:
+def draw(
+    found: Sequence[ErrorRates],
+    *,
+    data: Mapping[str, DataFacts] | None = None,
+    selected: Mapping[str, Selected] | None = None,
+) -> Figure:
     """Draw a panel for each run, with a line for each layer and a mark at each threshold set on other classes.
 
     Both axes are normal deviates, as scikit-learn's `DetCurveDisplay` has them: similarities that are normal in both
@@ -36,34 +43,49 @@ def draw(found: Sequence[ErrorRates], *, data: Mapping[str, DataFacts] | None = 
 
     Args:
         data: run -> the data it was measured on.
+        selected: run -> the selected candidate of its choice, whose line is black with a star.
     """
-    names = names_by_layer(one.ranked for one in found)
-    styles = fig.styles(list(names.values()))
+    names = shown_layers(found, selected or {})
+    styles = _styles(names)
     runs: dict[str, dict[str, ErrorRates]] = {}
-    for one in found:
-        runs.setdefault(one.run, {})[names[one.ranked]] = one
-    epochs = {one.run: one.epoch for one in found}
-    titles = [f"{run}, {epoch_text(epoch, (data or {}).get(run))}: test" for run, epoch in epochs.items()]
-    labels = [_labels(layers, styles) for layers in runs.values()]
+    for one, shown in zip(found, names, strict=True):
+        runs.setdefault(one.run, {})[shown.name] = one
+    stars = {shown.name: star_look(shown.selected) for shown in names if shown.selected}
+    epochs = {one.run: one.epoch for one in reversed(found)}
+    titles = [f"{run}, {epoch_text(epochs[run], (data or {}).get(run))}: test" for run in runs]
+    labels = [_labels(layers, styles, stars) for layers in runs.values()]
     room = fig.width_of([label.text for panel in labels for label in panel]) + 0.25
-    layout = fig.Layout(_WIDTH, _HEIGHT, max(room, 0.3), columns=2, notes=_notes(found, names, data or {}))
+    rows = fig.KEY_ROW * any(map(_marks, runs.values())) * bool(stars)
+    layout = fig.Layout(
+        _WIDTH, _HEIGHT, max(room, 0.3), below=0.85 + rows, columns=2, notes=_notes(found, names, data or {})
+    )
     figure, panels = fig.panels(titles, layout)
     for axes, layers, named in zip(panels, runs.values(), labels, strict=True):
         _set_axes(axes, [one for panel in runs.values() for one in panel.values()])
-        _draw_layers(axes, layers, styles)
+        _draw_layers(axes, layers, styles, stars)
         bottom, top = axes.get_ylim()
         fig.label_right(axes, [fig.Label(x.text, x.x, min(max(x.y, bottom), top), x.colour) for x in named])
         if set_on := dict.fromkeys(one.set_on for one in layers.values() if one.set_on and _marks(layers)):
             fig.key_below(axes, _key(layers, ", ".join(map(chosen_on_text, set_on))))
+        if kinds := [{"label": name, **stars[name], "markersize": 9} for name in layers if name in stars]:
+            fig.key_below(axes, kinds, row=bool(set_on))
     return figure
 
 
-def _labels(layers: Mapping[str, ErrorRates], styles: Mapping[str, fig.Style]) -> list[fig.Label]:
+def _styles(names: Sequence[ShownLayer]) -> dict[str, fig.Style]:
+    """The styles of layers in network order, and of selected candidates."""
+    layers = list(dict.fromkeys(shown.name for shown in names if not shown.selected))
+    return fig.styles(layers) | {shown.name: _SELECTED for shown in names if shown.selected}
+
+
+def _labels(
+    layers: Mapping[str, ErrorRates], styles: Mapping[str, fig.Style], stars: Mapping[str, Look]
+) -> list[fig.Label]:
     """The name and the equal error rate of each layer, at the end of its line with the most false accepts."""
     labels = []
     for name, one in layers.items():
         if points := _points(one):
-            text = f"{name} {100 * (one.equal_error_rate or 0):.1f}"
+            text = f"{'selected' if name in stars else name} {100 * (one.equal_error_rate or 0):.1f}"
             labels.append(fig.Label(text, *points[0], styles[name].text))
     return labels
 
@@ -114,13 +136,20 @@ def _key(layers: Mapping[str, ErrorRates], set_on: str) -> list[dict[str, object
     return [{"label": text, "marker": marker, "markerfacecolor": "white"} for text, marker in marks]
 
 
-def _draw_layers(axes: Axes, layers: Mapping[str, ErrorRates], styles: Mapping[str, fig.Style]) -> None:
+def _draw_layers(
+    axes: Axes,
+    layers: Mapping[str, ErrorRates],
+    styles: Mapping[str, fig.Style],
+    stars: Mapping[str, Look],
+) -> None:
     marks = _marks(layers)
     for name, one in layers.items():
         colour = styles[name].colour
         if points := _points(one):
             (line,) = axes.plot(*zip(*points, strict=True), color=colour, linewidth=1.6)
             line.set(label=name, marker="." if len(points) == 1 else "")
+            if name in stars:
+                line.set(**stars[name], markersize=11, markevery=[len(points) // 2], zorder=5)
         for each in one.thresholds:
             if _is_inside(each):
                 (mark,) = axes.plot([ndtri(each.false_accepts)], [ndtri(each.false_rejects)], color=colour)
@@ -133,17 +162,17 @@ def _draw_layers(axes: Axes, layers: Mapping[str, ErrorRates], styles: Mapping[s
                 )
 
 
-def _notes(found: Sequence[ErrorRates], names: Mapping[RankedLayer, str], data: Mapping[str, DataFacts]) -> list[str]:
-    common = shared_notes(one.notes for one in found)
-    lines = [f"{one.run}, {names[one.ranked]}: {note}" for one in found for note in one.notes if note not in common]
+def _notes(found: Sequence[ErrorRates], names: Sequence[ShownLayer], data: Mapping[str, DataFacts]) -> list[str]:
+    common, both = shared_notes(one.notes for one in found), zip(found, names, strict=True)
+    lines = [f"{one.run}, {shown.name}: {note}" for one, shown in both for note in one.notes if note not in common]
     return [_HOW, *image_lines(data, {one.split for one in found}), *common, *lines]
 
 
-def error_rates_csv(found: Sequence[ErrorRates]) -> str:
+def error_rates_csv(found: Sequence[ErrorRates], selected: Mapping[str, Selected] | None = None) -> str:
     """A line for each point of a layer's line, and for each threshold, with the rate it was set at."""
     head = ["run", "epoch", "split", "layer", "pool", "reduction", "similarity"]
     rows: list[list[object]] = [[*head, "false_accept", "false_reject", "set_at", "equal_error_rate", "n", "note"]]
-    for one in found:
+    for one, shown in zip(found, shown_layers(found, selected or {}), strict=True):
         ranked = one.ranked
         key = [
             one.run,
@@ -154,7 +183,7 @@ def error_rates_csv(found: Sequence[ErrorRates]) -> str:
             ranked.reduction,
             ranked.similarity,
         ]
-        end = [one.equal_error_rate, one.n, note_text(one.notes)]
+        end = [one.equal_error_rate, one.n, note_text((*one.notes, *shown.csv_notes))]
         points = zip(one.false_accepts, one.false_rejects, strict=True)
         of_line: list[list[object]] = [[*point, None] for point in points] or [[None, None, None]]
         of_line += [[each.false_accepts, each.false_rejects, each.asked] for each in one.thresholds]
@@ -165,7 +194,8 @@ def error_rates_csv(found: Sequence[ErrorRates]) -> str:
 def plot(source: PlotSource, options: PlotOptions) -> Drawing:
     """Draw the error rates of a few layers, or of the requested ones."""
     found = source.error_rates(options)
-    return Drawing(draw(found, data=source.data(one.run for one in found)), error_rates_csv(found))
+    selected, data = source.selected(), source.data(one.run for one in found)
+    return Drawing(draw(found, data=data, selected=selected), error_rates_csv(found, selected))
 
 
 PLOT = Plot(plot)

@@ -11,25 +11,33 @@ from layerprobe.plots import dims_by_layer, dims_by_size
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
 from layerprobe.plots.reducers import MANY, Reducer, reducer_names, reducer_of
 from layerprobe.plots.saving import csv_text
+from layerprobe.plots.selected import fold_lines, selected_at, with_selected
 from layerprobe.plots.values import merged_lines
 from layerprobe.values.facts import DataFacts, run_lines
 from layerprobe.values.intervals import IntervalKind, ShownKind
 from layerprobe.values.keys import NO_REDUCTION
 from layerprobe.values.scores import note_text, shared_notes
-from layerprobe.values.views import Reductions, Sized, equal_dimensions
+from layerprobe.values.views import Reductions, Selected, Sized, equal_dimensions
 
 _KEY = ("run", "epoch", "split", "layer", "pool", "reduction", "similarity")
 
 
-def draw(reductions: Sequence[Reductions], *, data: Mapping[str, DataFacts] | None = None) -> Figure:
+def draw(
+    reductions: Sequence[Reductions],
+    *,
+    data: Mapping[str, DataFacts] | None = None,
+    selected: Mapping[str, Selected] | None = None,
+) -> Figure:
     """Draw a panel for each equal dimension, by layer; with many dimensions, a panel for each reducer, by dimension.
 
-    A ring marks the best post-processing of a layer. Intervals are bars, or bands.
+    A ring marks the best post-processing of a layer, a star the selected candidate. Intervals are bars, or bands.
 
     Args:
         reductions: at least one layer is at an equal dimension.
         data: run -> the data it was measured on.
+        selected: run -> the selected candidate of its choice.
     """
+    selected = selected or {}
     names = reducer_names(reductions)
     kind = ShownKind.of(sized.score.kind for each in reductions for sized in each.values if sized.score.low is not None)
     if kind.kind is None:
@@ -39,23 +47,39 @@ def draw(reductions: Sequence[Reductions], *, data: Mapping[str, DataFacts] | No
     notes += ["; ".join(_chains(reductions, names)), *_signs(reductions, by_size=by_size)]
     notes += kind.lines("Bands" if by_size else "Bars")
     notes += merged_lines({each.run: _remarks(each, names) for each in reductions})
+    notes += fold_lines(selected.values())
     draw_panels = dims_by_size.draw if by_size else dims_by_layer.draw
-    return draw_panels(reductions, names, notes, data or {})
+    return draw_panels(reductions, names, notes, data or {}, selected)
 
 
-def table(reductions: Iterable[Reductions]) -> str:
-    """The numbers drawn as CSV, with the split on which the best post-processing of a layer was chosen."""
+def table(reductions: Iterable[Reductions], selected: Mapping[str, Selected] | None = None) -> str:
+    """The numbers drawn as CSV, with the split on which the best post-processing of a layer was chosen.
+
+    Args:
+        selected: run -> the selected candidate of its choice.
+    """
     reductions = list(reductions)
     metric = reductions[0].values[0].score.metric
     numbers = ["dimensions", metric, "low", "high", "n", "best post-processing, chosen on", "note"]
     rows: list[list[object]] = [[*_KEY, *numbers]]
     for each in reductions:
-        for sized in each.values:
+        star = (selected or {}).get(each.run)
+        for sized in _with_selected(each, star):
             s = sized.score
             chosen = each.chosen_on if sized.chosen else None
             key = [getattr(s, name) for name in _KEY]
             rows.append([*key, sized.dim, s.value, s.low, s.high, s.n, chosen, note_text(s.notes)])
     return csv_text(rows)
+
+
+def _with_selected(reductions: Reductions, selected: Selected | None) -> list[Sized]:
+    """The values drawn, with that of the selected candidate, which has a note that says so."""
+    if selected is None:
+        return list(reductions.values)
+    known = {sized.score: sized for sized in reductions.values}
+    scores = with_selected(list(known), [selected])
+    own = [*known.values(), Sized(selected.score, selected.dim, False)][: len(scores)]
+    return [replace(sized, score=score) for sized, score in zip(own, scores, strict=True)]
 
 
 def _without_interval(sized: Sized) -> Sized:
@@ -111,7 +135,11 @@ def _without_interval_notes(notes: Iterable[str]) -> list[str]:
 def plot(source: PlotSource, options: PlotOptions) -> Drawing:
     """Draw the layers at equal dimensions, or the requested ones."""
     reductions = source.reductions(options)
-    return Drawing(draw(reductions, data=source.data(each.run for each in reductions)), table(reductions))
+    layers = {(each.run, sized.score.layer_key) for each in reductions for sized in each.values}
+    selected = selected_at(source.selected(), options.epoch)
+    selected = {run: one for run, one in selected.items() if (run, one.score.layer_key) in layers}
+    figure = draw(reductions, data=source.data(each.run for each in reductions), selected=selected)
+    return Drawing(figure, table(reductions, selected))
 
 
 PLOT = Plot(plot, ("layers", "epoch", "metric"))

@@ -11,10 +11,11 @@ from matplotlib.figure import Figure
 from layerprobe.plots import figure as fig
 from layerprobe.plots.layer_axis import Track, pool_kinds, pool_tracks
 from layerprobe.plots.reducers import Reducer, reducer_of, reducer_styles
+from layerprobe.plots.selected import Star, star_of
 from layerprobe.system.wording import visible
 from layerprobe.values.facts import DataFacts, epoch_text
 from layerprobe.values.keys import NO_REDUCTION, LayerKey
-from layerprobe.values.views import Reductions
+from layerprobe.values.views import Reductions, Selected, Sized
 
 _FIGURE, _LEFT = 4.6, 0.75  # inches: width of a figure of one panel, left margin of its axes
 _LEAST, _MOST, _HEIGHT = 2.4, 9.0, 3.0
@@ -23,13 +24,23 @@ _APART = 0.13  # of the distance of two layers, between two points of one layer
 
 
 def draw(
-    reductions: Sequence[Reductions], names: Mapping[Reducer, str], notes: Sequence[str], data: Mapping[str, DataFacts]
+    reductions: Sequence[Reductions],
+    names: Mapping[Reducer, str],
+    notes: Sequence[str],
+    data: Mapping[str, DataFacts],
+    selected: Mapping[str, Selected],
 ) -> Figure:
-    """Draw a panel for each run and dimension: a line for each reducer, through the layers in network order."""
+    """Draw a panel for each run and dimension: a line for each reducer, through the layers in network order.
+
+    Args:
+        data: run -> the data its scores were measured on.
+        selected: run -> the selected candidate: a star in the panel of its dimension, else in its layer's first.
+    """
     cells = [(each, dim) for each in reductions for dim in sorted({s.dim or 0 for s in each.values if s.equal})]
     titles = [f"{each.run}, {epoch_text(each.epoch, data.get(each.run))}\nat {dim:,} dimensions" for each, dim in cells]
     reductions = [_at(each, dim) for each, dim in cells]
     layers = [_layers(each) for each in reductions]
+    stars = _stars(reductions, [dim for _, dim in cells], names, selected)
     lines = [pool_tracks({i: layer for i, layer in enumerate(own) if "+" not in layer.layer}) for own in layers]
     pools = list(map(pool_kinds, lines))
     texts = {layer: str(layer) for own in layers for layer in own}
@@ -38,12 +49,13 @@ def draw(
     width = min(max(_LEAST, _FIGURE - _LEFT - right, _LAYER * count), _MOST)
     upright = widest + 0.1 > width / count
     below = widest if upright else 0.15  # the names of the layers
-    layout = fig.Layout(width, _HEIGHT, right, below=below + (0.55 if any(pools) else 0.3), columns=2, notes=notes)
+    keys = fig.KEY_ROW * (any(pools) + bool(stars))
+    layout = fig.Layout(width, _HEIGHT, right, below=below + 0.33 + keys, columns=2, notes=notes)
     figure, panels = fig.panels(titles, layout)
     values = [
         100 * v for each in reductions for s in each.values for v in (s.score.value, s.score.low, s.score.high) if v
-    ]
-    for axes, each, own, tracks, kinds in zip(panels, reductions, layers, lines, pools, strict=True):
+    ] + [star.height for star in stars.values()]
+    for i, (axes, each, own, tracks, kinds) in enumerate(zip(panels, reductions, layers, lines, pools, strict=True)):
         axes.set_xlim(-0.6, len(own) - 0.4)
         axes.set_ylim(fig.limits(values or [0.0, 100.0]))
         axes.set_xticks(range(len(own)), [visible(texts[layer]) for layer in own])
@@ -55,7 +67,32 @@ def draw(
         fig.label_right(axes, _draw_reducers(axes, each, own, tracks, names))
         if kinds:
             fig.key_below(axes, kinds, under=below + 0.2)
+        if i in stars:
+            stars[i].draw(axes)
+            fig.key_below(axes, [stars[i].kind], row=bool(kinds), under=below + 0.2)
     return figure
+
+
+def _stars(
+    cells: Sequence[Reductions], dims: Sequence[int], names: Mapping[Reducer, str], selected: Mapping[str, Selected]
+) -> dict[int, Star]:
+    """Panel -> the star on it."""
+    found: dict[str, tuple[int, Star]] = {}
+    for exact in (True, False):
+        for i, (each, dim) in enumerate(zip(cells, dims, strict=True)):
+            one = selected.get(each.run)
+            there = one is not None and one.score.layer_key in _layers(each) and (one.dim == dim or not exact)
+            if one is not None and there and each.run not in found:
+                at = _layers(each).index(one.score.layer_key) + _shift(Sized(one.score, one.dim, exact), names)
+                found[each.run] = (i, star_of(one, at, each.epoch))
+    return dict(found.values())
+
+
+def _shift(sized: Sized, names: Mapping[Reducer, str]) -> float:
+    """How far from its layer's middle a reducer stands; one without a line of its own in the middle."""
+    reducer = reducer_of(sized)
+    middle = (len(names) - 1) / 2
+    return ((list(names).index(reducer) if reducer in names else middle) - middle) * _APART
 
 
 def _at(reductions: Reductions, dim: int) -> Reductions:
@@ -119,9 +156,7 @@ def _mark_best(axes: Axes, reductions: Reductions, layers: Sequence[LayerKey], n
     places, heights = [], []
     for sized in reductions.values:
         if sized.chosen and sized.score.value is not None:
-            reducer = reducer_of(sized)
-            number = list(names).index(reducer) if reducer in names else (len(names) - 1) / 2
-            places.append(layers.index(sized.score.layer_key) + (number - (len(names) - 1) / 2) * _APART)
+            places.append(layers.index(sized.score.layer_key) + _shift(sized, names))
             heights.append(100 * sized.score.value)
     (marks,) = axes.plot(places, heights, linestyle="none", marker="o", markersize=9, label="_best")
     marks.set(markerfacecolor="none", markeredgecolor="black", markeredgewidth=1, zorder=4, clip_on=False)

@@ -11,9 +11,10 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from layerprobe.plots import figure as fig
 from layerprobe.plots.reducers import Reducer, reducer_of
+from layerprobe.plots.selected import Star, star_of
 from layerprobe.values.facts import DataFacts, epoch_text
 from layerprobe.values.keys import NO_REDUCTION, LayerKey
-from layerprobe.values.views import Reductions, Sized
+from layerprobe.values.views import Reductions, Selected, Sized
 
 _FIGURE, _LEFT = 4.6, 0.75  # inches: width of a figure of one panel, left margin of its axes
 _NARROW, _HEIGHT = 2.1, 2.6
@@ -22,9 +23,19 @@ _BETWEEN = 0.06  # inches between the numbers at two ticks
 
 
 def draw(
-    reductions: Sequence[Reductions], names: Mapping[Reducer, str], notes: Sequence[str], data: Mapping[str, DataFacts]
+    reductions: Sequence[Reductions],
+    names: Mapping[Reducer, str],
+    notes: Sequence[str],
+    data: Mapping[str, DataFacts],
+    selected: Mapping[str, Selected],
 ) -> Figure:
-    """Draw a panel for each run and reducer, with a line for each layer that is labelled with its last value."""
+    """Draw a panel for each run and reducer, with a line for each layer that is labelled with its last value.
+
+    Args:
+        data: run -> the data its scores were measured on.
+        selected: run -> the selected candidate: a star at its dimensions, in the panel of its reducer, else in the
+            run's first.
+    """
     texts = {s.score.layer_key: str(s.score.layer_key) for each in reductions for s in each.values}
     styles = fig.styles(list(texts.values()))
     cells = [
@@ -33,18 +44,20 @@ def draw(
         for reducer in names
         if any(sized.equal and reducer_of(sized) == reducer for sized in each.values)
     ]
-    dims = sorted({s.dim for each in reductions for s in each.values if s.dim is not None})
+    stars = _stars(cells, selected)
+    dims = [s.dim for each in reductions for s in each.values if s.dim is not None]
+    dims = sorted({*dims, *(star.selected.dim for star in stars.values())})
     ends = dims[0] / (dims[-1] / dims[0]) ** 0.03, dims[-1] * (dims[-1] / dims[0]) ** 0.03
     named = [_labels(each, reducer, texts, styles, ends) for each, reducer in cells]
     right = fig.width_of([label.text for own in named for label in own]) + 0.25
     width = _FIGURE - _LEFT - right if len(cells) == 1 else _NARROW
-    layout = fig.Layout(width, _HEIGHT, right, below=0.6, columns=2, notes=notes)
+    layout = fig.Layout(width, _HEIGHT, right, below=0.6 + fig.KEY_ROW * bool(stars), columns=2, notes=notes)
     titles = [f"{each.run}, {epoch_text(each.epoch, data.get(each.run))}\n{names[reducer]}" for each, reducer in cells]
     figure, panels = fig.panels(titles, layout)
     values = [
         100 * v for each in reductions for s in each.values for v in (s.score.value, s.score.low, s.score.high) if v
-    ]
-    for axes, (each, reducer), own in zip(panels, cells, named, strict=True):
+    ] + [star.height for star in stars.values()]
+    for i, (axes, (each, reducer), own) in enumerate(zip(panels, cells, named, strict=True)):
         axes.set_xscale("log", base=2)
         axes.set_xlim(ends)
         axes.set_ylim(fig.limits(values or [0.0, 100.0]))
@@ -58,7 +71,22 @@ def draw(
             if values_of := _of(each, reducer, layer):
                 _draw_layer(axes, values_of, _raw(each, layer), styles[label], label)
         fig.label_right(axes, own)
+        if i in stars:
+            stars[i].draw(axes)
+            fig.key_below(axes, [stars[i].kind])
     return figure
+
+
+def _stars(cells: Sequence[tuple[Reductions, Reducer]], selected: Mapping[str, Selected]) -> dict[int, Star]:
+    """Panel -> the star on it."""
+    found: dict[str, tuple[int, Star]] = {}
+    for exact in (True, False):
+        for i, (each, reducer) in enumerate(cells):
+            one = selected.get(each.run)
+            if one is not None and each.run not in found:
+                own = reducer_of(Sized(one.score, one.dim, True)) == reducer
+                found |= {each.run: (i, star_of(one, one.dim, each.epoch))} if own or not exact else {}
+    return dict(found.values())
 
 
 def _ticks(dims: Sequence[int], ends: tuple[float, float], inches: float) -> list[int]:

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from layerprobe.plots import figure as fig
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
 from layerprobe.plots.saving import csv_text
+from layerprobe.plots.selected import shown_layers
 from layerprobe.values.facts import DataFacts, epoch_text, image_lines, level_text
-from layerprobe.values.keys import RankedLayer, names_by_layer
 from layerprobe.values.scores import note_text, shared_notes
-from layerprobe.values.views import Histogram
+from layerprobe.values.views import Histogram, Selected
 
 _WIDTH, _ALONE, _HEIGHT = 1.75, 3.5, 0.62  # inches; a panel alone in its row is wider
 _PAD = 6  # points between the axes and the number over them
@@ -42,10 +42,15 @@ _HOW = (
     "pairs that are more similar than the median same-class pair."
 )
 
-Row = tuple[RankedLayer, str]  # layer and run
+Row = tuple[str, str]  # name of the layer, and run
 
 
-def draw(histograms: Sequence[Histogram], *, data: Mapping[str, DataFacts] | None = None) -> Figure:
+def draw(
+    histograms: Sequence[Histogram],
+    *,
+    data: Mapping[str, DataFacts] | None = None,
+    selected: Mapping[str, Selected] | None = None,
+) -> Figure:
     """Draw a row of panels for each layer and run, with a panel for each split.
 
     The dotted line is the median of the same-class pairs; the number is the share of different-class pairs beyond it.
@@ -53,17 +58,18 @@ def draw(histograms: Sequence[Histogram], *, data: Mapping[str, DataFacts] | Non
 
     Args:
         data: run -> the data it was measured on.
+        selected: run -> the selected candidate of its choice.
     """
-    names = names_by_layer(histogram.ranked for histogram in histograms)
+    names = [shown.name for shown in shown_layers(histograms, selected or {})]
     runs = list(dict.fromkeys(histogram.run for histogram in histograms))
     splits = list(dict.fromkeys(histogram.split for histogram in histograms))
-    found: dict[Row, dict[str, list[Histogram]]] = {(ranked, run): {} for ranked in names for run in runs}
-    for histogram in histograms:
-        found[histogram.ranked, histogram.run].setdefault(histogram.split, []).append(histogram)
+    found: dict[Row, dict[str, list[Histogram]]] = {(name, run): {} for name in names for run in runs}
+    for histogram, name in zip(histograms, names, strict=True):
+        found[name, histogram.run].setdefault(histogram.split, []).append(histogram)
     rows = [row for row, own in found.items() if own]
     head = {run: f"{run}\n" if len(runs) > 1 else "" for run in runs}
     # The last line of a title is left empty for the number.
-    titles = [f"{head[run]}{names[ranked]}, {split}\n " for ranked, run in rows for split in splits]
+    titles = [f"{head[run]}{name}, {split}\n " for name, run in rows for split in splits]
     layout = fig.Layout(
         _WIDTH if len(splits) > 1 else _ALONE,
         _HEIGHT,
@@ -77,7 +83,7 @@ def draw(histograms: Sequence[Histogram], *, data: Mapping[str, DataFacts] | Non
     )
     figure, panels = fig.panels(titles, layout)
     for axes, (row, split) in zip(panels, product(rows, splits), strict=True):
-        axes.set_xlim(_limits([histogram for histogram in histograms if histogram.ranked == row[0]]))
+        axes.set_xlim(_limits([x for x, name in zip(histograms, names, strict=True) if name == row[0]]))
         if split in found[row]:
             _draw_panel(axes, found[row][split])
         else:
@@ -140,19 +146,19 @@ def _limits(histograms: Sequence[Histogram]) -> tuple[float, float]:
     return (min(lows), max(highs)) if lows else (-1.0, 1.0)
 
 
-def _notes(
-    histograms: Sequence[Histogram], names: Mapping[RankedLayer, str], data: Mapping[str, DataFacts]
-) -> list[str]:
-    epochs = dict.fromkeys((own.run, own.epoch) for own in histograms)
+def _notes(histograms: Sequence[Histogram], names: Sequence[str], data: Mapping[str, DataFacts]) -> list[str]:
+    epochs: dict[str, int] = {}
+    for own in histograms:
+        epochs.setdefault(own.run, own.epoch)
     common = shared_notes(own.notes for own in histograms)
     lines = dict.fromkeys(
-        f"{own.run}, {names[own.ranked]}, {own.split}: {note}"
-        for own in histograms
+        f"{own.run}, {name}, {own.split}: {note}"
+        for own, name in zip(histograms, names, strict=True)
         for note in own.notes
         if note not in common
     )
     return [
-        "; ".join(f"{run}, {epoch_text(epoch, data.get(run))}" for run, epoch in epochs) + ".",
+        "; ".join(f"{run}, {epoch_text(epoch, data.get(run))}" for run, epoch in epochs.items()) + ".",
         _HOW,
         *image_lines(data, {own.split for own in histograms}),
         *common,
@@ -160,14 +166,14 @@ def _notes(
     ]
 
 
-def histograms_csv(histograms: Sequence[Histogram]) -> str:
+def histograms_csv(histograms: Sequence[Histogram], selected: Mapping[str, Selected] | None = None) -> str:
     """A line for each bin: its ends and its number of pairs; `median` and `above` as in `Histogram`."""
     facts = ["run", "epoch", "split", "layer", "pool", "reduction", "pairs"]
     rows: list[list[object]] = [[*facts, "low", "high", "count", "median", "above", "note"]]
-    for own in histograms:
+    for own, shown in zip(histograms, shown_layers(histograms, selected or {}), strict=True):
         ranked = own.ranked
         head = [own.run, own.epoch, own.split, ranked.layer.layer, ranked.layer.pool, ranked.reduction, own.pairs]
-        end = [own.median, own.above, note_text(own.notes)]
+        end = [own.median, own.above, note_text((*own.notes, *shown.csv_notes))]
         bins = zip(own.edges[:-1], own.edges[1:], own.counts, strict=True)
         rows += [[*head, low, high, count, *end] for low, high, count in bins]
     return csv_text(rows)
@@ -177,7 +183,8 @@ def plot(source: PlotSource, options: PlotOptions) -> Drawing:
     """Draw the histograms of a few layers, or of the requested ones."""
     histograms = source.histograms(options)
     data = source.data(histogram.run for histogram in histograms)
-    return Drawing(draw(histograms, data=data), histograms_csv(histograms))
+    selected = source.selected()
+    return Drawing(draw(histograms, data=data, selected=selected), histograms_csv(histograms, selected))
 
 
 PLOT = Plot(plot)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -26,6 +26,7 @@ from layerprobe.plots.layer_axis import (
 from layerprobe.plots.layers_together import draw_together
 from layerprobe.plots.networks import by_network
 from layerprobe.plots.plot import Drawing, Indistinguishable, Plot, PlotOptions, PlotSource
+from layerprobe.plots.selected import Star, fold_lines, selected_at, stars_on, with_selected
 from layerprobe.plots.values import (
     Point,
     Series,
@@ -44,6 +45,7 @@ from layerprobe.plots.values import (
 from layerprobe.values.best import best_text
 from layerprobe.values.facts import DataFacts, common_chance, run_lines, split_text
 from layerprobe.values.scores import Score
+from layerprobe.values.views import Selected
 
 _HEIGHT = 3.2  # inches
 _TOGETHER = 3  # as many runs share a panel
@@ -62,6 +64,7 @@ def draw(
     data: Mapping[str, DataFacts] | None = None,
     indistinguishable: Indistinguishable | None = None,
     remarks: Sequence[str] = (),
+    selected: Mapping[str, Selected] | None = None,
 ) -> Figure:
     """Draw a line for each split at the last epoch and lighter ones of train and test for epoch 0.
 
@@ -74,15 +77,19 @@ def draw(
         data: run -> the data its scores were measured on; chance levels on which the runs agree are drawn.
         indistinguishable: gives the layers indistinguishable from the best of some scores; None where unknown.
         remarks: further notes.
+        selected: run -> the selected candidate of its choice: a star at its layer, in the panel of its reduction if
+            there is one.
     """
     given, left_out = _drawn(scores)
-    data, left_out = data or {}, [*left_out, *remarks]
+    data, left_out, selected = data or {}, [*left_out, *remarks], selected or {}
     if _share_panel(given, data):
-        return draw_together(given, data, indistinguishable, left_out)
+        return draw_together(given, data, indistinguishable, left_out, selected)
     own, metric = points(given, data), metric_of(given)
     found = by_search(own)
-    starts, one_search = _starts(own, found, data), found == own
-    trains, given_weights = _trains(own, found, data), _weights(own, found, data)
+    one_search, run_of = found == own, {panel.run: point.run for point, panel in zip(own, found, strict=True)}
+    starts = {panel: data[run].start if run in data else DataFacts.start for panel, run in run_of.items()}
+    trains = {panel: split_text("train", [data[run]] if run in data else []) for panel, run in run_of.items()}
+    given_weights = {panel: data[run].weights if run in data else "" for panel, run in run_of.items()}
     last: dict[str, int] = {}
     for point in found:
         last[point.run] = max(point.epoch, last.get(point.run, 0))
@@ -90,18 +97,19 @@ def draw(
     runs = by_run(found)
     floors = {split: level for split, level in common_chance(data.values()).items() if split in _GAP}
     floors = {split: 100 * level for split, level in floors.items()}
-    y_limits = _limits([point for point in found if point.epoch in (0, last[point.run])], floors)
+    stars = stars_on(runs, run_of, selected, last)
+    y_limits = _limits([point for point in found if point.epoch in (0, last[point.run])], floors, stars.values())
     at_last = {run: at_epoch(series, last[run]) for run, series in runs.items()}
     notes = run_lines(data) + shared(at_last)
     notes += [] if indistinguishable is None or kind.mixed else alike_lines(at_last, given, indistinguishable)
     notes += worse_lines(runs, last, starts) + missing(at_last, _GAP) + list(kind.lines("Bars"))
-    notes += left_out
+    notes += [*left_out, *fold_lines(star.selected for star in stars.values())]
     sizes, pools = sizes_of(runs), {run: pool_kinds(tracks(series)) for run, series in runs.items()}
     layout = fig.Layout(
         sizes.width,
         _HEIGHT,
         fig.width_of([_started(trains[run], starts[run]) for run in runs] + ["validation"]) + 0.3,
-        below=sizes.names + (0.6 if any(pools.values()) else 0.35),
+        below=sizes.names + 0.35 + fig.KEY_ROW * (any(pools.values()) + bool(stars)),
         columns=2,
         notes=notes,
     )
@@ -123,6 +131,9 @@ def draw(
         fig.label_right(axes, labels)
         if pools[run]:
             fig.key_below(axes, pools[run], under=sizes.names + 0.2)
+        if run in stars:
+            stars[run].draw(axes)
+            fig.key_below(axes, [stars[run].kind], row=bool(pools[run]), under=sizes.names + 0.2)
     return figure
 
 
@@ -141,28 +152,11 @@ def _drawn(scores: Sequence[Score]) -> tuple[list[Score], list[str]]:
     return kept, omitted(scores) if len(kept) < len(scores) else []
 
 
-def _limits(found: Sequence[Point], floors: Mapping[str, float]) -> tuple[float, float]:
+def _limits(found: Sequence[Point], floors: Mapping[str, float], stars: Iterable[Star]) -> tuple[float, float]:
     values = [value for point in found for split in _SPLITS if (value := point.percent(split)) is not None]
     values += [end for point in found for split in _SPLITS for end in point.ends(split) or ()]
+    values += [star.height for star in stars]
     return fig.limits(values or [0.0, 100.0], min(floors.values(), default=None))
-
-
-def _starts(given: Sequence[Point], found: Sequence[Point], data: Mapping[str, DataFacts]) -> dict[str, str]:
-    """Panel -> `DataFacts.start`; `found` are the points of `given`, by panel."""
-    runs = {panel.run: point.run for point, panel in zip(given, found, strict=True)}
-    return {panel: data[run].start if run in data else DataFacts.start for panel, run in runs.items()}
-
-
-def _weights(given: Sequence[Point], found: Sequence[Point], data: Mapping[str, DataFacts]) -> dict[str, str]:
-    """Panel -> `DataFacts.weights`; arguments of `_starts`."""
-    runs = {panel.run: point.run for point, panel in zip(given, found, strict=True)}
-    return {panel: data[run].weights if run in data else "" for panel, run in runs.items()}
-
-
-def _trains(given: Sequence[Point], found: Sequence[Point], data: Mapping[str, DataFacts]) -> dict[str, str]:
-    """Panel -> the name of its training classes; arguments of `_starts`."""
-    runs = {panel.run: point.run for point, panel in zip(given, found, strict=True)}
-    return {panel: split_text("train", [data[run]] if run in data else []) for panel, run in runs.items()}
 
 
 def _started(split: str, start: str) -> str:
@@ -224,8 +218,12 @@ def _best(layers: Series) -> str:
     return best_text(best, list(layers), values) if best else ""
 
 
-def layers_csv(scores: Sequence[Score], data: Mapping[str, DataFacts] | None = None) -> str:
-    """`points_csv` of the epochs, splits and layers that are drawn."""
+def layers_csv(
+    scores: Sequence[Score],
+    data: Mapping[str, DataFacts] | None = None,
+    selected: Mapping[str, Selected] | None = None,
+) -> str:
+    """`points_csv` of the epochs, splits and layers that are drawn, and of selected candidates."""
     given, _ = _drawn(scores)
     metric = metric_of(given)
     together = _share_panel(given, data or {})
@@ -234,14 +232,13 @@ def layers_csv(scores: Sequence[Score], data: Mapping[str, DataFacts] | None = N
     for score in given:
         if score.metric == metric:
             last[_panel(score, together)] = max(score.epoch, last.get(_panel(score, together), 0))
-    return points_csv(
-        [
-            score
-            for score in given
-            if score.epoch == last.get(_panel(score, together))
-            or (score.epoch == 0 and not together and score.split in _GAP)
-        ]
-    )
+    shown = [
+        score
+        for score in given
+        if score.epoch == last.get(_panel(score, together))
+        or (score.epoch == 0 and not together and score.split in _GAP)
+    ]
+    return points_csv(with_selected(shown, (selected or {}).values()))
 
 
 def _panel(score: Score, together: bool) -> object:
@@ -259,8 +256,11 @@ def draw_by_layer(source: PlotSource, options: PlotOptions, remarks: Sequence[st
         scores = [score for score in scores if score.epoch in (0, asked_epoch(scores, options.epoch))]
     scores = of_layers(scores, options.layers)
     data = source.data(dict.fromkeys(score.run for score in scores))
-    figure = draw(scores, data=data, indistinguishable=source.indistinguishable, remarks=remarks)
-    return Drawing(figure, layers_csv(scores, data))
+    layers = {(score.run, score.layer_key) for score in scores}
+    selected = selected_at(source.selected(), options.epoch)
+    selected = {run: one for run, one in selected.items() if (run, one.score.layer_key) in layers}
+    figure = draw(scores, data=data, indistinguishable=source.indistinguishable, remarks=remarks, selected=selected)
+    return Drawing(figure, layers_csv(scores, data, selected))
 
 
 PLOT = Plot(draw_by_layer, ("layers", "epoch", "metric"))

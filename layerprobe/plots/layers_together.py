@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from matplotlib.axes import Axes
@@ -21,6 +21,7 @@ from layerprobe.plots.layer_axis import (
     tracks,
 )
 from layerprobe.plots.plot import Indistinguishable
+from layerprobe.plots.selected import Star, fold_lines, stars_on
 from layerprobe.plots.values import (
     Point,
     Series,
@@ -37,6 +38,7 @@ from layerprobe.system.wording import visible
 from layerprobe.values.best import best_text
 from layerprobe.values.facts import DataFacts, common_chance, epoch_text, run_lines, split_text
 from layerprobe.values.scores import Score
+from layerprobe.values.views import Selected
 
 _WIDTH, _HEIGHT = 3.1, 3.2  # inches; the width is the least
 _BAR = 3.0  # points from the bar of one run to that of the next
@@ -48,10 +50,11 @@ def draw_together(
     data: Mapping[str, DataFacts],
     indistinguishable: Indistinguishable | None,
     left_out: Sequence[str] = (),
+    selected: Mapping[str, Selected] | None = None,
 ) -> Figure:
     """Draw each run at its last epoch: test solid with its intervals, train dashed and hollow, the best layer ringed.
 
-    Each reduction and similarity has a panel.
+    Each reduction and similarity has a panel, and selected candidates a star.
 
     Args:
         data: run -> the data its scores were measured on.
@@ -66,7 +69,10 @@ def draw_together(
     searches = list(dict.fromkeys((point.reduction, point.similarity) for point in found))
     panels = [by_run([p for p in found if (p.reduction, p.similarity) == search]) for search in searches]
     floors = {split: 100 * value for split, value in common_chance(data.values()).items() if split in _SPLITS}
-    y_limits = _limits(found, floors)
+    # A panel has several runs, and a run several panels.
+    places = {(i, run): series for i, panel in enumerate(panels) for run, series in panel.items()}
+    stars = stars_on(places, {place: place[1] for place in places}, selected or {}, {x: last[x[1]] for x in places})
+    y_limits = _limits(found, floors, stars.values())
     # With several searches, the notes name them.
     named = {
         run if len(panels) == 1 else search_name(next(iter(series.values()))[0]): series
@@ -76,7 +82,7 @@ def draw_together(
     notes = run_lines(data, _SPLITS) + shared(named) + _best(named)
     notes += [] if indistinguishable is None or kind.mixed else alike_lines(named, scores, indistinguishable)
     notes += missing(named, _SPLITS) + list(kind.lines("Bars"))
-    notes += left_out
+    notes += [*left_out, *fold_lines(star.selected for star in stars.values())]
     merged: list[Series] = [{name: [] for name in names_in_order(panel)} for panel in panels]
     sizes = sizes_of({str(place): names for place, names in enumerate(merged)})
     pools = pool_kinds(track for panel in panels for series in panel.values() for track in tracks(series))
@@ -85,12 +91,12 @@ def draw_together(
         max(sizes.width, _WIDTH),
         _HEIGHT,
         fig.width_of(list(texts.values())) + 0.3,
-        below=under + 0.17 * (len(last) + len(pools)) + 0.2,
+        below=under + 0.17 * (len(last) + len(pools) + len(stars)) + 0.2,
         columns=2,
         notes=notes,
     )
     figure, drawn = fig.panels([_title(panel, last, data) for panel in panels], layout)
-    for axes, panel, names in zip(drawn, panels, merged, strict=True):
+    for i, (axes, panel, names) in enumerate(zip(drawn, panels, merged, strict=True)):
         axes.set_ylim(y_limits)
         fig.in_percent(axes, "y")
         axes.set_ylabel(found[0].metric, fontsize=fig.FONT + 1)
@@ -103,13 +109,22 @@ def draw_together(
         _draw_intervals(axes, panel, list(names), styles)
         draw_chance(axes, {texts[split]: level for split, level in floors.items()})
         fig.label_right(axes, labels)
-        fig.key_below(axes, [*(_kind(run, styles[run]) for run in panel), *pools], columns=1, under=under)
+        own = {
+            run: replace(stars[i, run], text=f"{run}, {stars[i, run].text}", edge=styles[run].colour)
+            for run in panel
+            if (i, run) in stars
+        }
+        for run, star in own.items():
+            star.draw(axes, list(names).index(list(panel[run])[int(star.place)]))
+        kinds = [*(_kind(run, styles[run]) for run in panel), *(star.kind for star in own.values()), *pools]
+        fig.key_below(axes, kinds, columns=1, under=under)
     return figure
 
 
-def _limits(found: Sequence[Point], floors: Mapping[str, float]) -> tuple[float, float]:
+def _limits(found: Sequence[Point], floors: Mapping[str, float], stars: Iterable[Star]) -> tuple[float, float]:
     values = [value for point in found for split in _SPLITS if (value := point.percent(split)) is not None]
     values += [end for point in found for end in point.ends("test") or ()]
+    values += [star.height for star in stars]
     return fig.limits(values or [0.0, 100.0], min(floors.values(), default=None))
 
 

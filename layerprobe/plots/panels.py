@@ -16,10 +16,11 @@ from layerprobe.plots import figure as fig
 from layerprobe.plots.class_names import distinct, in_lines, shortened
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource, ReadImage
 from layerprobe.plots.saving import csv_text
+from layerprobe.plots.selected import shown_layers
 from layerprobe.values.facts import DataFacts, epoch_text, run_lines
-from layerprobe.values.keys import names_by_layer
+from layerprobe.values.keys import RankedLayer
 from layerprobe.values.scores import note_text
-from layerprobe.values.views import Neighbours
+from layerprobe.values.views import Neighbours, Selected
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,13 @@ WRONG = Frame("#d55e00", (0, (2.5, 1.5)), "✗")
 ASKED = Frame("0.2", "-", "")
 
 
-def draw(neighbours: Sequence[Neighbours], *, image: ReadImage, data: Mapping[str, DataFacts] | None = None) -> Figure:
+def draw(
+    neighbours: Sequence[Neighbours],
+    *,
+    image: ReadImage,
+    data: Mapping[str, DataFacts] | None = None,
+    selected: Mapping[str, Selected] | None = None,
+) -> Figure:
     """Draw a block for each query: its picture at the left, and a row of its neighbours for each layer.
 
     A right neighbour has a solid frame and a tick, a wrong one a dashed frame, a cross, and the name of its class.
@@ -56,7 +63,9 @@ def draw(neighbours: Sequence[Neighbours], *, image: ReadImage, data: Mapping[st
         neighbours: at least one; those of a query follow one another.
         image: run and id of an item -> its pixels, uint8 (H, W, 3).
         data: run -> the data it was measured on.
+        selected: run -> the selected candidate of its choice.
     """
+    row_names = _row_names(neighbours, selected or {})
     blocks = [list(own) for _, own in groupby(neighbours, key=lambda one: one.query)]
     most = max(len(one.found) for one in neighbours)
     side = min((_WIDTH - _QUERY - _BESIDE + _SPACE) / max(most, 1) - _SPACE, _QUERY)
@@ -67,7 +76,6 @@ def draw(neighbours: Sequence[Neighbours], *, image: ReadImage, data: Mapping[st
     layout = fig.Layout(_WIDTH, height, 0.3, below=0.05, columns=1, notes=_notes(neighbours, data or {}))
     figure, (axes,) = fig.panels([_title(neighbours, data or {})], layout)
     axes.set_axis_off()
-    several = len({one.run for one in neighbours}) > 1
     names = distinct(dict.fromkeys(each.item.name for one in neighbours for each in one.found), side - 0.12, _NAMES)
     top = 0.0
     for block, own in zip(blocks, heights, strict=True):
@@ -75,7 +83,7 @@ def draw(neighbours: Sequence[Neighbours], *, image: ReadImage, data: Mapping[st
             axes.plot([0, _WIDTH], [top - _BETWEEN / 2] * 2, color="0.8", linewidth=0.8)
         _draw_query(axes, block[0], image, top, own)
         for place, one in enumerate(block):
-            title = _row_name(one, neighbours, several=several)
+            title = row_names[one.run, one.epoch, one.ranked]
             _draw_row(axes, one, image, (top + place * row, side), title=title, names=names)
         top += own + _BETWEEN
     axes.set(xlim=(0, _WIDTH), ylim=(height, 0))
@@ -83,7 +91,8 @@ def draw(neighbours: Sequence[Neighbours], *, image: ReadImage, data: Mapping[st
 
 
 def _title(neighbours: Sequence[Neighbours], data: Mapping[str, DataFacts]) -> str:
-    runs, epochs = ({getattr(one, name) for one in neighbours} for name in ("run", "epoch"))
+    first = {one.run: one.epoch for one in reversed(neighbours)}  # a selected candidate may be of another epoch
+    runs, epochs = set(first), set(first.values())
     whose = [
         *(runs if len(runs) == 1 else ["several runs"]),
         *(epoch_text(epoch, data.get(neighbours[0].run)) for epoch in epochs if len(epochs) == 1),
@@ -103,10 +112,15 @@ def _notes(neighbours: Sequence[Neighbours], data: Mapping[str, DataFacts]) -> l
     return [f"{key}{compared}", *run_lines(shown), *rest]
 
 
-def _row_name(one: Neighbours, neighbours: Sequence[Neighbours], *, several: bool) -> str:
-    """The layer, with run and epoch if there are several runs."""
-    name = names_by_layer(other.ranked for other in neighbours)[one.ranked]
-    return f"{one.run}#{one.epoch}:{name}" if several else name
+def _row_names(
+    neighbours: Sequence[Neighbours], selected: Mapping[str, Selected]
+) -> dict[tuple[str, int, RankedLayer], str]:
+    """The layer of each row, with run and epoch if there are several runs."""
+    several, names = len({one.run for one in neighbours}) > 1, {}
+    for one, shown in zip(neighbours, shown_layers(neighbours, selected), strict=True):
+        run = f"{one.run}, " if shown.selected else f"{one.run}#{one.epoch}:"
+        names[one.run, one.epoch, one.ranked] = f"{run * several}{shown.name}"
+    return names
 
 
 def _draw_query(axes: Axes, one: Neighbours, image: ReadImage, top: float, height: float) -> None:
@@ -177,17 +191,17 @@ def picture(
     return top + height
 
 
-def neighbours_csv(neighbours: Sequence[Neighbours]) -> str:
+def neighbours_csv(neighbours: Sequence[Neighbours], selected: Mapping[str, Selected] | None = None) -> str:
     """A line for each neighbour, with unabridged ids and class names."""
     head = ["run", "epoch", "split", "layer", "pool", "reduction", "similarity"]
     rows: list[list[object]] = []
     rows.append([*head, "query", "query_class", "place", "item", "item_class", "value", "right", "note"])
-    for one in neighbours:
+    for one, shown in zip(neighbours, shown_layers(neighbours, selected or {}), strict=True):
         of = [one.run, one.epoch, one.split, one.ranked.layer.layer, one.ranked.layer.pool]
         of += [one.ranked.reduction, one.ranked.similarity, one.query.id, one.query.name]
         for place, each in enumerate(one.found, start=1):
             found = [place, each.item.id, each.item.name, each.similarity, str(each.right).lower()]
-            rows.append([*of, *found, note_text(one.notes)])
+            rows.append([*of, *found, note_text((*one.notes, *shown.csv_notes))])
     return csv_text(rows)
 
 
@@ -195,7 +209,9 @@ def plot(source: PlotSource, options: PlotOptions) -> Drawing:
     """Draw the neighbours of some queries."""
     neighbours, image = source.neighbours(options)
     data = source.data(one.run for one in neighbours)
-    return Drawing(draw(neighbours, image=image, data=data), neighbours_csv(neighbours))
+    selected = source.selected()
+    figure = draw(neighbours, image=image, data=data, selected=selected)
+    return Drawing(figure, neighbours_csv(neighbours, selected))
 
 
 PLOT = Plot(plot, ("layers", "epoch", "query", "where", "queries"))

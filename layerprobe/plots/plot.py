@@ -22,6 +22,7 @@ from layerprobe.values.views import (
     OverTrainings,
     PlaneFeatures,
     Reductions,
+    Selected,
 )
 
 if TYPE_CHECKING:
@@ -73,6 +74,9 @@ class PlotSource(Protocol):
 
     def embeddings(self) -> Mapping[str, RankedLayer]:
         """Run, or mean of trainings -> its embedding layer, where that is known and measured."""
+
+    def selected(self) -> Mapping[str, Selected]:
+        """Run, or mean of trainings -> the selected candidate of the choice that it keeps, where there is one."""
 
     def indistinguishable(self, scores: Sequence[Score], metric: str) -> Collection[RankedLayer] | None:
         """The layers indistinguishable from the best of one run and epoch; None where unknown."""

@@ -84,6 +84,7 @@ def _run(run: RunPage, kinds: Mapping[str, ShownKind]) -> dict[str, Any]:
         ],
         "few": list(run.few),
         "embedding": run.embedding,
+        "selected": run.selected,
         "splits": {
             split: {name: getattr(facts, name) for name in ("queries", "classes", "gallery", "chance")}
             for split, facts in run.data.splits.items()

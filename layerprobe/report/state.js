@@ -26,12 +26,14 @@ window.layerprobe = (() => {
   const unreduced = labels.filter((label) => data.runs.some((run) => run.layers.some((layer) => layer.label === label && layer.reduction === "none")));
   const embeddings = data.runs.filter((run) => run.embedding !== null).map((run) => run.layers[run.embedding].label);
 
+  const selected = data.runs.filter((run) => run.selected !== null).map((run) => run.layers[run.selected].label);
+
   const starts = {
     runs: data.runs.map((_, i) => i),
-    layers: unreduced.length ? unreduced : labels,
+    layers: unreduced.length ? labels.filter((label) => unreduced.includes(label) || selected.includes(label)) : labels,
     epoch: epochs[epochs.length - 1],
     metric: metrics.includes(data.metric) ? data.metric : metrics[0],
-    layer: embeddings.length ? embeddings[0] : labels[labels.length - 1],
+    layer: selected.length ? selected[0] : embeddings.length ? embeddings[0] : labels[labels.length - 1],
   };
   const possible = { // what of a kept value still means something
     runs: (kept) => kept.every((i) => i < data.runs.length),

@@ -22,6 +22,7 @@ class RunPage:
         few: places in `layers` of those that are shown first: the embedding layer, the one before it, the best on
             validation, the first and the middle of the network.
         embedding: place of the embedding layer; None if unknown or not measured.
+        selected: place of the layer that is selected by the choice of the page; None without one, or if not measured.
         explanation: the PNG of `layerprobe explain`; None where the run keeps none.
     """
 
@@ -34,6 +35,24 @@ class RunPage:
     made: tuple[tuple[str, str], ...]
     training: bool = False
     explanation: bytes | None = None
+    selected: int | None = None
+
+
+@dataclass(frozen=True)
+class ShownChoice:
+    """What was chosen among the layers of some runs.
+
+    Args:
+        text: whether to switch, and how sure that is.
+        head: the heading of each column of the table.
+        rows: the cells of each row: its name, then of the current embedding, of what is selected, and their difference.
+        notes: a line each.
+    """
+
+    text: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -78,6 +97,7 @@ class Report:
 
     Args:
         findings: what was found, a sentence each, with its interval; none where nothing can be said.
+        choices: what was chosen, which leads the page.
         runs: at least one.
         pictures: small JPEG or PNG files, each once, that galleries point at.
         metric: of the findings, and first shown.
@@ -93,6 +113,7 @@ class Report:
     notes: tuple[str, ...] = ()
     refresh: int | None = None
     metric: str = "R@1"
+    choices: tuple[ShownChoice, ...] = ()
 
     @property
     def data(self) -> Mapping[str, DataFacts]:

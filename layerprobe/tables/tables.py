@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from layerprobe.system.wording import first_named
-from layerprobe.values.best import Best, best_layer, best_text, worse_text
+from layerprobe.values.best import Best, best_layer, best_text, tied_text, worse_text
 from layerprobe.values.facts import (
     DataFacts,
     assumed_lines,
@@ -227,7 +227,9 @@ def _reduced_line(scores: Sequence[Score], metric: str, embedding: RankedLayer |
         first = max(layers, key=layers.__getitem__)
         own = [value for row, value in layers.items() if embedding and row.layer == embedding.layer]
         beside = f" (embedding {_share(own[0])} %)" if own and embedding and first.layer != embedding.layer else ""
-        parts.append(f"{reduction}: {first.layer}, {_share(layers[first])} %{beside}")
+        equals = list(layers.values()).count(layers[first])
+        tied = f", {tied_text(equals)}" if equals > 1 else ""
+        parts.append(f"{reduction}: {first.layer}, {_share(layers[first])} %{tied}{beside}")
     return [f"best on {split} after {'; '.join(parts[:2])}{_more(parts[2:], 'reduction')}"]
 
 

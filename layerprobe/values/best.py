@@ -17,6 +17,7 @@ class Best:
 
     Args:
         place: index of the first of equal layers, the one nearest to the image.
+        equals: how many layers have this value, itself among them.
     """
 
     place: int
@@ -48,20 +49,25 @@ def best_layer(values: Mapping[str, Values]) -> Best | None:
 def best_text(
     best: Best, names: Sequence[str], values: Mapping[str, Values], alike: Sequence[str] | None = None
 ) -> str:
-    """`best on validation: c5, 93.8 %, first of 2 equal; on test 68.8 %; not significantly different: c3, c4`.
+    """`best on validation: c5, 93.8 %, tied with 1 other; on test 68.8 %; not significantly different: c3, c4`.
 
     Args:
         values: split -> values of the layers.
         alike: names of the layers not significantly different from the best on its split; None if unknown.
     """
     how = " (chosen on test)" if best.split == "test" else ""
-    equal = f", first of {best.equals} equal" if best.equals > 1 else ""
+    equal = f", {tied_text(best.equals)}" if best.equals > 1 else ""
     test = values.get("test", [None] * len(names))[best.place] if best.split != "test" else None
     then = "" if test is None else f"; on test {_percent(test)}"
     value = values[best.split][best.place]
     shown = "" if value is None else f", {_percent(value)}"
     apart = "" if alike is None else f"; {apart_text(best, alike)}"
     return f"best on {chosen_on_text(best.split)}{how}: {names[best.place]}{shown}{equal}{then}{apart}"
+
+
+def tied_text(equals: int) -> str:
+    """`tied with 1 other`, of so many equal ones."""
+    return f"tied with {equals - 1} other{'s' * (equals > 2)}"
 
 
 def apart_text(best: Best, alike: Sequence[str]) -> str:

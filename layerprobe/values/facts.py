@@ -11,6 +11,10 @@ EPOCH_0 = "epoch 0"  # the start if that network is unknown
 START = "start"  # of a watched training, whether or not its weights come from elsewhere
 AS_GIVEN = "weights as given"  # of a model of `layerprobe.probe`
 CHOOSING = "choosing classes"  # train, where no network was trained on it
+# A note on values, those of a search within folds.
+WITHIN_FOLDS = (
+    "each fifth of the classes is searched in itself, with reductions fitted on the other four: easier than all at once"
+)
 _HEADERS = {"validation": "valid.", CHOOSING: "choosing"}
 
 

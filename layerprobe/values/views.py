@@ -228,6 +228,25 @@ def equal_dimensions(found: Iterable[Reductions]) -> list[int]:
 
 
 @dataclass(frozen=True)
+class Selected:
+    """The selected candidate of the choice that a run keeps.
+
+    Args:
+        name: for people, such as `pool5.2, half-whitened to 128`.
+        score: of it, on test where there are test classes, else on those that it was chosen on.
+        dim: numbers, or bits, of an image's vector.
+        within_folds: whether the score is of fifths of the classes, each searched in itself; else of the whole gallery.
+        embedding: score of the current embedding by the same search, where that is not of the whole gallery.
+    """
+
+    name: str
+    score: Score
+    dim: int
+    within_folds: bool = False
+    embedding: Score | None = None
+
+
+@dataclass(frozen=True)
 class Item:
     """A query or an item of the gallery."""
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_curve
 
-from layerprobe.measure.error_rates import error_rates
+from layerprobe.measure.error_rates import error_rates, error_rates_within_folds
 from layerprobe.ranking.all_pairs import AllPairs, all_pairs
 from layerprobe.system.errors import NotFiniteError
 from layerprobe.values.keys import LayerKey, RankedLayer
@@ -61,3 +61,18 @@ def test_what_has_no_curve_says_why(split: str, note: str) -> None:
     assert note in found.notes[-1]
     if split != "collapsed":
         assert f"no thresholds set on {split}: " in error_rates(SUBJECT, pairs_of, split).notes[-1] or split == "lone"
+
+
+def test_within_folds_the_pairs_of_all_folds_count_together() -> None:
+    rng = np.random.default_rng(2)
+    features = rng.normal(size=(6, 8))[LABELS] + rng.normal(size=(30, 8))
+    folds = [slice(0, 15), slice(15, 30)]  # three classes each
+    found = error_rates_within_folds(SUBJECT, lambda: [all_pairs(features[rows], LABELS[rows]) for rows in folds])
+    units = features / np.linalg.norm(features, axis=1, keepdims=True)
+    pairs = [(i, j) for rows in folds for i in range(30)[rows] for j in range(i + 1, rows.stop)]
+    genuine = np.array([LABELS[i] == LABELS[j] for i, j in pairs])
+    false, true, _ = roc_curve(genuine, [float(units[i] @ units[j]) for i, j in pairs])
+    reached = set(zip(false.round(9).tolist(), (1 - true).round(9).tolist(), strict=True))
+    own = set(zip(np.round(found.false_accepts, 9).tolist(), np.round(found.false_rejects, 9).tolist(), strict=True))
+    assert len(reached & own) > 20
+    assert (found.n, found.thresholds) == (30, ())

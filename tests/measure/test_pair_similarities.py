@@ -114,3 +114,21 @@ def test_a_split_with_nan_is_told_and_leaves_the_others() -> None:
 def test_a_zero_vector_has_the_cosine_0() -> None:
     found = of(np.array([[0.0, 0.0], [1.0, 0.0]]), np.array([0, 0]))
     assert found[SAME].median == pytest.approx(0, abs=1e-6)
+
+
+def test_images_of_different_folds_are_no_pair() -> None:
+    rng, labels, folds = np.random.default_rng(4), np.repeat(np.arange(6), 3), np.repeat([0, 1, 2], 6)
+    features = rng.normal(size=(18, 4))
+    split = Labelled(features, labels, folds=folds)
+    found = {one.pairs: sum(one.counts) for one in pair_histograms({"test": split}, run="a", epoch=0, ranked=FC6)}
+    # in each fold two classes of three images: 2 x 3 pairs of one class, 9 of two
+    assert found == {SAME: 3 * 6, DIFFERENT: 3 * 9}
+    units = features / np.linalg.norm(features, axis=1, keepdims=True)
+    cosines = sorted(
+        float(units[i] @ units[j])
+        for i in range(18)
+        for j in range(i)
+        if labels[i] == labels[j] and folds[i] == folds[j]
+    )
+    (same, _) = pair_histograms({"test": split}, run="a", epoch=0, ranked=FC6)
+    assert same.median == pytest.approx(np.median(cosines), abs=2e-6)

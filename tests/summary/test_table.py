@@ -116,7 +116,7 @@ def test_equal_terms_that_change_nothing_have_no_column() -> None:
 def test_the_best_layer_is_marked_and_told_to_be_chosen_on_test() -> None:
     table = summary_table(SUMMARY)
     assert table.marked == 0
-    assert "* best on test (chosen on test): pool5@max, 70.0 %, first of 2 equal" in table.notes
+    assert "* best on test (chosen on test): pool5@max, 70.0 %, tied with 1 other" in table.notes
     assert "best epoch on test: chosen on test" in table.notes
 
 

@@ -87,7 +87,7 @@ def test_the_best_layer_is_chosen_on_validation_and_its_test_value_told() -> Non
 def test_the_first_of_equally_good_layers_has_the_star_and_their_number_is_told() -> None:
     table = layer_table([score("a", "test", 0.6), score("b", "test", 0.6), score("c", "test", 0.59)])
     assert starred(table) == ["a"]
-    assert table.notes == ("* best on test (chosen on test): a, 60.0 %, first of 2 equal",)
+    assert table.notes == ("* best on test (chosen on test): a, 60.0 %, tied with 1 other",)
 
 
 def test_the_best_of_a_layers_pools_is_named_with_its_pool() -> None:

@@ -47,9 +47,15 @@ def test_the_first_of_equals_is_the_best_and_they_are_counted() -> None:
 def test_a_best_says_where_it_was_chosen_and_what_it_has_on_test() -> None:
     values = {"validation": [0.9, 0.9, 0.5], "test": [0.3, 0.2, 0.7]}
     text = best_text(Best(0, "validation", 2), NAMES, values)
-    assert text == "best on validation: conv, 90.0 %, first of 2 equal; on test 30.0 %"
+    assert text == "best on validation: conv, 90.0 %, tied with 1 other; on test 30.0 %"
     assert best_text(Best(2, "test", 1), NAMES, values) == "best on test (chosen on test): fc6, 70.0 %"
     assert best_text(Best(0, "validation", 1), NAMES, {"validation": [0.9]}) == "best on validation: conv, 90.0 %"
+
+
+def test_four_equal_layers_are_a_tie_of_one_with_three_others() -> None:
+    best = best_layer({"test": [0.7, 0.7, 0.7, 0.1, 0.7]})
+    assert best is not None
+    assert best_text(best, [*"abcde"], {"test": [0.7]}).endswith("a, 70.0 %, tied with 3 others")
 
 
 def test_the_layers_not_told_apart_from_the_best_are_named() -> None:

@@ -28,7 +28,8 @@ SHIP, FC = Ship("c1", "max", "none", 2, 100, 400), Ship("fc6", "none", "none", 2
 CHOICE = Choice(
     run="a", ship=SHIP, preferred=SHIP, chosen=CHOSEN, test=TEST, preferred_test=TEST,
     embedding=Embedding(FC, TODAY, price=Price(512, 1.0)), gain=Gain(0.1, 0.071, 0.129), gain_classes=68,
-    gain_elsewhere=True, price=Price(400, 0.6), preferred_price=Price(400, 0.6), advice="switch", verdict="clear", at_most=0.0, expected_loss=0.0,
+    gain_elsewhere=True, price=Price(400, 0.6), preferred_price=Price(400, 0.6),
+    advice="switch", verdict="clear", at_most=0.0, expected_loss=0.0,
     layer=Certainty("clear", 0.0, 6, Gain(0.021, 0.009, 0.033)), post_processing=Certainty("open", 1.9, 2, None),
     runner_up="c2@max", lead=Gain(0.021, 0.009, 0.033), ties=0, equivalent=("c1@max",), candidates=14, classes=60,
     test_classes=68, gallery_classes=68, classes_needed=None, best_on_test=BEST, regret=0.03, optimism=0.012,

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
-import numpy as np
-import torch
-
-from layerprobe import store
-from layerprobe.reductions.applying import Blocks
-from layerprobe.reductions.half_whitening import half_whitened, half_whitening
-from layerprobe.statistics.choice import folds_of
 from layerprobe.system.errors import UnknownNameError
 from layerprobe.system.progress import Listener
 from layerprobe.values.choice import Choice
-from layerprobe.values.keys import NO_REDUCTION, LayerKey
+from layerprobe.values.keys import NO_REDUCTION
 from layerprobe.values.records import RunRecord
-from layerprobe.workflow.choose.candidates import whole_units
-from layerprobe.workflow.choose.choose import choose_runs
+from layerprobe.workflow.choose.choose_once import choose_once
+from layerprobe.workflow.choose.half_whitened import half_whitened_layers
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.reducing import FITTED_ON
@@ -53,16 +46,13 @@ def choose_model(frozen: FrozenRequest, request: ChooseRequest, listener: Listen
     layers = list(dict.fromkeys(score.ranked_layer for score in scores if score.value is not None))
     fitted_on = FITTED_ON if FITTED_ON in record.manifests else split
     epoch = max((score.epoch for score in scores), default=0)
-    dims = _whitened_dims(run, epoch, fitted_on, [ranked.layer for ranked in layers], request.cluster)
-    further = [
-        replace(ranked, reduction=half_whitened(dims[ranked.layer])) for ranked in layers if ranked.layer in dims
-    ]
+    further = half_whitened_layers(run, fitted_on, layers, epoch, cluster=request.cluster)
     if fitted_on != FITTED_ON:
-        return run, choose_runs([run], request, listener, further)
+        return run, choose_once([run], request, listener, further)
     for reduction in dict.fromkeys(ranked.reduction for ranked in further):
         expressions = tuple(str(ranked.layer) for ranked in further if ranked.reduction == reduction)
         probe(run, replace(raw, layers=expressions, reduce=(reduction,)), listener)
-    return run, choose_runs([run], request, listener)
+    return run, choose_once([run], request, listener)
 
 
 def require_layers(record: RunRecord, candidates: Sequence[str]) -> None:
@@ -72,24 +62,3 @@ def require_layers(record: RunRecord, candidates: Sequence[str]) -> None:
         layer = re.split("[@/~]", text)[0]
         if not any(fnmatchcase(name, layer) for name in known):
             raise UnknownNameError("layer", layer, known)
-
-
-def _whitened_dims(
-    run: Run, epoch: int, split: str, layers: Sequence[LayerKey], cluster: str | None
-) -> Mapping[LayerKey, int]:
-    """The dimensions that half-whitening leaves of each layer, without those that it does not suit.
-
-    In all folds where the split is chosen on, too; else in one fit on all classes.
-    """
-    path = run.feature_file(epoch, split)
-    units = whole_units(run, split, *store.read_index(path), cluster)
-    record = run.read()
-    folds = folds_of(units, seed=int(record.seed))[np.unique(units, return_inverse=True)[1]]
-    is_chosen_on = split_to_choose_on(run, record, record.epochs) == split
-    left_out = np.unique(folds).tolist() if is_chosen_on else []
-    found = {}
-    for layer in layers:
-        blocks = Blocks(store.read_features(path, layer), torch.device("cpu"))
-        if fitted := half_whitening(blocks, folds, [None, *left_out]):
-            found[layer] = fitted.dim
-    return found

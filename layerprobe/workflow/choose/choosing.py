@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.measure.choosing_folds import WITHIN_FOLDS
 from layerprobe.statistics.advice import advise
 from layerprobe.statistics.bootstrap import differences
 from layerprobe.statistics.choice import EQUAL, CrossFitted, Picked, Resampled, folds_of, optimism, pick, resampled
@@ -20,7 +19,7 @@ from layerprobe.statistics.units import UnitSums, stacked
 from layerprobe.statistics.verdict import Judged, judge, with_ends
 from layerprobe.system.errors import DataError, NumericError
 from layerprobe.values.choice import Advice, Candidate, Certainty, Choice, Embedding, Gain, Price, candidate_names
-from layerprobe.values.facts import chosen_on_text
+from layerprobe.values.facts import WITHIN_FOLDS, chosen_on_text
 from layerprobe.values.intervals import FEWEST_UNITS, IntervalKind
 from layerprobe.values.scores import Score, Subject
 from layerprobe.workflow.choose.candidate_set import Baseline, CandidateSet

@@ -8,7 +8,7 @@ from functools import partial
 
 import torch
 
-from layerprobe.measure.choosing_folds import WITHIN_FOLDS, QueryValues
+from layerprobe.measure.choosing_folds import QueryValues
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.reductions.reduction import NotApplicableError
 from layerprobe.statistics.choice import Finer
@@ -16,6 +16,7 @@ from layerprobe.statistics.units import UnitSums, stacked, unit_sums
 from layerprobe.system.errors import DataError, NumericError
 from layerprobe.system.progress import Listener
 from layerprobe.system.signals import stoppable
+from layerprobe.values.facts import WITHIN_FOLDS
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer
 from layerprobe.values.retrieval import SearchRules
 from layerprobe.workflow.choose.candidates import CandidateKey, CandidateRun, Group

@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.measure.choosing_folds import WITHIN_FOLDS
 from layerprobe.statistics.choice import folds_of
 from layerprobe.system.errors import DataError, RecipeError
-from layerprobe.values.facts import assumed_text, cross_fitted_text
+from layerprobe.values.facts import WITHIN_FOLDS, assumed_text, cross_fitted_text
 from layerprobe.workflow.choose.given_features import GivenFeatures
 
 Rows = NDArray[np.intp]

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe import store
-from layerprobe.measure.choosing_folds import WITHIN_FOLDS
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.statistics.choice import folds_of
 from layerprobe.statistics.units import UnitSums, mean_of, stacked
 from layerprobe.system.errors import DataError
 from layerprobe.values.choice import FOLDS, Candidate, Choice, Price, TruncationSavings
+from layerprobe.values.facts import WITHIN_FOLDS
 from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, members_of
 from layerprobe.values.scores import Score, Subject, shared_notes
 from layerprobe.workflow.choose.candidate_set import Baseline, CandidateSet, TriedSets

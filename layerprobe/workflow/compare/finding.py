@@ -12,7 +12,7 @@ from typing import Any
 
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.system.errors import DataError, LayerprobeError, RecipeError
-from layerprobe.values.best import best_layer, best_text
+from layerprobe.values.best import best_layer, best_text, tied_text
 from layerprobe.values.facts import CHOOSING, chosen_on_text, epoch_text
 from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer
 from layerprobe.values.likeness import UNLIKE
@@ -123,11 +123,16 @@ def findings_of(
 
 @dataclass(frozen=True)
 class BestOnValidation:
-    """The best of `among` layers on validation or unseen training classes; a layer with several pools counts once."""
+    """The best of `among` layers on validation or unseen training classes; a layer with several pools counts once.
+
+    Args:
+        equals: how many of them have its recall, itself among them.
+    """
 
     layer: RankedLayer
     among: int
     split: str = "validation"
+    equals: int = 1
 
 
 def chosen_on_validation(inputs: Sequence[FindingInputs]) -> BestOnValidation | None:
@@ -151,12 +156,12 @@ def chosen_on_validation(inputs: Sequence[FindingInputs]) -> BestOnValidation | 
         return None
     if any(each.stored.ranks[ranked].open([1]).any() for each in held_out for ranked in layers):
         return None
-    best = max(layers, key=lambda ranked: sum(each.stored.ranks[ranked].recall(1) for each in held_out))
-    return (
-        None
-        if best in (inputs[0].layers.before, inputs[0].layers.embedding)
-        else BestOnValidation(best, len({ranked.layer.layer for ranked in layers}), held_out[0].split)
-    )
+    recalls = {ranked: sum(each.stored.ranks[ranked].recall(1) for each in held_out) for ranked in layers}
+    best = max(layers, key=recalls.__getitem__)
+    if best in (inputs[0].layers.before, inputs[0].layers.embedding):
+        return None
+    equals = {ranked.layer.layer for ranked in layers if recalls[ranked] == recalls[best]}
+    return BestOnValidation(best, len({ranked.layer.layer for ranked in layers}), held_out[0].split, len(equals))
 
 
 def _first(run_inputs: FindingInputs, chosen: BestOnValidation | None) -> tuple[RankedLayer, str]:
@@ -164,7 +169,8 @@ def _first(run_inputs: FindingInputs, chosen: BestOnValidation | None) -> tuple[
     if chosen is None:
         return run_inputs.layers.before, run_inputs.name
     name = run_inputs.test.name(chosen.layer)
-    return chosen.layer, f"{name}, the best of {chosen.among} layers on {chosen_on_text(chosen.split)},"
+    tied = f" {tied_text(chosen.equals)}," if chosen.equals > 1 else ""
+    return chosen.layer, f"{name}, the best of {chosen.among} layers on {chosen_on_text(chosen.split)},{tied}"
 
 
 def _sentence(found: Comparison | SeedComparison, names: tuple[str, str]) -> str:

@@ -23,23 +23,26 @@ from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.system.progress import Listener
 from layerprobe.taps import Layer, Measured, find_layers, measure_layers
 from layerprobe.values.explanations import ExplainedNeighbour, ExplainedQuery
-from layerprobe.values.keys import RankedLayer
+from layerprobe.values.keys import NO_REDUCTION, RankedLayer
 from layerprobe.values.records import RunRecord
 from layerprobe.values.views import Neighbours
 from layerprobe.workflow.explain.stored import KIND
 from layerprobe.workflow.plot.neighbours import RunGallery
 from layerprobe.workflow.plot.panels import found_neighbours
+from layerprobe.workflow.plot.query_rules import names_layers
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.embedding import embedding_among
 from layerprobe.workflow.run.epoch_weights import load_net
 from layerprobe.workflow.run.outputs import require_output, write_output
 from layerprobe.workflow.run.run_network import run_network
 from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.run.stored_choice import stored_choice, taken_text
 
 _BASELINE = (
     "Integrated gradients from an image of the normalisation's mean colour; Grad-CAM without its ReLU. Red pixels make"
     " the two more similar, blue ones less"
 )
+_SPLIT = "test"  # of the query
 _LIKE_TRAINED = "builds the network with weights of its own, so that none with random weights can be compared"
 
 
@@ -48,7 +51,7 @@ class ExplainRequest:
     """A call of `layerprobe explain`.
 
     Args:
-        layers: as in `PlotOptions`.
+        layers: as in `PlotOptions`; None: that of the stored choice and the embedding, or those of the rule.
         query: id of a test image.
         where: rule that chooses one, as in `plot panels`.
         out: .png, .pdf or .svg file, or a stream for a PNG; None: in the run's folder, where `report` finds it.
@@ -82,14 +85,14 @@ def explain(request: ExplainRequest, listener: Listener) -> tuple[ExplainedQuery
     run = request.run
     out = request.out or run.plot_file(KIND)
     require_output(out, *FORMATS)
-    found, opened, record = _chosen(request)
+    found, opened, record = _chosen(request, listener)
     recipe = recorded_recipe(record, run.record_file).at(request.model)
     explained = _explained(_Network(run, record, recipe), found, opened, listener)
     write_output(out, encoded(draw(explained), out.suffix.lower().removeprefix(".") or "png"))
     return explained, out
 
 
-def _chosen(request: ExplainRequest) -> tuple[Sequence[Neighbours], RunGallery, RunRecord]:
+def _chosen(request: ExplainRequest, listener: Listener) -> tuple[Sequence[Neighbours], RunGallery, RunRecord]:
     """The neighbours of the query by each layer, and the opened images."""
     run, record = request.run, request.run.read()
     if record.members:
@@ -100,6 +103,8 @@ def _chosen(request: ExplainRequest) -> tuple[Sequence[Neighbours], RunGallery, 
     embeddings = {} if embedding is None else {run.name: embedding}
     count = 1 if request.query is None else None
     options = PlotOptions(request.layers, None, request.query, request.where, count)
+    if request.layers is None and not names_layers(request.where):
+        options = _with_the_choice(run, options, embedding, listener)
     found, opened = found_neighbours([run], scores, options, embeddings)
     for one in found:
         if one.ranked.similarity == "hamming":
@@ -108,6 +113,29 @@ def _chosen(request: ExplainRequest) -> tuple[Sequence[Neighbours], RunGallery, 
         if not one.found:
             raise DataError(f"{one.query.id} has no item to find", file=run.folder, fix="Choose another query")
     return found, opened[run.name], record
+
+
+def _with_the_choice(run: Run, options: PlotOptions, embedding: RankedLayer | None, listener: Listener) -> PlotOptions:
+    """The options with the layer of the stored choice, and the embedding, at its epoch; as they are without one."""
+    stored = stored_choice(run, listener.say)
+    if stored is None:
+        listener.say(
+            f"{run.name}: no choice is stored: the last two layers are explained; next: {run.command('choose')}"
+        )
+        return options
+    choice = stored.choice
+    selected, epoch = choice.chosen.ranked_layer, choice.chosen.epoch
+    known = run.ranks(epoch, _SPLIT).stored.ranks if run.rank_file(epoch, _SPLIT).exists() else {}
+    plain = [x for x in known if (x.layer, x.reduction) == (selected.layer, NO_REDUCTION)]
+    can_be_shown = selected in known and selected.similarity != "hamming"
+    shown = selected if can_be_shown or not plain else plain[0]
+    without = "" if shown == selected else f", explained without its post-processing {selected.reduction}"
+    listener.say(taken_text(run, choice, f"the stored choice{without}"))
+    # The embedding alone would leave nothing to compare it with.
+    layers = (
+        None if shown == embedding else tuple(x.full_name for x in (shown, embedding) if x is not None and x in known)
+    )
+    return replace(options, layers=layers or None, epoch=epoch)
 
 
 def _explained(

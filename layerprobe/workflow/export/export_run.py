@@ -20,10 +20,11 @@ from layerprobe.reductions.reduction import Reduce
 from layerprobe.system.errors import DataError, LayerprobeError, RecipeError
 from layerprobe.system.progress import Listener
 from layerprobe.taps import find_layers
-from layerprobe.values.choice import advice_text
+from layerprobe.values.choice import Choice, advice_text
 from layerprobe.values.keys import members_of
 from layerprobe.values.records import RunRecord
 from layerprobe.workflow.choose.choose import choose_runs
+from layerprobe.workflow.choose.choose_once import choose_once, half_whitened_of
 from layerprobe.workflow.choose.indexed_layer import searched_of_run
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.export.image_input import image_input, image_shape
@@ -43,20 +44,39 @@ from layerprobe.workflow.run.manifests import require_same_images
 from layerprobe.workflow.run.references import layer_flags, probe_fix
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.seen import split_to_choose_on
+from layerprobe.workflow.run.stored_choice import stored_choice, taken_text
 from layerprobe.workflow.run.stored_layers import open_layer
 
 _CPU = torch.device("cpu")
 
 
 def layer_to_export(run: Run, request: ExportRequest, listener: Listener) -> LayerOfRun:
-    """The layer that a request names, or the one that `choose` ships."""
+    """The layer that a request names, or the one that `choose` selects: the stored choice where that holds."""
     require_exportable(run.read(), run, request)
     if request.layer is not None:
         return named_layer(run, request.layer, request)
-    epochs = "all" if request.epoch is None else str(request.epoch)
-    choice = choose_runs([run], ChooseRequest(epochs), listener)
+    choice = _choice(run, request.epoch, listener)
     listener.say(f"{run.name}: {advice_text(choice)}")
     return chosen_layer(choice, [run])
+
+
+def _choice(run: Run, epoch: int | None, listener: Listener) -> Choice:
+    """The stored choice, at that epoch if one is named; else that of `choose`, which stores it without an epoch."""
+    stored = stored_choice(run)
+    if stored is not None and epoch in (None, stored.choice.ship.epoch):
+        listener.say(taken_text(run, stored.choice, "the stored choice"))
+        return stored.choice
+    if epoch is None:
+        choice = choose_once([run], ChooseRequest(), listener)
+        listener.say(taken_text(run, choice, f"as {run.command('choose')} says"))
+        return choice
+    if stored is None:
+        stored_choice(run, listener.say)
+    request = ChooseRequest(str(epoch))
+    choice = choose_runs([run], request, listener, half_whitened_of([run], request, listener))
+    command = run.command("choose", "--epochs", str(epoch))
+    listener.say(taken_text(run, choice, f"as {command} says; it is not stored"))
+    return choice
 
 
 def require_exportable(record: RunRecord, run: Run, request: ExportRequest) -> None:

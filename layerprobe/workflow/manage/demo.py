@@ -9,7 +9,7 @@ from layerprobe.recipe.overrides import Overrides
 from layerprobe.recipe.recipe import load_recipe
 from layerprobe.system.progress import Listener
 from layerprobe.values.choice import Choice
-from layerprobe.workflow.choose.choose import choose_runs
+from layerprobe.workflow.choose.choose_once import choose_once
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest
@@ -40,7 +40,7 @@ def demo(cache: Path, listener: Listener) -> Demo:
     request = TrainRequest(recipe=load_recipe(RECIPE, OVERRIDES), overridden=True, cache=cache)
     run = train(request, listener)
     probe(run, ProbeRequest(), listener)
-    choice = choose_runs([run], ChooseRequest(), listener)
+    choice = choose_once([run], ChooseRequest(), listener)
     report = run.folder / "report.html"
     write_report([run], report)
     return Demo(run, choice, report)

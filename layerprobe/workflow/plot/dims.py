@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from layerprobe.plots.asked import asked_layers
 from layerprobe.plots.plot import PlotOptions
 from layerprobe.plots.reducers import MANY
+from layerprobe.plots.selected import selected_at
 from layerprobe.plots.values import metric_of
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.reductions.reduction import NotApplicableError
@@ -19,7 +20,7 @@ from layerprobe.values.headline_layers import headline_layers
 from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, members_of
 from layerprobe.values.scores import Score
 from layerprobe.values.seeds import over_seeds, trainings
-from layerprobe.values.views import Reductions, Sized, equal_dimensions
+from layerprobe.values.views import Reductions, Selected, Sized, equal_dimensions
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.summary.reduced import post_processing_split, processings_of, unmeasured, usual_dimension
 
@@ -41,12 +42,21 @@ class SelectionSplit:
 
 
 def stored_reductions(
-    runs: Sequence[Run], scores: Sequence[Score], options: PlotOptions, embeddings: Mapping[str, RankedLayer]
+    runs: Sequence[Run],
+    scores: Sequence[Score],
+    options: PlotOptions,
+    embeddings: Mapping[str, RankedLayer],
+    selected: Mapping[str, Selected] | None = None,
 ) -> list[Reductions]:
     """The layers of runs after reductions to equal dimensions; trainings of one experiment as one.
 
-    Without an epoch it is the last at which a layer was reduced to an equal dimension.
+    Without an epoch it is the last at which a layer was reduced to an equal dimension; where none was, that of the
+    selected candidate, if it is reduced.
+
+    Args:
+        selected: run, or mean of trainings -> the selected candidate of its choice.
     """
+    chosen = selected_at(selected or {}, options.epoch)
     known, epoch = {run.name: run for run in runs}, options.epoch
     merged = over_seeds(scores)
     reductions = []
@@ -56,11 +66,30 @@ def stored_reductions(
         values = at_equal_dimensions(own, epoch)
         last = values[0].epoch if values else max(score.epoch for score in own) if epoch is None else epoch
         dims = _stored_dims(run, last, own)
+        if not values and options.layers is None and (alone := _selected_alone(chosen.get(name), own, dims)):
+            reductions.append(alone)
+            continue
         if not values:
             what = f"no layer of epoch {last} is stored at an equal dimension"
             raise DataError(what, file=run.folder, fix=_fix(run, last, dims))
         reductions.append(reductions_of(values, dims, _choice(run, values)))
-    return shown(reductions, merged, options.layers, embeddings)
+    return shown(reductions, merged, options.layers, embeddings, chosen)
+
+
+def _selected_alone(
+    selected: Selected | None, scores: Sequence[Score], dims: Mapping[LayerKey, int]
+) -> Reductions | None:
+    """The selected candidate beside its layer without a reduction; None if it has none itself."""
+    if selected is None or selected.score.reduction == NO_REDUCTION:
+        return None
+    one = selected.score
+    place = (one.epoch, one.split, one.layer_key, one.metric)
+    raw = [
+        Sized(score, dims.get(score.layer_key), False)
+        for score in scores
+        if (score.epoch, score.split, score.layer_key, score.metric) == place and score.reduction == NO_REDUCTION
+    ]
+    return Reductions(one.run, one.epoch, one.split, (*raw, Sized(one, selected.dim, True)))
 
 
 def _choice(run: Run, values: Sequence[Score]) -> SelectionSplit:
@@ -180,11 +209,13 @@ def shown(
     scores: Sequence[Score],
     names: Sequence[str] | None,
     embeddings: Mapping[str, RankedLayer],
+    selected: Mapping[str, Selected] | None = None,
 ) -> list[Reductions]:
     """The requested layers; else those at an equal dimension, or a few of these if each has a line.
 
     Args:
         embeddings: run -> its embedding layer, where that is known.
+        selected: run -> the selected candidate of its choice, whose layer is one of the few.
     """
     asked = asked_layers(names, [sized.score.ranked_layer for each in reductions for sized in each.values])
     if asked is not None:
@@ -197,10 +228,16 @@ def shown(
             raise RecipeError(f"--layers {','.join(names or ())}: not measured at an equal dimension", fix=fix)
         return kept
     lines = len(equal_dimensions(reductions)) >= MANY
-    return [_kept(each, _few(each, scores, embeddings.get(each.run)) if lines else _equal(each)) for each in reductions]
+    also = {run: one.score.layer_key for run, one in (selected or {}).items()}
+    return [
+        _kept(each, _few(each, scores, embeddings.get(each.run)) | {also.get(each.run)} if lines else _equal(each))
+        for each in reductions
+    ]
 
 
-def _kept(reductions: Reductions, layers: Collection[LayerKey], ranked: Collection[RankedLayer] = ()) -> Reductions:
+def _kept(
+    reductions: Reductions, layers: Collection[LayerKey | None], ranked: Collection[RankedLayer] = ()
+) -> Reductions:
     kept = (s for s in reductions.values if s.score.layer_key in layers or s.score.ranked_layer in ranked)
     return replace(reductions, values=tuple(kept))
 

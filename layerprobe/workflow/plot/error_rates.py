@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
-from layerprobe.measure.error_rates import error_rates
+from layerprobe.measure.error_rates import error_rates, error_rates_within_folds
 from layerprobe.plots.asked import asked_epoch, asked_layers
+from layerprobe.ranking.all_pairs import AllPairs, all_pairs
 from layerprobe.system.errors import DataError
+from layerprobe.values.facts import WITHIN_FOLDS
 from layerprobe.values.scores import Score, Subject, shared_notes
-from layerprobe.values.views import ErrorRates
+from layerprobe.values.views import ErrorRates, Selected
 from layerprobe.workflow.choose.given_layer import require_one_map
 from layerprobe.workflow.plot.feature_views import ShownLayers, few_layers
 from layerprobe.workflow.probe.rerank import StoredSearch
@@ -46,21 +49,35 @@ def stored_error_rates(run: Run, scores: Sequence[Score], which: ShownLayers) ->
     Args:
         scores: of this run, at least one.
     """
-    found = []
-    for subject in subjects_of(scores, which):
-        ranked, epoch = subject.ranked, subject.epoch
-        require_one_map(ranked)
-        searches = {split: StoredSearch(run, epoch, split, torch.device("cpu")) for split in (SPLIT, *_unseen(run))}
-        measured = {score.split for score in scores if (score.epoch, score.ranked_layer) == (epoch, ranked)}
-        others = [split for split in searches if split in measured and split != SPLIT]
-        found.append(
-            error_rates(
-                subject,
-                lambda split, searches=searches, ranked=ranked: layer_pairs(searches[split], ranked),  # type: ignore[misc] # bound now
-                others[0] if others else None,
-            )
-        )
-    return found
+    return [_error_rates(run, scores, subject) for subject in subjects_of(scores, which)]
+
+
+def selected_error_rates(run: Run, scores: Sequence[Score], selected: Selected) -> list[ErrorRates]:
+    """The error rates of the selected candidate of a run, at its epoch; within folds of test if that is its score."""
+    score = selected.score
+    ranked, epoch = score.ranked_layer, score.epoch
+    notes = [s.notes for s in scores if (s.epoch, s.split, s.layer_key) == (epoch, SPLIT, score.layer_key)]
+    subject = Subject(run.name, score.experiment, score.seed, epoch, SPLIT, ranked, shared_notes(notes or [()]))
+    if not selected.within_folds:
+        return [_error_rates(run, scores, subject)]
+    search = StoredSearch(run, epoch, SPLIT, torch.device("cpu"))
+
+    def folds() -> list[AllPairs]:
+        parts = search.in_folds(ranked, int(run.read().seed))
+        return [all_pairs(part.values, part.labels, similarity=ranked.similarity) for part in parts]  # type: ignore[arg-type] # text, checked there
+
+    return [error_rates_within_folds(replace(subject, notes=(*subject.notes, WITHIN_FOLDS)), folds)]
+
+
+def _error_rates(run: Run, scores: Sequence[Score], subject: Subject) -> ErrorRates:
+    ranked, epoch = subject.ranked, subject.epoch
+    require_one_map(ranked)
+    searches = {split: StoredSearch(run, epoch, split, torch.device("cpu")) for split in (SPLIT, *_unseen(run))}
+    of_epoch = [score for score in scores if score.epoch == epoch]
+    measured = {score.split for score in of_epoch if score.ranked_layer == ranked}
+    measured = measured or {score.split for score in of_epoch if score.layer_key == ranked.layer}
+    others = [split for split in searches if split in measured and split != SPLIT]
+    return error_rates(subject, lambda split: layer_pairs(searches[split], ranked), others[0] if others else None)
 
 
 def _unseen(run: Run) -> list[str]:

@@ -6,17 +6,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
+import numpy as np
+
 from layerprobe.measure.pair_similarities import Labelled, pair_histograms
 from layerprobe.measure.spectrum import spectrum
 from layerprobe.plots.asked import asked_epoch, asked_layers
 from layerprobe.plots.plot import PlotOptions
 from layerprobe.store import read_index
 from layerprobe.system.errors import DataError, RecipeError
+from layerprobe.values.facts import WITHIN_FOLDS
 from layerprobe.values.headline_layers import headline_layers
 from layerprobe.values.intervals import IntervalKind
 from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer
 from layerprobe.values.scores import Score, shared_notes
-from layerprobe.values.views import Curve, Histogram
+from layerprobe.values.views import Curve, Histogram, Selected
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.stored_layers import read_layer
 
@@ -69,6 +72,36 @@ def histograms_of(scores: Sequence[Score], read: ReadFeatures, which: ShownLayer
         for ranked, splits in shown(scores, read, which)
         for histogram in pair_histograms(splits, run=run, epoch=epoch, ranked=ranked)
     ]
+
+
+def selected_histograms(run: Run, scores: Sequence[Score], selected: Selected) -> list[Histogram]:
+    """The histograms of the selected candidate of a run, at its epoch; within folds of test if that is its score."""
+    epoch, ranked = selected.score.epoch, selected.score.ranked_layer
+    _require_vectors(ranked)
+    if selected.within_folds:
+        splits = {selected.score.split: _in_folds(run, epoch, selected.score.split, ranked)}
+    else:
+        kept, read = stored(run, scores, epoch)
+        measured = {score.split for score in kept if (score.epoch, score.layer_key) == (epoch, ranked.layer)}
+        splits = {split: read(split, ranked) for split in SPLITS if split in measured}
+    if not splits:
+        raise DataError(f"no scores of {ranked.layer} at epoch {epoch} are stored")
+    return pair_histograms(splits, run=run.name, epoch=epoch, ranked=ranked)
+
+
+def _in_folds(run: Run, epoch: int, split: str, ranked: RankedLayer) -> Labelled:
+    """The features of a split, of each fold of classes by a map that is fitted on the others."""
+    import torch
+
+    from layerprobe.workflow.probe.rerank import StoredSearch  # it imports torch, which other plots do without
+
+    parts = StoredSearch(run, epoch, split, torch.device("cpu")).in_folds(ranked, int(run.read().seed))
+    return Labelled(
+        np.concatenate([np.asarray(part.values) for part in parts]),
+        np.concatenate([part.labels for part in parts]),
+        (WITHIN_FOLDS,),
+        np.repeat(np.arange(len(parts)), [len(part.labels) for part in parts]),
+    )
 
 
 def spectra_of(scores: Sequence[Score], read: ReadFeatures, which: ShownLayers) -> list[Curve]:

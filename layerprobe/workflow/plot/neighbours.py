@@ -9,7 +9,7 @@ opened.image(opened.queries.ids[rows[0]])            # uint8 (H, W, 3)
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -23,10 +23,12 @@ from layerprobe.ranking.neighbours import nearest_neighbours
 from layerprobe.ranking.relevance import relevance_of
 from layerprobe.recipe.recipe import recorded_recipe
 from layerprobe.system.errors import DataError, UnknownNameError
-from layerprobe.values.keys import RankedLayer, members_of
+from layerprobe.values.keys import NO_REDUCTION, RankedLayer, members_of
 from layerprobe.values.records import RunRecord
+from layerprobe.values.views import Selected
 from layerprobe.workflow.probe.reduced_features import is_fitted_on, is_made_from
 from layerprobe.workflow.probe.reducing import FITTED_ON
+from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.probe.searches import Searches, searches_of_run
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.features import RunFeatures, features_of
@@ -49,6 +51,11 @@ class FoundItems:
     rows: Rows
     similarities: NDArray[np.float64]
     right: NDArray[np.bool_]
+
+    def of_layer(self, layer: int) -> FoundItems:
+        """Those of one layer."""
+        place = slice(layer, layer + 1)
+        return FoundItems(self.rows[place], self.similarities[place], self.right[place])
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,9 +149,48 @@ def neighbours_of(
     _require_images(opened, epoch)
     for ranked in layers:
         _require_stored(opened, epoch, ranked)
+    return _found(opened, epoch, layers, rows, k)
+
+
+def _found(opened: RunGallery, epoch: int, layers: Sequence[RankedLayer], rows: Rows, k: int) -> FoundItems:
+    """The nearest items by layers whose features are known to be stored."""
     with opened.features.kept_open(epoch, (opened.items.name, opened.split)):
         found = [_nearest(opened, epoch, ranked, rows, k) for ranked in layers]
     return FoundItems(*(np.stack([layer[part] for layer in found]) for part in range(3)))  # type: ignore[arg-type] # of three types
+
+
+def selected_neighbours(opened: RunGallery, selected: Selected, queries: Rows, k: int) -> FoundItems:
+    """The items nearest to some queries by the selected candidate; within folds of the classes if its score is."""
+    epoch, ranked = selected.score.epoch, selected.score.ranked_layer
+    _require_images(opened, epoch)
+    # A reduction that is not ranked is fitted anew, on the features that the layer itself was ranked by.
+    is_ranked = ranked in opened.run.ranks(epoch, opened.split).stored.ranks
+    _require_stored(opened, epoch, ranked if is_ranked else replace(ranked, reduction=NO_REDUCTION))
+    if not selected.within_folds:
+        return _found(opened, epoch, [ranked], queries, k)
+    search = StoredSearch(opened.run, epoch, opened.split, torch.device("cpu"))
+    rows, similarities = np.full((1, len(queries), k), -1), np.full((1, len(queries), k), -np.inf)
+    places = {name: row for row, name in enumerate(opened.items.ids)}
+    for part in search.in_folds(ranked, int(opened.record.seed)):
+        own = np.array([places[name] for name in part.ids])
+        which = np.flatnonzero(np.isin(queries, own))
+        if not len(which) or len(own) < 2:
+            continue
+        values = torch.as_tensor(part.values)
+        asked = [int(np.flatnonzero(own == query)[0]) for query in queries[which]]
+        found = nearest_neighbours(
+            values[asked],
+            min(k, len(own) - 1),
+            values,
+            similarity=ranked.similarity,  # type: ignore[arg-type] # text from a file, checked there
+            ids=[part.ids[row] for row in asked],
+            gallery_ids=part.ids,
+        )
+        width = found.indices.shape[1]
+        rows[0, which, :width] = np.where(found.indices < 0, -1, own[found.indices])
+        similarities[0, which, :width] = found.similarities
+    right = (rows >= 0) & (opened.items.labels[rows] == opened.queries.labels[queries][None, :, None])
+    return FoundItems(rows, similarities, right)
 
 
 def _nearest(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import PIL.Image
@@ -11,12 +11,21 @@ from numpy.typing import NDArray
 
 from layerprobe.plots.asked import asked_layers
 from layerprobe.plots.plot import PlotOptions, ReadImage
-from layerprobe.system.errors import DataError, NumericError, RecipeError
+from layerprobe.plots.selected import selected_at, selected_text
+from layerprobe.system.errors import DataError, LayerprobeError, NumericError, RecipeError
+from layerprobe.values.facts import WITHIN_FOLDS
 from layerprobe.values.headline_layers import last_two_layers
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer
 from layerprobe.values.scores import Score
-from layerprobe.values.views import FoundItem, Item, Neighbours
-from layerprobe.workflow.plot.neighbours import RunGallery, neighbours_of, open_gallery
+from layerprobe.values.views import FoundItem, Item, Neighbours, Selected
+from layerprobe.workflow.plot.neighbours import (
+    FoundItems,
+    Rows,
+    RunGallery,
+    neighbours_of,
+    open_gallery,
+    selected_neighbours,
+)
 from layerprobe.workflow.plot.query_rules import (
     AtRandom,
     ByOutcome,
@@ -48,26 +57,36 @@ class _Shown:
 
 
 def panels_of(
-    runs: Sequence[Run], scores: Sequence[Score], options: PlotOptions, embeddings: Mapping[str, RankedLayer]
+    runs: Sequence[Run],
+    scores: Sequence[Score],
+    options: PlotOptions,
+    embeddings: Mapping[str, RankedLayer],
+    selected: Mapping[str, Selected] | None = None,
 ) -> tuple[list[Neighbours], ReadImage]:
     """The neighbours of some test queries by some layers of runs, and a function that reads the images.
 
-    By default, the layers are the embedding and the one before it, and the queries those whose nearest item is right by
-    the first layer and wrong by the last, or random ones if there are none. The first run chooses the queries.
+    By default, the layers are the embedding, the one before it, and the selected candidate, and the queries those whose
+    nearest item is right by the first layer and wrong by the embedding, or random ones if there are none. The first run
+    chooses the queries.
 
     Args:
         runs: at least one.
         embeddings: run -> its embedding layer, where that is known.
+        selected: run -> the selected candidate of its choice.
 
     Returns:
         Those of a query one after another, by run and layer; and run and id -> pixels, at most 256 a side.
     """
-    found, opened = found_neighbours(runs, scores, options, embeddings)
+    found, opened = found_neighbours(runs, scores, options, embeddings, selected)
     return found, lambda run, name: _small(opened[run].image(name))
 
 
 def found_neighbours(
-    runs: Sequence[Run], scores: Sequence[Score], options: PlotOptions, embeddings: Mapping[str, RankedLayer]
+    runs: Sequence[Run],
+    scores: Sequence[Score],
+    options: PlotOptions,
+    embeddings: Mapping[str, RankedLayer],
+    selected: Mapping[str, Selected] | None = None,
 ) -> tuple[list[Neighbours], dict[str, RunGallery]]:
     """As `panels_of`, with the opened split of each run in place of the function."""
     if options.query is not None and (options.where is not None or options.queries is not None):
@@ -96,7 +115,8 @@ def found_neighbours(
     if len(runs) > 1:
         notes = tuple(f"{note}, by {runs[0].name}" for note in notes)
     names = [first.stored.ids[row] for row in chosen.rows]
-    found = [_of_run(each, names, notes) for each in shown]
+    stars = {} if options.layers is not None else selected_at(selected or {}, options.epoch)
+    found = [_of_run(each, names, notes, stars.get(each.ranked_split.run.name)) for each in shown]
     opened = {each.ranked_split.run.name: each.opened for each in shown}
     in_order = [one for query in range(len(names)) for of_run in found for one in of_run[query]]
     return in_order, opened
@@ -167,8 +187,10 @@ def _chosen(rule: Rule | None, shown: _Shown, options: PlotOptions) -> tuple[Cho
     return chosen, (f"No query has {rule_text(disagree, ranked_split)}", chosen.text)
 
 
-def _of_run(shown: _Shown, names: Sequence[str], notes: tuple[str, ...]) -> list[list[Neighbours]]:
-    """Query -> its neighbours by each layer of a run."""
+def _of_run(
+    shown: _Shown, names: Sequence[str], notes: tuple[str, ...], selected: Selected | None
+) -> list[list[Neighbours]]:
+    """Query -> its neighbours by each layer of a run, and by its selected candidate."""
     ranked_split, opened = shown.ranked_split, shown.opened
     rows_of = {name: row for row, name in enumerate(opened.queries.ids)}
     for name in names:
@@ -181,21 +203,48 @@ def _of_run(shown: _Shown, names: Sequence[str], notes: tuple[str, ...]) -> list
             )
     rows = np.array([rows_of[name] for name in names], np.int64)
     found = neighbours_of(opened, ranked_split.epoch, shown.layers, rows, _NEIGHBOURS)
+    layers = [(ranked, ranked_split.epoch) for ranked in shown.layers]
+    by_layer = [
+        _neighbours(opened, layer, rows, found.of_layer(i), (*notes, *_score_notes(opened, layer)))
+        for i, layer in enumerate(layers)
+    ]
+    if selected is not None and (place := (selected.score.ranked_layer, selected.score.epoch)) not in layers:
+        try:
+            items = selected_neighbours(opened, selected, rows, _NEIGHBOURS)
+            folded = (f"{selected_text(selected, place[1])}: {WITHIN_FOLDS}",) * selected.within_folds
+            by_layer.append(_neighbours(opened, place, rows, items, (*notes, *folded)))
+        except LayerprobeError as error:
+            line = f"{selected_text(selected, place[1])} is not drawn: {error.message}"
+            by_layer = [[replace(one, notes=(*one.notes, line)) for one in of_layer] for of_layer in by_layer]
+    return [list(of_query) for of_query in zip(*by_layer, strict=True)]
+
+
+def _score_notes(opened: RunGallery, layer: tuple[RankedLayer, int]) -> tuple[str, ...]:
+    return opened.searches.subject(layer[1], opened.split, layer[0]).notes
+
+
+def _neighbours(
+    opened: RunGallery, layer: tuple[RankedLayer, int], rows: Rows, found: FoundItems, notes: tuple[str, ...]
+) -> list[Neighbours]:
+    """The neighbours of each query by one layer at an epoch.
+
+    Args:
+        found: of this layer alone.
+    """
 
     def item(split_row: int, of_queries: bool) -> Item:
         split = opened.queries if of_queries else opened.items
         return Item(split.ids[split_row], opened.class_names[split.labels[split_row]])
 
-    def neighbours(layer: int, query: int) -> Neighbours:
-        each = zip(found.rows[layer, query], found.similarities[layer, query], found.right[layer, query], strict=True)
+    def neighbours(query: int) -> Neighbours:
+        each = zip(found.rows[0, query], found.similarities[0, query], found.right[0, query], strict=True)
         items = tuple(
             FoundItem(item(int(row), False), float(value), bool(right)) for row, value, right in each if row >= 0
         )
-        ranked, asked = shown.layers[layer], item(int(rows[query]), True)
-        said = (*notes, *opened.searches.subject(ranked_split.epoch, ranked_split.split, ranked).notes)
-        return Neighbours(ranked_split.run.name, ranked_split.epoch, ranked_split.split, ranked, asked, items, said)
+        ranked, epoch = layer
+        return Neighbours(opened.run.name, epoch, opened.split, ranked, item(int(rows[query]), True), items, notes)
 
-    return [[neighbours(layer, query) for layer in range(len(shown.layers))] for query in range(len(rows))]
+    return [neighbours(query) for query in range(len(rows))]
 
 
 def _small(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:

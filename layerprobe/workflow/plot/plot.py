@@ -30,6 +30,7 @@ from layerprobe.values.views import (
     OverTrainings,
     PlaneFeatures,
     Reductions,
+    Selected,
 )
 from layerprobe.workflow.plot.concatenated import concatenated_scores
 from layerprobe.workflow.plot.dims import stored_reductions
@@ -37,6 +38,7 @@ from layerprobe.workflow.plot.feature_views import (
     ReadFeatures,
     ShownLayers,
     histograms_of,
+    selected_histograms,
     shown_layers,
     spectra_of,
     stored,
@@ -45,6 +47,7 @@ from layerprobe.workflow.plot.gallery_sizes import stored_curves
 from layerprobe.workflow.plot.matrices import COMPARED, comparable, layers_of, matrices_of
 from layerprobe.workflow.plot.over_trainings import Trained, losses_over_key, recall_at_k, scores_over_key
 from layerprobe.workflow.plot.recipe_lines import differing, placed
+from layerprobe.workflow.plot.selected import SelectedOfRun, stored_selected, with_selected
 from layerprobe.workflow.plot.training_log import training_losses
 from layerprobe.workflow.run.embedding import embedding_among
 from layerprobe.workflow.run.experiments import scores_of
@@ -177,6 +180,20 @@ class StoredRuns:
         first = {name: found.get(members[0]) for name, members in self._members.items()}
         return {name: embedding for name, embedding in first.items() if embedding is not None}
 
+    def selected(self) -> Mapping[str, Selected]:
+        """Run, or mean of trainings -> the selected candidate of the choice that it keeps."""
+        return self._selected
+
+    @cached_property
+    def _selected(self) -> dict[str, Selected]:
+        known = {run.name: run for run in self.runs}
+        scores = [*self.scores_of_runs, *self.scores]
+        found = {
+            name: stored_selected(name, [known[member] for member in members], scores)
+            for name, members in self._members.items()
+        }
+        return {name: one for name, one in found.items() if one is not None}
+
     def indistinguishable(self, scores: Sequence[Score], metric: str) -> Collection[RankedLayer] | None:
         """The layers indistinguishable from the best of one run and epoch; None where unknown."""
         named = {run.name: run for run in self.runs}
@@ -199,7 +216,7 @@ class StoredRuns:
 
     def reductions(self, options: PlotOptions) -> Sequence[Reductions]:
         """The layers of each run at equal dimensions."""
-        return stored_reductions(self.runs, self.scores_of_runs, options, self.embeddings())
+        return stored_reductions(self.runs, self.scores_of_runs, options, self.embeddings(), self.selected())
 
     def over_key(self, options: PlotOptions) -> OverTrainings:
         """A metric, or the training loss, over a key of the recipe."""
@@ -217,11 +234,12 @@ class StoredRuns:
         """The items nearest to some test queries."""
         from layerprobe.workflow.plot.panels import panels_of  # it imports torch, which other plots do without
 
-        return panels_of(self.runs, self.scores_of_runs, options, self.embeddings())
+        return panels_of(self.runs, self.scores_of_runs, options, self.embeddings(), self.selected())
 
     def histograms(self, options: PlotOptions) -> Sequence[Histogram]:
         """Similarities of images of the same and of different classes, by layer."""
-        return [each for features in self._features(options) for each in histograms_of(*features)]
+        found = [each for features in self._features(options) for each in histograms_of(*features)]
+        return with_selected(found, options, self._selected_runs, selected_histograms)
 
     def spectra(self, options: PlotOptions) -> Sequence[Curve]:
         """Variance of the features by dimension, by layer."""
@@ -254,11 +272,12 @@ class StoredRuns:
 
     def error_rates(self, options: PlotOptions) -> Sequence[ErrorRates]:
         """False accept and false reject rates on test classes, by layer."""
-        from layerprobe.workflow.plot.error_rates import stored_error_rates  # likewise
+        from layerprobe.workflow.plot.error_rates import selected_error_rates, stored_error_rates  # likewise
 
         parts = [(run, scores) for run in self.runs if (scores := self._own(run))]
         layers = shown_layers([scores for _, scores in parts], options, self.embeddings())
-        return [each for run, scores in parts for each in stored_error_rates(run, scores, layers)]
+        found = [each for run, scores in parts for each in stored_error_rates(run, scores, layers)]
+        return with_selected(found, options, self._selected_runs, selected_error_rates)
 
     def _trained(self, key: str | None) -> Trained:
         found, notes = placed(self.runs, key, self.lines)
@@ -268,6 +287,10 @@ class StoredRuns:
         parts = [stored(run, scores, options.epoch) for run in self.runs if (scores := self._own(run))]
         layers = shown_layers([scores for scores, _ in parts], options, self.embeddings())
         return [(*part, layers) for part in parts]
+
+    @property
+    def _selected_runs(self) -> list[SelectedOfRun]:
+        return [(run, self._own(run), self.selected()[run.name]) for run in self.runs if run.name in self.selected()]
 
     def _own(self, run: Run) -> list[Score]:
         return [score for score in self.scores_of_runs if score.run == run.name]

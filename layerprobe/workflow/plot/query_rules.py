@@ -18,6 +18,8 @@ from layerprobe.workflow.run.references import RankedSplit, layer_flags, probe_f
 _FORM = "Write 'LAYER right, LAYER wrong', worst, random or 'class NAME'"
 _OUTCOMES = {"right": True, "wrong": False}
 _CLASS = "class "
+_WORST = "worst"
+_WITHOUT_LAYERS = (_WORST, "random")
 
 
 @dataclass(frozen=True)
@@ -77,8 +79,8 @@ def parse_rule(text: str, known: Sequence[RankedLayer], last: RankedLayer) -> Ru
     words = text.strip()
     if words.startswith(_CLASS):
         return OfClass(words.removeprefix(_CLASS).strip())
-    if words in ("worst", "random"):
-        return Worst(last) if words == "worst" else AtRandom()
+    if words in _WITHOUT_LAYERS:
+        return Worst(last) if words == _WORST else AtRandom()
     outcomes = []
     for part in words.split(","):
         name, _, outcome = part.strip().rpartition(" ")
@@ -90,6 +92,11 @@ def parse_rule(text: str, known: Sequence[RankedLayer], last: RankedLayer) -> Ru
             raise RecipeError(f"--where {text!r}: {name.strip()} names several layers", fix=f"Choose one of {names}")
         outcomes.append((found[0], _OUTCOMES[outcome]))
     return ByOutcome(tuple(outcomes))
+
+
+def names_layers(text: str | None) -> bool:
+    """Whether a rule of `--where` names the layers by which queries are right or wrong."""
+    return text is not None and text.strip() not in _WITHOUT_LAYERS and not text.strip().startswith(_CLASS)
 
 
 def rule_text(rule: Rule, ranked_split: RankedSplit) -> str:

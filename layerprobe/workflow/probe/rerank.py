@@ -136,15 +136,34 @@ class StoredSearch:
             rules: of the search, where they have been read; None: they are read if there are any.
             units: (Q,) that the folds divide, each a class or several; None for the classes.
         """
-        queries, gallery = self.features(replace(ranked, reduction=NO_REDUCTION))
+        search = replace(self._fold_search(ranked, seed, units), metric=metric, rules=rules or self.rules())
         chain = parse_chain(ranked.reduction)
+        return search.values(lambda fold: search.fitted_without(chain, fold, self._stored.seed))
+
+    def in_folds(self, ranked: RankedLayer, seed: int, *, units: NDArray[np.int64] | None = None) -> list[Features]:
+        """The features of each fold of units, by a reduction fitted on the other folds, in memory.
+
+        Args:
+            seed: of the folds.
+            units: (Q,) that the folds divide, each a class or several; None for the classes.
+
+        Raises:
+            DataError: the queries are searched in a gallery, or by groups or lists.
+        """
+        if not (self._itself and self.is_plain):
+            raise DataError(f"{ranked} of {self.run.name} is not searched among classes alone")
+        search, chain = self._fold_search(ranked, seed, units), parse_chain(ranked.reduction)
+        return [
+            search.features_of(fold, search.fitted_without(chain, fold, self._stored.seed))[1]
+            for fold in np.unique(search.folds).tolist()
+        ]
+
+    def _fold_search(self, ranked: RankedLayer, seed: int, units: NDArray[np.int64] | None) -> FoldSearch:
+        queries, gallery = self.features(replace(ranked, reduction=NO_REDUCTION))
         units = queries.labels if units is None else units
         folds = folds_of(units, seed=seed)[np.unique(units, return_inverse=True)[1]]
-        options, rules = self.run.read().recipe.get("metrics", {}), rules or self.rules()
-        search = FoldSearch(
-            queries, gallery, folds, ranked.similarity, self.device, metric, rules=rules, options=options
-        )
-        return search.values(lambda fold: search.fitted_without(chain, fold, self._stored.seed))
+        options = self.run.read().recipe.get("metrics", {})
+        return FoldSearch(queries, gallery, folds, ranked.similarity, self.device, options=options)
 
     def values(self, ranked: RankedLayer, metric: str = "R@1") -> QueryValues:
         """The values of all queries in the whole gallery."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -19,6 +19,7 @@ from layerprobe.metrics.recall import positives_and_negatives
 from layerprobe.plots.plot import Plot, PlotOptions, ReadImage
 from layerprobe.plots.values import metric_of
 from layerprobe.ranking.all_pairs import AllPairs, all_pairs
+from layerprobe.system.arguments import names_of
 from layerprobe.system.errors import DataError, NumericError, RecipeError, UnknownNameError
 from layerprobe.tables.formats import Shown
 from layerprobe.values.choice import Choice
@@ -36,15 +37,17 @@ from layerprobe.values.views import (
     OverTrainings,
     PlaneFeatures,
     Reductions,
+    Selected,
 )
 from layerprobe.workflow.choose.choose_features import choose
 from layerprobe.workflow.choose.given_features import GivenFeatures, given_features
+from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.compare.compare import compare_pairs
 from layerprobe.workflow.compare.comparison import Comparison
 from layerprobe.workflow.compare.evidence import Measure
 from layerprobe.workflow.plot.dims import at_equal_dimensions, best_on_validation, python_fix, reductions_of, shown
-from layerprobe.workflow.plot.error_rates import subjects_of
-from layerprobe.workflow.plot.feature_views import histograms_of, shown_layers, spectra_of
+from layerprobe.workflow.plot.error_rates import selected_error_rates, subjects_of
+from layerprobe.workflow.plot.feature_views import histograms_of, selected_histograms, shown_layers, spectra_of
 from layerprobe.workflow.plot.gallery_sizes import RECALL, QueriesSearched, curves_of, layers_shown
 from layerprobe.workflow.plot.gallery_sizes import SPLIT as SEARCHED
 from layerprobe.workflow.plot.matrices import COMPARED
@@ -52,6 +55,8 @@ from layerprobe.workflow.plot.over_trainings import Trained, recall_at_k
 from layerprobe.workflow.plot.plane_features import plane_features_of
 from layerprobe.workflow.plot.plot import of_metric, require_options
 from layerprobe.workflow.plot.recipe_lines import Placed
+from layerprobe.workflow.plot.selected import SelectedOfRun, stored_selected, with_selected
+from layerprobe.workflow.python.kept_choice import keep_choice
 from layerprobe.workflow.python.stored_probe import MemoryProbe
 from layerprobe.workflow.report.choices import told
 from layerprobe.workflow.report.report import OfResult, write_report
@@ -62,6 +67,7 @@ from layerprobe.workflow.run.opened_run import score_frame
 from layerprobe.workflow.run.outputs import require_output
 from layerprobe.workflow.run.reduction_draws import ranked_as
 from layerprobe.workflow.run.references import RankedSplit, find_layers, parse_reference
+from layerprobe.workflow.run.stored_choice import stored_choice
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -176,13 +182,19 @@ class Probed:
     ) -> Choice:
         """Choose the layer to ship among the probed ones, raw and half-whitened, as `layerprobe.choose` does.
 
+        Where the result is kept as a run (`cache=`), the run keeps the choice, for `layerprobe export` and the others.
+
         Args: as there; `seen` is whether the model may have been trained on the train split.
 
         Raises:
             RecipeError: test is searched in a gallery, or only concatenated layers were probed.
             LayerprobeError: as there.
         """
-        return choose(self, seen=seen, within=within, metric=metric, combine=combine, layers=layers, seed=seed)
+        choice = choose(self, seen=seen, within=within, metric=metric, combine=combine, layers=layers, seed=seed)
+        candidates = tuple(filter(None, names_of("layers", layers)))
+        request = ChooseRequest(within=within, layers=candidates, metric=metric, combine=combine)
+        keep_choice(self.kept, choice, request, seen=seen, seed=seed)
+        return choice
 
     def compare(self, a: str, b: str, *, metric: str = "R@1", split: str = "test") -> Comparison:
         """Compare two layers on the same queries: the difference and its confidence interval.
@@ -221,7 +233,9 @@ class Probed:
         require_output(out, "html")
         require_mean_over_queries(metric)
         of_metric(self.scores, metric, _measuring(metric))
-        chosen = told(self.name, lambda: self.choose(metric=metric, seen=seen))
+        stored = stored_choice(self.kept.features.run) if self.kept.cached else None
+        choice = None if stored is None else stored.choice
+        chosen = told([self.name], lambda: choice or choose(self, metric=metric, seen=seen))
         with self.kept.as_run(seen=seen) as run:
             write_report([run], out, metric, OfResult(chosen, lasting=self.kept.cached and seen))
 
@@ -318,6 +332,18 @@ class _ProbedSource:
     def embeddings(self) -> Mapping[str, RankedLayer]:
         return {}  # no network is recorded
 
+    def selected(self) -> Mapping[str, Selected]:
+        return {run.name: one for run, _, one in self._selected_runs}
+
+    @cached_property
+    def _selected_runs(self) -> list[SelectedOfRun]:
+        """The run that keeps the result and a choice, with the selected candidate."""
+        run = self.probed.kept.features.run
+        if not (self.probed.kept.cached and run.exists() and run.name == self.probed.name):
+            return []
+        found = stored_selected(run.name, [run], self.scores)
+        return [] if found is None else [(run, run.scores(), found)]
+
     def indistinguishable(self, scores: Sequence[Score], metric: str) -> Collection[RankedLayer] | None:
         return alike_of(scores, metric, self.probed.query_ranks, self.probed.data_facts())
 
@@ -352,7 +378,8 @@ class _ProbedSource:
         }
         if not values:
             raise DataError("no layer was brought to an equal dimension", fix=python_fix(dims))
-        return shown([reductions_of(values, dims, best_on_validation(values))], values, ask.layers, {})
+        found = [reductions_of(values, dims, best_on_validation(values))]
+        return shown(found, values, ask.layers, {}, self.selected())
 
     def over_key(self, _: PlotOptions) -> OverTrainings:
         raise RecipeError("a probe from Python has no recipe", fix="Draw runs by layerprobe plot over-key --key KEY")
@@ -365,7 +392,8 @@ class _ProbedSource:
         raise DataError("panels show images, and a probe from Python keeps none", fix=fix)
 
     def histograms(self, ask: PlotOptions) -> Sequence[Histogram]:
-        return histograms_of(self.scores, self._labelled, shown_layers([self.scores], ask, {}))
+        found = histograms_of(self.scores, self._labelled, shown_layers([self.scores], ask, {}))
+        return with_selected(found, ask, self._selected_runs, selected_histograms)
 
     def spectra(self, ask: PlotOptions) -> Sequence[Curve]:
         return spectra_of(self.scores, self._labelled, shown_layers([self.scores], ask, {}))
@@ -385,7 +413,8 @@ class _ProbedSource:
     def error_rates(self, ask: PlotOptions) -> Sequence[ErrorRates]:
         set_on = "validation" if "validation" in self.probed.labels else None
         subjects = subjects_of(self.scores, shown_layers([self.scores], ask, {}))
-        return [error_rates(one, partial(self._pairs, one.ranked), set_on) for one in subjects]
+        found = [error_rates(one, partial(self._pairs, one.ranked), set_on) for one in subjects]
+        return with_selected(found, ask, self._selected_runs, selected_error_rates)
 
     def _pairs(self, ranked: RankedLayer, split: str) -> AllPairs:
         probed, searched = self.probed, self.probed.gallery.get(split)

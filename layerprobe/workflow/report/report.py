@@ -15,9 +15,9 @@ from layerprobe.values.facts import split_header
 from layerprobe.values.headline_layers import headline_layers
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer, names_by_layer
 from layerprobe.values.scores import Score
-from layerprobe.workflow.compare.finding import METRIC, Findings, best_on_validation, findings
+from layerprobe.workflow.compare.finding import METRIC, best_on_validation, findings
 from layerprobe.workflow.explain.stored import stored_figure
-from layerprobe.workflow.report.choices import choices
+from layerprobe.workflow.report.choices import Choices, choices
 from layerprobe.workflow.report.provenance import made_of_page, made_of_run
 from layerprobe.workflow.report.report_gallery import Galleries, galleries_of
 from layerprobe.workflow.run.embedding import embedding_among
@@ -42,7 +42,7 @@ class OfResult:
         lasting: whether its run is kept.
     """
 
-    chosen: Findings
+    chosen: Choices
     lasting: bool
 
 
@@ -68,9 +68,10 @@ def made_report(
         fix = f"Run {runs[0].command('probe', *metric_flags(metric))}"
         raise DataError(f"no scores of {metric}", file=runs[0].scores_file, fix=fix)
     scores, left_out = _kept(stored, metric)
-    pages = [_page(run, scores[run.name], kept=result is None or result.lasting) for run in runs]
-    found = findings(runs, metric)
     chosen = choices(runs, metric) if result is None else result.chosen
+    kept = result is None or result.lasting
+    pages = [_page(run, scores[run.name], chosen.selected.get(run.name), kept=kept) for run in runs]
+    found = findings(runs, metric)
     pages = [_with_best(run, page) for run, page in zip(runs, pages, strict=True)]
     galleries = Galleries(notes=() if result is None else (_NO_IMAGES,))
     if gallery and result is None:
@@ -78,6 +79,7 @@ def made_report(
     return Report(
         title=_title(pages),
         findings=(*chosen.sentences, *found.sentences),
+        choices=chosen.shown,
         runs=tuple(pages),
         galleries=galleries.galleries,
         pictures=galleries.pictures,
@@ -104,7 +106,7 @@ def is_training(run: Run) -> bool:
         return False
 
 
-def _page(run: Run, scores: Sequence[Score], *, kept: bool) -> RunPage:
+def _page(run: Run, scores: Sequence[Score], selected: RankedLayer | None, *, kept: bool) -> RunPage:
     layers = list(dict.fromkeys(score.ranked_layer for score in scores))
     embedding = None
     with contextlib.suppress(DataError):  # scores can be shown when the record cannot be read
@@ -114,12 +116,13 @@ def _page(run: Run, scores: Sequence[Score], *, kept: bool) -> RunPage:
         name=run.name,
         data=data_facts(run, scores),
         layers=tuple(layers),
-        few=tuple(layers.index(ranked) for ranked in few),
+        few=tuple(place for place, ranked in enumerate(layers) if ranked in few or ranked == selected),
         embedding=None if embedding is None else layers.index(embedding),
         scores=tuple(scores),
         made=made_of_run(run, kept=kept),
         training=is_training(run),
         explanation=stored_figure(run),
+        selected=layers.index(selected) if selected in layers else None,
     )
 
 

@@ -25,6 +25,7 @@ from layerprobe.workflow.run.embedding import embedding_among
 from layerprobe.workflow.run.indistinguishable import Searches, alike_of, searches_of
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.seen import trains_on_train, unverified_weights, weights_name
+from layerprobe.workflow.run.starred import selected_line
 
 
 def data_facts(run: Run, scores: Sequence[Score]) -> DataFacts:
@@ -151,13 +152,17 @@ def overview(run: Run, scores: Sequence[Score]) -> TextTable:
     shown, untrained = _last_epoch(run, scores)
     metric, data = _first_recall(shown), data_facts(run, shown)
     unreduced = [score for score in shown if score.reduction == NO_REDUCTION] or shown
-    return overview_table(
+    table = overview_table(
         [*shown, *(untrained if data.starts_training else ())],
         metric=metric,
         data=data,
         alike=alike_of(unreduced, metric, searches_of(run), data),
         embedding=embedding_among(run.read(), dict.fromkeys(score.ranked_layer for score in shown)),
     )
+    rows = list(dict.fromkeys(score.ranked_layer for score in unreduced))
+    best = None if table.marked is None else rows[table.marked]
+    line = "" if best is None else selected_line(run, str(best), best, shown[0].epoch)
+    return replace(table, notes=(*table.notes, line)) if line else table
 
 
 def _last_epoch(run: Run, scores: Sequence[Score]) -> tuple[list[Score], list[Score]]:

@@ -72,6 +72,11 @@ class Run:
         return self.folder / "scores.csv"
 
     @property
+    def choice_file(self) -> Path:
+        """choice.json, what `choose` selected."""
+        return self.folder / "choice.json"
+
+    @property
     def training_log_file(self) -> Path:
         """metrics.jsonl, a line per training epoch."""
         return self.folder / "metrics.jsonl"

@@ -11,7 +11,15 @@ from numpy.typing import NDArray
 from layerprobe.statistics.draws import draws, times_drawn
 from layerprobe.store import StoredRanks
 from layerprobe.summary.cells import Cells, Faults, LayerEpoch, SplitCells
-from layerprobe.summary.layers import RunSummary, alike_layers, best_epoch, layer_summaries, unreduced
+from layerprobe.summary.layers import (
+    LayerSummary,
+    RunSummary,
+    alike_layers,
+    best_epoch,
+    end_values,
+    layer_summaries,
+    unreduced,
+)
 from layerprobe.summary.reduced import reduced_sections
 from layerprobe.system.errors import BusyError, DataError
 from layerprobe.system.progress import Listener
@@ -28,6 +36,7 @@ from layerprobe.workflow.run.facts import data_facts
 from layerprobe.workflow.run.metric_values import metric_flags, metric_values, require_mean_over_queries
 from layerprobe.workflow.run.references import open_ranked_split
 from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.run.starred import selected_line
 from layerprobe.workflow.run.stored_terms import Offered, offered_terms
 from layerprobe.workflow.run.units import units_of_run
 from layerprobe.workflow.summary.equal_terms import equal_terms
@@ -133,6 +142,7 @@ class _Stored:
         raw, processings = {split: cells.raw for split, cells in splits.items()}, processings_of(self.layers)
         last = max(epoch for cells in splits.values() for _, epoch in cells.faults)
         notes += dimension_hint(self.run, self.layers, last, splits)
+        notes += self._selected_lines(unreduced(rows), last)
         pools = dict.fromkeys(ranked.layer.pool for ranked in self.layers if ranked.layer.pool != NO_POOL)
         if len(pools) > 1:
             notes.append(f"layers differ in pool ({', '.join(pools)}): compare those of one pool")
@@ -150,6 +160,12 @@ class _Stored:
             last_agreements(self.scores),
             self.metric,
         )
+
+    def _selected_lines(self, rows: Sequence[LayerSummary], last: int) -> list[str]:
+        """Why the table marks another layer than the stored choice, if it does."""
+        best = best_layer(end_values(rows, self.data))
+        line = "" if best is None else selected_line(self.run, "*", rows[best.place].ranked, last)
+        return [line] if line else []
 
     def _on_equal_terms(self) -> Mapping[str, SplitCells]:
         """The splits; where all have the size of the equal terms, their recalls need no draws."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from layerprobe.ranking.all_pairs import AllPairs, all_pairs
 from layerprobe.system.errors import NotFiniteError, NumericError
-from layerprobe.values.keys import RankedLayer
+from layerprobe.values.keys import NO_REDUCTION, RankedLayer
 from layerprobe.workflow.probe.rerank import StoredSearch
 
 
@@ -17,7 +19,9 @@ def layer_pairs(search: StoredSearch, ranked: RankedLayer) -> AllPairs:
         DataError: its features are gone or have changed, or the search rules.
         NumericError: NaN or Inf.
     """
-    search.require_stored(ranked)
+    # A reduction that is not ranked is fitted anew, on the features that the layer itself was ranked by.
+    is_ranked = ranked in search.run.ranks(search.epoch, search.split).stored.ranks
+    search.require_stored(ranked if is_ranked else replace(ranked, reduction=NO_REDUCTION))
     queries, gallery = search.features(ranked)
     try:
         return all_pairs(

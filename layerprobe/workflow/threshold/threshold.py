@@ -43,21 +43,25 @@ from layerprobe.workflow.run.references import (
 )
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.seen import seen_train_error, split_to_choose_on
+from layerprobe.workflow.run.stored_choice import stored_choice, taken_text
 from layerprobe.workflow.run.units import folders_note_of_run, require_whole_classes, units_of_run
 from layerprobe.workflow.threshold.layer_pairs import layer_pairs
 
 _MOST = 0.8  # of the impostor pairs
 
 
-def split_to_set_on(run: Run) -> str:
-    """The split that thresholds of a run's last epoch are set on: one of classes that the network has not seen.
+def split_to_set_on(run: Run, epoch: int | None = None) -> str:
+    """The split that thresholds of an epoch are set on: one of classes that the network has not seen.
+
+    Args:
+        epoch: None: the last.
 
     Raises:
         RecipeError: the network has seen its training classes, and none are held out.
         DataError: there are no classes but those of test, or none of test.
     """
     record = run.read()
-    split = split_to_choose_on(run, record, [record.epochs_done])
+    split = split_to_choose_on(run, record, [record.epochs_done if epoch is None else epoch])
     if split == "test" and "train" in record.manifests:
         raise seen_train_error(run, record, "and there are no others to set a threshold on but those of test")
     if split == "test" or "test" not in record.manifests:
@@ -73,7 +77,8 @@ def threshold(
     """Set thresholds at false accept rates, and measure them on the unseen test classes.
 
     Args:
-        layer: LAYER[@pool][/reduction] of the last epoch; None: the one that `choose` says.
+        layer: LAYER[@pool][/reduction] of the last epoch; None: the stored choice where that holds, else the one that
+            `choose` selects at the last epoch.
         rates: each between 0 and 1.
         cluster: the column whose texts are the units of intervals, or `parent`; None: units are classes.
 
@@ -85,13 +90,13 @@ def threshold(
         NumericError: NaN or Inf.
     """
     require_rates(tuple(rates))
-    split = split_to_set_on(run)
     units = None if cluster is None else _units(run, cluster)
     if layer is None:
-        ship = choose_runs([run], ChooseRequest(epochs="last"), listener).ship
-        layer = ship.name
-        listener.say(f"layer {layer}, as {run.command('choose', '--epochs', 'last')} says")
-    ranked, epoch = _the_layer(run, split, layer)
+        ranked, epoch = _the_choice(run, listener)
+        split = split_to_set_on(run, epoch)
+    else:
+        split = split_to_set_on(run)
+        ranked, epoch = _the_layer(run, split, layer)
     device = from_recipe.choose_device("auto")
     setting, testing = (layer_pairs(StoredSearch(run, epoch, name, device), ranked) for name in (split, "test"))
     fitted_on_it = split == "train" and parse_chain(ranked.reduction).fits_on_train
@@ -169,6 +174,20 @@ def _units(run: Run, cluster: str) -> tuple[Units, Units]:
     labels, numbers = (np.concatenate(list(parts)) for parts in ((own for own, _ in images.values()), units.values()))
     require_whole_classes(labels, numbers, cluster, store.read_classes(run.feature_file(epoch, "test"))[0])
     return units["test"], units[gallery]
+
+
+def _the_choice(run: Run, listener: Listener) -> tuple[RankedLayer, int]:
+    """The layer of the stored choice and its epoch; without one those that `choose` selects at the last epoch."""
+    stored = stored_choice(run, listener.say)
+    if stored is not None:
+        choice, why = stored.choice, "the stored choice"
+    else:
+        split_to_set_on(run)  # fails before the work, not after it
+        choice = choose_runs([run], ChooseRequest(epochs="last"), listener)
+        why = f"as {run.command('choose', '--epochs', 'last')} says; it is not stored"
+    listener.say(taken_text(run, choice, why))
+    require_one_map(choice.chosen.ranked_layer)
+    return choice.chosen.ranked_layer, choice.chosen.epoch
 
 
 def _the_layer(run: Run, split: str, text: str) -> tuple[RankedLayer, int]:

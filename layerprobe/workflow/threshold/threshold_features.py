@@ -48,7 +48,8 @@ def threshold_of_features(
     """
     require_rates(tuple(rates))
     file = "features" if given.file is None else given.file.name
-    if given.splits is None:
+    halved = given.splits is None
+    if halved:
         given = in_halves(given)
         units = IntervalKind(cluster=given.cluster).units_text()
         listener.say(f"no `split`: thresholds are set on a random half of the {units}, and measured on the other half")
@@ -59,7 +60,8 @@ def threshold_of_features(
         raise DataError(what, file=given.file, fix=fix)
     if layer is None:
         layer = choose_file(given, seed=_SEED, listener=listener).ship.name
-        listener.say(f"layer {layer}, as layerprobe choose says")
+        on_half = " on that half; on all classes it may select another" if halved else ""
+        listener.say(f"layer {layer}, as layerprobe choose selects{on_half}")
     ranked = ranked_of_rows(given, layer)
     searched, _ = searched_of_rows(splits, ranked, _SEED)
     fitted_on_it = splits.fitted_on is None and parse_chain(ranked.reduction).fits

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from layerprobe.store import RankEntry, read_stored_ranks
 from layerprobe.summary.cells import Cells, Faults, SplitCells
 from layerprobe.summary.layers import layer_summaries
-from layerprobe.values.best import best_layer
+from layerprobe.values.best import best_layer, tied_text
 from layerprobe.values.keys import RankedLayer
 from layerprobe.values.scores import Score
 from layerprobe.workflow.run.runs import Run
@@ -79,4 +79,5 @@ def best_words(scores: Sequence[Score], metric: str, shown: RankedLayer) -> str:
     if best is None:
         return ""
     ranked, value = list(values[best.split].items())[best.place]
-    return "" if ranked == shown or value is None else f"; best on {best.split}: {ranked} {100 * value:.1f} %"
+    tied = f", {tied_text(best.equals)}" if best.equals > 1 else ""
+    return "" if ranked == shown or value is None else f"; best on {best.split}: {ranked} {100 * value:.1f} %{tied}"

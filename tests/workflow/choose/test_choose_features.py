@@ -11,12 +11,12 @@ from sklearn.decomposition import PCA
 from sklearn.neighbors import NearestNeighbors
 
 from layerprobe import choose
-from layerprobe.measure.choosing_folds import WITHIN_FOLDS
 from layerprobe.statistics.choice import folds_of
 from layerprobe.statistics.means import intervals
 from layerprobe.statistics.units import unit_sums
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.values.choice import Choice
+from layerprobe.values.facts import WITHIN_FOLDS
 from layerprobe.values.keys import LayerKey
 from layerprobe.values.spoken_names import spoken_name
 from layerprobe.workflow.choose.choose_features import choose_file

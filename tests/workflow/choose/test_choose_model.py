@@ -14,7 +14,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 import layerprobe
-from layerprobe.measure.choosing_folds import WITHIN_FOLDS
+from layerprobe.values.facts import WITHIN_FOLDS
 from layerprobe.system.errors import UnknownNameError
 from layerprobe.workflow.choose.choose_model import choose_model
 from layerprobe.workflow.choose.request import ChooseRequest

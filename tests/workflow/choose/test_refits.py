@@ -8,10 +8,11 @@ import torch
 from numpy.typing import NDArray
 
 from layerprobe.measure.analysis import Features
-from layerprobe.measure.choosing_folds import WITHIN_FOLDS, FoldSearch
+from layerprobe.measure.choosing_folds import FoldSearch
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.statistics.choice import folds_of
 from layerprobe.system.errors import DataError
+from layerprobe.values.facts import WITHIN_FOLDS
 from layerprobe.values.keys import RankedLayer
 from layerprobe.workflow.choose.choose import choose_runs
 from layerprobe.workflow.choose.request import ChooseRequest

@@ -125,6 +125,11 @@ def test_the_best_on_validation_comes_first(tmp_path: Path) -> None:
     assert "pool5@max, the layer before the embedding," in fixed
 
 
+def test_a_best_on_validation_that_another_layer_equals_is_called_a_tie(tmp_path: Path) -> None:
+    chosen = findings([run_with_validation(tmp_path, "one", (8, 7, 8))]).sentences[0]
+    assert "pool3@max, the best of 3 layers on validation, tied with 1 other, retrieves" in chosen
+
+
 def test_without_validation_the_best_on_unseen_training_classes_comes_first(tmp_path: Path) -> None:
     run = Run(tmp_path / "one")
     test = stored(run, 0, "test", {POOL3: first_hit(12), POOL5: first_hit(9), FC6: first_hit(6)})

@@ -11,7 +11,10 @@ from layerprobe.nets.net import Net
 from layerprobe.recipe.recipe import Recipe
 from layerprobe.system.errors import DataError, LayerprobeError, RecipeError, UnknownNameError
 from layerprobe.values.explanations import ExplainedQuery
+from layerprobe.values.keys import RankedLayer
 from layerprobe.values.records import RunRecord
+from layerprobe.workflow.choose.choose_once import choose_once
+from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.explain.explain import ExplainRequest, explain
 from layerprobe.workflow.explain.explain_text import explanation_table, explanation_values
 from layerprobe.workflow.explain.stored import stored_figure
@@ -142,3 +145,36 @@ def test_the_table_and_the_values_have_every_side(probed: Run) -> None:
     assert first["item"] == found.neighbours[0].found.item.id
     assert first["query"]["steps"] == int(table.rows[0][4])
     assert first["neighbour"]["steps"] == int(table.rows[1][4])
+
+
+@pytest.mark.parametrize(
+    ("selected", "shown", "without"),
+    [
+        (f"fc6/{REDUCED.reduction}", REDUCED, ""),
+        ("c3/binary", C3, ", explained without its post-processing binary"),
+    ],
+)
+def test_without_layers_the_stored_choice_is_explained_beside_the_embedding(
+    selected: str, shown: RankedLayer, without: str, probed: Run
+) -> None:
+    choice = choose_once([probed], ChooseRequest(device="cpu", layers=(selected,)), Silent())
+    listener = Silent()
+    found, _ = explain(ExplainRequest(probed), listener)
+    assert [one.explanation.ranked for one in found.neighbours] == [shown, FC6]
+    assert f"tiny: layer {choice.ship.name} of epoch 0, the stored choice{without}" in listener.heard
+
+
+def test_a_rule_that_names_layers_is_explained_by_these(probed: Run) -> None:
+    choose_once([probed], ChooseRequest(device="cpu", layers=(f"fc6/{REDUCED.reduction}",)), Silent())
+    found = explained(probed, query=None, where="c3 right, fc6 right")
+    assert [one.explanation.ranked for one in found.neighbours] == [C3, FC6]
+
+
+def test_without_a_stored_choice_the_last_two_layers_are_explained_and_this_is_said(probed: Run) -> None:
+    listener = Silent()
+    found, _ = explain(ExplainRequest(probed), listener)
+    assert [one.explanation.ranked for one in found.neighbours] == [C3, FC6]
+    assert (
+        f"tiny: no choice is stored: the last two layers are explained; next: {probed.command('choose')}"
+        in listener.heard
+    )

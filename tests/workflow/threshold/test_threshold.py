@@ -147,7 +147,7 @@ def test_few_classes_are_told(tmp_path: Path) -> None:
 def test_without_a_layer_it_is_the_chosen_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = threshold(run_of(tmp_path), None, [0.01], Terminal())
     assert str(found.ranked) == "fc6"
-    assert "layer fc6, as layerprobe choose one --epochs last --cache" in capsys.readouterr().err
+    assert "one: layer fc6 of epoch 2, as layerprobe choose one --epochs last --cache" in capsys.readouterr().err
 
 
 def test_nan_is_told(tmp_path: Path) -> None:

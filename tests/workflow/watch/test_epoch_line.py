@@ -18,3 +18,8 @@ def test_the_best_is_never_chosen_on_the_classes_of_the_training() -> None:
     assert (
         best_words([*scores, *scored("validation", 0.6, 0.5, 0.4)], "R@1", FC6) == "; best on validation: conv 60.0 %"
     )
+
+
+def test_an_equal_best_is_called_a_tie() -> None:
+    tied = scored("test", 0.4, 0.5, 0.5)
+    assert best_words(tied, "R@1", CONV) == "; best on test: pool5 50.0 %, tied with 1 other"

@@ -1,0 +1,170 @@
+"""How figures name and mark the selected candidate of a stored choice."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
+
+from matplotlib.axes import Axes
+
+from layerprobe.plots.figure import Colour
+from layerprobe.plots.values import Series
+from layerprobe.values.keys import RankedLayer, names_by_layer
+from layerprobe.values.scores import Score
+from layerprobe.values.views import Selected
+
+IN_CSV = "selected by layerprobe choose"  # the note of its rows
+_GOLD = "#e69f00"  # of Okabe and Ito
+_SIZE = 12.0  # points
+_FOLDED = "In fifths: each fifth of the classes is searched in itself, which is easier than all at once"
+
+P = TypeVar("P", bound=Hashable)
+T = TypeVar("T", bound="OfLayer")
+
+
+@dataclass(frozen=True)
+class Star:
+    """The mark of a selected candidate, hollow where its score is not of the whole gallery.
+
+    Args:
+        place: on the axis of the layers, or of the dimensions.
+        text: its entry in the legend.
+        edge: colour of its edge.
+    """
+
+    place: float
+    selected: Selected
+    text: str
+    edge: Colour | str = "black"
+
+    @property
+    def height(self) -> float:
+        """The score in percent."""
+        return 100 * (self.selected.score.value or 0.0)
+
+    @property
+    def kind(self) -> dict[str, object]:
+        """Its entry in the legend."""
+        return {"label": self.text, **self._look, "markersize": _SIZE - 2}
+
+    @property
+    def _look(self) -> dict[str, object]:
+        return star_look(self.selected) | {"markeredgecolor": self.edge}
+
+    def draw(self, axes: Axes, place: float | None = None) -> None:
+        """Draw it at its place, or at another one."""
+        (star,) = axes.plot(self.place if place is None else place, self.height, linestyle="none")
+        star.set(**self._look, markersize=_SIZE, zorder=6, clip_on=False, label=f"_{self.text}")
+
+
+def star_look(selected: Selected) -> dict[str, object]:
+    """Its marker, hollow where the values are not of the whole gallery."""
+    face = "white" if selected.within_folds else _GOLD
+    return {"marker": "*", "markerfacecolor": face, "markeredgecolor": "black", "markeredgewidth": 0.8}
+
+
+def selected_text(selected: Selected, epoch: int | None) -> str:
+    """`selected: pool5.2, half-whitened to 128`, and its epoch where the figure shows another one.
+
+    Args:
+        epoch: that the figure shows.
+    """
+    when = "" if selected.score.epoch == epoch else f", epoch {selected.score.epoch}"
+    return f"selected: {selected.name}{when}{' (in fifths)' * selected.within_folds}"
+
+
+def star_of(selected: Selected, place: float, epoch: int) -> Star:
+    """The mark of a candidate, which is named with its score, in a figure of an epoch."""
+    text = selected_text(selected, epoch)
+    star = Star(place, selected, text)
+    return replace(star, text=f"{text}, {star.height:.1f} %")
+
+
+def stars_on(
+    panels: Mapping[P, Series], run_of: Mapping[P, str], selected: Mapping[str, Selected], last: Mapping[P, int]
+) -> dict[P, Star]:
+    """Panel -> the star on it: on the panel of the candidate's reduction, else on the first one that has its layer.
+
+    Args:
+        panels: panel -> its layers.
+        run_of: panel -> the run that it shows.
+        selected: run -> its selected candidate.
+        last: panel -> the epoch that it shows.
+    """
+    found: dict[str, tuple[P, int]] = {}
+    for exact in (True, False):
+        for panel, series in panels.items():
+            run, layers = run_of[panel], [layer[0].ranked_layer for layer in series.values()]
+            if run in selected and run not in found:
+                own = selected[run].score.ranked_layer
+                if places := [i for i, x in enumerate(layers) if (x == own if exact else x.layer == own.layer)]:
+                    found[run] = (panel, places[0])
+    return {panel: star_of(selected[run], place, last[panel]) for run, (panel, place) in found.items()}
+
+
+class OfLayer(Protocol):
+    """What a figure shows of a layer of a run at an epoch."""
+
+    @property
+    def run(self) -> str: ...  # noqa: D102
+
+    @property
+    def epoch(self) -> int: ...  # noqa: D102
+
+    @property
+    def ranked(self) -> RankedLayer: ...  # noqa: D102
+
+
+@dataclass(frozen=True)
+class ShownLayer:
+    """A layer of a run as a figure names it.
+
+    Args:
+        name: the layer's, or `selected: pool5.2, half-whitened to 128`.
+        selected: None for a layer that is not the selected candidate.
+    """
+
+    name: str
+    selected: Selected | None = None
+
+    @property
+    def csv_notes(self) -> list[str]:
+        """What its rows in CSV say beside their notes."""
+        return [] if self.selected is None else [IN_CSV]
+
+
+def shown_layers(shown: Sequence[T], selected: Mapping[str, Selected]) -> list[ShownLayer]:
+    """How each thing shown is named; the first of a run has the epoch that the figure says."""
+    names, epochs = names_by_layer(one.ranked for one in shown), {one.run: one.epoch for one in reversed(shown)}
+    found = []
+    for one in shown:
+        own = selected.get(one.run)
+        if own is not None and (own.score.epoch, own.score.ranked_layer) == (one.epoch, one.ranked):
+            found.append(ShownLayer(selected_text(own, epochs[one.run]), own))
+        else:
+            found.append(ShownLayer(names[one.ranked]))
+    return found
+
+
+def fold_lines(shown: Iterable[Selected]) -> list[str]:
+    """A note where a score is not of the whole gallery, with that of the embedding by the same search."""
+    folded = [one for one in shown if one.within_folds]
+    others = [one.embedding for one in folded if one.embedding is not None]
+    alike = [f"; {other.ranked_layer} has {100 * (other.value or 0):.1f} % so" for other in others[: len(folded) == 1]]
+    return [_FOLDED + "".join(alike)] if folded else []
+
+
+def with_selected(scores: Sequence[Score], selected: Iterable[Selected]) -> list[Score]:
+    """The scores with those of selected candidates, which have a note that says so."""
+    marked = {_key(one.score): replace(one.score, notes=(*one.score.notes, IN_CSV)) for one in selected}
+    return [*(marked.pop(_key(score), score) for score in scores), *marked.values()]
+
+
+def selected_at(selected: Mapping[str, Selected], epoch: int | None) -> dict[str, Selected]:
+    """Those of a requested epoch; all without one."""
+    return {run: one for run, one in selected.items() if epoch in (None, one.score.epoch)}
+
+
+def _key(score: Score) -> tuple[object, ...]:
+    return score.run, score.epoch, score.split, score.ranked_layer, score.metric

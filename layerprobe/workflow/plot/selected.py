@@ -1,0 +1,74 @@
+"""The selected candidate of the choice that runs keep, with the score that figures show of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from layerprobe.plots.plot import PlotOptions
+from layerprobe.plots.selected import selected_text
+from layerprobe.plots.values import metric_of
+from layerprobe.system.errors import LayerprobeError
+from layerprobe.values.facts import WITHIN_FOLDS
+from layerprobe.values.pooling import NO_POOL
+from layerprobe.values.scores import Score
+from layerprobe.values.spoken_names import spoken_name
+from layerprobe.values.views import ErrorRates, Histogram, Selected
+from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.run.stored_choice import stored_choice
+
+S = TypeVar("S", bound=Histogram | ErrorRates)
+SelectedOfRun = tuple[Run, Sequence[Score], Selected]  # with the run's scores
+
+
+def stored_selected(name: str, runs: Sequence[Run], scores: Sequence[Score]) -> Selected | None:
+    """The selected candidate of a run, or of several trainings that keep one choice; None without one.
+
+    Args:
+        name: of the run, or of the mean over trainings, in the scores.
+        scores: of one metric, or R@1 among others.
+    """
+    stored = [stored_choice(run) for run in runs]
+    first = stored[0]
+    if first is None or any(one is None or one.choice.chosen != first.choice.chosen for one in stored):
+        return None
+    choice, metric = first.choice, metric_of(scores)
+    epoch, ranked = choice.chosen.epoch, choice.chosen.ranked_layer
+    several = len({score.pool for score in scores if score.layer == ranked.layer.layer} - {NO_POOL}) > 1
+    spoken, dim = spoken_name(ranked, pool=several), choice.ship.dim
+    for split in ("test", choice.chosen.split):
+        for score in scores:
+            place = (score.run, score.epoch, score.split, score.ranked_layer, score.metric)
+            if place == (name, epoch, split, ranked, metric) and score.value is not None:
+                return Selected(spoken, score, dim)
+    of_choice = choice.test or choice.chosen
+    if of_choice.metric != metric or set(first.states) != {run.name for run in runs}:
+        return None
+    folded = WITHIN_FOLDS in choice.notes
+    embedding = choice.embedding.test if choice.embedding is not None and folded else None
+    return Selected(spoken, replace(of_choice, run=name), dim, folded, embedding)
+
+
+def with_selected(
+    shown: Sequence[S],
+    options: PlotOptions,
+    selected: Sequence[SelectedOfRun],
+    values_of: Callable[[Run, Sequence[Score], Selected], Sequence[S]],
+) -> list[S]:
+    """What a plot shows, and the selected candidates that are not among it; these only if no layers are requested.
+
+    Args:
+        values_of: gives the values of a selected candidate. If it cannot, a note on all others says why.
+    """
+    known = {(one.run, one.epoch, one.ranked) for one in shown}
+    added: list[S] = []
+    notes: list[str] = []
+    for run, scores, candidate in selected if options.layers is None else ():
+        epoch, ranked = candidate.score.epoch, candidate.score.ranked_layer
+        if options.epoch in (None, epoch) and (run.name, epoch, ranked) not in known:
+            try:
+                added += values_of(run, scores, candidate)
+            except LayerprobeError as error:
+                notes.append(f"{run.name}: {selected_text(candidate, epoch)} is not drawn: {error.message}")
+    return [*(replace(one, notes=(*one.notes, *notes)) for one in shown), *added]

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from layerprobe.workflow.choose.choose_once import choose_once
+from layerprobe.workflow.choose.request import ChooseRequest
+from layerprobe.workflow.run.facts import overview
+from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.run.starred import selected_line
+from layerprobe.workflow.summary.summary import stored_summary
+from tests.workflow.choosing_runs import C1, C2, hits, write_run
+from tests.workflow.conftest import Silent
+
+GOOD, FAIR = hits(*[4] * 20), hits(*[3] * 20)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """A run whose best layer on validation is c2, and that keeps the choice of c1."""
+    run = write_run(tmp_path, "a", {split: {C1: FAIR, C2: GOOD} for split in ("validation", "test")})
+    choose_once([run], ChooseRequest(device="cpu", layers=("c1",)), Silent())
+    return run
+
+
+def test_a_table_that_marks_another_layer_than_the_choice_says_why(run: Run) -> None:
+    line = f"is the best raw layer at epoch 2; choose selected c1 ({run.command('choose')})"
+    assert f"* {line}" in stored_summary(run).notes
+    assert overview(run, run.scores()).notes[-1] == f"c2@max {line}"
+
+
+def test_nothing_is_said_of_the_selected_layer_itself(run: Run) -> None:
+    assert selected_line(run, "*", C1, 2) == ""
+
+
+def test_the_epoch_of_the_choice_is_named_where_it_is_another(run: Run) -> None:
+    assert "choose selected c1, epoch 2 (" in selected_line(run, "*", C1, 5)
+
+
+def test_of_reduced_layers_the_best_is_not_called_raw(run: Run) -> None:
+    line = selected_line(run, "*", replace(C2, reduction="l2"), 2)
+    assert line.startswith("* is the best layer at epoch 2; ")
+
+
+def test_without_a_choice_nothing_is_said(run: Run) -> None:
+    run.choice_file.unlink()
+    assert selected_line(run, "*", C2, 2) == ""
+    assert not any("choose selected" in note for note in stored_summary(run).notes)
