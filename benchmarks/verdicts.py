@@ -8,6 +8,9 @@ standard deviation of 5, 8 or 12 points a class. The candidates are equal; or di
 is better by 1, 2, 3 or 5. Seven are raw, 128 to 1,024 numbers, seven post-processed, 64 or 128; which is better is
 drawn. The true means are those of 400,000 classes.
 
+A finer measure than hits, as MAP@R is, has the same class effects, without rounding or saturation, and a bias of its own
+for each candidate.
+
 In the same gallery, means are near 70 %. In a larger one, a mean of the classes that are chosen on is near 93 %, and in
 the gallery that the choice is for misses are twice as many, of post-processed candidates 15 % more than that.
 
@@ -21,7 +24,9 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -36,6 +41,7 @@ from layerprobe.statistics.verdict import judge
 Array = NDArray[np.float64]
 QUERIES, CANDIDATES, WITHIN = 20, 14, 0.01
 MEANS = {"same": 0.7, "larger": 0.93}  # gallery that the choice is for -> mean of the candidates
+HARDER, BIAS = 0.25, 0.01  # by how much a finer measure is lower, and the spread of its bias over candidates
 GROWTH, EXTRA = 2.0, 1.15  # of misses in the larger gallery, and of post-processed candidates besides
 POPULATION = 400_000
 DIMS = (128, 256, 256, 512, 512, 512, 1024, 64, 64, 64, 64, 128, 128, 128)
@@ -58,19 +64,20 @@ class Cell:
     scenario: str
     gallery: str = "same"
 
-    def drawn(self, means: Array, classes: int, rng: np.random.Generator) -> Array:
-        """(C, U) hits of classes that are drawn anew."""
+    def drawn(self, means: Array, classes: int, rng: np.random.Generator) -> tuple[Array, Array]:
+        """(C, U) hits of classes that are drawn anew, and the sums of a finer measure."""
         shape = (len(means), classes)
         own = rng.normal(size=shape) if self.effects == "normal" else rng.standard_t(3, shape) / 3**0.5
         rates = means[:, None] + rng.normal(0, 0.1, classes) + self.sd / 2**0.5 * own
         # The same fraction of a query is rounded in all candidates: their hits are paired.
-        return np.clip(np.floor(QUERIES * rates + rng.random(classes)), 0, QUERIES)
+        hits = np.clip(np.floor(QUERIES * rates + rng.random(classes)), 0, QUERIES)
+        return hits, QUERIES * (rates - HARDER + rng.normal(0, BIAS, (len(means), 1)))
 
 
 def row(cell: Cell, sets: int) -> Array:
     """Means over sets: wrongly settled, settled, clear, covered, expected and true loss, of other rules, and sizes."""
     given = MEANS[cell.gallery] + SCENARIOS[cell.scenario]
-    true = np.concatenate([cell.drawn(given, 50_000, np.random.default_rng(k)).mean(1)[None] for k in range(8)])
+    true = np.concatenate([cell.drawn(given, 50_000, np.random.default_rng(k))[0].mean(1)[None] for k in range(8)])
     measured, grown = true.mean(0) / QUERIES, cell.gallery == "larger"
     growth = GROWTH if grown else 1.0
     extra = np.where(RAW, 1.0, EXTRA if grown else 1.0)
@@ -79,9 +86,10 @@ def row(cell: Cell, sets: int) -> Array:
     counts, costs, found = np.full((CANDIDATES, cell.classes), float(QUERIES)), [(dim,) for dim in DIMS], []
     for seed in range(sets):
         order = rng.permutation(CANDIDATES)
-        cells = UnitSums(cell.drawn(given[order], cell.classes, rng), counts)
+        hits, finer = cell.drawn(given[order], cell.classes, rng)
+        cells, of_finer = UnitSums(hits, counts), UnitSums(finer, counts)
         truth = 1 - growth * extra * (1 - measured[order])
-        picked = pick(cells, costs, RAW)
+        picked = pick(cells, costs, RAW, partial(_some, of_finer))
         judged = judge(cells, picked, within=WITHIN, growth=growth, seed=seed)
         near = np.flatnonzero(cells.means >= cells.means.max() - WITHIN / 2 - 1e-9)
         former = min(near.tolist(), key=lambda place: DIMS[place])
@@ -102,6 +110,10 @@ def row(cell: Cell, sets: int) -> Array:
         ))  # fmt: skip
     means: Array = np.array(found, np.float64).mean(0)
     return means
+
+
+def _some(cells: UnitSums, places: Sequence[int]) -> UnitSums:
+    return UnitSums(cells.sums[list(places)], cells.counts[list(places)])
 
 
 def verdict_table(classes: list[int], sets: int) -> None:
@@ -138,7 +150,7 @@ def eight_equal(classes: list[int], sets: int) -> None:
         for effects in ("normal", "t3"):
             rng, clear, cell = np.random.default_rng(units), 0, Cell(units, effects, 0.08, "equal")
             for seed in range(sets):
-                hits = cell.drawn(np.full(8, MEANS["same"]), units, rng)
+                hits, _ = cell.drawn(np.full(8, MEANS["same"]), units, rng)
                 cells = UnitSums(hits, np.full(hits.shape, float(QUERIES)))
                 picked = pick(cells, [(dim,) for dim in DIMS[:8]], RAW[:8])
                 clear += judge(cells, picked, within=WITHIN, seed=seed).verdict == "clear"

@@ -29,19 +29,23 @@ def candidate_set(means: list[float], among_half: ArrayLike, *, gallery_classes:
 
 
 def test_differences_grow_as_the_mean_miss_rate_of_all_candidates_does() -> None:
-    # 15 % of misses, and 12 % among half of the negatives: from 19 other classes to 77 times 1.25 for each doubling.
+    # 15 % of misses, and 12 % among half of the negatives: the odds rise by (15 / 85) / (12 / 88) for each of the
+    # log2(77 / 19) doublings from 19 other classes to 77.
+    odds = 15 / 85 * ((15 / 85) / (12 / 88)) ** np.log2(77 / 19)
+    misses = odds / (1 + odds)
     grown = candidate_set([0.9, 0.8], [0.92, 0.84])
-    assert grown.growth == pytest.approx(1.25 ** np.log2(77 / 19))
-    assert candidate_set([0.9, 0.8], [0.92, 0.84], gallery_classes=20).growth == 1
+    assert grown.growth == pytest.approx(misses * (1 - misses) / (0.15 * 0.85))
+    assert candidate_set([0.9, 0.8], [0.92, 0.84], gallery_classes=20).growth is None
 
 
 def test_candidates_of_unknown_recall_among_half_say_nothing_of_the_growth() -> None:
     known = candidate_set([0.9], [0.92]).growth
+    assert known is not None
     assert candidate_set([0.9, 0.1], [0.92, np.nan]).growth == known > 1
 
 
 def test_nothing_grows_by_a_metric_that_has_no_recall_among_half() -> None:
-    assert candidate_set([0.9, 0.8], [np.nan, np.nan]).growth == 1
+    assert candidate_set([0.9, 0.8], [np.nan, np.nan]).growth is None
 
 
 def test_some_of_the_candidates_keep_their_recall_among_half() -> None:
