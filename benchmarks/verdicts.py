@@ -8,8 +8,8 @@ standard deviation of 5, 8 or 12 points a class. The candidates are equal; or di
 is better by 1, 2, 3 or 5. Seven are raw, 128 to 1,024 numbers, seven post-processed, 64 or 128; which is better is
 drawn. The true means are those of 400,000 classes.
 
-A finer measure than hits, as MAP@R is, has the same class effects, without rounding or saturation, and a bias of its own
-for each candidate.
+A finer measure than hits, as MAP@R is, has the same class effects, without rounding or saturation, and a bias of its
+own for each candidate.
 
 In the same gallery, means are near 70 %. In a larger one, a mean of the classes that are chosen on is near 93 %, and in
 the gallery that the choice is for misses are twice as many, of post-processed candidates 15 % more than that.

@@ -14,8 +14,8 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 import layerprobe
-from layerprobe.values.facts import WITHIN_FOLDS
 from layerprobe.system.errors import UnknownNameError
+from layerprobe.values.facts import WITHIN_FOLDS
 from layerprobe.workflow.choose.choose_model import choose_model
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.probe.extractors import RunExtractor
