@@ -1,6 +1,6 @@
 """Rules to choose a layer, side by side on trained networks: regret, stated and true loss, bytes.
 
-    python benchmarks/choice_rules.py RUN [RUN ...] [--draws 40] [--classes 20]
+    python benchmarks/choice_rules.py RUN [RUN ...] [--draws 40] [--classes 20] [--csv FILE]
 
 RUN is the folder of a run whose train and test features of its last epoch are stored (`layerprobe probe`). Candidates
 are its layers raw and half-whitened to 64 and 128 dimensions, fitted on train; once all of them, once those of the last
@@ -10,14 +10,16 @@ others are the test gallery.
 The rules: the former one, the cheapest candidate at most half a point below the best mean; the best mean, of equal ones
 the cheapest; the present one, `pick`. Printed for each run, in points: the mean regret of each rule, its best on test
 less the chosen one; of the present rule the mean stated loss, the mean "at most", how often it holds, how often a
-choice is settled (within 1 point) and how often wrongly. Last the means over the runs, with the bytes of an image.
+choice is settled (within 1 point) and how often wrongly. Last the means over the runs, with the bytes of an image. The
+table in docs/choosing.md is that of the files that `--csv` wrote to docs/findings/: `docs_table`.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -167,14 +169,52 @@ def row_of(candidates: Sequence[Candidate], places: Sequence[int], draw: Draw, s
     return np.array([*(100 * lost), *(100 * value for value in told), *(costs[place][0] for place in picks)])
 
 
+def docs_table(files: Mapping[str, Path]) -> str:
+    """Means over the runs of each file, in Markdown.
+
+    Args:
+        files: what the runs are -> the file that `--csv` wrote of them.
+    """
+    head = [
+        "networks",
+        "candidates",
+        *RULES,
+        "stated loss",
+        "at most",
+        "holds",
+        "bytes: former",
+        "best mean",
+        "present",
+    ]
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    every: dict[str, list[Array]] = {}
+    for called, file in files.items():
+        with file.open(newline="", encoding="utf-8") as opened:
+            rows = list(csv.reader(opened))[1:]
+        for name in ("all", "last four"):
+            values = [np.array(row[2:], np.float64) for row in rows if row[1] == name]
+            every.setdefault(name, []).extend(values)
+            lines.append(_docs_row(f"{called} ({len(values)})", name, np.mean(values, 0)))
+    for name, values in every.items():
+        lines.append(_docs_row(f"mean of all {len(values)}", name, np.mean(values, 0)))
+    return "\n".join(lines)
+
+
+def _docs_row(called: str, name: str, means: Array) -> str:
+    points = [f"{value:.2f}" for value in means[:5]]
+    return f"| {' | '.join([called, name, *points, f'{means[5]:.0f} %', *(f'{size:,.0f}' for size in means[8:])])} |"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Rules to choose a layer on trained networks.")
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
     parser.add_argument("--draws", type=int, default=40)
     parser.add_argument("--classes", type=int, default=20)
+    parser.add_argument("--csv", type=Path, metavar="FILE")
     arguments = parser.parse_args()
     print(f"{'':34}" + "".join(f"{name:>11}" for name in COLUMNS))
     rows: dict[str, list[Array]] = {}
+    lines = [",".join(["run", "candidates", *COLUMNS, *(f"bytes {rule}" for rule in RULES)])]
     for run in arguments.runs:
         candidates, labels = candidates_of(run)
         rng, classes = np.random.default_rng(sum(map(ord, run.name))), np.unique(labels)
@@ -190,7 +230,10 @@ def main() -> None:
         for name, values in told.items():
             means = np.mean(values, 0)
             rows.setdefault(name, []).append(means)
+            lines.append(",".join([run.name, name, *(f"{value:.4f}" for value in means)]))
             print(f"{run.name[:22]:24}{name:10}" + "".join(f"{value:11.2f}" for value in means[:8]), flush=True)
+    if arguments.csv is not None:
+        arguments.csv.write_text("\n".join(lines) + "\n", encoding="utf-8")
     for name, means_of in rows.items():
         means = np.mean(means_of, 0)
         print(f"{'mean of the runs':24}{name:10}" + "".join(f"{value:11.2f}" for value in means[:8]))

@@ -407,6 +407,8 @@ def _certainty(name: str, certainty: Certainty, other: str, within: float) -> st
         others = "the other" if certainty.others == 1 else f"each of the {certainty.others} others"
         return f"{name}: clear, better than {others}."
     bound = f"{certainty.at_most:.1f} points (95 %)"
+    if certainty.verdict == "settled" and round(certainty.at_most or 0.0, 1) == 0:
+        return f"{name}: settled, no other {other} is better (95 %)."
     if certainty.verdict == "settled":
         return f"{name}: settled, no other {other} wins more than {bound}; up to {within:g} does not matter."
     return f"{name}: open, another {other} may win up to {bound}."
@@ -481,7 +483,9 @@ def _percents(score: Score | None) -> str:
 
 def _wrapped(text: str) -> list[str]:
     text = visible(text, keep=BYTES)  # a line feed in a name would else be taken for a space, where a line may begin
-    return textwrap.wrap(text, 80, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    joined = text.replace(" %", "\0%")  # a number stays with its unit
+    lines = textwrap.wrap(joined, 80, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return [line.replace("\0", " ") for line in lines]
 
 
 def _alike(choice: Choice) -> list[str]:

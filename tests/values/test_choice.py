@@ -62,6 +62,12 @@ def test_the_first_screen_asks_two_questions_and_shows_what_changes() -> None:
     ]
 
 
+def test_a_number_stays_with_its_unit() -> None:
+    for width in range(20):
+        lines = choice_lines(replace(CHOICE, run="a" * width))
+        assert not any(line.lstrip().startswith("%") for line in lines)
+
+
 def test_no_line_of_the_first_screen_is_wider_than_80_columns() -> None:
     named = replace(SHIP, reduction="l2+whiten:128:0.5+l2")
     for choice in (CHOICE, KEPT, replace(CHOICE, ship=named, preferred=named, notes=("a long note " * 20,))):
