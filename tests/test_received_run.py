@@ -171,7 +171,7 @@ def test_what_needs_the_network_refuses_a_file_in_a_run(
         '[net]\nname = "python:cache/m/net.py:build"\nweights = "none"\n[loss]\nname = "triplet"\n[train]\nepochs = 1\n'
     )
     found = layerprobes(
-        "layers m", "explain m", "probe m", "probe m --dry-run", "probe m --model python:cache/m/net.py:build",
+        "layers m", "explain m --quiet", "probe m", "probe m --dry-run", "probe m --model python:cache/m/net.py:build",
         "train cache/m/mine.toml", "export m --layer output --out encoder --quiet",
     )  # fmt: skip
     assert found == dict.fromkeys(found, (2, REFUSED.format(home=received)))
