@@ -152,7 +152,6 @@ REFUSED = {
     "choose one --metric NMI": 2,
     "choose one --within -1": 2,
     "choose one --epochs x": 2,
-    "choose one": 2,
     "summary one --metric zz": 2,
     "compare one:fc6 one:fc6 --metric zz": 2,
     "report one --metric zz": 2,
@@ -170,7 +169,6 @@ REFUSED = {
     "probe --model python:mine.py:build --data folder:gone": 3,
     "probe --model python:mine.py:build --data folder:empty": 3,
     "probe --model python:mine.py:build --data csv:gone.csv": 3,
-    f"choose {_MODEL} --weights mine.py": 2,
     f"choose {_MODEL} --metric zz": 2,
 }
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from layerprobe import registry
 from layerprobe.recipe.overrides import Overrides
 from layerprobe.recipe.recipe import load_recipe
 from layerprobe.system.progress import Task
+from layerprobe.workflow.choose import choosing
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run.runs import Run
@@ -117,3 +120,15 @@ def foreign(request_for: Callable[..., TrainRequest], tmp_path: Path) -> Callabl
         return run
 
     return make
+
+
+@pytest.fixture
+def switches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`choose` selects what it prefers, however small the gain on test."""
+
+    compared = choosing._compared
+
+    def always(*args: Any, **options: Any) -> Any:
+        return replace(compared(*args, **options), advice="switch", kept=None)
+
+    monkeypatch.setattr(choosing, "_compared", always)

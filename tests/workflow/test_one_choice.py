@@ -97,6 +97,7 @@ def trained(request_for: Callable[..., TrainRequest]) -> Run:
     return run
 
 
+@pytest.mark.usefixtures("switches")
 def test_of_a_trained_run_the_four_commands_take_one_candidate(trained: Run) -> None:
     worst = "pool4.1@max"  # neither of the last epoch nor the last layers, nor the best by any rule
     choice = choose_once([trained], ChooseRequest("1", device="cpu", layers=(worst,)), Silent())

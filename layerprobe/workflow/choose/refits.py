@@ -23,6 +23,7 @@ from layerprobe.workflow.choose.candidates import CandidateKey, CandidateRun, Gr
 from layerprobe.workflow.choose.request import NEAR_METRIC
 from layerprobe.workflow.choose.run_candidates import embeddings_of, keys_of
 from layerprobe.workflow.probe.rerank import StoredSearch
+from layerprobe.workflow.run.runs import Run
 
 _STOPPED = "ranking stopped; nothing was changed"
 
@@ -92,11 +93,14 @@ class Refits:
             notes: to which is added why there is none.
         """
         keys, measured = [*keys_of(groups), *embeddings_of(groups)], dict[int, UnitSums]()
+        searches: dict[tuple[Run, int], StoredSearch] = {}
 
         def sums_of(candidate_run: CandidateRun, key: CandidateKey) -> UnitSums:
             epoch, ranked = key
             units = candidate_run.choosing.units
-            search = StoredSearch(candidate_run.run, epoch, candidate_run.split, self.device)
+            search = searches.setdefault(
+                (candidate_run.run, epoch), StoredSearch(candidate_run.run, epoch, candidate_run.split, self.device)
+            )
             if folded:
                 return unit_sums(search.within_folds(ranked, self.seed, NEAR_METRIC, units=units).values, units)
             search.require_stored(ranked)

@@ -9,15 +9,14 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe import store
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.statistics.choice import folds_of
 from layerprobe.statistics.units import UnitSums, mean_of, stacked
-from layerprobe.system.errors import DataError
+from layerprobe.system.errors import BusyError, DataError
 from layerprobe.values.choice import FOLDS, Candidate, Choice, Price, TruncationSavings
 from layerprobe.values.facts import WITHIN_FOLDS
 from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, members_of
-from layerprobe.values.scores import Score, Subject, shared_notes
+from layerprobe.values.scores import SPLITS, Score, Subject, shared_notes
 from layerprobe.workflow.choose.candidate_set import Baseline, CandidateSet, TriedSets
 from layerprobe.workflow.choose.candidates import CandidateKey, Group, Part
 from layerprobe.workflow.choose.concatenation import Concatenated
@@ -201,9 +200,12 @@ class _Dims:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.known: dict[LayerKey, int] = {}
-        for path in sorted(run.feature_file(0, "test").parent.glob("*.h5")):
-            with contextlib.suppress(DataError):
-                self.known |= store.read_dims(path)
+        for epoch in run.read().epochs:
+            for split in SPLITS:
+                if run.feature_file(epoch, split).exists():
+                    with contextlib.suppress(DataError, BusyError):
+                        columns = run.feature_head(epoch, split).columns
+                        self.known |= {layer: size for layer, (size, _) in columns.items()}
 
     def of(self, ranked: RankedLayer) -> int:
         members = members_of(ranked.layer, self.known)

@@ -154,6 +154,7 @@ def test_the_table_and_the_values_have_every_side(probed: Run) -> None:
         ("c3/binary", C3, ", explained without its post-processing binary"),
     ],
 )
+@pytest.mark.usefixtures("switches")
 def test_without_layers_the_stored_choice_is_explained_beside_the_embedding(
     selected: str, shown: RankedLayer, without: str, probed: Run
 ) -> None:

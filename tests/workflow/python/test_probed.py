@@ -106,7 +106,7 @@ def test_layers_at_one_dimension_are_drawn_or_how_to_bring_them_there_is_told(re
         result.plot("dims")
     reduced = layerprobe.probe(small_model(), {"test": TEST}, ks=(1,), layers="0.1", reduce=("none", "random:2+l2"))
     figure = reduced.plot("dims")
-    assert figure.axes[0].get_title("left").splitlines() == ["Sequential, epoch 0", "at 2 dimensions"]
+    assert figure.axes[0].get_title("left").splitlines() == ["Sequential, weights as given", "at 2 dimensions"]
     assert "unreduced: 6 dimensions" in figure.texts[-1].get_text()
 
 

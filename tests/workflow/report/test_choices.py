@@ -44,7 +44,7 @@ def test_trainings_of_one_experiment_have_one_choice(tmp_path: Path) -> None:
 
 
 def test_without_classes_to_choose_on_the_report_says_why_nothing_is_chosen(tmp_path: Path) -> None:
-    run = write_run(tmp_path, "a", {"train": {C1: FAIR}, "test": {C1: FAIR}})
+    run = write_run(tmp_path, "a", {"train": {C1: FAIR}})
     (line,) = choices([run]).missing
     assert line.startswith("a: no layer is chosen: a has seen its training classes")
     assert line.endswith(f"; {run.command('choose')} says what helps")
