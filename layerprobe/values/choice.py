@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from layerprobe.system.wording import BYTES, visible
-from layerprobe.values.facts import chosen_on_text
+from layerprobe.values.facts import WITHIN_FOLDS, chosen_on_text
 from layerprobe.values.indexes import IndexCosts
 from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, layer_names
 from layerprobe.values.likeness import unlike_text
+from layerprobe.values.pooling import NO_POOL
 from layerprobe.values.scores import Score, note_text
 from layerprobe.values.spoken_names import spoken_name, spoken_reduction
 
@@ -292,7 +293,7 @@ def choice_lines(choice: Choice, *, full: bool = False) -> list[str]:
     first = [f"{choice.basis[0].upper()}{choice.basis[1:]}."] if choice.basis else []
     first, *others = [*first, advice_text(choice), verdict_text(choice)]
     lines = [*_wrapped(f"{head}{first}"), *(line for text in others for line in _wrapped(text))]
-    lines += ["", *_table(choice), ""]
+    lines += ["", *_aligned(choice_table(choice)), ""]
     lines += _wrapped(certainty_text(choice))
     lines += [line for note in choice.notes for line in _wrapped(note)]
     if full:
@@ -414,12 +415,12 @@ def _certainty(name: str, certainty: Certainty, other: str, within: float) -> st
     return f"{name}: open, another {other} may win up to {bound}."
 
 
-def _table(choice: Choice) -> list[str]:
-    """The current embedding, what is selected, and their difference; at most three columns of values."""
+def choice_table(choice: Choice) -> list[list[str]]:
+    """The current embedding, what is selected or the candidate, and their difference: a row each, under a head."""
     embedding, metric = choice.embedding, choice.chosen.metric
     columns: list[tuple[str, Ship, Score | None, Price | None]]
     if embedding is None:
-        columns = [("selected", choice.ship, choice.test, choice.price)]
+        columns = [("selected", choice.ship, choice.test or choice.chosen, choice.price)]
     elif choice.preferred == embedding.layer:
         columns = [("current, selected", choice.ship, choice.test, choice.price)]
     else:
@@ -428,29 +429,28 @@ def _table(choice: Choice) -> list[str]:
             ("current, selected" if kept else "current", embedding.layer, embedding.test, embedding.price),
             ("candidate" if kept else "selected", choice.preferred, choice.preferred_test, choice.preferred_price),
         ]
-    ships = [ship for _, ship, _, _ in columns]
+    ships, tests = [ship for _, ship, _, _ in columns], [test for *_, test, _ in columns]
     dims, sizes = [ship.dim for ship in ships], [ship.bytes_per_image for ship in ships]
-    two = len(columns) == 2
+    pools, epochs = [ship.pool.replace(NO_POOL, "-") for ship in ships], [str(ship.epoch) for ship in ships]
+    last = [None if price is None else price.share_of_multiply_adds for *_, price in columns]
+    shares = ["?" if share is None else _percent(share) for share in last]
+    where = "on test" if choice.test is not None else f"on {chosen_on_text(choice.chosen.split)}"
+    if any(test is not None and WITHIN_FOLDS in test.notes for test in tests):
+        where = "in fifths of test"
+    whole = None if embedding is None else embedding.whole_gallery
     rows = [
-        ["", *(title for title, *_ in columns), *["difference"] * two],
-        ["layer", *(ship.layer for ship in ships), *[""] * two],
-        ["post-processing", *(_done(ship) for ship in ships), *[""] * two],
+        ("", [title for title, *_ in columns], "difference"),
+        ("layer", [ship.layer for ship in ships], ""),
+        ("post-processing", [_done(ship) for ship in ships], ""),
+        *([("pool", pools, "")] if len(set(pools)) > 1 else []),
+        *([("epoch", epochs, "")] if len(set(epochs)) > 1 else []),
+        ("dimension", [f"{dim:,}" for dim in dims], f"{dims[-1] - dims[0]:+,}"),
+        ("bytes an image", [f"{size:,}" for size in sizes], f"{sizes[-1] - sizes[0]:+,}"),
+        (f"{metric} {where}, %", [_percents(test) for test in tests], _difference(choice, tests)),
+        *([(f"{metric} in all of test, %", [_percents(whole), ""][: len(ships)], "")] if whole is not None else []),
+        *([("multiply-adds", shares, "")] if any(share is not None for share in last) else []),
     ]
-    for name, values in (
-        ("pool", [ship.pool.replace("none", "-") for ship in ships]),
-        ("epoch", [ship.epoch for ship in ships]),
-    ):
-        if len(set(values)) > 1:
-            rows.append([name, *map(str, values), *[""] * two])
-    rows.append(["dimension", *(f"{dim:,}" for dim in dims), *[f"{dims[-1] - dims[0]:+,}"] * two])
-    rows.append(["bytes an image", *(f"{size:,}" for size in sizes), *[f"{sizes[-1] - sizes[0]:+,}"] * two])
-    if choice.test is not None:
-        tests = [test for *_, test, _ in columns]
-        rows.append([f"{metric} on test, %", *map(_percents, tests), *[_difference(choice, tests)] * two])
-    shares = [None if price is None else price.share_of_multiply_adds for *_, price in columns]
-    if any(share is not None for share in shares):
-        rows.append(["multiply-adds", *("?" if share is None else _percent(share) for share in shares), *[""] * two])
-    return _aligned(rows)
+    return [[name, *cells, *([difference] if len(columns) == 2 else [])] for name, cells, difference in rows]
 
 
 def _difference(choice: Choice, tests: Sequence[Score | None]) -> str:

@@ -10,12 +10,11 @@ from layerprobe.reductions.chain import parse_chain
 from layerprobe.report.values import ShownChoice
 from layerprobe.system.errors import LayerprobeError
 from layerprobe.system.progress import Silent
-from layerprobe.values.choice import Choice, Gain, Ship, advice_text, verdict_text
+from layerprobe.values.choice import Choice, advice_text, certainty_text, choice_table, verdict_text
 from layerprobe.values.facts import WITHIN_FOLDS
-from layerprobe.values.keys import NO_REDUCTION, RankedLayer
-from layerprobe.values.pooling import NO_POOL
+from layerprobe.values.keys import RankedLayer
 from layerprobe.values.scores import Score
-from layerprobe.values.spoken_names import spoken_name, spoken_reduction
+from layerprobe.values.spoken_names import spoken_name
 from layerprobe.workflow.choose.choose import choose_runs
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.run.experiments import experiments_of
@@ -117,37 +116,10 @@ def _joined(parts: Sequence[Choices]) -> Choices:
 
 
 def _shown(called: str, choice: Choice) -> ShownChoice:
-    """A choice with the table of the current embedding and what is selected, in as many columns as there are two."""
-    current = choice.embedding
-    both = [] if current is None else [(current.layer, current.test)]
-    kept = current is not None and choice.ship == current.layer
-    columns = both if kept else [*both, (choice.ship, choice.test or choice.chosen)]
-    titles = ["current, selected"] if kept else [*["current"] * len(both), "selected"]
-    two, split = len(columns) == 2, "test" if choice.test is not None else choice.chosen.split
-    ships = [ship for ship, _ in columns]
-    share = choice.price.share_of_multiply_adds
-    costs = [*["" for _ in columns[1:]], "unknown" if share is None else f"{100 * share:.0f} %"]
-    folded = ", each fifth of the classes searched in itself" * (WITHIN_FOLDS in choice.notes)
-    fewer = f"{_percent_change(*(ship.bytes_per_image for ship in ships))}" if two else ""
-    epochs = ["" if ship.epoch is None else str(ship.epoch) for ship in ships]
-    rows = [
-        ("layer", *(ship.layer for ship in ships), ""),
-        ("post-processing", *map(_processing, ships), ""),
-        ("pool", *("" if ship.pool == NO_POOL else ship.pool for ship in ships), ""),
-        ("epoch", *epochs, ""),
-        ("dimensions", *(f"{ship.dim:,}" for ship in ships), ""),
-        ("bytes an image", *(f"{ship.bytes_per_image:,}" for ship in ships), fewer),
-        (
-            f"{choice.chosen.metric} on {split} [95 %]{folded}",
-            *(_value(score) for _, score in columns),
-            _gain(choice.gain) if two else "",
-        ),
-        ("share of the network's multiply-adds", *costs, ""),
-    ]
-    width = len(titles) + 2 if two else len(titles) + 1
-    head = ("", *titles, *["difference"] * two)
-    kept_rows = tuple(row[:width] for row in rows if any(row[1:width]))
-    return ShownChoice(f"{called}: {advice_text(choice)} {verdict_text(choice)}", head, kept_rows, _notes(choice))
+    """A choice with the table of the current embedding and what is selected, or the candidate that is not."""
+    head, *rows = map(tuple, choice_table(choice))
+    text = f"{called}: {advice_text(choice)} {verdict_text(choice)} {certainty_text(choice)}"
+    return ShownChoice(text, head, tuple(rows), _notes(choice))
 
 
 def _notes(choice: Choice) -> tuple[str, ...]:
@@ -160,23 +132,8 @@ def _notes(choice: Choice) -> tuple[str, ...]:
     return (looked, *choice.notes)
 
 
-def _processing(ship: Ship) -> str:
-    return "none" if ship.reduction == NO_REDUCTION else spoken_reduction(ship.reduction, dimensions=True)
-
-
 def _value(score: Score) -> str:
     if score.value is None:
         return "no valid number"
     ends = "" if score.low is None or score.high is None else f" [{100 * score.low:.1f}, {100 * score.high:.1f}]"
     return f"{100 * score.value:.1f} %{ends}"
-
-
-def _gain(gain: Gain | None) -> str:
-    if gain is None:
-        return ""
-    ends = "" if gain.low is None or gain.high is None else f" [{100 * gain.low:.1f}, {100 * gain.high:.1f}]"
-    return f"{100 * gain.difference:+.1f} points{ends}"
-
-
-def _percent_change(before: int, after: int) -> str:
-    return "" if before == after else f"{100 * (after / before - 1):+.0f} %"

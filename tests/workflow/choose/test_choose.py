@@ -75,7 +75,7 @@ def test_of_layers_alike_in_recall_the_raw_one_is_preferred_where_their_features
 
 @pytest.mark.parametrize(("classes", "grows"), [(10, True), (20, False)])
 def test_bounds_are_for_the_gallery_of_test(classes: int, grows: bool, tmp_path: Path) -> None:
-    # Every miss has one closer negative, that half of the halved galleries leave out: the odds of misses e and of e / 2.
+    # Every miss has one closer negative, which half of the halved galleries leave out: odds of misses e and of e / 2.
     few = {C1: hits(*[4, 3, 2, 2] * 5)[: 4 * classes], C2: hits(*[3, 4, 3, 2] * 5)[: 4 * classes]}
     both, alone = {"validation": few, "test": {C1: FAIR, C2: FAIR}}, {"validation": few}
     found, here = chosen(write_run(tmp_path, "a", both)), chosen(write_run(tmp_path, "b", alone))

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from layerprobe.report.page import render
-from layerprobe.values.choice import advice_text, verdict_text
+from layerprobe.values.choice import advice_text, certainty_text, verdict_text
 from layerprobe.values.scores import ScoreTable
 from layerprobe.workflow.choose.choose import choose_runs
 from layerprobe.workflow.choose.choose_once import choose_once
@@ -32,7 +32,7 @@ def test_the_report_says_what_choose_says(tmp_path: Path) -> None:
     run = write_run(tmp_path, "a", {"validation": {C1: FAIR, C2: GOOD}, "test": {C1: FAIR, C2: GOOD}})
     found = choices([run])
     choice = choose_runs([run], ChooseRequest(device="cpu"), Silent())
-    assert found.sentences == (f"a: {advice_text(choice)} {verdict_text(choice)}",)
+    assert found.sentences == (f"a: {advice_text(choice)} {verdict_text(choice)} {certainty_text(choice)}",)
     assert made_report([run], gallery=False).findings[0] == found.sentences[0]
 
 
@@ -57,13 +57,13 @@ def test_the_report_leads_with_the_stored_choice_and_its_price(tmp_path: Path) -
     choice = choose_once([run], ChooseRequest(device="cpu", layers=("c1",)), Silent())
     made = made_report([run], gallery=False)
     (shown,) = made.choices
-    assert made.findings[0] == shown.text == f"a: {advice_text(choice)} {verdict_text(choice)}"
+    assert made.findings[0] == shown.text == f"a: {advice_text(choice)} {verdict_text(choice)} {certainty_text(choice)}"
     rows = {row[0]: row[1:] for row in shown.rows}
     assert shown.head == ("", "current", "selected", "difference")
     assert rows["layer"][:2] == ("fc6", "c1")
     # 3 of 4 and 1 of 4 images of every class are hit; c1 has 2 numbers of 4 bytes, fc6 has 4
-    assert [cell.split(" [")[0] for cell in rows["R@1 on test [95 %]"]] == ["25.0 %", "75.0 %", "+50.0 points"]
-    assert rows["bytes an image"] == ("16", "8", "-50 %")
+    assert [cell.split(" [")[0] for cell in rows["R@1 on test, %"]] == ["25.0", "75.0", "+50.0"]
+    assert rows["bytes an image"] == ("16", "8", "-8")
     assert any(note.startswith("Best on test, chosen by looking: c1, 75.0 %") for note in shown.notes)
     (page,) = made.runs
     assert page.selected == page.layers.index(C1) in page.few
@@ -82,7 +82,7 @@ def test_a_choice_that_is_searched_in_fifths_is_labelled_at_its_numbers(folded: 
     choose_once([folded], ChooseRequest(device="cpu"), Silent(), [WHITE])
     (shown,) = choices([folded]).shown
     (name,) = (row[0] for row in shown.rows if row[0].startswith("R@1"))
-    assert name == "R@1 on test [95 %], each fifth of the classes searched in itself"
+    assert name == "R@1 in fifths of test, %"
     assert shown.notes[0].endswith("(likewise in fifths)")
 
 
