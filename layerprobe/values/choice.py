@@ -310,7 +310,9 @@ def advice_text(choice: Choice) -> str:
     old = _spoken(embedding.layer, choice.preferred)
     if choice.preferred == embedding.layer:
         return f"Switch? No: {old}, the current embedding, is the preferred candidate."
-    points = f"{100 * gain.difference:+.1f} points of {metric}{_ends(gain)}"
+    test = choice.preferred_test
+    folded = " in fifths of the classes" * (test is not None and WITHIN_FOLDS in test.notes)
+    points = f"{100 * gain.difference:+.1f} points of {metric}{folded}{_ends(gain)}"
     if choice.advice == "switch" and gain.low is not None and gain.low <= 0 and choice.test_classes is not None:
         deciding = choice.test_classes - (choice.gain_classes or 0)
         return (

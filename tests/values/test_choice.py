@@ -17,6 +17,7 @@ from layerprobe.values.choice import (
     rounded_classes,
     verdict_text,
 )
+from layerprobe.values.facts import WITHIN_FOLDS
 from layerprobe.values.scores import Subject
 from tests.workflow.choosing_runs import C1, C2, FC6
 
@@ -121,6 +122,16 @@ def test_where_the_embedding_is_kept_the_candidate_stands_beside_it() -> None:
     assert any(line.startswith("The candidate for more classes: c1. Layer c1: clear") for line in lines)
     assert "                 current, selected  candidate  difference" in lines
     assert "R@1 on test, %   70.0               80.0       +10.0 [-2.0, 22.0]" in lines
+
+
+def test_recall_within_fifths_is_called_so_where_it_stands() -> None:
+    test, today = replace(TEST, notes=(WITHIN_FOLDS,)), replace(TODAY, notes=(WITHIN_FOLDS,))
+    embedding = Embedding(FC, today, whole_gallery=replace(TODAY, value=0.6))
+    lines = choice_lines(replace(CHOICE, test=test, preferred_test=test, embedding=embedding))
+    assert "points of R@1 in fifths of the classes [7.1, 12.9]" in " ".join(line.strip() for line in lines)
+    assert [line.split("%")[0] + "%" for line in lines if line.startswith("R@1")] == [
+        "R@1 in fifths of test, %", "R@1 in all of test, %",
+    ]  # fmt: skip
 
 
 def test_the_same_layer_at_another_epoch_is_told_apart() -> None:
