@@ -2,7 +2,8 @@
 
 A gain that is reported because it is significant is too high on average (the winner's curse). So the units are divided
 into halves. The interval of each half's gain decides, and the gain is that of the halves whose other half decided: its
-mean over the deciding halves is unbiased. With fewer than 20 units all of them decide and report.
+mean over the deciding halves is unbiased. With fewer than 20 units, and where neither half decides, all of them decide
+and report, and the gain is called one by which it was decided.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ class Advised:
 
     Args:
         advice: either: the 95 % interval of all units lies within plus or minus `within`; else switch: that of a half
-            lies above 0; keep: that of a half lies below 0; unknown: neither, or the halves contradict each other.
+            lies above 0; keep: that of a half lies below 0; where neither half decides, that of all units does;
+            unknown: they do not decide either, or the halves contradict each other.
         gain: on the halves whose other half decided; on all units if no half decided.
         units: that the gain is measured on.
-        decided_elsewhere: whether these units did not decide.
+        decided_elsewhere: whether these units did not decide; true where nothing was decided.
     """
 
     advice: Advice
@@ -55,8 +57,11 @@ def advise(gains: UnitSums, *, within: float, seed: int = 0) -> Advised:
     halves = folds_of(there, count=2, seed=seed)
     decisions = [_decision(_gain(gains, there[halves == half], seed)) for half in (0, 1)]
     distinct = {decision for decision in decisions if decision is not None}
-    if len(distinct) != 1:
-        return Advised("unknown", of_all, len(there), decided_elsewhere=not distinct)
+    if not distinct:
+        decision = _decision(of_all)
+        return Advised(decision or "unknown", of_all, len(there), decided_elsewhere=decision is None)
+    if len(distinct) > 1:
+        return Advised("unknown", of_all, len(there), decided_elsewhere=False)
     reporting = there[np.isin(halves, [1 - half for half in (0, 1) if decisions[half] is not None])]
     return Advised(distinct.pop(), _gain(gains, reporting, seed), len(reporting), decided_elsewhere=True)
 

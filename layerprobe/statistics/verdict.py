@@ -6,7 +6,8 @@ best one is at most the largest upper end of one-sided simultaneous 95 % bands o
 Differences grow with the gallery. Where a choice is for a larger gallery than the one that was searched, the logit of
 the mean miss rate e is extrapolated along the logarithm of the number of classes, from a gallery with half of the
 negatives through the one that was searched. A difference of logits is taken as the same in both, so that differences of
-miss rates grow by e' (1 - e') / (e (1 - e)).
+miss rates grow by e' (1 - e') / (e (1 - e)). There e' counts as 1/2 at most: a slope that leads beyond is hardly known,
+and must not make the bound smaller.
 benchmarks/README.md, "Verdicts", has how often the bounds hold.
 """
 
@@ -106,7 +107,7 @@ def growth_of_differences(misses: float, among_half: float, classes: int, galler
         return None
     doublings = math.log2((gallery_classes - 1) / (classes - 1))
     rise = doublings * (_logit(misses) - _logit(among_half))
-    extrapolated = 1 / (1 + math.exp(-_logit(misses) - rise))
+    extrapolated = 1 / (1 + math.exp(-min(_logit(misses) + rise, max(_logit(misses), 0.0))))
     return max(1.0, extrapolated * (1 - extrapolated) / (misses * (1 - misses)))
 
 

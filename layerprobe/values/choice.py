@@ -10,6 +10,7 @@ from typing import Any, Literal
 from layerprobe.system.wording import BYTES, visible
 from layerprobe.values.facts import WITHIN_FOLDS, chosen_on_text
 from layerprobe.values.indexes import IndexCosts
+from layerprobe.values.intervals import FEWEST_UNITS
 from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, layer_names
 from layerprobe.values.likeness import unlike_text
 from layerprobe.values.pooling import NO_POOL
@@ -192,7 +193,7 @@ class Choice:
             without one of them.
         gain_classes: how many test classes the gain is measured on.
         gain_elsewhere: whether these did not decide: each half of the test classes is measured by the decision of the
-            other. With fewer than 20 they decided.
+            other. With fewer than 20, and where neither half decides but all do, they decided.
         price: of the selected layer.
         preferred_price: of the preferred candidate.
         advice: switch from the embedding, keep it, either will do, or unknown: cannot be told from these classes.
@@ -213,6 +214,7 @@ class Choice:
         classes: that are chosen on.
         test_classes: None without test classes.
         gallery_classes: of the gallery that `at_most` and `expected_loss` are for.
+        extrapolated: whether that is a larger one than the gallery that was searched.
         classes_needed: about how many classes would settle it; None if it is settled, or would be more than 100 times
             as many.
         best_on_test: the candidate with the highest score on test, chosen there. None without test classes.
@@ -257,6 +259,7 @@ class Choice:
     classes: int
     test_classes: int | None
     gallery_classes: int
+    extrapolated: bool
     classes_needed: int | None
     best_on_test: Score | None
     regret: float | None
@@ -321,6 +324,12 @@ def advice_text(choice: Choice) -> str:
         )
     if choice.advice == "switch":
         return f"Switch? Yes, {points}: from {old} to {new} ({_measured(choice)})."
+    if choice.advice == "keep" and gain.high is not None and gain.high >= 0 and choice.test_classes is not None:
+        deciding = choice.test_classes - (choice.gain_classes or 0)
+        return (
+            f"Switch? Probably not, keep {old}: {deciding:,} test {choice.units} decide so; on the other"
+            f" {choice.gain_classes:,} {new} is {points} (95 %)."
+        )
     if choice.advice == "keep":
         return f"Switch? No, keep {old}: {new} is worse, {points} ({_measured(choice)})."
     if choice.advice == "either":
@@ -329,10 +338,11 @@ def advice_text(choice: Choice) -> str:
         return f"Switch? Either will do: from {old} to {new} is {points}. Selected: {kept}, {size}."
     few = ""
     if choice.at_most is None:
-        few = f" {_count(choice.classes, 'class', 'classes')} are too few to choose on."
-    elif gain.low is not None and gain.high is not None and not gain.low <= 0 <= gain.high:
-        few = f" Neither half of the test {choice.units} decides, or they contradict each other."
-    return f"Switch? It cannot be told from these classes, so keep {old}: {new} is {points}.{few}"
+        few = f" {_units(choice)} are too few to choose on."
+    elif not choice.gain_elsewhere and (choice.gain_classes or 0) >= 2 * FEWEST_UNITS:
+        few = f" The halves of the test {choice.units} contradict each other."
+    sure = "" if gain.low is None else " (95 %)"
+    return f"Switch? It cannot be told from these classes, so keep {old}: {new} is {points}{sure}.{few}"
 
 
 def verdict_text(choice: Choice) -> str:
@@ -343,7 +353,7 @@ def verdict_text(choice: Choice) -> str:
         role = f"The candidate for more {choice.units}" if choice.advice == "unknown" else "The preferred candidate"
         head = f"{role}: {_spoken(choice.preferred)}."
     if choice.at_most is None:
-        return f"{head} {_count(choice.classes, 'class', 'classes')} are too few to tell: it has the best mean only."
+        return f"{head} {_units(choice)} are too few to tell: it has the best mean only."
     if choice.candidates == 1:
         return f"{head} It is the only candidate."
     layer, post = choice.layer, choice.post_processing
@@ -365,10 +375,11 @@ def certainty_text(choice: Choice) -> str:
     head = f"How sure: chosen among {among}"
     if choice.at_most is None or choice.expected_loss is None or choice.candidates == 1:
         return f"{head}."
-    extrapolated = " (extrapolated)" if choice.gallery_classes > choice.classes else ""
+    extrapolated = " (extrapolated)" if choice.extrapolated else ""
     text = (
-        f"{head}. In a gallery of {choice.gallery_classes:,} classes like these{extrapolated}, it is expected to lack"
-        f" {choice.expected_loss:.1f} points to the best candidate, at most {choice.at_most:.1f} (95 %)."
+        f"{head}. In a gallery of {choice.gallery_classes:,} classes like these{extrapolated},"
+        f" {_spoken(choice.preferred)} is expected to lack {choice.expected_loss:.1f} points to the best candidate,"
+        f" at most {choice.at_most:.1f} (95 %)."
     )
     if choice.classes_needed is None:
         return text
@@ -399,10 +410,17 @@ def _measured(choice: Choice) -> str:
     if choice.gain_classes is None or choice.test_classes is None:
         return "95 %"
     if not choice.gain_elsewhere:
-        return f"95 %; on the same {choice.gain_classes:,} test {choice.units} that decide, too few to divide"
+        few = choice.gain_classes < 2 * FEWEST_UNITS
+        why = "too few to divide" if few else "as neither half does"
+        return f"95 %; on the same {choice.gain_classes:,} test {choice.units} that decide, {why}"
     if choice.gain_classes < choice.test_classes:
         return f"95 %; on {choice.gain_classes:,} of {choice.test_classes:,} test {choice.units}; the others decided"
     return f"95 %; each half of {choice.test_classes:,} test {choice.units} by the decision of the other"
+
+
+def _units(choice: Choice) -> str:
+    """`8 classes`, or `8 clusters`."""
+    return _count(choice.classes, "class" if choice.units == "classes" else "cluster", choice.units)
 
 
 def _certainty(name: str, certainty: Certainty, other: str, within: float) -> str:
@@ -438,7 +456,7 @@ def choice_table(choice: Choice) -> list[list[str]]:
     shares = ["?" if share is None else _percent(share) for share in last]
     where = "on test" if choice.test is not None else f"on {chosen_on_text(choice.chosen.split)}"
     if any(test is not None and WITHIN_FOLDS in test.notes for test in tests):
-        where = "in fifths of test"
+        where = "in fifths"
     whole = None if embedding is None else embedding.whole_gallery
     rows = [
         ("", [title for title, *_ in columns], "difference"),
@@ -449,7 +467,7 @@ def choice_table(choice: Choice) -> list[list[str]]:
         ("dimension", [f"{dim:,}" for dim in dims], f"{dims[-1] - dims[0]:+,}"),
         ("bytes an image", [f"{size:,}" for size in sizes], f"{sizes[-1] - sizes[0]:+,}"),
         (f"{metric} {where}, %", [_percents(test) for test in tests], _difference(choice, tests)),
-        *([(f"{metric} in all of test, %", [_percents(whole), ""][: len(ships)], "")] if whole is not None else []),
+        *([(f"{metric} in all, %", [_percents(whole), ""][: len(ships)], "")] if whole is not None else []),
         *([("multiply-adds", shares, "")] if any(share is not None for share in last) else []),
     ]
     return [[name, *cells, *([difference] if len(columns) == 2 else [])] for name, cells, difference in rows]

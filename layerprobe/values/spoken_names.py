@@ -6,7 +6,6 @@ Expressions, such as `blocks.5.0@avg/l2+whiten:128:0.5+l2`, stand only where the
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer
 from layerprobe.values.pooling import NO_POOL
@@ -27,20 +26,6 @@ def spoken_name(ranked: RankedLayer, *, pool: bool = False) -> str:
     if ranked.reduction == NO_REDUCTION:
         return name
     return f"{name}, {spoken_reduction(ranked.reduction, dimensions=True)}"
-
-
-def spoken_names(layers: Sequence[RankedLayer]) -> list[str]:
-    """The name of each layer, with pools where a layer has several; the expressions where names are equal."""
-    pools: dict[str, set[str]] = {}
-    for ranked in layers:
-        pools.setdefault(ranked.layer.layer, set()).add(ranked.layer.pool)
-    several = any(len(of_layer) > 1 for of_layer in pools.values())
-    names = [spoken_name(ranked, pool=several) for ranked in layers]
-    distinct = dict(zip(layers, names, strict=True))
-    return [
-        name if list(distinct.values()).count(name) == 1 else ranked.full_name
-        for ranked, name in zip(layers, names, strict=True)
-    ]
 
 
 def spoken_reduction(chain: str, *, dimensions: bool = False) -> str:

@@ -99,6 +99,13 @@ def test_differences_grow_by_the_logit_of_misses_along_the_doublings_of_the_gall
     assert growth_of_differences(0.08, 0.1, 6, 21) is None
 
 
+def test_the_more_misses_rise_the_more_differences_grow() -> None:
+    halves = (0.019, 0.015, 0.01, 0.005, 0.002, 0.001, 1e-6)
+    growths = [growth_of_differences(0.02, among_half, 20, 80) or 0.0 for among_half in halves]
+    assert growths == sorted(growths)
+    assert growths[-1] == pytest.approx(0.25 / (0.02 * 0.98))
+
+
 def test_where_most_queries_miss_differences_do_not_grow() -> None:
     assert growth_of_differences(0.6, 0.5, 6, 21) == 1.0
 

@@ -33,8 +33,8 @@ CHOICE = Choice(
     advice="switch", verdict="clear", at_most=0.0, expected_loss=0.0,
     layer=Certainty("clear", 0.0, 6, Gain(0.021, 0.009, 0.033)), post_processing=Certainty("open", 1.9, 2, None),
     runner_up="c2@max", lead=Gain(0.021, 0.009, 0.033), ties=0, equivalent=("c1@max",), candidates=14, classes=60,
-    test_classes=68, gallery_classes=68, classes_needed=None, best_on_test=BEST, regret=0.03, optimism=0.012,
-    shares={"#2:c1": 0.55, "#2:c2": 0.45},
+    test_classes=68, gallery_classes=68, extrapolated=True, classes_needed=None, best_on_test=BEST, regret=0.03,
+    optimism=0.012, shares={"#2:c1": 0.55, "#2:c2": 0.45},
 )  # fmt: skip
 KEPT = replace(
     CHOICE, ship=FC, test=TODAY, price=Price(512, 1.0), advice="unknown", gain=Gain(0.1, -0.02, 0.22), regret=0.13
@@ -58,7 +58,7 @@ def test_the_first_screen_asks_two_questions_and_shows_what_changes() -> None:
         "multiply-adds    100 %    60 %",
         "",
         "How sure: chosen among 14 candidates on 60 validation classes. In a gallery of",
-        "  68 classes like these (extrapolated), it is expected to lack 0.0 points to the",
+        "  68 classes like these (extrapolated), c1 is expected to lack 0.0 points to the",
         "  best candidate, at most 0.0 (95 %).",
     ]
 
@@ -95,7 +95,7 @@ def test_every_advice_has_its_sentence() -> None:
         "Switch? Either will do: from fc6 to c1 is +0.2 points of R@1 [-0.4, 0.8]. Selected: c1, 400 bytes an image."
     )
     assert advice_text(KEPT) == (
-        "Switch? It cannot be told from these classes, so keep fc6: c1 is +10.0 points of R@1 [-2.0, 22.0]."
+        "Switch? It cannot be told from these classes, so keep fc6: c1 is +10.0 points of R@1 [-2.0, 22.0] (95 %)."
     )
     few = text("unknown", Gain(0.1, None, None), at_most=None, classes=8, ship=FC)
     assert few.endswith(
@@ -113,6 +113,13 @@ def test_it_says_which_classes_decided_and_which_measured_the_gain() -> None:
         "Switch? Probably, from fc6 to c1: 34 test classes decide so; on the other 34 it gains +1.0 points of R@1"
         " [-0.6, 2.6] (95 %)."
     )
+    worse = replace(CHOICE, advice="keep", ship=FC, gain_classes=34, gain=Gain(-0.125, -0.273, 0.023))
+    assert advice_text(worse) == (
+        "Switch? Probably not, keep fc6: 34 test classes decide so; on the other 34 c1 is -12.5 points of R@1"
+        " [-27.3, 2.3] (95 %)."
+    )
+    all_decide = replace(CHOICE, gain_elsewhere=False)
+    assert "on the same 68 test classes that decide, as neither half does" in advice_text(all_decide)
     same = replace(CHOICE, gain_classes=15, test_classes=15, gain_elsewhere=False)
     assert "on the same 15 test classes that decide, too few to divide" in advice_text(same)
 
@@ -130,7 +137,7 @@ def test_recall_within_fifths_is_called_so_where_it_stands() -> None:
     lines = choice_lines(replace(CHOICE, test=test, preferred_test=test, embedding=embedding))
     assert "points of R@1 in fifths of the classes [7.1, 12.9]" in " ".join(line.strip() for line in lines)
     assert [line.split("%")[0] + "%" for line in lines if line.startswith("R@1")] == [
-        "R@1 in fifths of test, %", "R@1 in all of test, %",
+        "R@1 in fifths, %", "R@1 in all, %",
     ]  # fmt: skip
 
 
@@ -156,7 +163,7 @@ def test_ties_are_called_ties() -> None:
 def test_an_open_choice_says_how_many_classes_would_settle_it() -> None:
     open_ = replace(CHOICE, verdict="open", at_most=3.9, expected_loss=0.5, classes=20, classes_needed=2229)
     assert certainty_text(open_).endswith(
-        "it is expected to lack 0.5 points to the best candidate, at most 3.9 (95 %). About 2,000 classes would settle"
+        "c1 is expected to lack 0.5 points to the best candidate, at most 3.9 (95 %). About 2,000 classes would settle"
         " which exactly: hold more out, or use folds."
     )
     assert "would settle" not in certainty_text(replace(open_, classes_needed=None))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from layerprobe.values.keys import LayerKey, RankedLayer
-from layerprobe.values.spoken_names import spoken_name, spoken_names, spoken_reduction
+from layerprobe.values.spoken_names import spoken_name, spoken_reduction
 
 
 @pytest.mark.parametrize(
@@ -30,15 +30,3 @@ def test_a_layer_is_named_with_its_post_processing() -> None:
     ranked = RankedLayer(LayerKey("blocks.5.0", "avg"), "l2+whiten:128:0.5+l2", "cosine")
     assert spoken_name(ranked) == "blocks.5.0, half-whitened to 128"
     assert spoken_name(ranked, pool=True) == "blocks.5.0 (avg), half-whitened to 128"
-
-
-def test_pools_are_named_where_a_layer_has_several() -> None:
-    layers = [RankedLayer(LayerKey("c", pool), "none", "cosine") for pool in ("avg", "max")]
-    vector = RankedLayer(LayerKey("fc", "none"), "none", "cosine")
-    assert spoken_names([*layers, vector]) == ["c (avg)", "c (max)", "fc"]
-    assert spoken_names([layers[0], vector]) == ["c", "fc"]
-
-
-def test_equal_names_are_told_apart_by_their_expressions() -> None:
-    layers = [RankedLayer(LayerKey("fc", "none"), chain, "cosine") for chain in ("pca:8", "pca:8+l2")]
-    assert spoken_names(layers) == ["fc/pca:8~cosine", "fc/pca:8+l2~cosine"]

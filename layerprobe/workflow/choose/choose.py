@@ -61,7 +61,8 @@ def choose_runs(
     if first.is_fitted_on:
         refitted = Refits(device, seed, request.metric, listener).within_folds(groups, further)
         groups = refitted.groups
-        notes += refitted.notes
+        where = "" if first.split == "test" else f"{chosen_on_text(first.split)}: "
+        notes += [f"{where}{note}" for note in refitted.notes]
     if first.split == "test" and not refitted.folded:
         notes.append("every fold searches the whole gallery")
     if request.combine:

@@ -89,13 +89,13 @@ def _changes(stored: StoredChoice, asked: Mapping[str, Any], runs: Sequence[str]
 
 
 def _option(name: str, value: Any) -> str:
-    """`--within 1`, `--layers c1,c2`, `without --combine`."""
+    """`--within 1`, `--layers c1,c2`, `no --combine`."""
     if value is True:
         return f"--{name}"
     if isinstance(value, int | float) and value is not False:
         return f"--{name} {value:g}"
     text = ",".join(map(str, value)) if isinstance(value, list) else str(value or "")
-    return f"--{name} {text}" if text else f"without --{name}"
+    return f"--{name} {text}" if text else f"no --{name}"
 
 
 def _with_half_whitened(run: Run) -> bool:

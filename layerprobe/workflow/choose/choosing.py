@@ -93,14 +93,15 @@ def choose_among(
         classes=choosing.units,
         test_classes=None if of_test is None else of_test.units,
         gallery_classes=given.classes if extrapolated is None else given.gallery_classes,
+        extrapolated=extrapolated is not None,
         best_on_test=best,
         regret=None if crossed is not None or not among else _regret(on_test, best),
         optimism=None if of_test is None else optimism(of_test, folds_of(range(of_test.sums.shape[1]), seed=seed)),
         shares=_largest_first(dict(zip(of_pool, again.shares.tolist(), strict=True))),
         within=within,
         units="classes" if given.cluster is None else "clusters",
-        notes=(*folds, *dict.fromkeys(notes)),
-        details=(*skipped, *_agreement(crossed, of_searched)),
+        notes=(*folds, *_agreement(crossed, of_searched), *dict.fromkeys(notes)),
+        details=tuple(skipped),
     )
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from layerprobe.statistics.choice import folds_of
 from layerprobe.system.errors import DataError, RecipeError
-from layerprobe.values.facts import WITHIN_FOLDS, assumed_text, cross_fitted_text
+from layerprobe.values.facts import WITHIN_FOLDS, assumed_text, chosen_on_text, cross_fitted_text
 from layerprobe.workflow.choose.given_features import GivenFeatures
 
 Rows = NDArray[np.intp]
@@ -96,7 +96,7 @@ def row_splits_of(given: GivenFeatures, seed: int, seen: bool, file: Path | None
         split, fitted_on = "validation", rows["train"] if "train" in held else None
         notes = ("half-whitening is fitted on train",)
         if fitted_on is None:
-            notes = (WITHIN_FOLDS,)
+            notes = (f"{chosen_on_text('validation')}: {WITHIN_FOLDS}",)
     elif seen:
         notes = (
             "each fold of classes is scored with what was chosen on the other folds, in the whole gallery",
@@ -104,7 +104,7 @@ def row_splits_of(given: GivenFeatures, seed: int, seen: bool, file: Path | None
         )
         basis = cross_fitted_text(classes["test"], classes["train"], sure=False)
     else:
-        split, fitted_on, notes = "train", None, (WITHIN_FOLDS,)
+        split, fitted_on, notes = "train", None, (f"{chosen_on_text('train')}: {WITHIN_FOLDS}",)
     if len(held) < 2:
         classes = {"test": len(np.unique(given.labels))}
     assumed = assumed_text("the network", {name: classes[name] for name in (split, "test") if name in classes})

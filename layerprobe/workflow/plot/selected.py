@@ -45,7 +45,7 @@ def stored_selected(name: str, runs: Sequence[Run], scores: Sequence[Score]) -> 
     of_choice = choice.test or choice.chosen
     if of_choice.metric != metric or set(first.states) != {run.name for run in runs}:
         return None
-    folded = WITHIN_FOLDS in choice.notes
+    folded = choice.test is not None and WITHIN_FOLDS in choice.test.notes
     embedding = choice.embedding.test if choice.embedding is not None and folded else None
     return Selected(spoken, replace(of_choice, run=name), dim, folded, embedding)
 

@@ -127,7 +127,7 @@ def _notes(choice: Choice) -> tuple[str, ...]:
     best = choice.best_on_test
     if best is None:
         return choice.notes
-    likewise = " (likewise in fifths)" * (WITHIN_FOLDS in choice.notes)
+    likewise = " (likewise in fifths)" * (WITHIN_FOLDS in best.notes)
     looked = f"Best on test, chosen by looking: {spoken_name(best.ranked_layer)}, {_value(best)}{likewise}"
     return (looked, *choice.notes)
 

@@ -110,7 +110,7 @@ def read_choice(run: Run) -> StoredChoice | None:
         return TypeAdapter(StoredChoice).validate_json(text)
     except ValidationError as error:
         place = ".".join(map(str, error.errors()[0]["loc"]))
-        raise DataError(f"not a stored choice: {place}", file=path) from error
+        raise DataError(f"not a stored choice{f': {place}' if place else ''}", file=path) from error
 
 
 def why_stale(stored: StoredChoice, run: Run) -> str:

@@ -66,8 +66,8 @@ def test_the_same_request_is_answered_by_the_stored_choice_and_this_is_said(
     ("request_now", "made_with"),
     [
         (ChooseRequest("2", 100, "cpu"), "--epochs all, --within 1"),
-        (ChooseRequest(device="cpu", layers=("c1", "fc6")), "without --layers"),
-        (ChooseRequest(device="cpu", combine=True), "without --combine"),
+        (ChooseRequest(device="cpu", layers=("c1", "fc6")), "no --layers"),
+        (ChooseRequest(device="cpu", combine=True), "no --combine"),
     ],
 )
 def test_another_request_is_answered_anew_and_replaces_the_stored_choice(

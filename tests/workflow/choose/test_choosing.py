@@ -362,7 +362,7 @@ def test_a_set_that_is_found_without_some_folds_only_is_chosen_there_alone() -> 
     own = np.concatenate([cells.sums[0, :10], cells.sums[2, 10:]]).sum() / 400
     assert choice.test.value == pytest.approx(own)
     said = "the folds choose pool5.1 in 1, pool5.1+fc6 in 1: the value and the gain on test are of the procedure"
-    assert any(line.startswith(said) for line in choice.details)
+    assert any(line.startswith(said) for line in choice.notes)
 
 
 def test_the_notes_are_those_given() -> None:

@@ -82,7 +82,7 @@ def test_a_choice_that_is_searched_in_fifths_is_labelled_at_its_numbers(folded: 
     choose_once([folded], ChooseRequest(device="cpu"), Silent(), [WHITE])
     (shown,) = choices([folded]).shown
     (name,) = (row[0] for row in shown.rows if row[0].startswith("R@1"))
-    assert name == "R@1 in fifths of test, %"
+    assert name == "R@1 in fifths, %"
     assert shown.notes[0].endswith("(likewise in fifths)")
 
 

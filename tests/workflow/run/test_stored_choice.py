@@ -120,7 +120,7 @@ def test_of_several_networks_the_one_that_is_selected_keeps_the_choice(tmp_path:
 
 DAMAGED = {
     "{": "not a stored choice",
-    "[]": "not a stored choice: ",
+    "[]": "not a stored choice",
     json.dumps({"rule": RULE + 1}): f"chosen by rule {RULE + 1}, and this version has rule {RULE}",
     json.dumps({"rule": RULE}): "not a stored choice: request",
 }
