@@ -9,7 +9,7 @@ import numpy as np
 
 from layerprobe.system.progress import Listener
 from layerprobe.values.choice import Choice
-from layerprobe.values.facts import CHOOSING, assumed_text, chosen_on_text, identical_text
+from layerprobe.values.facts import CHOOSING, WITHIN_FOLDS, assumed_text, chosen_on_text, identical_text
 from layerprobe.values.keys import RankedLayer
 from layerprobe.values.metric_names import is_recall
 from layerprobe.values.spoken_names import spoken_name
@@ -62,7 +62,7 @@ def choose_runs(
         refitted = Refits(device, seed, request.metric, listener).within_folds(groups, further)
         groups = refitted.groups
         where = "" if first.split == "test" else f"{chosen_on_text(first.split)}: "
-        notes += [f"{where}{note}" for note in refitted.notes]
+        notes += [f"{where}{note}" if note == WITHIN_FOLDS else note for note in refitted.notes]
     if first.split == "test" and not refitted.folded:
         notes.append("every fold searches the whole gallery")
     if request.combine:
