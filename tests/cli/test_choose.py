@@ -51,7 +51,7 @@ def test_a_person_reads_what_to_ship_and_what_to_do_next(choose: Command) -> Non
         "R@1 on test, %   75.0",
         "",
         "How sure: chosen among 2 candidates on 20 validation classes. In a gallery of 20",
-        "  classes like these, it is expected to lack 0.0 points to the best candidate,",
+        "  classes like these, c2 is expected to lack 0.0 points to the best candidate,",
         "  at most 0.0 (95 %).",
     ]
     assert err == "next: layerprobe export held --epoch 2 --layer c2@max --out held-export\n"
