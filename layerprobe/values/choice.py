@@ -316,20 +316,15 @@ def advice_text(choice: Choice) -> str:
     test = choice.preferred_test
     folded = " in fifths of the classes" * (test is not None and WITHIN_FOLDS in test.notes)
     points = f"{100 * gain.difference:+.1f} points of {metric}{folded}{_ends(gain)}"
-    if choice.advice == "switch" and gain.low is not None and gain.low <= 0 and choice.test_classes is not None:
+    if choice.advice in ("switch", "keep") and _holds_zero(gain) and choice.test_classes is not None:
         deciding = choice.test_classes - (choice.gain_classes or 0)
+        probably = f"Probably, from {old} to {new}" if choice.advice == "switch" else f"Probably not, keep {old}"
         return (
-            f"Switch? Probably, from {old} to {new}: {deciding:,} test {choice.units} decide so; on the other"
-            f" {choice.gain_classes:,} it gains {points} (95 %)."
+            f"Switch? {probably}: {deciding:,} test {choice.units} decide so; on the other {choice.gain_classes:,}"
+            f" {new} is {points} (95 %)."
         )
     if choice.advice == "switch":
         return f"Switch? Yes, {points}: from {old} to {new} ({_measured(choice)})."
-    if choice.advice == "keep" and gain.high is not None and gain.high >= 0 and choice.test_classes is not None:
-        deciding = choice.test_classes - (choice.gain_classes or 0)
-        return (
-            f"Switch? Probably not, keep {old}: {deciding:,} test {choice.units} decide so; on the other"
-            f" {choice.gain_classes:,} {new} is {points} (95 %)."
-        )
     if choice.advice == "keep":
         return f"Switch? No, keep {old}: {new} is worse, {points} ({_measured(choice)})."
     if choice.advice == "either":
@@ -579,6 +574,11 @@ def _value(score: Score) -> str:
         return f"{score.metric}: no valid number"
     ends = "" if score.low is None or score.high is None else f" [{100 * score.low:.1f}, {100 * score.high:.1f}]"
     return f"{score.metric} {100 * score.value:.1f} %{ends}"
+
+
+def _holds_zero(gain: Gain) -> bool:
+    """Whether the interval of a gain holds 0."""
+    return gain.low is not None and gain.high is not None and gain.low <= 0 <= gain.high
 
 
 def _ends(gain: Gain, few: str = ", too few classes for an interval") -> str:

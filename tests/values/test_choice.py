@@ -110,7 +110,7 @@ def test_it_says_which_classes_decided_and_which_measured_the_gain() -> None:
     assert "on 34 of 68 test classes; the others decided" in advice_text(replace(CHOICE, gain_classes=34))
     unsure = advice_text(replace(CHOICE, gain_classes=34, gain=Gain(0.01, -0.006, 0.026)))
     assert unsure == (
-        "Switch? Probably, from fc6 to c1: 34 test classes decide so; on the other 34 it gains +1.0 points of R@1"
+        "Switch? Probably, from fc6 to c1: 34 test classes decide so; on the other 34 c1 is +1.0 points of R@1"
         " [-0.6, 2.6] (95 %)."
     )
     worse = replace(CHOICE, advice="keep", ship=FC, gain_classes=34, gain=Gain(-0.125, -0.273, 0.023))
