@@ -298,9 +298,10 @@ def choice_lines(choice: Choice, *, full: bool = False) -> list[str]:
     lines = [*_wrapped(f"{head}{first}"), *(line for text in others for line in _wrapped(text))]
     lines += ["", *_aligned(choice_table(choice)), ""]
     lines += _wrapped(certainty_text(choice))
+    lines += _wrapped(_gain_of_the_layer(choice))
     lines += [line for note in choice.notes for line in _wrapped(note)]
     if full:
-        lines += ["", *_on_test(choice), *_alike(choice), *_resamples(choice), *choice.details, *_notes(choice)]
+        lines += ["", *_on_test(choice), *_unlike(choice), *_resamples(choice), *choice.details, *_notes(choice)]
     return lines
 
 
@@ -503,8 +504,21 @@ def _wrapped(text: str) -> list[str]:
     return [line.replace("\0", " ") for line in lines]
 
 
-def _alike(choice: Choice) -> list[str]:
-    """What the embedding gains by the preferred epoch and post-processing alone, and in what the two layers differ."""
+def _gain_of_the_layer(choice: Choice) -> str:
+    """What the embedding has at the preferred epoch and post-processing, and what the layer gains over that."""
+    embedding = choice.embedding
+    if embedding is None or embedding.alike is None or embedding.gain is None:
+        return ""
+    alike, gain = embedding.alike, embedding.gain
+    epoch = "" if choice.preferred.epoch == embedding.layer.epoch else f" at epoch {choice.preferred.epoch}"
+    return (
+        f"{spoken_name(alike.ranked_layer)}{epoch} has {_value(alike)} on test: over that, the layer alone gains"
+        f" {100 * gain.difference:+.1f} points{_ends(gain)}."
+    )
+
+
+def _unlike(choice: Choice) -> list[str]:
+    """In what the preferred candidate and the embedding differ."""
     embedding = choice.embedding
     if embedding is None:
         return []
@@ -512,13 +526,6 @@ def _alike(choice: Choice) -> list[str]:
     dims = (choice.preferred.dim, embedding.layer.dim)
     if unlike := unlike_text(choice.preferred.ranked, embedding.layer.ranked, dims):
         lines.append(f"{choice.preferred.name} and {embedding.layer.name}: {unlike}")
-    if embedding.alike is not None and embedding.gain is not None:
-        alike = embedding.alike
-        epoch = "" if choice.preferred.epoch is None else f" at epoch {choice.preferred.epoch}"
-        lines.append(
-            f"{alike.ranked_layer}{epoch}: {_value(alike)} on test; over that, the layer gains"
-            f" {100 * embedding.gain.difference:+.1f} points{_ends(embedding.gain)}"
-        )
     return lines
 
 

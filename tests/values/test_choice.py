@@ -183,12 +183,15 @@ def test_few_classes_give_no_figures() -> None:
     assert not any("resamples" in line for line in choice_lines(few, full=True))
 
 
-def test_full_shows_what_the_embedding_gains_by_post_processing_alone() -> None:
+def test_what_the_layer_alone_gains_stands_beside_what_post_processing_and_epoch_do() -> None:
     alike = Subject("a", "e", 0, 1, "test", FC6).score("R@1", 0.75, 80)
-    embedding = Embedding(FC, TODAY, alike, Gain(0.05, 0.02, 0.08))
-    lines = choice_lines(replace(CHOICE, embedding=embedding), full=True)
-    assert "c1@max and fc6: they differ in dimensions (100, 128)" in lines
-    assert "fc6 at epoch 2: R@1 75.0 % on test; over that, the layer gains +5.0 points [2.0, 8.0]" in lines
+    embedding = Embedding(replace(FC, epoch=1), TODAY, alike, Gain(0.05, 0.02, 0.08))
+    choice = replace(CHOICE, embedding=embedding)
+    assert choice_lines(choice)[-2:] == [
+        "fc6 at epoch 2 has R@1 75.0 % on test: over that, the layer alone gains +5.0",
+        "  points [2.0, 8.0].",
+    ]
+    assert "c1@max and fc6: they differ in dimensions (100, 128)" in choice_lines(choice, full=True)
 
 
 def test_full_labels_the_best_on_test_with_regret_and_selection_bias() -> None:
