@@ -28,7 +28,6 @@ class DatasetSpec:
         layout: what its folder or file looks like, in one line.
         where: its official page, as text; empty where there is none.
         counts: split -> published size of a whole copy; empty where there is none.
-        first_released: own option -> the default that it was first released with, where that has changed.
     """
 
     load: Callable[..., Dataset]
@@ -39,7 +38,6 @@ class DatasetSpec:
     layout: str = ""
     where: str = ""
     counts: Mapping[str, Count] = field(default_factory=dict)
-    first_released: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def takes_root(self) -> bool:

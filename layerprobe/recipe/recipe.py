@@ -127,8 +127,7 @@ class Recipe:
     def identity(self, *, with_seed: bool = True) -> str:
         """Hex hash of all that decides the trained weights; without the seed and validation fold, of the experiment.
 
-        A key at the default of its first release is omitted, so that a key that a later version adds
-        renames no run.
+        A key at its default is omitted, so that a new key renames no run.
         """
         return self._hash(NOT_DECIDING if with_seed else NOT_DECIDING | _WITHIN_EXPERIMENT)
 

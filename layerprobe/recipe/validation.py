@@ -64,14 +64,12 @@ def validated(
             problems.append(Problem(section, str(error).rstrip("."), ("name",)))
             values = {key: value for key, value in values.items() if key in model.model_fields}
         else:
-            first_released = getattr(part, "first_released", {})
             if section == "data":
                 values, part = {**part.defaults, **values}, part.load
             if section == "net" and is_source(values["name"]):
                 model, part = SourceNetwork, partial(part.build, argument)
                 values = _with_weights(values, problems)
             model = create_model(values["name"], __base__=model, **_option_fields(part, model))
-            model.first_released = {**model.first_released, **first_released}
     try:
         return model.model_validate_json(json.dumps(values, default=str))
     except ValidationError as error:

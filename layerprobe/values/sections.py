@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_core import PydanticCustomError
@@ -48,19 +47,13 @@ class Problem:
 class Section(BaseModel):
     """Keys that every part shares. The reader of recipes adds the part's own options, read from its signature."""
 
-    # Key -> the default of its first release, for keys whose default has changed since. A data set's
-    # SPEC or a loss that changes the default of one of its own options has the same attribute.
-    first_released: ClassVar[Mapping[str, Any]] = {}
-
     # Strict: the text "15" is not the number 15. Sections are read as JSON, where a tuple is an array.
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     def without_defaults(self) -> dict[str, Any]:
-        """The keys that differ from the default of their first release, as JSON values."""
-        fields = type(self).model_fields
-        first = {name: field.default for name, field in fields.items()} | dict(self.first_released)
-        values = self.model_dump(mode="json")
-        return {name: value for name, value in values.items() if getattr(self, name) != first[name]}
+        """The keys that differ from their default, as JSON values."""
+        fields, values = type(self).model_fields, self.model_dump(mode="json")
+        return {name: value for name, value in values.items() if getattr(self, name) != fields[name].default}
 
     def options(self) -> dict[str, Any]:
         """The named part's own keys: the keyword arguments of its factory."""
