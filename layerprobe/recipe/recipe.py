@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -129,14 +129,7 @@ class Recipe:
 
         A key at its default is omitted, so that a new key renames no run.
         """
-        return self._hash(NOT_DECIDING if with_seed else NOT_DECIDING | _WITHIN_EXPERIMENT)
-
-    @property
-    def identity_with_seen(self) -> str:
-        """The identity of versions in which `data.seen` was part of it, which may name the run's folder."""
-        return self._hash(NOT_DECIDING - {("data", "seen")})
-
-    def _hash(self, left_out: Collection[tuple[str, str]]) -> str:
+        left_out = NOT_DECIDING if with_seed else NOT_DECIDING | _WITHIN_EXPERIMENT
         found = {name: getattr(self, name).without_defaults() for name in DECIDING if getattr(self, name) is not None}
         for section, key in left_out:
             found[section].pop(key, None)

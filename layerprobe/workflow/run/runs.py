@@ -255,10 +255,8 @@ def named_run(cache: Path, name: str) -> Run:
 
 
 def recipe_run(cache: Path, recipe: Recipe) -> Run:
-    """The run NAME-HASH of a recipe; where a version with another hash made it, under that name."""
-    hashes = (recipe.identity_with_seen, recipe.identity())
-    former, run = (named_run(cache, f"{recipe.name}-{identity[:6]}") for identity in hashes)
-    return former if former.exists() else run
+    """The run NAME-HASH of a recipe."""
+    return named_run(cache, f"{recipe.name}-{recipe.identity()[:6]}")
 
 
 def _refuse(constant: str) -> NoReturn:

@@ -21,10 +21,8 @@ from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.probe.extractors import RunExtractor
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.request import ProbeRequest
-from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.train.frozen import frozen_run
 from layerprobe.workflow.train.frozen_request import FrozenRequest
-from tests.records import recorded
 from tests.workflow.conftest import Silent
 
 CODE = """
@@ -70,16 +68,9 @@ def test_features_are_extracted_once_whatever_the_weights_were_trained_on(
     assert sorted(path.name for path in (tmp_path / "cache").glob("*/run.json")) == ["run.json"] * 2
 
 
-def test_a_run_of_a_version_with_another_hash_is_found_under_its_name(asked: FrozenRequest) -> None:
+def test_the_name_of_a_run_does_not_say_whether_the_weights_have_seen_its_classes(asked: FrozenRequest) -> None:
     unseen = replace(asked, settings=("data.seen=false",))
-    recipe = unseen.recipe()
-    assert recipe.identity() == asked.recipe().identity() != recipe.identity_with_seen
-    assert asked.recipe().identity_with_seen == asked.recipe().identity()
-    former = Run(asked.cache / f"{recipe.name}-{recipe.identity_with_seen[:6]}")
-    assert unseen.target(recipe).name == asked.target(asked.recipe()).name != former.name
-    former.folder.mkdir(parents=True)
-    former.write(recorded({}))
-    assert unseen.target(recipe).name == former.name != asked.target(asked.recipe()).name
+    assert unseen.target(unseen.recipe()).name == asked.target(asked.recipe()).name
 
 
 @pytest.mark.parametrize("layers", [("zz",), ("zz@avg/l2",)])
