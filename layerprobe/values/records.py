@@ -185,7 +185,7 @@ class RunRecord:
         known = {name: tuple(each) if isinstance(each, list) else each for name, each in known.items()}
         if "network" in known:
             known["network"] = RecordedNetwork.of_json(known["network"])
-        known["weights_files"] = tuple(WeightsFile(**file) for file in _with_epochs(value.get("weights_files", ())))
+        known["weights_files"] = tuple(WeightsFile(**file) for file in value.get("weights_files", ()))
         return cls(**known, others={name: value[name] for name in value if name not in (*names, "schema")})
 
 
@@ -217,17 +217,11 @@ def _is_recipe(value: Any) -> bool:
     return sections and ("train" not in value or _is_whole(value["train"].get("epochs")))
 
 
-def _with_epochs(files: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The files of run.json; those of an earlier version are numbered in their order."""
-    return [{"epoch": place} | dict(file) for place, file in enumerate(files)]
-
-
 def _is_weights_file(value: Any) -> bool:
-    names = {each.name for each in fields(WeightsFile)}
-    if not isinstance(value, dict) or value.keys() not in (names, names - {"epoch"}):
+    if not isinstance(value, dict) or value.keys() != {each.name for each in fields(WeightsFile)}:
         return False
     is_part = value["part"] is None or _is_text(value["part"])
-    wholes = _is_whole(value["size"]) and _is_whole(value.get("epoch", 0))
+    wholes = _is_whole(value["size"]) and _is_whole(value["epoch"])
     return _is_text(value["path"]) and _is_text(value["sha256"]) and is_part and wholes
 
 
@@ -308,7 +302,7 @@ _CHECKS: Mapping[str, tuple[_Check, str]] = {
     "layer_order": (_list_of(_is_text), "a list of layers"),
     "members": (_list_of(_is_text), "a list of runs"),
     "checkpoints_removed": (_list_of(_is_whole), "a list of epochs"),
-    "weights_files": (_list_of(_is_weights_file), "the path, part, sha256 and size of a file for each epoch"),
+    "weights_files": (_list_of(_is_weights_file), "the path, part, sha256, size and epoch of files"),
     "untrained": (_is_truth, "true or false"),
     "from_python": (_is_truth, "true or false"),
     "request": (_is_text, "text"),
@@ -324,7 +318,7 @@ def _fault(value: Mapping[str, Any]) -> str:
             return f"{name} is missing, expected {expected}"
         if name in value and not is_right(value[name]):
             return f"{name} is {_shown(value[name])}, expected {expected}"
-    epochs, last = [file["epoch"] for file in _with_epochs(value.get("weights_files", ()))], value["epochs_done"]
+    epochs, last = [file["epoch"] for file in value.get("weights_files", ())], value["epochs_done"]
     if epochs and (epochs != sorted(set(epochs)) or epochs[-1] != last):
         return f"weights_files has the epochs {', '.join(map(str, epochs))}, expected ascending ones up to {last}"
     if not epochs and last > _MOST_EPOCHS:

@@ -75,8 +75,7 @@ def test_a_network_that_is_none_is_told(part: dict[str, Any]) -> None:
 
 
 def test_files_of_weights_are_one_for_each_epoch() -> None:
-    file = {"path": "/a.pt", "part": None, "sha256": "0", "size": 3}
-    assert recorded({"weights_files": [file, file], "epochs_done": 1}).epochs == [0, 1]
+    file = {"path": "/a.pt", "part": None, "sha256": "0", "size": 3, "epoch": 0}
     named = [file | {"epoch": 5}, file | {"epoch": 12}]
     assert recorded({"weights_files": named, "epochs_done": 12}).epochs == [5, 12]
     for files, epochs in ([file], "0"), (named[:1], "5"), (named[::-1], "12, 5"), (named[1:] * 2, "12, 12"):
@@ -84,6 +83,9 @@ def test_files_of_weights_are_one_for_each_epoch() -> None:
             recorded({"weights_files": files, "epochs_done": 12})
     with pytest.raises(ValueError, match="^weights_files is "):
         recorded({"weights_files": [file | {"size": -1}]})
+    del file["epoch"]
+    with pytest.raises(ValueError, match="expected the path, part, sha256, size and epoch of files"):
+        recorded({"weights_files": [file]})
 
 
 def test_more_epochs_than_any_training_counts_are_refused() -> None:

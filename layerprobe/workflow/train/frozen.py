@@ -42,7 +42,7 @@ _Given = Mapping[int, tuple[Path, str | None]]  # epoch -> the file with its wei
 def frozen_run(request: FrozenRequest, listener: Listener) -> Run:
     """The run of a model: a new one, or that of the same request, which may by now have further files."""
     given, run = _given_files(request), request.repeated()
-    if run is not None and run.is_measured and _are_files_of(run, request, given, listener):
+    if run is not None and run.is_measured and _are_files_of(run, given, listener):
         return run
     run = _run_of(request, given, listener)
     with locked(run):
@@ -51,10 +51,9 @@ def frozen_run(request: FrozenRequest, listener: Listener) -> Run:
     return run
 
 
-def _are_files_of(run: Run, request: FrozenRequest, given: _Given, listener: Listener) -> bool:
+def _are_files_of(run: Run, given: _Given, listener: Listener) -> bool:
     """Whether the files are a run's epochs, unchanged, and no others."""
     known = run.read().weights_files
-    given = _numbered_as(known, given, request)
     same = len(given) == len(known) and set(_hashed(given)) == set(known)
     if same:
         _say_epochs(given, listener)
@@ -84,7 +83,6 @@ def _run_of(request: FrozenRequest, given: _Given, listener: Listener) -> Run:
             )
         return run
     known = run.read().weights_files if run.exists() else ()
-    given = _numbered_as(known, given, request)
     _say_epochs(given, listener)
     if run.exists():
         _require_same(run, recipe, known, given)
@@ -111,13 +109,6 @@ def _all_files(request: FrozenRequest) -> list[tuple[Path, str | None]]:
     if not request.has_files or request.weights.startswith("run:"):
         return []
     return [(path.absolute(), part) for path, part in expand(request.weights)]
-
-
-def _numbered_as(known: Sequence[WeightsFile], given: _Given, request: FrozenRequest) -> _Given:
-    """The files with the epochs that their run knows them by: it may have counted its files."""
-    counted = [file.epoch for file in known] == list(range(len(known)))
-    same = all(given.get(file.epoch) == (Path(file.path), file.part) for file in known)
-    return dict(enumerate(_all_files(request) or given.values())) if counted and not same else given
 
 
 def _say_epochs(given: _Given, listener: Listener) -> None:

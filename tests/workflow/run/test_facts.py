@@ -48,7 +48,7 @@ def test_the_data_set_is_the_recipes(tmp_path: Path, data: dict[str, object], na
     assert data_facts(run, [SCORE]).name == name
 
 
-FILE = {"path": "/x/own.pth", "part": None, "sha256": "0", "size": 3}
+FILE = {"path": "/x/own.pth", "part": None, "sha256": "0", "size": 3, "epoch": 0}
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ FILE = {"path": "/x/own.pth", "part": None, "sha256": "0", "size": 3}
     [
         ("/x/own.pth", {"weights_files": [FILE]}, "weights of own.pth"),
         ("run:netA", {"weights_files": [FILE]}, "weights of run:netA"),
-        ("/x/*.pth", {"weights_files": [FILE, FILE], "epochs_done": 1}, ""),
+        ("/x/*.pth", {"weights_files": [FILE, FILE | {"epoch": 1}], "epochs_done": 1}, ""),
         ("/x/epoch5.pth", {"weights_files": [FILE | {"epoch": 5}], "epochs_done": 5}, ""),
         ("none", {}, ""),
         ("model", {}, ""),

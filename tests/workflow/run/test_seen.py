@@ -10,7 +10,8 @@ from layerprobe.workflow.run.seen import has_seen_train, split_to_choose_on, sta
 from tests.records import recorded
 from tests.workflow.choosing_runs import C1, hits, write_run
 
-FILES = {"weights_files": [{"path": "/a.pt", "part": None, "sha256": "0", "size": 3}] * 3, "epochs_done": 2}
+FILE = {"path": "/a.pt", "part": None, "sha256": "0", "size": 3}
+FILES = {"weights_files": [FILE | {"epoch": epoch} for epoch in range(3)], "epochs_done": 2}
 FEW = {"train": {C1: hits(*[4] * 8)}, "test": {C1: hits(*[4] * 8)}}
 ALONE = {"train": FEW["train"]}
 

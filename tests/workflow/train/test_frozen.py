@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Callable
@@ -382,16 +381,6 @@ def test_an_epoch_without_a_file_is_refused_with_those_that_have_one(asked: Requ
         measured(asked(f"{checkpoints}/*.pt"), epochs="1")
 
 
-def test_files_that_a_run_has_counted_stay_counted(asked: Requests, checkpoints: Path) -> None:
-    run = frozen_run(asked(f"{checkpoints}/*.pt"), Silent())
-    stored = json.loads(run.record_file.read_text())
-    files = [{key: file[key] for key in file if key != "epoch"} for file in stored["weights_files"]]
-    run.record_file.write_text(json.dumps(stored | {"weights_files": files, "epochs_done": 2}))
-    torch.save(draw(7).state_dict(), checkpoints / "epoch12.pt")
-    again = frozen_run(asked(f"{checkpoints}/*.pt"), Silent())
-    assert [file.epoch for file in again.read().weights_files] == [0, 1, 2, 3]
-
-
 def test_copies_and_files_without_an_epoch_are_left_out_and_named(asked: Requests, checkpoints: Path) -> None:
     torch.save(draw(1).state_dict(), checkpoints / "best.pt")  # the weights of epoch 9, under other names
     torch.save(draw(5).state_dict(), checkpoints / "last.pt")
@@ -412,18 +401,14 @@ def test_copies_and_files_without_an_epoch_are_left_out_and_named(asked: Request
     assert run.record_file.read_text() == stored
 
 
-def test_a_run_that_has_counted_a_file_without_an_epoch_keeps_it(asked: Requests, checkpoints: Path) -> None:
-    (checkpoints / "epoch9.pt").rename(checkpoints / "last.pt")
-    run = frozen_run(asked(f"{checkpoints}/*.pt"), Silent())
-    stored = json.loads(run.record_file.read_text())
-    last = stored["weights_files"][0] | {
-        "path": str(checkpoints / "last.pt"),
-        "sha256": sha256(checkpoints / "last.pt"),
-    }
-    files = [{key: file[key] for key in file if key != "epoch"} for file in [*stored["weights_files"], last]]
-    run.record_file.write_text(json.dumps(stored | {"weights_files": files, "epochs_done": 2}))
-    again = frozen_run(asked(f"{checkpoints}/*.pt"), Silent())
-    assert [Path(file.path).name for file in again.read().weights_files] == ["epoch2.pt", "epoch10.pt", "last.pt"]
+def test_a_file_that_changes_how_epochs_are_told_is_refused(asked: Requests, checkpoints: Path) -> None:
+    for number, name in ((2, "a.pt"), (9, "b.pt"), (10, "c.pt")):
+        (checkpoints / f"epoch{number}.pt").rename(checkpoints / name)
+    run = frozen_run(asked(f"{checkpoints}/*.pt", run="counted"), Silent())
+    assert run.read().epochs == [0, 1, 2]
+    torch.save(draw(7).state_dict(), checkpoints / "epoch12.pt")
+    with pytest.raises(RecipeError, match=r"epoch 0 is .*a\.pt, and would now be no file"):
+        frozen_run(asked(f"{checkpoints}/*.pt", run="counted"), Silent())
 
 
 def test_files_of_weights_are_not_copied(asked: Requests, checkpoints: Path) -> None:
