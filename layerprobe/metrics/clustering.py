@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -48,9 +48,6 @@ class ClusterAgreement(Metric):
         report: the mean over the restarts, or the values of the one with the least inertia, the first of equals; never
             those of the one that agrees best with the classes, which a clustering cannot know. `notes` says so.
     """
-
-    # Option -> its former name, which the records of older runs have.
-    formerly: ClassVar[Mapping[str, str]] = {"restarts": "seeds"}
 
     def __init__(self, restarts: int = 10, iterations: int = 100, report: Report = "mean") -> None:
         if restarts < 1:

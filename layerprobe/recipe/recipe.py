@@ -144,7 +144,7 @@ class Recipe:
         """The keys that decide the weights and differ from a run's recipe."""
         old = stored.recipe
         with contextlib.suppress(LayerprobeError):
-            # Through the same defaults, so that a key that is new in this version is no difference.
+            # Through the same defaults, so that a key that is new since then is no difference.
             old = resolve(stored.recipe_name, old, source="run.json", own_size=False).as_dict()
         new, found = self.as_dict(), []
         for section in DECIDING:

@@ -105,11 +105,9 @@ def metric_options(values: Any, problems: list[Problem]) -> dict[str, dict[str, 
             )
         else:
             factory = load("metric", METRICS, name)
-            now = {old: new for new, old in getattr(factory, "formerly", {}).items() if new not in options}
-            given = {now.get(option, option): value for option, value in options.items()}
             model = create_model(name, __base__=Section, **_option_fields(factory, Section))
             try:
-                found[name] = model.model_validate_json(json.dumps(given, default=str)).model_dump(mode="json")
+                found[name] = model.model_validate_json(json.dumps(options, default=str)).model_dump(mode="json")
                 factory(**found[name])  # refuses an option out of its range
             except ValidationError as error:
                 problems += [problem_of(section, item, model) for item in error.errors()]

@@ -586,14 +586,9 @@ def test_the_largest_seed_is_taken_and_of_an_ensemble_the_last_members() -> None
         load_recipe("quick", Overrides(settings=two, seed=largest // 2 + 1))
 
 
-def test_an_option_of_a_metric_may_have_its_former_name() -> None:
-    recipe = load("metrics.NMI.seeds=3")
-    assert recipe.metrics["NMI"] == {"restarts": 3, "iterations": 100, "report": "mean"}
-
-
-def test_a_former_name_does_not_replace_the_present_one() -> None:
+def test_an_option_that_a_metric_does_not_have_is_unknown() -> None:
     with pytest.raises(RecipeError, match=r"\[metrics.NMI\]: unknown key 'seeds'"):
-        load("metrics.NMI.seeds=3", "metrics.NMI.restarts=4")
+        load("metrics.NMI.seeds=3")
 
 
 def test_a_similarity_belongs_to_no_identity() -> None:

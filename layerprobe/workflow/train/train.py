@@ -160,7 +160,7 @@ def keep_probing(run: Run, recipe: Recipe, listener: Listener) -> None:
     record, new = run.read(), recipe.as_dict()
     old = record.recipe
     with contextlib.suppress(LayerprobeError):
-        # Through the same defaults, so that a key that is new in this version is no change.
+        # Through the same defaults, so that a key that is new since then is no change.
         old = resolve(record.recipe_name, old, source=run.record_file, own_size=False).as_dict()
     sections = [name for name in ("probe", "metrics") if old.get(name) != new[name]]
     keys = [key for key in SEARCH_KEYS if old.get("data", {}).get(key) != new["data"][key]]
