@@ -6,7 +6,7 @@ import contextlib
 import functools
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING
 
@@ -17,9 +17,7 @@ from layerprobe.system.errors import DataError
 from layerprobe.system.files import require_file, write_text
 from layerprobe.system.progress import Listener
 from layerprobe.taps import Measured, forwards_as_json, measure_layers, recorded_forwards
-from layerprobe.values.pooling import NO_POOL
 from layerprobe.values.records import RunRecord
-from layerprobe.values.scores import read_scores
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.images import Decoding
@@ -62,16 +60,7 @@ class ProbedRun:
 
     @functools.cached_property
     def measured(self) -> Measured:
-        """The network's layers; by default with the pools that the run was probed with."""
-        found = self._forwards
-        scores = read_scores(self.run.scores_file) if self.run.scores_file.exists() else []
-        kept = tuple(dict.fromkeys(score.pool for score in scores if score.pool != NO_POOL))
-        # An earlier state of this version pooled every map by max.
-        return replace(found, pools=kept) if found.pools and kept and not set(found.pools) & set(kept) else found
-
-    @functools.cached_property
-    def _forwards(self) -> Measured:
-        """What dry forwards show: those in the run's folder if they were made from this network, else new ones."""
+        """The network's layers, by the dry forwards that the run keeps of this network, or by new ones."""
         return self._recorded or measure_layers(self.net, self.recipe.data.image_size)
 
     @functools.cached_property
@@ -93,7 +82,7 @@ class ProbedRun:
     def keep_forwards(self) -> None:
         """Keep what dry forwards showed, for the next command; for the holder of the run's lock."""
         if self._recorded is None:
-            write_text(self.run.forwards_file, forwards_as_json(self._forwards, self._made_from))
+            write_text(self.run.forwards_file, forwards_as_json(self.measured, self._made_from))
 
 
 def open_for_probing(run: Run, request: ProbeRequest) -> ProbedRun:

@@ -112,6 +112,12 @@ def test_a_model_is_a_run_of_0_epochs(asked: Requests) -> None:
     assert {score.epoch for score in scores} == {0}
 
 
+def test_the_pool_of_an_earlier_probe_does_not_change_the_default(asked: Requests) -> None:
+    measured(asked(), layers=("1",), pools=("gem",))
+    _, scores = measured(asked(), layers=("1",))
+    assert {score.pool for score in scores} == {"avg"}  # the pool of the model itself
+
+
 GREY = """
 from torch import nn
 
