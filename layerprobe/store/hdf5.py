@@ -91,7 +91,7 @@ def stale_passed() -> Iterator[None]:
 
 
 def require_format(file: h5py.File, holds: str) -> None:
-    """Check that a file is of this format or an older one, and has a `holds` of its own."""
+    """Check that a file is of this format, and has a `holds` of its own."""
     schema = attribute(file, "schema")
     if not schema.isdecimal():
         # Another program's file may be the only copy of what it holds.

@@ -232,8 +232,7 @@ class RankFile:
         found: set[RankedLayer] = set()
         for ranked, group in self.groups.items():
             facts = {name: str(value) for name, value in key_of(ranked).facts().items()}
-            # An entry of an earlier format has no provenance.
-            if group.facts["queries"] and group.facts != facts:
+            if group.facts != facts:
                 found.add(ranked)
         return found
 

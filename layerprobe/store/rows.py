@@ -51,10 +51,9 @@ def write_rows(file: h5py.File, rows: Rows) -> None:
 def require_rows(file: h5py.File) -> None:
     """Check that labels, ids and classes are as written.
 
-    HDF5's own checksums are right again whenever a program changes them. A file of an earlier version has no hash to
-    compare.
+    HDF5's own checksums are right again whenever a program changes them.
     """
-    if attribute(file, _DIGEST) not in ("", _digest(file)):
+    if attribute(file, _DIGEST) != _digest(file):
         raise damaged(file.filename, "its labels, ids or classes are not those that layerprobe wrote")
 
 
@@ -110,7 +109,7 @@ def read_classes(path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The names of the classes of a feature file, and the data set's own ids of them.
 
     Returns:
-        Each is empty if the file has none, such as a file of an earlier version.
+        Each is empty if the file has none.
     """
     with opened(path) as file:
         names, ids = _texts(file, "class_names"), _texts(file, "class_ids")

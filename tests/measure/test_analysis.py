@@ -18,7 +18,6 @@ PAIRS = np.array([[0, 0], [0, 2], [1, 1]])
 
 
 def test_without_rules_the_hash_is_that_of_rows_and_classes() -> None:
-    # Ranks that earlier versions stored carry this hash.
     told = b"lone queries count as misses" + b"\0\0" + np.array([0, 1]).tobytes() + b"a\0b"
     told += b"\0\0" + np.array([0, 0, 1]).tobytes() + b"c\0d\0e"
     for rules in (None, SearchRules()):

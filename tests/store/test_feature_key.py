@@ -7,6 +7,6 @@ from layerprobe.store.feature_key import FeatureKey, compared
 KEY = FeatureKey("netA", 3, "test", "a1", "{}", "b2")
 
 
-def test_the_key_of_a_network_of_layerprobes_own_is_that_of_older_files() -> None:
+def test_the_key_of_a_network_of_layerprobes_own_names_no_package() -> None:
     assert "network" not in compared(KEY)
     assert compared(replace(KEY, network="timm 1.0.15"))["network"] == "timm 1.0.15"

@@ -132,13 +132,13 @@ def test_values_of_another_number_of_queries_are_refused(tmp_path: Path) -> None
         write_ranks(tmp_path / "r.h5", ROWS, {LAYER: RankEntry(KEY, some_ranks(), values={"MAP@R": np.zeros(2)})})
 
 
-def test_a_file_of_the_earlier_format_has_no_ranks_that_hold(tmp_path: Path) -> None:
+def test_ranks_without_their_provenance_are_stale(tmp_path: Path) -> None:
     path = written(tmp_path / "r.h5")
     with h5py.File(path, "r+") as file:
-        for name in list(file["pool5.3@max/none/cosine"]):
-            file.move(f"pool5.3@max/none/cosine/{name}", f"pool5.3@max/none/{name}")
-        del file["pool5.3@max/none/cosine"]
+        for name in list(file["pool5.3@max/none/cosine"].attrs):
+            del file["pool5.3@max/none/cosine"].attrs[name]
     assert set(held(path, KEY)) == {OTHER}
+    assert read_rank_file(path).stale(lambda _: KEY) == {LAYER}
 
 
 def test_a_gallery_that_changed_makes_ranks_stale(tmp_path: Path) -> None:

@@ -66,11 +66,12 @@ def test_rows_that_a_program_changed_are_refused_though_their_checksums_are_righ
     assert store.stale_note(path, KEY) == "its labels, ids or classes are not those that layerprobe wrote"
 
 
-def test_a_file_of_a_version_that_kept_no_hash_of_its_rows_is_read(path: Path) -> None:
+def test_a_file_without_the_hash_of_its_rows_is_refused(path: Path) -> None:
     with h5py.File(path, "r+") as file:
         del file.attrs["rows_sha256"]
-    assert store.read_index(path)[1] == tuple(ROWS.ids)
-    assert store.stored_layers(path, KEY) == set(DIMS)
+    with pytest.raises(DataError, match="its labels, ids or classes are not those that layerprobe wrote"):
+        store.read_index(path)
+    assert store.stored_layers(path, KEY) == set()
 
 
 def test_an_id_that_is_not_utf8_comes_back_as_it_was(tmp_path: Path) -> None:

@@ -171,7 +171,7 @@ def test_scores_of_features_made_by_another_transform_leave_the_table(run: Run) 
     probe(run, REQUEST, Silent())
     for split in ("train", "test"):
         with h5py.File(run.feature_file(0, split), "r+") as file:
-            file.attrs["transform"] = np.bytes_("steps of an earlier version")
+            file.attrs["transform"] = np.bytes_("other steps")
     listener = Silent()
     probe(run, replace(REQUEST, layers=("fc6",), epochs="0"), listener)
     assert {score.layer for score in run.scores() if score.epoch == 0} == {"fc6"}
