@@ -106,9 +106,6 @@ def probe(
     memory: Annotated[
         str | None, typer.Option("--memory", metavar="SIZE", help="Memory limit of ranking, such as 4GB.")
     ] = None,
-    export_index: Annotated[
-        bool, typer.Option("--export-index", hidden=True, help="`layerprobe export --index` writes indexes.")
-    ] = False,
     device: Device = "auto",
     workers: Workers = None,
     full: Annotated[
@@ -131,9 +128,6 @@ def probe(
     from layerprobe.workflow.probe.request import ProbeRequest
     from layerprobe.workflow.run.runs import find_run, require_free
 
-    if export_index:
-        command = f"layerprobe export{f' {run}' if run else ''} --index flat --out DIR"
-        raise RecipeError("--export-index: another command writes indexes", fix=f"Run {command}")
     terminal = Terminal(as_json, quiet, chosen_format(form, as_json=as_json))
     request = ProbeRequest(
         layers=split_names(layers),

@@ -205,16 +205,3 @@ def test_words_that_do_not_go_together_are_told(choose: Command, words: list[str
     found, out, err = choose(*words)
     assert (found, out, err.count("\n")) == (code, "", 1)
     assert message in err
-
-
-def test_the_old_flag_for_indexes_names_the_new_command(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["layerprobe", "probe", "gone", "--export-index"])
-    with pytest.raises(SystemExit) as caught:
-        main()
-    assert caught.value.code == 2
-    assert capsys.readouterr().err == (
-        "error: --export-index: another command writes indexes. Run layerprobe export gone --index flat --out DIR.\n"
-    )
