@@ -123,11 +123,10 @@ def read_transform(path: Path) -> str:
         return attribute(file, "transform")
 
 
-def read_epoch(path: Path) -> int | None:
-    """The epoch of the features in a file; None where it does not say."""
+def read_epoch(path: Path) -> int:
+    """The epoch of the features in a file."""
     with opened(path) as file:
-        text = attribute(file, "epoch")
-        return int(text) if text.isdecimal() else None
+        return int(attribute(file, "epoch"))
 
 
 def read_layers(path: Path) -> tuple[LayerKey, ...]:

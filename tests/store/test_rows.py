@@ -74,6 +74,14 @@ def test_a_file_without_the_hash_of_its_rows_is_refused(path: Path) -> None:
     assert store.stored_layers(path, KEY) == set()
 
 
+def test_the_epoch_of_a_file_is_read_and_one_without_is_damaged(path: Path) -> None:
+    assert store.read_epoch(path) == KEY.epoch
+    with h5py.File(path, "r+") as file:
+        del file.attrs["epoch"]
+    with pytest.raises(DataError, match="not a readable feature file: truncated or damaged"):
+        store.read_epoch(path)
+
+
 def test_an_id_that_is_not_utf8_comes_back_as_it_was(tmp_path: Path) -> None:
     name = os.fsdecode(b"caf\xe9.png")
     columns = store.Columns({LayerKey("a", "max"): 1}, "cpu", 1)

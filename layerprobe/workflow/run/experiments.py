@@ -41,7 +41,8 @@ class Conditions:
 def difference(one: Conditions, other: Conditions) -> str:
     """A difference other than seed or fold, such as `other test images`; empty for trainings of one experiment.
 
-    Unknown conditions are no difference. Images that the seed (with `data.share`) or the fold draws are not compared.
+    A split that a run does not have is no difference. Images that the seed (with `data.share`) or the fold draws are
+    not compared.
     """
     if one.record.experiment != other.record.experiment:
         return "another recipe"
@@ -49,8 +50,7 @@ def difference(one: Conditions, other: Conditions) -> str:
     names = [name for name in {**one.record.manifests, **one.record.contents} if name not in drawn]
     if images := [name for name in names if have_other_images(one.record, other.record, name)]:
         return f"other {' and '.join(images)} images"
-    transforms = [record.transform for record in (one.record, other.record)]
-    if "" not in transforms and transforms[0] != transforms[1]:
+    if one.record.transform != other.record.transform:
         return "another way from an image to the input"
     ranked = [split for split in names if split in one.rules and split in other.rules]
     return "other groups or lists" if any(one.rules[split] != other.rules[split] for split in ranked) else ""

@@ -43,6 +43,7 @@ def recipe(**data: object) -> dict[str, dict[str, object]]:
         ({"contents": {"train": "a", "test": "c"}}, "other test images"),
         ({"contents": {"train": "z", "test": "c"}}, "other train and test images"),
         ({"transform": '{"invert": true}'}, "another way from an image to the input"),
+        ({"transform": ""}, "another way from an image to the input"),
     ],
 )
 def test_trainings_of_one_experiment_have_the_recipe_images_and_transform(
@@ -52,8 +53,8 @@ def test_trainings_of_one_experiment_have_the_recipe_images_and_transform(
     assert apart(one, other) == reason
 
 
-def test_what_a_record_lacks_is_no_difference(tmp_path: Path) -> None:
-    known, lacking = write_run(tmp_path, "known", **SAME), write_run(tmp_path, "lacking", contents={}, transform="")
+def test_a_split_that_a_record_lacks_is_no_difference(tmp_path: Path) -> None:
+    known, lacking = write_run(tmp_path, "known", **SAME), write_run(tmp_path, "lacking", **(SAME | {"contents": {}}))
     assert apart(known, lacking) == apart(lacking, known) == ""
 
 
