@@ -98,7 +98,7 @@ def file_sizes(root: Path, names: Iterable[str]) -> str:
 
 
 def fingerprint(sizes: Sequence[int]) -> str:
-    """Hex hash of the files' sizes in bytes, by which runs of earlier versions know their images."""
+    """Hex hash of the files' sizes in bytes, which tells without reading them that they are others."""
     return hashlib.sha256(repr(list(sizes)).encode()).hexdigest()
 
 

@@ -180,10 +180,7 @@ def shared_labels(dataset: Dataset) -> tuple[str, ...]:
 
 
 def manifest_sha256(split: Split, class_names: tuple[str, ...]) -> str:
-    """Hex hash of a split's ids, class names and fingerprint: of files the sizes, not the contents.
-
-    Runs of earlier versions have no other hash of their images.
-    """
+    """Hex hash of a split's ids, class names and fingerprint: of files the sizes, not the contents."""
     return _hashed(split.fingerprint.encode(), split, class_names)
 
 

@@ -263,7 +263,7 @@ def test_a_loss_that_needs_a_limit_on_sgds_steps_has_one(settings: tuple[str, ..
 
 def test_a_run_trained_without_a_limit_is_not_taken_for_one_with_the_losss() -> None:
     unlimited = load("loss.name=n_pairs", "train.clip_gradient=0")
-    assert unlimited.as_dict()["train"]["clip_gradient"] is None  # as every version has stored it
+    assert unlimited.as_dict()["train"]["clip_gradient"] is None
     record = {"recipe_name": "netA", "recipe": unlimited.as_dict()}
     assert unlimited.changes_since(recorded(record)) == []
     assert load("loss.name=n_pairs").changes_since(recorded(record)) == [Change("train", "clip_gradient", None, 10.0)]

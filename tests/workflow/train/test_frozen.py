@@ -321,7 +321,7 @@ def test_what_another_version_resolved_is_resolved_anew(asked: Requests, monkeyp
     assert asked().repeated() == run
 
 
-def test_a_request_that_an_earlier_version_began_is_kept_with_its_run(asked: Requests) -> None:
+def test_a_request_that_its_run_does_not_state_is_kept_with_it(asked: Requests) -> None:
     run = frozen_run(asked(), Silent())
     rewrite(run, request="")
     assert asked().repeated() is None
