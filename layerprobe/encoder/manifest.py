@@ -64,7 +64,7 @@ def read_manifest(folder: Path) -> Mapping[str, Any]:
     """export.json, after the hash of every file is checked.
 
     Raises:
-        DataError: there is no export, a later version wrote it, a key is missing or has another type, or a file is
+        DataError: there is no export, another version wrote it, a key is missing or has another type, or a file is
             missing, changed or outside the folder.
     """
     path = folder / EXPORT
@@ -109,9 +109,8 @@ def _read(path: Path) -> Mapping[str, Any]:
     own = values.get("sha256") if isinstance(values, dict) else None
     if not own or not isinstance(own, str) or _digest(text.replace(f'"sha256": "{own}"', '"sha256": ""')) != own:
         raise DataError("has changed since it was exported", file=path, fix=AGAIN)
-    schema = values.get("schema")
-    if isinstance(schema, int) and schema > SCHEMA:
-        raise DataError("a later version of layerprobe wrote it", file=path, fix="Update layerprobe")
+    if values.get("schema") != SCHEMA:
+        raise DataError("another version of layerprobe wrote it", file=path, fix="Export it again by this one")
     try:
         _Manifest.model_validate_json(text)
     except ValidationError as error:

@@ -46,8 +46,8 @@ def opened(path: Path, holds: str = "features") -> Iterator[h5py.File]:
         yield file
 
 
-class NewerFormatError(DataError):
-    """A file that a later version of layerprobe wrote: it is whole, and must not be replaced."""
+class OtherFormatError(DataError):
+    """A file that another version of layerprobe wrote: it is whole, and must not be replaced."""
 
 
 @contextlib.contextmanager
@@ -81,10 +81,10 @@ def _is_held(path: Path) -> bool:
 
 @contextlib.contextmanager
 def stale_passed() -> Iterator[None]:
-    """Pass over a file that cannot be used and will be replaced; one of a newer format is not to be replaced."""
+    """Pass over a file that cannot be used and will be replaced; one of another format is not to be replaced."""
     try:
         yield
-    except NewerFormatError:
+    except OtherFormatError:
         raise
     except DataError:
         return
@@ -97,11 +97,11 @@ def require_format(file: h5py.File, holds: str) -> None:
         # Another program's file may be the only copy of what it holds.
         fix = f"Move it away; {probe_command(Path(file.filename))} computes the features again"
         raise DataError("not a feature file of layerprobe", file=file.filename, fix=fix)
-    if int(schema) > SCHEMA:
-        theirs, ours = attribute(file, "layerprobe") or "of a later version", metadata.version("layerprobe")
+    if int(schema) != SCHEMA:
+        theirs, ours = attribute(file, "layerprobe") or "of another version", metadata.version("layerprobe")
         what = f"written by layerprobe {theirs} (format {schema}); this is {ours} (format {SCHEMA})"
         fix = f"Install layerprobe {theirs}, or move the file away to have it computed again"
-        raise NewerFormatError(what, file=file.filename, fix=fix)
+        raise OtherFormatError(what, file=file.filename, fix=fix)
     if not isinstance(file.get(holds, getlink=True), h5py.HardLink):
         raise _elsewhere(file, holds)
 

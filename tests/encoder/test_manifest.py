@@ -55,17 +55,18 @@ def test_a_folder_without_an_export_is_told(tmp_path: Path) -> None:
         read_manifest(tmp_path / "gone")
 
 
-def test_a_file_of_a_later_version_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("schema", [0, 2])
+def test_a_file_of_another_version_is_refused(tmp_path: Path, schema: int) -> None:
     write_manifest(tmp_path, {}, [])
     text = (tmp_path / EXPORT).read_text()
     assert text.count('"schema": 1') == 1
-    later = tmp_path / "later"
-    later.mkdir()
+    other = tmp_path / "other"
+    other.mkdir()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("layerprobe.encoder.manifest.SCHEMA", 2)
-        write_manifest(later, {}, [])
-    with pytest.raises(DataError, match="a later version of layerprobe wrote it"):
-        read_manifest(later)
+        patch.setattr("layerprobe.encoder.manifest.SCHEMA", schema)
+        write_manifest(other, {}, [])
+    with pytest.raises(DataError, match="another version of layerprobe wrote it"):
+        read_manifest(other)
 
 
 @pytest.mark.parametrize(

@@ -425,11 +425,14 @@ def test_a_dataset_that_layerprobe_does_not_write_is_refused(
         store.read_features(path, FC6)
 
 
-def test_a_newer_format_names_both_versions(path: Path) -> None:
+@pytest.mark.parametrize("schema", [0, 3])
+def test_another_format_names_both_versions(path: Path, schema: int) -> None:
     with h5py.File(path, "r+") as file:
-        file.attrs["schema"] = 3
+        file.attrs["schema"] = schema
         file.attrs["layerprobe"] = np.bytes_("9.0")
-    message = r"written by layerprobe 9\.0 \(format 3\); this is \S+ \(format 1\)\. Install layerprobe 9\.0, or move"
+    message = (
+        rf"written by layerprobe 9\.0 \(format {schema}\); this is \S+ \(format 1\)\. Install layerprobe 9\.0, or move"
+    )
     with pytest.raises(DataError, match=message):
         store.read_features(path, FC6)
     # It is not passed over as if it were absent: it would be replaced.

@@ -147,13 +147,13 @@ class Run:
             raise DataError(f"not JSON: {error}", file=self.record_file, fix="Train it again with --fresh") from error
         if not isinstance(record, dict) or type(record.get("schema")) is not int:
             raise DataError("not the record of a run", file=self.record_file, fix="Train it again with --fresh")
-        if record["schema"] > SCHEMA:
+        if record["schema"] != SCHEMA:
             versions = record.get("versions")
             by = versions.get("layerprobe") if isinstance(versions, dict) else None
             raise DataError(
                 f"written by layerprobe {by} (format {record['schema']}); this one reads format {SCHEMA}",
                 file=self.record_file,
-                fix="Update layerprobe",
+                fix="Read it by that version, or train it again with --fresh",
             )
         try:
             return RunRecord.of_json(record)

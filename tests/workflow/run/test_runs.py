@@ -173,6 +173,7 @@ def test_an_old_run_moves_aside_to_the_first_free_name(tmp_path: Path) -> None:
         ("[]", "not the record of a run"),
         ('{"schema": 1}', "state is missing, expected text"),
         ('{"schema": 99}', r"format 99\); this one reads format 1"),
+        ('{"schema": 0}', r"format 0\); this one reads format 1"),
     ],
 )
 def test_a_record_that_cannot_be_read_says_why(tmp_path: Path, text: str, message: str) -> None:
@@ -205,7 +206,7 @@ def test_a_field_of_another_kind_is_named_with_the_file(tmp_path: Path, field: s
         run.read()
 
 
-def test_a_missing_field_and_a_record_of_a_newer_format_are_named(tmp_path: Path) -> None:
+def test_a_missing_field_and_a_record_of_another_format_are_named(tmp_path: Path) -> None:
     run = Run(tmp_path / "netA")
     write_json(run, {key: value for key, value in RECORD.items() if key != "hashes"})
     with pytest.raises(DataError, match="run.json: hashes is missing, expected the hash of each file"):
