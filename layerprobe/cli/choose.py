@@ -72,9 +72,6 @@ def choose(
     within: Annotated[
         float, typer.Option("--within", metavar="POINTS", help="Points of the metric that do not matter.")
     ] = 1.0,
-    combine: Annotated[
-        bool, typer.Option("--combine", help="Also try layers concatenated, at most three; kept only if they gain.")
-    ] = False,
     export: Annotated[
         Path | None,
         typer.Option("--export", metavar="DIR", help="Also export what is chosen; of FEATURES the map alone."),
@@ -122,7 +119,7 @@ def choose(
     terminal = Terminal(as_json, quiet)
     given: dict[str, object] = {"--weights": weights, "--data": data, "--set": settings, "--run": name}
     kinds = index_kinds(split_names(index) or ())
-    request = ChooseRequest(epochs, within, device, split_names(layers) or (), metric, combine, kinds, cluster)
+    request = ChooseRequest(epochs, within, device, split_names(layers) or (), metric, kinds, cluster)
     to_export = None if export is None else ExportRequest(export)
     if to_export is not None:
         to_export.require_ready()
@@ -163,7 +160,6 @@ def choose(
             seen=not unseen,
             within=within,
             metric=metric,
-            combine=combine,
             layers=request.layers,
             indexes=kinds,
             seed=seed or 0,

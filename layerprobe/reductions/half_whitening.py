@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import reduce as folded
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,7 +47,6 @@ def half_whitening(
     blocks: Blocks,
     folds: NDArray[np.int64],
     without: Collection[int | None] = (None,),
-    of_each: Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]] = map,
 ) -> HalfWhitening | None:
     """Fit half-whitening on all folds of features but one, for each of some.
 
@@ -59,7 +57,6 @@ def half_whitening(
         blocks: (N, D) features.
         folds: (N,) the fold of each row.
         without: the folds to hold out, one for each fit; None: fit on all.
-        of_each: calls a function on each fold, perhaps several at once.
 
     Returns:
         None where the features of a fit are all the same, or are a single row.
@@ -70,10 +67,10 @@ def half_whitening(
     """
     dim = int(blocks.rows.shape[1])
     names = np.unique(folds).tolist()
-    moments = of_each(lambda fold: moments_of(map(unit, Marked(blocks, folds == fold)), dim), names)
+    moments = (moments_of(map(unit, Marked(blocks, folds == fold)), dim) for fold in names)
     parts: dict[int, Moments] = dict(zip(names, moments, strict=True))
     most = min(MOST_DIMENSIONS, dim)
-    spectra = dict(zip(without, of_each(lambda left: leading_of(_merged(parts, left), most), without), strict=True))
+    spectra = {left: leading_of(_merged(parts, left), most) for left in without}
     most = min(spectrum.rank for spectrum in spectra.values())
     if most < 1:
         return None

@@ -90,12 +90,11 @@ def pick(cells: UnitSums, costs: Sequence[Cost], raw: Sequence[bool], finer: Fin
     return Picked(int(order[place]), int(order[best]))
 
 
-def resampled(  # noqa: PLR0913 - the candidates, the search and the draws
+def resampled(
     cells: UnitSums,
     costs: Sequence[Cost],
     raw: Sequence[bool],
     *,
-    found: Callable[[FloatArray], NDArray[np.bool_]] | None = None,
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Resampled:
@@ -105,7 +104,6 @@ def resampled(  # noqa: PLR0913 - the candidates, the search and the draws
         cells: see `pick`.
         costs: see `pick`.
         raw: see `pick`.
-        found: (U,) how often each unit is drawn -> (C,) the candidates that a search finds there; None: all.
         resamples: draws of units.
         seed: of the draws.
 
@@ -117,10 +115,6 @@ def resampled(  # noqa: PLR0913 - the candidates, the search and the draws
     drawn = draws_of(valid.sums.shape[1], resamples, seed)
     number = drawn @ valid.counts.T
     means = np.divide(drawn @ valid.sums.T, number, out=np.full(number.shape, -np.inf), where=number > 0)
-    if found is not None:
-        every = np.zeros((resamples, cells.sums.shape[1]))
-        every[:, (cells.counts > 0).any(0)] = drawn
-        means = np.where(np.array([found(weights)[order] for weights in every]), means, -np.inf)
     places = _first_highest(means)
     shares = np.zeros(len(costs))
     shares[order] = np.bincount(places, minlength=len(order)) / resamples
@@ -193,35 +187,6 @@ def optimism(cells: UnitSums, folds: ArrayLike) -> float | None:
     cells = UnitSums(cells.sums[valid], cells.counts[valid])
     crossed = cross_fitted(cells, folds, lambda others, _: int(others.means.argmax()))
     return float(cells.means.max() - crossed.cells.means[0])
-
-
-def greedy(
-    start: tuple[int, ...], others: Sequence[int], value_of: Callable[[tuple[int, ...]], float], most: int = 3
-) -> list[tuple[int, ...]]:
-    """Add to a set of members, one after the other, the one that raises its value most.
-
-    Args:
-        start: the members to begin with.
-        others: the members that may be added.
-        value_of: members, in the order in which they were added -> their value; NaN for a set that has none.
-        most: members a set may have.
-
-    Returns:
-        The sets on the way, each with one member and a higher value more than the one before; `start` is not among
-        them. It ends where no further member raises the value.
-    """
-    found: list[tuple[int, ...]] = []
-    members, value = start, value_of(start)
-    while len(members) < most:
-        tried = [(*members, other) for other in others if other not in members]
-        values = [value_of(longer) for longer in tried]
-        better = [place for place, new in enumerate(values) if new > value]
-        if not better:
-            break
-        best = max(better, key=values.__getitem__)
-        members, value = tried[best], values[best]
-        found.append(members)
-    return found
 
 
 def _preferred_first(cells: UnitSums, costs: Sequence[Cost], raw: Sequence[bool]) -> tuple[NDArray[np.int64], UnitSums]:

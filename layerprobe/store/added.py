@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Literal
@@ -15,13 +15,11 @@ from numpy.typing import NDArray
 
 from layerprobe.store.feature_key import FeatureKey
 from layerprobe.store.features import FeatureHead
-from layerprobe.store.hdf5 import HDF5_ERRORS, attribute, created, opened, reading
-from layerprobe.store.ranks import KEY, RankFile, place_of, write_entry
+from layerprobe.store.hdf5 import created, opened, reading
+from layerprobe.store.ranks import RankFile, place_of
 from layerprobe.store.rows import has_facts, write_values
-from layerprobe.system.errors import DataError
 from layerprobe.system.files import written_whole
 from layerprobe.values.keys import RankedLayer, members_of
-from layerprobe.values.retrieval import Ranks
 
 
 def add_values(path: Path, values: Mapping[RankedLayer, Mapping[str, NDArray[np.float64]]]) -> None:
@@ -48,30 +46,6 @@ def add_values(path: Path, values: Mapping[RankedLayer, Mapping[str, NDArray[np.
                 write_values(group, metric, new.astype(np.float64))
 
 
-def add_ranks(path: Path, ranks: Mapping[RankedLayer, Ranks | str], like: Mapping[RankedLayer, RankedLayer]) -> None:
-    """Put ranks into a rank file, in place of those it has of the same layers; all else is unchanged.
-
-    Args:
-        ranks: layer, such as `A+B` -> its ranks, or why it has none.
-        like: layer -> a layer in the file whose ranks were made from the same files in the same way.
-    """
-    with reading(path):
-        size = path.stat().st_size
-    with written_whole(path, needed=size + 16 * sum(map(len, ranks.values()))) as aside, created(aside) as (file, _):
-        _copy(path, file)
-        count = len(file["labels"])
-        for ranked, found in ranks.items():
-            if place_of(like[ranked]) not in file:
-                raise ValueError(f"{path}: no ranks of {like[ranked]}")
-            if not isinstance(found, str) and len(found) != count:
-                raise ValueError(f"{ranked.layer}: ranks of {len(found)} queries, not {count}")
-            key = {name: attribute(file[place_of(like[ranked])], name) for name in KEY}
-            if place_of(ranked) in file:
-                del file[place_of(ranked)]
-            group = file.create_group(place_of(ranked))
-            write_entry(group, key, *((None, found) if isinstance(found, str) else (found, "")))
-
-
 def _copy(path: Path, file: h5py.File) -> None:
     """Put all that a rank file holds into a new one."""
     with opened(path, holds="labels") as old:
@@ -80,14 +54,6 @@ def _copy(path: Path, file: h5py.File) -> None:
         for name in old:
             if isinstance(old.get(name, getlink=True), h5py.HardLink):
                 old.copy(name, file)  # with checksums, as they are; links in it stay links
-
-
-def ranked_alike(path: Path, layers: Sequence[RankedLayer]) -> bool:
-    """Whether a file has all of some layers, ranked from the same files in the same way."""
-    with contextlib.suppress(DataError, ValueError, *HDF5_ERRORS), opened(path, holds="labels") as file:
-        keys = {tuple(attribute(file[place_of(ranked)], name) for name in KEY) for ranked in layers}
-        return len(keys) == 1
-    return False
 
 
 def made_from(

@@ -5,22 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 from threadpoolctl import threadpool_limits
 
 from layerprobe.system.numerics import full_precision
 
-Item = TypeVar("Item")
-
-
 # Calls a function on each item; the results are in the items' order.
 OfEach = Callable[[Callable[[Any], Any], Iterable[Any]], list[Any]]
-
-
-def in_turn(function: Callable[[Item], Any], items: Iterable[Item]) -> list[Any]:
-    """Call the function on one item after the other, in this thread."""
-    return [function(item) for item in items]
 
 
 @contextmanager

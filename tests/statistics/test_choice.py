@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike, NDArray
 
-from layerprobe.statistics.choice import Picked, cross_fitted, draws_of, folds_of, greedy, optimism, pick, resampled
+from layerprobe.statistics.choice import Picked, cross_fitted, folds_of, optimism, pick, resampled
 from layerprobe.statistics.units import UnitSums
 from layerprobe.system.errors import NumericError
 
@@ -99,22 +99,6 @@ def test_a_resample_chooses_the_best_mean_of_copies_of_the_drawn_units() -> None
     assert found.expected_loss == pytest.approx(float((cells.means.max() - cells.means) @ found.shares))
 
 
-def test_a_candidate_is_chosen_only_where_the_search_finds_it() -> None:
-    # The second is the best always, and found where the first unit is drawn more than once.
-    cells = cells_of([[0.5] * 12, [0.9] * 12])
-    often = draws_of(12, 500, seed=3)
-    found = resampled(
-        cells,
-        costs(2),
-        [True] * 2,
-        found=lambda weights: np.array([True, weights[0] > 1]),
-        resamples=500,
-        seed=3,
-    )
-    assert found.shares[1] == (often[:, 0] > 1).mean()
-    assert found.expected_loss == pytest.approx(0.4 * found.shares[0])
-
-
 def test_two_units_give_shares_by_hand() -> None:
     # The first wins only if the first unit is drawn twice: 1/4 of the draws, and then lacks 0.35.
     found = resampled(cells_of([[0.6, 0.1], [0.5, 0.9]]), costs(2), [False] * 2, resamples=4000)
@@ -179,17 +163,3 @@ def test_optimism_needs_ten_units_and_leaves_nan_out() -> None:
     assert optimism(cells_of([[0.5] * 9] * 2), folds_of(range(9))) is None
     assert optimism(cells_of([[np.nan] * 12]), folds_of(range(12))) is None
     assert optimism(cells_of([[np.nan] * 12, [0.5] * 12]), folds_of(range(12))) == pytest.approx(0)
-
-
-VALUES = {(1,): 0.5, (1, 0): 0.6, (1, 2): 0.7, (1, 3): float("nan"), (1, 2, 0): 0.65, (1, 2, 3): 0.8}
-
-
-def test_greedy_adds_what_raises_the_value_most_and_stops_at_the_most_members() -> None:
-    assert greedy((1,), [0, 1, 2, 3], VALUES.__getitem__) == [(1, 2), (1, 2, 3)]
-    assert greedy((1,), [0, 1, 2, 3], VALUES.__getitem__, most=2) == [(1, 2)]
-
-
-def test_greedy_ends_where_nothing_raises_the_value() -> None:
-    assert greedy((1,), [0, 2], VALUES.__getitem__) == [(1, 2)]
-    assert greedy((1,), [3], VALUES.__getitem__) == []
-    assert greedy((1,), [0], lambda members: 0.5) == []

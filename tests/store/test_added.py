@@ -13,10 +13,8 @@ from layerprobe.store import (
     RankEntry,
     RankKey,
     Rows,
-    add_ranks,
     add_values,
     made_from,
-    ranked_alike,
     read_chance,
     read_feature_head,
     read_rank_file,
@@ -57,36 +55,6 @@ def test_values_stand_beside_all_that_the_file_had(path: Path) -> None:
     assert found[POOL].invalid == "NaN (2 rows)"
     assert read_chance(path) == 0.25
     assert read_stored_ranks(path).ids == tuple(ROWS.ids)
-
-
-BOTH = RankedLayer(LayerKey("fc6+pool5.3", "none"), "none", "cosine")
-
-
-def test_added_ranks_hold_under_the_key_of_the_layer_that_they_are_like(path: Path) -> None:
-    counts = np.array([[0, 2, 1], [0, 2, 1], [0, 0, 0], [1, 1, 1]], np.int32)
-    for closer in (counts[0] + 1, counts[0]):  # the second in place of the first
-        add_ranks(path, {BOTH: Ranks(closer, closer, counts[2], counts[3])}, {BOTH: FC6})
-    found = read_rank_file(path).holding(lambda _: KEY)
-    ranks = found[BOTH].ranks
-    assert ranks is not None
-    assert ranks.closer.tolist() == [0, 2, 1]
-    np.testing.assert_array_equal(found[FC6].values["MAP@R"], MAP)
-    assert found.keys() == {FC6, POOL, BOTH}
-
-
-def test_why_there_are_no_ranks_is_added_too(path: Path) -> None:
-    add_ranks(path, {BOTH: "NaN (1 rows)"}, {BOTH: FC6})
-    assert read_rank_file(path).holding(lambda _: KEY)[BOTH].invalid == "NaN (1 rows)"
-
-
-def test_layers_are_ranked_alike_where_their_keys_are_the_same(path: Path) -> None:
-    add_ranks(path, {BOTH: "NaN (1 rows)"}, {BOTH: FC6})
-    assert ranked_alike(path, [FC6, POOL, BOTH])
-    assert not ranked_alike(path, [FC6, replace(BOTH, reduction="l2")])
-    entries = read_rank_file(path).holding(lambda _: KEY)
-    other = replace(entries[BOTH], key=replace(KEY, engine=9))
-    write_ranks(path, ROWS, {**entries, BOTH: other})
-    assert not ranked_alike(path, [FC6, BOTH])
 
 
 def test_values_of_a_layer_or_length_that_is_not_there_are_refused_and_change_nothing(path: Path) -> None:

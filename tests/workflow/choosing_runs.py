@@ -12,7 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from layerprobe import store
 from layerprobe.measure.analysis import Features, rank, search_sha256
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.measure.concatenated import side_by_side
+from layerprobe.values.keys import LayerKey, RankedLayer, members_of
 from layerprobe.values.retrieval import Ranks
 from layerprobe.values.scores import Score, ScoreTable, Subject
 from layerprobe.workflow.run.runs import SCHEMA, Run
@@ -85,7 +86,7 @@ def write_run(
             every = Features(np.empty(0, np.float32), labels, ids)
             made = store.RankKey(key, None, search_sha256(every, None), 1e-12, engine=1)
             found = {
-                layer: _ranks(layer, of_layer, replace(every, values=own[layer.layer.stored]) if features else None)
+                layer: _ranks(layer, of_layer, replace(every, values=_values(layer, own)) if features else None)
                 for layer, of_layer in of_split.items()
             }
             fitted = f"{replace(key, split='train')} seed 0"
@@ -101,6 +102,11 @@ def write_run(
                 scores.append(subject.score("R@1", ranks.recall(1), len(labels)))
     ScoreTable(scores).write(run.scores_file)
     return run
+
+
+def _values(layer: RankedLayer, own: Mapping[str, NDArray[np.float32]]) -> NDArray[np.float32]:
+    members = [own[key.stored] for key in members_of(layer.layer, [LayerKey.parse(text) for text in own])]
+    return members[0] if len(members) == 1 else side_by_side(members)
 
 
 def _ranks(layer: RankedLayer, of_layer: ArrayLike, features: Features | None) -> Ranks:

@@ -33,12 +33,12 @@ from layerprobe.workflow.train.building import TrainRequest
 from layerprobe.workflow.train.frozen_request import FrozenRequest
 from layerprobe.workflow.train.train import train
 from tests.records import rewrite
+from tests.workflow.choose.test_choose import run_with_two_halves
 from tests.workflow.choose.test_choose_model import asked as asked
 from tests.workflow.choose.test_choose_once import WHITE
 from tests.workflow.choose.test_choose_once import folded as folded
 from tests.workflow.choosing_runs import C1, C2, hits, write_run
 from tests.workflow.conftest import Silent
-from tests.workflow.plot.test_concatenated import run_with_two_halves
 from tests.workflow.threshold.test_threshold import run_of
 from tests.workflow.watch.trainings import Augmented, loaders, network, watching
 
@@ -148,7 +148,7 @@ def test_arrays_of_one_split_are_told_that_the_layer_is_chosen_on_half_of_the_cl
 
 def test_a_concatenation_that_was_chosen_is_exported_and_thresholded(tmp_path: Path) -> None:
     run = run_with_two_halves(tmp_path)
-    choice = choose_once([run], ChooseRequest(device="cpu", combine=True), Silent())
+    choice = choose_once([run], ChooseRequest(device="cpu", layers=("c1+c2@max",)), Silent())
     assert choice.ship.name == "c1+c2@max"
     assert exported(run, Silent()) == thresholded(run, Silent()) == place_of(choice)
 

@@ -21,7 +21,6 @@ from layerprobe.values.scores import Subject
 from layerprobe.workflow.choose.choose import choose_runs
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.compare.compare import CompareRequest, compare
-from layerprobe.workflow.plot.concatenated import concatenated_scores
 from layerprobe.workflow.report.report import made_report
 from layerprobe.workflow.run.facts import score_tables
 from layerprobe.workflow.run.runs import Run
@@ -57,7 +56,7 @@ def pasted(cache: Path, name: str, run: Run) -> Subject:
     """What a name means in `compare`; `plot --layers` finds the same."""
     (one,) = compare(CompareRequest(cache, name, name))
     found, scores = one.a.subject, run.scores()
-    known = [score.ranked_layer for score in [*scores, *concatenated_scores(run, scores)]]
+    known = [score.ranked_layer for score in scores]
     assert found.ranked in (asked_layers([name], known) or [])
     return found
 

@@ -278,7 +278,7 @@ def test_a_choice_counts_shared_labels_in_the_whole_split_and_within_folds(
     labels = labelled_set(tmp_path, divided=False)
     trained(layerprobe, "csv:set.csv", "data.label_separator=|")
     layerprobe("probe", "one", "--splits", "test", "--layers", "c5,fc6")
-    choice = json.loads(layerprobe("choose", "one", "--json", "--combine"))
+    choice = json.loads(layerprobe("choose", "one", "--json"))
     vectors, names = stored(tmp_path, "test")
 
     def first_hits(folds: np.ndarray) -> list[float]:
@@ -289,7 +289,6 @@ def test_a_choice_counts_shared_labels_in_the_whole_split_and_within_folds(
 
     assert choice["embedding"]["test"]["value"] == np.mean(first_hits(np.zeros(60)))
     assert choice["classes"] == len(set(labels.values()))
-    assert "concatenated layers: none is better than the best single layer" in choice["notes"]
     search = StoredSearch(Run(tmp_path / "cache/one"), 0, "test", torch.device("cpu"))
     _, numbers = np.unique(["|".join(sorted(labels[name])) for name in names], return_inverse=True)
     folds = folds_of(numbers, seed=0)[numbers]

@@ -34,20 +34,6 @@ class Baseline:
 
 
 @dataclass(frozen=True, eq=False)
-class TriedSets:
-    """The sets of concatenated layers that a search has ranked, for the search to be repeated on resamples.
-
-    Args:
-        cells: (S, U) values on the classes that are chosen on.
-        search: (U,) how often each class is drawn -> the places of the sets that are found there and admitted.
-    """
-
-    candidates: Sequence[Candidate]
-    cells: UnitSums
-    search: Callable[[NDArray[np.float64]], Sequence[int]]
-
-
-@dataclass(frozen=True, eq=False)
 class CandidateSet:
     """C candidates.
 
@@ -63,9 +49,7 @@ class CandidateSet:
         test: (C, U') values on the test classes; None without test classes, and if cross-fitted.
         folds: (U,) fold of each class; None unless cross-fitted.
         baselines: run, as in `Candidate` -> its embedding; empty if that is unknown or not measured.
-        found: index of a set that a search found -> the folds without which it is found, None for on all classes;
-            others are candidates always. Without any it is no candidate, and only compared.
-        tried: None where no sets are searched for.
+        only_compared: the places of those that are no candidates, and only compared.
         cluster: whose values are the units; None for the classes.
         finer: the measure that decides between near means, on the classes that are chosen on; None without one.
     """
@@ -82,8 +66,7 @@ class CandidateSet:
     test: UnitSums | None = None
     folds: NDArray[np.int64] | None = None
     baselines: Mapping[str, Baseline] = field(default_factory=dict)
-    found: Mapping[int, frozenset[int | None]] = field(default_factory=dict)
-    tried: TriedSets | None = None
+    only_compared: frozenset[int] = frozenset()
     cluster: str | None = None
     finer: Finer | None = None
 
@@ -134,10 +117,6 @@ class CandidateSet:
             found.setdefault(self.identities[place], place)
         return sorted(found.values())
 
-    def found_on_all(self) -> list[int]:
-        """The candidates without the sets that are found only where a fold is left out."""
-        return [place for place in range(len(self.candidates)) if None in self.found.get(place, {None})]
-
     def only(self, places: Sequence[int]) -> CandidateSet:
         """Some of the candidates."""
         kept, finer = list(places), self.finer or (lambda _: None)
@@ -149,7 +128,7 @@ class CandidateSet:
             identities=[self.identities[place] for place in kept],
             among_half=self.among_half[kept],
             test=None if self.test is None else _rows(self.test, kept),
-            found={new: self.found[place] for new, place in enumerate(kept) if place in self.found},
+            only_compared=frozenset(new for new, place in enumerate(kept) if place in self.only_compared),
             finer=None if self.finer is None else lambda places: finer([kept[place] for place in places]),
         )
 
@@ -159,9 +138,7 @@ class CandidateSet:
             return None
 
         def choose(others: UnitSums, fold: int) -> int:
-            sums = others.sums.copy()
-            sums[[place for place, folds in self.found.items() if fold not in folds]] = np.nan
-            return pick(UnitSums(sums, others.counts), self.costs, self.raw, self._finer_without(fold)).place
+            return pick(others, self.costs, self.raw, self._finer_without(fold)).place
 
         return cross_fitted(self.choosing, self.folds, choose)
 

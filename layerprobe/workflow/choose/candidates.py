@@ -143,16 +143,12 @@ class CandidateRun:
             return []
         return [key for key in self.choosing.of if key in self.candidates and key not in self.test.of]
 
-    def with_values(self, part: Part, values: Mapping[CandidateKey, QueryValues]) -> CandidateRun:
-        """The run with added or replaced values; what is new is a candidate."""
-        stored = self.stored(part)
-        changed = replace(stored, of={**stored.of, **values})
-        new = self.candidates | {key for key in values if key not in stored.of}
-        if self.choosing is self.test:
-            return replace(self, choosing=changed, test=changed, candidates=new)
-        if part == "choosing":
-            return replace(self, choosing=changed, candidates=new)
-        return replace(self, test=changed, candidates=new)
+    def with_values(self, values: Mapping[CandidateKey, QueryValues]) -> CandidateRun:
+        """The run with added or replaced values to choose on; what is new is a candidate."""
+        changed = replace(self.choosing, of={**self.choosing.of, **values})
+        new = self.candidates | {key for key in values if key not in self.choosing.of}
+        test = changed if self.choosing is self.test else self.test
+        return replace(self, choosing=changed, test=test, candidates=new)
 
     def without(self, keys: Collection[CandidateKey]) -> CandidateRun:
         """The run without some candidates."""
@@ -237,7 +233,7 @@ def open_candidates(run: Run, request: ChooseRequest) -> CandidateRun:
         also = [last] if name == "test" and last not in ranked else []
         stored[name] = _stored_values(run, name, [*ranked, *also], request, chosen_on=name == split)
     test = stored.get("test")
-    of_epochs = [key for key in stored[split].of if key[0] in ranked and "+" not in key[1].layer.layer]
+    of_epochs = [key for key in stored[split].of if key[0] in ranked]
     baseline = None if test is None else embedding_among(record, [key[1] for key in test.of if key[0] == last])
     candidates = _requested(of_epochs, request.layers, run)
     found = CandidateRun(
@@ -253,10 +249,12 @@ def open_candidates(run: Run, request: ChooseRequest) -> CandidateRun:
 
 
 def _requested(keys: Sequence[CandidateKey], layers: Sequence[str], run: Run) -> frozenset[CandidateKey]:
-    """The candidates that some names mean; without names all."""
-    known = [ranked for _, ranked in keys]
-    found: set[RankedLayer] = set(() if layers else known)
+    """The candidates that some names mean; without names all single layers. Only `A+B` means a concatenation."""
+    every = [ranked for _, ranked in keys]
+    single = [ranked for ranked in every if "+" not in ranked.layer.layer]
+    found: set[RankedLayer] = set(() if layers else single)
     for text in layers:
+        known = every if "+" in text.partition("/")[0] else single
         meant = {*named(text, known), *([] if "/" in text else named(f"{text}/*", known))}
         if not meant:
             raise UnknownNameError(f"candidate of {run.name}", text, dict.fromkeys(map(str, known)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,14 +13,12 @@ from layerprobe.values.facts import CHOOSING, WITHIN_FOLDS, assumed_text, chosen
 from layerprobe.values.keys import RankedLayer
 from layerprobe.values.metric_names import is_recall
 from layerprobe.values.spoken_names import spoken_name
-from layerprobe.workflow.choose.candidate_set import TriedSets
 from layerprobe.workflow.choose.candidates import CandidateKey, CandidateRun, Group, grouped, open_candidates
 from layerprobe.workflow.choose.choosing import choose_among
-from layerprobe.workflow.choose.concatenation import SetSearch, with_concatenations
 from layerprobe.workflow.choose.indexed_layer import indexes_of_run, require_test_classes
 from layerprobe.workflow.choose.refits import Refits, Refitted
 from layerprobe.workflow.choose.request import ChooseRequest
-from layerprobe.workflow.choose.run_candidates import candidate_set_of, group_of, keys_of, of_groups, tried_sets
+from layerprobe.workflow.choose.run_candidates import candidate_set_of, group_of, of_groups
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.facts import identical_facts
 from layerprobe.workflow.run.runs import Run
@@ -54,9 +52,6 @@ def choose_runs(
     require_test_classes(first.test, request.indexes)
     seed, device = int(first.record.seed), from_recipe.choose_device(request.device)
     notes = [note for group in groups for note in _notes_of(group)]
-    found: Mapping[CandidateKey, frozenset[int | None]] = {}
-    tried: frozenset[CandidateKey] = frozenset()
-    sets: TriedSets | None = None
     refitted = Refitted(groups)
     if first.is_fitted_on:
         refitted = Refits(device, seed, request.metric, listener).within_folds(groups, further)
@@ -65,24 +60,16 @@ def choose_runs(
         notes += [f"{where}{note}" if note == WITHIN_FOLDS else note for note in refitted.notes]
     if first.split == "test" and not refitted.folded:
         notes.append("every fold searches the whole gallery")
-    if request.combine:
-        keys = keys_of(groups)
-        best, _ = keys[int(np.nanargmax(candidate_set_of(groups, seed).choosing.means[: len(keys)]))]
-        combined = with_concatenations(best, SetSearch(request.metric, refitted.folded, device, seed), listener)
-        groups = [combined.group if group is best else group for group in groups]
-        found, tried = combined.found, combined.tried
-        sets = tried_sets(combined.group, combined.group.name if len(groups) > 1 else "", combined)
-        notes += combined.notes
     if request.cluster is None and (note := folders_note_of_run(first.run, first.choosing.last.epoch, first.split)):
         notes.append(note)
-    notes += [note for group in groups for note in _skipped(group, tried)]
+    notes += [note for group in groups for note in _skipped(group)]
     finer, missing = None, list[str]()
     if is_recall(request.metric):
         refits = Refits(device, seed, request.metric, listener)
         finer = refits.average_precisions(groups, refitted.folded, missing)
-    candidates = candidate_set_of(groups, seed, found, folded=refitted.folded)
+    candidates = candidate_set_of(groups, seed, folded=refitted.folded)
     choice = choose_among(
-        replace(candidates, tried=sets, cluster=request.cluster, finer=finer),
+        replace(candidates, cluster=request.cluster, finer=finer),
         notes,
         metric=request.metric,
         within=request.within,
@@ -146,7 +133,7 @@ def _basis(first: CandidateRun) -> str:
     return cross_fitted_as_seen(first.run, first.record, test_classes) if _is_seen(first) else ""
 
 
-def _skipped(group: Group, tried: Collection[CandidateKey]) -> list[str]:
+def _skipped(group: Group) -> list[str]:
     """What is not ranked everywhere."""
     known, split = set(group.keys), chosen_on_text(group.runs[0].split)
     partial = [key for candidate_run in group.runs for key in candidate_run.keys if key not in known]
@@ -155,7 +142,7 @@ def _skipped(group: Group, tried: Collection[CandidateKey]) -> list[str]:
         names = _named(partial, group.runs[0].run.name)
         notes.append(f"skipped: not ranked in every one of {group.run_names}: {names}")
     for candidate_run in group.runs:
-        if keys := [key for key in candidate_run.untested if key not in tried]:
+        if keys := candidate_run.untested:
             run = candidate_run.run.name
             notes.append(f"skipped: ranked on {split} but not on test in {run}: {_named(keys, run)}")
     return notes

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from pathlib import Path
@@ -13,37 +12,31 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.ranking.sampled_cosines import sampled_cosines
-from layerprobe.statistics.choice import Finer, draws_of, folds_of, greedy
+from layerprobe.statistics.choice import Finer, folds_of
 from layerprobe.statistics.units import UnitSums, stacked, unit_sums
 from layerprobe.system.arguments import names_of, require_type
 from layerprobe.system.errors import DataError, UnknownNameError
 from layerprobe.system.memory import memory_faults_told
 from layerprobe.system.progress import Listener
-from layerprobe.system.threads import OfEach, in_threads
+from layerprobe.system.threads import in_threads
 from layerprobe.values.choice import FOLDS, Choice
 from layerprobe.values.facts import chosen_on_text, identical_text
 from layerprobe.values.indexes import IndexKind
-from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, concatenated_key, named
+from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, named
 from layerprobe.values.metric_names import is_recall
 from layerprobe.values.scores import Subject
 from layerprobe.values.spoken_names import spoken_name
-from layerprobe.workflow.choose.candidate_set import Baseline, CandidateSet, TriedSets
+from layerprobe.workflow.choose.candidate_set import Baseline, CandidateSet
 from layerprobe.workflow.choose.choose_time import counted, say_how_long
 from layerprobe.workflow.choose.choosing import choose_among
 from layerprobe.workflow.choose.given_features import GivenFeatures, given_features
 from layerprobe.workflow.choose.indexed_layer import indexes_of_rows, require_test_classes
 from layerprobe.workflow.choose.measured_features import SIMILARITY, Measured, measured, searched_whole, searches
-from layerprobe.workflow.choose.request import NEAR_METRIC, require_points, require_single_layers
+from layerprobe.workflow.choose.request import NEAR_METRIC, require_points
 from layerprobe.workflow.choose.row_splits import RowSplits, row_splits_of
-from layerprobe.workflow.choose.searched_sets import Found, admitted, searched
 from layerprobe.workflow.run.facts import identical_facts
 from layerprobe.workflow.run.metric_values import require_mean_over_queries
 from layerprobe.workflow.run.units import folders_note
-
-_AGAIN = 200  # draws of classes by which the admission of sets is repeated on a resample
-_RARE = 4  # of the resamples that find a set; sets of fewer are not measured
-Concatenation = tuple[tuple[int, ...], bool]  # indices of the layers, ascending; whether half-whitened
 
 
 @runtime_checkable
@@ -63,7 +56,6 @@ def choose(  # noqa: PLR0913 - the rows, their relation to the network, and the 
     seen: bool = True,
     within: float = 1.0,
     metric: str = "R@1",
-    combine: bool = False,
     layers: str | Sequence[str] = (),
     seed: int = 0,
 ) -> Choice:
@@ -106,10 +98,8 @@ def choose(  # noqa: PLR0913 - the rows, their relation to the network, and the 
         seen: whether the network may have been trained on the train rows.
         within: points of the metric that do not matter, 0 to 100.
         metric: that decides: R@K, or another mean over queries such as MAP@R.
-        combine: whether concatenations of at most three layers are candidates: those of a greedy search, if the 95 %
-            interval of its cross-fitted gain over the best single layer lies above 0.
         layers: the candidates, as names or globs; empty for all.
-        seed: of folds, resamples and the sample on which concatenations are tried.
+        seed: of folds and resamples.
 
     Returns:
         What to ship, its gain over the embedding on test, and how sure the choice is; `print` shows the command's text.
@@ -127,7 +117,7 @@ def choose(  # noqa: PLR0913 - the rows, their relation to the network, and the 
     require_type("within", within, Real, "a number of points")
     require_type("seed", seed, Integral, "a whole number")
     of_rows = None if clusters is None else "clusters"
-    how = _How(within, metric, combine, seed, tuple(filter(None, names_of("layers", layers))), cluster=of_rows)
+    how = _How(within, metric, seed, tuple(filter(None, names_of("layers", layers))), cluster=of_rows)
     if not isinstance(features, HasFeatures):
         require_type("features", features, Mapping, "(N, D) arrays by the names of layers, or a result of probe")
         return _chosen(given_features(features, labels, splits, clusters=clusters), how, seen=seen)
@@ -142,7 +132,6 @@ def choose_file(  # noqa: PLR0913 - as `choose`
     seen: bool = True,
     within: float = 1.0,
     metric: str = "R@1",
-    combine: bool = False,
     layers: Sequence[str] = (),
     indexes: tuple[IndexKind, ...] = (),
     seed: int = 0,
@@ -156,7 +145,7 @@ def choose_file(  # noqa: PLR0913 - as `choose`
         indexes: kinds of indexes of the chosen layer that are compared with the exact search.
     """
     cluster = None if given.clusters is None else given.cluster or "clusters"
-    how = _How(within, metric, combine, seed, tuple(layers), indexes, cluster)
+    how = _How(within, metric, seed, tuple(layers), indexes, cluster)
     with memory_faults_told(given.file):
         return _chosen(given, how, seen=seen, file=given.file, listener=listener)
 
@@ -167,7 +156,6 @@ class _How:
 
     within: float
     metric: str
-    combine: bool
     seed: int
     layers: tuple[str, ...] = ()
     indexes: tuple[IndexKind, ...] = ()
@@ -176,7 +164,6 @@ class _How:
     def __post_init__(self) -> None:
         require_points(self.within)
         require_mean_over_queries(self.metric)
-        require_single_layers(self.combine, self.cluster)
 
 
 def _requested(given: GivenFeatures, layers: Sequence[str], file: Path | None) -> set[LayerKey]:
@@ -203,24 +190,15 @@ def _chosen(
     require_test_classes(row_splits if row_splits.crossed or len(row_splits.test) else None, how.indexes)
     say_how_long(row_splits, listener)
     requested = _requested(row_splits.given, how.layers, file)
-    notes, tried = list(row_splits.notes), None
+    notes = list(row_splits.notes)
     if how.cluster is None and (note := folders_note(map(str, given.class_names))):
         notes.append(note)
     with in_threads() as of_each:
         layers = range(len(row_splits.given.features))
         with counted(listener, "ranking", 2 * len(layers) * searches(row_splits)) as advance:
-            by_layer = of_each(lambda layer: measured(row_splits, [layer], metric=how.metric, advance=advance), layers)
+            by_layer = of_each(lambda layer: measured(row_splits, layer, metric=how.metric, advance=advance), layers)
         candidates = [each for of_layer in by_layer for each in of_layer]
-        found = {
-            place: frozenset[int | None]()
-            for place, each in enumerate(candidates)
-            if each.candidate.ranked.layer not in requested
-        }
-        if how.combine:
-            candidates, sets, tried, also = _combined(row_splits, candidates, requested, of_each, how, listener)
-            found |= sets
-            notes += also
-    candidate_set = replace(_candidate_set(row_splits, candidates, found, how), tried=tried)
+    candidate_set = _candidate_set(row_splits, candidates, requested, how)
     if is_recall(how.metric):
         candidate_set = replace(candidate_set, finer=_average_precisions(row_splits, candidates))
     choice = choose_among(candidate_set, notes, metric=how.metric, within=how.within, seed=how.seed)
@@ -248,106 +226,6 @@ def _identical(row_splits: RowSplits, candidates: Sequence[Measured], choice: Ch
     return notes
 
 
-def _combined(  # noqa: PLR0913 - the candidates, the rule and the progress
-    row_splits: RowSplits,
-    singles: list[Measured],
-    requested: set[LayerKey],
-    of_each: OfEach,
-    how: _How,
-    listener: Listener | None,
-) -> tuple[list[Measured], dict[int, frozenset[int | None]], TriedSets | None, tuple[str, ...]]:
-    """The candidates with the concatenated layers, if these are admitted; where each was found; those tried; notes."""
-    asked = [each for each in singles if each.candidate.ranked.layer in requested]
-    search = _SampledSearch(row_splits, asked, how.seed)
-    folds = folds_of(row_splits.labels, seed=how.seed)
-    by_fold = searched(search.on, folds)
-    measured_sets: dict[Concatenation, Measured] = {}
-
-    def measure(names: Iterable[Concatenation]) -> None:
-        wanted = [name for name in dict.fromkeys(names) if name not in measured_sets]
-        with counted(listener, "ranking concatenated layers", len(wanted) * searches(row_splits)) as advance:
-            # Concatenated layers are larger than each of them: their folds are computed at once, not several of them.
-            for members, whitened in wanted:
-                for one in measured(
-                    row_splits, members, [whitened], metric=how.metric, of_each=of_each, advance=advance
-                ):
-                    measured_sets[members, whitened] = one
-
-    def cells_of(name: Concatenation) -> UnitSums:
-        known = measured_sets.get(name) or next(each for each in singles if _concatenation(each) == name)
-        return unit_sums(known.choosing.values, row_splits.labels)
-
-    def known(found: Found[Concatenation]) -> Found[Concatenation]:
-        return replace(found, sets=tuple(name for name in found.sets if name in measured_sets))
-
-    measure(name for found in by_fold.values() for name in found.sets)
-    by_fold = {fold: known(found) for fold, found in by_fold.items()}
-    decided = admitted(by_fold, cells_of, folds, seed=how.seed)
-    if not decided.admitted:
-        return singles, {}, None, decided.notes
-    further = list(measured_sets)
-    where = {
-        len(singles) + place: frozenset(fold for fold, found in by_fold.items() if name in found.sets)
-        for place, name in enumerate(further)
-    }
-    candidates = [*singles, *(measured_sets[name] for name in further)]
-    # The sets that resamples find are measured, too, but for rare ones.
-    often = Counter(name for weights in draws_of(len(folds), seed=how.seed) for name in search.on(weights).sets)
-    measure(name for name, count in often.items() if count >= _RARE)
-    tried = list(measured_sets)
-
-    def again(weights: NDArray[np.float64]) -> list[int]:
-        on_weights = {fold: known(found) for fold, found in searched(search.on, folds, weights).items()}
-        on_resample = admitted(on_weights, cells_of, folds, seed=how.seed, weights=weights, resamples=_AGAIN)
-        return [tried.index(name) for name in on_weights[None].sets] if on_resample.admitted else []
-
-    cells = unit_sums(np.stack([measured_sets[name].choosing.values for name in tried]), row_splits.labels)
-    sets = TriedSets([measured_sets[name].candidate for name in tried], cells, again)
-    return candidates, where, sets, decided.notes
-
-
-def _concatenation(found: Measured) -> Concatenation:
-    return found.members, found.candidate.ranked.reduction != NO_REDUCTION
-
-
-class _SampledSearch:
-    """A greedy search for sets of layers, on a sample of the queries."""
-
-    def __init__(self, row_splits: RowSplits, singles: Sequence[Measured], seed: int) -> None:
-        given, self.layers, self.singles = row_splits.given, list(row_splits.given.features), singles
-        groups = None if given.groups is None else given.groups[row_splits.choosing]
-        values = [values[row_splits.choosing] for values in given.features.values()]
-        self.sample = sampled_cosines(values, row_splits.labels, groups, seed)
-        self.cells = unit_sums(np.stack([each.choosing.values for each in singles]), row_splits.labels)
-        _, classes = np.unique(row_splits.labels, return_inverse=True)
-        self.classes, self.count = classes[self.sample.queries], int(classes.max()) + 1
-        self.known: dict[tuple[int, ...], NDArray[np.float64]] = {}
-        self.sampled = np.bincount(self.classes, minlength=self.count).astype(np.float64)
-
-    def on(self, weights: NDArray[np.float64]) -> Found[Concatenation]:
-        """The sets from the best single layer, in its reduction, where classes count by weights (U,)."""
-        means = (self.cells.sums @ weights) / (self.cells.counts @ weights)
-        best = self.singles[int(means.argmax())]
-
-        def recall_of(members: tuple[int, ...]) -> float:
-            total = float(self.sampled @ weights)
-            if concatenated_key([self.layers[member] for member in members]) is None or not total:
-                return math.nan
-            return float(self._hits(tuple(sorted(members))) @ weights) / total
-
-        others = sorted({each.members[0] for each in self.singles})
-        found = greedy(best.members, others, recall_of)
-        start = _concatenation(best)
-        return Found(start, tuple((tuple(sorted(members)), start[1]) for members in found))
-
-    def _hits(self, members: tuple[int, ...]) -> NDArray[np.float64]:
-        """(U,) hits of a set by class."""
-        if members not in self.known:
-            hits = np.bincount(self.classes, self.sample.hits(members), self.count)
-            self.known[members] = hits.astype(np.float64)
-        return self.known[members]
-
-
 def _average_precisions(row_splits: RowSplits, candidates: Sequence[Measured]) -> Finer:
     """MAP@R of candidates by unit; of each that is asked for, once."""
     sums: dict[int, UnitSums] = {}
@@ -357,7 +235,7 @@ def _average_precisions(row_splits: RowSplits, candidates: Sequence[Measured]) -
             if place not in sums:
                 candidate = candidates[place]
                 whitened = candidate.candidate.ranked.reduction != NO_REDUCTION
-                (again,) = measured(row_splits, candidate.members, [whitened], metric=NEAR_METRIC)
+                (again,) = measured(row_splits, candidate.member, [whitened], metric=NEAR_METRIC)
                 sums[place] = unit_sums(again.choosing.values, row_splits.units)
         return stacked([sums[place] for place in places])
 
@@ -371,7 +249,7 @@ def _mean(hits: NDArray[np.float64] | None) -> float:
 def _candidate_set(
     row_splits: RowSplits,
     candidates: Sequence[Measured],
-    found: Mapping[int, frozenset[int | None]],
+    requested: Collection[LayerKey],
     how: _How,
 ) -> CandidateSet:
     units, labels, score_notes = row_splits.units, row_splits.labels, row_splits.score_notes()
@@ -379,8 +257,12 @@ def _candidate_set(
     values = unit_sums(np.stack([each.choosing.values for each in candidates]), units)
     on_test = [each.test.values for each in candidates if each.test is not None]
     tested = unit_sums(np.stack(on_test), test_units) if on_test else None
-    last = max(each.members[0] for each in candidates if len(each.members) == 1)
-    place = next(place for place, each in enumerate(candidates) if _concatenation(each) == ((last,), False))
+    last = max(each.member for each in candidates)
+    place = next(
+        place
+        for place, each in enumerate(candidates)
+        if each.member == last and each.candidate.ranked.reduction == NO_REDUCTION
+    )
     of_test = values if row_splits.crossed else tested
     baselines = {}
     if of_test is not None:
@@ -404,6 +286,6 @@ def _candidate_set(
         tested,
         folds_of(units, seed=how.seed) if row_splits.crossed else None,
         baselines,
-        found,
+        frozenset(place for place, each in enumerate(candidates) if each.candidate.ranked.layer not in requested),
         cluster=how.cluster,
     )

@@ -89,10 +89,8 @@ def _changes(stored: StoredChoice, asked: Mapping[str, Any], runs: Sequence[str]
 
 
 def _option(name: str, value: Any) -> str:
-    """`--within 1`, `--layers c1,c2`, `no --combine`."""
-    if value is True:
-        return f"--{name}"
-    if isinstance(value, int | float) and value is not False:
+    """`--within 1`, `--layers c1,c2`, `no --cluster`."""
+    if isinstance(value, int | float):
         return f"--{name} {value:g}"
     text = ",".join(map(str, value)) if isinstance(value, list) else str(value or "")
     return f"--{name} {text}" if text else f"no --{name}"

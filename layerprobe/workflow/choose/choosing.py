@@ -9,13 +9,12 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from layerprobe.statistics.advice import advise
 from layerprobe.statistics.bootstrap import differences
-from layerprobe.statistics.choice import EQUAL, CrossFitted, Picked, Resampled, folds_of, optimism, pick, resampled
+from layerprobe.statistics.choice import EQUAL, CrossFitted, Picked, folds_of, optimism, pick, resampled
 from layerprobe.statistics.means import intervals
-from layerprobe.statistics.units import UnitSums, stacked
+from layerprobe.statistics.units import UnitSums
 from layerprobe.statistics.verdict import Judged, judge, with_ends
 from layerprobe.system.errors import DataError, NumericError
 from layerprobe.values.choice import Advice, Candidate, Certainty, Choice, Embedding, Gain, Price, candidate_names
@@ -44,9 +43,8 @@ def choose_among(
         DataError: no candidate is above chance.
         NumericError: no candidate has a valid number.
     """
-    searched, skipped = _eligible(given, seed)
+    candidate_set, skipped = _eligible(given, seed)
     kind = IntervalKind(cluster=given.cluster)
-    candidate_set = searched.only(searched.found_on_all())
     choosing, share = candidate_set.choosing, within / 100
     picked = pick(choosing, candidate_set.costs, candidate_set.raw, candidate_set.finer)
     extrapolated = candidate_set.growth
@@ -54,8 +52,8 @@ def choose_among(
     preferred = candidate_set.candidates[picked.place]
     certain = _Certainties(candidate_set, picked, share, growth, seed)
     known = certain.of_all.at_most is not None
-    pool, again = _resampled(searched, seed)
-    crossed = searched.cross_fitted()
+    again = resampled(choosing, candidate_set.costs, candidate_set.raw, seed=seed)
+    crossed = candidate_set.cross_fitted()
     folds = () if crossed is None else (f"cross-fitted, {len(crossed.places)} folds",)
     test = None if candidate_set.on_test is None else _row(candidate_set.on_test, picked.place)
     row = test if crossed is None else crossed.cells
@@ -71,7 +69,7 @@ def choose_among(
     preferred_test = None if row is None else scored(preferred, "test", row, folds)
     on_test = preferred_test if kept is None else scored(selected, "test", kept.test, ())
     best = _best_on_test(candidate_set, scored)
-    of_searched, of_pool = (candidate_names(each, chosen.run, given.candidates) for each in (searched.candidates, pool))
+    names = candidate_names(candidate_set.candidates, chosen.run, given.candidates)
     of_test = candidate_set.on_test
     return Choice(
         run=chosen.run,
@@ -97,10 +95,10 @@ def choose_among(
         best_on_test=best,
         regret=None if crossed is not None or not among else _regret(on_test, best),
         optimism=None if of_test is None else optimism(of_test, folds_of(range(of_test.sums.shape[1]), seed=seed)),
-        shares=_largest_first(dict(zip(of_pool, again.shares.tolist(), strict=True))),
+        shares=_largest_first(dict(zip(names, again.shares.tolist(), strict=True))),
         within=within,
         units="classes" if given.cluster is None else "clusters",
-        notes=(*folds, *_agreement(crossed, of_searched), *dict.fromkeys(notes)),
+        notes=(*folds, *_agreement(crossed, names), *dict.fromkeys(notes)),
         details=tuple(skipped),
     )
 
@@ -175,7 +173,7 @@ def _best_on_test(
 
 def _eligible(given: CandidateSet, seed: int) -> tuple[CandidateSet, list[str]]:
     """The distinct candidates above chance with valid numbers, and notes on the others."""
-    given = given.only([place for place in range(len(given.candidates)) if given.found.get(place, {None})])
+    given = given.only([place for place in range(len(given.candidates)) if place not in given.only_compared])
     finite = np.isfinite(given.choosing.sums).all(1) & np.isfinite(given.above_chance.sums).all(1)
     if not finite.any():
         raise NumericError("no candidate has a valid number", fix="Probe layers and epochs whose features are finite")
@@ -201,24 +199,6 @@ def _eligible(given: CandidateSet, seed: int) -> tuple[CandidateSet, list[str]]:
         verb = "ranks" if alike == 1 else "rank"
         notes.append(f"counted once: {_named(same)} {verb} every query like another candidate")
     return valid.only(distinct), notes
-
-
-def _resampled(searched: CandidateSet, seed: int) -> tuple[Sequence[Candidate], Resampled]:
-    """The choice on resamples, with the search for sets repeated in each; and the candidates that its shares are of."""
-    tried = searched.tried
-    if tried is None:
-        return searched.candidates, resampled(searched.choosing, searched.costs, searched.raw, seed=seed)
-    singles = searched.only([place for place in range(len(searched.candidates)) if place not in searched.found])
-    pool, count = [*singles.candidates, *tried.candidates], len(singles.candidates)
-
-    def found(weights: NDArray[np.float64]) -> NDArray[np.bool_]:
-        there = np.arange(len(pool)) < count
-        there[[count + place for place in tried.search(weights)]] = True
-        return there
-
-    cells, costs = stacked([singles.choosing, tried.cells]), [candidate.cost for candidate in pool]
-    raw = [candidate.steps == 0 for candidate in pool]
-    return pool, resampled(cells, costs, raw, found=found, seed=seed)
 
 
 @dataclass(frozen=True, eq=False)

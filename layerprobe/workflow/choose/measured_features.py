@@ -13,13 +13,11 @@ from numpy.typing import NDArray
 
 from layerprobe.measure.analysis import Features
 from layerprobe.measure.choosing_folds import FoldSearch, QueryValues, query_values_of
-from layerprobe.measure.concatenated import side_by_side
 from layerprobe.reductions.applying import Blocks, reduced
 from layerprobe.reductions.half_whitening import HalfWhitening, half_whitening
 from layerprobe.reductions.reduction import Reduce
-from layerprobe.system.threads import OfEach, in_turn
 from layerprobe.values.choice import Candidate
-from layerprobe.values.keys import NO_REDUCTION, RankedLayer, concatenated_key
+from layerprobe.values.keys import NO_REDUCTION, RankedLayer
 from layerprobe.values.retrieval import SearchRules
 from layerprobe.workflow.choose.row_splits import Rows, RowSplits
 
@@ -32,14 +30,14 @@ class Measured:
     """A candidate with its values.
 
     Args:
-        members: indices of its layers, ascending.
+        member: index of its layer.
         choosing: (Q,) of the rows that are chosen on.
         test: (T,) of the test rows; None without these.
         identity: equal for candidates that rank every query alike.
     """
 
     candidate: Candidate
-    members: tuple[int, ...]
+    member: int
     choosing: QueryValues
     test: QueryValues | None
     identity: tuple[bytes, str]
@@ -51,57 +49,51 @@ def searches(row_splits: RowSplits) -> int:
     return of_test + (len(np.unique(row_splits.folds)) if row_splits.fitted_on is None else 1)
 
 
-def measured(  # noqa: PLR0913 - the rows, the layers, the metric and the progress
+def measured(
     row_splits: RowSplits,
-    members: Sequence[int],
+    member: int,
     reductions: Sequence[bool] = (False, True),
     *,
     metric: str = "R@1",
-    of_each: OfEach = in_turn,
     advance: Callable[[int], None] = lambda _: None,
 ) -> list[Measured]:
-    """Measure a layer, or several concatenated.
+    """Measure a layer.
 
     Args:
-        members: indices of the layers, ascending.
+        member: index of the layer.
         reductions: whether half-whitened, for each candidate; none of a layer that cannot be half-whitened.
     """
-    layers = [list(row_splits.given.features)[member] for member in members]
-    layer, arrays = concatenated_key(layers), [row_splits.given.features[each] for each in layers]
-    if layer is None:
-        raise ValueError(f"{layers} cannot be concatenated")
-    values = arrays[0] if len(arrays) == 1 else side_by_side(arrays)
+    layer, values = list(row_splits.given.features.items())[member]
     identity = hashlib.sha256(np.ascontiguousarray(values[row_splits.choosing]).data).digest()
     found = []
     for whitened in reductions:
         reduction, dim = NO_REDUCTION, values.shape[1]
         fits: Mapping[int | None, Reduce] = {}
         if whitened:
-            fitted = _fitted(row_splits, values, of_each)
+            fitted = _fitted(row_splits, values)
             if fitted is None:
                 advance(searches(row_splits))
                 continue
             reduction, dim, fits = fitted.name, fitted.dim, fitted.fits
-        candidate = Candidate(row_splits.given.epoch, RankedLayer(layer, reduction, SIMILARITY), dim, max(members))
-        parts = _searched(row_splits, values, fits, metric, of_each, advance)
-        found.append(Measured(candidate, tuple(members), *parts, (identity, reduction)))
+        candidate = Candidate(row_splits.given.epoch, RankedLayer(layer, reduction, SIMILARITY), dim, member)
+        parts = _searched(row_splits, values, fits, metric, advance)
+        found.append(Measured(candidate, member, *parts, (identity, reduction)))
     return found
 
 
-def _fitted(row_splits: RowSplits, values: NDArray[Any], of_each: OfEach) -> HalfWhitening | None:
+def _fitted(row_splits: RowSplits, values: NDArray[Any]) -> HalfWhitening | None:
     if row_splits.fitted_on is not None:
         rows = values[row_splits.fitted_on]
         return half_whitening(Blocks(rows, _CPU), np.zeros(len(rows), np.int64))
     left_out: list[int | None] = [*np.unique(row_splits.folds).tolist(), *([None] if len(row_splits.test) else [])]
-    return half_whitening(Blocks(values[row_splits.choosing], _CPU), row_splits.folds, left_out, of_each)
+    return half_whitening(Blocks(values[row_splits.choosing], _CPU), row_splits.folds, left_out)
 
 
-def _searched(  # noqa: PLR0913 - as `measured`
+def _searched(
     row_splits: RowSplits,
     values: NDArray[Any],
     fits: Mapping[int | None, Reduce],
     metric: str,
-    of_each: OfEach,
     advance: Callable[[int], None],
 ) -> tuple[QueryValues, QueryValues | None]:
     """The values of the rows that are chosen on, and of the test rows."""
@@ -125,7 +117,7 @@ def _searched(  # noqa: PLR0913 - as `measured`
         advance(1)
         return found
 
-    return search.joined(of_each(of_fold, np.unique(row_splits.folds).tolist())), test
+    return search.joined([of_fold(fold) for fold in np.unique(row_splits.folds).tolist()]), test
 
 
 def searched_whole(row_splits: RowSplits, member: int, metric: str) -> QueryValues:

@@ -159,7 +159,7 @@ def _replaced(
         test=stored if both else candidate_run.test,
         whole_gallery=candidate_run.test if both else None,
     )
-    found = clean.with_values("choosing", own).without(lost)
+    found = clean.with_values(own).without(lost)
     return found if found.baseline in own or found.split != "test" else replace(found, baseline=None)
 
 

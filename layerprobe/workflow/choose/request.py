@@ -24,7 +24,6 @@ class ChooseRequest:
         within: points of the metric that do not matter, 0 to 100.
         layers: the candidates, `LAYER[@pool][/reduction]` or globs; empty for all.
         metric: that decides: R@K, or another mean over queries.
-        combine: whether sets of concatenated layers are candidates.
         indexes: kinds of indexes of the chosen layer that are compared with the exact search.
         cluster: whose values are the units of intervals and folds, as of `compare`; None for the classes.
     """
@@ -34,7 +33,6 @@ class ChooseRequest:
     device: str = "auto"
     layers: tuple[str, ...] = ()
     metric: str = "R@1"
-    combine: bool = False
     indexes: tuple[IndexKind, ...] = ()
     cluster: str | None = None
 
@@ -43,13 +41,6 @@ class ChooseRequest:
         require_mean_over_queries(self.metric)
         require_epochs(self.epochs, ("all", "last"))
         require_device_name(self.device)
-        require_single_layers(self.combine, self.cluster)
-
-
-def require_single_layers(combine: bool, cluster: str | None) -> None:
-    """Check that concatenations are not asked for with clusters: their search resamples classes."""
-    if combine and cluster is not None:
-        raise RecipeError("--combine resamples classes, not clusters", fix="Leave --combine or --cluster out")
 
 
 def require_points(within: float) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,9 +17,8 @@ from layerprobe.values.choice import FOLDS, Candidate, Choice, Price, Truncation
 from layerprobe.values.facts import WITHIN_FOLDS
 from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, members_of
 from layerprobe.values.scores import SPLITS, Score, Subject, shared_notes
-from layerprobe.workflow.choose.candidate_set import Baseline, CandidateSet, TriedSets
+from layerprobe.workflow.choose.candidate_set import Baseline, CandidateSet
 from layerprobe.workflow.choose.candidates import CandidateKey, Group, Part
-from layerprobe.workflow.choose.concatenation import Concatenated
 from layerprobe.workflow.choose.cut import cut_after
 from layerprobe.workflow.run.runs import Run
 
@@ -27,14 +26,12 @@ from layerprobe.workflow.run.runs import Run
 def candidate_set_of(
     groups: Sequence[Group],
     seed: int,
-    found: Mapping[CandidateKey, frozenset[int | None]] | None = None,
     *,
     folded: bool = False,
 ) -> CandidateSet:
     """The candidates of groups of runs, in the order of `keys_of`; cross-fitted if test classes are chosen on.
 
     Args:
-        found: concatenated candidate -> the folds without which it is found, as in `CandidateSet`.
         folded: whether each fold of classes was searched in itself.
     """
     first = groups[0].runs[0]
@@ -50,8 +47,6 @@ def candidate_set_of(
     pairs = list(zip(groups, names, strict=True))
     candidates = [one for group, name in pairs for one in _candidates(group, name, group.keys)]
     only_compared = [one for group, name in pairs for one in _candidates(group, name, group.embeddings)]
-    places = {place: found[key] for place, (_, key) in enumerate(keys_of(groups)) if found and key in found}
-    places |= {len(candidates) + place: frozenset() for place in range(len(only_compared))}
 
     def rows(sums_of: Callable[[Group, Sequence[CandidateKey]], UnitSums]) -> UnitSums:
         return stacked(
@@ -76,7 +71,7 @@ def candidate_set_of(
         None if crossed or first.test is None else rows(lambda group, keys: group.sums(keys, "test")),
         folds_of(range(choosing.sums.shape[1]), seed=seed) if crossed else None,
         {name: baseline for group, name in pairs if (baseline := _baseline(group, name))},
-        places,
+        frozenset(range(len(candidates), len(candidates) + len(only_compared))),
     )
 
 
@@ -159,18 +154,6 @@ def _baseline(group: Group, name: str) -> Baseline | None:
     candidate = Candidate(key[0], key[1], _Dims(run).of(key[1]), _position(key[1].layer, order), name)
     wholes = [each.whole_gallery.sums([key]) for each in group.runs if each.whole_gallery is not None]
     return Baseline(candidate, group.sums([key], "test"), mean_of(wholes) if wholes else None)
-
-
-def tried_sets(group: Group, name: str, concatenated: Concatenated) -> TriedSets | None:
-    """The concatenated layers that were ranked, for the search to be repeated; None without any admitted."""
-    again, keys = concatenated.search, list(concatenated.cells)
-    if again is None:
-        return None
-
-    def places(weights: NDArray[np.float64]) -> list[int]:
-        return [keys.index(key) for key in again(weights)]
-
-    return TriedSets(_candidates(group, name, keys), stacked([concatenated.cells[key] for key in keys]), places)
 
 
 def _candidates(group: Group, name: str, keys: Sequence[CandidateKey]) -> list[Candidate]:

@@ -32,7 +32,6 @@ from layerprobe.values.views import (
     Reductions,
     Selected,
 )
-from layerprobe.workflow.plot.concatenated import concatenated_scores
 from layerprobe.workflow.plot.dims import stored_reductions
 from layerprobe.workflow.plot.feature_views import (
     ReadFeatures,
@@ -110,8 +109,6 @@ def drawn(
     if options.metric:
         fix = f"Run {runs[0].command('probe', *metric_flags(options.metric))}"
         scores = of_metric(scores, options.metric, fix, any_metric=registered.any_metric)
-    if any("+" in name.partition("/")[0] for name in options.layers or ()):
-        scores += [score for run in runs for score in concatenated_scores(run, scores)]
     return registered.draw(StoredRuns(runs, scores, lines), options)
 
 

@@ -170,13 +170,12 @@ class Probed:
         scores = self.scores if metric is None else tuple(of_metric(self.scores, metric, _measuring(metric)))
         return plot.draw(_ProbedSource(replace(self, scores=scores)), options).figure
 
-    def choose(  # noqa: PLR0913 - what `layerprobe choose` has flags for
+    def choose(
         self,
         *,
         seen: bool = True,
         within: float = 1.0,
         metric: str = "R@1",
-        combine: bool = False,
         layers: str | Sequence[str] = (),
         seed: int = 0,
     ) -> Choice:
@@ -190,9 +189,9 @@ class Probed:
             RecipeError: test is searched in a gallery, or only concatenated layers were probed.
             LayerprobeError: as there.
         """
-        choice = choose(self, seen=seen, within=within, metric=metric, combine=combine, layers=layers, seed=seed)
+        choice = choose(self, seen=seen, within=within, metric=metric, layers=layers, seed=seed)
         candidates = tuple(filter(None, names_of("layers", layers)))
-        request = ChooseRequest(within=within, layers=candidates, metric=metric, combine=combine)
+        request = ChooseRequest(within=within, layers=candidates, metric=metric)
         keep_choice(self.kept, choice, request, seen=seen, seed=seed)
         return choice
 

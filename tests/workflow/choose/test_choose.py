@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from scipy import stats
 
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
@@ -16,7 +17,7 @@ from layerprobe.values.records import RecordedNetwork
 from layerprobe.workflow.choose.choose import choose_runs
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.run.runs import Run
-from tests.workflow.choosing_runs import C1, C2, FC6, hits, labels_of, write_run
+from tests.workflow.choosing_runs import C1, C2, FC6, FIRST, hits, labels_of, write_run
 from tests.workflow.conftest import Silent
 from tests.workflow.stored_ranks import ranked
 
@@ -30,6 +31,28 @@ def network_of(embedding: str) -> dict[str, Any]:
         json.dumps(RecordedNetwork(("c1", "c2", "fc6"), LayerKey(embedding, "none")).as_json())
     )
     return found
+
+
+def halves(split: str) -> dict[str, NDArray[np.float32]]:
+    """c1 and c2 of 12 classes, which each tell by one of two digits."""
+    rng, digits = np.random.default_rng(FIRST[split]), labels_of(split, 12) - FIRST[split]
+    parts = 0.3 * rng.standard_normal((2, len(digits), 4)) + np.stack([np.eye(4)[digits % 4], np.eye(4)[digits // 4]])
+    return dict(zip(("c1@max", "c2@max"), parts.astype(np.float32), strict=True))
+
+
+def run_with_two_halves(cache: Path) -> Run:
+    """A run that was probed with `--layers c1@max,c2@max,c1+c2@max`."""
+    features = {split: halves(split) for split in ("validation", "test")}
+    asked = dict.fromkeys((C1, C2, ranked("c1+c2@max")), np.ones(48))
+    return write_run(cache, "a", dict.fromkeys(features, asked), features=features)
+
+
+def recall(values: NDArray[np.floating], labels: NDArray[np.int64]) -> float:
+    """Recall@1 by brute force."""
+    unit = values / np.linalg.norm(values, axis=1, keepdims=True)
+    cosines = unit @ unit.T
+    np.fill_diagonal(cosines, -9)
+    return float((labels[cosines.argmax(1)] == labels).mean())
 
 
 def chosen(*runs: Run, epochs: str = "all", within: float = 1.0) -> Choice:
@@ -300,6 +323,30 @@ def test_the_candidates_can_be_restricted_but_not_the_embedding(tmp_path: Path) 
     assert found.embedding.layer.name == "fc6"
     with pytest.raises(UnknownNameError, match="unknown candidate of a 'c9'"):
         choose_runs([run], ChooseRequest(device="cpu", layers=("c9",)), Silent())
+
+
+def test_a_concatenation_that_is_named_is_a_candidate(tmp_path: Path) -> None:
+    named = ChooseRequest(device="cpu", layers=("c*", "c1+c2@max"))
+    found = choose_runs([run_with_two_halves(tmp_path)], named, Silent())
+    assert (found.ship.layer, found.ship.pool, found.ship.dim, found.candidates) == (
+        "c1+c2",
+        "max",
+        8,
+        2,
+    )
+    for split, score in (("validation", found.chosen), ("test", found.test)):
+        parts = [values.astype(np.float64) for values in halves(split).values()]
+        joint = np.hstack([values / np.linalg.norm(values, axis=1, keepdims=True) for values in parts])
+        assert score is not None
+        assert score.value == pytest.approx(recall(joint, labels_of(split, 12)))
+        assert score.value is not None
+        assert score.value > max(recall(values, labels_of(split, 12)) for values in parts) + 0.2
+
+
+@pytest.mark.parametrize("layers", [(), ("*",), ("c1", "c2")])
+def test_a_concatenation_that_is_not_named_is_no_candidate(layers: tuple[str, ...], tmp_path: Path) -> None:
+    found = choose_runs([run_with_two_halves(tmp_path)], ChooseRequest(device="cpu", layers=layers), Silent())
+    assert not any("+" in name for name in found.shares)
 
 
 def test_ranks_whose_scores_are_gone_hold_no_longer(tmp_path: Path) -> None:

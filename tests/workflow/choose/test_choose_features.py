@@ -198,29 +198,6 @@ def test_nothing_of_the_test_rows_changes_the_choice() -> None:
     assert first.test != second.test
 
 
-def halves() -> tuple[dict[str, Array], Array]:
-    """The tens of a class are in one layer, its units in the other; neither tells 36 classes apart alone."""
-    rng, labels = np.random.default_rng(0), np.repeat(np.arange(36), 4)
-    parts = (("tens", labels // 6), ("units", labels % 6))
-    return {name: np.eye(6)[half] + 0.05 * rng.normal(size=(144, 6)) for name, half in parts}, labels
-
-
-def test_concatenated_layers_are_candidates_if_they_gain_and_are_asked_for() -> None:
-    layers, labels = halves()
-    choice = choose(layers, labels, combine=True)
-    assert (choice.ship.layer, choice.chosen.value) == ("tens+units", 1)
-    # The search is repeated on resamples, from the best single layer there, which may be half-whitened.
-    assert sum(share for name, share in choice.shares.items() if "tens+units" in name) > 0.9
-    assert choose(layers, labels).ship.layer in ("tens", "units")
-
-
-def test_concatenated_layers_that_prove_nothing_are_no_candidates() -> None:
-    layers, labels = some_layers()
-    choice = choose({"b": layers["b"], "a": layers["a"]}, labels, combine=True)
-    assert "+" not in choice.ship.layer
-    assert any("no candidates" in note or "none is better" in note for note in choice.notes)
-
-
 def test_the_last_layer_is_the_embedding() -> None:
     layers, labels = some_layers(80)
     splits = np.array(["validation", "test"])[labels // 40]

@@ -67,7 +67,6 @@ def test_the_same_request_is_answered_by_the_stored_choice_and_this_is_said(
     [
         (ChooseRequest("2", 100, "cpu"), "--epochs all, --within 1"),
         (ChooseRequest(device="cpu", layers=("c1", "fc6")), "no --layers"),
-        (ChooseRequest(device="cpu", combine=True), "no --combine"),
     ],
 )
 def test_another_request_is_answered_anew_and_replaces_the_stored_choice(
@@ -162,6 +161,6 @@ def test_of_two_seeds_each_keeps_the_choice_until_one_is_chosen_alone(tmp_path: 
 def test_the_file_names_rule_request_runs_and_candidate(held: Run) -> None:
     choose_once([held], REQUEST, Silent())
     values = json.loads(held.choice_file.read_text())
-    request = {"epochs": "all", "within": 1, "layers": [], "metric": "R@1", "combine": False, "cluster": None}
+    request = {"epochs": "all", "within": 1, "layers": [], "metric": "R@1", "cluster": None}
     assert values["request"] == request
     assert (values["rule"], list(values["states"]), values["choice"]["ship"]["layer"]) == (1, ["a"], "c2")

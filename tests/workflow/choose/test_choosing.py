@@ -49,7 +49,6 @@ def chosen(
     *,
     split: str = "validation",
     folds: NDArray[np.int64] | None = None,
-    found: dict[int, frozenset[int | None]] | None = None,
     above_chance: UnitSums | None = None,
     identities: Sequence[str] | None = None,
     baseline: UnitSums | None = None,
@@ -74,7 +73,6 @@ def chosen(
         test,
         folds,
         {} if baseline is None else {"": Baseline(LATE, baseline)},
-        found or {},
         finer=None if finer is None else lambda places: UnitSums(finer.sums[places], finer.counts[places]),
     )
     return choose_among(candidate_set, notes, within=within, seed=seed)
@@ -350,19 +348,6 @@ def test_a_candidate_at_chance_is_named_and_not_shipped_though_it_is_the_cheapes
         chosen([LATE], cells_of([0.5]), above_chance=cells_of([0.0]))
     choice = chosen([EARLY, LATE], cells_of([0.9, 0.95]), above_chance=above, split="train")
     assert "skipped: not above chance on choosing classes: fc6" in choice.details
-
-
-def test_a_set_that_is_found_without_some_folds_only_is_chosen_there_alone() -> None:
-    folds, both = np.repeat([0, 1], 10), candidate("pool5.1+fc6", 96, 2)
-    cells = cells_of([0.9, 0.5, 0.99])
-    found: dict[int, frozenset[int | None]] = {2: frozenset({1})}
-    choice = chosen([EARLY, LATE, both], cells, split="test", folds=folds, found=found)
-    assert (choice.ship.layer, choice.candidates) == ("pool5.1", 2)
-    assert choice.test is not None
-    own = np.concatenate([cells.sums[0, :10], cells.sums[2, 10:]]).sum() / 400
-    assert choice.test.value == pytest.approx(own)
-    said = "the folds choose pool5.1 in 1, pool5.1+fc6 in 1: the value and the gain on test are of the procedure"
-    assert any(line.startswith(said) for line in choice.notes)
 
 
 def test_the_notes_are_those_given() -> None:
