@@ -85,14 +85,6 @@ def probe(
     metrics: Annotated[
         str | None, typer.Option("--metrics", metavar="M,...", help="Further metrics: MAP@R, mAP, MRR, NMI ...")
     ] = None,
-    interval: Annotated[
-        str,
-        typer.Option(
-            "--interval",
-            metavar="gallery|redraw",
-            help="Generalise to new queries (gallery) or to new classes (redraw).",
-        ),
-    ] = "gallery",
     cluster: Annotated[
         str | None,
         typer.Option(
@@ -140,7 +132,6 @@ def probe(
         device=device,
         workers=workers,
         memory=byte_count(memory),
-        interval=interval,
         cluster=cluster,
         gallery_size=gallery_size,
         reduce=split_names(reduce),

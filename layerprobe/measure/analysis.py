@@ -17,7 +17,6 @@ from layerprobe.metrics.thinned import THINNED_NOTE, thinned_hits
 from layerprobe.ranking import nearest_positive_ranks, retrieval
 from layerprobe.reductions.reduction import NotApplicableError
 from layerprobe.system.errors import DataError, NumericError
-from layerprobe.values.intervals import Interval
 from layerprobe.values.metric_names import Recall, is_recall, recall_of
 from layerprobe.values.retrieval import Ranks, Retrieval, SearchRules
 from layerprobe.values.scores import Score, Subject
@@ -127,18 +126,15 @@ class Scored:
 
     Args:
         values: metric -> (Q,) what each query adds to it; NaN where the metric leaves the query out.
-        redrawn: metric -> its interval for another draw of classes, if requested and available.
         refused: why there are no scores, where the layer cannot take the reduction; else None.
     """
 
     scores: Sequence[Score] = ()
     values: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
-    redrawn: Mapping[str, Interval] = field(default_factory=dict)
     refused: NotApplicableError | None = None
 
     def __add__(self, other: Scored) -> Scored:
-        redrawn = {**self.redrawn, **other.redrawn}
-        return Scored([*self.scores, *other.scores], {**self.values, **other.values}, redrawn)
+        return Scored([*self.scores, *other.scores], {**self.values, **other.values})
 
 
 def score_recall(ranks: Ranks, subject: Subject, ks: Sequence[int]) -> Scored:

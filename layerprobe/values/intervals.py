@@ -172,7 +172,7 @@ class ShownKind:
     def lines(self, shown_as: str) -> tuple[str, ...]:
         """The caption of the intervals, at most one line."""
         if self.mixed:
-            return ("intervals of different kinds are not shown together; probe all with one --interval and --cluster",)
+            return ("intervals of different kinds are not shown together; probe all with one --cluster",)
         return () if self.kind is None else (f"{shown_as}: {self.kind.text}",)
 
     def further(self, notes: Iterable[str]) -> tuple[str, ...]:

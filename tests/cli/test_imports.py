@@ -140,7 +140,6 @@ REFUSED = {
     "probe one --splits zz": 2,
     "probe one --reduce zz": 2,
     "probe one --similarity zz": 2,
-    "probe one --interval zz": 2,
     "probe one --fit zz": 2,
     "probe one --epochs x": 2,
     "probe one --pool zz": 2,

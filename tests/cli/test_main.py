@@ -78,6 +78,8 @@ def train_words(root: Path, *more: str, net: list[str] = LENET) -> list[str]:
         (["trian"], 2, "No such command 'trian'. Did you mean 'train'?"),
         (["train", "netA", "--sed", "1"], 2, "No such option: --sed"),
         (["probe", "netA", "--export-index"], 2, "No such option: --export-index"),
+        (["probe", "netA", "--interval", "redraw"], 2, "No such option: --interval"),
+        (["choose", "netA", "--combine"], 2, "No such option: --combine"),
         (["train", "neta"], 2, "unknown recipe 'neta'. Did you mean 'netA'?"),
         (["train", "x.toml"], 2, "x.toml: no such recipe"),
         (["train", "netA", "--set", "train.epohcs=3"], 2, "[train]: unknown key 'epohcs'. Did you mean 'epochs'?"),

@@ -85,9 +85,7 @@ def test_intervals_of_different_kinds_are_left_out_with_a_note() -> None:
     redrawn = page_of(replace(SCORE, run="two", notes=("interval: redraw",)), name="two")
     data = page_data(report_of(page_of(SCORE), redrawn))
     assert all("low" not in run["scores"]["R@1"]["test"] for run in data["runs"])
-    assert data["notes"] == [
-        "intervals of different kinds are not shown together; probe all with one --interval and --cluster"
-    ]
+    assert data["notes"] == ["intervals of different kinds are not shown together; probe all with one --cluster"]
 
 
 def test_a_run_says_what_its_splits_are() -> None:

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from layerprobe.values.intervals import IntervalKind, ShownKind
+from layerprobe.system.errors import UnknownNameError
+from layerprobe.values.intervals import IntervalKind, ShownKind, estimand_of
 
 KINDS = [IntervalKind(), IntervalKind("redraw"), IntervalKind("gallery", "parent"), IntervalKind("redraw", "camera")]
 SEEDS = IntervalKind(trainings=True)
@@ -31,7 +32,7 @@ def test_intervals_of_different_kinds_are_not_shown_and_the_line_says_so() -> No
     shown = ShownKind.of([IntervalKind(), IntervalKind(cluster="parent")])
     assert shown.kind is None
     assert shown.lines("bands") == (
-        "intervals of different kinds are not shown together; probe all with one --interval and --cluster",
+        "intervals of different kinds are not shown together; probe all with one --cluster",
     )
 
 
@@ -57,3 +58,8 @@ def test_notes_without_those_of_an_interval_are_the_others(kind: IntervalKind, u
         "3 lone queries",
         "2 zero vectors",
     )
+
+
+def test_a_misspelt_interval_is_told() -> None:
+    with pytest.raises(UnknownNameError, match="unknown interval 'redrow'. Did you mean 'redraw'"):
+        estimand_of("redrow")

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from layerprobe.registry import METRICS
-from layerprobe.system.errors import RecipeError, UnknownNameError
+from layerprobe.system.errors import UnknownNameError
 from layerprobe.system.naming import require_device_name
 from layerprobe.values.epochs import require_epochs
-from layerprobe.values.intervals import estimand_of
 from layerprobe.values.keys import VECTOR_SIMILARITIES
 from layerprobe.values.metric_names import recall_of
 from layerprobe.values.pooling import require_pool
@@ -26,7 +25,6 @@ class ProbeRequest:
         similarity: cosine, euclidean or dot; binary codes are searched by hamming all the same.
         device: auto, cpu, cuda or cuda:i.
         memory: bytes that a ranking may allocate; None for no limit.
-        interval: of which draw intervals are: gallery or redraw.
         cluster: the column whose texts are the units of intervals, or `parent`; None for the classes.
         gallery_size: how many items a query searches in a smaller gallery, thinned by image, in which Recall@K is
             measured too; None for none.
@@ -45,7 +43,6 @@ class ProbeRequest:
     device: str = "auto"
     workers: int | None = None
     memory: int | None = None
-    interval: str = "gallery"
     cluster: str | None = None
     gallery_size: int | None = None
     reduce: tuple[str, ...] | None = None
@@ -67,6 +64,3 @@ class ProbeRequest:
         require_epochs(self.epochs, ("all", "last", "best"))
         require_device_name(self.device)
         asked_chains(self.reduce or (), self.fit, self.equal_dim)
-        if estimand_of(self.interval) == "redraw" and self.gallery_size is not None:
-            what = "--gallery-size with --interval redraw: a smaller gallery is drawn from this one"
-            raise RecipeError(what, fix="Probe twice, once with each")

@@ -14,7 +14,7 @@ from layerprobe.statistics.means import intervals
 from layerprobe.statistics.units import unit_sums
 from layerprobe.values.intervals import FEWEST_UNITS, IntervalKind
 from layerprobe.values.scores import Score
-from layerprobe.workflow.run.units import require_redrawable, units_of_splits
+from layerprobe.workflow.run.units import units_of_splits
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,15 +23,13 @@ class Resampling:
 
     Args:
         units: split -> (Q,) the unit of each of its images; of galleries too.
-        seed: of the groups of units that `redraw` leaves out together.
     """
 
     units: Mapping[str, NDArray[np.int64]]
     kind: IntervalKind = field(default_factory=IntervalKind)
-    seed: int = 0
 
     def scores(self, split: str, layers: Sequence[Scored]) -> list[Score]:
-        """The scores of some layers with their intervals: over units, or as given.
+        """The scores of some layers with their intervals: over units.
 
         Returns:
             In the order given. Scores that are no means over the queries are unchanged.
@@ -43,11 +41,7 @@ class Resampling:
             return found
         cells = unit_sums([scores[place][0].values[found[place].metric] for place in means], self.units[split])
         units = (cells.counts > 0).sum(1).tolist()
-        if self.kind.estimand == "redraw":
-            made = [scores[place][0].redrawn.get(found[place].metric) for place in means]
-        else:
-            made = intervals(cells)
-        for place, count, ends in zip(means, units, made, strict=True):
+        for place, count, ends in zip(means, units, intervals(cells), strict=True):
             score = found[place]
             if ends is not None:
                 score = replace(score, low=ends.low, high=ends.high)
@@ -61,7 +55,4 @@ def resampling_of(dataset: Dataset, splits: Sequence[str], kind: IntervalKind) -
     """The units of some splits and of their galleries."""
     names = list(dict.fromkeys([*splits, *(dataset.search_in.get(name, name) for name in splits)]))
     images = {name: (part.labels, part.ids) for name in names for part in (dataset.splits[name],)}
-    found = Resampling(units_of_splits(dataset, images, kind.cluster), kind)
-    if kind.estimand == "redraw":
-        require_redrawable(dataset, splits, found.units, kind.cluster)
-    return found
+    return Resampling(units_of_splits(dataset, images, kind.cluster), kind)

@@ -20,12 +20,10 @@ from layerprobe.measure.analysis import (
     searched,
     without_value,
 )
-from layerprobe.measure.redraw import left_out_values
-from layerprobe.metrics.metric import Metric, means_of
+from layerprobe.metrics.metric import means_of
 from layerprobe.ranking.ranks import RESOLVE_ALL_BELOW
 from layerprobe.reductions.reduction import NotApplicableError
 from layerprobe.system.errors import NotFiniteError
-from layerprobe.values.intervals import FEWEST_UNITS
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer
 from layerprobe.values.retrieval import Classifier, Ranks, SearchRules
 from layerprobe.values.scores import Score, Subject
@@ -72,7 +70,7 @@ class Scorer:
 
     def reads_features(self, epoch: int, split: str, layers: Sequence[RankedLayer]) -> bool:
         """Whether stored ranks do not suffice to score some layers."""
-        if self.measures.metrics or self.resampling.kind.estimand == "redraw":
+        if self.measures.metrics:
             return True
         known = self.searches.read(epoch, split)
         draws = (draw for ranked in layers for draw in draws_of(ranked))
@@ -125,8 +123,7 @@ class Scorer:
             further = self._thinned(member, entry.ranks) + self._further(member, entry.ranks, measures)
             entries[member.ranked] = _with_values(entry, further.values)
             found.append(recalls + further)
-        scored = found[0] if len(found) == 1 else _mean_of_draws(subject, found, self.measures.names)
-        return self._redrawn(members, scored)
+        return found[0] if len(found) == 1 else _mean_of_draws(subject, found, self.measures.names)
 
     def _ranked(self, subject: Subject, key: store.RankKey, entry: store.RankEntry | None) -> store.RankEntry:
         """A stored entry that is valid for the requested K, or a new one."""
@@ -174,38 +171,6 @@ class Scorer:
         if trained is None or ranked.reduction != NO_REDUCTION:
             return None
         return trained.classifier(subject.epoch, ranked.layer, dim)
-
-    def _redrawn(self, members: Sequence[Subject], scored: Scored) -> Scored:
-        """The scores with their intervals over new classes, if requested."""
-        resampling, split = self.resampling, members[0].split
-        if resampling.kind.estimand != "redraw" or len(np.unique(resampling.units[split])) < FEWEST_UNITS:
-            return scored
-        from layerprobe.statistics.jackknife import jackknife_intervals  # scipy.special: only this waits for it
-
-        metrics = [(metric, names) for metric, names in self.measures.metrics if scored.values.keys() & set(names)]
-        tables = [self._left_out(member, metrics) for member in members]
-        left_out = {name: np.mean([table[name] for table in tables], axis=0) for name in tables[0]}
-        means = means_of({name: scored.values[name] for name in left_out})
-        found = {name: jackknife_intervals([means[name]], table[None])[0] for name, table in left_out.items()}
-        return replace(scored, redrawn={name: ends for name, ends in found.items() if ends})
-
-    def _left_out(
-        self, subject: Subject, metrics: Sequence[tuple[Metric, Sequence[str]]]
-    ) -> dict[str, NDArray[np.float64]]:
-        """Metric -> (U, U) contributions of the queries of each unit to it without each unit."""
-        units, split = self.resampling.units, subject.split
-        with self.searches.reduced.opened(subject.epoch, split, subject.ranked, None) as (queries, gallery):
-            return left_out_values(
-                queries,
-                gallery,
-                units[split],
-                units[self.searches.gallery(split)] if gallery else None,
-                ks=self.measures.ks,
-                metrics=metrics,
-                similarity=subject.ranked.similarity,
-                rules=self.searches.rules(split),
-                seed=self.resampling.seed,
-            )
 
 
 def _mean_of_draws(subject: Subject, draws: Sequence[Scored], names: Sequence[str]) -> Scored:

@@ -22,7 +22,7 @@ from layerprobe.taps import (
     outlying_tokens,
 )
 from layerprobe.values.epochs import named_epochs
-from layerprobe.values.intervals import IntervalKind, estimand_of
+from layerprobe.values.intervals import IntervalKind
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer
 from layerprobe.values.records import RunRecord
 from layerprobe.workflow.probe.measures import Measures, build_measures, with_gallery_size
@@ -183,7 +183,7 @@ def select(  # noqa: PLR0913 - the request and its run
         measures,
         embedding,
         request.similarity or recipe.probe.similarity,
-        resampling_of(dataset, splits, IntervalKind(estimand_of(request.interval), request.cluster)),
+        resampling_of(dataset, splits, IntervalKind(cluster=request.cluster)),
         tuple(chain.text for chain in chains),
         unclassified=reason,
     )

@@ -12,13 +12,11 @@ from PIL import Image
 from layerprobe import store
 from layerprobe.data.splits import Dataset, Split
 from layerprobe.measure.analysis import Scored
-from layerprobe.statistics.jackknife import jackknife_intervals
 from layerprobe.statistics.means import intervals
 from layerprobe.statistics.units import UnitSums
 from layerprobe.system.errors import RecipeError, UnknownNameError
 from layerprobe.values.intervals import IntervalKind
 from layerprobe.values.keys import LayerKey, RankedLayer
-from layerprobe.values.retrieval import SearchRules
 from layerprobe.values.scores import Score, Subject
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.resampling import Resampling, resampling_of
@@ -197,35 +195,3 @@ def test_a_gallery_that_no_query_can_search_is_refused(
     with pytest.raises(RecipeError, match=f"train: a gallery of {size}: .*{fix}"):
         probe(run, replace(REQUEST, gallery_size=size), Silent())
     assert not run.feature_file(0, "train").exists()
-
-
-def test_another_draw_leaves_classes_out_of_queries_and_gallery(request_for: Callable[..., TrainRequest]) -> None:
-    run = train(request_for("train.epochs=0"), Silent())
-    asked = replace(REQUEST, splits=("test",), metrics=("MAP@R",))
-    fixed = probe(run, asked, Silent())
-    recall, precision = probe(run, replace(asked, interval="redraw"), Silent())
-    assert [score.value for score in (recall, precision)] == [score.value for score in fixed]
-    assert recall.notes == precision.notes == ("interval: redraw", "interval over few classes: 12")
-    assert run.scores() == [recall, precision]
-    values = store.read_features(run.feature_file(0, "test"), FC6).astype(np.float64)
-    labels = np.repeat(np.arange(12), 3)
-    unit = values / np.linalg.norm(values, axis=1, keepdims=True)
-    left_out = np.zeros((12, 12))
-    for gone in range(12):
-        rest = np.flatnonzero(labels != gone)
-        close = unit[rest] @ unit[rest].T
-        np.fill_diagonal(close, -np.inf)
-        hits = labels[rest][close.argmax(1)] == labels[rest]
-        left_out[gone] = np.bincount(labels[rest], hits, 12) / len(rest)
-    (expected,) = jackknife_intervals([recall.value or 0.0], left_out[None])
-    assert expected is not None
-    assert ends(recall) == pytest.approx((expected.low, expected.high), abs=1e-9)
-    assert precision.low is not None
-    assert ends(precision) != ends(fixed[1])
-    assert probe(run, asked, Silent()) == fixed
-
-
-def test_right_items_that_are_listed_have_no_other_draw() -> None:
-    rules = {"test": SearchRules(positives=np.array([[0, 1]]))}
-    with pytest.raises(RecipeError, match="--interval redraw: data.positives lists the right items of test"):
-        resampling_of(replace(dataset(), search_rules=rules), ["test"], IntervalKind("redraw"))

@@ -215,13 +215,3 @@ def test_the_best_epoch_is_that_of_the_similarity_asked_for(request_for: Request
     table = [replace(score, value=float(score.epoch == best[score.similarity])) for score in run.scores()]
     ScoreTable(table, stored=[]).write(run.scores_file)
     assert {score.epoch for score in probe(run, asked, Silent())} == {2}
-
-
-def test_a_misspelt_interval_is_told_before_any_work() -> None:
-    with pytest.raises(UnknownNameError, match="unknown interval 'redrow'. Did you mean 'redraw'"):
-        ProbeRequest(interval="redrow")
-
-
-def test_a_smaller_gallery_has_no_interval_for_another_draw() -> None:
-    with pytest.raises(RecipeError, match="a smaller gallery is drawn from this one. Probe twice, once with each"):
-        ProbeRequest(interval="redraw", gallery_size=100)
