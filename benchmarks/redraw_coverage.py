@@ -1,4 +1,4 @@
-"""Whether the intervals of `--interval redraw` cover: simulated draws of classes, and real halves of them.
+"""Whether the intervals of `compare --interval redraw` cover: simulated draws of classes, and real halves of them.
 
     python benchmarks/redraw_coverage.py simulated [--sets N] [--units N,...]
     python benchmarks/redraw_coverage.py halves FEATURES.npz [FEATURES.npz ...] [--draws N]
@@ -6,9 +6,10 @@
 `simulated`: each set is a new draw of classes, 4 to 12 images each, of class centres and noise in 16 dimensions, ranked
 anew. Two layers see the same classes and images, each with noise of its own, so that their expected recalls are equal.
 `even`: every class has the same noise; `uneven`: noise of a class e^N(0, 0.4); `clusters`: three classes around each
-centre of a cluster, which is the unit that is left out. Told are the shares of the sets whose interval covers the mean
-of all sets, how often a difference of the two layers is called one (p < 0.05), and both for Tukey's jackknife, from
-which nothing is taken off.
+centre of a cluster, which is the unit that is left out; `lognormal` and `pareto`: even noise, and classes of
+6 e^N(0, 1) or 3 (1 + Pareto(1.2)) images, 2 to 300. Printed are the effective number of units, the recall of the first
+layer, and how often the two layers are called different (p < 0.05: the interval of the difference leaves out 0); beside
+it the same by Tukey's jackknife, from which nothing is taken off, with U - 1 degrees of freedom.
 
 `halves`: FEATURES.npz has `features` (N, D), or `first` and `second` of two layers, and `labels` (N,). A random half of
 the classes is drawn and set against the other half, each with its own gallery. Halves that have no class in common are
@@ -32,7 +33,8 @@ from scipy.special import stdtrit
 
 from layerprobe import nearest_positive_ranks
 from layerprobe.ranking.left_out import left_out_recall
-from layerprobe.statistics.jackknife import jackknife, jackknife_intervals
+from layerprobe.statistics.jackknife import jackknife
+from layerprobe.statistics.units import effective_number
 
 Array = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -46,13 +48,13 @@ def main() -> None:
     simulated = commands.add_parser("simulated")
     simulated.add_argument("--sets", type=int, default=1000)
     simulated.add_argument("--units", default="10,20,60,200")
-    simulated.add_argument("--kinds", default="even,uneven,clusters")
+    simulated.add_argument("--kinds", default="even,uneven,clusters,lognormal,pareto")
     halves = commands.add_parser("halves")
     halves.add_argument("files", nargs="+")
     halves.add_argument("--draws", type=int, default=200)
     arguments = parser.parse_args()
     if arguments.command == "simulated":
-        print("kind      units  metric  recall  covered  (jackknife)   null rejected  (jackknife)", flush=True)
+        print("kind      units  effective  metric  recall  told apart  (jackknife)", flush=True)
         for units in map(int, arguments.units.split(",")):
             for kind in arguments.kinds.split(","):
                 for row in simulate(kind, units, arguments.sets):
@@ -72,7 +74,7 @@ def main() -> None:
 def drawn(kind: str, units: int, rng: np.random.Generator) -> tuple[Array, Array, Labels, Labels]:
     """Two layers (N, D), classes (N,) and units (N,) of one draw."""
     classes = units * 3 if kind == "clusters" else units
-    labels = np.repeat(np.arange(classes), rng.integers(4, 13, classes))
+    labels = np.repeat(np.arange(classes), sizes(kind, classes, rng))
     around = np.zeros((classes, DIM))
     if kind == "clusters":
         around = 0.7 * SPREAD * rng.normal(size=(units, DIM))[np.arange(classes) // 3]
@@ -87,33 +89,38 @@ def drawn(kind: str, units: int, rng: np.random.Generator) -> tuple[Array, Array
     return first, second, labels, labels // 3 if kind == "clusters" else labels
 
 
+def sizes(kind: str, classes: int, rng: np.random.Generator) -> Labels:
+    """(classes,) numbers of images."""
+    if kind == "lognormal":
+        drawn_sizes = 6 * np.exp(rng.standard_normal(classes))
+    elif kind == "pareto":
+        drawn_sizes = 3 * (1 + rng.pareto(1.2, classes))
+    else:
+        return rng.integers(4, 13, classes)
+    return np.clip(np.round(drawn_sizes), 2, 300).astype(np.int64)
+
+
 def simulate(kind: str, units: int, sets: int) -> list[str]:
     """A row of the table for each K."""
     rng = np.random.default_rng(units)
-    values, plain = np.empty((sets, 2, len(KS))), np.empty((sets, 2, len(KS)))
-    ends = np.empty((sets, len(KS), 2))
-    rejected = np.empty((sets, len(KS)))
+    values, plain = np.empty((sets, 2, len(KS))), np.empty((sets, len(KS)))
+    rejected, effective = np.empty((sets, len(KS))), np.empty(sets)
     for row in range(sets):
         *layers, labels, members = drawn(kind, units, rng)
         tables = [left_out_recall(layer, labels, members, ks=KS, similarity="euclidean") for layer in layers]
         for place, layer in enumerate(layers):
             ranks = nearest_positive_ranks(layer, labels, similarity="euclidean")
             values[row, place] = [ranks.recall(k) for k in KS]
-        plain[row] = tukey(tables[0]), tukey(tables[0] - tables[1])
-        found = jackknife_intervals(values[row, 0], tables[0])
-        ends[row] = [(end.low, end.high) if end else (np.nan, np.nan) for end in found]
-        compared = jackknife(values[row, 0] - values[row, 1], tables[0] - tables[1])
+        plain[row] = tukey(tables[0] - tables[1])
+        queries = np.bincount(members).astype(np.float64)
+        effective[row] = effective_number(queries)
+        compared = jackknife(values[row, 0] - values[row, 1], tables[0] - tables[1], np.tile(queries, (len(KS), 1)))
         rejected[row] = [difference.p is not None and difference.p < 0.05 for difference in compared]
-    t = stdtrit(units - 1, 0.975)
-    truth = values[:, 0].mean(0)
-    there = ~np.isnan(ends[..., 0])
-    covered = ((ends[..., 0] <= truth) & (truth <= ends[..., 1])).sum(0) / there.sum(0)
-    by_tukey = (np.abs(values[:, 0] - truth) <= t * np.sqrt(plain[:, 0])).mean(0)
     differences = np.abs(values[:, 0] - values[:, 1])
-    rejected_by_tukey = (differences > t * np.sqrt(plain[:, 1])).mean(0)
+    rejected_by_tukey = (differences > stdtrit(units - 1, 0.975) * np.sqrt(plain)).mean(0)
     return [
-        f"{kind:<10}{units:>5}  R@{k:<6}{100 * truth[i]:5.1f}{100 * covered[i]:9.1f}{100 * by_tukey[i]:11.1f}"
-        f"{100 * rejected[:, i].mean():16.1f}{100 * rejected_by_tukey[i]:13.1f}"
+        f"{kind:<10}{units:>5}{effective.mean():11.1f}  R@{k:<6}{100 * values[:, 0, i].mean():5.1f}"
+        f"{100 * rejected[:, i].mean():12.1f}{100 * rejected_by_tukey[i]:13.1f}"
         for i, k in enumerate(KS)
     ]
 
@@ -170,16 +177,16 @@ def half_of(layers: dict[str, Array], labels: Labels, half: Labels) -> dict[str,
         hits["first - second"] = hits["first"] - hits["second"]
         tables["first - second"] = tables["first"] - tables["second"]
     return {
-        name: (hits[name].mean(1), tukey(table), variances(table), fixed(hits[name], members))
+        name: (hits[name].mean(1), tukey(table), variances(table, np.bincount(members)), fixed(hits[name], members))
         for name, table in tables.items()
     }
 
 
-def variances(tables: Array) -> Array:
+def variances(tables: Array, queries: Labels) -> Array:
     """(K,) variances that the intervals are made from."""
-    t = stdtrit(tables.shape[1] - 1, 0.975)
-    found = jackknife(np.zeros(len(tables)), tables)
-    return np.array([np.nan if end.high is None else (end.high / t) ** 2 for end in found])
+    t = stdtrit(max(effective_number(queries.astype(np.float64)) - 1, 1.0), 0.975)
+    intervals = jackknife(np.zeros(len(tables)), tables, np.tile(queries, (len(tables), 1)))
+    return np.array([np.nan if end.high is None else (end.high / t) ** 2 for end in intervals])
 
 
 def fixed(hits: Array, members: Labels) -> Array:

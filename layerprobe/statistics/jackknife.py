@@ -7,14 +7,19 @@ search it is too large: where a class takes a hit from another one, that is seen
 what leaving out the other gives back (Efron & Stein 1981: what k units do together counts k times). For Recall@1 J is
 1.1 to 1.5 times the variance, and for a difference of two layers, which share what single classes do, 1.3 to 2 times.
 
-So that part is taken off. v_ui is what the queries of unit i add to the mean without u. What is left of these numbers
-(u != i) after their row and column means are taken out is what pairs of units do; the sum of its squares is Q, and
+So that part is taken off. v_ui is what the queries of unit i add to the mean without u, and N_i their number; their own
+mean without u is r_ui = v_ui (N - N_u) / N_i. What is left of r_ui (u != i) after row and column means are taken out is
+what pairs of units do; e_ui is that times N_i / (N - N_u), Q the sum of its squares, and
 
-    variance = J - max(0, 1 - 8 / U) Q, at least J / 3.
+    variance = J - max(0, 1 - 8 / K) Q, at least J / 3,
 
-J - Q alone is the variance on average, but it varies so much between draws of few units that Student's t with U - 1
-degrees of freedom is too short for it. The 8, and the J / 3, are chosen by simulation; benchmarks/README.md has the
-coverage (benchmarks/redraw_coverage.py).
+where K is Kish's effective number of units, (sum N_i)^2 / sum N_i^2: U for units of equal size. Student's t has K - 1
+degrees of freedom, so that a few large units count as few. Row and column means of v_ui itself would take the different
+sizes of units for what pairs of them do.
+
+J - Q alone is the variance on average, but it varies so much between draws of few units that Student's t is too short
+for it. The 8, and the J / 3, are chosen by simulation; benchmarks/README.md has the coverage
+(benchmarks/redraw_coverage.py).
 """
 
 from __future__ import annotations
@@ -25,117 +30,93 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from layerprobe.statistics.seeds import statements
+from layerprobe.statistics.units import effective_number
 from layerprobe.values.arrays import FloatArray
-from layerprobe.values.intervals import FEWEST_UNITS, Difference, Interval, OverSeeds
+from layerprobe.values.intervals import FEWEST_UNITS, Difference, OverSeeds
 
 _HELD_BACK = 8
 _LEAST = 1 / 3
 _ROUNDING = 1e-12  # a spread that equal means have by the order of their sums
 
 
-def jackknife_intervals(values: ArrayLike, left_out: ArrayLike) -> list[Interval | None]:
-    """95 % intervals of means of values in [0, 1], for another draw of units.
-
-    On the scale of the logit, so that an interval near 0 or 1 is as lopsided as the draws are and stays inside:
-    logit(v) +- t sqrt(variance) / (v (1 - v)), t of Student's distribution with U - 1 degrees of freedom.
-
-    Args:
-        values: (C,) of all units, in [0, 1].
-        left_out: (C, U, U) as for `jackknife`.
-
-    Returns:
-        C; None with fewer than 10 units, where a mean without a unit is NaN, at 0 and 1, and where the mean is the same
-        without any unit: an interval of no width would claim certainty.
-
-    Raises:
-        ValueError: see `jackknife`, or a value outside [0, 1].
-    """
-    from scipy.special import expit, logit, stdtrit
-
-    means, variances, units = _checked(values, left_out)
-    if ((means < 0) | (means > 1)).any():
-        raise ValueError("a value outside [0, 1]")
-    found: list[Interval | None] = []
-    for value, variance in zip(means.tolist(), variances.tolist(), strict=True):
-        if not (variance > 0 and 0 < value < 1):
-            found.append(None)
-            continue
-        reach = float(stdtrit(units - 1, 0.975)) * math.sqrt(variance) / (value * (1 - value))
-        found.append(Interval(float(expit(logit(value) - reach)), float(expit(logit(value) + reach))))
-    return found
-
-
-def jackknife(values: ArrayLike, left_out: ArrayLike) -> list[Difference]:
+def jackknife(values: ArrayLike, left_out: ArrayLike, queries: ArrayLike) -> list[Difference]:
     """95 % intervals of differences of two means of the same units, for another draw of units.
 
     Args:
         values: (C,) of all units.
         left_out: (C, U, U): [c, u, i] is the contribution of the queries of unit i to the value without unit u; the sum
-            over i is that value. Units may be groups of units of about one size. For a difference: that of the two
-            tables.
+            over i is that value. For a difference: that of the two tables.
+        queries: (C, U) the number of queries of each unit; a unit without any counts in the gallery alone.
 
     Returns:
-        C values with the interval value +- t sqrt(variance), t of Student's distribution with U - 1 degrees of freedom,
-        and with p of the hypothesis that the value is 0. Without both with fewer than 10 units, where a value without a
-        unit is NaN, and where it is the same without any unit.
+        C values with the interval value +- t sqrt(variance), and with p of the hypothesis that the value is 0. Without
+        both with fewer than 10 units, where a value without a unit is NaN, and where it is the same without any unit.
 
     Raises:
-        ValueError: no table of U x U for each value.
+        ValueError: no table of U x U and no U numbers of queries for each value.
     """
-    means, variances, units = _checked(values, left_out)
-    return [_difference(*pair, units) for pair in zip(means.tolist(), variances.tolist(), strict=True)]
+    means, tables, sizes = _checked(values, left_out, queries)
+    return [_difference(*cell) for cell in zip(means.tolist(), *_variances(tables, sizes), strict=True)]
 
 
-def jackknife_over_seeds(values: ArrayLike, left_out: ArrayLike) -> OverSeeds:
+def jackknife_over_seeds(values: ArrayLike, left_out: ArrayLike, queries: ArrayLike) -> OverSeeds:
     """The mean over S trainings, with the statements of `seeds.py` for another draw of units.
 
     Args:
         values: (S,) a value, or a difference, in each training.
         left_out: (S, U, U) as for `jackknife`; the same units in all.
+        queries: (U,) of each unit, in all trainings.
 
     Raises:
         ValueError: see `jackknife`.
     """
-    each, tables = np.asarray(values, np.float64), np.asarray(left_out, np.float64)
-    _require(each, tables)
-    means, variances, units = _checked(each.mean(keepdims=True), tables.mean(0, keepdims=True))
-    classes = _difference(float(means[0]), float(variances[0]), units)
-    return statements(classes, float(variances[0]), units, each)
+    of_trainings, tables, _ = _checked(values, left_out, np.broadcast_to(queries, np.shape(left_out)[:2]))
+    (variance,), (effective,) = _variances(tables.mean(0, keepdims=True), np.asarray(queries, np.float64)[None])
+    classes = _difference(float(of_trainings.mean()), variance, effective)
+    return statements(classes, variance, effective, of_trainings)
 
 
-def _checked(values: ArrayLike, left_out: ArrayLike) -> tuple[FloatArray, FloatArray, int]:
-    """Values (C,), their variances (C,), 0 or NaN where there is none, and the number of units."""
-    means, tables = np.asarray(values, np.float64), np.asarray(left_out, np.float64)
-    _require(means, tables)
-    units = tables.shape[1]
-    if units < FEWEST_UNITS:
-        return means, np.zeros(len(means)), units
-    variances = np.array([_variance(table) for table in tables]).reshape(len(means))
-    return means, variances, units
+def _checked(values: ArrayLike, left_out: ArrayLike, queries: ArrayLike) -> tuple[FloatArray, FloatArray, FloatArray]:
+    means, tables, sizes = (np.asarray(given, np.float64) for given in (values, left_out, queries))
+    if (
+        means.ndim != 1
+        or not len(means)
+        or tables.shape != (*sizes.shape, sizes.shape[-1])
+        or len(tables) != len(means)
+    ):
+        shapes = f"{means.shape}, {tables.shape} and {sizes.shape}"
+        raise ValueError(f"expected (C,) values, (C, U, U) left out and (C, U) queries, got {shapes}")
+    return means, tables, sizes
 
 
-def _require(values: FloatArray, tables: FloatArray) -> None:
-    shape = tables.shape
-    if values.ndim != 1 or not len(values) or len(shape) != 3 or shape[0] != len(values) or shape[1] != shape[2]:
-        raise ValueError(f"expected (C,) values and (C, U, U) left out, got {values.shape} and {shape}")
+def _variances(tables: FloatArray, sizes: FloatArray) -> tuple[list[float], list[float]]:
+    """C variances, 0 or NaN where there is none, and C effective numbers of units."""
+    if tables.shape[1] < FEWEST_UNITS:
+        return [0.0] * len(tables), [float(tables.shape[1])] * len(tables)
+    # Divided by the largest, so that the number of equal units is exact.
+    effective = effective_number(sizes / sizes.max(1, keepdims=True)).tolist()
+    return [_variance(*cell) for cell in zip(tables, sizes, effective, strict=True)], effective
 
 
-def _variance(table: FloatArray) -> float:
+def _variance(table: FloatArray, sizes: FloatArray, effective: float) -> float:
     """Variance of a mean from its parts without each unit (U, U); 0 where there is no more than rounding."""
     units = len(table)
     without = table.sum(1)
     spread = float(np.square(without - without.mean()).sum()) * (units - 1) / units
     if not spread > _ROUNDING**2:
         return 0.0 if spread == spread else math.nan
-    together = max(0.0, 1 - _HELD_BACK / units) * _pairs(table)
+    queried = sizes > 0
+    together = max(0.0, 1 - _HELD_BACK / effective) * _pairs(table[np.ix_(queried, queried)], sizes[queried])
     return max(spread - together, _LEAST * spread)
 
 
-def _pairs(table: FloatArray) -> float:
-    """Q: the residual sum of squares off the diagonal of (U, U), after row and column effects."""
-    units = len(table)
+def _pairs(table: FloatArray, sizes: FloatArray) -> float:
+    """Q of (U, U), after row and column effects on the means of the units' queries."""
+    units, total_queries = len(table), sizes.sum()
     others = ~np.eye(units, dtype=bool)
-    left = np.where(others, table, 0.0)
+    # From parts to means of the units, so scaled that it is 1 for units of equal size.
+    scale = ((total_queries - sizes)[:, None] / sizes) / ((total_queries - sizes.mean()) / sizes.mean())
+    left = np.where(others, table * scale, 0.0)
     rows, columns, total = left.sum(1), left.sum(0), left.sum()
     # Least squares of a row and a column effect where the diagonal is missing.
     row = ((units - 1) * rows + columns - total) / (units * (units - 2))
@@ -143,17 +124,18 @@ def _pairs(table: FloatArray) -> float:
     fitted = row[:, None] + column
     left -= np.where(others, fitted - (fitted[others].mean() - total / (units * (units - 1))), 0.0)
     freedom = ((units - 1) ** 2 - units) / (units * (units - 1))
-    return float(np.square(left).sum() / freedom)
+    return float(np.square(left / scale).sum() / freedom)
 
 
-def _difference(value: float, variance: float, units: int) -> Difference:
+def _difference(value: float, variance: float, effective: float) -> Difference:
     """A value with Student's interval; without one where the variance is 0 or unknown."""
     from scipy.special import stdtr, stdtrit
 
     if not (math.isfinite(value) and variance > 0):
         return Difference(value)
     error = math.sqrt(variance)
-    reach = error * float(stdtrit(units - 1, 0.975))
+    degrees = max(effective - 1, 1.0)
+    reach = error * float(stdtrit(degrees, 0.975))
     # Beyond what a float can tell from 0, p is the least that it can.
-    p = max(2 * float(stdtr(units - 1, -abs(value) / error)), float(np.finfo(np.float64).tiny))
+    p = max(2 * float(stdtr(degrees, -abs(value) / error)), float(np.finfo(np.float64).tiny))
     return Difference(value, value - reach, value + reach, p)

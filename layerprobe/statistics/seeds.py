@@ -1,14 +1,14 @@
 """Several trainings of one experiment, measured on the same queries: three statements, of which none is another.
 
-With m the mean of S trainings, sd the standard deviation between them, and Vc the variance of m over the choice of U
-classes (units),
+With m the mean of S trainings, sd the standard deviation between them, and Vc the variance of m over the choice of
+classes (units), whose effective number is K (Kish: U for U units of equal size),
 
 - the mean over trainings: m +- t sqrt(sd^2 / S + Vc);
 - one further training on these classes: m +- t_{S-1} sd sqrt(1 + 1/S);
 - one further training on as many other classes: m +- t sqrt((1 + 1/S) sd^2 + 2 Vc).
 
-t has the degrees of freedom of Satterthwaite (1946) for a sum A + B, of which A has S - 1 and B has U - 1:
-(A + B)^2 / (A^2 / (S - 1) + B^2 / (U - 1)). The last two are prediction intervals, and need three trainings. Classes
+t has the degrees of freedom of Satterthwaite (1946) for a sum A + B, of which A has S - 1 and B has K - 1, at least 1:
+(A + B)^2 / (A^2 / (S - 1) + B^2 / (K - 1)). The last two are prediction intervals, and need three trainings. Classes
 that gain in one training and not in another are in sd and in Vc: where these dominate, the intervals are too wide.
 benchmarks/README.md, "Coverage", says how often they hold.
 """
@@ -20,7 +20,7 @@ import math
 import numpy as np
 
 from layerprobe.statistics.bootstrap import differences
-from layerprobe.statistics.units import UnitSums
+from layerprobe.statistics.units import UnitSums, effective_number
 from layerprobe.values.arrays import FloatArray
 from layerprobe.values.intervals import Difference, Interval, OverSeeds
 
@@ -47,30 +47,34 @@ def over_seeds(cells: UnitSums, *, resamples: int = 10_000, seed: int = 0) -> Ov
         raise ValueError("the trainings were measured on different queries")
     mean = UnitSums(cells.sums.mean(0, keepdims=True), cells.counts.mean(0, keepdims=True))
     classes = differences(mean, resamples=resamples, seed=seed)[0]
-    units, left = mean.units, mean.sums - classes.value * mean.counts
-    variance = float((left**2).sum() / mean.counts.sum() ** 2 * units / max(1, units - 1))
-    return statements(classes, variance, units, cells.means)
+    counts, units = mean.counts[0], mean.units
+    # What leaving out a unit moves the mean; 1 times its residual for units of equal size.
+    leverage = (1 - 1 / units) / (1 - counts / counts.sum()) if units > 1 else 1.0
+    left = (mean.sums[0] - classes.value * counts) * leverage
+    variance = float((left**2).sum() / counts.sum() ** 2 * units / max(1, units - 1))
+    # Divided by the largest, so that the number of equal units is exact.
+    return statements(classes, variance, float(effective_number(counts / counts.max())), cells.means)
 
 
-def statements(classes: Difference, variance: float, units: int, each: FloatArray) -> OverSeeds:
+def statements(classes: Difference, variance: float, effective: float, each: FloatArray) -> OverSeeds:
     """The three statements of this module.
 
     Args:
         classes: the mean of the trainings, with its interval for these networks.
         variance: Vc, of the mean over the choice of units.
-        units: from which it was estimated.
+        effective: K, the effective number of units from which it was estimated.
         each: (S,) the value in each training.
     """
     mean, known, count = classes.value, classes.low is not None, len(each)
     sd = float(each.std(ddof=1)) if count > 1 else None
     trainings, same, other = Difference(mean), None, None
     if sd is not None and known:
-        trainings = _mean_over_trainings(mean, sd**2 / count, count, variance, units)
+        trainings = _mean_over_trainings(mean, sd**2 / count, count, variance, effective)
     if sd is not None and count >= FEWEST_TRAININGS:
         same = further_interval(each)
         if known:
             further = (1 + 1 / count) * sd**2
-            other = _interval(mean, further + 2 * variance, _degrees(further, count, 2 * variance, units))
+            other = _interval(mean, further + 2 * variance, _degrees(further, count, 2 * variance, effective))
     return OverSeeds(mean, sd, count, classes, trainings, same, other)
 
 
@@ -106,10 +110,10 @@ def further_interval(each: FloatArray) -> Interval | None:
     return _interval(float(each.mean()), (1 + 1 / count) * float(each.var(ddof=1)), count - 1)
 
 
-def _mean_over_trainings(mean: float, between: float, count: int, variance: float, units: int) -> Difference:
+def _mean_over_trainings(mean: float, between: float, count: int, variance: float, effective: float) -> Difference:
     from scipy.special import stdtr
 
-    total, degrees = between + variance, _degrees(between, count, variance, units)
+    total, degrees = between + variance, _degrees(between, count, variance, effective)
     found = _interval(mean, total, degrees)
     # Beyond what a float can tell from 0, p is the least that it can.
     p = max(2 * float(stdtr(degrees, -abs(mean) / math.sqrt(total))), float(np.finfo(np.float64).tiny))
@@ -123,7 +127,7 @@ def _interval(mean: float, variance: float, degrees: float) -> Interval:
     return Interval(mean - half, mean + half)
 
 
-def _degrees(between: float, count: int, variance: float, units: int) -> float:
+def _degrees(between: float, count: int, variance: float, effective: float) -> float:
     """Satterthwaite's degrees of freedom of the sum of a variance of trainings and one of units."""
     total = between + variance
-    return total**2 / (between**2 / (count - 1) + variance**2 / (units - 1))
+    return total**2 / (between**2 / (count - 1) + variance**2 / max(effective - 1, 1.0))

@@ -72,14 +72,16 @@ def test_one_further_training_by_hand() -> None:
     assert (found.other_classes.low, found.other_classes.high) == pytest.approx((1 - half, 1 + half))
 
 
-def test_units_count_by_their_queries() -> None:
+def test_units_of_unequal_size_have_the_jackknifes_variance_and_kishs_degrees() -> None:
     rng = np.random.default_rng(0)
     counts = rng.integers(1, 20, 12).astype(float)
     sums = rng.normal(0.1, 0.3, (3, 12)) * counts
     found = over_seeds(UnitSums(sums, np.tile(counts, (3, 1))))
     mean = sum(sums.mean(0)) / sum(counts)
-    variance = 12 / 11 * sum((s - mean * n) ** 2 for s, n in zip(sums.mean(0), counts, strict=True)) / sum(counts) ** 2
-    expected = statements(found.classes, variance, 12, sums.sum(1) / sum(counts))
+    without = [np.delete(sums.mean(0), u).sum() / np.delete(counts, u).sum() for u in range(12)]
+    variance = 11 / 12 * sum((value - mean) ** 2 for value in without)
+    effective = sum(counts) ** 2 / sum(counts**2)
+    expected = statements(found.classes, variance, effective, sums.sum(1) / sum(counts))
     assert found.other_classes is not None
     assert expected.other_classes is not None
     assert found.trainings.low == pytest.approx(expected.trainings.low)

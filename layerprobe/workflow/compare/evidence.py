@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from layerprobe.measure.redraw import groups_of
 from layerprobe.statistics.bootstrap import differences
 from layerprobe.statistics.draws import draws, times_drawn
 from layerprobe.statistics.jackknife import jackknife, jackknife_over_seeds
@@ -53,7 +54,9 @@ class Evidence:
 
     def differences(self) -> list[Difference]:
         """The difference of each pair, with its interval."""
-        return differences(self.sums) if self.left_out is None else jackknife(self.gained, self.left_out)
+        if self.left_out is None:
+            return differences(self.sums)
+        return jackknife(self.gained, self.left_out, self.queries)
 
     def rows(self, places: Sequence[int]) -> Evidence:
         """Some of the pairs."""
@@ -71,6 +74,14 @@ class Evidence:
         return Evidence(np.stack([self.gained, other.gained], axis=1), self.sums.minus(other.sums), left_out)
 
     @property
+    def queries(self) -> FloatArray:
+        """(C, U) the number of queries of each unit of `left_out`, which may be a group of those of `sums`."""
+        counts = self.sums.counts
+        size = counts.shape[1] if self.left_out is None else self.left_out.shape[-1]
+        groups, _ = groups_of(np.arange(counts.shape[1]), None, size, seed=0)
+        return np.stack([np.bincount(groups, row, size) for row in counts])
+
+    @property
     def gained(self) -> FloatArray:
         """(C,) the differences."""
         gained: FloatArray = self.values[:, 0] - self.values[:, 1]
@@ -83,7 +94,7 @@ def over_trainings(evidence: Sequence[Evidence]) -> list[OverSeeds]:
     tables = [one.left_out for one in evidence if one.left_out is not None]
     if tables:
         left_out = np.stack(tables, axis=1)  # (C, S, U, U)
-        return [jackknife_over_seeds(*cell) for cell in zip(gained, left_out, strict=True)]
+        return [jackknife_over_seeds(*cell) for cell in zip(gained, left_out, evidence[0].queries, strict=True)]
     sums, counts = (np.stack([getattr(one.sums, table) for one in evidence], axis=1) for table in ("sums", "counts"))
     return [over_seeds(UnitSums(*cell)) for cell in zip(sums, counts, strict=True)]
 

@@ -9,14 +9,16 @@ import pytest
 from PIL import Image
 
 from layerprobe.measure.analysis import Features, rank
+from layerprobe.measure.redraw import groups_of
 from layerprobe.statistics.jackknife import jackknife
+from layerprobe.statistics.units import UnitSums
 from layerprobe.store import read_features, read_index
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.values.intervals import IntervalKind
 from layerprobe.workflow.compare.compare import CompareRequest, compare
 from layerprobe.workflow.compare.compare_seeds import compare_seeds
 from layerprobe.workflow.compare.comparison import Comparison
-from layerprobe.workflow.compare.evidence import Measure
+from layerprobe.workflow.compare.evidence import Evidence, Measure
 from layerprobe.workflow.compare.redrawn import Redrawn
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest
@@ -77,7 +79,8 @@ def test_the_interval_comes_from_leaving_each_class_out_of_queries_and_gallery(p
     found = compared(probed, "tiny:pool5.3", "tiny:fc6")
     assert found.values is not None
     gained = found.values[0] - found.values[1]
-    assert found.difference == jackknife([gained], [tables[layers[0]] - tables[layers[1]]])[0]
+    sizes = np.bincount(place.stored.labels)
+    assert found.difference == jackknife([gained], [tables[layers[0]] - tables[layers[1]]], [sizes[sizes > 0]])[0]
     assert found.difference.low is not None
     unlike = "pool5.3@max and fc6: they differ in dimensions (64, 8)"
     assert found.as_json()["note"] == f"{unlike}; interval: redraw; interval over few classes: 12"
@@ -108,3 +111,10 @@ def test_what_no_features_can_tell_is_refused(probed: Run) -> None:
     probed.feature_file(0, "test").unlink()
     with pytest.raises(DataError, match="no features of pool5.3@max at epoch 0 .* layerprobe probe tiny --epochs 0"):
         compared(probed, "tiny:pool5.3", "tiny:fc6")
+
+
+def test_groups_of_units_have_the_queries_of_their_units() -> None:
+    counts = np.arange(1.0, 21.0)[None]
+    grouped = Evidence(np.zeros((1, 2)), UnitSums(counts * 0, counts), np.zeros((1, 7, 7))).queries
+    groups, _ = groups_of(np.repeat(np.arange(20), counts[0].astype(int)), None, 7, seed=0)
+    assert grouped.tolist() == [np.bincount(groups).tolist()]
