@@ -45,8 +45,8 @@ def recalls(scores: Sequence[Score]) -> dict[str, Recalls]:
     """Run -> its R@1 by cosine."""
     found: dict[str, dict[tuple[int, str, LayerKey, str], float]] = {}
     for score in scores:
-        if (score.metric, score.similarity) == ("R@1", "cosine") and score.value is not None:
-            key = score.epoch, score.split, score.layer_key, score.reduction
+        if (score.metric, score.ranked.similarity) == ("R@1", "cosine") and score.value is not None:
+            key = score.epoch, score.split, score.ranked.layer, score.ranked.reduction
             found.setdefault(score.run, {})[key] = 100 * score.value
     return dict(found)
 

@@ -162,10 +162,10 @@ def regrets(chosen: Mapping[str, str], test: Mapping[str, float]) -> dict[str, f
 def recalls(opened: OpenedRun, epoch: int, split: str) -> dict[str, float]:
     """Stored R@1 of each layer in percent, without a reduction, by cosine; layers in execution order."""
     return {
-        str(score.layer_key): 100 * score.value
+        str(score.ranked.layer): 100 * score.value
         for score in opened.run.scores()
         if (score.epoch, score.split, score.metric) == (epoch, split, "R@1")
-        and (score.reduction, score.similarity) == (NO_REDUCTION, "cosine")
+        and (score.ranked.reduction, score.ranked.similarity) == (NO_REDUCTION, "cosine")
         and score.value is not None
     }
 

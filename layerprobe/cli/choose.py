@@ -170,7 +170,7 @@ def choose(
             return
         from layerprobe.workflow.export.export_features import export_features
 
-        ranked = choice.chosen.ranked_layer
+        ranked = choice.chosen.ranked
         map_of = partial(export_features, given_features, ranked, to_export, terminal, seen=not unseen, seed=seed or 0)
         _show(terminal, choice, map_of, full=full)
         return

@@ -25,8 +25,8 @@ def _named(name: str, known: Sequence[RankedLayer]) -> list[RankedLayer]:
 
 def of_layers(scores: Sequence[Score], names: Sequence[str] | None) -> list[Score]:
     """The scores of the requested layers; all without names."""
-    asked = asked_layers(names, [score.ranked_layer for score in scores])
-    return [score for score in scores if asked is None or score.ranked_layer in asked]
+    asked = asked_layers(names, [score.ranked for score in scores])
+    return [score for score in scores if asked is None or score.ranked in asked]
 
 
 def asked_epoch(scores: Sequence[Score], epoch: int | None) -> int:

@@ -142,16 +142,16 @@ def _chosen(
 ) -> list[Score]:
     """The scores to draw."""
     if layers is not None:
-        own = [score for score in scores if score.ranked_layer in layers]
+        own = [score for score in scores if score.ranked in layers]
     else:
         own = unreduced(scores)
         first = shown_first(by_run(points(own)), embeddings, data)
-        own = [score for score in own if score.ranked_layer in first]
+        own = [score for score in own if score.ranked in first]
     return [score for score in own if score.split in _SPLITS] or own
 
 
 def _left_out(scores: Sequence[Score], chosen: Sequence[Score]) -> list[str]:
-    count, of = (len({score.ranked_layer for score in own}) for own in (chosen, unreduced(scores)))
+    count, of = (len({score.ranked for score in own}) for own in (chosen, unreduced(scores)))
     few_of = [f"{count} of {of} layers; --layers shows others."] if count < of else []
     return few_of + omitted(scores)
 
@@ -296,7 +296,7 @@ def curves_csv(
 def plot(source: PlotSource, options: PlotOptions) -> Drawing:
     """Draw a few layers, or the requested ones; runs of one epoch are drawn by layer if no run has several."""
     scores, embeddings = source.scores, source.embeddings()
-    layers = asked_layers(options.layers, [score.ranked_layer for score in scores])
+    layers = asked_layers(options.layers, [score.ranked for score in scores])
     epochs: dict[str, set[int]] = {}
     for score in of_layers(scores, options.layers):
         epochs.setdefault(score.run, set()).add(score.epoch)

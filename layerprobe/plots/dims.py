@@ -67,7 +67,7 @@ def table(reductions: Iterable[Reductions], selected: Mapping[str, Selected] | N
         for sized in _with_selected(each, star):
             s = sized.score
             chosen = each.chosen_on if sized.chosen else None
-            key = [getattr(s, name) for name in _KEY]
+            key = [s.run, s.epoch, s.split, *s.ranked.as_columns().values()]
             rows.append([*key, sized.dim, s.value, s.low, s.high, s.n, chosen, note_text(s.notes)])
     return csv_text(rows)
 
@@ -90,7 +90,9 @@ def _signs(reductions: Sequence[Reductions], *, by_size: bool) -> list[str]:
     """The legend of rings and hollow points."""
     chosen = dict.fromkeys(each.chosen_on for each in reductions if any(sized.chosen for sized in each.values))
     rings = [f"Ring: a layer's best post-processing, chosen on {split}" for split in chosen]
-    raw = any(sized.score.reduction == NO_REDUCTION and sized.dim for each in reductions for sized in each.values)
+    raw = any(
+        sized.score.ranked.reduction == NO_REDUCTION and sized.dim for each in reductions for sized in each.values
+    )
     return ["Hollow: the unreduced layer, at its own dimensions"] * (by_size and raw) + rings
 
 
@@ -121,9 +123,9 @@ def _remarks(reductions: Reductions, names: Mapping[Reducer, str]) -> list[str]:
         for score in own:
             notes = _without_interval_notes(note for note in score.notes if note not in common)
             if score.value is None:
-                lines.append(f"not valid: {score.layer_key} {name}: {note_text(notes or score.notes)}")
+                lines.append(f"not valid: {score.ranked.layer} {name}: {note_text(notes or score.notes)}")
             elif notes:
-                lines.append(f"{score.layer_key} {name}: {note_text(notes)}")
+                lines.append(f"{score.ranked.layer} {name}: {note_text(notes)}")
     return lines
 
 
@@ -135,9 +137,9 @@ def _without_interval_notes(notes: Iterable[str]) -> list[str]:
 def plot(source: PlotSource, options: PlotOptions) -> Drawing:
     """Draw the layers at equal dimensions, or the requested ones."""
     reductions = source.reductions(options)
-    layers = {(each.run, sized.score.layer_key) for each in reductions for sized in each.values}
+    layers = {(each.run, sized.score.ranked.layer) for each in reductions for sized in each.values}
     selected = selected_at(source.selected(), options.epoch)
-    selected = {run: one for run, one in selected.items() if (run, one.score.layer_key) in layers}
+    selected = {run: one for run, one in selected.items() if (run, one.score.ranked.layer) in layers}
     figure = draw(reductions, data=source.data(each.run for each in reductions), selected=selected)
     return Drawing(figure, table(reductions, selected))
 

@@ -81,9 +81,9 @@ def _stars(
     for exact in (True, False):
         for i, (each, dim) in enumerate(zip(cells, dims, strict=True)):
             one = selected.get(each.run)
-            there = one is not None and one.score.layer_key in _layers(each) and (one.dim == dim or not exact)
+            there = one is not None and one.score.ranked.layer in _layers(each) and (one.dim == dim or not exact)
             if one is not None and there and each.run not in found:
-                at = _layers(each).index(one.score.layer_key) + _shift(Sized(one.score, one.dim, exact), names)
+                at = _layers(each).index(one.score.ranked.layer) + _shift(Sized(one.score, one.dim, exact), names)
                 found[each.run] = (i, star_of(one, at, each.epoch))
     return dict(found.values())
 
@@ -97,13 +97,13 @@ def _shift(sized: Sized, names: Mapping[Reducer, str]) -> float:
 
 def _at(reductions: Reductions, dim: int) -> Reductions:
     """The layers at one equal dimension: reduced to it, unreduced, and after reductions of no equal dimension."""
-    there = {sized.score.layer_key for sized in reductions.values if sized.equal and sized.dim == dim}
-    kept = (s for s in reductions.values if s.score.layer_key in there and (not s.equal or s.dim == dim))
+    there = {sized.score.ranked.layer for sized in reductions.values if sized.equal and sized.dim == dim}
+    kept = (s for s in reductions.values if s.score.ranked.layer in there and (not s.equal or s.dim == dim))
     return replace(reductions, values=tuple(kept))
 
 
 def _layers(reductions: Reductions) -> list[LayerKey]:
-    return list(dict.fromkeys(sized.score.layer_key for sized in reductions.values))
+    return list(dict.fromkeys(sized.score.ranked.layer for sized in reductions.values))
 
 
 def _draw_reducers(
@@ -116,7 +116,7 @@ def _draw_reducers(
     """Draw the points with their intervals and the lines between them, and return the labels of the lines."""
     styles, labels = reducer_styles(names), []
     for number, (reducer, name) in enumerate(names.items()):
-        scores = {sized.score.layer_key: sized.score for sized in reductions.values if reducer_of(sized) == reducer}
+        scores = {sized.score.ranked.layer: sized.score for sized in reductions.values if reducer_of(sized) == reducer}
         shift = (number - (len(names) - 1) / 2) * _APART
         rows = [i for i, layer in enumerate(layers) if layer in scores and scores[layer].value is not None]
         heights = {i: 100 * (scores[layers[i]].value or 0.0) for i in rows}
@@ -156,7 +156,7 @@ def _mark_best(axes: Axes, reductions: Reductions, layers: Sequence[LayerKey], n
     places, heights = [], []
     for sized in reductions.values:
         if sized.chosen and sized.score.value is not None:
-            places.append(layers.index(sized.score.layer_key) + _shift(sized, names))
+            places.append(layers.index(sized.score.ranked.layer) + _shift(sized, names))
             heights.append(100 * sized.score.value)
     (marks,) = axes.plot(places, heights, linestyle="none", marker="o", markersize=9, label="_best")
     marks.set(markerfacecolor="none", markeredgecolor="black", markeredgewidth=1, zorder=4, clip_on=False)

@@ -36,7 +36,7 @@ def draw(
         selected: run -> the selected candidate: a star at its dimensions, in the panel of its reducer, else in the
             run's first.
     """
-    texts = {s.score.layer_key: str(s.score.layer_key) for each in reductions for s in each.values}
+    texts = {s.score.ranked.layer: str(s.score.ranked.layer) for each in reductions for s in each.values}
     styles = fig.styles(list(texts.values()))
     cells = [
         (each, reducer)
@@ -105,7 +105,7 @@ def _of(reductions: Reductions, reducer: Reducer, layer: LayerKey) -> list[Sized
         sized
         for sized in reductions.values
         if sized.equal
-        and sized.score.layer_key == layer
+        and sized.score.ranked.layer == layer
         and reducer_of(sized) == reducer
         and sized.score.value is not None
     ]
@@ -115,7 +115,7 @@ def _of(reductions: Reductions, reducer: Reducer, layer: LayerKey) -> list[Sized
 def _raw(reductions: Reductions, layer: LayerKey) -> Sized | None:
     """The unreduced layer, where its dimensions are known."""
     for sized in reductions.values:
-        raw = sized.score.layer_key == layer and sized.score.reduction == NO_REDUCTION
+        raw = sized.score.ranked.layer == layer and sized.score.ranked.reduction == NO_REDUCTION
         if raw and sized.dim is not None and sized.score.value is not None:
             return sized
     return None

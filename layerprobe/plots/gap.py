@@ -101,7 +101,7 @@ def draw(
 
 def _shown(scores: Sequence[Score], layers: Collection[RankedLayer] | None) -> list[Score]:
     """The scores of the two splits, of the unreduced layers or of the requested ones."""
-    own = unreduced(scores) if layers is None else [score for score in scores if score.ranked_layer in layers]
+    own = unreduced(scores) if layers is None else [score for score in scores if score.ranked in layers]
     # All of them where neither split is there, for the error message.
     return [score for score in own if score.split in (_SEEN, _UNSEEN)] or own
 
@@ -218,14 +218,14 @@ def gap_csv(scores: Sequence[Score], *, layers: Collection[RankedLayer] | None =
         seen, unseen = (point.values.get(split) for split in splits)
         gap = None if seen is None or unseen is None else seen - unseen
         own = [note_text(point.notes.get(split, ())) for split in splits]
-        rows.append([*(getattr(point, name) for name in key), gap, seen, unseen, *own])
+        rows.append([point.run, *point.ranked.as_columns().values(), point.epoch, gap, seen, unseen, *own])
     return csv_text(rows)
 
 
 def plot(source: PlotSource, options: PlotOptions) -> Drawing:
     """Draw the unreduced layers, or the requested ones."""
     scores = source.scores
-    layers = asked_layers(options.layers, [score.ranked_layer for score in scores])
+    layers = asked_layers(options.layers, [score.ranked for score in scores])
     data = source.data(dict.fromkeys(score.run for score in scores))
     return Drawing(draw(scores, data=data, layers=layers), gap_csv(scores, layers=layers))
 

@@ -81,11 +81,11 @@ def tracks(series: Series) -> list[Track]:
     it is no step of the network.
     """
     points = [layer[0] for layer in series.values()]
-    joint = [i for i, point in enumerate(points) if "+" in point.layer]
+    joint = [i for i, point in enumerate(points) if "+" in point.ranked.layer.layer]
     lines: list[Track] = []
-    for reduction in dict.fromkeys(point.reduction for point in points):
-        rows = [i for i, point in enumerate(points) if point.reduction == reduction and i not in joint]
-        lines += pool_tracks({i: points[i].ranked_layer.layer for i in rows})
+    for reduction in dict.fromkeys(point.ranked.reduction for point in points):
+        rows = [i for i, point in enumerate(points) if point.ranked.reduction == reduction and i not in joint]
+        lines += pool_tracks({i: points[i].ranked.layer for i in rows})
     return lines + [Track([i]) for i in joint]
 
 
@@ -134,7 +134,7 @@ def alike_lines(runs: Mapping[str, Series], scores: Sequence[Score], indistingui
         own = [s for s in scores if s.epoch in epochs and run in (s.run, search_name(s))]
         near = indistinguishable(own, metric_of(scores)) if best else None
         if best and near is not None:
-            names = [name for name, layer in series.items() if layer and layer[0].ranked_layer in near]
+            names = [name for name, layer in series.items() if layer and layer[0].ranked in near]
             text = apart_text(
                 best, names if len(names) <= _NAMED else [f"{len(names)} of the {len(series) - 1} others"]
             )

@@ -141,13 +141,13 @@ def _share_panel(scores: Sequence[Score], data: Mapping[str, DataFacts]) -> bool
     """Whether there are several runs, few enough, of one network: layers of different networks share no axis."""
     layers: dict[str, dict[str, None]] = {}
     for score in scores:
-        layers.setdefault(score.run, {}).update(dict.fromkeys(score.layer.split("+")))
+        layers.setdefault(score.run, {}).update(dict.fromkeys(score.ranked.layer.layer.split("+")))
     return 1 < len(layers) <= _TOGETHER and len(by_network(layers, data)) == 1
 
 
 def _drawn(scores: Sequence[Score]) -> tuple[list[Score], list[str]]:
     """The scores to draw, those of unreduced layers if there would be too many panels; and a note on the rest."""
-    panels = {(score.run, score.reduction, score.similarity) for score in scores}
+    panels = {(score.run, score.ranked.reduction, score.ranked.similarity) for score in scores}
     kept = list(scores) if len(panels) <= _PANELS else unreduced(scores)
     return kept, omitted(scores) if len(kept) < len(scores) else []
 
@@ -242,7 +242,7 @@ def layers_csv(
 
 
 def _panel(score: Score, together: bool) -> object:
-    return score.run if together else (score.run, score.reduction, score.similarity)
+    return score.run if together else (score.run, score.ranked.reduction, score.ranked.similarity)
 
 
 def draw_by_layer(source: PlotSource, options: PlotOptions, remarks: Sequence[str] = ()) -> Drawing:
@@ -256,9 +256,9 @@ def draw_by_layer(source: PlotSource, options: PlotOptions, remarks: Sequence[st
         scores = [score for score in scores if score.epoch in (0, asked_epoch(scores, options.epoch))]
     scores = of_layers(scores, options.layers)
     data = source.data(dict.fromkeys(score.run for score in scores))
-    layers = {(score.run, score.layer_key) for score in scores}
+    layers = {(score.run, score.ranked.layer) for score in scores}
     selected = selected_at(source.selected(), options.epoch)
-    selected = {run: one for run, one in selected.items() if (run, one.score.layer_key) in layers}
+    selected = {run: one for run, one in selected.items() if (run, one.score.ranked.layer) in layers}
     figure = draw(scores, data=data, indistinguishable=source.indistinguishable, remarks=remarks, selected=selected)
     return Drawing(figure, layers_csv(scores, data, selected))
 

@@ -66,8 +66,8 @@ def draw_together(
         [point for point in found if point.epoch == last[point.run]], lambda _, split: split == "test"
     )
     styles, texts = fig.styles(list(last)), {split: split_text(split, data.values()) for split in _SPLITS}
-    searches = list(dict.fromkeys((point.reduction, point.similarity) for point in found))
-    panels = [by_run([p for p in found if (p.reduction, p.similarity) == search]) for search in searches]
+    searches = list(dict.fromkeys((point.ranked.reduction, point.ranked.similarity) for point in found))
+    panels = [by_run([p for p in found if (p.ranked.reduction, p.ranked.similarity) == search]) for search in searches]
     floors = {split: 100 * value for split, value in common_chance(data.values()).items() if split in _SPLITS}
     # A panel has several runs, and a run several panels.
     places = {(i, run): series for i, panel in enumerate(panels) for run, series in panel.items()}

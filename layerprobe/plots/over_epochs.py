@@ -147,7 +147,7 @@ def scores_csv(scores: Sequence[Score]) -> str:
     rows: list[list[object]] = [["run", "epoch", "split", "layer", "metric", "value", "low", "high", "note"]]
     for score in scores:
         ends = (score.low, score.high) if score.kind.trainings else (None, None)
-        name = str(score.ranked_layer)
+        name = str(score.ranked)
         rows.append(
             [score.run, score.epoch, score.split, name, score.metric, score.value, *ends, note_text(score.notes)]
         )

@@ -34,10 +34,10 @@ class Reducer:
 
 def reducer_of(sized: Sized) -> Reducer:
     """The reducer of a layer: of `l2+pca:128+l2`, which leaves 128 dimensions, `l2+pca:D+l2`."""
-    chain = sized.score.reduction
+    chain = sized.score.ranked.reduction
     if sized.equal:
         chain = re.sub(rf"(?<=[a-z]):{sized.dim}(?![0-9])", ":D", chain)
-    return Reducer(chain, sized.score.similarity)
+    return Reducer(chain, sized.score.ranked.similarity)
 
 
 def reducer_names(reductions: Sequence[Reductions]) -> dict[Reducer, str]:
@@ -57,7 +57,7 @@ def reducer_names(reductions: Sequence[Reductions]) -> dict[Reducer, str]:
 
 
 def _is_drawn(sized: Sized) -> bool:
-    return sized.equal or sized.score.reduction == NO_REDUCTION
+    return sized.equal or sized.score.ranked.reduction == NO_REDUCTION
 
 
 def _name(chain: str) -> str:

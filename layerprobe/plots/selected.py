@@ -95,9 +95,9 @@ def stars_on(
     found: dict[str, tuple[P, int]] = {}
     for exact in (True, False):
         for panel, series in panels.items():
-            run, layers = run_of[panel], [layer[0].ranked_layer for layer in series.values()]
+            run, layers = run_of[panel], [layer[0].ranked for layer in series.values()]
             if run in selected and run not in found:
-                own = selected[run].score.ranked_layer
+                own = selected[run].score.ranked
                 if places := [i for i, x in enumerate(layers) if (x == own if exact else x.layer == own.layer)]:
                     found[run] = (panel, places[0])
     return {panel: star_of(selected[run], place, last[panel]) for run, (panel, place) in found.items()}
@@ -140,7 +140,7 @@ def shown_layers(shown: Sequence[T], selected: Mapping[str, Selected]) -> list[S
     found = []
     for one in shown:
         own = selected.get(one.run)
-        if own is not None and (own.score.epoch, own.score.ranked_layer) == (one.epoch, one.ranked):
+        if own is not None and (own.score.epoch, own.score.ranked) == (one.epoch, one.ranked):
             found.append(ShownLayer(selected_text(own, epochs[one.run]), own))
         else:
             found.append(ShownLayer(names[one.ranked]))
@@ -151,7 +151,7 @@ def fold_lines(shown: Iterable[Selected]) -> list[str]:
     """A note where a score is not of the whole gallery, with that of the embedding by the same search."""
     folded = [one for one in shown if one.within_folds]
     others = [one.embedding for one in folded if one.embedding is not None]
-    alike = [f"; {other.ranked_layer} has {100 * (other.value or 0):.1f} % so" for other in others[: len(folded) == 1]]
+    alike = [f"; {other.ranked} has {100 * (other.value or 0):.1f} % so" for other in others[: len(folded) == 1]]
     return [_FOLDED + "".join(alike)] if folded else []
 
 
@@ -167,4 +167,4 @@ def selected_at(selected: Mapping[str, Selected], epoch: int | None) -> dict[str
 
 
 def _key(score: Score) -> tuple[object, ...]:
-    return score.run, score.epoch, score.split, score.ranked_layer, score.metric
+    return score.run, score.epoch, score.split, score.ranked, score.metric

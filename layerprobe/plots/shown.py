@@ -36,7 +36,7 @@ def _of_network(runs: Mapping[str, Series], embeddings: Mapping[str, RankedLayer
     for series in runs.values():
         last = max((point.epoch for layer in series.values() for point in layer), default=0)
         for label, layer in series.items():
-            ranked = by_label.setdefault(label, layer[-1].ranked_layer)
+            ranked = by_label.setdefault(label, layer[-1].ranked)
             value = layer[-1].values.get("validation")
             if layer[-1].epoch == last and value is not None:
                 validation.setdefault(ranked, []).append(value)

@@ -71,7 +71,7 @@ def draw(
     bright = shown_first(runs, embeddings or {}, data) if layers is None else layers
     found, kind = of_one_kind(
         [_drawn(point) for point in found],
-        lambda point, _: point.epoch == last[point.run] and point.ranked_layer in bright,
+        lambda point, _: point.epoch == last[point.run] and point.ranked in bright,
     )
     panels = _panels(by_run(found), bright)
     drawn = [
@@ -144,7 +144,7 @@ class _Panel:
         """The runs or layers that have a colour, in their order."""
         if len(self.runs) > 1:
             return list(self.runs)
-        return [n for series in self.runs.values() for n, own in series.items() if own[0].ranked_layer in self.bright]
+        return [n for series in self.runs.values() for n, own in series.items() if own[0].ranked in self.bright]
 
     def paths(
         self,
@@ -183,7 +183,7 @@ def _notes(panels: Sequence[_Panel], data: Mapping[str, DataFacts]) -> list[str]
 
 def _panels(runs: Mapping[str, Series], bright: Collection[RankedLayer]) -> list[_Panel]:
     """One panel without pale layers if the runs have few paths in all, else one for each run."""
-    only = {run: {n: own for n, own in series.items() if own[0].ranked_layer in bright} for run, series in runs.items()}
+    only = {run: {n: own for n, own in series.items() if own[0].ranked in bright} for run, series in runs.items()}
     if len(runs) > 1 and 0 < sum(map(len, only.values())) <= _TOGETHER:
         return [_Panel({run: series for run, series in only.items() if series}, "", bright)]
     return [_Panel({run: series}, f"{run}: ", bright) for run, series in runs.items()]
@@ -321,15 +321,15 @@ def table(
     runs = by_run(points(own))
     bright = shown_first(runs, embeddings or {}, data or {}) if layers is None else layers
     panels = _panels(runs, bright)
-    drawn = {(point.run, point.ranked_layer) for panel in panels for layer in panel.merged.values() for point in layer}
-    own = [score for score in own if (score.run, score.ranked_layer) in drawn]
+    drawn = {(point.run, point.ranked) for panel in panels for layer in panel.merged.values() for point in layer}
+    own = [score for score in own if (score.run, score.ranked) in drawn]
     return points_csv([score for score in own if score.split in _SPLITS] or own)
 
 
 def plot(source: PlotSource, options: PlotOptions) -> Drawing:
     """Draw a few layers, or the requested ones."""
     scores, embeddings = source.scores, source.embeddings()
-    layers = asked_layers(options.layers, [score.ranked_layer for score in scores])
+    layers = asked_layers(options.layers, [score.ranked for score in scores])
     data = source.data(dict.fromkeys(score.run for score in scores))
     figure = draw(scores, data=data, layers=layers, embeddings=embeddings)
     return Drawing(figure, table(scores, layers=layers, embeddings=embeddings, data=data))

@@ -9,7 +9,7 @@ from layerprobe.plots.saving import csv_text
 from layerprobe.system.errors import LayerprobeError
 from layerprobe.values.facts import DataFacts
 from layerprobe.values.intervals import Interval, IntervalKind, ShownKind
-from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, names_by_layer
+from layerprobe.values.keys import NO_REDUCTION, RankedLayer, names_by_layer
 from layerprobe.values.scores import SPLITS, Matrix, Score, note_text, shared_notes
 
 _DEFAULT = "R@1"  # of a plot of scores of several metrics
@@ -29,21 +29,13 @@ class Point:
     """
 
     run: str
-    layer: str
-    pool: str
-    reduction: str
-    similarity: str
+    ranked: RankedLayer
     epoch: int
     values: Mapping[str, float | None]
     notes: Mapping[str, tuple[str, ...]]
     intervals: Mapping[str, Interval] = field(default_factory=dict)
     metric: str = _DEFAULT
     chosen_on: tuple[str, ...] = ("validation", "test")
-
-    @property
-    def ranked_layer(self) -> RankedLayer:
-        """The layer as it was searched."""
-        return RankedLayer(LayerKey(self.layer, self.pool), self.reduction, self.similarity)
 
     def kind(self, split: str) -> IntervalKind:
         """What the interval of a split says."""
@@ -73,14 +65,14 @@ def points(scores: Iterable[Score], data: Mapping[str, DataFacts] | None = None)
     chosen: dict[tuple[object, ...], dict[str, Score]] = {}
     for score in scores:
         if score.metric == metric:
-            chosen.setdefault(tuple(getattr(score, name) for name in _KEY), {})[score.split] = score
+            chosen.setdefault((score.run, score.ranked, score.epoch), {})[score.split] = score
     if not chosen:
         known = ", ".join(dict.fromkeys(score.metric for score in scores))
         raise LayerprobeError(f"no scores of {metric}", fix=f"There is {known}" if known else "Probe a layer first")
     order = {key[:-1]: position for position, key in reversed(list(enumerate(chosen)))}
     found = [_point(splits) for splits in chosen.values()]
     facts = data or {}
-    found = [replace(p, chosen_on=facts[p.run].chosen_on([p.reduction])) if p.run in facts else p for p in found]
+    found = [replace(p, chosen_on=facts[p.run].chosen_on([p.ranked.reduction])) if p.run in facts else p for p in found]
     runs = list(dict.fromkeys(point.run for point in found))
     return sorted(found, key=lambda p: (runs.index(p.run), order[_layer(p)], p.epoch))
 
@@ -96,18 +88,7 @@ def _point(splits: Mapping[str, Score]) -> Point:
     values = {split: score.value for split, score in splits.items()}
     notes = {split: score.notes for split, score in splits.items()}
     intervals = {split: found for split, score in splits.items() if (found := _interval(score))}
-    return Point(
-        any_.run,
-        any_.layer,
-        any_.pool,
-        any_.reduction,
-        any_.similarity,
-        any_.epoch,
-        values,
-        notes,
-        intervals,
-        any_.metric,
-    )
+    return Point(any_.run, any_.ranked, any_.epoch, values, notes, intervals, any_.metric)
 
 
 def _interval(score: Score) -> Interval | None:
@@ -156,7 +137,7 @@ def points_csv(scores: Iterable[Score]) -> str:
     notes = [f"{split} note" for split in splits]
     rows: list[list[object]] = [[*_KEY, *(f"{split} {metric}" for split in splits), *ends, *notes]]
     for point in found:
-        key = [getattr(point, name) for name in _KEY]
+        key = [point.run, *point.ranked.as_columns().values(), point.epoch]
         values = map(point.values.get, splits)
         intervals = [point.intervals.get(split) for split in splits]
         bounds = [end for own in intervals for end in ((own.low, own.high) if own else (None, None))]
@@ -176,16 +157,16 @@ def matrices_csv(matrices: Iterable[Matrix]) -> str:
 
 def by_run(found: Sequence[Point]) -> dict[str, Series]:
     """Run -> name of a layer -> points."""
-    labels = names_by_layer(point.ranked_layer for point in found)
+    labels = names_by_layer(point.ranked for point in found)
     runs: dict[str, Series] = {}
     for point in found:
-        runs.setdefault(point.run, {}).setdefault(labels[point.ranked_layer], []).append(point)
+        runs.setdefault(point.run, {}).setdefault(labels[point.ranked], []).append(point)
     return runs
 
 
 def layer_names_of(series: Series) -> list[str]:
     """The measured layers without their pools and reductions, in network order; `A+B` is A and B."""
-    return list(dict.fromkeys(name for layer in series.values() for name in layer[0].layer.split("+")))
+    return list(dict.fromkeys(name for layer in series.values() for name in layer[0].ranked.layer.layer.split("+")))
 
 
 def names_in_order(runs: Mapping[str, Series]) -> list[str]:
@@ -202,14 +183,14 @@ def names_in_order(runs: Mapping[str, Series]) -> list[str]:
 
 def by_search(found: Sequence[Point]) -> list[Point]:
     """The points, with reduction and similarity added to the run's name if there are several."""
-    several = len({(point.reduction, point.similarity) for point in found}) > 1
+    several = len({(point.ranked.reduction, point.ranked.similarity) for point in found}) > 1
     return [replace(point, run=search_name(point)) if several else point for point in found]
 
 
 def search_name(point: Point | Score) -> str:
     """Name of the panel of a run, reduction and similarity."""
-    reduction = [] if point.reduction == NO_REDUCTION else [point.reduction]
-    return ", ".join([point.run, *reduction, point.similarity])
+    reduction = [] if point.ranked.reduction == NO_REDUCTION else [point.ranked.reduction]
+    return ", ".join([point.run, *reduction, point.ranked.similarity])
 
 
 def unreduced(scores: Sequence[Score], layers: Collection[RankedLayer] | None = None) -> list[Score]:
@@ -217,18 +198,18 @@ def unreduced(scores: Sequence[Score], layers: Collection[RankedLayer] | None = 
 
     In figures with a line for each layer, lines for each of its reductions could not be read.
     """
-    raw = {score.run for score in scores if score.reduction == NO_REDUCTION}
+    raw = {score.run for score in scores if score.ranked.reduction == NO_REDUCTION}
     return [
         score
         for score in scores
-        if score.reduction == NO_REDUCTION or score.run not in raw or (layers and score.ranked_layer in layers)
+        if score.ranked.reduction == NO_REDUCTION or score.run not in raw or (layers and score.ranked in layers)
     ]
 
 
 def omitted(scores: Sequence[Score], layers: Collection[RankedLayer] | None = None) -> list[str]:
     """A note on the reductions that `unreduced` skips, if any."""
-    kept = {score.reduction for score in unreduced(scores, layers)}
-    left_out = [name for name in dict.fromkeys(score.reduction for score in scores) if name not in kept]
+    kept = {score.ranked.reduction for score in unreduced(scores, layers)}
+    left_out = [name for name in dict.fromkeys(score.ranked.reduction for score in scores) if name not in kept]
     which = "it" if len(left_out) == 1 else f"one of {len(left_out)} reductions"
     return [f"Unreduced layers; --layers '*/{left_out[0]}' shows them after {which}."] if left_out else []
 
@@ -236,9 +217,9 @@ def omitted(scores: Sequence[Score], layers: Collection[RankedLayer] | None = No
 def compared(series: Series) -> str:
     """The similarities of a panel, for its title, after the reduction that all layers share, if any."""
     found = [point for layer in series.values() for point in layer]
-    reductions = {point.reduction for point in found} - {"none"}
-    shared = reductions if len({point.reduction for point in found}) == 1 else ()
-    return ", ".join([*shared, *dict.fromkeys(point.similarity for point in found)])
+    reductions = {point.ranked.reduction for point in found} - {"none"}
+    shared = reductions if len({point.ranked.reduction for point in found}) == 1 else ()
+    return ", ".join([*shared, *dict.fromkeys(point.ranked.similarity for point in found)])
 
 
 def shared(runs: Mapping[str, Series]) -> list[str]:
@@ -306,8 +287,8 @@ def _ranges(numbers: Sequence[int]) -> str:
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
-def _layer(point: Point) -> tuple[str, str, str, str, str]:
-    return point.run, point.layer, point.pool, point.reduction, point.similarity
+def _layer(point: Point) -> tuple[str, RankedLayer]:
+    return point.run, point.ranked
 
 
 def _splits(found: Sequence[Point]) -> list[str]:

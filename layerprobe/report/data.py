@@ -114,7 +114,7 @@ def _table(
     names = ["value", *(["low", "high"] if bands and any(score.low is not None for score in scores) else []), "note"]
     table: dict[str, list[list[float | None]]] = {name: [[None] * len(epochs) for _ in layers] for name in names}
     for score in scores:
-        row, column = layers[score.ranked_layer], epochs[score.epoch]
+        row, column = layers[score.ranked], epochs[score.epoch]
         for name in names[:-1]:
             table[name][row][column] = getattr(score, name)
         if score.notes:

@@ -71,8 +71,8 @@ def layer_table(
     """
     if len({(score.run, score.epoch) for score in scores}) != 1:
         raise ValueError("a layer table shows the scores of one run and one epoch")
-    cells = {(score.ranked_layer, score.split, score.metric): score for score in scores}
-    rows = list(dict.fromkeys(score.ranked_layer for score in scores))
+    cells = {(score.ranked, score.split, score.metric): score for score in scores}
+    rows = list(dict.fromkeys(score.ranked for score in scores))
     splits = [split for split in SPLITS if any(score.split == split for score in scores)]
     further = list(dict.fromkeys(s.metric for s in scores if s.split == "test" and is_recall(s.metric)))
     further = [name for name in further if name != metric]
@@ -85,7 +85,7 @@ def layer_table(
     values = {split: [_value(cells.get((row, split, metric))) for row in rows] for split in chosen_on}
     best = best_layer(values)
     names = layer_names(rows)
-    before = {score.ranked_layer: score for score in untrained if (score.split, score.metric) == ("test", metric)}
+    before = {score.ranked: score for score in untrained if (score.split, score.metric) == ("test", metric)}
     worse = worse_text(names, [_value(before.get(row)) for row in rows], values["test"], metric, data.start)
     near = None if alike is None else [n for n, row in zip(names, rows, strict=True) if row in alike]
     notes = [f"{_BEST} {best_text(best, names, values, near)}"] if best else []
@@ -134,10 +134,10 @@ def overview_table(
     """
     last = max(score.epoch for score in scores)
     shown = [score for score in scores if score.epoch == last]
-    own = [score for score in shown if score.reduction == NO_REDUCTION] or shown
-    before = {s.ranked_layer: s for s in scores if (s.epoch, s.split, s.metric) == (0, "test", metric) and last > 0}
-    cells = {(score.ranked_layer, score.split): score for score in own if score.metric == metric}
-    rows = list(dict.fromkeys(score.ranked_layer for score in own))
+    own = [score for score in shown if score.ranked.reduction == NO_REDUCTION] or shown
+    before = {s.ranked: s for s in scores if (s.epoch, s.split, s.metric) == (0, "test", metric) and last > 0}
+    cells = {(score.ranked, score.split): score for score in own if score.metric == metric}
+    rows = list(dict.fromkeys(score.ranked for score in own))
     names = dict(zip(rows, layer_names(rows), strict=True))
     splits = [split for split in SPLITS if any(score.split == split for score in own)]
     compared = [[cells.get((row, split)) for row in rows] for split in splits]
@@ -149,7 +149,7 @@ def overview_table(
     words = [", ".join(["best"] * (row == first) + ["embedding"] * (row == embedding)) for row in rows]
     start = [before.get(row) for row in rows]
     further = list(dict.fromkeys(s.metric for s in own if s.split == "test" and not is_recall(s.metric)))
-    measured = {(s.ranked_layer, s.metric): s for s in own if s.split == "test"}
+    measured = {(s.ranked, s.metric): s for s in own if s.split == "test"}
     columns = [list(map(_percent, column)) for column in compared + [start] * bool(before)]
     columns += [[_number(measured.get((row, name))) for row in rows] for name in further[:_FURTHER]]
     headers = [f"{split_header(split, [data])}\n{metric}" for split in splits] + [f"test,\n{data.start}"] * bool(before)
@@ -219,7 +219,7 @@ def _reduced_line(scores: Sequence[Score], metric: str, embedding: RankedLayer |
     split = "validation" if best and best.split == "validation" else "test"  # reductions are fitted on train
     for score in scores:
         if (score.metric, score.split) == (metric, split) and score.value is not None:
-            found.setdefault(score.reduction, {})[score.ranked_layer] = score.value
+            found.setdefault(score.ranked.reduction, {})[score.ranked] = score.value
     if best is None or found.pop(NO_REDUCTION, None) is None or not found:
         return []
     parts = []
@@ -247,11 +247,11 @@ def metric_table(scores: Sequence[Score], data: DataFacts | None = None) -> Text
     further = [score for score in scores if not is_recall(score.metric)]
     if not further:
         return None
-    cells = {(score.ranked_layer, score.split, score.metric): score for score in further}
+    cells = {(score.ranked, score.split, score.metric): score for score in further}
     splits = [split for split in SPLITS if any(score.split == split for score in further)]
     data = data or DataFacts("", {})
     metrics = list(dict.fromkeys(score.metric for score in further))
-    rows = list(dict.fromkeys(score.ranked_layer for score in further))
+    rows = list(dict.fromkeys(score.ranked for score in further))
     names = dict(zip(rows, layer_names(rows), strict=True))
     columns = ("metric", "layer", *(split_header(split, [data]) for split in splits))
     shares = "shares in %" if any(map(is_fraction, metrics)) else ""
@@ -331,11 +331,9 @@ def _gap(train: Score | None, test: Score | None) -> str:
 
 def _own_notes(scores: Sequence[Score]) -> list[Score]:
     """The scores other than R@K, without the notes that R@K of the same layer and split has."""
-    seen = {
-        (score.ranked_layer, score.split, note) for score in scores if is_recall(score.metric) for note in score.notes
-    }
+    seen = {(score.ranked, score.split, note) for score in scores if is_recall(score.metric) for note in score.notes}
     return [
-        replace(score, notes=tuple(note for note in score.notes if (score.ranked_layer, score.split, note) not in seen))
+        replace(score, notes=tuple(note for note in score.notes if (score.ranked, score.split, note) not in seen))
         for score in scores
         if not is_recall(score.metric)
     ]
@@ -355,7 +353,7 @@ def _notes(scores: Sequence[Score], rows: Sequence[RankedLayer], kind: ShownKind
                 found.setdefault((score.split, note), []).append(score)
     lines: dict[str, list[str]] = {}
     for (split, note), noted in found.items():
-        layers = dict.fromkeys(score.ranked_layer for score in noted)
+        layers = dict.fromkeys(score.ranked for score in noted)
         where = (
             "every layer"
             if len(layers) == len(rows) > 1

@@ -512,7 +512,7 @@ def _gain_of_the_layer(choice: Choice) -> str:
     alike, gain = embedding.alike, embedding.gain
     epoch = "" if choice.preferred.epoch == embedding.layer.epoch else f" at epoch {choice.preferred.epoch}"
     return (
-        f"{spoken_name(alike.ranked_layer)}{epoch} has {_value(alike)} on test: over that, the layer alone gains"
+        f"{spoken_name(alike.ranked)}{epoch} has {_value(alike)} on test: over that, the layer alone gains"
         f" {100 * gain.difference:+.1f} points{_ends(gain)}."
     )
 
@@ -532,14 +532,14 @@ def _unlike(choice: Choice) -> list[str]:
 def _on_test(choice: Choice) -> list[str]:
     test, best = choice.test, choice.best_on_test
     chosen_on = chosen_on_text(choice.chosen.split)
-    lines = [f"on {chosen_on}: {choice.chosen.ranked_layer}, {_value(choice.chosen)}"]
+    lines = [f"on {chosen_on}: {choice.chosen.ranked}, {_value(choice.chosen)}"]
     if test is None or best is None:
         return [*lines, "no test classes, so no value on test"]
     prefix = f"{best.run}#{best.epoch}:" if best.run else ""
     how = ", cross-fitted" if choice.chosen.split == "test" else ""
     regret = "" if choice.regret is None else f"; regret {_points(choice.regret)}"
     optimism = "" if choice.optimism is None else f"; selection bias {_points(choice.optimism)}"
-    looked = f"{prefix}{best.ranked_layer}, {_value(best)}"
+    looked = f"{prefix}{best.ranked}, {_value(best)}"
     return [*lines, f"on test{how}: {_value(test)}", f"best on test, chosen by looking: {looked}{regret}{optimism}"]
 
 

@@ -114,6 +114,11 @@ class RankedLayer:
     def __str__(self) -> str:
         return str(self.layer) + ("" if self.reduction == NO_REDUCTION else f"/{self.reduction}")
 
+    def as_columns(self) -> dict[str, str]:
+        """Column -> cell, in tables and JSON."""
+        layer, pool = self.layer.layer, self.layer.pool
+        return {"layer": layer, "pool": pool, "reduction": self.reduction, "similarity": self.similarity}
+
     @property
     def full_name(self) -> str:
         """With the similarity: `pool5.3@max/l2+pca:64+l2~cosine`."""

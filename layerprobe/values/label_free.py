@@ -41,13 +41,13 @@ def agreements(scores: Sequence[Score]) -> tuple[Agreement, ...]:
     """The correlation for each label-free metric, epoch, split, reduction and similarity of scores."""
     recalls = [score.metric for score in scores if is_recall(score.metric)]
     recall = "R@1" if "R@1" in recalls else next(iter(recalls), "R@1")
-    known = {(s.epoch, s.split, s.ranked_layer): s.value for s in scores if s.metric == recall}
+    known = {(s.epoch, s.split, s.ranked): s.value for s in scores if s.metric == recall}
     pairs: dict[tuple[str, int, str, str, str], list[tuple[float, float]]] = {}
     for score in scores:
         if score.metric in LABEL_FREE:
-            group = (score.metric, score.epoch, score.split, score.reduction, score.similarity)
+            group = (score.metric, score.epoch, score.split, score.ranked.reduction, score.ranked.similarity)
             of_group = pairs.setdefault(group, [])
-            value = known.get((score.epoch, score.split, score.ranked_layer))
+            value = known.get((score.epoch, score.split, score.ranked))
             if score.value is not None and value is not None:
                 of_group.append((score.value, value))
     return tuple(Agreement(*group, recall, len(found), _spearman(found)) for group, found in pairs.items())

@@ -7,7 +7,7 @@ import io
 import math
 import re
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +33,7 @@ class Score:
         seed: the run's seed; None for a mean over seeds.
         epoch: 0 = before any step.
         split: train, validation or test.
-        pool: max, avg, gem, grid:s or none.
-        reduction: none, or the chain of reductions.
-        similarity: cosine, dot, euclidean or hamming.
+        ranked: the layer, as it was ranked.
         metric: R@1, MAP@R ...
         value: a fraction; None where there is no valid number, with the reason in `notes`.
         low: lower end of the 95 % interval, of `kind`; None if there is none.
@@ -46,10 +44,7 @@ class Score:
     seed: int | None
     epoch: int
     split: str
-    layer: str
-    pool: str
-    reduction: str
-    similarity: str
+    ranked: RankedLayer
     metric: str
     value: float | None
     low: float | None
@@ -58,23 +53,15 @@ class Score:
     notes: tuple[str, ...] = ()
 
     @property
-    def layer_key(self) -> LayerKey:
-        """The layer with its pool."""
-        return LayerKey(self.layer, self.pool)
-
-    @property
-    def ranked_layer(self) -> RankedLayer:
-        """The layer as it was ranked."""
-        return RankedLayer(self.layer_key, self.reduction, self.similarity)
-
-    @property
     def kind(self) -> IntervalKind:
         """The kind of the interval, read from the notes."""
         return IntervalKind.of(self.notes)
 
     def as_json(self) -> dict[str, Any]:
         """The fields in files and JSON, with the notes joined as `note`."""
-        return {column: getattr(self, name) for column, name in _COLUMNS.items()} | {"note": note_text(self.notes)}
+        before = {"run": self.run, "experiment": self.experiment, "seed": self.seed, "epoch": self.epoch}
+        number = {"metric": self.metric, "value": self.value, "low": self.low, "high": self.high, "n": self.n}
+        return {**before, "split": self.split, **self.ranked.as_columns(), **number, "note": note_text(self.notes)}
 
 
 @dataclass(frozen=True)
@@ -99,10 +86,7 @@ class Subject:
             seed=self.seed,
             epoch=self.epoch,
             split=self.split,
-            layer=self.ranked.layer.layer,
-            pool=self.ranked.layer.pool,
-            reduction=self.ranked.reduction,
-            similarity=self.ranked.similarity,
+            ranked=self.ranked,
             metric=metric,
             value=value,
             low=None if interval is None else interval.low,
@@ -140,8 +124,10 @@ class Matrix:
             raise ValueError("NaN among the values: use None for invalid numbers")
 
 
-# Column of a file -> field; the column joins the notes.
-_COLUMNS = {"note" if field.name == "notes" else field.name: field.name for field in fields(Score)}
+COLUMNS = (
+    *("run", "experiment", "seed", "epoch", "split", "layer", "pool", "reduction", "similarity"),
+    *("metric", "value", "low", "high", "n", "note"),
+)
 _NUMBERS = {"seed": int, "epoch": int, "n": int, "value": float, "low": float, "high": float}
 
 
@@ -160,9 +146,9 @@ def shared_notes(notes: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
 def in_network_order(scores: Iterable[Score], layer_order: Sequence[str]) -> list[Score]:
     """Sort scores by their layers, as `keys.network_order` does; stable within a layer."""
     scores = list(scores)
-    order = network_order((score.ranked_layer for score in scores), layer_order)
+    order = network_order((score.ranked for score in scores), layer_order)
     positions = {ranked: position for position, ranked in enumerate(order)}
-    return sorted(scores, key=lambda score: positions[score.ranked_layer])
+    return sorted(scores, key=lambda score: positions[score.ranked])
 
 
 class ScoreTable:
@@ -188,7 +174,7 @@ class ScoreTable:
         """Add scores, each replacing the one of the same measurement."""
         for score in scores:
             of_epoch = self._epochs.setdefault(score.epoch, {})
-            key = (score.run, score.split, score.ranked_layer, score.metric)
+            key = (score.run, score.split, score.ranked, score.metric)
             if of_epoch.get(key) != score:
                 of_epoch[key] = score
                 self._texts.pop(score.epoch, None)
@@ -197,7 +183,7 @@ class ScoreTable:
     def drop(self, epoch: int, split: str, layers: Collection[RankedLayer]) -> int:
         """Remove every score of some layers of an epoch and split; return their number."""
         of_epoch = self._epochs.get(epoch, {})
-        gone = [key for key, score in of_epoch.items() if score.split == split and score.ranked_layer in layers]
+        gone = [key for key, score in of_epoch.items() if score.split == split and score.ranked in layers]
         for key in gone:
             del of_epoch[key]
         if gone:
@@ -212,7 +198,7 @@ class ScoreTable:
         for epoch in self._epochs:
             if epoch not in self._texts:
                 self._texts[epoch] = _lines(score.as_json().values() for score in self._of_epoch(epoch))
-        write_text(path, _lines([_COLUMNS]) + "".join(self._texts[epoch] for epoch in sorted(self._texts)))
+        write_text(path, _lines([COLUMNS]) + "".join(self._texts[epoch] for epoch in sorted(self._texts)))
         self._changed = False
 
     def scores(self) -> list[Score]:
@@ -257,18 +243,21 @@ def _score(row: dict[str | None, str | None], path: Path, line: int) -> Score:
     if None in row or None in row.values():
         raise _bad(path, line, "the row has more or fewer cells than the header")
     values: dict[str, Any] = {}
-    for column, name in _COLUMNS.items():
+    for column in COLUMNS:
         text = str(row[column])
         number = _NUMBERS.get(column)
         if text == "" and number is int and column != "seed":
             raise _bad(path, line, f"{column} is empty, expected a whole number")
         if column != "note" and _CONTROL.search(text):  # a note may quote a file's name
             raise _bad(path, line, f"{column} is {text!a}, expected no control characters")
-        values[name] = text if number is None else (None if text == "" else number(text))
-        if isinstance(values[name], float) and not math.isfinite(values[name]):
+        values[column] = text if number is None else (None if text == "" else number(text))
+        if isinstance(values[column], float) and not math.isfinite(values[column]):
             raise _bad(path, line, f"{column} is {text}, expected a finite number or an empty cell")
-    values["notes"] = tuple(values["notes"].split(_BETWEEN_NOTES)) if values["notes"] else ()
-    score = Score(**values)
+    ranked = RankedLayer(
+        LayerKey(values.pop("layer"), values.pop("pool")), values.pop("reduction"), values.pop("similarity")
+    )
+    note = values.pop("note")
+    score = Score(**values, ranked=ranked, notes=tuple(note.split(_BETWEEN_NOTES)) if note else ())
     if fault := _fault(score):
         raise _bad(path, line, fault)
     return score

@@ -82,7 +82,7 @@ def _name(runs: Mapping[str, int | None]) -> str:
 
 
 def _cell(score: Score) -> _Cell:
-    return score.epoch, score.split, score.ranked_layer, score.metric
+    return score.epoch, score.split, score.ranked, score.metric
 
 
 def _mean(name: str, runs: Sequence[Sequence[Score]]) -> list[Score]:
@@ -99,7 +99,7 @@ def _mean(name: str, runs: Sequence[Sequence[Score]]) -> list[Score]:
 
 def _kind(score: Score) -> tuple[str, str]:
     """The scores that a figure shows together."""
-    return score.metric, score.reduction
+    return score.metric, score.ranked.reduction
 
 
 def _left_out(scores: Sequence[Score], shared: Set[_Cell]) -> list[str]:
@@ -108,7 +108,7 @@ def _left_out(scores: Sequence[Score], shared: Set[_Cell]) -> list[str]:
     alone = [score for score in scores if _cell(score) not in shared]
     epochs = sorted({score.epoch for score in alone} - kept)
     others = {_cell(score) for score in alone if score.epoch in kept}
-    layers = {score.ranked_layer for score in alone if score.epoch in kept}
+    layers = {score.ranked for score in alone if score.epoch in kept}
     parts = [f"epoch{'s' * (len(epochs) > 1)} {', '.join(map(str, epochs))}"] if epochs else []
     parts += [f"{_count(len(others), 'number')} of {_count(len(layers), 'layer')}"] if others else []
     return [f"left out, as not all trainings have them: {' and '.join(parts)}"] if parts else []

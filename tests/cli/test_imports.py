@@ -70,7 +70,19 @@ def probed(tmp_path: Path) -> Path:
     run.folder.mkdir(parents=True)
     run.write(recorded({"epochs_done": 1, "recipe": {"net": {"fc": [3]}}}))
     scores = [
-        Score("one", "e", 0, 1, split, layer.layer, layer.pool, reduction, "cosine", metric, 0.5, None, None, 8)
+        Score(
+            "one",
+            "e",
+            0,
+            1,
+            split,
+            RankedLayer(LayerKey(layer.layer, layer.pool), reduction, "cosine"),
+            metric,
+            0.5,
+            None,
+            None,
+            8,
+        )
         for split in ("train", "test")
         for reduction in ("none", "l2+pca:2+l2")
         for metric in ("R@1", "NMI")

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from layerprobe.values.facts import DataFacts, SplitFacts
+from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.scores import Score
 
 VGG = [
@@ -51,9 +52,9 @@ def make_scores() -> MakeScores:
         epochs, rng = list(epochs), np.random.default_rng(0)
         return [
             Score(
-                run=run, experiment="e", seed=0, epoch=epoch, split=split, layer=layer, pool="none", reduction="none",
-                similarity="cosine", metric="R@1", value=_value(split, epoch, i / len(layers), near, rng), low=None,
-                high=None, n=100,
+                run=run, experiment="e", seed=0, epoch=epoch, split=split,
+                ranked=RankedLayer(LayerKey(layer, "none"), "none", "cosine"), metric="R@1",
+                value=_value(split, epoch, i / len(layers), near, rng), low=None, high=None, n=100,
             )
             for epoch in epochs
             for i, layer in enumerate(layers)

@@ -16,6 +16,7 @@ from layerprobe.values.intervals import IntervalKind
 from layerprobe.values.keys import RankedLayer
 from layerprobe.values.scores import Score
 from tests.plots.conftest import VGG, sure, with_chance
+from tests.scores import with_layer
 
 MakeScores = Callable[..., list[Score]]
 Overlaps = Callable[[Figure], list[tuple[str, str]]]
@@ -46,7 +47,7 @@ def notes(figure: Figure) -> str:
 
 
 def of_layers(scores: list[Score], names: list[str]) -> list[RankedLayer]:
-    return [score.ranked_layer for score in scores if score.layer in names]
+    return [score.ranked for score in scores if score.ranked.layer.layer in names]
 
 
 def test_a_curve_is_a_split_in_percent_over_epochs(make_scores: MakeScores) -> None:
@@ -54,7 +55,7 @@ def test_a_curve_is_a_split_in_percent_over_epochs(make_scores: MakeScores) -> N
     (axes,) = draw(scores).axes
     for layer in DEEP:
         for split in ("train", "test"):
-            own = [s for s in scores if (s.layer, s.split) == (layer, split)]
+            own = [s for s in scores if (s.ranked.layer.layer, s.split) == (layer, split)]
             curve = line(axes, f"{layer} {split}")
             assert x(curve) == [0, 2, 5]
             assert y(curve) == pytest.approx([100 * (s.value or 0) for s in own], rel=1e-12)
@@ -86,7 +87,8 @@ def test_more_than_six_layers_asked_for_have_a_panel_for_each_split(make_scores:
 def test_of_many_layers_a_few_are_drawn_and_it_is_said(make_scores: MakeScores) -> None:
     scores = make_scores(splits=("train", "validation", "test"))
     best = [
-        replace(s, value=0.99) if (s.layer, s.split, s.epoch) == ("pool2.1", "validation", 5) else s for s in scores
+        replace(s, value=0.99) if (s.ranked.layer.layer, s.split, s.epoch) == ("pool2.1", "validation", 5) else s
+        for s in scores
     ]
     figure = draw(best)
     # first, best on validation, middle, the one before the embedding, and that
@@ -127,7 +129,7 @@ def test_runs_of_more_layers_have_a_panel_each_with_the_same_axes(make_scores: M
 @pytest.mark.parametrize("layers", [1, 6, 14])
 def test_no_text_covers_another(make_scores: MakeScores, overlaps: Overlaps, layers: int, near: bool) -> None:
     scores = make_scores([f"layer{i // 4}.{i % 4}" for i in range(layers)], near=near)
-    asked = [score.ranked_layer for score in scores]
+    asked = [score.ranked for score in scores]
     assert overlaps(draw(scores, data=with_chance(train=0.02, test=0.03), layers=asked)) == []
 
 
@@ -139,7 +141,7 @@ def test_no_text_covers_another_with_three_runs(make_scores: MakeScores, overlap
 
 def test_names_stay_beside_their_panel(make_scores: MakeScores) -> None:
     scores = make_scores([f"layer{i}" for i in range(40)], near=True)
-    figure = draw(scores, layers=[score.ranked_layer for score in scores])
+    figure = draw(scores, layers=[score.ranked for score in scores])
     for axes in figure.axes:
         assert len(axes.texts) == 40
         assert all(-1e-9 <= text.get_position()[1] <= 1 + 1e-9 for text in axes.texts)
@@ -167,7 +169,9 @@ def test_a_missing_split_is_said_and_the_other_drawn(make_scores: MakeScores) ->
 
 def test_invalid_values_are_left_out_and_said(make_scores: MakeScores) -> None:
     scores = [
-        replace(s, value=None, notes=("NaN (3 rows)",)) if (s.layer, s.split) == ("fc6", "test") and s.epoch > 2 else s
+        replace(s, value=None, notes=("NaN (3 rows)",))
+        if (s.ranked.layer.layer, s.split) == ("fc6", "test") and s.epoch > 2
+        else s
         for s in make_scores(DEEP)
     ]
     figure = draw(scores)
@@ -192,7 +196,7 @@ def test_a_band_is_the_interval_of_a_test_curve(make_scores: MakeScores) -> None
     assert list(bands(axes)) == ["_interval of pool5 test", "_interval of fc6 test"]
     corners = np.asarray(bands(axes)["_interval of fc6 test"].get_paths()[0].vertices, float).tolist()
     for s in scores:
-        if (s.layer, s.split) == ("fc6", "test"):
+        if (s.ranked.layer.layer, s.split) == ("fc6", "test"):
             assert [s.epoch, 100 * (s.low or 0)] in corners
             assert [s.epoch, 100 * (s.high or 0)] in corners
     assert "Bands around test curves: 95 % interval over classes, against this gallery" in notes(figure)
@@ -216,12 +220,12 @@ def test_eight_bands_over_each_other_are_so_light_that_they_cover_less_than_half
     scores = make_scores([f"layer{i}" for i in range(8)], [0, 1], ["test"])
     for step, opacity in [(0.1, 0.13), (0.0, 1 - 0.55 ** (1 / 8))]:
         own = sure(replace(s, value=0.1 + step * (i % 8)) for i, s in enumerate(scores))
-        figure = draw(own, layers=[score.ranked_layer for score in own])
+        figure = draw(own, layers=[score.ranked for score in own])
         assert [band.get_alpha() for band in bands(figure.axes[0]).values()] == pytest.approx([opacity] * 8)
 
 
 def test_a_layer_without_intervals_has_no_band(make_scores: MakeScores) -> None:
-    scores = [s if s.layer == "fc6" else sure([s])[0] for s in make_scores(["pool5", "fc6"])]
+    scores = [s if s.ranked.layer.layer == "fc6" else sure([s])[0] for s in make_scores(["pool5", "fc6"])]
     assert list(bands(draw(scores).axes[0])) == ["_interval of pool5 test"]
 
 
@@ -243,7 +247,10 @@ def test_ranges_of_trainings_are_drawn_and_intervals_of_a_run_beside_them_not(ma
 
 def test_reductions_are_not_drawn_beside_the_layers_as_they_are(make_scores: MakeScores) -> None:
     scores = make_scores(DEEP)
-    plain, figure = draw(scores), draw([*scores, *(replace(score, reduction="l2") for score in scores)])
+    plain, figure = (
+        draw(scores),
+        draw([*scores, *(with_layer(score, reduction="l2") for score in scores)]),
+    )
     labels = [[line.get_label() for axes in each.axes for line in axes.lines] for each in (plain, figure)]
     assert labels[0] == labels[1]
     assert "--layers '*/l2' shows them after it." in notes(figure)
@@ -251,8 +258,8 @@ def test_reductions_are_not_drawn_beside_the_layers_as_they_are(make_scores: Mak
 
 def test_a_layer_is_labelled_with_its_pool(make_scores: MakeScores) -> None:
     scores = make_scores(["c1", "c2", "output"], [0, 1])
-    pooled = [replace(score, pool="max") for score in scores if score.layer == "c1"]
-    shown = [score.ranked_layer for score in scores if score.layer == "c1"]
-    (axes,) = draw([*scores, *pooled], layers=[*shown, pooled[0].ranked_layer]).axes
+    pooled = [with_layer(score, pool="max") for score in scores if score.ranked.layer.layer == "c1"]
+    shown = [score.ranked for score in scores if score.ranked.layer.layer == "c1"]
+    (axes,) = draw([*scores, *pooled], layers=[*shown, pooled[0].ranked]).axes
     assert line(axes, "c1 test")
     assert line(axes, "c1@max test")

@@ -11,8 +11,10 @@ from matplotlib.figure import Figure
 
 from layerprobe.plots.dims import draw, table
 from layerprobe.values.facts import DataFacts, SplitFacts
+from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.scores import Score
 from layerprobe.values.views import Reductions, Sized
+from tests.scores import with_layer
 
 RANDOM = "random:64x5+l2"
 
@@ -28,7 +30,20 @@ def sized(
 ) -> Sized:
     """With an interval of 2 % to both sides."""
     low, high = (None, None) if value is None else (value - 0.02, value + 0.02)
-    score = Score("netA", "e", 0, 16, "test", layer, "none", reduction, "cosine", "R@1", value, low, high, 1360, notes)
+    score = Score(
+        "netA",
+        "e",
+        0,
+        16,
+        "test",
+        RankedLayer(LayerKey(layer, "none"), reduction, "cosine"),
+        "R@1",
+        value,
+        low,
+        high,
+        1360,
+        notes,
+    )
     return Sized(score, dim, reduction != "none" and dim is not None, chosen)
 
 
@@ -109,14 +124,28 @@ def test_a_line_passes_by_layers_side_by_side() -> None:
 
 
 def test_each_pool_of_the_layers_has_a_line_of_its_own() -> None:
-    cls = [replace(one, score=replace(one.score, pool="cls")) for one in ONE.values if one.score.layer == "pool5.3"]
+    cls = [
+        replace(
+            one,
+            score=with_layer(one.score, pool="cls"),
+        )
+        for one in ONE.values
+        if one.score.ranked.layer.layer == "pool5.3"
+    ]
     (axes,) = draw([replace(ONE, values=(*cls, *ONE.values))]).axes
     of_pca = [np.asarray(line.get_ydata()) for line in axes.lines if line.get_label() == "_line of PCA"]
     assert [len(heights) for heights in of_pca] == [2, 2]  # both with fc6, which has one pool
 
 
 def test_the_pools_have_dashes_of_their_own_that_a_key_names() -> None:
-    cls = [replace(one, score=replace(one.score, pool="cls")) for one in ONE.values if one.score.layer == "pool5.3"]
+    cls = [
+        replace(
+            one,
+            score=with_layer(one.score, pool="cls"),
+        )
+        for one in ONE.values
+        if one.score.ranked.layer.layer == "pool5.3"
+    ]
     (axes,) = draw([replace(ONE, values=(*cls, *ONE.values))]).axes
     for name in ("PCA", "unreduced"):
         styles = [line._dash_pattern for line in axes.lines if line.get_label() == f"_line of {name}"]  # type: ignore[attr-defined]
@@ -151,7 +180,7 @@ def test_at_many_dimensions_each_layer_is_a_line_over_them() -> None:
 
 def test_at_many_dimensions_every_reducer_has_a_panel_of_the_same_scale() -> None:
     codes = [replace(sized("fc6", f"l2+pca:{d}+binary", 0.5, d)) for d in (32, 64)]
-    codes = [replace(each, score=replace(each.score, similarity="hamming")) for each in codes]
+    codes = [replace(each, score=with_layer(each.score, similarity="hamming")) for each in codes]
     first, second = draw([replace(MANY, values=(*MANY.values, *codes))]).axes
     titles = {axes.get_title("left").splitlines()[1]: axes for axes in (first, second)}
     assert titles["PCA, binary codes"].get_xlabel() == "bits"
@@ -167,7 +196,10 @@ def test_no_label_overlaps_another_and_one_run_is_as_narrow_as_a_column(
     assert figure.get_size_inches()[0] <= 4.6
     assert overlaps(figure) == []
     near = [
-        replace(v, score=replace(v.score, layer=f"{v.score.layer}{i}", value=0.8))
+        replace(
+            v,
+            score=replace(with_layer(v.score, layer=f"{v.score.ranked.layer.layer}{i}"), value=0.8),
+        )
         for i in range(4)
         for v in found.values
     ]

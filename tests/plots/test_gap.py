@@ -22,7 +22,9 @@ DEEP = ["pool5.1", "pool5.2", "pool5.3", "fc6"]
 
 def with_values(scores: list[Score], values: dict[tuple[str, str, int], float | None]) -> list[Score]:
     """The scores with these values by layer, split and epoch, and 0.5 elsewhere."""
-    return [replace(score, value=values.get((score.layer, score.split, score.epoch), 0.5)) for score in scores]
+    return [
+        replace(score, value=values.get((score.ranked.layer.layer, score.split, score.epoch), 0.5)) for score in scores
+    ]
 
 
 def cells(axes: Axes) -> NDArray[np.float64]:
@@ -107,7 +109,7 @@ def test_the_table_has_the_gap_and_what_it_is_the_difference_of(make_scores: Mak
 
 def test_figure_and_table_have_the_layers_asked_for(make_scores: MakeScores) -> None:
     scores = make_scores(DEEP)
-    asked = [score.ranked_layer for score in scores if score.layer == "fc6"]
+    asked = [score.ranked for score in scores if score.ranked.layer.layer == "fc6"]
     (axes,) = draw(scores, layers=asked).axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["fc6"]
     assert {row["layer"] for row in csv.DictReader(gap_csv(scores, layers=asked).splitlines())} == {"fc6"}

@@ -16,6 +16,7 @@ from layerprobe.values.facts import DataFacts
 from layerprobe.values.keys import RankedLayer
 from layerprobe.values.scores import Score
 from tests.plots.conftest import VGG, sure, with_chance
+from tests.scores import with_layer
 
 MakeScores = Callable[..., list[Score]]
 Overlaps = Callable[[Figure], list[tuple[str, str]]]
@@ -80,7 +81,7 @@ def test_the_gap_between_train_and_test_is_shaded(make_scores: MakeScores) -> No
 
 def test_the_best_test_layer_is_ringed_bold_and_named(make_scores: MakeScores) -> None:
     scores = [
-        replace(s, value=0.625) if (s.layer, s.split, s.epoch) == ("pool5.2", "test", 5) else s
+        replace(s, value=0.625) if (s.ranked.layer.layer, s.split, s.epoch) == ("pool5.2", "test", 5) else s
         for s in make_scores(DEEP)
     ]
     (axes,) = draw(scores).axes
@@ -96,7 +97,7 @@ def test_the_best_test_layer_is_ringed_bold_and_named(make_scores: MakeScores) -
 def test_the_best_layer_is_chosen_on_validation_and_ringed_at_its_test_value(make_scores: MakeScores) -> None:
     chosen = {("pool5.2", "validation"): 0.95, ("pool5.2", "test"): 0.125}
     scores = [
-        replace(s, value=chosen.get((s.layer, s.split), s.value))
+        replace(s, value=chosen.get((s.ranked.layer.layer, s.split), s.value))
         for s in make_scores(DEEP, splits=("train", "validation", "test"))
     ]
     (axes,) = draw(scores).axes
@@ -107,7 +108,7 @@ def test_the_best_layer_is_chosen_on_validation_and_ringed_at_its_test_value(mak
 
 def test_the_best_layer_is_chosen_on_training_classes_that_no_network_has_seen(make_scores: MakeScores) -> None:
     chosen = {("pool5.2", "train"): 0.95, ("pool5.2", "test"): 0.125}
-    scores = [replace(s, value=chosen.get((s.layer, s.split), s.value)) for s in make_scores(DEEP)]
+    scores = [replace(s, value=chosen.get((s.ranked.layer.layer, s.split), s.value)) for s in make_scores(DEEP)]
     (axes,) = draw(scores, data={scores[0].run: DataFacts("", {}, seen=False)}).axes
     assert xy(line(axes, "_best")) == [[1, 12.5]]
     said = " ".join(axes.get_title("left").split())
@@ -115,13 +116,16 @@ def test_the_best_layer_is_chosen_on_training_classes_that_no_network_has_seen(m
 
 
 def test_without_test_scores_the_ring_stands_at_the_validation_value(make_scores: MakeScores) -> None:
-    scores = [replace(s, value=0.5 if s.layer == "fc6" else 0.25) for s in make_scores(DEEP, splits=("validation",))]
+    scores = [
+        replace(s, value=0.5 if s.ranked.layer.layer == "fc6" else 0.25)
+        for s in make_scores(DEEP, splits=("validation",))
+    ]
     assert xy(line(draw(scores).axes[0], "_best")) == [[3, 50.0]]
 
 
 def test_a_figure_says_which_layer_training_made_worse(make_scores: MakeScores) -> None:
     found = {("fc6", 0): 0.6, ("fc6", 5): 0.572}
-    scores = [replace(s, value=found.get((s.layer, s.epoch), 0.5)) for s in make_scores(DEEP, [0, 5])]
+    scores = [replace(s, value=found.get((s.ranked.layer.layer, s.epoch), 0.5)) for s in make_scores(DEEP, [0, 5])]
     said = "training made test R@1 worse at 1 of 4 layers, such as fc6: 57.2 %, untrained 60.0 %, which no trained"
     assert said in " ".join(notes(draw(scores)).split())
     assert "training made" not in notes(draw(make_scores(DEEP, [0])))
@@ -196,7 +200,9 @@ def test_a_missing_split_is_said_and_the_other_drawn(make_scores: MakeScores, sp
 
 def test_an_invalid_value_breaks_the_line_and_is_said(make_scores: MakeScores) -> None:
     scores = [
-        replace(s, value=None, notes=("NaN (3 rows)",)) if (s.layer, s.split, s.epoch) == ("fc6", "test", 5) else s
+        replace(s, value=None, notes=("NaN (3 rows)",))
+        if (s.ranked.layer.layer, s.split, s.epoch) == ("fc6", "test", 5)
+        else s
         for s in make_scores(DEEP)
     ]
     figure = draw(scores)
@@ -228,7 +234,7 @@ def test_no_valid_value_at_all_is_drawn_as_such(make_scores: MakeScores) -> None
 
 def test_each_reduction_has_a_panel_of_its_own(make_scores: MakeScores) -> None:
     scores = make_scores(DEEP)
-    reduced = [replace(s, reduction="l2", value=0.1) for s in scores if s.layer == DEEP[-1]]
+    reduced = [replace(with_layer(s, reduction="l2"), value=0.1) for s in scores if s.ranked.layer.layer == DEEP[-1]]
     data = {"netA": DataFacts("x", {}, "pretrained")}
     raw, after = draw([*scores, *reduced], data=data).axes
     assert [axes.get_title("left").split("\n")[0] for axes in (raw, after)] == ["netA, cosine", "netA, l2, cosine"]
@@ -238,7 +244,10 @@ def test_each_reduction_has_a_panel_of_its_own(make_scores: MakeScores) -> None:
 
 def test_of_many_reductions_the_layers_as_they_are_alone_are_drawn(make_scores: MakeScores) -> None:
     scores = make_scores(DEEP, [0, 5])
-    many = [*scores, *(replace(s, reduction=f"pca:{dim}") for s in scores for dim in range(1, 7))]
+    many = [
+        *scores,
+        *(with_layer(s, reduction=f"pca:{dim}") for s in scores for dim in range(1, 7)),
+    ]
     figure = draw(many)
     assert len(figure.axes) == 1
     assert "--layers '*/pca:1' shows them after one of 6 reductions." in " ".join(notes(figure).split())
@@ -252,7 +261,9 @@ def test_the_table_has_the_epochs_and_splits_that_are_drawn(make_scores: MakeSco
 
 def test_no_line_joins_two_similarities(make_scores: MakeScores) -> None:
     scores = make_scores(DEEP)
-    panels = draw([*scores, *(replace(s, similarity="dot", value=0.1) for s in scores if s.epoch == 5)]).axes
+    panels = draw(
+        [*scores, *(replace(with_layer(s, similarity="dot"), value=0.1) for s in scores if s.epoch == 5)]
+    ).axes
     assert [axes.get_title("left").split("\n")[:2] for axes in panels] == [
         ["netA, cosine", "R@1 by layer, epoch 5"],
         ["netA, dot", "R@1 by layer, epoch 5"],
@@ -265,9 +276,9 @@ def test_no_line_joins_two_similarities(make_scores: MakeScores) -> None:
 
 def test_layers_of_several_pools_have_a_line_for_each(make_scores: MakeScores) -> None:
     scores = [
-        replace(score, pool=pool)
+        with_layer(score, pool=pool)
         for score in make_scores(["blocks.0", "blocks.1", "output"], epochs=[0])
-        for pool in (["none"] if score.layer == "output" else ["avg", "cls"])
+        for pool in (["none"] if score.ranked.layer.layer == "output" else ["avg", "cls"])
     ]
     (axes,) = draw(scores).axes
     # blocks.0@avg, blocks.0@cls, blocks.1@avg, blocks.1@cls, output
@@ -276,7 +287,7 @@ def test_layers_of_several_pools_have_a_line_for_each(make_scores: MakeScores) -
 
 
 def test_the_lines_of_pools_differ_and_are_named(make_scores: MakeScores) -> None:
-    scores = [replace(score, pool=pool) for pool in ("max", "avg") for score in make_scores(DEEP[:3])]
+    scores = [with_layer(score, pool=pool) for pool in ("max", "avg") for score in make_scores(DEEP[:3])]
     (axes,) = draw(scores).axes
     dashes = {label: line(axes, label).get_linestyle() for label in ("train", "_train", "test", "_test")}
     assert dashes == {"train": "-", "test": "-", "_train": "--", "_test": "--"}
@@ -307,9 +318,9 @@ def test_networks_with_layers_of_the_same_names_have_panels_of_their_own(make_sc
 
 def test_each_reduction_has_a_line_of_maps_and_vectors(make_scores: MakeScores) -> None:
     scores = [
-        replace(score, pool="none" if score.layer == "fc6" else "max", reduction=reduction)
+        with_layer(score, pool="none" if score.ranked.layer.layer == "fc6" else "max", reduction=reduction)
         for score in make_scores(["pool3", "pool5", "fc6"], epochs=[0])
-        for reduction in (["none"] if score.layer == "pool3" else ["none", "pca:8"])
+        for reduction in (["none"] if score.ranked.layer.layer == "pool3" else ["none", "pca:8"])
     ]
     raw, reduced = draw(scores).axes
     # pool3, which is too short for pca:8, pool5 and fc6; pool5 and fc6
@@ -362,7 +373,7 @@ def test_bars_are_in_view(make_scores: MakeScores) -> None:
 
 
 def test_a_layer_without_an_interval_has_no_bar(make_scores: MakeScores) -> None:
-    scores = [s if s.layer == "fc6" else sure([s])[0] for s in make_scores(DEEP)]
+    scores = [s if s.ranked.layer.layer == "fc6" else sure([s])[0] for s in make_scores(DEEP)]
     assert [len(of_split) for of_split in bars(draw(scores).axes[0]).values()] == [3, 3]
     assert bars(draw(make_scores(DEEP)).axes[0]) == {}
 
@@ -388,7 +399,7 @@ def test_the_layers_not_told_apart_from_the_best_are_named(make_scores: MakeScor
     def indistinguishable(shown: Sequence[Score], metric: str) -> list[RankedLayer]:
         given.append(shown)
         assert metric == "R@1"
-        return [score.ranked_layer for score in shown if score.layer in ("pool5.1", "pool5.3")]
+        return [score.ranked for score in shown if score.ranked.layer.layer in ("pool5.1", "pool5.3")]
 
     figure = draw(scores, indistinguishable=indistinguishable)
     assert given == [[score for score in scores if score.epoch == 5]]
@@ -398,7 +409,7 @@ def test_the_layers_not_told_apart_from_the_best_are_named(make_scores: MakeScor
 
 def test_of_many_layers_not_told_apart_from_the_best_the_number_is_said(make_scores: MakeScores) -> None:
     scores = make_scores([f"c{place}" for place in range(13)], [5])
-    near = [score.ranked_layer for score in scores if score.layer not in ("c0", "c12")]
+    near = [score.ranked for score in scores if score.ranked.layer.layer not in ("c0", "c12")]
     assert "best: c12; not significantly different: 11 of the 12 others" in notes(
         draw(scores, indistinguishable=lambda *_: near)
     )
@@ -406,6 +417,8 @@ def test_of_many_layers_not_told_apart_from_the_best_the_number_is_said(make_sco
 
 def test_each_similarity_has_a_best_of_its_own(make_scores: MakeScores) -> None:
     scores = make_scores(DEEP, [0])
-    dot = [replace(score, similarity="dot", value=0.1) for score in scores]
-    figure = draw([*scores, *dot], indistinguishable=lambda shown, _: () if shown[0].similarity == "dot" else None)
+    dot = [replace(with_layer(score, similarity="dot"), value=0.1) for score in scores]
+    figure = draw(
+        [*scores, *dot], indistinguishable=lambda shown, _: () if shown[0].ranked.similarity == "dot" else None
+    )
     assert notes(figure).splitlines() == ["netA, dot: best: pool5.1~dot; significantly better than all others"]

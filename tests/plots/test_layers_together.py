@@ -14,6 +14,7 @@ from layerprobe.plots.layers import draw
 from layerprobe.values.intervals import IntervalKind
 from layerprobe.values.scores import Score
 from tests.plots.conftest import sure, with_chance
+from tests.scores import with_layer
 
 MakeScores = Callable[..., list[Score]]
 Overlaps = Callable[[Figure], list[tuple[str, str]]]
@@ -57,7 +58,7 @@ def test_a_run_has_its_colour_and_the_key_names_it(make_scores: MakeScores) -> N
 
 
 def test_layers_that_a_run_does_not_have_keep_their_place(make_scores: MakeScores) -> None:
-    scores = [score for score in two(make_scores) if (score.run, score.layer) != ("netE", "pool5.2")]
+    scores = [score for score in two(make_scores) if (score.run, score.ranked.layer.layer) != ("netE", "pool5.2")]
     (axes,) = draw(scores).axes
     assert [x for x, _ in np.asarray(line(axes, "netE test").get_xydata(), float).tolist()] == [0, 2, 3]
     assert [label.get_text() for label in axes.get_xticklabels()] == DEEP
@@ -65,7 +66,9 @@ def test_layers_that_a_run_does_not_have_keep_their_place(make_scores: MakeScore
 
 def test_the_best_layer_of_each_run_is_ringed_and_named(make_scores: MakeScores) -> None:
     scores = [
-        replace(s, value=0.625) if (s.run, s.layer, s.split, s.epoch) == ("netE", "pool5.2", "test", 5) else s
+        replace(s, value=0.625)
+        if (s.run, s.ranked.layer.layer, s.split, s.epoch) == ("netE", "pool5.2", "test", 5)
+        else s
         for s in two(make_scores)
     ]
     figure = draw(scores)
@@ -89,7 +92,12 @@ def test_bars_of_trainings_reach_from_the_lowest_to_the_highest(make_scores: Mak
 
 def test_each_reduction_has_a_panel_of_all_runs(make_scores: MakeScores) -> None:
     scores = two(make_scores)
-    figure = draw([*scores, *(replace(score, reduction="l2") for score in scores if score.layer == "fc6")])
+    figure = draw(
+        [
+            *scores,
+            *(with_layer(score, reduction="l2") for score in scores if score.ranked.layer.layer == "fc6"),
+        ]
+    )
     assert [axes.get_title("left") for axes in figure.axes] == [
         "R@1 by layer, epoch 5, cosine",
         "R@1 by layer, epoch 5, l2, cosine",

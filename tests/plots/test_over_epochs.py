@@ -11,10 +11,13 @@ from matplotlib.figure import Figure
 
 from layerprobe.plots.over_epochs import draw, scores_csv
 from layerprobe.values.intervals import IntervalKind
+from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.scores import Score
 
 Overlaps = Callable[[Figure], list[tuple[str, str]]]
-SCORE = Score("a", "e", 0, 1, "train", "fc6", "none", "none", "cosine", "training loss", 0.5, None, None, 8)
+SCORE = Score(
+    "a", "e", 0, 1, "train", RankedLayer(LayerKey("fc6", "none"), "none", "cosine"), "training loss", 0.5, None, None, 8
+)
 
 
 def over(run: str, *values: float, first: int = 1, **more: object) -> list[Score]:

@@ -6,6 +6,7 @@ import pytest
 
 from layerprobe.plots.reducers import Reducer, reducer_names, reducer_of, reducer_styles
 from tests.plots.test_dims import reductions, sized
+from tests.scores import with_layer
 
 
 def named(*reductions_: tuple[str, int]) -> list[str]:
@@ -39,7 +40,7 @@ def test_dimensions_are_no_part_of_a_reducer_and_powers_are() -> None:
 def test_chains_of_one_name_are_called_by_what_they_are() -> None:
     assert named(("pca:8", 8), ("l2+pca:8+l2", 8)) == ["l2+pca:D+l2", "pca:D"]
     cosine = sized("fc6", "pca:8", 0.5, 8)
-    dot = replace(cosine, score=replace(cosine.score, similarity="dot"))
+    dot = replace(cosine, score=with_layer(cosine.score, similarity="dot"))
     assert list(reducer_names([reductions(cosine, dot)]).values()) == ["PCA, cosine", "PCA, dot"]
 
 

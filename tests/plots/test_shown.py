@@ -23,7 +23,7 @@ def test_the_few_of_fourteen_layers_are_first_middle_and_the_last_two(make_score
 def test_the_best_on_validation_is_that_of_the_mean_over_runs(make_scores: MakeScores) -> None:
     best = {("a", "pool2.1"): 0.9, ("b", "pool2.1"): 0.1, ("a", "pool4.2"): 0.7, ("b", "pool4.2"): 0.8}
     scores = [
-        replace(score, value=best.get((run, score.layer), 0.3) if score.epoch == 1 else 0.99)
+        replace(score, value=best.get((run, score.ranked.layer.layer), 0.3) if score.epoch == 1 else 0.99)
         for run in "ab"
         for score in make_scores(VGG, [0, 1], ["validation"], run=run)
     ]

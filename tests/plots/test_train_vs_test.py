@@ -17,6 +17,7 @@ from layerprobe.plots.train_vs_test import draw, table
 from layerprobe.values.facts import DataFacts
 from layerprobe.values.scores import Score
 from tests.plots.conftest import VGG, sure, with_chance
+from tests.scores import with_layer
 
 MakeScores = Callable[..., list[Score]]
 Overlaps = Callable[[Figure], list[tuple[str, str]]]
@@ -46,7 +47,11 @@ def has(axes: Axes, label: str) -> bool:
 
 
 def values(scores: Sequence[Score], layer: str, split: str) -> list[float]:
-    return [100 * score.value for score in scores if (score.layer, score.split) == (layer, split) and score.value]
+    return [
+        100 * score.value
+        for score in scores
+        if (score.ranked.layer.layer, score.split) == (layer, split) and score.value
+    ]
 
 
 def texts(figure: Figure) -> str:
@@ -55,8 +60,8 @@ def texts(figure: Figure) -> str:
 
 def test_a_path_is_train_and_test_in_percent_over_epochs(make_scores: MakeScores) -> None:
     scores = make_scores()
-    (axes,) = draw(scores, layers={score.ranked_layer for score in scores}).axes
-    for layer in dict.fromkeys(score.layer for score in scores):
+    (axes,) = draw(scores, layers={score.ranked for score in scores}).axes
+    for layer in dict.fromkeys(score.ranked.layer.layer for score in scores):
         path = line(axes, layer)
         assert x(path) == pytest.approx(values(scores, layer, "train"), rel=1e-12)
         assert y(path) == pytest.approx(values(scores, layer, "test"), rel=1e-12)
@@ -179,15 +184,15 @@ def test_hundreds_of_layers_are_as_many_artists_as_fourteen(make_scores: MakeSco
 
 def test_layers_that_are_asked_for_are_in_colour_instead(make_scores: MakeScores) -> None:
     scores = make_scores()
-    asked = [scores[2].ranked_layer, scores[4].ranked_layer]
+    asked = [scores[2].ranked, scores[4].ranked]
     (axes,) = draw(scores, layers=asked).axes
     assert coloured(axes) == VGG[1:3]
 
 
 def test_a_reduction_is_drawn_where_it_is_asked_for(make_scores: MakeScores) -> None:
     scores = make_scores(DEEP)
-    scores += [replace(score, reduction="l2", value=0.5) for score in scores]
-    (axes,) = draw(scores, layers=[scores[-1].ranked_layer]).axes
+    scores += [replace(with_layer(score, reduction="l2"), value=0.5) for score in scores]
+    (axes,) = draw(scores, layers=[scores[-1].ranked]).axes
     assert coloured(axes) == ["fc6/l2"]
 
 
@@ -222,7 +227,7 @@ def test_some_epochs_are_numbered(make_scores: MakeScores) -> None:
 
 
 def test_the_title_says_run_metric_and_similarity(make_scores: MakeScores) -> None:
-    (axes,) = draw([replace(score, similarity="dot") for score in make_scores(DEEP)]).axes
+    (axes,) = draw([with_layer(score, similarity="dot") for score in make_scores(DEEP)]).axes
     assert axes.get_title("left") == "netA: R@1 by layer, dot"
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("train R@1", "test R@1")
 
@@ -310,7 +315,9 @@ def test_untrained_alone_is_hollow(make_scores: MakeScores) -> None:
 
 def test_invalid_values_are_left_out_and_said(make_scores: MakeScores) -> None:
     scores = [
-        replace(s, value=None, notes=("NaN (3 rows)",)) if (s.layer, s.split) == ("fc6", "test") and s.epoch > 2 else s
+        replace(s, value=None, notes=("NaN (3 rows)",))
+        if (s.ranked.layer.layer, s.split) == ("fc6", "test") and s.epoch > 2
+        else s
         for s in make_scores(DEEP)
     ]
     figure = draw(scores)
@@ -324,7 +331,7 @@ def test_invalid_values_are_left_out_and_said(make_scores: MakeScores) -> None:
 
 def test_a_layer_without_a_valid_value_is_left_out(make_scores: MakeScores) -> None:
     scores = [
-        replace(s, value=None, notes=("NaN (3 rows)",)) if s.layer == "fc6" else s
+        replace(s, value=None, notes=("NaN (3 rows)",)) if s.ranked.layer.layer == "fc6" else s
         for s in make_scores(["pool5", "fc6"])
     ]
     (axes,) = draw(scores).axes
@@ -380,7 +387,10 @@ def test_intervals_of_different_kinds_are_not_drawn(make_scores: MakeScores) -> 
 
 def test_reductions_are_not_drawn_beside_the_layers_as_they_are(make_scores: MakeScores) -> None:
     scores = make_scores(DEEP)
-    plain, figure = draw(scores), draw([*scores, *(replace(score, reduction="l2") for score in scores)])
+    plain, figure = (
+        draw(scores),
+        draw([*scores, *(with_layer(score, reduction="l2") for score in scores)]),
+    )
     labels = [[line.get_label() for axes in each.axes for line in axes.lines] for each in (plain, figure)]
     assert labels[0] == labels[1]
     assert "--layers '*/l2' shows them after it." in texts(figure)
@@ -392,5 +402,5 @@ def test_the_table_has_the_paths_that_are_drawn(make_scores: MakeScores) -> None
     assert len(alone) == 1 + 14 * 2
     assert "validation" not in alone[0]
     # Two layers of two runs share a panel, which has no pale ones.
-    asked = [score.ranked_layer for score in one if score.layer in ("pool5.3", "fc6")]
+    asked = [score.ranked for score in one if score.ranked.layer.layer in ("pool5.3", "fc6")]
     assert len(table([*one, *two], layers=asked).splitlines()) == 1 + 2 * 2 * 2

@@ -24,6 +24,7 @@ from layerprobe.system.errors import LayerprobeError
 from layerprobe.values.intervals import IntervalKind, ShownKind
 from layerprobe.values.scores import Matrix, Score
 from tests.plots.conftest import sure
+from tests.scores import with_layer
 
 MakeScores = Callable[..., list[Score]]
 
@@ -31,13 +32,13 @@ MakeScores = Callable[..., list[Score]]
 def test_a_point_joins_the_splits_of_a_layer_and_epoch(make_scores: MakeScores) -> None:
     scores = make_scores(["a", "b"], [0, 3])
     found = points(scores)
-    assert [(point.layer, point.epoch) for point in found] == [("a", 0), ("a", 3), ("b", 0), ("b", 3)]
-    assert found[1].values == {s.split: s.value for s in scores if (s.layer, s.epoch) == ("a", 3)}
+    assert [(point.ranked.layer.layer, point.epoch) for point in found] == [("a", 0), ("a", 3), ("b", 0), ("b", 3)]
+    assert found[1].values == {s.split: s.value for s in scores if (s.ranked.layer.layer, s.epoch) == ("a", 3)}
 
 
 def test_layers_keep_the_order_of_the_scores_and_epochs_ascend(make_scores: MakeScores) -> None:
     found = points(make_scores(["pool5", "fc6", "alpha"], [7, 2, 5]))
-    assert [point.layer for point in found] == ["pool5"] * 3 + ["fc6"] * 3 + ["alpha"] * 3
+    assert [point.ranked.layer.layer for point in found] == ["pool5"] * 3 + ["fc6"] * 3 + ["alpha"] * 3
     assert [point.epoch for point in found][:3] == [2, 5, 7]
 
 
@@ -144,21 +145,25 @@ def test_runs_keep_their_own_points(make_scores: MakeScores) -> None:
 
 def test_a_label_is_the_layer_with_what_tells_it_apart(make_scores: MakeScores) -> None:
     scores = make_scores(["a", "b"], [1], ["test"])
-    scores += [replace(scores[0], pool="avg"), replace(scores[0], reduction="pca:8"), replace(scores[1], pool="max")]
+    scores += [
+        with_layer(scores[0], pool="avg"),
+        with_layer(scores[0], reduction="pca:8"),
+        with_layer(scores[1], pool="max"),
+    ]
     (series,) = by_run(points(scores)).values()
     assert set(series) == {"a", "a@avg", "a/pca:8", "b", "b@max"}
 
 
 def test_two_similarities_are_told_apart(make_scores: MakeScores) -> None:
     (score,) = make_scores(["a"], [1], ["test"])
-    series = by_run(points([score, replace(score, similarity="dot")]))["netA"]
+    series = by_run(points([score, with_layer(score, similarity="dot")]))["netA"]
     assert list(series) == ["a~cosine", "a~dot"]
     assert compared(series) == "cosine, dot"
 
 
 def test_runs_of_one_similarity_each_say_it_for_themselves(make_scores: MakeScores) -> None:
     (score,) = make_scores(["a"], [1], ["test"])
-    runs = by_run(points([score, replace(score, run="netB", similarity="dot")]))
+    runs = by_run(points([score, replace(with_layer(score, similarity="dot"), run="netB")]))
     assert {run: (list(series), compared(series)) for run, series in runs.items()} == {
         "netA": (["a~cosine"], "cosine"),
         "netB": (["a~dot"], "dot"),
@@ -167,20 +172,20 @@ def test_runs_of_one_similarity_each_say_it_for_themselves(make_scores: MakeScor
 
 def test_similarities_can_be_kept_apart_as_runs_are(make_scores: MakeScores) -> None:
     (score,) = make_scores(["a"], [1], ["test"])
-    both = by_run(by_search(points([score, replace(score, similarity="dot")])))
+    both = by_run(by_search(points([score, with_layer(score, similarity="dot")])))
     assert {run: list(series) for run, series in both.items()} == {"netA, cosine": ["a~cosine"], "netA, dot": ["a~dot"]}
     assert list(by_run(by_search(points([score])))) == ["netA"]
 
 
 def test_reductions_can_be_kept_apart_as_runs_are(make_scores: MakeScores) -> None:
     (score,) = make_scores(["a"], [1], ["test"])
-    both = by_run(by_search(points([score, replace(score, reduction="l2")])))
+    both = by_run(by_search(points([score, with_layer(score, reduction="l2")])))
     assert {run: list(series) for run, series in both.items()} == {"netA, cosine": ["a"], "netA, l2, cosine": ["a/l2"]}
 
 
 def test_reduced_layers_are_left_out_beside_layers_as_they_are(make_scores: MakeScores) -> None:
     (score,) = make_scores(["a"], [1], ["test"])
-    l2, pca = (replace(score, reduction=name) for name in ("l2", "pca:8"))
+    l2, pca = (with_layer(score, reduction=name) for name in ("l2", "pca:8"))
     alone = replace(l2, run="other")
     assert unreduced([score, l2, pca, alone]) == [score, alone]
     assert omitted([score, l2, pca]) == ["Unreduced layers; --layers '*/l2' shows them after one of 2 reductions."]
@@ -193,7 +198,7 @@ def test_a_note_that_all_runs_have_is_said_once(make_scores: MakeScores) -> None
 
 
 def test_a_reduction_that_all_share_is_part_of_how_they_were_compared(make_scores: MakeScores) -> None:
-    scores = [replace(score, reduction="pca:8") for score in make_scores(["a"], [1])]
+    scores = [with_layer(score, reduction="pca:8") for score in make_scores(["a"], [1])]
     assert compared(by_run(points(scores))["netA"]) == "pca:8, cosine"
     assert compared(by_run(points(make_scores(["a"], [1]) + scores))["netA"]) == "cosine"
 

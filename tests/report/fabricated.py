@@ -30,8 +30,7 @@ def scores_of(run: str, layers: Sequence[RankedLayer], epochs: Sequence[int], se
             for split in ("train", "test"):
                 value = float(rng.random())
                 one = Score(
-                    run=run, experiment="e", seed=seed, epoch=epoch, split=split, layer=ranked.layer.layer,
-                    pool=ranked.layer.pool, reduction=ranked.reduction, similarity=ranked.similarity, metric="R@1",
+                    run=run, experiment="e", seed=seed, epoch=epoch, split=split, ranked=ranked, metric="R@1",
                     value=value, low=max(0.0, value - 0.05), high=min(1.0, value + 0.04), n=20,
                 )  # fmt: skip
                 rank = float(rng.random() * 200)

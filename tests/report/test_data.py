@@ -17,15 +17,18 @@ from layerprobe.values.facts import DataFacts, SplitFacts
 from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.scores import Score, ScoreTable
 from layerprobe.values.views import Item
+from tests.scores import with_layer
 
 PNG = b"\x89PNG\r\n\x1a\n rest"
 POOL, FC6 = (RankedLayer(LayerKey(*key), "none", "cosine") for key in (("pool5", "max"), ("fc6", "none")))
-SCORE = Score("one", "abc", 0, 1, "test", "fc6", "none", "none", "cosine", "R@1", 0.5, 0.4, 0.6, 4)
+SCORE = Score(
+    "one", "abc", 0, 1, "test", RankedLayer(LayerKey("fc6", "none"), "none", "cosine"), "R@1", 0.5, 0.4, 0.6, 4
+)
 DATA = DataFacts("glyphs", {"test": SplitFacts(4, 2, None, 1 / 3)})
 
 
 def page_of(*scores: Score, name: str = "one") -> RunPage:
-    return RunPage(name, DATA, tuple(dict.fromkeys(score.ranked_layer for score in scores)), (0,), None, scores, ())
+    return RunPage(name, DATA, tuple(dict.fromkeys(score.ranked for score in scores)), (0,), None, scores, ())
 
 
 def report_of(*runs: RunPage, **fields: Any) -> Report:
@@ -45,7 +48,15 @@ def test_every_number_has_the_digits_of_scores_csv(tmp_path: Path) -> None:
         (e, s, k, m) for e in (0, 3) for s in ("train", "test") for k in (POOL, FC6) for m in ("R@1", "R@2", "mAP")
     ]
     scores = [
-        replace(SCORE, epoch=e, split=s, layer=k.layer.layer, pool=k.layer.pool, metric=m, value=v, low=low, high=high)
+        replace(
+            with_layer(SCORE, layer=k.layer.layer, pool=k.layer.pool),
+            epoch=e,
+            split=s,
+            metric=m,
+            value=v,
+            low=low,
+            high=high,
+        )
         for (e, s, k, m), (v, low, high) in zip(places, values, strict=True)
     ]
     ScoreTable(scores).write(tmp_path / "scores.csv")
@@ -63,7 +74,7 @@ def test_every_number_has_the_digits_of_scores_csv(tmp_path: Path) -> None:
 
 def test_what_was_not_measured_is_null_and_an_invalid_value_has_its_reason() -> None:
     gone = replace(SCORE, epoch=2, value=None, low=None, high=None, notes=("NaN in features", "partial"))
-    (run,) = page_data(report_of(page_of(SCORE, gone, replace(SCORE, layer="pool5", pool="max"))))["runs"]
+    (run,) = page_data(report_of(page_of(SCORE, gone, with_layer(SCORE, layer="pool5", pool="max"))))["runs"]
     table = run["scores"]["R@1"]["test"]
     assert table["value"] == [[0.5, None], [0.5, None]]
     assert table["note"] == [[None, 0], [None, None]]
@@ -95,7 +106,12 @@ def test_a_run_says_what_its_splits_are() -> None:
 
 
 def test_control_characters_of_names_are_replaced() -> None:
-    data = page_data(report_of(page_of(replace(SCORE, layer="fc\x1b[2J")), notes=("a\x00b",)))
+    data = page_data(
+        report_of(
+            page_of(with_layer(SCORE, layer="fc\x1b[2J")),
+            notes=("a\x00b",),
+        )
+    )
     assert data["runs"][0]["layers"][0]["label"] == "fc\ufffd[2J"
     assert data["notes"] == ["a\ufffdb"]
 

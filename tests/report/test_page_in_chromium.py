@@ -282,7 +282,7 @@ def test_the_name_of_a_layer_opens_all_that_is_stored_of_it(open_page: Open) -> 
     opened = open_page(report_of(run))
     opened.page.get_by_role("button", name="pool3@max", exact=True).click()
     rows = opened.texts(".inner tbody tr")
-    expected = [s for s in run.scores if (s.epoch, s.layer) == (4, "pool3")]
+    expected = [s for s in run.scores if (s.epoch, s.ranked.layer.layer) == (4, "pool3")]
     assert len(rows) == len(expected) == 4
     for score in expected:
         assert any(text.startswith(f"{score.split}{score.metric}{score.value!r}") for text in rows)
@@ -311,7 +311,9 @@ def test_arrow_keys_move_through_a_figure_and_tell_its_numbers(open_page: Open) 
     opened.page.locator("#curves-0").focus()
     opened.page.keyboard.press("ArrowUp")  # from fc6 to pool4
     opened.page.keyboard.press("ArrowLeft")
-    (value,) = [s.value for s in run.scores if (s.epoch, s.layer, s.split, s.metric) == (2, "pool4", "test", "R@1")]
+    (value,) = [
+        s.value for s in run.scores if (s.epoch, s.ranked.layer.layer, s.split, s.metric) == (2, "pool4", "test", "R@1")
+    ]
     assert opened.texts("#readout strong") == ["pool4@max, epoch 2"]
     assert f"R@1 on test = {value!r}" in opened.texts("#readout span")
 
@@ -321,7 +323,9 @@ def test_pointing_at_a_curve_tells_everything_of_its_number(open_page: Open) -> 
     opened = open_page(report_of(run))
     opened.page.locator("#curves .panel[data-split=test] [data-layer=fc6] .dot").hover()
     (score,) = [
-        s for s in run.scores if (s.epoch, s.layer, s.reduction, s.split, s.metric) == (4, "fc6", "none", "test", "R@1")
+        s
+        for s in run.scores
+        if (s.epoch, s.ranked.layer.layer, s.ranked.reduction, s.split, s.metric) == (4, "fc6", "none", "test", "R@1")
     ]
     assert opened.texts("#readout > *") == [
         f"{100 * (score.value or 0):.1f} %",
@@ -336,8 +340,8 @@ def test_remarks_are_numbered_below_the_table(open_page: Open) -> None:
     run = run_page("one")
     noted = [
         replace(s, value=None, low=None, high=None, notes=("NaN (3 rows)",))
-        if (s.layer, s.split) == ("pool1", "train")
-        else replace(s, notes=("few classes",) if s.layer == "pool2" else ())
+        if (s.ranked.layer.layer, s.split) == ("pool1", "train")
+        else replace(s, notes=("few classes",) if s.ranked.layer.layer == "pool2" else ())
         for s in run.scores
     ]
     opened = open_page(report_of(replace(run, scores=tuple(noted))))
@@ -348,7 +352,7 @@ def test_remarks_are_numbered_below_the_table(open_page: Open) -> None:
 
 def test_a_remark_that_most_numbers_have_marks_none_of_them(open_page: Open) -> None:
     run = run_page("one")
-    noted = [replace(s, notes=("a", "b") if s.layer == "pool2" else ("a",)) for s in run.scores]
+    noted = [replace(s, notes=("a", "b") if s.ranked.layer.layer == "pool2" else ("a",)) for s in run.scores]
     opened = open_page(report_of(replace(run, scores=tuple(noted))))
     assert opened.texts("#table-remarks li") == ["Unless marked: a", "1 a; b"]
     assert opened.texts("#table-box tr:has(sup) th[scope=row]") == ["pool2@max"]

@@ -8,7 +8,9 @@ from rich.console import Console
 from layerprobe.tables.formats import as_rich
 from layerprobe.tables.tables import TextTable, layer_table, metric_table, overview_table, plain_table
 from layerprobe.values.facts import DataFacts, SplitFacts
+from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.scores import Score
+from tests.scores import with_layer
 
 
 def score(
@@ -21,10 +23,12 @@ def score(
     **other: str | float,
 ) -> Score:
     fields: dict[str, object] = {
-        "run": "omni", "experiment": "e", "seed": 0, "epoch": 30, "split": split, "layer": layer, "pool": "none",
-        "reduction": "none", "similarity": "cosine", "metric": metric, "value": value, "low": None, "high": None,
-        "n": 100, "notes": notes,
+        "run": "omni", "experiment": "e", "seed": 0, "epoch": 30, "split": split, "metric": metric, "value": value,
+        "low": None, "high": None, "n": 100, "notes": notes,
     }  # fmt: skip
+    ranked = {"pool": "none", "reduction": "none", "similarity": "cosine"}
+    of_layer = {name: str(other.pop(name, default)) for name, default in ranked.items()}
+    fields["ranked"] = RankedLayer(LayerKey(layer, of_layer["pool"]), of_layer["reduction"], of_layer["similarity"])
     return Score(**(fields | other))  # type: ignore[arg-type] # the fields of a score
 
 
@@ -342,7 +346,7 @@ def test_a_score_that_has_no_interval_has_no_kind() -> None:
 
 def test_layers_not_told_apart_from_the_best_are_named_as_rows_are() -> None:
     scores = [score("a", "test", 0.6), score("a", "test", 0.5, pool="avg"), score("b", "test", 0.1)]
-    table = layer_table(scores, alike=[scores[1].ranked_layer])
+    table = layer_table(scores, alike=[scores[1].ranked])
     assert table.notes[0] == "* best on test (chosen on test): a, 60.0 %; not significantly different: a@avg"
 
 
@@ -363,13 +367,13 @@ NO_DATA = DataFacts("", {})
 
 def test_an_overview_marks_the_best_layer_and_the_embedding() -> None:
     scores = [score("a", "test", 0.5), score("b", "test", 0.6), score("c", "test", 0.55)]
-    table = overview_table(scores, metric="R@1", data=NO_DATA, embedding=scores[2].ranked_layer)
+    table = overview_table(scores, metric="R@1", data=NO_DATA, embedding=scores[2].ranked)
     assert table.rows == (("a", "50.0", ""), ("b", "60.0", "best"), ("c", "55.0", "embedding"))
 
 
 def test_an_overview_says_how_the_embedding_compares_with_the_best() -> None:
     scores = [score("a", "test", 0.5), score("b", "test", 0.6), score("c", "test", 0.524)]
-    rows = [one.ranked_layer for one in scores]
+    rows = [one.ranked for one in scores]
     table = overview_table(scores, metric="R@1", data=NO_DATA, alike=[rows[2]], embedding=rows[2])
     assert table.notes == (
         "best on test (chosen on test): b, 60.0 %; significantly better than 1 of the 2 others",
@@ -383,7 +387,7 @@ def test_an_overview_says_how_the_embedding_compares_with_the_best() -> None:
 def test_an_overview_compares_on_validation_where_the_best_is_chosen_there() -> None:
     scores = [score(layer, split, value) for split, a, b in (("validation", 0.7, 0.6), ("test", 0.4, 0.5))
               for layer, value in (("a", a), ("b", b))]  # fmt: skip
-    table = overview_table(scores, metric="R@1", data=NO_DATA, embedding=scores[1].ranked_layer)
+    table = overview_table(scores, metric="R@1", data=NO_DATA, embedding=scores[1].ranked)
     assert table.notes == (
         "best on validation: a, 70.0 %; on test 40.0 %",
         "embedding: b, 60.0 % on validation, 10.0 points below the best",
@@ -394,14 +398,14 @@ def test_the_best_is_chosen_on_unseen_training_classes_but_of_reduced_layers() -
     scores = [score(layer, split, value) for split, a, b in (("train", 0.7, 0.6), ("test", 0.4, 0.5))
               for layer, value in (("a", a), ("b", b))]  # fmt: skip
     unseen = replace(NO_DATA, seen=False)
-    table = overview_table(scores, metric="R@1", data=unseen, embedding=scores[1].ranked_layer)
+    table = overview_table(scores, metric="R@1", data=unseen, embedding=scores[1].ranked)
     assert table.notes == (
         "best on choosing classes: a, 70.0 %; on test 40.0 %",
         "embedding: b, 60.0 % on choosing classes, 10.0 points below the best",
     )
     best = "* best on choosing classes: a, 70.0 %; on test 40.0 %"
     assert best in layer_table(scores, metric="R@1", data=unseen).notes
-    reduced = [replace(each, reduction="l2+pca:8") for each in scores]
+    reduced = [with_layer(each, reduction="l2+pca:8") for each in scores]
     found = layer_table(reduced, metric="R@1", data=unseen).notes
     assert "* best on test (chosen on test): b/l2+pca:8, 50.0 %" in found
 
@@ -416,7 +420,7 @@ def test_an_overview_has_test_before_training_beside_it() -> None:
 def test_an_overview_has_a_line_for_the_best_layer_after_each_reduction() -> None:
     reduced = [score("a", "test", 0.7, reduction="pca:8"), score("b", "test", 0.65, reduction="pca:8")]
     scores = [score("a", "test", 0.5), score("b", "test", 0.6), *reduced]
-    table = overview_table(scores, metric="R@1", data=NO_DATA, embedding=scores[1].ranked_layer)
+    table = overview_table(scores, metric="R@1", data=NO_DATA, embedding=scores[1].ranked)
     assert [line[0] for line in table.rows] == ["a", "b"]
     assert table.notes[-1] == "best on test after pca:8: a, 70.0 % (embedding 65.0 %)"
     assert [line[0] for line in overview_table(reduced, metric="R@1", data=NO_DATA).rows] == ["a/pca:8", "b/pca:8"]

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from layerprobe.system.encoding import encoded
+from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.label_free import Agreement, agreement_lines, agreements, last_agreements
 from layerprobe.values.scores import Score
 
@@ -18,7 +19,19 @@ def scores(
     metric: str, values: Sequence[float | None], split: str = "test", epoch: int = 9, of: str = "none"
 ) -> list[Score]:
     return [
-        Score("one", "x", 0, epoch, split, layer, "max", of, "cosine", metric, value, None, None, 40)
+        Score(
+            "one",
+            "x",
+            0,
+            epoch,
+            split,
+            RankedLayer(LayerKey(layer, "max"), of, "cosine"),
+            metric,
+            value,
+            None,
+            None,
+            40,
+        )
         for layer, value in zip(LAYERS, values, strict=False)
     ]
 

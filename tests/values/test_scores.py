@@ -13,8 +13,10 @@ from layerprobe.values.intervals import Interval
 from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.metric_names import is_fraction, is_recall
 from layerprobe.values.scores import Matrix, Score, ScoreTable, Subject, note_text, read_scores
+from tests.scores import with_layer
 
-SCORE = Score("netA", "abc", 0, 3, "test", "pool5.3", "max", "none", "cosine", "R@1", 0.8125, None, None, 1360)
+POOL = RankedLayer(LayerKey("pool5.3", "max"), "none", "cosine")
+SCORE = Score("netA", "abc", 0, 3, "test", POOL, "R@1", 0.8125, None, None, 1360)
 
 
 def test_a_table_reads_back_as_it_was_written(tmp_path: Path) -> None:
@@ -81,18 +83,25 @@ def test_a_row_becomes_text_once_however_often_the_table_is_written(
 
 
 def test_a_file_is_in_network_order_whatever_was_measured_first(tmp_path: Path) -> None:
-    found = [replace(SCORE, layer=layer, split=split) for split in ("test", "train") for layer in ("fc6", "pool5.3")]
+    found = [
+        replace(with_layer(SCORE, layer=layer), split=split)
+        for split in ("test", "train")
+        for layer in ("fc6", "pool5.3")
+    ]
     path, order = tmp_path / "scores.csv", ["pool5.3", "fc6"]
     ScoreTable(found, layer_order=order).write(path)
-    rows = [(score.split, score.layer) for score in read_scores(path)]
+    rows = [(score.split, score.ranked.layer.layer) for score in read_scores(path)]
     assert rows == [("train", "pool5.3"), ("train", "fc6"), ("test", "pool5.3"), ("test", "fc6")]
 
 
 def test_a_file_in_another_order_is_written_again(tmp_path: Path) -> None:
-    path, found = tmp_path / "scores.csv", [replace(SCORE, layer="fc6"), SCORE]
+    path, found = (
+        tmp_path / "scores.csv",
+        [with_layer(SCORE, layer="fc6"), SCORE],
+    )
     ScoreTable(found).write(path)
     ScoreTable(found, layer_order=["pool5.3", "fc6"], stored=read_scores(path)).write(path)
-    assert [score.layer for score in read_scores(path)] == ["pool5.3", "fc6"]
+    assert [score.ranked.layer.layer for score in read_scores(path)] == ["pool5.3", "fc6"]
 
 
 def test_a_missing_table_says_to_probe(tmp_path: Path) -> None:
@@ -142,10 +151,11 @@ def test_a_value_that_no_score_has_is_named_with_its_line(
     tmp_path: Path, changed: dict[str, Any], message: str
 ) -> None:
     path = tmp_path / "scores.csv"
-    ScoreTable([SCORE, replace(SCORE, layer="z")]).write(path)
+    ScoreTable([SCORE, with_layer(SCORE, layer="z")]).write(path)
     rows = path.read_text().splitlines(keepends=True)
     path.unlink()
-    ScoreTable([replace(SCORE, **changed)]).write(path)
+    layer = {"layer": changed.pop("layer")} if "layer" in changed else {}
+    ScoreTable([replace(with_layer(SCORE, **layer), **changed)]).write(path)
     path.write_text("".join([*rows, path.read_text().splitlines(keepends=True)[1]]))
     with pytest.raises(DataError, match=re.escape(f"scores.csv:4: {message}")):
         read_scores(path)
@@ -202,9 +212,13 @@ def test_a_score_takes_an_interval() -> None:
 
 
 def test_scores_of_layers_that_are_dropped_leave_the_file(tmp_path: Path) -> None:
-    kept = [replace(SCORE, epoch=SCORE.epoch + 1), replace(SCORE, split="validation"), replace(SCORE, layer="other")]
+    kept = [
+        replace(SCORE, epoch=SCORE.epoch + 1),
+        replace(SCORE, split="validation"),
+        with_layer(SCORE, layer="other"),
+    ]
     table = ScoreTable([SCORE, replace(SCORE, metric="R@1(14x20)"), *kept])
     table.write(tmp_path / "scores.csv")
-    assert table.drop(SCORE.epoch, SCORE.split, {SCORE.ranked_layer}) == 2
+    assert table.drop(SCORE.epoch, SCORE.split, {SCORE.ranked}) == 2
     table.write(tmp_path / "scores.csv")
     assert set(read_scores(tmp_path / "scores.csv")) == set(kept)

@@ -6,10 +6,14 @@ import pytest
 
 from layerprobe.values.facts import DataFacts, SplitFacts
 from layerprobe.values.intervals import IntervalKind
+from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.scores import Score
 from layerprobe.values.seeds import facts_over_seeds, over_seeds, trainings
+from tests.scores import with_layer
 
-SCORE = Score("netA-s0", "abc", 0, 1, "test", "fc6", "none", "none", "cosine", "R@1", 0.5, 0.4, 0.6, 100)
+SCORE = Score(
+    "netA-s0", "abc", 0, 1, "test", RankedLayer(LayerKey("fc6", "none"), "none", "cosine"), "R@1", 0.5, 0.4, 0.6, 100
+)
 
 
 def seeds(*values: float | None, epoch: int = 1) -> list[Score]:
@@ -37,14 +41,14 @@ def test_a_single_training_and_other_experiments_stay_as_they_are() -> None:
 
 def test_a_number_that_not_all_have_is_left_out_with_a_note() -> None:
     late = seeds(0.5, 0.75, epoch=2)
-    extra = replace(SCORE, layer="pool5")
+    extra = with_layer(SCORE, layer="pool5")
     found = over_seeds([SCORE, extra, late[0], *seeds(0.25, 0.75)[1:]])
-    assert [(s.epoch, s.layer, s.value) for s in found] == [(1, "fc6", 0.625)]
+    assert [(s.epoch, s.ranked.layer.layer, s.value) for s in found] == [(1, "fc6", 0.625)]
     assert "left out, as not all trainings have them: epoch 2 and 1 number of 1 layer" in found[0].notes
 
 
 def test_what_another_reduction_lacks_is_not_said_of_the_layers_as_they_are() -> None:
-    found = over_seeds([*seeds(0.5, 0.75), replace(SCORE, reduction="l2")])
+    found = over_seeds([*seeds(0.5, 0.75), with_layer(SCORE, reduction="l2")])
     assert found[0].notes == ("mean of 2 trainings", "interval: lowest to highest training")
 
 

@@ -47,7 +47,7 @@ RATES = (0.1,)
 
 
 def place_of(choice: Choice) -> Place:
-    return choice.ship.epoch, choice.chosen.ranked_layer
+    return choice.ship.epoch, choice.chosen.ranked
 
 
 def exported(run: Run, listener: Silent, *, epoch: int | None = None) -> Place:
@@ -133,9 +133,9 @@ def test_what_was_fitted_within_folds_of_test_is_exported_fitted_on_all_of_it(fo
 def test_of_arrays_the_three_commands_take_one_candidate(of_test: bool, tmp_path: Path) -> None:
     given = read_given(write_features(tmp_path / "f.npz", *(["test"] if of_test else ["train", "validation", "test"])))
     choice = choose_file(given)
-    assert ranked_to_export(given, ExportRequest(tmp_path / "out"), Silent()) == choice.chosen.ranked_layer
+    assert ranked_to_export(given, ExportRequest(tmp_path / "out"), Silent()) == choice.chosen.ranked
     if not of_test:  # else there are no classes to set a threshold on
-        assert threshold_of_features(given, None, RATES, Silent()).ranked == choice.chosen.ranked_layer
+        assert threshold_of_features(given, None, RATES, Silent()).ranked == choice.chosen.ranked
 
 
 def test_arrays_of_one_split_are_told_that_the_layer_is_chosen_on_half_of_the_classes(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def pasted(cache: Path, name: str, run: Run) -> Subject:
     """What a name means in `compare`; `plot --layers` finds the same."""
     (one,) = compare(CompareRequest(cache, name, name))
     found, scores = one.a.subject, run.scores()
-    known = [score.ranked_layer for score in scores]
+    known = [score.ranked for score in scores]
     assert found.ranked in (asked_layers([name], known) or [])
     return found
 

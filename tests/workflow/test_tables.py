@@ -58,7 +58,7 @@ def results(run: Run) -> tuple[dict[str, bytes], list[tuple[object, ...]]]:
             features |= {
                 f"{path.name}/{layer}": np.asarray(values).tobytes() for layer, values in file["features"].items()
             }
-    return features, [(s.epoch, s.split, s.metric, str(s.ranked_layer), s.value) for s in run.scores()]
+    return features, [(s.epoch, s.split, s.metric, str(s.ranked), s.value) for s in run.scores()]
 
 
 @pytest.mark.parametrize("limit", [memory._LIMIT, 0], ids=["in memory", "in the cache"])

@@ -280,7 +280,7 @@ def _stored_values(
     """The values of what is scored and ranked: ranks without a score in scores.csv are stale."""
     metric = request.metric
     score_notes = {
-        (score.epoch, score.ranked_layer): IntervalKind.without(score.notes)
+        (score.epoch, score.ranked): IntervalKind.without(score.notes)
         for score in run.scores()
         if score.split == split and is_recall(score.metric)
     }

@@ -89,7 +89,7 @@ def _identical(group: Group, choice: Choice) -> list[str]:
     Of several trainings, and of a candidate that is measured anew, the number of queries alone.
     """
     run, notes = group.runs[0], []
-    key = (choice.chosen.epoch, choice.chosen.ranked_layer)
+    key = (choice.chosen.epoch, choice.chosen.ranked)
     for part in filter(None, (run.choosing, run.test)):
         identical = run.run.ranks(part.last.epoch, part.last.split).identical
         if identical is None:

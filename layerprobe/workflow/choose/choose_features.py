@@ -211,7 +211,7 @@ def _chosen(
 
 def _identical(row_splits: RowSplits, candidates: Sequence[Measured], choice: Choice) -> list[str]:
     """The notes on identical images among the rows that are chosen on and tested on, with their effect."""
-    chosen = next(each for each in candidates if each.candidate.ranked == choice.chosen.ranked_layer)
+    chosen = next(each for each in candidates if each.candidate.ranked == choice.chosen.ranked)
     folds = None if row_splits.fitted_on is not None else row_splits.folds
     parts = [(row_splits.split, row_splits.choosing, chosen.choosing, folds)]
     if chosen.test is not None:

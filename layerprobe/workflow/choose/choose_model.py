@@ -43,7 +43,7 @@ def choose_model(frozen: FrozenRequest, request: ChooseRequest, listener: Listen
         layers=("*",), epochs=request.epochs, device=request.device, workers=frozen.workers, reduce=(NO_REDUCTION,)
     )
     scores = probe(run, raw, listener)
-    layers = list(dict.fromkeys(score.ranked_layer for score in scores if score.value is not None))
+    layers = list(dict.fromkeys(score.ranked for score in scores if score.value is not None))
     fitted_on = FITTED_ON if FITTED_ON in record.manifests else split
     epoch = max((score.epoch for score in scores), default=0)
     further = half_whitened_layers(run, fitted_on, layers, epoch, cluster=request.cluster)

@@ -46,5 +46,5 @@ def half_whitened_layers(
 def ranked_unreduced(run: Run, split: str) -> list[RankedLayer]:
     """The single layers that a split has scores of without a reduction, in network order."""
     scores = [score for score in run.scores() if score.split == split and score.value is not None]
-    every = dict.fromkeys(score.ranked_layer for score in scores)
+    every = dict.fromkeys(score.ranked for score in scores)
     return [x for x in every if x.reduction == NO_REDUCTION and "+" not in x.layer.layer]

@@ -47,7 +47,7 @@ def indexes_of_run(run: Run, choice: Choice, kinds: tuple[IndexKind, ...], devic
     Raises:
         DataError: see `searched_of_run`; or a list says which items are right.
     """
-    ranked, epoch = choice.chosen.ranked_layer, choice.chosen.epoch
+    ranked, epoch = choice.chosen.ranked, choice.chosen.epoch
     searched, notes = searched_of_run(run, epoch, ranked, choice.chosen.split, device)
     rules = StoredSearch(run, epoch, "test", device).rules()
     if rules is not None and rules.positives is not None:
@@ -101,7 +101,7 @@ def _as_searched(ranked: RankedLayer, record: RunRecord) -> tuple[RankedLayer, t
 
 def indexes_of_rows(row_splits: RowSplits, choice: Choice, kinds: tuple[IndexKind, ...], seed: int) -> IndexCosts:
     """Indexes of the chosen layer of given features."""
-    ranked = choice.chosen.ranked_layer
+    ranked = choice.chosen.ranked
     searched, notes = searched_of_rows(row_splits, ranked, seed)
     return _costs(searched, notes, kinds, str(ranked), choice)
 

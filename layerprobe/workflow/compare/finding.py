@@ -240,9 +240,9 @@ def _means(found: SeedComparison) -> tuple[float, float] | None:
 def best_on_validation(run: Run, scores: Sequence[Score], labels: Mapping[Any, str]) -> str:
     """The best layer at the last epoch, and its test recall; empty where only test could choose it."""
     last = max((score.epoch for score in scores if score.split == "test"), default=None)
-    own = [s for s in scores if (s.epoch, s.metric, s.reduction) == (last, METRIC, NO_REDUCTION)]
-    layers = list(dict.fromkeys(score.ranked_layer for score in own))
-    found, data = {(score.split, score.ranked_layer): score.value for score in own}, data_facts(run, scores)
+    own = [s for s in scores if (s.epoch, s.metric, s.ranked.reduction) == (last, METRIC, NO_REDUCTION)]
+    layers = list(dict.fromkeys(score.ranked for score in own))
+    found, data = {(score.split, score.ranked): score.value for score in own}, data_facts(run, scores)
     values = {split: [found.get((split, layer)) for layer in layers] for split in data.chosen_on([NO_REDUCTION])}
     best = best_layer(values)
     if last is None or best is None or best.split == "test":

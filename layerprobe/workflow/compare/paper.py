@@ -188,7 +188,7 @@ class _Beside:
 
     def _at(self, place: int, changes: Sequence[Change]) -> OwnRow:
         row = self.table.rows[place]
-        measured = dict.fromkeys(score.ranked_layer for score in self.scores)
+        measured = dict.fromkeys(score.ranked for score in self.scores)
         layer = row.layer or self._embedding(measured)
         text = layer if row.reduction == NO_REDUCTION else f"{layer}/{row.reduction}"
         found = named(text, measured)
@@ -219,7 +219,7 @@ class _Beside:
 
     def _at_none(self) -> list[OwnRow]:
         """The layer before the embedding and the embedding, where no row is trained by the run's recipe."""
-        measured = dict.fromkeys(score.ranked_layer for score in self.scores)
+        measured = dict.fromkeys(score.ranked for score in self.scores)
         pair, embedding = last_two(self.record, measured), embedding_among(self.record, measured)
         shown = [pair.before, pair.embedding] if pair else [embedding or list(measured)[-1]]
         recipes = dict.fromkeys(row.recipe for row in self.table.rows if row.recipe)
@@ -252,12 +252,12 @@ class _Beside:
         return caveats
 
     def _scores_of(self, ranked: RankedLayer | None) -> tuple[Score | None, ...]:
-        known = {(one.ranked_layer, one.split, one.metric): one for one in self.scores}
+        known = {(one.ranked, one.split, one.metric): one for one in self.scores}
         found = [known.get((ranked, column.split, column.metric)) if ranked else None for column in self.columns]
         return tuple(found)
 
     def _dim(self, ranked: RankedLayer) -> int | None:
-        splits = dict.fromkeys(score.split for score in self.scores if score.ranked_layer == ranked)
+        splits = dict.fromkeys(score.split for score in self.scores if score.ranked == ranked)
         dims = (stored_dim(self.run, self.epoch, split, ranked) for split in splits)
         return next((dim for dim in dims if dim is not None), None)
 

@@ -99,7 +99,7 @@ def _chosen(request: ExplainRequest, listener: Listener) -> tuple[Sequence[Neigh
         fix = f"Explain one of its members, such as {record.members[0]}"
         raise RecipeError(f"{run.name} is an ensemble, which has no one network", fix=fix)
     scores = run.scores()
-    embedding = embedding_among(record, dict.fromkeys(score.ranked_layer for score in scores))
+    embedding = embedding_among(record, dict.fromkeys(score.ranked for score in scores))
     embeddings = {} if embedding is None else {run.name: embedding}
     count = 1 if request.query is None else None
     options = PlotOptions(request.layers, None, request.query, request.where, count)
@@ -124,7 +124,7 @@ def _with_the_choice(run: Run, options: PlotOptions, embedding: RankedLayer | No
         )
         return options
     choice = stored.choice
-    selected, epoch = choice.chosen.ranked_layer, choice.chosen.epoch
+    selected, epoch = choice.chosen.ranked, choice.chosen.epoch
     known = run.ranks(epoch, _SPLIT).stored.ranks if run.rank_file(epoch, _SPLIT).exists() else {}
     plain = [x for x in known if (x.layer, x.reduction) == (selected.layer, NO_REDUCTION)]
     can_be_shown = selected in known and selected.similarity != "hamming"

@@ -33,7 +33,7 @@ def ranked_to_export(given: GivenFeatures, request: ExportRequest, listener: Lis
         return ranked_of_rows(given, request.layer)
     choice = choose_file(given, listener=listener)
     listener.say(advice_text(choice))
-    return choice.chosen.ranked_layer
+    return choice.chosen.ranked
 
 
 def export_features(  # noqa: PLR0913 - the rows, the layer and the files

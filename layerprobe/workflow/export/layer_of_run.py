@@ -75,7 +75,7 @@ def named_layer(run: Run, name: str, request: ExportRequest) -> LayerOfRun:
 def chosen_layer(choice: Choice, runs: Sequence[Run]) -> LayerOfRun:
     """What a choice ships; of several trainings of an experiment, that of the first."""
     run = next(run for run in runs if choice.run in (run.name, run.read().experiment))
-    epoch, ranked = choice.chosen.epoch, choice.chosen.ranked_layer
+    epoch, ranked = choice.chosen.epoch, choice.chosen.ranked
     on_test = run.rank_file(epoch, "test")
     layers = store.read_stored_ranks(on_test).ranks if on_test.exists() else {}
     return LayerOfRun(run, epoch, "test" if ranked in layers else choice.chosen.split, ranked)

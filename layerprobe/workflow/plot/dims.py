@@ -80,14 +80,15 @@ def _selected_alone(
     selected: Selected | None, scores: Sequence[Score], dims: Mapping[LayerKey, int]
 ) -> Reductions | None:
     """The selected candidate beside its layer without a reduction; None if it has none itself."""
-    if selected is None or selected.score.reduction == NO_REDUCTION:
+    if selected is None or selected.score.ranked.reduction == NO_REDUCTION:
         return None
     one = selected.score
-    place = (one.epoch, one.split, one.layer_key, one.metric)
+    place = (one.epoch, one.split, one.ranked.layer, one.metric)
     raw = [
-        Sized(score, dims.get(score.layer_key), False)
+        Sized(score, dims.get(score.ranked.layer), False)
         for score in scores
-        if (score.epoch, score.split, score.layer_key, score.metric) == place and score.reduction == NO_REDUCTION
+        if (score.epoch, score.split, score.ranked.layer, score.metric) == place
+        and score.ranked.reduction == NO_REDUCTION
     ]
     return Reductions(one.run, one.epoch, one.split, (*raw, Sized(one, selected.dim, True)))
 
@@ -101,14 +102,14 @@ def _choice(run: Run, values: Sequence[Score]) -> SelectionSplit:
         return SelectionSplit(
             None, f"{_NO_BEST}: only test is left to choose it on; {run.command('summary')} says more"
         )
-    if not any(score.split == split and score.reduction != NO_REDUCTION for score in values):
+    if not any(score.split == split and score.ranked.reduction != NO_REDUCTION for score in values):
         return SelectionSplit(None, f"{_NO_BEST}: {unmeasured(run, split)}")
     return SelectionSplit(split, note)
 
 
 def best_on_validation(values: Sequence[Score]) -> SelectionSplit:
     """Validation, if measured; for models of which nothing is known about their training data."""
-    if any(score.split == "validation" and score.reduction != NO_REDUCTION for score in values):
+    if any(score.split == "validation" and score.ranked.reduction != NO_REDUCTION for score in values):
         return SelectionSplit("validation")
     return SelectionSplit(None, f"{_NO_BEST}: no reduced layer is measured on validation")
 
@@ -132,7 +133,7 @@ def _stored_dims(run: Run, epoch: int, scores: Iterable[Score]) -> dict[LayerKey
     for split in _SHOWN:
         with contextlib.suppress(DataError, BusyError):
             known |= run.feature_head(epoch, split).dims
-    layers = dict.fromkeys(score.layer_key for score in scores)
+    layers = dict.fromkeys(score.ranked.layer for score in scores)
     members = {layer: members_of(layer, known.keys()) for layer in layers}
     return {layer: sum(known[member] for member in own) for layer, own in members.items() if own}
 
@@ -149,10 +150,10 @@ def at_equal_dimensions(scores: Sequence[Score], epoch: int | None = None) -> li
     own = [score for score in scores if score.metric == metric_of(scores)]
     equal = {
         (processing.reduction, processing.similarity)
-        for processing in processings_of(s.ranked_layer for s in own)
+        for processing in processings_of(s.ranked for s in own)
         if processing.dim is not None
     }
-    epochs = {score.epoch for score in own if (score.reduction, score.similarity) in equal}
+    epochs = {score.epoch for score in own if (score.ranked.reduction, score.ranked.similarity) in equal}
     if not epochs or (epoch is not None and epoch not in epochs):
         return []
     return [score for score in own if score.epoch == (max(epochs) if epoch is None else epoch)]
@@ -167,20 +168,22 @@ def reductions_of(scores: Sequence[Score], dims: Mapping[LayerKey, int], choice:
     """
     processings = {
         (processing.reduction, processing.similarity): processing
-        for processing in processings_of(score.ranked_layer for score in scores)
+        for processing in processings_of(score.ranked for score in scores)
     }
     best = _best(scores, processings.values(), choice.split)
     split = next(
         split
         for split in _SHOWN
-        if any(s.split == split and processings[s.reduction, s.similarity].dim is not None for s in scores)
+        if any(
+            s.split == split and processings[s.ranked.reduction, s.ranked.similarity].dim is not None for s in scores
+        )
     )
     values = []
     for score in scores:
-        processing, ranked = processings[score.reduction, score.similarity], score.ranked_layer
-        raw = score.reduction == NO_REDUCTION
+        processing, ranked = processings[score.ranked.reduction, score.ranked.similarity], score.ranked
+        raw = score.ranked.reduction == NO_REDUCTION
         if score.split == split and (raw or processing.dim is not None or ranked in best):
-            dim = _dim(processing, dims.get(score.layer_key))
+            dim = _dim(processing, dims.get(score.ranked.layer))
             values.append(Sized(score, dim, processing.dim is not None, ranked in best))
     chosen_on = choice.split if best else None
     return Reductions(
@@ -199,8 +202,8 @@ def _dim(processing: PostProcessing, raw: int | None) -> int | None:
 def _best(scores: Sequence[Score], processings: Iterable[PostProcessing], split: str | None) -> set[RankedLayer]:
     """The layers that are reduced, each after its best reduction."""
     scores = [score for score in scores if score.split == split]
-    reduced = {score.layer_key for score in scores if score.reduction != NO_REDUCTION}
-    values = {score.ranked_layer: score.value for score in scores if score.value is not None}
+    reduced = {score.ranked.layer for score in scores if score.ranked.reduction != NO_REDUCTION}
+    values = {score.ranked: score.value for score in scores if score.value is not None}
     return {ranked for layer, ranked in best_reductions(values, processings).items() if layer in reduced}
 
 
@@ -217,7 +220,7 @@ def shown(
         embeddings: run -> its embedding layer, where that is known.
         selected: run -> the selected candidate of its choice, whose layer is one of the few.
     """
-    asked = asked_layers(names, [sized.score.ranked_layer for each in reductions for sized in each.values])
+    asked = asked_layers(names, [sized.score.ranked for each in reductions for sized in each.values])
     if asked is not None:
         # An unreduced layer brings its reductions; a reduced one does not.
         whole = {ranked.layer for ranked in asked if ranked.reduction == NO_REDUCTION}
@@ -228,7 +231,7 @@ def shown(
             raise RecipeError(f"--layers {','.join(names or ())}: not measured at an equal dimension", fix=fix)
         return kept
     lines = len(equal_dimensions(reductions)) >= MANY
-    also = {run: one.score.layer_key for run, one in (selected or {}).items()}
+    also = {run: one.score.ranked.layer for run, one in (selected or {}).items()}
     return [
         _kept(each, _few(each, scores, embeddings.get(each.run)) | {also.get(each.run)} if lines else _equal(each))
         for each in reductions
@@ -238,25 +241,25 @@ def shown(
 def _kept(
     reductions: Reductions, layers: Collection[LayerKey | None], ranked: Collection[RankedLayer] = ()
 ) -> Reductions:
-    kept = (s for s in reductions.values if s.score.layer_key in layers or s.score.ranked_layer in ranked)
+    kept = (s for s in reductions.values if s.score.ranked.layer in layers or s.score.ranked in ranked)
     return replace(reductions, values=tuple(kept))
 
 
 def _equal(reductions: Reductions) -> set[LayerKey]:
     """The layers that were reduced to an equal dimension."""
-    return {sized.score.layer_key for sized in reductions.values if sized.equal}
+    return {sized.score.ranked.layer for sized in reductions.values if sized.equal}
 
 
 def _few(reductions: Reductions, scores: Iterable[Score], embedding: RankedLayer | None) -> set[LayerKey]:
     equal = _equal(reductions)
-    layers = {score.ranked_layer: None for sized in reductions.values if (score := sized.score).layer_key in equal}
+    layers = {score.ranked: None for sized in reductions.values if (score := sized.score).ranked.layer in equal}
     validation = {
-        score.ranked_layer: score.value
+        score.ranked: score.value
         for score in scores
         if (score.run, score.epoch, score.split, score.metric)
         == (reductions.run, reductions.epoch, "validation", reductions.values[0].score.metric)
         and score.value is not None
-        and score.reduction == NO_REDUCTION
-        and score.ranked_layer in layers
+        and score.ranked.reduction == NO_REDUCTION
+        and score.ranked in layers
     }
     return {ranked.layer for ranked in headline_layers(list(layers), validation, embedding)}

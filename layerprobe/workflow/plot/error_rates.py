@@ -35,7 +35,7 @@ def subjects_of(scores: Sequence[Score], which: ShownLayers) -> list[Subject]:
     if not own:
         what = f"{scores[0].run}: no layer was probed on the {SPLIT} split at epoch {epoch}"
         raise DataError(what, fix=f"Run layerprobe probe --epochs {epoch} --splits {SPLIT}")
-    known = list(dict.fromkeys(score.ranked_layer for score in own))
+    known = list(dict.fromkeys(score.ranked for score in own))
     asked = asked_layers(which.options.layers, known)
     shown = few_layers(known, scores[0].run, which) if asked is None else [x for x in known if x in asked]
     notes = shared_notes(score.notes for score in own)
@@ -55,8 +55,8 @@ def stored_error_rates(run: Run, scores: Sequence[Score], which: ShownLayers) ->
 def selected_error_rates(run: Run, scores: Sequence[Score], selected: Selected) -> list[ErrorRates]:
     """The error rates of the selected candidate of a run, at its epoch; within folds of test if that is its score."""
     score = selected.score
-    ranked, epoch = score.ranked_layer, score.epoch
-    notes = [s.notes for s in scores if (s.epoch, s.split, s.layer_key) == (epoch, SPLIT, score.layer_key)]
+    ranked, epoch = score.ranked, score.epoch
+    notes = [s.notes for s in scores if (s.epoch, s.split, s.ranked.layer) == (epoch, SPLIT, score.ranked.layer)]
     subject = Subject(run.name, score.experiment, score.seed, epoch, SPLIT, ranked, shared_notes(notes or [()]))
     if not selected.within_folds:
         return [_error_rates(run, scores, subject)]
@@ -74,8 +74,8 @@ def _error_rates(run: Run, scores: Sequence[Score], subject: Subject) -> ErrorRa
     require_one_map(ranked)
     searches = {split: StoredSearch(run, epoch, split, torch.device("cpu")) for split in (SPLIT, *_unseen(run))}
     of_epoch = [score for score in scores if score.epoch == epoch]
-    measured = {score.split for score in of_epoch if score.ranked_layer == ranked}
-    measured = measured or {score.split for score in of_epoch if score.layer_key == ranked.layer}
+    measured = {score.split for score in of_epoch if score.ranked == ranked}
+    measured = measured or {score.split for score in of_epoch if score.ranked.layer == ranked.layer}
     others = [split for split in searches if split in measured and split != SPLIT]
     return error_rates(subject, lambda split: layer_pairs(searches[split], ranked), others[0] if others else None)
 

@@ -56,7 +56,7 @@ def shown_layers(
         at = asked_epoch(scores, options.epoch)
         for s in scores:
             if (s.epoch, s.split, s.metric) == (at, "validation", "R@1") and s.value is not None:
-                values.setdefault(s.ranked_layer, []).append(s.value)
+                values.setdefault(s.ranked, []).append(s.value)
     return ShownLayers(options, {ranked: fmean(found) for ranked, found in values.items()}, embeddings)
 
 
@@ -76,13 +76,13 @@ def histograms_of(scores: Sequence[Score], read: ReadFeatures, which: ShownLayer
 
 def selected_histograms(run: Run, scores: Sequence[Score], selected: Selected) -> list[Histogram]:
     """The histograms of the selected candidate of a run, at its epoch; within folds of test if that is its score."""
-    epoch, ranked = selected.score.epoch, selected.score.ranked_layer
+    epoch, ranked = selected.score.epoch, selected.score.ranked
     _require_vectors(ranked)
     if selected.within_folds:
         splits = {selected.score.split: _in_folds(run, epoch, selected.score.split, ranked)}
     else:
         kept, read = stored(run, scores, epoch)
-        measured = {score.split for score in kept if (score.epoch, score.layer_key) == (epoch, ranked.layer)}
+        measured = {score.split for score in kept if (score.epoch, score.ranked.layer) == (epoch, ranked.layer)}
         splits = {split: read(split, ranked) for split in SPLITS if split in measured}
     if not splits:
         raise DataError(f"no scores of {ranked.layer} at epoch {epoch} are stored")
@@ -158,7 +158,7 @@ def shown(
     splits: dict[RankedLayer, list[str]] = {}
     for score in scores:
         if score.epoch == epoch and score.split in SPLITS:
-            ranked = first.setdefault((score.layer_key, score.reduction), score.ranked_layer)
+            ranked = first.setdefault((score.ranked.layer, score.ranked.reduction), score.ranked)
             splits.setdefault(ranked, []).append(score.split)
     known = list(splits)
     if not known:

@@ -67,7 +67,7 @@ def layers_shown(
     Returns:
         Empty for a run without Recall@1 on test.
     """
-    known = [[s.ranked_layer for s in own if (s.split, s.metric) == (SPLIT, RECALL)] for own in runs]
+    known = [[s.ranked for s in own if (s.split, s.metric) == (SPLIT, RECALL)] for own in runs]
     every = [ranked for own in known for ranked in own]
     asked = asked_layers(names, every) if every else None
     if asked is None:
@@ -79,8 +79,8 @@ def _few(
     layers: Sequence[RankedLayer], scores: Sequence[Score], embeddings: Mapping[str, RankedLayer]
 ) -> list[RankedLayer]:
     raw = [ranked for ranked in layers if ranked.reduction == NO_REDUCTION] or layers
-    validation = [s for s in scores if (s.split, s.metric) == ("validation", RECALL) and s.ranked_layer in raw]
-    values = {s.ranked_layer: s.value for s in validation if s.value is not None}
+    validation = [s for s in scores if (s.split, s.metric) == ("validation", RECALL) and s.ranked in raw]
+    values = {s.ranked: s.value for s in validation if s.value is not None}
     return headline_layers(raw, values, embeddings.get(scores[0].run) if scores else None)
 
 
@@ -183,7 +183,7 @@ def curves_of(
     sizes = _sizes(searched.items, scores)
     curves = []
     for ranked, found in ranks.items():
-        own = {score.metric: score for score in scores if score.ranked_layer == ranked}
+        own = {score.metric: score for score in scores if score.ranked == ranked}
         _require_exact(searched, ranked, found, own[RECALL].value)
         curve = Curve(
             own[RECALL].run,

@@ -43,7 +43,7 @@ def stored_gradients(
     recipe = recorded_recipe(record, run.record_file)
     _require_softmax(run, recipe)
     require_kept(run, record, epoch)
-    own = [s for s in scores if (s.epoch, s.split, s.ranked_layer) == (epoch, SPLIT, embedding)]
+    own = [s for s in scores if (s.epoch, s.split, s.ranked) == (epoch, SPLIT, embedding)]
     path = run.feature_file(epoch, SPLIT)
     if embedding is None or not own or not path.exists():
         fix = f"Run {run.command('probe', '--epochs', str(epoch), '--splits', SPLIT)}"

@@ -26,7 +26,7 @@ COMPARED = "test"  # the split whose features CKA compares
 def comparable(run: Run, scores: Sequence[Score]) -> list[Score]:
     """The scores of a run whose layers CKA can compare: on test, unreduced, and not `A+B`."""
     wanted = (run.name, COMPARED, NO_REDUCTION)
-    return [s for s in scores if (s.run, s.split, s.reduction) == wanted and "+" not in s.layer]
+    return [s for s in scores if (s.run, s.split, s.ranked.reduction) == wanted and "+" not in s.ranked.layer.layer]
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +60,7 @@ def layers_of(run: Run, scores: Sequence[Score], notes: Sequence[str]) -> RunLay
     """The layers of a run by epoch, in the order of the scores."""
     layers: dict[int, dict[LayerKey, None]] = {}
     for score in scores:
-        layers.setdefault(score.epoch, {})[score.layer_key] = None
+        layers.setdefault(score.epoch, {})[score.ranked.layer] = None
     if not layers:
         raise DataError(
             f"no layer was probed on the {COMPARED} split",

@@ -161,7 +161,7 @@ def _found(opened: RunGallery, epoch: int, layers: Sequence[RankedLayer], rows: 
 
 def selected_neighbours(opened: RunGallery, selected: Selected, queries: Rows, k: int) -> FoundItems:
     """The items nearest to some queries by the selected candidate; within folds of the classes if its score is."""
-    epoch, ranked = selected.score.epoch, selected.score.ranked_layer
+    epoch, ranked = selected.score.epoch, selected.score.ranked
     _require_images(opened, epoch)
     # A reduction that is not ranked is fitted anew, on the features that the layer itself was ranked by.
     is_ranked = ranked in opened.run.ranks(epoch, opened.split).stored.ranks

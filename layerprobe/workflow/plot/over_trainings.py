@@ -91,7 +91,7 @@ def _scored(trained: Trained, options: PlotOptions, is_shown: Callable[[Score], 
             by_run.setdefault(score.run, []).append(score)
     last = {run: asked_epoch(own, options.epoch) for run, own in by_run.items()}
     by_run = {run: [s for s in own if s.epoch == last[run] and is_shown(s)] for run, own in by_run.items()}
-    every = [score.ranked_layer for own in by_run.values() for score in own]
+    every = [score.ranked for own in by_run.values() for score in own]
     asked = asked_layers(options.layers, every) if every else []
     shown = {
         run: _first_shown(own, trained.embeddings.get(run)) if asked is None else asked for run, own in by_run.items()
@@ -105,13 +105,13 @@ def _scored(trained: Trained, options: PlotOptions, is_shown: Callable[[Score], 
         for each in trained.found
         for ranked in shown.get(each.run, ())
         for s in by_run[each.run]
-        if s.ranked_layer == ranked
+        if s.ranked == ranked
     ]
 
 
 def _first_shown(scores: Sequence[Score], embedding: RankedLayer | None) -> list[RankedLayer]:
     """The embedding; the `headline_layers` where it is unknown."""
-    layers = list(dict.fromkeys(score.ranked_layer for score in scores))
+    layers = list(dict.fromkeys(score.ranked for score in scores))
     if embedding in layers:
         return [embedding]
     return headline_layers([ranked for ranked in layers if ranked.reduction == NO_REDUCTION] or layers, {}, None)

@@ -208,7 +208,7 @@ def _of_run(
         _neighbours(opened, layer, rows, found.of_layer(i), (*notes, *_score_notes(opened, layer)))
         for i, layer in enumerate(layers)
     ]
-    if selected is not None and (place := (selected.score.ranked_layer, selected.score.epoch)) not in layers:
+    if selected is not None and (place := (selected.score.ranked, selected.score.epoch)) not in layers:
         try:
             items = selected_neighbours(opened, selected, rows, _NEIGHBOURS)
             folded = (f"{selected_text(selected, place[1])}: {WITHIN_FOLDS}",) * selected.within_folds

@@ -171,7 +171,7 @@ class StoredRuns:
         """Run, or mean of trainings -> its embedding layer, that of the first training."""
         found = {}
         for run in self.runs:
-            layers = dict.fromkeys(score.ranked_layer for score in self._own(run))
+            layers = dict.fromkeys(score.ranked for score in self._own(run))
             with contextlib.suppress(DataError):  # without a record nothing is known
                 found[run.name] = embedding_among(run.read(), layers)
         first = {name: found.get(members[0]) for name, members in self._members.items()}

@@ -34,12 +34,15 @@ def stored_selected(name: str, runs: Sequence[Run], scores: Sequence[Score]) -> 
     if first is None or any(one is None or one.choice.chosen != first.choice.chosen for one in stored):
         return None
     choice, metric = first.choice, metric_of(scores)
-    epoch, ranked = choice.chosen.epoch, choice.chosen.ranked_layer
-    several = len({score.pool for score in scores if score.layer == ranked.layer.layer} - {NO_POOL}) > 1
+    epoch, ranked = choice.chosen.epoch, choice.chosen.ranked
+    several = (
+        len({score.ranked.layer.pool for score in scores if score.ranked.layer.layer == ranked.layer.layer} - {NO_POOL})
+        > 1
+    )
     spoken, dim = spoken_name(ranked, pool=several), choice.ship.dim
     for split in ("test", choice.chosen.split):
         for score in scores:
-            place = (score.run, score.epoch, score.split, score.ranked_layer, score.metric)
+            place = (score.run, score.epoch, score.split, score.ranked, score.metric)
             if place == (name, epoch, split, ranked, metric) and score.value is not None:
                 return Selected(spoken, score, dim)
     of_choice = choice.test or choice.chosen
@@ -65,7 +68,7 @@ def with_selected(
     added: list[S] = []
     notes: list[str] = []
     for run, scores, candidate in selected if options.layers is None else ():
-        epoch, ranked = candidate.score.epoch, candidate.score.ranked_layer
+        epoch, ranked = candidate.score.epoch, candidate.score.ranked
         if options.epoch in (None, epoch) and (run.name, epoch, ranked) not in known:
             try:
                 added += values_of(run, scores, candidate)

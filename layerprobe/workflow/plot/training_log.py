@@ -29,8 +29,8 @@ def training_losses(runs: Sequence[Run], scores: Sequence[Score]) -> list[Score]
     for run, subject in training_subjects(runs):
         found += [replace(subject, epoch=epoch).score(_METRIC, loss, n) for epoch, loss, n in logged_losses(run)]
         own = [s for s in scores if (s.run, s.split, s.metric) == (run.name, "test", metric)]
-        embedding = embedding_among(run.read(), dict.fromkeys(score.ranked_layer for score in own))
-        found += [replace(s, experiment=subject.experiment) for s in own if s.ranked_layer == embedding]
+        embedding = embedding_among(run.read(), dict.fromkeys(score.ranked for score in own))
+        found += [replace(s, experiment=subject.experiment) for s in own if s.ranked == embedding]
     return found
 
 

@@ -109,7 +109,7 @@ def known_scores(
     stored = read_scores(opened.run.scores_file) if opened.run.scores_file.exists() else []
     scores = [replace(score, run=opened.run.name, experiment=opened.record.experiment) for score in stored]
     scores = features.without_stale(scores, listener)
-    names = [*opened.record.layer_order, *(score.layer for score in scores)]
+    names = [*opened.record.layer_order, *(score.ranked.layer.layer for score in scores)]
     names += [tap.layer for tap in extracted(selection.taps)]
     order = execution_order(dict.fromkeys(names), opened.measured)
     return ScoreTable(scores, layer_order=order, stored=stored)
@@ -254,7 +254,7 @@ def _tell_refused(
     listener: Listener,
 ) -> None:
     """Say which layers could not take a reduction."""
-    applied = {score.reduction for score in measured}
+    applied = {score.ranked.reduction for score in measured}
     for line in refusal_lines(refused):
         listener.say(line)
     for reduction in selection.reductions:

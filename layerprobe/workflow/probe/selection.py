@@ -220,7 +220,9 @@ def _best(features: RunFeatures, kept: Sequence[int], deciding: RankedLayer, lis
     rows = [
         score
         for score in (run.scores() if run.has_scores else [])
-        if (score.layer, score.split, score.reduction, score.similarity, score.metric) == wanted and score.epoch in kept
+        if (score.ranked.layer.layer, score.split, score.ranked.reduction, score.ranked.similarity, score.metric)
+        == wanted
+        and score.epoch in kept
     ]
     unmeasured = sorted({*kept} - {score.epoch for score in rows})
     # An epoch whose checkpoint is damaged cannot be measured.

@@ -38,7 +38,7 @@ def keep_choice(kept: MemoryProbe, choice: Choice, request: ChooseRequest, *, se
 
 
 def _ranked(scores: Sequence[Score], split: str) -> dict[RankedLayer, None]:
-    return dict.fromkeys(score.ranked_layer for score in scores if score.split == split)
+    return dict.fromkeys(score.ranked for score in scores if score.split == split)
 
 
 def _of_run(value: Any, run: Run, record: RunRecord) -> Any:

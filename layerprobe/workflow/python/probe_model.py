@@ -297,7 +297,7 @@ def _chains(names: Sequence[str], fit: str, splits: Mapping[str, object]) -> lis
 
 def _tell_inapplicable(rows: Sequence[RankedLayer], results: SearchResults) -> None:
     """Warn of reductions that could not be applied to a layer, or raise where one could be applied to none."""
-    applied = {score.reduction for score in results.scores}
+    applied = {score.ranked.reduction for score in results.scores}
     for reduction in dict.fromkeys(ranked.reduction for ranked in rows):
         inapplicable = [item for item in results.inapplicable if item.reduction == reduction]
         if inapplicable and reduction not in applied:

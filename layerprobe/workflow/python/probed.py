@@ -271,7 +271,7 @@ class Probed:
         return finite, [layer for layer in unreduced if layer not in finite]
 
     def __repr__(self) -> str:
-        layers = {score.layer_key for score in self.scores}
+        layers = {score.ranked.layer for score in self.scores}
         splits = dict.fromkeys(score.split for score in self.scores)
         return f"Probed({self.name}: {len(layers)} layers on {' and '.join(splits)}, {len(self.scores)} scores)"
 

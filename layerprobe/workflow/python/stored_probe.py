@@ -102,7 +102,9 @@ class MemoryProbe:
     def _own_record(self) -> RunRecord:
         """The record of a run of nothing else: its similarity is that of the results."""
         record = self.record(self.layer_order)
-        found = [score.similarity for score in self.results.scores if score.similarity in VECTOR_SIMILARITIES]
+        found = [
+            score.ranked.similarity for score in self.results.scores if score.ranked.similarity in VECTOR_SIMILARITIES
+        ]
         sections = {"probe": {"similarity": found[0]}} if found else {}
         return replace(record, recipe={**record.recipe, **sections})
 
@@ -129,7 +131,7 @@ def store_probe(  # noqa: PLR0913 - what is stored, and of which epoch
         table = ScoreTable(before, layer_order=layer_order, stored=before)
         for split in results.entries:
             stale = searches.stale(epoch, split)
-            scored = {score.ranked_layer for score in before if score.split == split}
+            scored = {score.ranked for score in before if score.split == split}
             table.drop(epoch, split, {x for x in scored if stale.intersection(draws_of(x))})
         table.write(run.scores_file)  # first, so that a kill leaves no score whose features are gone
         for split in features.splits:
@@ -148,7 +150,7 @@ def _warn_of_lost(run: Run, before: Sequence[Score], now: Sequence[Score]) -> No
     measured = {_measurement(score) for score in now}
     lost = [score for score in before if _measurement(score) not in measured]
     if lost:
-        layers = first_named(list(dict.fromkeys(str(score.layer_key) for score in lost)))
+        layers = first_named(list(dict.fromkeys(str(score.ranked.layer) for score in lost)))
         what = "1 score leaves" if len(lost) == 1 else f"{len(lost)} scores leave"
         warnings.warn(
             f"{what} {run.name}, as features or ranks hold no longer: {layers}. They belong to the order of the"
@@ -158,7 +160,7 @@ def _warn_of_lost(run: Run, before: Sequence[Score], now: Sequence[Score]) -> No
 
 
 def _measurement(score: Score) -> tuple[object, ...]:
-    return score.split, score.ranked_layer, score.metric
+    return score.split, score.ranked, score.metric
 
 
 def probe_record(inputs: ProbeInputs, device: str, layer_order: Sequence[str]) -> RunRecord:

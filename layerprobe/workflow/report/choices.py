@@ -59,7 +59,7 @@ def told(runs: Sequence[str], choose: Callable[[], Choice]) -> Choices:
         choice = choose()
     except LayerprobeError as error:
         return Choices(missing=(f"{called}: no layer is chosen: {error}",))
-    return Choices((_shown(called, choice),), dict.fromkeys(runs, choice.chosen.ranked_layer))
+    return Choices((_shown(called, choice),), dict.fromkeys(runs, choice.chosen.ranked))
 
 
 def _of_group(group: Sequence[Run], request: ChooseRequest) -> Choices:
@@ -104,7 +104,7 @@ def _is_long(group: Sequence[Run]) -> bool:
     """Whether choosing would rank layers anew."""
     if "validation" in group[0].read().manifests:
         return False
-    return any(parse_chain(score.reduction).fits_on_train for run in group for score in run.scores())
+    return any(parse_chain(score.ranked.reduction).fits_on_train for run in group for score in run.scores())
 
 
 def _joined(parts: Sequence[Choices]) -> Choices:
@@ -128,7 +128,7 @@ def _notes(choice: Choice) -> tuple[str, ...]:
     if best is None:
         return choice.notes
     likewise = " (likewise in fifths)" * (WITHIN_FOLDS in best.notes)
-    looked = f"Best on test, chosen by looking: {spoken_name(best.ranked_layer)}, {_value(best)}{likewise}"
+    looked = f"Best on test, chosen by looking: {spoken_name(best.ranked)}, {_value(best)}{likewise}"
     return (looked, *choice.notes)
 
 

@@ -107,7 +107,7 @@ def is_training(run: Run) -> bool:
 
 
 def _page(run: Run, scores: Sequence[Score], selected: RankedLayer | None, *, kept: bool) -> RunPage:
-    layers = list(dict.fromkeys(score.ranked_layer for score in scores))
+    layers = list(dict.fromkeys(score.ranked for score in scores))
     embedding = None
     with contextlib.suppress(DataError):  # scores can be shown when the record cannot be read
         embedding = embedding_among(run.read(), layers)
@@ -143,8 +143,8 @@ def _validation(scores: Sequence[Score]) -> dict[RankedLayer, float]:
     """Validation recall of each unreduced layer at the last epoch."""
     last = max(score.epoch for score in scores)
     place = (last, "validation", METRIC, NO_REDUCTION)
-    found = [score for score in scores if (score.epoch, score.split, score.metric, score.reduction) == place]
-    return {score.ranked_layer: score.value for score in found if score.value is not None}
+    found = [score for score in scores if (score.epoch, score.split, score.metric, score.ranked.reduction) == place]
+    return {score.ranked: score.value for score in found if score.value is not None}
 
 
 def _labels(page: RunPage) -> Mapping[RankedLayer, str]:

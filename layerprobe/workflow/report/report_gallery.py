@@ -145,7 +145,7 @@ def _shown(run: Run, page: RunPage, rows: int) -> _Shown:
         for epoch in sorted({score.epoch for score in scored})
         if run.feature_file(epoch, SPLIT).exists() and run.rank_file(epoch, SPLIT).exists()
     ]
-    measured = {score.ranked_layer for score in scored}
+    measured = {score.ranked for score in scored}
     every = [ranked for ranked in page.layers if ranked in measured]
     layers = tuple(ranked for ranked in every if not _changes(ranked))
     if not (stored and layers):

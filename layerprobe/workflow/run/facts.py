@@ -151,15 +151,15 @@ def overview(run: Run, scores: Sequence[Score]) -> TextTable:
     """One table of the last epoch of a run's scores, of which at least one is Recall@K."""
     shown, untrained = _last_epoch(run, scores)
     metric, data = _first_recall(shown), data_facts(run, shown)
-    unreduced = [score for score in shown if score.reduction == NO_REDUCTION] or shown
+    unreduced = [score for score in shown if score.ranked.reduction == NO_REDUCTION] or shown
     table = overview_table(
         [*shown, *(untrained if data.starts_training else ())],
         metric=metric,
         data=data,
         alike=alike_of(unreduced, metric, searches_of(run), data),
-        embedding=embedding_among(run.read(), dict.fromkeys(score.ranked_layer for score in shown)),
+        embedding=embedding_among(run.read(), dict.fromkeys(score.ranked for score in shown)),
     )
-    rows = list(dict.fromkeys(score.ranked_layer for score in unreduced))
+    rows = list(dict.fromkeys(score.ranked for score in unreduced))
     best = None if table.marked is None else rows[table.marked]
     line = "" if best is None else selected_line(run, str(best), best, shown[0].epoch)
     return replace(table, notes=(*table.notes, line)) if line else table
@@ -187,11 +187,11 @@ def epoch_tables(
         untrained: scores of epoch 0, for a later epoch.
     """
     first = _first_recall(scores)
-    reductions = dict.fromkeys(score.reduction for score in scores)
+    reductions = dict.fromkeys(score.ranked.reduction for score in scores)
     tables: list[TextTable] = []
     for reduction in sorted(reductions, key=lambda name: name != NO_REDUCTION):
-        own = _without_repeats([score for score in scores if score.reduction == reduction], scores)
-        before = [score for score in untrained if score.reduction == reduction]
+        own = _without_repeats([score for score in scores if score.ranked.reduction == reduction], scores)
+        before = [score for score in untrained if score.ranked.reduction == reduction]
         facts = replace(data, splits={}) if tables else data
         alike = alike_of(own, first, searches, data)
         tables.append(layer_table(own, metric=first, data=facts, untrained=before, alike=alike))
@@ -201,10 +201,10 @@ def epoch_tables(
 
 def _without_repeats(own: Sequence[Score], scores: Sequence[Score]) -> list[Score]:
     """Reduced scores without the notes of the same layer before the reduction, except on the kind of interval."""
-    before = {(s.split, s.layer_key, note) for s in scores if s.reduction == NO_REDUCTION for note in s.notes}
+    before = {(s.split, s.ranked.layer, note) for s in scores if s.ranked.reduction == NO_REDUCTION for note in s.notes}
     shown = []
     for score in own:
         kind = score.kind.notes
-        notes = [note for note in score.notes if note in kind or (score.split, score.layer_key, note) not in before]
-        shown.append(score if score.reduction == NO_REDUCTION else replace(score, notes=tuple(notes)))
+        notes = [note for note in score.notes if note in kind or (score.split, score.ranked.layer, note) not in before]
+        shown.append(score if score.ranked.reduction == NO_REDUCTION else replace(score, notes=tuple(notes)))
     return shown

@@ -62,8 +62,8 @@ def alike_of(
     None if unknown: the scores' intervals are of several kinds, or generalise to new classes; the ranks are missing or
     not those of the scores; or `indistinguishable_from_best` returns None.
     """
-    layers = list(dict.fromkeys(score.ranked_layer for score in scores))
-    own = {(score.split, score.ranked_layer): score for score in scores if score.metric == metric}
+    layers = list(dict.fromkeys(score.ranked for score in scores))
+    own = {(score.split, score.ranked): score for score in scores if score.metric == metric}
     values = {
         split: [None if (score := own.get((split, layer))) is None else score.value for layer in layers]
         for split in data.chosen_on(layer.reduction for layer in layers)

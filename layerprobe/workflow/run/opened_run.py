@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from layerprobe.store import read_index, read_layers
 from layerprobe.system.errors import DataError, EnvironmentFault
 from layerprobe.values.keys import concatenated_layers, find_layer
-from layerprobe.values.scores import Score
+from layerprobe.values.scores import COLUMNS, Score
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.stored_layers import read_layer
 
@@ -129,5 +129,4 @@ def score_frame(scores: Sequence[Score]) -> DataFrame:
         raise EnvironmentFault(
             "a data frame needs pandas, which is not installed", fix="Install it: pip install pandas"
         ) from error
-    columns = ["note" if field.name == "notes" else field.name for field in fields(Score)]
-    return DataFrame([score.as_json() for score in scores], columns=columns)
+    return DataFrame([score.as_json() for score in scores], columns=list(COLUMNS))

@@ -22,9 +22,9 @@ def selected_line(run: Run, sign: str, marked: RankedLayer, epoch: int) -> str:
     if stored is None:
         return ""
     chosen = stored.choice.chosen
-    if (chosen.ranked_layer, chosen.epoch) == (marked, epoch):
+    if (chosen.ranked, chosen.epoch) == (marked, epoch):
         return ""
     raw = "raw " * (marked.reduction == NO_REDUCTION)
     when = "" if chosen.epoch == epoch else f", epoch {chosen.epoch}"
-    name = f"{spoken_name(chosen.ranked_layer)}{when}"
+    name = f"{spoken_name(chosen.ranked)}{when}"
     return f"{sign} is the best {raw}layer at epoch {epoch}; choose selected {name} ({run.command('choose')})"

@@ -1,7 +1,7 @@
 """The choice that a run keeps: what `choose` selected, by which rule and request, and what that rests on.
 
 stored = stored_choice(run)          # None: there is none that holds
-stored.choice.chosen.ranked_layer    # the selected layer, at stored.choice.ship.epoch
+stored.choice.chosen.ranked    # the selected layer, at stored.choice.ship.epoch
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def run_state(run: Run, metric: str) -> RunState:
     rows: dict[str, list[str]] = {split: [] for split in SPLITS}
     for score in run.scores():
         if score.metric in ("R@1", metric):
-            rows[score.split].append(f"{score.epoch} {score.ranked_layer.full_name} {score.metric} {score.value!r}")
+            rows[score.split].append(f"{score.epoch} {score.ranked.full_name} {score.metric} {score.value!r}")
     return RunState(
         _sha256(json.dumps([dict(record.manifests), dict(record.contents)], sort_keys=True)),
         bool(record.data.get("seen", True)),

@@ -216,7 +216,7 @@ def scores_on_test(study: Study, training: StudyTraining, epoch: int, among: Seq
     scores = [score for score in among if (score.epoch, score.split) == (epoch, "test")]
     if study.end.table is None:
         return scores or None
-    by_layer = {score.ranked_layer: score for score in scores if score.metric == study.end.table}
+    by_layer = {score.ranked: score for score in scores if score.metric == study.end.table}
     found = []
     for layer in training.layers or ():
         ranked = named(layer, by_layer)

@@ -185,7 +185,7 @@ def _classifier(run: Run, epoch: int, device: torch.device) -> RunClassifier:
 def _notes_of(raw: Sequence[Score]) -> dict[_Place, tuple[str, ...]]:
     """The notes on Recall@K of a whole split, except those on its interval."""
     return {
-        (score.epoch, score.split, score.ranked_layer): IntervalKind.without(score.notes)
+        (score.epoch, score.split, score.ranked): IntervalKind.without(score.notes)
         for score in raw
         if is_recall(score.metric)
     }

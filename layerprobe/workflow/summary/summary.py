@@ -115,7 +115,7 @@ class _Stored:
         if self.offered.terms is None:
             return False
         scored = {
-            (score.split, score.ranked_layer, score.epoch)
+            (score.split, score.ranked, score.epoch)
             for score in self.scores
             if score.metric == self.offered.terms.name() and (score.low is None or score.kind == self.kind)
         }
@@ -198,7 +198,7 @@ def _read(run: Run, cluster: str | None, metric: str = _RECALL) -> _Stored:
     known = {ranked for cells in splits.values() for ranked, _ in cells.faults}
     if not known:
         raise DataError("; ".join(notes), file=run.folder, fix=f"Run {run.command('probe')}")
-    layers = [ranked for ranked in dict.fromkeys(score.ranked_layer for score in scores) if ranked in known]
+    layers = [ranked for ranked in dict.fromkeys(score.ranked for score in scores) if ranked in known]
     facts = replace(data, splits={split: data.splits[split] for split in splits})
     if metric != _RECALL:
         facts = facts.without_chance()
@@ -229,7 +229,7 @@ def _measured(scores: Sequence[Score]) -> dict[str, dict[int, set[RankedLayer]]]
     """Split -> epoch, descending -> the layers with scores: ranks of other layers are stale."""
     found: dict[str, dict[int, set[RankedLayer]]] = {}
     for score in sorted(scores, key=lambda score: -score.epoch):
-        found.setdefault(score.split, {}).setdefault(score.epoch, set()).add(score.ranked_layer)
+        found.setdefault(score.split, {}).setdefault(score.epoch, set()).add(score.ranked)
     return found
 
 

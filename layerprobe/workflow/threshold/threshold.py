@@ -186,8 +186,8 @@ def _the_choice(run: Run, listener: Listener) -> tuple[RankedLayer, int]:
         choice = choose_runs([run], ChooseRequest(epochs="last"), listener)
         why = f"as {run.command('choose', '--epochs', 'last')} says; it is not stored"
     listener.say(taken_text(run, choice, why))
-    require_one_map(choice.chosen.ranked_layer)
-    return choice.chosen.ranked_layer, choice.chosen.epoch
+    require_one_map(choice.chosen.ranked)
+    return choice.chosen.ranked, choice.chosen.epoch
 
 
 def _the_layer(run: Run, split: str, text: str) -> tuple[RankedLayer, int]:

@@ -74,7 +74,7 @@ def best_words(scores: Sequence[Score], metric: str, shown: RankedLayer) -> str:
     values: dict[str, dict[RankedLayer, float | None]] = {}
     for score in scores:
         if score.metric == metric:
-            values.setdefault(score.split, {})[score.ranked_layer] = score.value
+            values.setdefault(score.split, {})[score.ranked] = score.value
     best = best_layer({split: list(found.values()) for split, found in values.items() if split != "train"})
     if best is None:
         return ""

@@ -204,7 +204,7 @@ class Watch:
         if self._finish is None:
             self._finish = weakref.finalize(self, finish, training.run, mark_watched(training.run), os.getpid())
         scores = found.results.scores
-        return {f"{x.split}_{x.metric}/{x.ranked_layer}": x.value for x in scores if x.value is not None}
+        return {f"{x.split}_{x.metric}/{x.ranked}": x.value for x in scores if x.value is not None}
 
     def close(self) -> None:
         """Record the run as finished, as the end of the process does."""

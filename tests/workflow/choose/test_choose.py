@@ -70,7 +70,7 @@ def test_the_best_on_validation_is_chosen_and_told_on_test(tmp_path: Path) -> No
         0.75,
         "test",
     )
-    assert (found.best_on_test.layer, found.best_on_test.value, found.regret) == ("c1", 1, 0.25)
+    assert (found.best_on_test.ranked.layer.layer, found.best_on_test.value, found.regret) == ("c1", 1, 0.25)
     assert (found.run, found.settled, dict(found.shares)) == ("a", True, {"c2@max": 1.0})
 
 

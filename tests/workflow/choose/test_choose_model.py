@@ -44,7 +44,7 @@ def asked(images: Path, tmp_path: Path) -> FrozenRequest:
 def test_a_model_is_measured_and_chosen_in_one_call_and_measured_once(asked: FrozenRequest) -> None:
     run, choice = choose_model(asked, ChooseRequest(device="cpu"), Silent())
     assert (choice.run, choice.chosen.split) == (run.name, "train")
-    reductions = {score.reduction.split(":")[0] for score in run.scores()}
+    reductions = {score.ranked.reduction.split(":")[0] for score in run.scores()}
     assert reductions == {"none", "l2+whiten"}
     stored = {path: path.stat().st_mtime_ns for path in run.folder.rglob("*.h5")}
     again, same = choose_model(asked, ChooseRequest(device="cpu"), Silent())
@@ -91,7 +91,11 @@ def test_without_training_classes_the_choice_is_cross_fitted(asked: FrozenReques
     assert choice.embedding is not None
     assert choice.embedding.whole_gallery is not None
     name = choice.embedding.layer.layer
-    probed = [score for score in run.scores() if (score.layer, score.split, score.metric) == (name, "test", "R@1")]
+    probed = [
+        score
+        for score in run.scores()
+        if (score.ranked.layer.layer, score.split, score.metric) == (name, "test", "R@1")
+    ]
     assert choice.embedding.whole_gallery.value == pytest.approx(probed[0].value)
     assert WITHIN_FOLDS in choice.embedding.test.notes
     # Three layers, raw and half-whitened; the output is the last one by another name, or not above chance.

@@ -80,7 +80,7 @@ def test_another_request_is_answered_anew_and_replaces_the_stored_choice(
 
 def test_a_stale_choice_is_made_anew_and_the_reason_is_said(held: Run) -> None:
     choose_once([held], REQUEST, Silent())
-    scores = [score for score in held.scores() if score.ranked_layer != C2]
+    scores = [score for score in held.scores() if score.ranked != C2]
     ScoreTable(scores, stored=[]).write(held.scores_file)
     listener = Silent()
     assert choose_once([held], REQUEST, listener).ship.layer == "c1" == kept(held).ship.layer

@@ -84,12 +84,12 @@ def test_the_chosen_one_is_told_on_the_choosing_classes_and_on_test() -> None:
     assert choice.test is not None
     assert choice.best_on_test is not None
     assert choice.run == "try"
-    assert (choice.chosen.split, choice.chosen.layer, choice.chosen.epoch, choice.chosen.n) == (
+    assert (choice.chosen.split, choice.chosen.ranked.layer.layer, choice.chosen.epoch, choice.chosen.n) == (
         "validation", "pool5.1", 10, 400,
     )  # fmt: skip
     assert [choice.chosen.value, choice.test.value] == pytest.approx([0.9, 0.6])
-    assert (choice.test.split, choice.test.layer) == ("test", "pool5.1")
-    assert choice.best_on_test.layer == "fc6"
+    assert (choice.test.split, choice.test.ranked.layer.layer) == ("test", "pool5.1")
+    assert choice.best_on_test.ranked.layer.layer == "fc6"
     assert choice.best_on_test.value == pytest.approx(0.65)
     assert choice.regret == pytest.approx(0.05)
 
@@ -261,10 +261,14 @@ def test_where_the_embedding_is_kept_its_scores_are_those_of_the_choice(preferre
     assert choice.embedding is not None
     assert choice.preferred_test is not None
     assert (choice.ship, choice.price.bytes) == (choice.embedding.layer, 128)
-    assert choice.preferred.layer == choice.preferred_test.layer == "pool5.1"
-    assert (choice.chosen.layer, choice.chosen.split) == ("fc6", "validation")
+    assert choice.preferred.layer == choice.preferred_test.ranked.layer.layer == "pool5.1"
+    assert (choice.chosen.ranked.layer.layer, choice.chosen.split) == ("fc6", "validation")
     assert choice.chosen.value == pytest.approx(0.5)
-    assert (choice.test.layer, choice.test.split, choice.test.value) == ("fc6", "test", choice.embedding.test.value)
+    assert (choice.test.ranked.layer.layer, choice.test.split, choice.test.value) == (
+        "fc6",
+        "test",
+        choice.embedding.test.value,
+    )
     assert choice.gain is not None
     assert choice.preferred_test.value is not None
     assert choice.test.value is not None
@@ -279,7 +283,7 @@ def test_where_either_will_do_the_one_of_fewer_bytes_is_selected(dim: int, selec
     choice = compared(0.9, 0.9, dim=dim)
     assert (choice.advice, choice.ship.layer, choice.price.bytes) == ("either", selected, 4 * min(dim, 32))
     assert choice.test is not None
-    assert (choice.test.layer, choice.chosen.layer) == (selected, selected)
+    assert (choice.test.ranked.layer.layer, choice.chosen.ranked.layer.layer) == (selected, selected)
 
 
 def test_the_embedding_is_kept_where_it_is_the_preferred_candidate() -> None:
@@ -293,7 +297,7 @@ def test_an_embedding_that_is_no_candidate_is_kept_without_a_score_where_it_was_
     test = UnitSums(20 * np.random.default_rng(0).uniform(size=(1, 12)), np.full((1, 12), 20.0))
     other = UnitSums(20 * np.random.default_rng(1).uniform(size=(1, 12)), np.full((1, 12), 20.0))
     choice = chosen([EARLY], cells_of([0.9]), test, baseline=other)
-    assert (choice.advice, choice.ship.layer, choice.chosen.layer, choice.chosen.value) == (
+    assert (choice.advice, choice.ship.layer, choice.chosen.ranked.layer.layer, choice.chosen.value) == (
         "unknown", "fc6", "fc6", None,
     )  # fmt: skip
     assert "not measured" in choice.chosen.notes
@@ -397,7 +401,7 @@ def test_candidates_without_a_valid_number_are_left_out_and_counted() -> None:
     cells.sums[1, 0] = np.nan
     choice = chosen([EARLY, LATE], cells, cells)
     assert choice.best_on_test is not None
-    assert (choice.chosen.layer, choice.best_on_test.layer) == ("pool5.1", "pool5.1")
+    assert (choice.chosen.ranked.layer.layer, choice.best_on_test.ranked.layer.layer) == ("pool5.1", "pool5.1")
     assert "skipped: 1 of the candidates without a valid number" in choice.details
     with pytest.raises(NumericError, match="no candidate has a valid number"):
         chosen([LATE], UnitSums(cells.sums[1:], cells.counts[1:]))

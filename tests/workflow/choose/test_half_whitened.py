@@ -7,6 +7,7 @@ import numpy as np
 
 from layerprobe.values.scores import ScoreTable
 from layerprobe.workflow.choose.half_whitened import half_whitened_layers, ranked_unreduced
+from tests.scores import with_layer
 from tests.workflow.choosing_runs import C1, C2, write_run
 
 
@@ -23,6 +24,10 @@ def test_a_layer_is_half_whitened_to_the_rank_that_its_features_have_in_all_fold
 def test_reduced_and_concatenated_layers_are_not_half_whitened(tmp_path: Path) -> None:
     run = write_run(tmp_path, "a", {"test": {C1: np.ones(80)}})
     (score,) = run.scores()
-    others = [replace(score, layer="c1+c2"), replace(score, reduction="l2"), replace(score, layer="c2", value=None)]
+    others = [
+        with_layer(score, layer="c1+c2"),
+        with_layer(score, reduction="l2"),
+        replace(with_layer(score, layer="c2"), value=None),
+    ]
     ScoreTable([score, *others], stored=[]).write(run.scores_file)
     assert ranked_unreduced(run, "test") == [C1]

@@ -277,7 +277,7 @@ def test_a_probed_run_is_compared_by_its_scores_and_in_clusters(
             (images / f"{alphabet}-{character}").rename(images / alphabet / character)
     probed = train(request_for("train.epochs=0"), Silent())
     scores = probe(probed, ProbeRequest(splits=("test",), ks=(1,)), Silent())
-    values = {score.layer: score.value for score in scores}
+    values = {score.ranked.layer.layer: score.value for score in scores}
     kind = IntervalKind("gallery", "parent")
     (found,) = compared(probed.folder.parent, "tiny:pool5.3", "tiny", kind=kind)
     assert list(found.values or ()) == pytest.approx([values["pool5.3"], values["fc6"]])

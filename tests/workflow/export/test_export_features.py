@@ -26,7 +26,7 @@ def exported(tmp_path: Path, **arrays: object) -> Written:
     file = tmp_path / "given.npz"
     np.savez(file, labels=LABELS, **arrays)  # type: ignore[arg-type] # arrays all
     given = read_given(file)
-    ranked = choose_file(given).chosen.ranked_layer
+    ranked = choose_file(given).chosen.ranked
     request = ExportRequest(tmp_path / "out")
     return export_features(given, ranked, request, Silent(), seen=True, seed=0)
 

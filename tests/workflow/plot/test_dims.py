@@ -24,14 +24,12 @@ RANDOM = "random:8x2+l2"
 
 
 def score(layer: RankedLayer, reduction: str, value: float, split: str = "test", epoch: int = 5) -> Score:
-    key = layer.layer
-    return Score(
-        "one", "abc", 0, epoch, split, key.layer, key.pool, reduction, "cosine", "R@1", value, None, None, 24
-    )  # fmt: skip
+    ranked = replace(layer, reduction=reduction, similarity="cosine")
+    return Score("one", "abc", 0, epoch, split, ranked, "R@1", value, None, None, 24)
 
 
 def chosen(found: Reductions) -> dict[str, str]:
-    return {sized.score.layer: sized.score.reduction for sized in found.values if sized.chosen}
+    return {sized.score.ranked.layer.layer: sized.score.ranked.reduction for sized in found.values if sized.chosen}
 
 
 def test_the_last_epoch_at_an_equal_dimension_is_shown() -> None:
@@ -45,7 +43,7 @@ def test_the_last_epoch_at_an_equal_dimension_is_shown() -> None:
 def test_each_value_has_its_dimensions() -> None:
     scores = [score(FC6, name, 0.5) for name in ("none", PCA, RANDOM, "l2+pca:8+binary")]
     found = reductions_of(scores, {FC6.layer: 512}, SelectionSplit(None))
-    assert [(s.score.reduction, s.dim, s.equal) for s in found.values] == [
+    assert [(s.score.ranked.reduction, s.dim, s.equal) for s in found.values] == [
         ("none", 512, False), (PCA, 8, True), (RANDOM, 8, True), ("l2+pca:8+binary", 8, True),
     ]  # fmt: skip
     assert reductions_of(scores, {}, SelectionSplit(None)).values[0].dim is None
@@ -74,7 +72,7 @@ def test_the_best_post_processing_is_shown_whatever_it_leaves() -> None:
         for split in ("validation", "test")
     ]
     found = reductions_of(scores, {FC6.layer: 512}, SelectionSplit("validation"))
-    assert [(s.score.reduction, s.dim) for s in found.values] == [("none", 512), (PCA, 8), (SHIFT, 512)]
+    assert [(s.score.ranked.reduction, s.dim) for s in found.values] == [("none", 512), (PCA, 8), (SHIFT, 512)]
 
 
 def probed(folder: Path, splits: Mapping[str, Mapping[RankedLayer, int]], **record: object) -> Run:
@@ -134,7 +132,7 @@ def test_without_a_reduction_the_command_names_a_dimension_that_every_layer_has(
 
 
 def layers_of(found: Reductions) -> list[str]:
-    return list(dict.fromkeys(sized.score.layer for sized in found.values))
+    return list(dict.fromkeys(sized.score.ranked.layer.layer for sized in found.values))
 
 
 def many(dims: tuple[int, ...], *raw: str) -> list[Score]:
@@ -158,9 +156,9 @@ def test_the_layers_at_an_equal_dimension_are_shown_and_few_of_them_over_several
 def test_a_layer_that_is_asked_for_brings_its_reductions_and_a_reduction_only_itself(tmp_path: Path) -> None:
     run = probed(tmp_path, {"test": {FC6: 5}})
     (whole,) = stored_reductions([run], many((8, 16)), PlotOptions(("conv1",)), {})
-    assert [s.score.reduction for s in whole.values] == ["none", "l2+pca:8+l2", "l2+pca:16+l2"]
+    assert [s.score.ranked.reduction for s in whole.values] == ["none", "l2+pca:8+l2", "l2+pca:16+l2"]
     (part,) = stored_reductions([run], many((8, 16)), PlotOptions(("conv1/l2+pca:8+l2",)), {})
-    assert [s.score.reduction for s in part.values] == ["l2+pca:8+l2"]
+    assert [s.score.ranked.reduction for s in part.values] == ["l2+pca:8+l2"]
 
 
 def test_layers_that_are_at_no_equal_dimension_cannot_be_drawn_alone(tmp_path: Path) -> None:

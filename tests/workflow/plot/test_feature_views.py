@@ -19,13 +19,23 @@ from layerprobe.workflow.plot.feature_views import histograms_of, shown, shown_l
 from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.run.runs import Run
 from tests.records import recorded
+from tests.scores import with_layer
 
 NAMES = ("pool1", "pool2", "pool3", "pool4", "pool5", "fc6")
-SCORE = Score("one", "abc", 0, 1, "test", "fc6", "none", "none", "cosine", "R@1", 0.5, None, None, 4)
+SCORE = Score(
+    "one", "abc", 0, 1, "test", RankedLayer(LayerKey("fc6", "none"), "none", "cosine"), "R@1", 0.5, None, None, 4
+)
 
 
-def scores_of(names: Sequence[str] = NAMES, splits: Sequence[str] = ("train", "test"), **fields: object) -> list[Score]:
-    return [replace(SCORE, layer=name, split=split, **fields) for name in names for split in splits]  # type: ignore[arg-type]
+def scores_of(
+    names: Sequence[str] = NAMES,
+    splits: Sequence[str] = ("train", "test"),
+    *,
+    reduction: str = "none",
+    similarity: str = "cosine",
+) -> list[Score]:
+    layers = [RankedLayer(LayerKey(name, "none"), reduction, similarity) for name in names]
+    return [replace(SCORE, ranked=ranked, split=split) for ranked in layers for split in splits]
 
 
 def read(split: str, ranked: RankedLayer) -> Labelled:
@@ -47,9 +57,15 @@ def test_the_few_that_stand_for_all_are_shown_or_those_asked_for() -> None:
 
 
 def test_runs_share_the_layer_that_is_best_on_validation_in_the_mean() -> None:
-    first = [*scores_of(), replace(SCORE, layer="pool2", split="validation", value=0.9)]
-    second = [*scores_of(), *(replace(SCORE, layer=name, split="validation", value=value)
-                              for name, value in (("pool2", 0.1), ("pool4", 0.6)))]  # fmt: skip
+    first = [
+        *scores_of(),
+        replace(with_layer(SCORE, layer="pool2"), split="validation", value=0.9),
+    ]
+    validation = {"pool2": 0.1, "pool4": 0.6}
+    second = [
+        *scores_of(),
+        *(replace(s, value=validation[s.ranked.layer.layer]) for s in scores_of([*validation], ["validation"])),
+    ]
     choice = shown_layers([first, second], PlotOptions(), {})
     # pool2 has 0.5 in the mean, pool4 0.6
     assert [ranked.layer.layer for ranked, _ in shown(first, read, choice)] == [
@@ -82,7 +98,7 @@ def test_what_is_no_vectors_is_refused(reduction: str, reason: str) -> None:
 
 
 def test_the_last_epoch_is_shown_or_the_one_asked_for() -> None:
-    scores = [*scores_of(["fc6"]), *scores_of(["fc6"], epoch=4)]
+    scores = [*scores_of(["fc6"]), *(replace(score, epoch=4) for score in scores_of(["fc6"]))]
     for epoch, expected in ((None, 4), (1, 1)):
         assert {
             each.epoch for each in histograms_of(scores, read, shown_layers([scores], PlotOptions(epoch=epoch), {}))
@@ -111,11 +127,15 @@ def test_splits_that_were_not_probed_are_left_out() -> None:
 
 def test_stored_features_are_read_with_the_notes_that_all_scores_have(tmp_path: Path) -> None:
     values = probed(tmp_path)
-    scores = [*scores_of(["fc6"], notes=("partial", "tied")), *scores_of(["fc6"], metric="R@2", notes=("partial",))]
+    scores = [
+        replace(score, metric=metric, notes=notes)
+        for metric, notes in (("R@1", ("partial", "tied")), ("R@2", ("partial",)))
+        for score in scores_of(["fc6"])
+    ]
     few = IntervalKind().notes_on(6)  # there is no interval in these figures
     scores = [replace(score, notes=(*few, *score.notes)) for score in scores]
     own, reads = stored(Run(tmp_path / "one"), scores, None)
-    found = reads("test", scores[0].ranked_layer)
+    found = reads("test", scores[0].ranked)
     assert np.array_equal(found.features, values["test"])
     assert found.labels.tolist() == [0, 1, 0, 1, 0, 1, 0, 1]
     assert (found.notes, own) == (("partial",), scores)
@@ -138,7 +158,7 @@ def test_reduced_features_are_those_that_the_search_ranks(tmp_path: Path, monkey
     values = probed(tmp_path)
     monkeypatch.setattr(StoredSearch, "_itself", True)
     _, reads = stored(Run(tmp_path / "one"), scores_of(["fc6"]), None)
-    found = reads("test", replace(SCORE, reduction="pca:2").ranked_layer)
+    found = reads("test", replace(SCORE.ranked, reduction="pca:2"))
     train = values["train"].astype(np.float64)
     axes = np.linalg.svd(train - train.mean(0))[2][:2]
     expected = (values["test"] - train.mean(0)) @ axes.T

@@ -24,6 +24,7 @@ from layerprobe.workflow.probe.resampling import Resampling
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.runs import Run
 from tests.records import recorded
+from tests.scores import with_layer
 from tests.workflow.rank_files import FC6, LABELS, POOL5, RECORD, ranks_of, stored
 
 # 12 classes of 2 images: each query searches 1 right item and 22 wrong ones
@@ -116,7 +117,7 @@ def test_a_layer_without_valid_numbers_says_why(tmp_path: Path) -> None:
 def test_a_mean_of_draws_is_the_mean_of_theirs(tmp_path: Path) -> None:
     draws = [replace(FC6, reduction=name) for name in ("random:2", "random:2:1")]
     run, scores = run_with(tmp_path, {draws[0]: ranks_of([1.0] * 24), draws[1]: ranks_of([0.0] * 24)})
-    mean = replace(scores[0], reduction="random:2x2", value=0.5)
+    mean = replace(with_layer(scores[0], reduction="random:2x2"), value=0.5)
     (curve,) = stored_curves([run], [mean], None, {})
     assert curve.values[-1] == 0.5
 
@@ -177,7 +178,12 @@ def test_ranks_that_do_not_serve_name_the_command_that_makes_them(
 ) -> None:
     run, scores = run_with(tmp_path, dict(entries))
     with pytest.raises(DataError, match=message):
-        stored_curves([run], [replace(scores[0], layer="fc6", pool="none", value=value)], None, {})
+        stored_curves(
+            [run],
+            [replace(with_layer(scores[0], layer="fc6", pool="none"), value=value)],
+            None,
+            {},
+        )
 
 
 def test_without_test_scores_it_says_to_probe(tmp_path: Path) -> None:

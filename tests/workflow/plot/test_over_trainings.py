@@ -19,10 +19,11 @@ from layerprobe.workflow.plot.over_trainings import Trained, losses_over_key, re
 from layerprobe.workflow.plot.recipe_lines import Placed
 from layerprobe.workflow.run.runs import Run
 from tests.records import recorded
+from tests.scores import with_layer
 
 # Half of a 95 % interval of the mean of three with sd 0.1; Student's t of two degrees of freedom is 4.30265.
 HALF = 4.30265 * 0.1 / math.sqrt(3)
-ONE = Score("", "e", 0, 3, "test", "fc6", "none", "none", "cosine", "R@1", 0.5, None, None, 40)
+ONE = Score("", "e", 0, 3, "test", RankedLayer(LayerKey("fc6", "none"), "none", "cosine"), "R@1", 0.5, None, None, 40)
 # line, dimension -> R@1 of each seed. The sample standard deviation of 0.1, 0.2, 0.3 is 0.1.
 VALUES: Mapping[tuple[str, int], tuple[float, ...]] = {
     ("a", 4): (0.1, 0.2, 0.3),
@@ -121,7 +122,7 @@ def test_trainings_of_one_point_that_end_at_other_epochs_are_named() -> None:
 
 
 def test_the_embedding_is_drawn_and_other_layers_are_on_request() -> None:
-    both = [replace(score, layer=layer) for score in SCORES for layer in ("pool5", "fc6")]
+    both = [with_layer(score, layer=layer) for score in SCORES for layer in ("pool5", "fc6")]
     fc6 = RankedLayer(LayerKey("fc6", "none"), "none", "cosine")
     trained = Trained(FOUND, both, embeddings={each.run: fc6 for each in FOUND})
     assert [line.layer for line in scores_over_key(trained, KEY, "net.fc").lines] == ["fc6", "fc6"]
@@ -133,8 +134,8 @@ def test_the_embedding_is_drawn_and_other_layers_are_on_request() -> None:
 
 def test_embeddings_of_several_names_are_one_line() -> None:
     layers = {"4": "pool5", "6": "fc6"}  # by the first digit of the dimension
-    scores = [replace(score, layer=layers[score.run[1]]) for score in SCORES]
-    embeddings = {score.run: score.ranked_layer for score in scores}
+    scores = [with_layer(score, layer=layers[score.run[1]]) for score in SCORES]
+    embeddings = {score.run: score.ranked for score in scores}
     view = scores_over_key(Trained(FOUND, scores, embeddings=embeddings), KEY, "net.fc")
     assert [(line.layer, len(line.points)) for line in view.lines] == [("embedding", 2), ("embedding", 2)]
 

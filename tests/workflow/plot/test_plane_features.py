@@ -71,7 +71,7 @@ def test_the_rays_of_a_removed_checkpoint_are_missed_in_a_note(toy: Toy, tmp_pat
 
 def test_features_that_are_not_finite_are_refused(toy: Toy, tmp_path: Path) -> None:
     run = toy("sm", *SM)
-    scores = [score for score in run.scores() if score.layer == "fc6"]
+    scores = [score for score in run.scores() if score.ranked.layer.layer == "fc6"]
     which = ShownLayers(PlotOptions(), {}, {})
     bad = Labelled(np.array([[np.nan, 0.0]], np.float32), np.array([0]))
     with pytest.raises(NumericError, match="sm: NaN or Inf in the features of fc6 on train at epoch 2"):

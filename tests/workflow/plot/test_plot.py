@@ -26,6 +26,7 @@ from layerprobe.workflow.run.experiments import scores_of
 from layerprobe.workflow.run.runs import Run
 from tests.metrics.oracles import direct_cka
 from tests.records import recorded
+from tests.scores import with_layer
 from tests.workflow.rank_files import FC6 as FC6_RANKED
 from tests.workflow.rank_files import POOL5, ranks_of, stored
 
@@ -36,7 +37,9 @@ WITHOUT_IMAGES = [kind for kind in PLOTS if kind not in ("panels", *OF_A_TRAININ
 DEFAULT = PlotOptions()
 OPTIONS = {"over-key": PlotOptions(layers=("*",), key="net.fc")}  # of the kinds that need some
 
-SCORE = Score("one", "abc", 0, 1, "test", "fc6", "none", "none", "cosine", "R@1", 0.5, None, None, 4)
+SCORE = Score(
+    "one", "abc", 0, 1, "test", RankedLayer(LayerKey("fc6", "none"), "none", "cosine"), "R@1", 0.5, None, None, 4
+)
 
 
 def write_scores(path: Path, scores: Sequence[Score]) -> None:
@@ -124,7 +127,7 @@ def test_the_embedding_is_what_the_network_gives_to_the_loss_for_runs_and_their_
     }
     runs = seeds(tmp_path, ("one-s0", "one-s1"), {name: {"network": network} for name in ("one-s0", "one-s1")})
     for run in runs:
-        scores = [replace(score, layer=name) for score in run.scores() for name in ("fc6", "fc7")]
+        scores = [with_layer(score, layer=name) for score in run.scores() for name in ("fc6", "fc7")]
         write_scores(run.scores_file, scores)
     embeddings = StoredRuns(runs, scores_of(runs)).embeddings()
     assert {name: str(ranked) for name, ranked in embeddings.items()} == dict.fromkeys(
@@ -142,14 +145,20 @@ def test_an_epoch_without_scores_is_told(tmp_path: Path) -> None:
 
 def test_the_layers_asked_for_are_drawn(tmp_path: Path) -> None:
     run = run_with(tmp_path, "one", {"test": [0, 0]})
-    write_scores(run.scores_file, [replace(SCORE, layer=name) for name in ("pool5.2", "pool5.3", "fc6")])
+    write_scores(
+        run.scores_file,
+        [with_layer(SCORE, layer=name) for name in ("pool5.2", "pool5.3", "fc6")],
+    )
     figure = drawn("layers", [run], PlotOptions(layers=("pool5.*",))).figure
     assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["pool5.2", "pool5.3"]
 
 
 def test_curves_of_one_epoch_are_drawn_by_layer_and_that_is_told(tmp_path: Path) -> None:
     run = run_with(tmp_path, "one", {"test": [0, 0]})
-    write_scores(run.scores_file, [replace(SCORE, layer=name) for name in ("pool5.2", "pool5.3", "fc6")])
+    write_scores(
+        run.scores_file,
+        [with_layer(SCORE, layer=name) for name in ("pool5.2", "pool5.3", "fc6")],
+    )
     drawing, other = (drawn(kind, [run]) for kind in ("curves", "layers"))
     (axes,) = drawing.figure.axes
     assert [label.get_text() for label in axes.get_xticklabels()] == ["pool5.2", "pool5.3", "fc6"]
@@ -237,7 +246,10 @@ def on_both(run: Run) -> Run:
 def at_one_dimension(run: Run) -> Run:
     """The run with its scores once more, after PCA to two dimensions."""
     scores = read_scores(run.scores_file)
-    write_scores(run.scores_file, [*scores, *(replace(score, reduction="l2+pca:2+l2") for score in scores)])
+    write_scores(
+        run.scores_file,
+        [*scores, *(with_layer(score, reduction="l2+pca:2+l2") for score in scores)],
+    )
     return run
 
 
@@ -289,7 +301,7 @@ def test_every_plot_has_the_networks_order_whatever_was_measured_first(kind: str
     late[1][first] = np.random.default_rng(1).normal(size=(20, 3)).astype(np.float32)  # probed at the last epoch alone
     run = ready(kind, probed(tmp_path, late))
     scores = read_scores(run.scores_file)
-    assert scores[0].layer != "conv"
+    assert scores[0].ranked.layer.layer != "conv"
     run.write(recorded(RECORD | {"layer_order": ["conv", "pool5.3", "fc6"]}))
     column = "row" if kind == "cka" else "layer"
     rows = [row[column] for row in csv.DictReader(drawn(kind, [run], OPTIONS.get(kind, DEFAULT)).csv.splitlines())]
@@ -302,7 +314,7 @@ def test_every_plot_has_the_networks_order_whatever_was_measured_first(kind: str
 def test_a_run_without_a_layer_order_has_that_of_its_scores(record: dict[str, object], tmp_path: Path) -> None:
     run = probed(tmp_path, of_epochs(0))
     run.write(recorded(record))
-    assert [score.layer for score in run.scores()] == ["pool5.3", "fc6"]
+    assert [score.ranked.layer.layer for score in run.scores()] == ["pool5.3", "fc6"]
 
 
 def test_runs_on_other_images_of_the_same_names_are_not_compared(
@@ -339,9 +351,9 @@ def test_only_what_is_stored_as_features_is_compared(monkeypatch: pytest.MonkeyP
     other = replace(SCORE, run="one", epoch=1)
     scores = [
         *read_scores(run.scores_file),
-        replace(other, layer="pool5.3+fc6"),
-        replace(other, layer="fc7", reduction="l2"),
-        replace(other, layer="fc8", split="train"),
+        with_layer(other, layer="pool5.3+fc6"),
+        with_layer(other, layer="fc7", reduction="l2"),
+        replace(with_layer(other, layer="fc8"), split="train"),
         replace(other, epoch=9, split="train"),
     ]
     write_scores(run.scores_file, scores)

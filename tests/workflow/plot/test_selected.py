@@ -47,8 +47,8 @@ def keep(run: Run, choice: Choice, ranked: RankedLayer) -> Choice:
     """Let a run keep a choice of another layer."""
     layer = ranked.layer
     named = {"layer": layer.layer, "pool": layer.pool, "reduction": ranked.reduction}
-    chosen = replace(choice.chosen, similarity=ranked.similarity, **named)  # type: ignore[arg-type] # texts
-    test = choice.test and replace(choice.test, similarity=ranked.similarity, **named)  # type: ignore[arg-type] # texts
+    chosen = replace(choice.chosen, ranked=ranked)
+    test = choice.test and replace(choice.test, ranked=ranked)
     selected = replace(choice, chosen=chosen, test=test, ship=replace(choice.ship, dim=3, **named))  # type: ignore[arg-type] # texts
     stored = StoredChoice(RULE, {"metric": "R@1"}, False, {run.name: run_state(run, "R@1")}, selected)
     store_choice(stored, [run], Silent().say)
@@ -71,7 +71,7 @@ def folded(images: Path, tmp_path: Path) -> tuple[Run, Choice]:
     model, settings = f"python:{tmp_path / 'mine.py'}:build", ("data.train_classes=0",)
     request = FrozenRequest(model, f"folder:{images}", tmp_path / "cache", "none", settings, device="cpu", workers=0)
     run, choice = choose_model(request, ChooseRequest(device="cpu"), Silent())
-    layers = {score.ranked_layer for score in run.scores()}
+    layers = {score.ranked for score in run.scores()}
     first = next(x for x in layers if x.layer.layer == "1")
     return run, keep(run, choice, replace(first, reduction=WHITE))
 
@@ -149,7 +149,7 @@ def test_nothing_is_added_to_layers_that_are_named(kind: str, held: Run) -> None
 
 
 def test_the_star_is_at_the_layer_and_its_value_on_test(held: Run) -> None:
-    (score,) = (x for x in held.scores() if (x.ranked_layer, x.split, x.metric) == (C3, "test", "R@1"))
+    (score,) = (x for x in held.scores() if (x.ranked, x.split, x.metric) == (C3, "test", "R@1"))
     panels = drawn("layers", [held]).figure.axes
     stars = [line for axes in panels for line in axes.lines if line.get_marker() == "*"]
     heights = [np.asarray(line.get_ydata(), float).tolist() for line in stars]

@@ -29,7 +29,9 @@ def test_the_losses_are_those_of_the_log_with_recall_of_the_embedding_on_test(to
     found = training_losses([run], scores_of([run]))
     losses = [(score.epoch, score.value) for score in found if score.metric == "training loss"]
     assert losses == list(enumerate(logged(run), start=1))
-    recalls = {(s.epoch, s.value) for s in run.scores() if (s.split, s.layer, s.metric) == ("test", "fc6", "R@1")}
+    recalls = {
+        (s.epoch, s.value) for s in run.scores() if (s.split, s.ranked.layer.layer, s.metric) == ("test", "fc6", "R@1")
+    }
     assert {(score.epoch, score.value) for score in found if score.metric == "R@1"} == recalls
     assert len(recalls) == 3
 

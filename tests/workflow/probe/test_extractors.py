@@ -30,7 +30,7 @@ REQUEST = ProbeRequest(layers=("pool5.3", "fc6"), ks=(1, 2), device="cpu", worke
 
 
 def only(scores: list[Score], **fields: object) -> list[Score]:
-    return [score for score in scores if all(getattr(score, name) == value for name, value in fields.items())]
+    return [score for score in scores if fields.items() <= score.as_json().items()]
 
 
 def test_a_second_probe_extracts_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +60,7 @@ def test_further_layers_take_the_old_ones_along(run: Run) -> None:
     with h5py.File(run.feature_file(2, "test")) as file:
         assert set(file["features"]) == {"pool5.3@max", "fc6@none", "pool4.1@max", "pool4.1@avg"}
         assert np.array_equal(file["features/fc6@none"][:], before)
-    assert {(score.layer, score.pool) for score in read_scores(run.scores_file)} == {
+    assert {(score.ranked.layer.layer, score.ranked.layer.pool) for score in read_scores(run.scores_file)} == {
         ("pool5.3", "max"), ("fc6", "none"), ("pool4.1", "max"), ("pool4.1", "avg"),
     }  # fmt: skip
 

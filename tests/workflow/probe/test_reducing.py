@@ -40,7 +40,11 @@ LABELS = np.repeat(np.arange(4), 4)
 
 def r1(scores: list[Score], split: str = "test", layer: str = "fc6") -> dict[str, float | None]:
     """Reduction -> R@1."""
-    return {s.reduction: s.value for s in scores if (s.split, s.layer, s.metric) == (split, layer, "R@1")}
+    return {
+        s.ranked.reduction: s.value
+        for s in scores
+        if (s.split, s.ranked.layer.layer, s.metric) == (split, layer, "R@1")
+    }
 
 
 def features(run: Run, split: str) -> np.ndarray:
@@ -142,7 +146,7 @@ def test_features_that_are_not_finite_are_a_score_without_value(run: Run, split:
     store.write_features(path, kept.key(2, split), kept.rows(split), columns, [{FC6: values}])
     run.rank_file(2, "test").unlink()
     scores = probe(run, replace(asked, splits=("test",)), Silent())
-    (found,) = [s for s in scores if (s.split, s.reduction, s.metric) == ("test", chain, "R@1")]
+    (found,) = [s for s in scores if (s.split, s.ranked.reduction, s.metric) == ("test", chain, "R@1")]
     assert (found.value, found.notes[0]) == (None, "NaN (1 rows)")
     assert (r1(scores)["l2"] is None) == (split == "test")
 
@@ -210,7 +214,7 @@ def test_a_rank_too_low_for_a_chain_is_told_with_all_other_scores(run: Run) -> N
     with pytest.raises(PartlyReducedError, match="no layer can take pca:16: .* rank 15") as error:
         probe(run, replace(REQUEST, layers=("pool5.3",), reduce=("none", "pca:16")), Silent())
     assert set(r1(error.value.scores, layer="pool5.3")) == {"none"}
-    assert {score.reduction for score in run.scores()} == {"none"}
+    assert {score.ranked.reduction for score in run.scores()} == {"none"}
 
 
 def test_without_training_classes_a_chain_is_fitted_on_the_gallery_or_refused(request_for: Requests) -> None:
@@ -278,7 +282,7 @@ def test_shift_takes_the_classifiers_weights_after_its_relu_at_each_epoch(classi
 def test_shift_is_for_the_layer_that_the_classifier_multiplies(classified: Run) -> None:
     listener = Silent()
     scores = probe(classified, replace(REQUEST, reduce=("none", "shift")), listener)
-    assert {s.layer for s in scores if s.reduction == "shift"} == {"fc6"}
+    assert {s.ranked.layer.layer for s in scores if s.ranked.reduction == "shift"} == {"fc6"}
     said = "shift skipped for pool5.3@max: it needs a classifier's weights, which multiply fc6 alone"
     assert listener.heard.count(said) == 1
 
@@ -294,6 +298,6 @@ def test_equal_terms_of_all_images_are_the_recall_of_every_reduction(classified:
     found = equal_terms(classified, [1], Silent())
     assert not found.reasons
     for split in ("train", "test"):
-        equal = {score.reduction: score.value for score in found.scores if score.split == split}
+        equal = {score.ranked.reduction: score.value for score in found.scores if score.split == split}
         assert equal == pytest.approx(r1(whole, split))
         assert set(equal) == {*names}

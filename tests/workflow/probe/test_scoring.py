@@ -44,7 +44,7 @@ def ranks_in(path: Path) -> dict[str, np.ndarray]:
 def test_ranks_are_stored_and_give_the_scores(run: Run) -> None:
     scores = probe(run, REQUEST, Silent())
     stored = ranks_in(run.rank_file(2, "test"))
-    (score,) = [s for s in scores if (s.split, s.layer, s.metric) == ("test", "fc6", "R@2")]
+    (score,) = [s for s in scores if (s.split, s.ranked.layer.layer, s.metric) == ("test", "fc6", "R@2")]
     closer, ties = stored["fc6@none/closer"], stored["fc6@none/tied_negatives"]
     assert not ties.any()
     assert score.value == (closer < 2).mean()
@@ -113,14 +113,14 @@ def test_scores_whose_ranks_are_replaced_leave_the_table(run: Run) -> None:
         for layer in ("fc6@none", "pool5.3@max"):
             file[f"{layer}/none/cosine"].attrs["tie_window"] = np.bytes_(b"0.5")
     probe(run, replace(REQUEST, layers=("fc6",)), Silent())
-    left = {(score.split, score.layer, score.metric) for score in run.scores()}
+    left = {(score.split, score.ranked.layer.layer, score.metric) for score in run.scores()}
     assert {metric for split, layer, metric in left if (split, layer) == ("test", "fc6")} == {"R@1", "R@2"}
     others = {("train", "fc6"), ("test", "pool5.3")}  # what holds, and what is not measured
     assert {(*other, metric) for other in others for metric in ("R@1(2x4)", "R@1(G=10)", "MRR")} <= left
 
 
 def by_metric(scores: list[Score], split: str, layer: str) -> dict[str, Score]:
-    return {score.metric: score for score in scores if (score.split, score.layer) == (split, layer)}
+    return {score.metric: score for score in scores if (score.split, score.ranked.layer.layer) == (split, layer)}
 
 
 def test_metrics_stand_beside_the_recall(run: Run) -> None:
@@ -172,7 +172,9 @@ def test_a_reduction_is_fitted_on_training_classes_and_has_ranks_of_its_own(
     with stoppable() as stop:
         scores = measure(both, missing_of(both, [2]), Silent(), stop)
     (found,) = [
-        s.value for s in scores if (s.reduction, s.split, s.layer, s.metric) == ("centred", "test", "fc6", "R@1")
+        s.value
+        for s in scores
+        if (s.ranked.reduction, s.split, s.ranked.layer.layer, s.metric) == ("centred", "test", "fc6", "R@1")
     ]
     train, test = (store.read_features(run.feature_file(2, split), FC6) for split in ("train", "test"))
     assert found == recall_at_k(test - train.mean(0), np.repeat(np.arange(4), 4), ks=(1,))[1]

@@ -32,11 +32,11 @@ REQUEST = ProbeRequest(layers=("pool5.3", "fc6"), ks=(1, 2), device="cpu", worke
 
 
 def only(scores: list[Score], **fields: object) -> list[Score]:
-    return [score for score in scores if all(getattr(score, name) == value for name, value in fields.items())]
+    return [score for score in scores if fields.items() <= score.as_json().items()]
 
 
 def by_metric(scores: list[Score], split: str, layer: str) -> dict[str, Score]:
-    return {score.metric: score for score in scores if (score.split, score.layer) == (split, layer)}
+    return {score.metric: score for score in scores if (score.split, score.ranked.layer.layer) == (split, layer)}
 
 
 @pytest.mark.parametrize(("text", "epochs"), [("all", {0, 1, 2}), ("last", {2}), ("0,2", {0, 2})])
@@ -197,11 +197,11 @@ def test_an_unknown_similarity_has_the_known_ones() -> None:
 
 def test_the_recipe_says_the_similarity_unless_the_request_does(request_for: Requests) -> None:
     run = train(request_for("train.epochs=0", 'probe.similarity="dot"'), Silent())
-    assert {score.similarity for score in probe(run, REQUEST, Silent())} == {"dot"}
-    assert {score.similarity for score in probe(run, replace(REQUEST, similarity="euclidean"), Silent())} == {
+    assert {score.ranked.similarity for score in probe(run, REQUEST, Silent())} == {"dot"}
+    assert {score.ranked.similarity for score in probe(run, replace(REQUEST, similarity="euclidean"), Silent())} == {
         "euclidean"
     }
-    assert {score.similarity for score in run.scores()} == {"dot", "euclidean"}
+    assert {score.ranked.similarity for score in run.scores()} == {"dot", "euclidean"}
 
 
 def test_the_best_epoch_is_that_of_the_similarity_asked_for(request_for: Requests) -> None:
@@ -212,6 +212,6 @@ def test_the_best_epoch_is_that_of_the_similarity_asked_for(request_for: Request
         probe(run, asked, Silent())
     probe(run, replace(asked, epochs="all"), Silent())
     best = {"cosine": 0, "euclidean": 2}
-    table = [replace(score, value=float(score.epoch == best[score.similarity])) for score in run.scores()]
+    table = [replace(score, value=float(score.epoch == best[score.ranked.similarity])) for score in run.scores()]
     ScoreTable(table, stored=[]).write(run.scores_file)
     assert {score.epoch for score in probe(run, asked, Silent())} == {2}

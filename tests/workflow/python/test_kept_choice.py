@@ -51,9 +51,9 @@ def test_choose_export_and_threshold_of_the_run_take_the_choice_of_the_result(re
     assert values_of(choose_once([run], request, Silent())) == values_of(choice)
     asked = ExportRequest(tmp_path / "out", ("npz",))
     layer = layer_to_export(run, asked, Silent())
-    assert layer.ranked == choice.chosen.ranked_layer
+    assert layer.ranked == choice.chosen.ranked
     export_run(layer, asked, Silent())
-    assert threshold(run, None, [0.1], Silent()).ranked == choice.chosen.ranked_layer
+    assert threshold(run, None, [0.1], Silent()).ranked == choice.chosen.ranked
 
 
 def test_a_result_of_some_layers_of_the_run_keeps_their_names(result: Probed, tmp_path: Path) -> None:

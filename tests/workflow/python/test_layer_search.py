@@ -62,22 +62,26 @@ def test_layers_side_by_side_are_made_of_their_features(result: Probed) -> None:
 
 
 def test_binary_codes_are_searched_by_hamming(result: Probed) -> None:
-    (score,) = [s for s in result.scores if (s.split, s.layer, s.reduction) == ("test", "0.1", "binary")]
-    assert score.similarity == "hamming"
+    (score,) = [
+        s for s in result.scores if (s.split, s.ranked.layer.layer, s.ranked.reduction) == ("test", "0.1", "binary")
+    ]
+    assert score.ranked.similarity == "hamming"
     codes = result.features["test", "0.1/binary"]
     assert (str(codes.dtype), codes.shape) == ("uint8", (9, 1))
     np.testing.assert_array_equal(codes, np.packbits(result.features["test", "0.1"] > 0, axis=1))
 
 
 def test_a_mean_over_draws_is_that_of_its_ranks(result: Probed) -> None:
-    (score,) = [s for s in result.scores if (s.split, s.layer, s.reduction) == ("test", "0.1", "random:2x3")]
+    (score,) = [
+        s for s in result.scores if (s.split, s.ranked.layer.layer, s.ranked.reduction) == ("test", "0.1", "random:2x3")
+    ]
     draws = [result.ranks["test", f"0.1/random:2{draw}"].recall(1) for draw in ("", ":1", ":2")]
     assert score.value == pytest.approx(np.mean(draws))
     assert "mean of 3 draws" in score.notes
 
 
 def test_rows_tables_and_plots_have_reductions_and_layers_side_by_side(result: Probed) -> None:
-    rows = dict.fromkeys((score.layer, score.reduction) for score in result.scores)
+    rows = dict.fromkeys((score.ranked.layer.layer, score.ranked.reduction) for score in result.scores)
     assert list(rows) == [
         (layer, reduction)
         for layer in ("0.0", "0.1", "0.0+0.1")
@@ -93,7 +97,7 @@ def test_rows_tables_and_plots_have_reductions_and_layers_side_by_side(result: P
 
 def test_a_reduction_fitted_on_what_is_searched_says_so() -> None:
     found = probed("none", "pca:2", "l2", fit="gallery", splits={"test": TEST})
-    notes = {score.reduction: score.notes for score in found.scores}
+    notes = {score.ranked.reduction: score.notes for score in found.scores}
     told = {reduction: "transductive: fitted on the images searched" in of for reduction, of in notes.items()}
     assert told == {"none": False, "pca:2@gallery": True, "l2": False}
     raw = found.features["test", "0.1"]
@@ -114,7 +118,7 @@ def test_without_training_images_nothing_is_fitted_on_them() -> None:
 def test_what_a_layer_cannot_take_is_told_where_others_can() -> None:
     with pytest.warns(UserWarning, match="pca:5 skipped for 0.0@max"):
         found = probed("pca:5")
-    assert {score.layer for score in found.scores} == {"0.1"}
+    assert {score.ranked.layer.layer for score in found.scores} == {"0.1"}
     with pytest.raises(RecipeError, match="no layer can take pca:9"):
         probed("pca:9")
     with pytest.raises(RecipeError, match="no layer can take shift: .*a model from Python brings none"):
@@ -178,7 +182,7 @@ def test_equal_terms_are_drawn_of_what_was_reduced(tmp_path: Path) -> None:
         for split in splits
         for reduction in ("none", "l2+pca:3+l2")
     }
-    assert {(score.split, score.reduction): score.value for score in drawn.scores} == by_hand
+    assert {(score.split, score.ranked.reduction): score.value for score in drawn.scores} == by_hand
 
 
 def test_features_are_extracted_side_by_side() -> None:

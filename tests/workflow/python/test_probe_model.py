@@ -54,7 +54,7 @@ TRAIN, TEST = loader_of(0, 0, 0, 1, 1, 1, 2, 2), loader_of(3, 3, 3, 4, 4, 4, 5, 
 
 
 def number(scores: tuple[Score, ...], **wanted: object) -> float | None:
-    (found,) = [score for score in scores if all(getattr(score, key) == value for key, value in wanted.items())]
+    (found,) = [score for score in scores if wanted.items() <= score.as_json().items()]
     return found.value
 
 
@@ -72,7 +72,7 @@ def nearest_has_the_class(features: np.ndarray, labels: np.ndarray) -> float:
 def test_every_block_and_the_output_are_scored_on_every_split() -> None:
     model = small_model()
     result = layerprobe.probe(model, {"test": TEST, "train": TRAIN}, ks=(1, 2), pools=("max", "avg"))
-    assert [(score.split, score.layer, score.pool) for score in result.scores[::2]] == [
+    assert [(score.split, score.ranked.layer.layer, score.ranked.layer.pool) for score in result.scores[::2]] == [
         (split, layer, pool)
         for split in ("train", "test")
         for layer, pool in (("0.0", "max"), ("0.0", "avg"), ("0.1", "max"), ("0.1", "avg"), ("output", "none"))
@@ -111,7 +111,7 @@ def test_layers_of_a_resnet_are_pooled_as_its_output_is() -> None:
     images = torch.randn(8, 3, 32, 32)
     loader = [(images, torch.tensor([0, 0, 1, 1, 2, 2, 3, 3]))]
     found = layerprobe.probe(model, {"test": loader}, layers="layer4.1,output", ks=[1])
-    assert {score.pool for score in found.scores} == {"avg", "none"}
+    assert {score.ranked.layer.pool for score in found.scores} == {"avg", "none"}
     np.testing.assert_allclose(found.features["test", "layer4.1"], found.features["test", "output"], rtol=1e-5)
 
 
@@ -128,7 +128,7 @@ def test_a_pool_that_a_globbed_layer_cannot_have_is_said() -> None:
     said = "gem skipped for 0.0.0, 0.0.1, 0.0.3: 0.0.0@gem: the layer has values below 0"
     with pytest.warns(UserWarning, match=said) as warned:
         result = layerprobe.probe(small_model(), {"test": TEST}, layers="0.0.*@gem", ks=(1,))
-    assert {str(score.layer_key) for score in result.scores} == {"0.0.2@gem"}
+    assert {str(score.ranked.layer) for score in result.scores} == {"0.0.2@gem"}
     assert warned[0].filename == __file__
     with pytest.warns(UserWarning, match=said):
         layerprobe.extract(small_model(), "0.0.*@gem", torch.ones(1, 3, 12, 12))
@@ -200,11 +200,11 @@ def test_features_that_are_not_finite_have_no_value_and_say_so() -> None:
     model = small_model()
     nn.init.constant_(model.get_parameter("1.2.bias"), float("nan"))
     result = layerprobe.probe(model, {"test": TEST}, ks=(1,), metrics=["uniformity"])
-    invalid = [score for score in result.scores if score.layer == "output"]
+    invalid = [score for score in result.scores if score.ranked.layer.layer == "output"]
     assert {(score.metric, score.value, score.notes) for score in invalid} == {
         (metric, None, ("NaN (9 rows)",)) for metric in ("R@1", "uniformity")
     }
-    assert all(score.value is not None for score in result.scores if score.layer != "output")
+    assert all(score.value is not None for score in result.scores if score.ranked.layer.layer != "output")
     with pytest.raises(NumericError, match=r"output has none on test: NaN \(9 rows\)"):
         result.ranks["test", "output"]
 
@@ -216,7 +216,7 @@ def test_a_reduction_that_needs_finite_features_has_no_value_for_others(reductio
     result = layerprobe.probe(model, {"train": TRAIN, "test": TEST}, ks=(1,), layers="0.1,output", reduce=reduction)
     # pca is fitted on the 8 training images; the codes are those of the 9 test images
     rows = {"pca:2": 8, "binary": 9}[reduction]
-    (invalid,) = [score for score in result.scores if (score.split, score.layer) == ("test", "output")]
+    (invalid,) = [score for score in result.scores if (score.split, score.ranked.layer.layer) == ("test", "output")]
     assert (invalid.value, invalid.notes) == (None, (f"NaN ({rows} rows)",))
     assert number(result.scores, split="test", layer="0.1") is not None
     for values in (result.ranks, result.features):

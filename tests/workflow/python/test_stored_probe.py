@@ -56,7 +56,7 @@ def test_further_layers_come_into_the_same_run_in_the_order_of_the_network(tmp_p
     last, first = probed(tmp_path, "output"), probed(tmp_path, "0.0")
     assert first.name == last.name
     run = Run(tmp_path / first.name)
-    assert [(score.split, score.layer) for score in run.scores()] == [
+    assert [(score.split, score.ranked.layer.layer) for score in run.scores()] == [
         (split, layer) for layer in ("0.0", "output") for split in ("train", "test")
     ]
     assert run.read().layer_order == ("0.0", "output")
@@ -89,7 +89,7 @@ def test_no_score_is_left_whose_features_are_gone(tmp_path: Path, reduce: str) -
     probed(tmp_path, "0.0", splits={"train": TRAIN, "test": shuffled()})
     run = Run(tmp_path / first.name)
     # The training images came in the same order, so that their features are kept.
-    assert [(score.split, score.layer) for score in run.scores()] == [
+    assert [(score.split, score.ranked.layer.layer) for score in run.scores()] == [
         ("train", "0.0"),
         ("test", "0.0"),
         ("train", "0.1"),
@@ -97,7 +97,7 @@ def test_no_score_is_left_whose_features_are_gone(tmp_path: Path, reduce: str) -
     ]
     for split in ("train", "test"):
         stored = {str(layer) for layer in read_layers(run.feature_file(0, split))}
-        assert {str(score.layer_key) for score in run.scores() if score.split == split} == stored
+        assert {str(score.ranked.layer) for score in run.scores() if score.split == split} == stored
 
 
 def test_a_probe_that_is_killed_leaves_no_score_whose_features_are_gone(

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from layerprobe.report.page import render
@@ -13,6 +12,7 @@ from layerprobe.workflow.report.choices import choices
 from layerprobe.workflow.report.report import made_report
 from layerprobe.workflow.run.runs import Run
 from tests.records import rewrite
+from tests.scores import with_layer
 from tests.workflow.choose.test_choose_once import WHITE
 from tests.workflow.choose.test_choose_once import folded as folded
 from tests.workflow.choosing_runs import C1, C2, FC6, hits, write_run
@@ -87,7 +87,7 @@ def test_a_choice_that_is_searched_in_fifths_is_labelled_at_its_numbers(folded: 
 
 
 def test_a_choice_that_would_rank_layers_anew_is_left_to_choose(folded: Run) -> None:
-    white = [replace(score, reduction="l2+whiten:9:0.5+l2") for score in folded.scores()]
+    white = [with_layer(score, reduction="l2+whiten:9:0.5+l2") for score in folded.scores()]
     ScoreTable([*folded.scores(), *white], stored=[]).write(folded.scores_file)
     (line,) = choices([folded]).missing
     assert line == f"a: no choice is stored, and it takes a while; {folded.command('choose')} makes one"

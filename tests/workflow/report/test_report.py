@@ -16,6 +16,7 @@ from layerprobe.workflow.report.report import is_training, made_report, write_re
 from layerprobe.workflow.report.report_gallery import Galleries
 from layerprobe.workflow.run.runs import Run, locked
 from tests.records import rewrite
+from tests.scores import with_layer
 from tests.workflow.rank_files import FC6, POOL5, first_hit, stored, written
 
 
@@ -170,8 +171,14 @@ def test_how_a_run_was_made_begins_with_its_best_layer_on_validation(tmp_path: P
 def test_a_reduced_layer_is_not_among_the_few_for_being_best_on_validation(tmp_path: Path) -> None:
     run = run_of(tmp_path)
     (first, *_) = run.scores()
-    middle = [replace(first, layer=f"pool5.{i}", split="validation", value=0.1 * i) for i in range(1, 6)]
-    add(run, [*middle, replace(middle[0], layer="pool5.2", reduction="l2+pca:8", value=0.9)])
+    middle = [replace(with_layer(first, layer=f"pool5.{i}"), split="validation", value=0.1 * i) for i in range(1, 6)]
+    add(
+        run,
+        [
+            *middle,
+            replace(with_layer(middle[0], layer="pool5.2", reduction="l2+pca:8"), value=0.9),
+        ],
+    )
     (page,) = made_report([run]).runs
     assert all(page.layers[place].reduction == "none" for place in page.few)
 

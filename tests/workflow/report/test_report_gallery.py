@@ -26,6 +26,7 @@ from layerprobe.workflow.train.building import TrainRequest
 from layerprobe.workflow.train.train import train
 from tests.data import fabricated
 from tests.records import recorded, rewrite
+from tests.scores import with_layer
 from tests.workflow.conftest import RECIPES, Silent
 
 FC6 = RankedLayer(LayerKey("fc6", "none"), "none", "cosine")
@@ -138,7 +139,8 @@ def test_queries_fulfil_the_rules_that_they_are_shown_for(run: Run) -> None:
 def test_the_layer_before_the_embedding_is_the_one_that_the_page_shows_first(run: Run) -> None:
     # binary codes of c3 stand in for another pool of the layer, which the page does not show first
     scores = [
-        replace(score, layer="c3", pool="max") if score.reduction == "binary" else score for score in run.scores()
+        with_layer(score, layer="c3", pool="max") if score.ranked.reduction == "binary" else score
+        for score in run.scores()
     ]
     codes = replace(BINARY, layer=C3.layer)
     page = replace(page_of(run), layers=(C3, codes, FC6), few=(0, 2), embedding=2, scores=tuple(scores))

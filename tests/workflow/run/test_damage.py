@@ -56,7 +56,7 @@ def test_what_was_measured_of_a_checkpoint_before_it_was_damaged_stays(run: Run)
     assert probe(run, REQUEST, Silent()) == before
     with pytest.raises(PartlyMeasuredError, match=r"damaged checkpoint \(1\)"):
         probe(run, replace(REQUEST, layers=("fc6", "pool5.3")), Silent())
-    assert {score.epoch for score in run.scores() if score.layer == "fc6"} == {0, 1, 2}
+    assert {score.epoch for score in run.scores() if score.ranked.layer.layer == "fc6"} == {0, 1, 2}
 
 
 def test_only_checkpoints_that_are_loaded_are_hashed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,17 +10,20 @@ import pytest
 
 from layerprobe import store
 from layerprobe.values.facts import SplitFacts
-from layerprobe.values.keys import LayerKey
+from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.scores import Score, ScoreTable
 from layerprobe.workflow.run.facts import data_facts, score_tables, weights_text
 from layerprobe.workflow.run.runs import Run
 from tests.records import recorded
+from tests.scores import with_layer
 from tests.workflow.rank_files import FC6 as FC6_RANKED
 from tests.workflow.rank_files import POOL5, ranks_of
 from tests.workflow.rank_files import stored as stored_ranks
 
 FC6 = LayerKey("fc6", "none")
-SCORE = Score("one", "abc", 0, 1, "test", "fc6", "none", "none", "cosine", "R@1", 0.5, None, None, 4)
+SCORE = Score(
+    "one", "abc", 0, 1, "test", RankedLayer(LayerKey("fc6", "none"), "none", "cosine"), "R@1", 0.5, None, None, 4
+)
 RECORD = {
     "state": "finished", "recipe_name": "netA", "experiment": "abc", "seed": 0, "epochs_done": 1, "hashes": {},
     "manifests": {}, "new_parameters": [],
@@ -225,7 +228,8 @@ def test_each_reduction_has_a_table_and_a_best_layer_of_its_own(tmp_path: Path) 
     ScoreTable([SCORE]).write(run.scores_file)
     values = {("none", "fc6"): 0.5, ("none", "pool5"): 0.25, ("l2", "fc6"): 0.625, ("l2", "pool5"): 0.75}
     scores = [
-        replace(SCORE, reduction=reduction, layer=layer, value=value) for (reduction, layer), value in values.items()
+        replace(with_layer(SCORE, layer=layer, reduction=reduction), value=value)
+        for (reduction, layer), value in values.items()
     ]
     raw, reduced = score_tables(run, scores[::-1])
     assert [table.rows[table.marked or 0][1] for table in (raw, reduced)] == ["fc6", "pool5/l2"]
@@ -238,7 +242,7 @@ def test_each_reduction_has_a_table_and_a_best_layer_of_its_own(tmp_path: Path) 
 def test_what_is_said_of_layers_as_they_are_is_not_said_of_reduced_ones_again(tmp_path: Path) -> None:
     run = Run(tmp_path / "one")
     raw = replace(SCORE, low=0.4, high=0.6, notes=("12 files are absent", "clusters: parent"))
-    reduced = replace(raw, reduction="l2", notes=("mean of 5 draws", *raw.notes))
+    reduced = replace(with_layer(raw, reduction="l2"), notes=("mean of 5 draws", *raw.notes))
     ScoreTable([raw, reduced]).write(run.scores_file)
     first, second = score_tables(run, [raw, reduced])
     assert first.notes[1:] == ("test, fc6: 12 files are absent",)

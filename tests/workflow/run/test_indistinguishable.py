@@ -11,6 +11,7 @@ from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.scores import Score
 from layerprobe.workflow.run.indistinguishable import alike_of, searches_of
 from layerprobe.workflow.run.runs import Run
+from tests.scores import with_layer
 from tests.workflow.rank_files import FC6, POOL5, ranks_of, stored
 
 DATA = DataFacts("", {})
@@ -66,7 +67,7 @@ def test_a_mean_of_draws_is_told_apart_by_the_means_of_its_queries(run: Run) -> 
     draws = {replace(FC6, reduction=name): ranks_of(hits(miss)) for name, miss in (("random:2", 3), ("random:2:1", 8))}
     scores = sure(stored(run, 5, "test", {CONV: ENTRIES[CONV], POOL5: ENTRIES[POOL5], **draws}))
     # each draw hits 23 of 24, like pool5
-    mean = replace(scores[2], reduction="random:2x2")
+    mean = with_layer(scores[2], reduction="random:2x2")
     assert alike_of([*scores[:2], mean], "R@1", searches_of(run), DATA) == (replace(FC6, reduction="random:2x2"),)
 
 

@@ -61,7 +61,7 @@ def number(scores: list[Score], split: str) -> float | None:
 
 def test_only_what_is_asked_for_is_scored_and_its_members_alone_are_stored(untrained: Run) -> None:
     scores = probe(untrained, replace(REQUEST, layers=None), Silent())  # what its recipe says
-    assert {str(score.layer_key) for score in scores} == {str(BOTH)}
+    assert {str(score.ranked.layer) for score in scores} == {str(BOTH)}
     path = untrained.feature_file(0, "test")
     assert set(map(str, store.read_layers(path))) == {"pool5.3@max", "fc6"}
     np.testing.assert_allclose(read_layer(path, BOTH), by_hand(path), rtol=1e-6)
@@ -141,7 +141,7 @@ def test_it_is_compared_drawn_again_summed_up_and_plotted_beside_its_layers(untr
     assert [layer.ranked.layer.layer for layer in summed.layers] == ["pool5.3", "fc6", "pool5.3+fc6"]
     drawings = equal_terms(untrained, [0], Silent())
     assert not drawings.reasons
-    test = [score.value for score in drawings.scores if (score.split, score.layer_key) == ("test", BOTH)]
+    test = [score.value for score in drawings.scores if (score.split, score.ranked.layer) == ("test", BOTH)]
     # as many classes and images in both splits: one draw, of all images
     assert test == [found.values[0]]
     for kind in ("layers", "train-vs-test", "cka"):

@@ -49,7 +49,7 @@ def test_a_cell_has_the_mean_over_its_trainings_with_students_interval(made: Mad
         (score,) = [
             score
             for score in read_scores(made.cache / training.run / "scores.csv")
-            if (score.epoch, score.split, score.layer, score.metric) == (2, "test", "pool5", "R@1")
+            if (score.epoch, score.split, score.ranked.layer.layer, score.metric) == (2, "test", "pool5", "R@1")
         ]
         values.append(score.value or 0.0)
     assert of_pool5 is not None

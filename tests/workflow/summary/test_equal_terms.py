@@ -28,6 +28,7 @@ from layerprobe.workflow.run.stored_terms import offered_terms, stored_terms
 from layerprobe.workflow.summary import equal_terms as module
 from layerprobe.workflow.summary.equal_terms import EqualTerms, equal_terms
 from tests.records import rewrite
+from tests.scores import with_layer
 from tests.workflow.conftest import Silent
 from tests.workflow.drawn_run import FC6, POOL, SEED, SIZES, change_entry, features_of, labels_of, write_run
 
@@ -83,7 +84,7 @@ def brute_force(split: str, epoch: int) -> tuple[float, NDArray[np.float64]]:
 
 
 def scores_of(run: Run, split: str, layer: str, epoch: int = 1) -> dict[str, Score]:
-    return {s.metric: s for s in run.scores() if (s.epoch, s.split, s.layer) == (epoch, split, layer)}
+    return {s.metric: s for s in run.scores() if (s.epoch, s.split, s.ranked.layer.layer) == (epoch, split, layer)}
 
 
 def write_scores(run: Run, scores: list[Score]) -> None:
@@ -95,7 +96,7 @@ def write_scores(run: Run, scores: list[Score]) -> None:
 def test_values_are_those_of_explicit_subsampling(finished: Finished, split: str) -> None:
     assert finished.found.offered.terms == TERMS
     wanted, each = brute_force(split, 1)
-    (score,) = [s for s in finished.found.scores if (s.split, s.layer) == (split, "fc6")]
+    (score,) = [s for s in finished.found.scores if (s.split, s.ranked.layer.layer) == (split, "fc6")]
     assert score.value == pytest.approx(wanted, abs=1e-12)
     assert score.metric == "R@1(11x4)"
     stored = stored_terms(finished.run, 1, split, TERMS)
@@ -108,7 +109,7 @@ def test_scores_stand_beside_the_raw_ones_and_say_what_they_are(finished: Finish
     before, found, after = finished.before, finished.found, finished.run.scores()
     assert [s for s in after if s not in found.scores] == before
     assert {s for s in after if s not in before} == set(found.scores)
-    assert [(s.split, s.layer) for s in found.scores] == [
+    assert [(s.split, s.ranked.layer.layer) for s in found.scores] == [
         (split, layer) for split in ("train", "test") for layer in ("pool5.3", "fc6")
     ]
     score = scores_of(finished.run, "train", "fc6")["R@1(11x4)"]
@@ -204,7 +205,7 @@ def test_features_that_are_gone_name_the_command_that_brings_them_back(tmp_path:
     drawn_run.feature_file(1, "train").unlink()
     change_entry(drawn_run, 1, "test", POOL, queries=store.FeatureKey("drawn", 1, "test", "other", "resize", "m"))
     found = equal_terms(drawn_run, [1], Silent())
-    assert [(s.split, s.layer) for s in found.scores] == [("test", "fc6")]
+    assert [(s.split, s.ranked.layer.layer) for s in found.scores] == [("test", "fc6")]
     (reason,) = [line for line in found.reasons if "gone" in line]
     assert reason == (
         "no equal terms at epoch 1 where features are gone: layerprobe probe drawn --epochs 1"
@@ -240,7 +241,10 @@ def test_reduced_layers_are_drawn_as_their_ranks_were_made(drawn_run: Run, monke
     key = store.RankKey(store.FeatureKey("drawn", 1, "test", "w1", "resize", "m"), None, entries.search_sha256, 1e-12)
     ranks = {ranked: store.RankEntry(key, entries.ranks[FC6]) for ranked in (FC6, centred)}
     store.write_ranks(path, store.Rows(entries.labels, entries.ids), ranks)
-    write_scores(drawn_run, [replace(s, reduction=name) for s in drawn_run.scores() for name in ("none", "centred")])
+    write_scores(
+        drawn_run,
+        [with_layer(s, reduction=name) for s in drawn_run.scores() for name in ("none", "centred")],
+    )
     equal_terms(drawn_run, [1], Silent())
     stored = stored_terms(drawn_run, 1, "test", TERMS)
     assert stored is not None
@@ -263,7 +267,7 @@ def test_a_reduction_that_was_fitted_on_other_features_is_not_drawn(
     store.write_ranks(
         path, store.Rows(entries.labels, entries.ids), {centred: store.RankEntry(key, entries.ranks[FC6])}
     )
-    write_scores(drawn_run, [replace(score, reduction="centred") for score in drawn_run.scores()])
+    write_scores(drawn_run, [with_layer(score, reduction="centred") for score in drawn_run.scores()])
     assert is_fitted_on(drawn_run, 1, "test", "train", centred)
     drawn_run.feature_file(1, "train").rename(drawn_run.feature_file(2, "train"))
     found = equal_terms(drawn_run, [1], Silent())

@@ -19,6 +19,7 @@ from layerprobe.workflow.run import from_recipe, units
 from layerprobe.workflow.run.runs import Run, locked
 from layerprobe.workflow.summary.summary import SummaryRequest, stored_summary, summarise
 from tests.records import rewrite
+from tests.scores import with_layer
 from tests.workflow.conftest import Silent
 from tests.workflow.drawn_run import write_run
 from tests.workflow.rank_files import CLASSES, FC6, LABELS, POOL5, first_hit, ranks_of, stored, written
@@ -79,7 +80,7 @@ def test_scores_without_ranks_are_told(tmp_path: Path) -> None:
 def test_a_run_of_scores_without_any_ranks_of_them_is_told(tmp_path: Path) -> None:
     run = Run(tmp_path / "one")
     (score,) = stored(run, 5, "test", {FC6: first_hit(9)})
-    written(run, [replace(score, layer="gone")])
+    written(run, [with_layer(score, layer="gone")])
     for read in (stored_summary, lambda run: summarise(run, SummaryRequest(), Silent())):
         with pytest.raises(DataError, match=r"test, epoch 5: gone skipped, .* Run layerprobe probe one"):
             read(run)
@@ -218,7 +219,7 @@ def test_a_gap_on_equal_terms_is_the_difference_of_these_scores(tmp_path: Path) 
     scores = {
         (score.epoch, score.split): score.value or 0.0
         for score in run.scores()
-        if score.ranked_layer == found.ranked and has_terms(score)
+        if score.ranked == found.ranked and has_terms(score)
     }
     gaps = [scores[epoch, "train"] - scores[epoch, "test"] for epoch in (0, 1)]
     assert found.gap is not None
@@ -267,7 +268,7 @@ def test_the_best_epoch_is_that_of_the_best_layer(tmp_path: Path, split: str, un
         recipe = {**run.read().recipe, "train": {"epochs": 0}, "data": {"name": "glyphs", "seen": False}}
         rewrite(run, weights_files=files, recipe=recipe)
     summarise(run, SummaryRequest("best"), Silent())
-    tested = {(s.epoch, s.ranked_layer): s.value or 0.0 for s in run.scores() if (s.split, s.metric) == (split, "R@1")}
+    tested = {(s.epoch, s.ranked): s.value or 0.0 for s in run.scores() if (s.split, s.metric) == (split, "R@1")}
     layer = max((ranked for epoch, ranked in tested if epoch == 5), key=lambda ranked: tested[5, ranked])
     best = max(range(6), key=lambda epoch: tested[epoch, layer])
     assert {epoch for epoch, _ in places(run)} == {0, best}

@@ -167,5 +167,5 @@ def test_an_ensemble_has_no_classifier_whose_accuracy_could_be_measured(request_
     run = train_any(request_for("loss.name=softmax", "train.sampler=shuffled"), Silent())
     listener = Silent()
     scores = probe_any(run, request(metrics=("accuracy",), ks=(1,), similarity="euclidean"), listener)
-    assert {(score.metric, score.similarity) for score in scores} == {("R@1", "euclidean")}
+    assert {(score.metric, score.ranked.similarity) for score in scores} == {("R@1", "euclidean")}
     assert "accuracy skipped: an ensemble has no classifier" in listener.heard

@@ -100,7 +100,9 @@ def by_hand(model: nn.Module, request: FrozenRequest, split: str) -> float:
 
 
 def r1(scores: list[Score], epoch: int, split: str) -> float | None:
-    (found,) = [s.value for s in scores if (s.epoch, s.split, s.layer, s.metric) == (epoch, split, LAYER, "R@1")]
+    (found,) = [
+        s.value for s in scores if (s.epoch, s.split, s.ranked.layer.layer, s.metric) == (epoch, split, LAYER, "R@1")
+    ]
     return found
 
 
@@ -115,7 +117,7 @@ def test_a_model_is_a_run_of_0_epochs(asked: Requests) -> None:
 def test_the_pool_of_an_earlier_probe_does_not_change_the_default(asked: Requests) -> None:
     measured(asked(), layers=("1",), pools=("gem",))
     _, scores = measured(asked(), layers=("1",))
-    assert {score.pool for score in scores} == {"avg"}  # the pool of the model itself
+    assert {score.ranked.layer.pool for score in scores} == {"avg"}  # the pool of the model itself
 
 
 GREY = """
@@ -697,9 +699,9 @@ def test_a_backbone_alone_is_measured_up_to_its_last_layer(
     line = "backbone.pt has no project.weight, project.bias: layers that need them are left out, project, output"
     assert f"note: {line}" in heard.heard
     assert line in run.read().notes
-    assert {score.layer for score in scores} == {"stem", "body"}
-    assert [(x.split, x.layer, x.value) for x in scores] == [
-        (x.split, x.layer, x.value) for x in expected if x.layer in ("stem", "body")
+    assert {score.ranked.layer.layer for score in scores} == {"stem", "body"}
+    assert [(x.split, x.ranked.layer.layer, x.value) for x in scores] == [
+        (x.split, x.ranked.layer.layer, x.value) for x in expected if x.ranked.layer.layer in ("stem", "body")
     ]
     again = frozen_run(request, Silent())
     assert again.read().new_parameters == ("model.project.bias", "model.project.weight")
@@ -715,7 +717,9 @@ def test_layers_that_one_of_several_files_lacks_are_left_out_at_all_epochs(
     torch.save(deep, tmp_path / "epoch1.pt")
     torch.save({key: value for key, value in deep.items() if not key.startswith("project")}, tmp_path / "epoch2.pt")
     _, scores = measured(asked(f"{tmp_path}/epoch*.pt"), layers=("*",))
-    assert {(score.epoch, score.layer) for score in scores} == {(e, x) for e in (1, 2) for x in ("stem", "body")}
+    assert {(score.epoch, score.ranked.layer.layer) for score in scores} == {
+        (e, x) for e in (1, 2) for x in ("stem", "body")
+    }
 
 
 @pytest.mark.parametrize(

@@ -517,7 +517,7 @@ def test_probing_while_training_searches_as_the_recipe_says_and_leaves_accuracy_
     listener = Silent()
     settings = ("train.epochs=1", 'probe.similarity="euclidean"', 'probe.metrics=["accuracy"]', "probe.k=[1]")
     run = train(request_for(*settings, probe=("fc6",)), listener)
-    assert {(score.metric, score.similarity) for score in run.scores()} == {("R@1", "euclidean")}
+    assert {(score.metric, score.ranked.similarity) for score in run.scores()} == {("R@1", "euclidean")}
     assert "accuracy skipped: smooth_triplet has no classifier" in listener.heard
 
 

@@ -59,7 +59,7 @@ def test_the_checkpoint_has_the_same_bytes_and_the_logger_the_values(tmp_path: P
     assert fit(folder, watch=True).read_bytes() == alone
     run = Run(folder / "cache/watched")
     assert run.read().state == "finished"
-    scores = {(x.epoch, f"{x.split}_{x.metric}/{x.ranked_layer}"): x.value for x in run.scores()}
+    scores = {(x.epoch, f"{x.split}_{x.metric}/{x.ranked}"): x.value for x in run.scores()}
     assert {epoch for epoch, _ in scores} == {0, 1, 2}
     with (folder / "log/1/metrics.csv").open() as stream:
         logged = [row for row in csv.DictReader(stream) if row.get("test_R@1/output")]

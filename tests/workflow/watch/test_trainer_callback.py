@@ -65,7 +65,7 @@ def test_the_checkpoints_have_the_same_bytes_and_the_log_the_values(tmp_path: Pa
             assert alone.read_bytes() == both.read_bytes(), name
     run = Run(tmp_path / "cache/watched")
     assert run.read().state == "finished"
-    stored = {x.epoch: x.value for x in run.scores() if (x.split, x.layer) == ("test", "output")}
+    stored = {x.epoch: x.value for x in run.scores() if (x.split, x.ranked.layer.layer) == ("test", "output")}
     history = json.loads((tmp_path / "both/checkpoint-12/trainer_state.json").read_text())["log_history"]
     logged = {entry["epoch"]: entry["test_R@1/output"] for entry in history if "test_R@1/output" in entry}
     assert logged == stored
@@ -100,4 +100,4 @@ def test_the_whole_model_is_measured_by_default(tmp_path: Path) -> None:
     watching(tmp_path / "cache", layers="net.0").trainer(trainer)
     torch.manual_seed(0)
     trainer.train()
-    assert {x.layer for x in Run(tmp_path / "cache/watched").scores()} == {"net.0"}
+    assert {x.ranked.layer.layer for x in Run(tmp_path / "cache/watched").scores()} == {"net.0"}

@@ -27,7 +27,7 @@ Measured = dict[tuple[str, str, str], tuple[float | None, float | None, float | 
 
 def values(scores: tuple[Score, ...] | list[Score], epoch: int) -> Measured:
     found = [score for score in scores if score.epoch == epoch]
-    return {(x.split, str(x.ranked_layer), x.metric): (x.value, x.low, x.high) for x in found}
+    return {(x.split, str(x.ranked), x.metric): (x.value, x.low, x.high) for x in found}
 
 
 def epochs_of(folder: Path) -> list[int]:
@@ -136,7 +136,7 @@ def test_a_line_an_epoch_says_recall_gap_best_layer_and_its_time(
     first, *lines = capsys.readouterr().err.splitlines()
     images = "all 12 classes, 48 images"
     assert first == f"watch: train: {images}; test: {images}; run {tmp_path / 'watched'}"
-    scores = {(x.epoch, x.split, x.layer): x.value for x in Run(tmp_path / "watched").scores()}
+    scores = {(x.epoch, x.split, x.ranked.layer.layer): x.value for x in Run(tmp_path / "watched").scores()}
     for epoch, line in enumerate(lines):
         train, test = (100 * (scores[epoch, split, "output"] or 0) for split in ("train", "test"))
         assert line.startswith(

@@ -1,0 +1,15 @@
+"""Scores of other layers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.scores import Score
+
+
+def with_layer(score: Score, **columns: str) -> Score:
+    """The score of another layer, pool, reduction or similarity."""
+    cells = score.ranked.as_columns() | columns
+    layer = LayerKey(cells["layer"], cells["pool"])
+    return replace(score, ranked=RankedLayer(layer, cells["reduction"], cells["similarity"]))
