@@ -54,13 +54,12 @@ def left_out_values(  # noqa: PLR0913 - the items, the rules and the measures
     metrics: Sequence[tuple[Metric, Sequence[str]]] = (),
     similarity: str = "cosine",
     rules: SearchRules | None = None,
-    seed: int = 0,
 ) -> dict[str, FloatArray]:
     """Metrics of a layer without each unit, its items left out of queries and gallery together.
 
     R@K and MRR are counted in one pass over all pairs each. Other metrics that are means over queries are computed
     again without each unit, or without each of 50 random groups of units where there are more; R@K and MRR without
-    each of 500 groups likewise. The groups depend on units and seed alone: layers that are compared have the same.
+    each of 500 groups likewise. The groups depend on units alone: layers that are compared have the same.
 
     Args:
         queries: searched for in `gallery`, or among themselves where that is None.
@@ -79,7 +78,7 @@ def left_out_values(  # noqa: PLR0913 - the items, the rules and the measures
     if gallery is not None:
         named = {"ids": queries.ids, "gallery_ids": gallery.ids}
         search |= {"gallery": gallery.values, "gallery_labels": gallery.labels, **named}
-    most = groups_of(units, gallery_units, MOST_UNITS, seed)
+    most = groups_of(units, gallery_units, MOST_UNITS, seed=0)
     counted = {**search, "gallery_units": most[1]}
     found: dict[str, FloatArray] = {}
     if ks:
@@ -97,7 +96,7 @@ def left_out_values(  # noqa: PLR0913 - the items, the rules and the measures
             )
             found["MRR"] = tables[0]
         elif isinstance(metric, QueryMetric):
-            fewer = groups_of(units, gallery_units, MOST_COMPUTED, seed)
+            fewer = groups_of(units, gallery_units, MOST_COMPUTED, seed=0)
             again = _computed_again(metric, queries, fewer, search)
             found |= {name: table for name, table in again.items() if name in names}
     return found
