@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from layerprobe.values.intervals import IntervalKind, SamplingUnits
 from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.scores import Score
+
+CLASSES = SamplingUnits(IntervalKind(), 40)
+TRAININGS = SamplingUnits(IntervalKind(trainings=True), 2)
+CLUSTERS = SamplingUnits(IntervalKind(cluster="parent"), 40)
 
 
 def with_layer(score: Score, **columns: str) -> Score:

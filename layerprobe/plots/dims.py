@@ -14,7 +14,7 @@ from layerprobe.plots.saving import csv_text
 from layerprobe.plots.selected import fold_lines, selected_at, with_selected
 from layerprobe.plots.values import merged_lines
 from layerprobe.values.facts import DataFacts, run_lines
-from layerprobe.values.intervals import IntervalKind, ShownKind
+from layerprobe.values.intervals import ShownKind
 from layerprobe.values.keys import NO_REDUCTION
 from layerprobe.values.scores import note_text, shared_notes
 from layerprobe.values.views import Reductions, Selected, Sized, equal_dimensions
@@ -39,7 +39,7 @@ def draw(
     """
     selected = selected or {}
     names = reducer_names(reductions)
-    kind = ShownKind.of(sized.score.kind for each in reductions for sized in each.values if sized.score.low is not None)
+    kind = ShownKind.of(sized.score.kind for each in reductions for sized in each.values if sized.score.interval)
     if kind.kind is None:
         reductions = [replace(each, values=tuple(map(_without_interval, each.values))) for each in reductions]
     by_size = len(equal_dimensions(reductions)) >= MANY
@@ -68,7 +68,7 @@ def table(reductions: Iterable[Reductions], selected: Mapping[str, Selected] | N
             s = sized.score
             chosen = each.chosen_on if sized.chosen else None
             key = [s.run, s.epoch, s.split, *s.ranked.as_columns().values()]
-            rows.append([*key, sized.dim, s.value, s.low, s.high, s.n, chosen, note_text(s.notes)])
+            rows.append([*key, sized.dim, s.value, s.low, s.high, s.n, chosen, note_text(s.all_notes)])
     return csv_text(rows)
 
 
@@ -83,7 +83,7 @@ def _with_selected(reductions: Reductions, selected: Selected | None) -> list[Si
 
 
 def _without_interval(sized: Sized) -> Sized:
-    return replace(sized, score=replace(sized.score, low=None, high=None))
+    return replace(sized, score=replace(sized.score, interval=None))
 
 
 def _signs(reductions: Sequence[Reductions], *, by_size: bool) -> list[str]:
@@ -112,26 +112,21 @@ def _chains(reductions: Sequence[Reductions], names: Mapping[Reducer, str]) -> l
 
 def _remarks(reductions: Reductions, names: Mapping[Reducer, str]) -> list[str]:
     """The notes that all scores of a run share, those of one reducer, of single scores, and of the choice."""
-    everywhere = shared_notes(sized.score.notes for sized in reductions.values)
-    lines = [*_without_interval_notes(everywhere), *reductions.notes]
+    everywhere = shared_notes(sized.score.remarks for sized in reductions.values)
+    lines = [*everywhere, *reductions.notes]
     for reducer in dict.fromkeys(map(reducer_of, reductions.values)):
         own = [sized.score for sized in reductions.values if reducer_of(sized) == reducer]
         name = names.get(reducer, reducer.chain)
-        common = shared_notes(score.notes for score in own)
-        if notes := _without_interval_notes(note for note in common if note not in everywhere):
+        common = shared_notes(score.remarks for score in own)
+        if notes := [note for note in common if note not in everywhere]:
             lines.append(f"{name}: {note_text(notes)}")
         for score in own:
-            notes = _without_interval_notes(note for note in score.notes if note not in common)
+            notes = [note for note in score.remarks if note not in common]
             if score.value is None:
                 lines.append(f"not valid: {score.ranked.layer} {name}: {note_text(notes or score.notes)}")
             elif notes:
                 lines.append(f"{score.ranked.layer} {name}: {note_text(notes)}")
     return lines
-
-
-def _without_interval_notes(notes: Iterable[str]) -> list[str]:
-    notes = list(notes)
-    return list(IntervalKind.of(notes).further(notes))
 
 
 def plot(source: PlotSource, options: PlotOptions) -> Drawing:

@@ -52,9 +52,9 @@ def draw(
     keys = fig.KEY_ROW * (any(pools) + bool(stars))
     layout = fig.Layout(width, _HEIGHT, right, below=below + 0.33 + keys, columns=2, notes=notes)
     figure, panels = fig.panels(titles, layout)
-    values = [
-        100 * v for each in reductions for s in each.values for v in (s.score.value, s.score.low, s.score.high) if v
-    ] + [star.height for star in stars.values()]
+    values = [height for each in reductions for sized in each.values for height in sized.heights if height] + [
+        star.height for star in stars.values()
+    ]
     for i, (axes, each, own, tracks, kinds) in enumerate(zip(panels, reductions, layers, lines, pools, strict=True)):
         axes.set_xlim(-0.6, len(own) - 0.4)
         axes.set_ylim(fig.limits(values or [0.0, 100.0]))
@@ -131,7 +131,7 @@ def _draw_reducers(
         marks.set(
             marker=style.marker, markersize=4.5, linestyle="none", markerfacecolor="white" if raw else style.colour
         )
-        ends = {i: own for i in rows if (own := _ends(scores[layers[i]].low, scores[layers[i]].high))}
+        ends = {i: interval.percent for i in rows if (interval := scores[layers[i]].interval)}
         bars = axes.vlines([i + shift for i in ends], *zip(*ends.values(), strict=True)) if ends else None
         if bars:
             bars.set(

@@ -54,9 +54,9 @@ def draw(
     layout = fig.Layout(width, _HEIGHT, right, below=0.6 + fig.KEY_ROW * bool(stars), columns=2, notes=notes)
     titles = [f"{each.run}, {epoch_text(each.epoch, data.get(each.run))}\n{names[reducer]}" for each, reducer in cells]
     figure, panels = fig.panels(titles, layout)
-    values = [
-        100 * v for each in reductions for s in each.values for v in (s.score.value, s.score.low, s.score.high) if v
-    ] + [star.height for star in stars.values()]
+    values = [height for each in reductions for sized in each.values for height in sized.heights if height] + [
+        star.height for star in stars.values()
+    ]
     for i, (axes, (each, reducer), own) in enumerate(zip(panels, cells, named, strict=True)):
         axes.set_xscale("log", base=2)
         axes.set_xlim(ends)
@@ -150,8 +150,7 @@ def _draw_layer(axes: Axes, own: Sequence[Sized], raw: Sized | None, style: fig.
     dims, values = list(map(_along, own)), [100 * (s.score.value or 0.0) for s in own]
     (line,) = axes.plot(dims, values, color=style.colour, marker=style.marker, label=label)
     line.set(markersize=style.size * 0.55, linewidth=1.5, clip_on=False)
-    ends = [(_along(s), s.score.low, s.score.high) for s in own]
-    band = [(dim, 100 * low, 100 * high) for dim, low, high in ends if low is not None and high is not None]
+    band = [(_along(sized), *sized.score.interval.percent) for sized in own if sized.score.interval]
     if band:
         along, lows, highs = (list(column) for column in zip(*band, strict=True))
         area = axes.fill_between(along, lows, highs, color=style.colour, alpha=_BAND)

@@ -15,7 +15,7 @@ from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
 from layerprobe.plots.saving import csv_text
 from layerprobe.plots.values import merged_lines
 from layerprobe.values.facts import DataFacts, epoch_text, run_lines
-from layerprobe.values.intervals import IntervalKind, ShownKind
+from layerprobe.values.intervals import ShownKind
 from layerprobe.values.keys import RankedLayer, names_by_layer
 from layerprobe.values.scores import note_text, shared_notes
 from layerprobe.values.views import Curve
@@ -69,9 +69,10 @@ def table(curves: Iterable[Curve]) -> str:
     for c in curves:
         layer, pool = c.ranked.layer.layer, c.ranked.layer.pool
         key = [c.run, c.epoch, c.split, layer, pool, c.ranked.reduction, c.ranked.similarity]
+        note = note_text((*c.remarks, *c.kind.notes))
         ends = c.low or (None,) * len(c.places), c.high or (None,) * len(c.places)
         for place, value, low, high in zip(c.places, c.values, *ends, strict=True):
-            rows.append([*key, int(place), value, low, high, c.n, note_text(c.notes)])
+            rows.append([*key, int(place), value, low, high, c.n, note])
     return csv_text(rows)
 
 
@@ -83,11 +84,11 @@ def _facts(own: Sequence[Curve], data: Mapping[str, DataFacts]) -> str:
 
 def _remarks(own: Sequence[Curve], names: Mapping[RankedLayer, str]) -> list[str]:
     """The notes of a run's curves: those that all have, and those of single layers."""
-    common = shared_notes(curve.notes for curve in own)
-    remarks = [*IntervalKind.of(common).further(common)]
+    common = shared_notes(curve.remarks for curve in own)
+    remarks = [*common]
     for curve in own:
         fault = "not valid: " * all(value is None for value in curve.values)
-        text = note_text(note for note in curve.notes if note not in common)
+        text = note_text(note for note in curve.remarks if note not in common)
         remarks += [f"{fault}{names[curve.ranked]}: {text}"] if text or fault else []
     return remarks
 

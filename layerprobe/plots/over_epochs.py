@@ -69,9 +69,9 @@ def _points(own: Sequence[Score]) -> list[tuple[float, float]]:
 
 
 def _ends(score: Score) -> tuple[float, float] | None:
-    if score.low is None or score.high is None or not score.kind.trainings:
+    if score.interval is None or not score.kind.trainings:
         return None
-    return _factor(score) * score.low, _factor(score) * score.high
+    return _factor(score) * score.interval.low, _factor(score) * score.interval.high
 
 
 def _labels(lines: Lines, styles: Mapping[str, fig.Style]) -> list[fig.Label]:
@@ -137,7 +137,7 @@ def _notes(scores: Sequence[Score], data: Mapping[str, DataFacts], how: str) -> 
     kind = ShownKind.of(score.kind for score in scores if _ends(score))
     by_run: dict[str, list[tuple[str, ...]]] = {}
     for score in scores:
-        by_run.setdefault(score.run, []).append(score.kind.further(score.notes))
+        by_run.setdefault(score.run, []).append(score.remarks)
     lines = merged_lines({run: shared_notes(notes) for run, notes in by_run.items()})
     return [*([how] if how else []), *run_lines(data, ("test",)), *lines, *kind.lines("Bands")]
 
@@ -149,6 +149,6 @@ def scores_csv(scores: Sequence[Score]) -> str:
         ends = (score.low, score.high) if score.kind.trainings else (None, None)
         name = str(score.ranked)
         rows.append(
-            [score.run, score.epoch, score.split, name, score.metric, score.value, *ends, note_text(score.notes)]
+            [score.run, score.epoch, score.split, name, score.metric, score.value, *ends, note_text(score.all_notes)]
         )
     return csv_text(rows)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from layerprobe.plots.saving import csv_text
 from layerprobe.system.errors import LayerprobeError
 from layerprobe.values.facts import DataFacts
-from layerprobe.values.intervals import Interval, IntervalKind, ShownKind
+from layerprobe.values.intervals import Interval, IntervalKind, SamplingUnits, ShownKind
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer, names_by_layer
 from layerprobe.values.scores import SPLITS, Matrix, Score, note_text, shared_notes
 
@@ -24,6 +24,7 @@ class Point:
         epoch: 0 = before any step.
         values: split -> fraction; None if the value is invalid; only splits that were scored.
         notes: split -> notes on the value, or why it is invalid.
+        units: split -> what its interval is over.
         intervals: split -> the 95 % interval of the value, if any.
         chosen_on: splits that may name the best layer.
     """
@@ -33,13 +34,19 @@ class Point:
     epoch: int
     values: Mapping[str, float | None]
     notes: Mapping[str, tuple[str, ...]]
+    units: Mapping[str, SamplingUnits | None]
     intervals: Mapping[str, Interval] = field(default_factory=dict)
     metric: str = _DEFAULT
     chosen_on: tuple[str, ...] = ("validation", "test")
 
     def kind(self, split: str) -> IntervalKind:
         """What the interval of a split says."""
-        return IntervalKind.of(self.notes[split])
+        units = self.units[split]
+        return units.kind if units else IntervalKind()
+
+    def remarks(self, split: str) -> tuple[str, ...]:
+        """The notes of a split without those on the kind of its interval."""
+        return tuple(note for note in self.notes[split] if note not in self.kind(split).notes)
 
     def percent(self, split: str) -> float | None:
         """The value of a split in percent; None without a valid one."""
@@ -49,7 +56,7 @@ class Point:
     def ends(self, split: str) -> tuple[float, float] | None:
         """Lower and upper end of a split's interval in percent; None without one."""
         found = self.intervals.get(split)
-        return None if found is None else (100 * found.low, 100 * found.high)
+        return None if found is None else found.percent
 
 
 Series = dict[str, list[Point]]  # label of a layer -> its points by epoch; layers in network order
@@ -86,15 +93,10 @@ def metric_of(scores: Iterable[Score]) -> str:
 def _point(splits: Mapping[str, Score]) -> Point:
     any_ = next(iter(splits.values()))
     values = {split: score.value for split, score in splits.items()}
-    notes = {split: score.notes for split, score in splits.items()}
-    intervals = {split: found for split, score in splits.items() if (found := _interval(score))}
-    return Point(any_.run, any_.ranked, any_.epoch, values, notes, intervals, any_.metric)
-
-
-def _interval(score: Score) -> Interval | None:
-    if score.value is None or score.low is None or score.high is None:
-        return None
-    return Interval(score.low, score.high)
+    notes = {split: score.all_notes for split, score in splits.items()}
+    units = {split: score.units for split, score in splits.items()}
+    intervals = {split: s.interval for split, s in splits.items() if s.interval and s.value is not None}
+    return Point(any_.run, any_.ranked, any_.epoch, values, notes, units, intervals, any_.metric)
 
 
 def of_one_kind(found: Sequence[Point], shown: Callable[[Point, str], bool]) -> tuple[list[Point], ShownKind]:
@@ -116,7 +118,7 @@ def of_one_kind(found: Sequence[Point], shown: Callable[[Point, str], bool]) -> 
         replace(
             point,
             intervals=own if kind.kind else {},
-            notes={split: kind.further(notes) for split, notes in point.notes.items()},
+            notes=point.notes if kind.mixed else {split: point.remarks(split) for split in point.notes},
         )
         for point, own in zip(found, kept, strict=True)
     ], kind

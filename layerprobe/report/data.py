@@ -49,7 +49,7 @@ def _kinds(runs: Sequence[RunPage]) -> dict[str, ShownKind]:
     scores = [score for run in runs for score in run.scores]
     found: dict[str, dict[IntervalKind, None]] = {score.metric: {} for score in scores}
     for score in scores:
-        if score.low is not None:
+        if score.interval:
             found[score.metric][score.kind] = None
     return {metric: ShownKind.of(kinds) for metric, kinds in found.items()}
 
@@ -111,14 +111,16 @@ def _table(
         remarks: text -> its place; new ones are added.
     """
     layers, epochs = shape
-    names = ["value", *(["low", "high"] if bands and any(score.low is not None for score in scores) else []), "note"]
+    has_ends = bands and any(score.interval for score in scores)
+    names = ["value", *(["low", "high"] if has_ends else []), "note"]
     table: dict[str, list[list[float | None]]] = {name: [[None] * len(epochs) for _ in layers] for name in names}
     for score in scores:
         row, column = layers[score.ranked], epochs[score.epoch]
-        for name in names[:-1]:
-            table[name][row][column] = getattr(score, name)
-        if score.notes:
-            table["note"][row][column] = remarks.setdefault(note_text(score.notes), len(remarks))
+        table["value"][row][column] = score.value
+        if has_ends:
+            table["low"][row][column], table["high"][row][column] = score.low, score.high
+        if notes := score.all_notes:
+            table["note"][row][column] = remarks.setdefault(note_text(notes), len(remarks))
     return table
 
 

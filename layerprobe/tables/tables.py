@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from layerprobe.system.wording import first_named
 from layerprobe.values.best import Best, best_layer, best_text, tied_text, worse_text
@@ -17,7 +17,7 @@ from layerprobe.values.facts import (
     split_text,
 )
 from layerprobe.values.intervals import ShownKind
-from layerprobe.values.keys import NO_REDUCTION, RankedLayer, layer_names
+from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, layer_names
 from layerprobe.values.label_free import agreement_lines, agreements
 from layerprobe.values.metric_names import is_fraction, is_recall
 from layerprobe.values.scores import SPLITS, Score, note_text
@@ -51,13 +51,17 @@ class TextTable:
     multiline: frozenset[int] = frozenset()
 
 
-def layer_table(
+Remark = tuple[str, LayerKey, str]  # on the scores of a split and layer
+
+
+def layer_table(  # noqa: PLR0913 - the scores, and all that the lines below them say
     scores: Sequence[Score],
     *,
     metric: str = "R@1",
     data: DataFacts | None = None,
     untrained: Sequence[Score] = (),
     alike: Collection[RankedLayer] | None = None,
+    stated: Collection[Remark] = (),
 ) -> TextTable:
     """A table with a row for each layer: the metric on every split, the gap, and the other R@K on test.
 
@@ -68,6 +72,7 @@ def layer_table(
     Args:
         untrained: the run's scores of epoch 0, where the others are of a later one.
         alike: the layers not significantly different from the best on its split; None if unknown.
+        stated: remarks that a table above has.
     """
     if len({(score.run, score.epoch) for score in scores}) != 1:
         raise ValueError("a layer table shows the scores of one run and one epoch")
@@ -107,7 +112,7 @@ def layer_table(
         tuple(texts),
         numbers=frozenset(range(2, len(columns))),
         heading=(title, *fact_lines(data), *kind.lines(_BRACKETS)),
-        notes=(*notes, *_notes(noted, rows, kind, data)),
+        notes=(*notes, *_notes(noted, rows, kind, data, stated=stated)),
         marked=best.place if best else None,
         intervals=_intervals(compared, 2, kind),
     )
@@ -237,12 +242,17 @@ def _more(items: Sequence[str], noun: str) -> str:
     return f"; {len(items)} more {noun}{'s' * (len(items) > 1)}: --full" if items else ""
 
 
-def metric_table(scores: Sequence[Score], data: DataFacts | None = None) -> TextTable | None:
+def metric_table(
+    scores: Sequence[Score], data: DataFacts | None = None, *, stated: Collection[Remark] = ()
+) -> TextTable | None:
     """A table of the metrics other than R@K, with a row for each metric and layer; None without such a metric.
 
     Shares are percent with one decimal, other numbers have three digits. Values have their intervals if all of these
     are of one kind. An invalid value is replaced by its note. Notes that no R@K has are below the table, with the
     rank correlations of label-free metrics with recall.
+
+    Args:
+        stated: remarks that a table above has.
     """
     further = [score for score in scores if not is_recall(score.metric)]
     if not further:
@@ -258,6 +268,7 @@ def metric_table(scores: Sequence[Score], data: DataFacts | None = None) -> Text
     lines = [(metric, row) for metric in metrics for row in rows]
     by_split = [[cells.get((row, split, metric)) for metric, row in lines] for split in splits]
     kind = _kind([score for column in by_split for score in column])
+    stated = {*stated, *(remark for score in scores if is_recall(score.metric) for remark in remarks_of(score))}
     return TextTable(
         columns,
         tuple(
@@ -265,7 +276,7 @@ def metric_table(scores: Sequence[Score], data: DataFacts | None = None) -> Text
         ),
         numbers=frozenset(range(2, len(columns))),
         heading=(_title(further[0], rows, shares, data), *kind.lines(_BRACKETS)),
-        notes=(*_notes(_own_notes(scores), rows, kind, data), *agreement_lines(agreements(scores), [data])),
+        notes=(*_notes(further, rows, kind, data, stated=stated), *agreement_lines(agreements(scores), [data])),
         intervals=_intervals(by_split, 2, kind),
     )
 
@@ -303,7 +314,7 @@ def _number(score: Score | None) -> str:
 
 
 def _kind(scores: Sequence[Score | None]) -> ShownKind:
-    return ShownKind.of(score.kind for score in scores if score and score.low is not None and score.value is not None)
+    return ShownKind.of(score.kind for score in scores if score and score.interval and score.value is not None)
 
 
 def _intervals(
@@ -317,11 +328,10 @@ def _intervals(
 
 
 def _ends(score: Score | None) -> Ends | None:
-    if score is None or score.value is None or score.low is None or score.high is None:
+    if score is None or score.value is None or score.interval is None:
         return None
-    if is_fraction(score.metric):
-        return _share(score.low), _share(score.high)
-    return f"{score.low:.3g}", f"{score.high:.3g}"
+    low, high = score.interval.low, score.interval.high
+    return (_share(low), _share(high)) if is_fraction(score.metric) else (f"{low:.3g}", f"{high:.3g}")
 
 
 def _gap(train: Score | None, test: Score | None) -> str:
@@ -329,27 +339,34 @@ def _gap(train: Score | None, test: Score | None) -> str:
     return _ABSENT if before is None or after is None else f"{100 * (before - after):+.1f}"
 
 
-def _own_notes(scores: Sequence[Score]) -> list[Score]:
-    """The scores other than R@K, without the notes that R@K of the same layer and split has."""
-    seen = {(score.ranked, score.split, note) for score in scores if is_recall(score.metric) for note in score.notes}
-    return [
-        replace(score, notes=tuple(note for note in score.notes if (score.ranked, score.split, note) not in seen))
-        for score in scores
-        if not is_recall(score.metric)
-    ]
+def remarks_of(score: Score) -> list[Remark]:
+    """The remarks of a score, each with its split and layer."""
+    return [(score.split, score.ranked.layer, note) for note in score.remarks]
 
 
-def _notes(scores: Sequence[Score], rows: Sequence[RankedLayer], kind: ShownKind, data: DataFacts) -> list[str]:
+def _notes(
+    scores: Sequence[Score],
+    rows: Sequence[RankedLayer],
+    kind: ShownKind,
+    data: DataFacts,
+    *,
+    stated: Collection[Remark] = (),
+) -> list[str]:
     """A line for each note, with its splits, its layers, and its metrics other than R@K if only some have it.
 
     Notes of invalid values are in their cells.
+
+    Args:
+        stated: remarks that are left out.
     """
     metrics = {score.metric for score in scores}
     names = dict(zip(rows, layer_names(rows), strict=True))
     found: dict[tuple[str, str], list[Score]] = {}
     for score in scores:
         if score.value is not None:
-            for note in kind.further(score.notes):
+            for note in score.all_notes if kind.mixed else score.remarks:
+                if (score.split, score.ranked.layer, note) in stated:
+                    continue
                 found.setdefault((score.split, note), []).append(score)
     lines: dict[str, list[str]] = {}
     for (split, note), noted in found.items():

@@ -493,7 +493,7 @@ def _percents(score: Score | None) -> str:
     """`80.1 [75.6, 83.9]`."""
     if score is None or score.value is None:
         return "not measured"
-    ends = "" if score.low is None or score.high is None else f" [{100 * score.low:.1f}, {100 * score.high:.1f}]"
+    ends = "" if score.interval is None else " [{:.1f}, {:.1f}]".format(*score.interval.percent)
     return f"{100 * score.value:.1f}{ends}"
 
 
@@ -564,7 +564,7 @@ def _why_unknown(choice: Choice) -> str:
 
 def _notes(choice: Choice) -> list[str]:
     """The notes of the scores that are not among those of the choice."""
-    own = [(chosen.split, chosen.notes) for chosen in (choice.chosen, choice.test) if chosen is not None]
+    own = [(chosen.split, chosen.all_notes) for chosen in (choice.chosen, choice.test) if chosen is not None]
     splits: dict[str, list[str]] = {}
     for split, notes in dict(own).items():
         for note in notes:
@@ -579,7 +579,7 @@ def _notes(choice: Choice) -> list[str]:
 def _value(score: Score) -> str:
     if score.value is None:
         return f"{score.metric}: no valid number"
-    ends = "" if score.low is None or score.high is None else f" [{100 * score.low:.1f}, {100 * score.high:.1f}]"
+    ends = "" if score.interval is None else " [{:.1f}, {:.1f}]".format(*score.interval.percent)
     return f"{score.metric} {100 * score.value:.1f} %{ends}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -15,9 +16,6 @@ FEWEST_UNITS = 10  # fewer give no interval
 FEW_UNITS = 30  # fewer give a warning
 PARENT = "parent"  # the cluster of classes that is the folder above theirs
 
-_REDRAW, _CLUSTERS = "interval: redraw", "clusters: "
-_TRAININGS = "interval: lowest to highest training"
-_NONE, _FEW, _UNITS = "no interval: ", "interval over few ", ("classes", "clusters")
 _DRAWN = {"gallery": "against this gallery", "redraw": "queries and gallery drawn anew"}
 
 
@@ -35,6 +33,11 @@ class Interval:
 
     low: float
     high: float
+
+    @property
+    def percent(self) -> tuple[float, float]:
+        """Both ends of an interval of fractions, in percent."""
+        return 100 * self.low, 100 * self.high
 
 
 @dataclass(frozen=True)
@@ -102,35 +105,9 @@ class IntervalKind:
     def notes(self) -> tuple[str, ...]:
         """The notes that state a kind other than the default."""
         if self.trainings:
-            return (_TRAININGS,)
-        redraw = (_REDRAW,) if self.estimand == "redraw" else ()
-        return (*redraw, *([] if self.cluster is None else [f"{_CLUSTERS}{self.cluster}"]))
-
-    @classmethod
-    def of(cls, notes: Iterable[str]) -> IntervalKind:
-        """The kind stated by a score's notes: the inverse of `notes`."""
-        notes = list(notes)
-        if _TRAININGS in notes:
-            return cls(trainings=True)
-        clusters = [note.removeprefix(_CLUSTERS) for note in notes if note.startswith(_CLUSTERS)]
-        return cls("redraw" if _REDRAW in notes else "gallery", clusters[0] if clusters else None)
-
-    @staticmethod
-    def without(notes: Iterable[str]) -> tuple[str, ...]:
-        """The notes of a score without those on its interval, written by `notes_on` or `notes`."""
-        own = (_REDRAW, _CLUSTERS, _TRAININGS, _NONE, *(f"{_FEW}{name}: " for name in _UNITS))
-        return tuple(note for note in notes if not note.startswith(own))
-
-    def further(self, notes: Iterable[str]) -> tuple[str, ...]:
-        """The notes of a score that do not state this kind."""
-        return tuple(note for note in notes if note not in self.notes)
-
-    def notes_on(self, units: int) -> tuple[str, ...]:
-        """The notes of a score on its interval: its kind, unless default, and whether units are (too) few."""
-        name = _UNITS[self.cluster is not None]
-        if units < FEWEST_UNITS:
-            return (f"{_NONE}{units} {name}, at least {FEWEST_UNITS} are needed",)
-        return (*self.notes, *([f"{_FEW}{name}: {units}"] if units < FEW_UNITS else []))
+            return ("interval: lowest to highest training",)
+        redraw = ("interval: redraw",) if self.estimand == "redraw" else ()
+        return (*redraw, *([] if self.cluster is None else [f"clusters: {self.cluster}"]))
 
     @property
     def text(self) -> str:
@@ -149,6 +126,54 @@ class IntervalKind:
         if self.cluster is not None:
             return f"{number}cluster{'' if units == 1 else 's'} of classes ({self.cluster})"
         return number + ("class" if units == 1 else "classes")
+
+
+_UNITS = re.compile(r"(\d+) (classes|trainings|clusters \((.*)\))", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class SamplingUnits:
+    """What an interval is over, or would be over if there were enough.
+
+    Args:
+        count: of classes, clusters or trainings.
+    """
+
+    kind: IntervalKind
+    count: int
+
+    def __str__(self) -> str:
+        """As in a cell of a file: `68 classes`, `12 clusters (parent)`, `3 trainings`; the inverse of `parse`."""
+        if self.kind.trainings:
+            return f"{self.count} trainings"
+        return f"{self.count} classes" if self.kind.cluster is None else f"{self.count} clusters ({self.kind.cluster})"
+
+    @classmethod
+    def parse(cls, text: str) -> SamplingUnits:
+        """The units of a text.
+
+        Raises:
+            ValueError: it is no number of classes, clusters or trainings.
+        """
+        matched = _UNITS.fullmatch(text)
+        if matched is None:
+            raise ValueError(f"{text!a} is not a number of classes, clusters or trainings, like '68 classes'")
+        return cls(IntervalKind(cluster=matched[3], trainings=matched[2] == "trainings"), int(matched[1]))
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Whether they are few, or too few for an interval."""
+        if self.kind.trainings:
+            return ()
+        name = "classes" if self.kind.cluster is None else "clusters"
+        if self.count < FEWEST_UNITS:
+            return (f"no interval: {self.count} {name}, at least {FEWEST_UNITS} are needed",)
+        return (f"interval over few {name}: {self.count}",) if self.count < FEW_UNITS else ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The kind of the interval, unless default, and `remarks`."""
+        return (*([] if self.count < FEWEST_UNITS and not self.kind.trainings else self.kind.notes), *self.remarks)
 
 
 @dataclass(frozen=True)
@@ -174,8 +199,3 @@ class ShownKind:
         if self.mixed:
             return ("intervals of different kinds are not shown together; probe all with one --cluster",)
         return () if self.kind is None else (f"{shown_as}: {self.kind.text}",)
-
-    def further(self, notes: Iterable[str]) -> tuple[str, ...]:
-        """The notes of a score without those that the caption states for all scores."""
-        notes = tuple(notes)
-        return notes if self.mixed else IntervalKind.of(notes).further(notes)

@@ -14,7 +14,7 @@ from typing import Any
 from layerprobe.system.errors import DataError
 from layerprobe.system.files import require_file, write_text
 from layerprobe.system.wording import command_text
-from layerprobe.values.intervals import Interval, IntervalKind
+from layerprobe.values.intervals import Interval, IntervalKind, SamplingUnits
 from layerprobe.values.keys import LayerKey, RankedLayer, network_order
 from layerprobe.values.metric_names import recall_of
 
@@ -36,7 +36,8 @@ class Score:
         ranked: the layer, as it was ranked.
         metric: R@1, MAP@R ...
         value: a fraction; None where there is no valid number, with the reason in `notes`.
-        low: lower end of the 95 % interval, of `kind`; None if there is none.
+        interval: 95 %, over `units`; None if there is none.
+        units: also where there are too few for an interval; None for a number that is no mean over queries.
     """
 
     run: str
@@ -47,21 +48,43 @@ class Score:
     ranked: RankedLayer
     metric: str
     value: float | None
-    low: float | None
-    high: float | None
+    interval: Interval | None
     n: int
     notes: tuple[str, ...] = ()
+    units: SamplingUnits | None = None
+
+    @property
+    def low(self) -> float | None:
+        """The lower end of the interval, if any."""
+        return self.interval.low if self.interval else None
+
+    @property
+    def high(self) -> float | None:
+        """The upper end of the interval, if any."""
+        return self.interval.high if self.interval else None
 
     @property
     def kind(self) -> IntervalKind:
-        """The kind of the interval, read from the notes."""
-        return IntervalKind.of(self.notes)
+        """The kind of the interval."""
+        return self.units.kind if self.units else IntervalKind()
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """The notes, and whether the units of the interval are few."""
+        return (*self.notes, *(self.units.remarks if self.units else ()))
+
+    @property
+    def all_notes(self) -> tuple[str, ...]:
+        """The notes, the kind of the interval, unless default, and whether its units are few."""
+        return (*self.notes, *(self.units.notes if self.units else ()))
 
     def as_json(self) -> dict[str, Any]:
         """The fields in files and JSON, with the notes joined as `note`."""
         before = {"run": self.run, "experiment": self.experiment, "seed": self.seed, "epoch": self.epoch}
-        number = {"metric": self.metric, "value": self.value, "low": self.low, "high": self.high, "n": self.n}
-        return {**before, "split": self.split, **self.ranked.as_columns(), **number, "note": note_text(self.notes)}
+        number = {"metric": self.metric, "value": self.value, "low": self.low, "high": self.high}
+        units = None if self.units is None else str(self.units)
+        after = {**number, "interval": units, "n": self.n, "note": note_text(self.notes)}
+        return {**before, "split": self.split, **self.ranked.as_columns(), **after}
 
 
 @dataclass(frozen=True)
@@ -76,8 +99,15 @@ class Subject:
     ranked: RankedLayer
     notes: tuple[str, ...] = ()
 
-    def score(
-        self, metric: str, value: float | None, n: int, notes: Sequence[str] = (), interval: Interval | None = None
+    def score(  # noqa: PLR0913 - the number and all that is said of it
+        self,
+        metric: str,
+        value: float | None,
+        n: int,
+        notes: Sequence[str] = (),
+        *,
+        interval: Interval | None = None,
+        units: SamplingUnits | None = None,
     ) -> Score:
         """A Score of the subject; `value` is None where there is no valid number, with the reason in `notes`."""
         return Score(
@@ -89,10 +119,10 @@ class Subject:
             ranked=self.ranked,
             metric=metric,
             value=value,
-            low=None if interval is None else interval.low,
-            high=None if interval is None else interval.high,
+            interval=interval,
             n=n,
             notes=(*notes, *self.notes),
+            units=units,
         )
 
 
@@ -126,7 +156,7 @@ class Matrix:
 
 COLUMNS = (
     *("run", "experiment", "seed", "epoch", "split", "layer", "pool", "reduction", "similarity"),
-    *("metric", "value", "low", "high", "n", "note"),
+    *("metric", "value", "low", "high", "interval", "n", "note"),
 )
 _NUMBERS = {"seed": int, "epoch": int, "n": int, "value": float, "low": float, "high": float}
 
@@ -256,8 +286,14 @@ def _score(row: dict[str | None, str | None], path: Path, line: int) -> Score:
     ranked = RankedLayer(
         LayerKey(values.pop("layer"), values.pop("pool")), values.pop("reduction"), values.pop("similarity")
     )
-    note = values.pop("note")
-    score = Score(**values, ranked=ranked, notes=tuple(note.split(_BETWEEN_NOTES)) if note else ())
+    low, high, units, note = (values.pop(column) for column in ("low", "high", "interval", "note"))
+    score = Score(
+        **values,
+        ranked=ranked,
+        interval=None if low is None or high is None else Interval(low, high),
+        units=SamplingUnits.parse(units) if units else None,
+        notes=tuple(note.split(_BETWEEN_NOTES)) if note else (),
+    )
     if fault := _fault(score):
         raise _bad(path, line, fault)
     return score

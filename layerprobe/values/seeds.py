@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import takewhile
 
 from layerprobe.values.facts import DataFacts
-from layerprobe.values.intervals import IntervalKind
+from layerprobe.values.intervals import Interval, IntervalKind, SamplingUnits
 from layerprobe.values.scores import Score, shared_notes
 
 _Cell = tuple[object, ...]
@@ -122,17 +122,15 @@ def _mean_of(scores: Sequence[Score], name: str, notes: Sequence[str]) -> Score:
     values = [score.value for score in scores]
     valid = [value for value in values if value is not None]
     whole = len(valid) == len(values)
-    own = [IntervalKind.without(score.notes) for score in scores]
-    common = shared_notes(own)
-    single = [f"{s.run}: {note}" for s, n in zip(scores, own, strict=True) for note in n if note not in common]
-    kind = IntervalKind(trainings=True).notes if whole else ()
+    common = shared_notes(score.notes for score in scores)
+    single = [f"{score.run}: {note}" for score in scores for note in score.notes if note not in common]
     return replace(
         scores[0],
         run=name,
         seed=None,
         value=sum(valid) / len(valid) if whole else None,
-        low=min(valid) if whole else None,
-        high=max(valid) if whole else None,
+        interval=Interval(min(valid), max(valid)) if whole else None,
         n=len(scores),
-        notes=(*common, *single, *notes, *kind),
+        notes=(*common, *single, *notes),
+        units=SamplingUnits(IntervalKind(trainings=True), len(scores)) if whole else None,
     )

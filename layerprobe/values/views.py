@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from layerprobe.values.intervals import Interval, IntervalKind
+from layerprobe.values.intervals import Interval, IntervalKind, SamplingUnits
 from layerprobe.values.keys import RankedLayer
 from layerprobe.values.scores import Score
 
@@ -106,6 +106,7 @@ class Curve:
         values: P fractions; None where there is no valid number, with the reason in `notes`.
         low: P lower ends of 95 % intervals, None where a value has none; empty without any interval.
         n: number of images; for a mean over trainings, of trainings.
+        units: what the intervals are over.
     """
 
     run: str
@@ -120,6 +121,7 @@ class Curve:
     high: tuple[float | None, ...] = ()
     n: int = 0
     notes: tuple[str, ...] = ()
+    units: SamplingUnits | None = None
 
     def __post_init__(self) -> None:
         lengths = {len(self.places), len(self.values)} | {len(ends) for ends in (self.low, self.high) if ends}
@@ -128,8 +130,13 @@ class Curve:
 
     @property
     def kind(self) -> IntervalKind:
-        """The kind of the intervals, read from the notes."""
-        return IntervalKind.of(self.notes)
+        """The kind of the intervals."""
+        return self.units.kind if self.units else IntervalKind()
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """The notes, and whether the units of the intervals are few."""
+        return (*(self.units.remarks if self.units else ()), *self.notes)
 
 
 @dataclass(frozen=True)
@@ -202,6 +209,12 @@ class Sized:
     dim: int | None
     equal: bool
     chosen: bool = False
+
+    @property
+    def heights(self) -> tuple[float, ...]:
+        """The value and the ends of its interval, in percent."""
+        value = () if self.score.value is None else (100 * self.score.value,)
+        return (*value, *(self.score.interval.percent if self.score.interval else ()))
 
 
 @dataclass(frozen=True)

@@ -100,8 +100,8 @@ def test_change_since_the_first_epoch() -> None:
 
 @pytest.mark.parametrize(("metric", "similarity"), [("R@2", "cosine"), ("R@1", "euclidean")])
 def test_other_scores_are_left_out(metric: str, similarity: str) -> None:
-    kept = Score("a", "x", 0, 0, "test", RankedLayer(EMBEDDING, "none", "cosine"), "R@1", 0.25, None, None, 4)
-    other = Score("a", "x", 0, 0, "test", RankedLayer(EMBEDDING, "none", similarity), metric, 0.5, None, None, 4)
+    kept = Score("a", "x", 0, 0, "test", RankedLayer(EMBEDDING, "none", "cosine"), "R@1", 0.25, None, 4)
+    other = Score("a", "x", 0, 0, "test", RankedLayer(EMBEDDING, "none", similarity), metric, 0.5, None, 4)
     assert recalls([kept, other]) == {"a": {(0, "test", EMBEDDING, "none"): 25.0}}
 
 
@@ -142,7 +142,7 @@ def test_a_shift_is_measured_by_table_over_the_seeds() -> None:
     values = {("0", "house", "0"): 0.5, ("1", "house", "0"): 0.3, ("0", "house", "12"): 0.2, ("1", "house", "12"): 0.1}
     ranked = RankedLayer(EMBEDDING, "none", "cosine")
     scores = [
-        Score("-".join(("shift", *name)), "x", 0, 0, "test", ranked, "R@1", value, None, None, 4)
+        Score("-".join(("shift", *name)), "x", 0, 0, "test", ranked, "R@1", value, None, 4)
         for name, value in values.items()
     ]
     _, row = by_shift(scores)
@@ -150,7 +150,7 @@ def test_a_shift_is_measured_by_table_over_the_seeds() -> None:
 
 
 def test_a_run_of_another_name_is_told() -> None:
-    score = Score("mine", "x", 0, 0, "test", RankedLayer(EMBEDDING, "none", "cosine"), "R@1", 0.5, None, None, 4)
+    score = Score("mine", "x", 0, 0, "test", RankedLayer(EMBEDDING, "none", "cosine"), "R@1", 0.5, None, 4)
     with pytest.raises(SystemExit, match="mine is not named shift-SEED-TABLE-EPOCH"):
         by_shift([score])
 

@@ -80,7 +80,6 @@ def probed(tmp_path: Path) -> Path:
             metric,
             0.5,
             None,
-            None,
             8,
         )
         for split in ("train", "test")

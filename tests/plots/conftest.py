@@ -13,8 +13,10 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from layerprobe.values.facts import DataFacts, SplitFacts
+from layerprobe.values.intervals import Interval, SamplingUnits
 from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.scores import Score
+from tests.scores import CLASSES
 
 VGG = [
     "pool1.1", "pool1.2", "pool2.1", "pool2.2", "pool3.1", "pool3.2", "pool3.3", "pool4.1", "pool4.2", "pool4.3",
@@ -29,12 +31,12 @@ def with_chance(**levels: float) -> dict[str, DataFacts]:
     return {"netA": DataFacts("glyphs", splits)}
 
 
-def sure(scores: Iterable[Score], width: float = 0.02, *, notes: tuple[str, ...] = ()) -> list[Score]:
+def sure(
+    scores: Iterable[Score], width: float = 0.02, *, notes: tuple[str, ...] = (), units: SamplingUnits = CLASSES
+) -> list[Score]:
     """The scores with intervals that reach this far to both sides, and notes."""
-    return [
-        replace(s, low=max(0.0, (s.value or 0) - width), high=min(1.0, (s.value or 0) + width), notes=notes)
-        for s in scores
-    ]
+    sides = [(score, max(0.0, (score.value or 0) - width), min(1.0, (score.value or 0) + width)) for score in scores]
+    return [replace(score, interval=Interval(low, high), notes=notes, units=units) for score, low, high in sides]
 
 
 @pytest.fixture
@@ -54,7 +56,7 @@ def make_scores() -> MakeScores:
             Score(
                 run=run, experiment="e", seed=0, epoch=epoch, split=split,
                 ranked=RankedLayer(LayerKey(layer, "none"), "none", "cosine"), metric="R@1",
-                value=_value(split, epoch, i / len(layers), near, rng), low=None, high=None, n=100,
+                value=_value(split, epoch, i / len(layers), near, rng), interval=None, n=100,
             )
             for epoch in epochs
             for i, layer in enumerate(layers)

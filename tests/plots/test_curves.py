@@ -12,11 +12,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from layerprobe.plots.curves import curves_csv, draw
-from layerprobe.values.intervals import IntervalKind
+from layerprobe.values.intervals import Interval
 from layerprobe.values.keys import RankedLayer
 from layerprobe.values.scores import Score
 from tests.plots.conftest import VGG, sure, with_chance
-from tests.scores import with_layer
+from tests.scores import CLUSTERS, TRAININGS, with_layer
 
 MakeScores = Callable[..., list[Score]]
 Overlaps = Callable[[Figure], list[tuple[str, str]]]
@@ -203,7 +203,7 @@ def test_a_band_is_the_interval_of_a_test_curve(make_scores: MakeScores) -> None
 
 
 def test_bands_are_in_view(make_scores: MakeScores) -> None:
-    scores = [replace(s, low=0.05, high=0.95) if s.epoch == 2 else s for s in make_scores(["fc6"], [0, 2])]
+    scores = [replace(s, interval=Interval(0.05, 0.95)) if s.epoch == 2 else s for s in make_scores(["fc6"], [0, 2])]
     low, high = draw(scores).axes[0].get_ylim()
     assert low < 5
     assert high > 95
@@ -231,14 +231,14 @@ def test_a_layer_without_intervals_has_no_band(make_scores: MakeScores) -> None:
 
 def test_intervals_of_different_kinds_are_not_drawn(make_scores: MakeScores) -> None:
     scores = sure(make_scores(DEEP))
-    scores[1] = replace(scores[1], notes=("interval: redraw",))
+    scores[1] = replace(scores[1], units=CLUSTERS)
     figure = draw(scores)
     assert bands(figure.axes[0]) == {}
     assert "intervals of different kinds are not shown together" in notes(figure)
 
 
 def test_ranges_of_trainings_are_drawn_and_intervals_of_a_run_beside_them_not(make_scores: MakeScores) -> None:
-    seeds = sure(make_scores(["fc6"], run="s* (2 seeds)"), notes=IntervalKind(trainings=True).notes)
+    seeds = sure(make_scores(["fc6"], run="s* (2 seeds)"), units=TRAININGS)
     figure = draw([*seeds, *sure(make_scores(["fc6"]))])
     assert list(bands(figure.axes[0])) == ["_interval of s* (2 seeds) fc6 test"]
     assert "Bands around test curves: lowest to highest training" in notes(figure)

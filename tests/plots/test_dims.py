@@ -11,10 +11,11 @@ from matplotlib.figure import Figure
 
 from layerprobe.plots.dims import draw, table
 from layerprobe.values.facts import DataFacts, SplitFacts
+from layerprobe.values.intervals import Interval
 from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.scores import Score
 from layerprobe.values.views import Reductions, Sized
-from tests.scores import with_layer
+from tests.scores import CLUSTERS, with_layer
 
 RANDOM = "random:64x5+l2"
 
@@ -29,21 +30,9 @@ def sized(
     notes: tuple[str, ...] = (),
 ) -> Sized:
     """With an interval of 2 % to both sides."""
-    low, high = (None, None) if value is None else (value - 0.02, value + 0.02)
-    score = Score(
-        "netA",
-        "e",
-        0,
-        16,
-        "test",
-        RankedLayer(LayerKey(layer, "none"), reduction, "cosine"),
-        "R@1",
-        value,
-        low,
-        high,
-        1360,
-        notes,
-    )
+    ranked = RankedLayer(LayerKey(layer, "none"), reduction, "cosine")
+    interval = None if value is None else Interval(value - 0.02, value + 0.02)
+    score = Score("netA", "e", 0, 16, "test", ranked, "R@1", value, interval, 1360, notes)
     return Sized(score, dim, reduction != "none" and dim is not None, chosen)
 
 
@@ -232,7 +221,7 @@ def test_what_single_scores_and_runs_say_is_told() -> None:
 
 
 def test_intervals_of_different_kinds_are_not_drawn_together() -> None:
-    redraw = replace(ONE.values[0], score=replace(ONE.values[0].score, notes=("interval: redraw",)))
+    redraw = replace(ONE.values[0], score=replace(ONE.values[0].score, units=CLUSTERS))
     figure = draw([replace(ONE, values=(redraw, *ONE.values[1:]))])
     assert not [each for each in figure.axes[0].collections if str(each.get_label()).startswith("_interval")]
     assert any("intervals of different kinds" in line for line in caption(figure))

@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 
 from layerprobe.plots.gallery_size import draw, table
 from layerprobe.values.facts import DataFacts, SplitFacts
-from layerprobe.values.intervals import IntervalKind
 from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.views import Curve
+from tests.scores import TRAININGS
 
 PLACES = (20.0, 100.0, 1000.0)
 OVER = "Bands: 95 % interval over classes, against this gallery"
@@ -75,7 +75,7 @@ def test_without_intervals_there_is_neither_band_nor_a_word_of_one() -> None:
 
 
 def test_intervals_over_classes_and_ranges_of_trainings_are_not_drawn_together() -> None:
-    seeds = replace(POOL, run="netA-s* (3 seeds)", notes=IntervalKind(trainings=True).notes)
+    seeds = replace(POOL, run="netA-s* (3 seeds)", units=TRAININGS)
     figure = draw([POOL, seeds])
     assert [len(axes.collections) for axes in figure.axes] == [1, 1]
     assert "are not shown together" in figure.texts[-1].get_text()

@@ -16,7 +16,7 @@ from layerprobe.values.facts import DataFacts
 from layerprobe.values.keys import RankedLayer
 from layerprobe.values.scores import Score
 from tests.plots.conftest import VGG, sure, with_chance
-from tests.scores import with_layer
+from tests.scores import CLUSTERS, with_layer
 
 MakeScores = Callable[..., list[Score]]
 Overlaps = Callable[[Figure], list[tuple[str, str]]]
@@ -379,14 +379,16 @@ def test_a_layer_without_an_interval_has_no_bar(make_scores: MakeScores) -> None
 
 
 def test_the_kind_of_earlier_epochs_does_not_matter(make_scores: MakeScores) -> None:
-    old, new = sure(make_scores(DEEP, [0])), sure(make_scores(DEEP, [5]), notes=("interval: redraw",))
+    old, new = sure(make_scores(DEEP, [0])), sure(make_scores(DEEP, [5]), units=CLUSTERS)
     figure = draw(old + new)
     assert list(bars(figure.axes[0])) == ["train", "test"]
-    assert " ".join(notes(figure).split()) == "Bars: 95 % interval over classes, queries and gallery drawn anew"
+    assert (
+        " ".join(notes(figure).split()) == "Bars: 95 % interval over clusters of classes (parent), against this gallery"
+    )
 
 
 def test_intervals_of_different_kinds_are_not_drawn(make_scores: MakeScores) -> None:
-    others = sure(make_scores(DEEP, run="netE"), notes=("clusters: parent",))
+    others = sure(make_scores(DEEP, run="netE"), units=CLUSTERS)
     figure = draw([*sure(make_scores(DEEP)), *others])
     assert bars(figure.axes[0]) == {}
     assert "intervals of different kinds are not shown together" in " ".join(notes(figure).split())

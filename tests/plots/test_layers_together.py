@@ -11,10 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from layerprobe.plots.layers import draw
-from layerprobe.values.intervals import IntervalKind
 from layerprobe.values.scores import Score
 from tests.plots.conftest import sure, with_chance
-from tests.scores import with_layer
+from tests.scores import TRAININGS, with_layer
 
 MakeScores = Callable[..., list[Score]]
 Overlaps = Callable[[Figure], list[tuple[str, str]]]
@@ -78,7 +77,7 @@ def test_the_best_layer_of_each_run_is_ringed_and_named(make_scores: MakeScores)
 
 
 def test_bars_of_trainings_reach_from_the_lowest_to_the_highest(make_scores: MakeScores) -> None:
-    seeds = sure(make_scores(DEEP, run="s* (2 seeds)"), 0.1, notes=IntervalKind(trainings=True).notes)
+    seeds = sure(make_scores(DEEP, run="s* (2 seeds)"), 0.1, units=TRAININGS)
     figure = draw([*seeds, *sure(make_scores(DEEP))])
     found = [part for part in figure.axes[0].collections if str(part.get_label()).startswith("_interval")]
     (bars,) = found

@@ -10,13 +10,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from layerprobe.plots.over_epochs import draw, scores_csv
-from layerprobe.values.intervals import IntervalKind
+from layerprobe.values.intervals import Interval
 from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.scores import Score
+from tests.scores import TRAININGS
 
 Overlaps = Callable[[Figure], list[tuple[str, str]]]
 SCORE = Score(
-    "a", "e", 0, 1, "train", RankedLayer(LayerKey("fc6", "none"), "none", "cosine"), "training loss", 0.5, None, None, 8
+    "a", "e", 0, 1, "train", RankedLayer(LayerKey("fc6", "none"), "none", "cosine"), "training loss", 0.5, None, 8
 )
 
 
@@ -65,14 +66,13 @@ def test_labels_stand_at_the_ends_of_lines_on_a_logarithmic_axis() -> None:
 
 
 def test_ranges_over_trainings_are_bands_and_other_intervals_are_not_drawn() -> None:
-    trainings = IntervalKind(trainings=True).notes
-    figure = draw(over("a", 2.0, 1.0, low=0.5, high=2.5, notes=trainings))
+    figure = draw(over("a", 2.0, 1.0, interval=Interval(0.5, 2.5), units=TRAININGS))
     (axes,) = figure.axes
     (band,) = axes.collections[:1]
     assert band.get_label() == "_range of a"
     assert band.get_paths()[0].get_extents().intervaly.tolist() == [0.5, 2.5]
     assert "lowest to highest training" in figure.texts[-1].get_text()
-    (axes,) = draw(over("a", 2.0, 1.0, low=0.5, high=2.5)).axes
+    (axes,) = draw(over("a", 2.0, 1.0, interval=Interval(0.5, 2.5))).axes
     assert not [each for each in axes.collections if str(each.get_label()).startswith("_range")]
 
 
@@ -87,8 +87,8 @@ def test_no_text_covers_another(overlaps: Overlaps) -> None:
 
 
 def test_the_table_has_every_number() -> None:
-    trainings = IntervalKind(trainings=True).notes
-    scores = [*over("a", 2.0, low=1.0, high=3.0, notes=trainings), *over("b", 1.0, low=0.5, high=1.5)]
+    means = over("a", 2.0, interval=Interval(1.0, 3.0), units=TRAININGS)
+    scores = [*means, *over("b", 1.0, interval=Interval(0.5, 1.5))]
     rows = list(csv.DictReader(scores_csv(scores).splitlines()))
     assert [(row["run"], row["value"], row["low"], row["high"]) for row in rows] == [
         ("a", "2.0", "1.0", "3.0"),

@@ -17,7 +17,7 @@ from layerprobe.plots.train_vs_test import draw, table
 from layerprobe.values.facts import DataFacts
 from layerprobe.values.scores import Score
 from tests.plots.conftest import VGG, sure, with_chance
-from tests.scores import with_layer
+from tests.scores import CLUSTERS, with_layer
 
 MakeScores = Callable[..., list[Score]]
 Overlaps = Callable[[Figure], list[tuple[str, str]]]
@@ -379,7 +379,7 @@ def test_a_layer_that_ends_earlier_has_no_bar_there(make_scores: MakeScores) -> 
 
 
 def test_intervals_of_different_kinds_are_not_drawn(make_scores: MakeScores) -> None:
-    scores = sure(make_scores(["pool5"])) + sure(make_scores(["fc6"]), notes=("interval: redraw",))
+    scores = sure(make_scores(["pool5"])) + sure(make_scores(["fc6"]), units=CLUSTERS)
     figure = draw(scores)
     assert not has(figure.axes[0], "_interval test of pool5")
     assert "intervals of different kinds are not shown together" in texts(figure)

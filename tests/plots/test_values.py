@@ -21,10 +21,10 @@ from layerprobe.plots.values import (
     unreduced,
 )
 from layerprobe.system.errors import LayerprobeError
-from layerprobe.values.intervals import IntervalKind, ShownKind
+from layerprobe.values.intervals import Interval, IntervalKind, ShownKind
 from layerprobe.values.scores import Matrix, Score
 from tests.plots.conftest import sure
-from tests.scores import with_layer
+from tests.scores import CLUSTERS, with_layer
 
 MakeScores = Callable[..., list[Score]]
 
@@ -107,21 +107,21 @@ def test_the_csv_holds_fractions_and_an_empty_cell_where_invalid(make_scores: Ma
 
 def test_the_csv_has_the_ends_of_intervals_and_their_kind(make_scores: MakeScores) -> None:
     train, test = make_scores(["a"], [4])
-    text = points_csv([train, replace(test, low=0.25, high=0.5, notes=("interval: redraw",))])
+    text = points_csv([train, replace(test, interval=Interval(0.25, 0.5), units=CLUSTERS)])
     (row,) = csv.DictReader(text.splitlines())
-    assert (row["test R@1 low"], row["test R@1 high"], row["test note"]) == ("0.25", "0.5", "interval: redraw")
+    assert (row["test R@1 low"], row["test R@1 high"], row["test note"]) == ("0.25", "0.5", "clusters: parent")
     assert (row["train R@1 low"], row["train R@1 high"], row["train note"]) == ("", "", "")
 
 
 def test_a_point_has_the_intervals_of_its_values_in_percent(make_scores: MakeScores) -> None:
     train, test = make_scores(["a"], [4])
-    (point,) = points([train, replace(test, low=0.25, high=0.5)])
+    (point,) = points([train, replace(test, interval=Interval(0.25, 0.5))])
     assert (point.ends("train"), point.ends("test")) == (None, (25, 50))
 
 
 def test_intervals_that_a_figure_does_not_show_have_no_say_in_their_kind(make_scores: MakeScores) -> None:
     train, test = sure(make_scores(["a"], [4]), notes=("2 zero vectors",))
-    found = points([replace(train, notes=("interval: redraw", "2 zero vectors")), test])
+    found = points([replace(train, units=CLUSTERS), test])
     (point,), kind = of_one_kind(found, lambda _, split: split == "test")
     assert kind == ShownKind(IntervalKind())
     assert list(point.intervals) == ["test"]
@@ -130,9 +130,9 @@ def test_intervals_that_a_figure_does_not_show_have_no_say_in_their_kind(make_sc
 
 def test_of_different_kinds_no_interval_is_left_and_the_notes_stay(make_scores: MakeScores) -> None:
     train, test = sure(make_scores(["a"], [4]))
-    found = points([replace(train, notes=("interval: redraw",)), test])
+    found = points([replace(train, units=CLUSTERS), test])
     (point,), kind = of_one_kind(found, lambda *_: True)
-    assert (kind.mixed, point.intervals, point.notes["train"]) == (True, {}, ("interval: redraw",))
+    assert (kind.mixed, point.intervals, point.notes["train"]) == (True, {}, ("clusters: parent",))
 
 
 def test_runs_keep_their_own_points(make_scores: MakeScores) -> None:
@@ -237,7 +237,7 @@ def test_what_every_score_of_a_run_says_is_shared(make_scores: MakeScores) -> No
 
 
 def test_what_every_value_of_a_split_says_is_shared_once(make_scores: MakeScores) -> None:
-    few = "interval over few classes: 12"
+    few = "12 images without a class"
     scores = [replace(s, notes=(few,)) if s.split == "test" else s for s in make_scores(["a", "b"], [0, 1])]
     scores[-1] = replace(scores[-1], value=None, notes=("NaN (3 rows)",))
     assert shared(by_run(points(scores))) == [f"test: {few}"]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from layerprobe.report.values import Report, RunPage
 from layerprobe.values.facts import DataFacts, SplitFacts
+from layerprobe.values.intervals import Interval
 from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.scores import Score
 
@@ -31,12 +33,12 @@ def scores_of(run: str, layers: Sequence[RankedLayer], epochs: Sequence[int], se
                 value = float(rng.random())
                 one = Score(
                     run=run, experiment="e", seed=seed, epoch=epoch, split=split, ranked=ranked, metric="R@1",
-                    value=value, low=max(0.0, value - 0.05), high=min(1.0, value + 0.04), n=20,
+                    value=value, interval=Interval(max(0.0, value - 0.05), min(1.0, value + 0.04)), n=20,
                 )  # fmt: skip
                 rank = float(rng.random() * 200)
                 scores += [
                     one,
-                    Score(**{**vars(one), "metric": "effective-rank", "value": rank, "low": None, "high": None}),
+                    replace(one, metric="effective-rank", value=rank, interval=None),
                 ]
     return tuple(scores)
 

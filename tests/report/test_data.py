@@ -14,16 +14,15 @@ import pytest
 from layerprobe.report.data import page_data
 from layerprobe.report.values import Gallery, GalleryQuery, Report, RunPage
 from layerprobe.values.facts import DataFacts, SplitFacts
+from layerprobe.values.intervals import Interval
 from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.scores import Score, ScoreTable
 from layerprobe.values.views import Item
-from tests.scores import with_layer
+from tests.scores import CLUSTERS, with_layer
 
 PNG = b"\x89PNG\r\n\x1a\n rest"
 POOL, FC6 = (RankedLayer(LayerKey(*key), "none", "cosine") for key in (("pool5", "max"), ("fc6", "none")))
-SCORE = Score(
-    "one", "abc", 0, 1, "test", RankedLayer(LayerKey("fc6", "none"), "none", "cosine"), "R@1", 0.5, 0.4, 0.6, 4
-)
+SCORE = Score("one", "abc", 0, 1, "test", FC6, "R@1", 0.5, Interval(0.4, 0.6), 4)
 DATA = DataFacts("glyphs", {"test": SplitFacts(4, 2, None, 1 / 3)})
 
 
@@ -54,8 +53,7 @@ def test_every_number_has_the_digits_of_scores_csv(tmp_path: Path) -> None:
             split=s,
             metric=m,
             value=v,
-            low=low,
-            high=high,
+            interval=Interval(low, high),
         )
         for (e, s, k, m), (v, low, high) in zip(places, values, strict=True)
     ]
@@ -73,7 +71,7 @@ def test_every_number_has_the_digits_of_scores_csv(tmp_path: Path) -> None:
 
 
 def test_what_was_not_measured_is_null_and_an_invalid_value_has_its_reason() -> None:
-    gone = replace(SCORE, epoch=2, value=None, low=None, high=None, notes=("NaN in features", "partial"))
+    gone = replace(SCORE, epoch=2, value=None, interval=None, notes=("NaN in features", "partial"))
     (run,) = page_data(report_of(page_of(SCORE, gone, with_layer(SCORE, layer="pool5", pool="max"))))["runs"]
     table = run["scores"]["R@1"]["test"]
     assert table["value"] == [[0.5, None], [0.5, None]]
@@ -82,7 +80,7 @@ def test_what_was_not_measured_is_null_and_an_invalid_value_has_its_reason() -> 
 
 
 def test_metrics_say_whether_they_are_percent_and_what_their_intervals_say() -> None:
-    plain = replace(SCORE, metric="effective-rank", low=None, high=None)
+    plain = replace(SCORE, metric="effective-rank", interval=None)
     (run,) = page_data(report_of(page_of(SCORE, plain)))["runs"]
     interval = "95 % interval over classes, against this gallery"
     assert run["metrics"] == [
@@ -93,7 +91,7 @@ def test_metrics_say_whether_they_are_percent_and_what_their_intervals_say() -> 
 
 
 def test_intervals_of_different_kinds_are_left_out_with_a_note() -> None:
-    redrawn = page_of(replace(SCORE, run="two", notes=("interval: redraw",)), name="two")
+    redrawn = page_of(replace(SCORE, run="two", units=CLUSTERS), name="two")
     data = page_data(report_of(page_of(SCORE), redrawn))
     assert all("low" not in run["scores"]["R@1"]["test"] for run in data["runs"])
     assert data["notes"] == ["intervals of different kinds are not shown together; probe all with one --cluster"]

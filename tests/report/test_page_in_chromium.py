@@ -339,7 +339,7 @@ def test_pointing_at_a_curve_tells_everything_of_its_number(open_page: Open) -> 
 def test_remarks_are_numbered_below_the_table(open_page: Open) -> None:
     run = run_page("one")
     noted = [
-        replace(s, value=None, low=None, high=None, notes=("NaN (3 rows)",))
+        replace(s, value=None, interval=None, notes=("NaN (3 rows)",))
         if (s.ranked.layer.layer, s.split) == ("pool1", "train")
         else replace(s, notes=("few classes",) if s.ranked.layer.layer == "pool2" else ())
         for s in run.scores
@@ -360,7 +360,7 @@ def test_a_remark_that_most_numbers_have_marks_none_of_them(open_page: Open) -> 
 
 def test_a_curve_breaks_where_there_is_no_valid_number(open_page: Open) -> None:
     run = run_page("one")
-    scores = [replace(s, value=None, low=None, high=None, notes=("NaN",)) if s.epoch == 1 else s for s in run.scores]
+    scores = [replace(s, value=None, interval=None, notes=("NaN",)) if s.epoch == 1 else s for s in run.scores]
     opened = open_page(report_of(replace(run, scores=tuple(scores))))
     (path,) = {one.get_attribute("d") for one in opened.page.locator("[data-layer=fc6] .line").all()[:1]}
     assert path is not None

@@ -8,9 +8,10 @@ from rich.console import Console
 from layerprobe.tables.formats import as_rich
 from layerprobe.tables.tables import TextTable, layer_table, metric_table, overview_table, plain_table
 from layerprobe.values.facts import DataFacts, SplitFacts
+from layerprobe.values.intervals import Interval, SamplingUnits
 from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.scores import Score
-from tests.scores import with_layer
+from tests.scores import CLASSES, CLUSTERS, with_layer
 
 
 def score(
@@ -24,7 +25,7 @@ def score(
 ) -> Score:
     fields: dict[str, object] = {
         "run": "omni", "experiment": "e", "seed": 0, "epoch": 30, "split": split, "metric": metric, "value": value,
-        "low": None, "high": None, "n": 100, "notes": notes,
+        "interval": None, "n": 100, "notes": notes,
     }  # fmt: skip
     ranked = {"pool": "none", "reduction": "none", "similarity": "cosine"}
     of_layer = {name: str(other.pop(name, default)) for name, default in ranked.items()}
@@ -303,16 +304,25 @@ def test_an_invalid_metric_shows_its_note() -> None:
     assert "one class" in "\n".join(printed(table))
 
 
-def sure(layer: str, split: str, value: float | None, *, metric: str = "R@1", notes: tuple[str, ...] = ()) -> Score:
+def sure(
+    layer: str,
+    split: str,
+    value: float | None,
+    *,
+    metric: str = "R@1",
+    notes: tuple[str, ...] = (),
+    units: SamplingUnits = CLASSES,
+) -> Score:
     """A score with the interval 58.0 to 64.1 %."""
-    return replace(score(layer, split, value, metric=metric, notes=notes), low=0.58, high=0.641)
+    plain = score(layer, split, value, metric=metric, notes=notes)
+    return replace(plain, interval=Interval(0.58, 0.641), units=units)
 
 
 def test_the_compared_metric_has_its_intervals_in_percent_and_further_k_have_none() -> None:
     scores = [
-        score("a", "train", 0.9, low=0.85, high=0.925), sure("a", "test", 0.612), score("b", "test", 0.5),
-        sure("a", "test", 0.7, metric="R@2"),
-    ]  # fmt: skip
+        replace(score("a", "train", 0.9), interval=Interval(0.85, 0.925)),
+        *(sure("a", "test", 0.612), score("b", "test", 0.5), sure("a", "test", 0.7, metric="R@2")),
+    ]
     table = layer_table(scores)
     # columns: star, layer, train, test, gap, R@2
     assert table.intervals == {2: (("85.0", "92.5"), None), 3: (("58.0", "64.1"), None)}
@@ -325,22 +335,22 @@ def test_a_table_without_intervals_says_nothing_of_them() -> None:
 
 
 def test_the_kind_of_the_intervals_is_said_once_and_other_notes_remain() -> None:
-    notes = ("interval: redraw", "2 zero vectors")
-    table = layer_table([sure(layer, "test", 0.612, notes=notes) for layer in "ab"])
-    assert table.heading[1:] == ("in brackets: 95 % interval over classes, queries and gallery drawn anew",)
+    table = layer_table([sure(layer, "test", 0.612, notes=("2 zero vectors",), units=CLUSTERS) for layer in "ab"])
+    over = "95 % interval over clusters of classes (parent), against this gallery"
+    assert table.heading[1:] == (f"in brackets: {over}",)
     assert table.notes[1:] == ("test, every layer: 2 zero vectors",)
 
 
 def test_intervals_of_different_kinds_are_not_shown_together() -> None:
-    scores = [sure("a", "test", 0.612), sure("b", "test", 0.6, notes=("interval: redraw",))]
+    scores = [sure("a", "test", 0.612), sure("b", "test", 0.6, units=CLUSTERS)]
     table = layer_table(scores)
     assert table.intervals == {}
     assert table.heading[1].startswith("intervals of different kinds are not shown together")
-    assert table.notes[1:] == ("test, b: interval: redraw",)
+    assert table.notes[1:] == ("test, b: clusters: parent",)
 
 
 def test_a_score_that_has_no_interval_has_no_kind() -> None:
-    scores = [sure("a", "test", 0.612), score("b", "test", 0.6, notes=("interval: redraw",))]
+    scores = [sure("a", "test", 0.612), replace(score("b", "test", 0.6), units=CLUSTERS)]
     assert layer_table(scores).intervals == {2: (("58.0", "64.1"), None)}
 
 
@@ -353,7 +363,7 @@ def test_layers_not_told_apart_from_the_best_are_named_as_rows_are() -> None:
 def test_further_metrics_have_their_intervals() -> None:
     scores = [
         score("a", "train", 0.9, metric="MAP@R"), sure("a", "test", 0.612, metric="MAP@R"),
-        score("a", "test", 12.3, metric="effective-rank", low=11.26, high=14),
+        replace(score("a", "test", 12.3, metric="effective-rank"), interval=Interval(11.26, 14)),
     ]  # fmt: skip
     table = metric_table(scores)
     assert table is not None

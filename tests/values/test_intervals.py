@@ -3,15 +3,28 @@ from __future__ import annotations
 import pytest
 
 from layerprobe.system.errors import UnknownNameError
-from layerprobe.values.intervals import IntervalKind, ShownKind, estimand_of
+from layerprobe.values.intervals import IntervalKind, SamplingUnits, ShownKind, estimand_of
 
-KINDS = [IntervalKind(), IntervalKind("redraw"), IntervalKind("gallery", "parent"), IntervalKind("redraw", "camera")]
 SEEDS = IntervalKind(trainings=True)
 
 
-@pytest.mark.parametrize("kind", [*KINDS, SEEDS])
-def test_notes_say_the_kind(kind: IntervalKind) -> None:
-    assert IntervalKind.of(["3 lone queries count as misses", *kind.notes]) == kind
+@pytest.mark.parametrize(
+    ("text", "units"),
+    [
+        ("68 classes", SamplingUnits(IntervalKind(), 68)),
+        ("12 clusters (a (b))", SamplingUnits(IntervalKind(cluster="a (b)"), 12)),
+        ("3 trainings", SamplingUnits(SEEDS, 3)),
+    ],
+)
+def test_sampling_units_are_read_back_from_their_text(text: str, units: SamplingUnits) -> None:
+    assert str(units) == text
+    assert SamplingUnits.parse(text) == units
+
+
+@pytest.mark.parametrize("text", ["classes", "9 dogs", "-3 classes", "3 clusters", ""])
+def test_a_text_of_no_units_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="not a number of classes, clusters or trainings"):
+        SamplingUnits.parse(text)
 
 
 def test_the_default_needs_no_note() -> None:
@@ -45,19 +58,24 @@ def test_without_intervals_there_is_nothing_to_say() -> None:
     assert ShownKind.of([]).lines("bands") == ()
 
 
-def test_a_note_of_the_kind_is_left_out_where_the_line_says_it() -> None:
-    notes = ("2 zero vectors", "interval: redraw", "clusters: parent")
-    assert ShownKind.of([IntervalKind.of(notes)]).further(notes) == ("2 zero vectors",)
-    assert ShownKind(None, mixed=True).further(notes) == notes
+@pytest.mark.parametrize(
+    ("count", "remarks"),
+    [
+        (9, ("no interval: 9 classes, at least 10 are needed",)),
+        (10, ("interval over few classes: 10",)),
+        (29, ("interval over few classes: 29",)),
+        (30, ()),
+    ],
+)
+def test_few_units_are_remarked(count: int, remarks: tuple[str, ...]) -> None:
+    assert SamplingUnits(IntervalKind(), count).remarks == remarks
 
 
-@pytest.mark.parametrize("units", [9, 10, 30])
-@pytest.mark.parametrize("kind", [*KINDS, SEEDS])
-def test_notes_without_those_of_an_interval_are_the_others(kind: IntervalKind, units: int) -> None:
-    assert IntervalKind.without(["3 lone queries", *kind.notes_on(units), "2 zero vectors"]) == (
-        "3 lone queries",
-        "2 zero vectors",
-    )
+def test_notes_on_units_say_the_kind_where_there_is_an_interval() -> None:
+    clusters = IntervalKind(cluster="parent")
+    assert SamplingUnits(clusters, 12).notes == ("clusters: parent", "interval over few clusters: 12")
+    assert SamplingUnits(clusters, 9).notes == ("no interval: 9 clusters, at least 10 are needed",)
+    assert SamplingUnits(SEEDS, 3).notes == ("interval: lowest to highest training",)
 
 
 def test_a_misspelt_interval_is_told() -> None:

@@ -29,7 +29,6 @@ def scores(
             metric,
             value,
             None,
-            None,
             40,
         )
         for layer, value in zip(LAYERS, values, strict=False)

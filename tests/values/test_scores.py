@@ -16,7 +16,7 @@ from layerprobe.values.scores import Matrix, Score, ScoreTable, Subject, note_te
 from tests.scores import with_layer
 
 POOL = RankedLayer(LayerKey("pool5.3", "max"), "none", "cosine")
-SCORE = Score("netA", "abc", 0, 3, "test", POOL, "R@1", 0.8125, None, None, 1360)
+SCORE = Score("netA", "abc", 0, 3, "test", POOL, "R@1", 0.8125, None, 1360)
 
 
 def test_a_table_reads_back_as_it_was_written(tmp_path: Path) -> None:

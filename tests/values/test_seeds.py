@@ -5,15 +5,14 @@ from dataclasses import replace
 import pytest
 
 from layerprobe.values.facts import DataFacts, SplitFacts
-from layerprobe.values.intervals import IntervalKind
+from layerprobe.values.intervals import Interval, IntervalKind, SamplingUnits
 from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.scores import Score
 from layerprobe.values.seeds import facts_over_seeds, over_seeds, trainings
 from tests.scores import with_layer
 
-SCORE = Score(
-    "netA-s0", "abc", 0, 1, "test", RankedLayer(LayerKey("fc6", "none"), "none", "cosine"), "R@1", 0.5, 0.4, 0.6, 100
-)
+FC6 = RankedLayer(LayerKey("fc6", "none"), "none", "cosine")
+SCORE = Score("netA-s0", "abc", 0, 1, "test", FC6, "R@1", 0.5, Interval(0.4, 0.6), 100)
 
 
 def seeds(*values: float | None, epoch: int = 1) -> list[Score]:
@@ -30,8 +29,8 @@ def test_trainings_of_one_experiment_become_their_mean_with_the_lowest_and_highe
 
 def test_a_mean_says_what_its_ends_are() -> None:
     (mean,) = over_seeds(seeds(0.5, 0.75))
-    assert mean.notes == ("mean of 2 trainings", "interval: lowest to highest training")
-    assert IntervalKind.of(mean.notes) == IntervalKind(trainings=True)
+    assert mean.all_notes == ("mean of 2 trainings", "interval: lowest to highest training")
+    assert mean.units == SamplingUnits(IntervalKind(trainings=True), 2)
 
 
 def test_a_single_training_and_other_experiments_stay_as_they_are() -> None:
@@ -49,7 +48,7 @@ def test_a_number_that_not_all_have_is_left_out_with_a_note() -> None:
 
 def test_what_another_reduction_lacks_is_not_said_of_the_layers_as_they_are() -> None:
     found = over_seeds([*seeds(0.5, 0.75), with_layer(SCORE, reduction="l2")])
-    assert found[0].notes == ("mean of 2 trainings", "interval: lowest to highest training")
+    assert found[0].notes == ("mean of 2 trainings",)
 
 
 def test_without_a_number_in_common_runs_stay_apart() -> None:
@@ -65,8 +64,9 @@ def test_a_mean_over_an_invalid_value_has_none_and_the_reason() -> None:
 
 
 def test_notes_of_all_are_kept_once_and_those_on_their_intervals_dropped() -> None:
-    own = [replace(score, notes=("held out", "interval over few classes: 17")) for score in seeds(0.5, 0.75)]
-    assert over_seeds(own)[0].notes[:-2] == ("held out",)
+    units = SamplingUnits(IntervalKind(), 17)
+    own = [replace(score, notes=("held out",), units=units) for score in seeds(0.5, 0.75)]
+    assert over_seeds(own)[0].remarks == ("held out", "mean of 2 trainings")
 
 
 def test_runs_of_equal_seeds_are_called_trainings() -> None:

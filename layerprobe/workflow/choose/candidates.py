@@ -19,7 +19,6 @@ from layerprobe.measure.choosing_folds import QueryValues
 from layerprobe.metrics.recall import chance_recall
 from layerprobe.statistics.units import UnitSums, mean_of, side_by_side, unit_sums
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
-from layerprobe.values.intervals import IntervalKind
 from layerprobe.values.keys import RankedLayer, named, network_order
 from layerprobe.values.metric_names import is_recall, recall_of
 from layerprobe.values.records import RunRecord
@@ -280,7 +279,7 @@ def _stored_values(
     """The values of what is scored and ranked: ranks without a score in scores.csv are stale."""
     metric = request.metric
     score_notes = {
-        (score.epoch, score.ranked): IntervalKind.without(score.notes)
+        (score.epoch, score.ranked): score.notes
         for score in run.scores()
         if score.split == split and is_recall(score.metric)
     }

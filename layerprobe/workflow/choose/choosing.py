@@ -19,7 +19,7 @@ from layerprobe.statistics.verdict import Judged, judge, with_ends
 from layerprobe.system.errors import DataError, NumericError
 from layerprobe.values.choice import Advice, Candidate, Certainty, Choice, Embedding, Gain, Price, candidate_names
 from layerprobe.values.facts import WITHIN_FOLDS, chosen_on_text
-from layerprobe.values.intervals import FEWEST_UNITS, IntervalKind
+from layerprobe.values.intervals import FEWEST_UNITS, IntervalKind, SamplingUnits
 from layerprobe.values.scores import Score, Subject
 from layerprobe.workflow.choose.candidate_set import Baseline, CandidateSet
 
@@ -318,8 +318,8 @@ def _score(subject: Subject, metric: str, row: UnitSums | None, notes: tuple[str
     if not np.isfinite(row.sums).all():
         return subject.score(metric, None, count, [*notes, "NaN"])
     (interval,) = intervals(row)
-    said = kind.notes_on(row.units) if interval is not None or row.units < FEWEST_UNITS else ()
-    return subject.score(metric, float(row.means[0]), count, [*notes, *said], interval)
+    units = SamplingUnits(kind, row.units) if interval is not None or row.units < FEWEST_UNITS else None
+    return subject.score(metric, float(row.means[0]), count, notes, interval=interval, units=units)
 
 
 def _regret(test: Score | None, best: Score | None) -> float | None:

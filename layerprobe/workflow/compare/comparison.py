@@ -9,7 +9,7 @@ from typing import Any
 
 from layerprobe.tables.tables import TextTable
 from layerprobe.values.facts import CHOOSING, DataFacts
-from layerprobe.values.intervals import FEW_UNITS, FEWEST_UNITS, Difference, IntervalKind, OverSeeds
+from layerprobe.values.intervals import FEW_UNITS, FEWEST_UNITS, Difference, IntervalKind, OverSeeds, SamplingUnits
 from layerprobe.values.metric_names import is_fraction, recall_of
 from layerprobe.values.scores import Subject, note_text
 from layerprobe.workflow.run.references import reference_text
@@ -153,7 +153,7 @@ def _row(
         "comparisons": basis.comparisons,
         "n": basis.queries,
         "classes": basis.classes,
-        "note": note_text([*notes, *basis.kind.notes_on(basis.units)]),
+        "note": note_text([*notes, *SamplingUnits(basis.kind, basis.units).notes]),
     }
 
 

@@ -16,7 +16,6 @@ from layerprobe.store import read_index
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.values.facts import WITHIN_FOLDS
 from layerprobe.values.headline_layers import headline_layers
-from layerprobe.values.intervals import IntervalKind
 from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer
 from layerprobe.values.scores import Score, shared_notes
 from layerprobe.values.views import Curve, Histogram, Selected
@@ -132,7 +131,7 @@ def stored(run: Run, scores: Sequence[Score], epoch: int | None) -> tuple[list[S
     def read(split: str, ranked: RankedLayer) -> Labelled:
         path = run.feature_file(at, split)
         said = shared_notes(score.notes for score in scores if (score.epoch, score.split) == (at, split))
-        notes = (*IntervalKind.without(said), *lost)
+        notes = (*said, *lost)
         if ranked.reduction == NO_REDUCTION:
             return Labelled(read_layer(path, ranked.layer), read_index(path)[0], notes)
         import torch

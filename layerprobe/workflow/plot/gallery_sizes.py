@@ -18,7 +18,7 @@ from layerprobe.statistics.units import unit_sums
 from layerprobe.store import StoredRanks, read_chance, read_index, read_stored_ranks
 from layerprobe.system.errors import DataError
 from layerprobe.values.headline_layers import headline_layers
-from layerprobe.values.intervals import IntervalKind
+from layerprobe.values.intervals import IntervalKind, SamplingUnits
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer
 from layerprobe.values.metric_names import recall_of
 from layerprobe.values.retrieval import Ranks
@@ -120,7 +120,7 @@ def curves_over_seeds(name: str, runs: Sequence[Sequence[Curve]]) -> list[Curve]
             [value for value in each if value is not None] for each in zip(*(c.values for c in same), strict=True)
         ]
         whole = [column if len(column) == len(same) else None for column in columns]
-        notes = shared_notes(IntervalKind.without(c.notes) for c in same)
+        notes = shared_notes(curve.notes for curve in same)
         found.append(
             replace(
                 same[0],
@@ -129,7 +129,8 @@ def curves_over_seeds(name: str, runs: Sequence[Sequence[Curve]]) -> list[Curve]
                 low=tuple(column and min(column) for column in whole),
                 high=tuple(column and max(column) for column in whole),
                 n=len(same),
-                notes=(*notes, f"mean of {len(same)} trainings", *IntervalKind(trainings=True).notes),
+                notes=(*notes, f"mean of {len(same)} trainings"),
+                units=SamplingUnits(IntervalKind(trainings=True), len(same)),
             )
         )
     return found
@@ -195,7 +196,7 @@ def curves_of(
             tuple(map(float, sizes)),
             (None,) * len(sizes),
             n=len(searched.labels),
-            notes=IntervalKind.without(own[RECALL].notes),
+            notes=own[RECALL].notes,
         )
         curves.append(_with_recalls(curve, searched, found, sizes) if found else curve)
     return curves
@@ -205,14 +206,13 @@ def _with_recalls(curve: Curve, searched: QueriesSearched, ranks: Sequence[Ranks
     """The curve with the expected Recall@1 at each size, and its intervals over classes."""
     hits = np.stack([np.mean([thinned_hits(each, 1, n, *searched.items) for each in ranks], axis=0) for n in sizes])
     ends = intervals(unit_sums(hits, searched.labels))
-    units = IntervalKind().notes_on(len(np.unique(searched.labels)))
     return replace(
         curve,
         # over the queries, as scores are; not of the sums of classes
         values=tuple(hits.mean(1).tolist()),
         low=tuple(None if own is None else own.low for own in ends),
         high=tuple(None if own is None else own.high for own in ends),
-        notes=(*units, *curve.notes),
+        units=SamplingUnits(IntervalKind(), len(np.unique(searched.labels))),
     )
 
 

@@ -15,7 +15,6 @@ from layerprobe.registry import LOSSES, load
 from layerprobe.store import read_index
 from layerprobe.system.errors import DataError, NumericError, RecipeError
 from layerprobe.values.arrays import FloatArray
-from layerprobe.values.intervals import IntervalKind
 from layerprobe.values.keys import RankedLayer
 from layerprobe.values.scores import Score, shared_notes
 from layerprobe.values.views import GradientSizes
@@ -58,7 +57,7 @@ def stored_gradients(
     classified, zeros = _classified(linear, targets)
     if not len(classified.labels):
         raise NumericError(f"{run.name}: all features of {embedding} that reach its classifier are 0 at epoch {epoch}")
-    notes = [*IntervalKind.without(shared_notes(score.notes for score in own))]
+    notes = [*shared_notes(score.notes for score in own)]
     notes += ["the feature is that after the loss's ReLU"] if classifier.relu else []
     notes += [f"{zeros:,} images are left out, whose feature is 0"] if zeros else []
     notes += ["label smoothing is left out"] if getattr(recipe.loss, "label_smoothing", 0) else []

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from layerprobe.measure.cka import EpochFeatures, epoch_cka, layer_cka, run_cka
 from layerprobe.store import read_features, read_index
 from layerprobe.system.errors import DataError
-from layerprobe.values.intervals import IntervalKind
 from layerprobe.values.keys import NO_REDUCTION, LayerKey
 from layerprobe.values.scores import Matrix, Score
 from layerprobe.workflow.run.manifests import have_other_images
@@ -67,7 +66,7 @@ def layers_of(run: Run, scores: Sequence[Score], notes: Sequence[str]) -> RunLay
             file=run.folder,
             fix=f"Run {run.command('probe', '--splits', COMPARED)}",
         )
-    return RunLayers(run, {epoch: list(layers[epoch]) for epoch in sorted(layers)}, IntervalKind.without(notes))
+    return RunLayers(run, {epoch: list(layers[epoch]) for epoch in sorted(layers)}, tuple(notes))
 
 
 def matrices_of(runs: Sequence[RunLayers]) -> list[Matrix]:

@@ -11,7 +11,7 @@ from layerprobe.plots.asked import asked_epoch, asked_layers
 from layerprobe.plots.plot import LOSS, PlotOptions
 from layerprobe.system.errors import DataError
 from layerprobe.values.headline_layers import headline_layers
-from layerprobe.values.intervals import Interval, IntervalKind
+from layerprobe.values.intervals import Interval
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer, names_by_layer
 from layerprobe.values.metric_names import is_recall, recall_of
 from layerprobe.values.scores import Score, note_text, shared_notes
@@ -101,7 +101,7 @@ def _scored(trained: Trained, options: PlotOptions, is_shown: Callable[[Score], 
     if asked is None and len(embeddings) > 1:
         names |= dict.fromkeys(embeddings, _EMBEDDING)
     return [
-        _Measured(each, names[ranked], s.metric, each.place, s.epoch, s.value, IntervalKind.without(s.notes))
+        _Measured(each, names[ranked], s.metric, each.place, s.epoch, s.value, s.notes)
         for each in trained.found
         for ranked in shown.get(each.run, ())
         for s in by_run[each.run]

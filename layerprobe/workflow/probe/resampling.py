@@ -12,7 +12,7 @@ from layerprobe.data.splits import Dataset
 from layerprobe.measure.analysis import Scored
 from layerprobe.statistics.means import intervals
 from layerprobe.statistics.units import unit_sums
-from layerprobe.values.intervals import FEWEST_UNITS, IntervalKind
+from layerprobe.values.intervals import FEWEST_UNITS, IntervalKind, SamplingUnits
 from layerprobe.values.scores import Score
 from layerprobe.workflow.run.units import units_of_splits
 
@@ -43,10 +43,8 @@ class Resampling:
         units = (cells.counts > 0).sum(1).tolist()
         for place, count, ends in zip(means, units, intervals(cells), strict=True):
             score = found[place]
-            if ends is not None:
-                score = replace(score, low=ends.low, high=ends.high)
             if ends is not None or count < FEWEST_UNITS:
-                score = replace(score, notes=(*score.notes, *self.kind.notes_on(count)))
+                score = replace(score, interval=ends, units=SamplingUnits(self.kind, count))
             found[place] = score
         return found
 

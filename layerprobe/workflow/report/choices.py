@@ -135,5 +135,5 @@ def _notes(choice: Choice) -> tuple[str, ...]:
 def _value(score: Score) -> str:
     if score.value is None:
         return "no valid number"
-    ends = "" if score.low is None or score.high is None else f" [{100 * score.low:.1f}, {100 * score.high:.1f}]"
+    ends = "" if score.interval is None else " [{:.1f}, {:.1f}]".format(*score.interval.percent)
     return f"{100 * score.value:.1f} %{ends}"

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from layerprobe.metrics.recall import chance_recall
 from layerprobe.system.errors import BusyError, DataError
-from layerprobe.tables.tables import TextTable, layer_table, metric_table, overview_table
+from layerprobe.tables.tables import TextTable, layer_table, metric_table, overview_table, remarks_of
 from layerprobe.values.facts import AS_GIVEN, EPOCH_0, START, DataFacts, IdenticalImages, SplitFacts
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer
 from layerprobe.values.metric_names import is_recall
@@ -188,23 +188,14 @@ def epoch_tables(
     """
     first = _first_recall(scores)
     reductions = dict.fromkeys(score.ranked.reduction for score in scores)
+    raw_remarks = {x for score in scores if score.ranked.reduction == NO_REDUCTION for x in remarks_of(score)}
     tables: list[TextTable] = []
     for reduction in sorted(reductions, key=lambda name: name != NO_REDUCTION):
-        own = _without_repeats([score for score in scores if score.ranked.reduction == reduction], scores)
+        own = [score for score in scores if score.ranked.reduction == reduction]
+        stated = raw_remarks if reduction != NO_REDUCTION else set()
         before = [score for score in untrained if score.ranked.reduction == reduction]
         facts = replace(data, splits={}) if tables else data
         alike = alike_of(own, first, searches, data)
-        tables.append(layer_table(own, metric=first, data=facts, untrained=before, alike=alike))
-        tables += [table for table in [metric_table(own, data)] if table]
+        tables.append(layer_table(own, metric=first, data=facts, untrained=before, alike=alike, stated=stated))
+        tables += [table for table in [metric_table(own, data, stated=stated)] if table]
     return tables
-
-
-def _without_repeats(own: Sequence[Score], scores: Sequence[Score]) -> list[Score]:
-    """Reduced scores without the notes of the same layer before the reduction, except on the kind of interval."""
-    before = {(s.split, s.ranked.layer, note) for s in scores if s.ranked.reduction == NO_REDUCTION for note in s.notes}
-    shown = []
-    for score in own:
-        kind = score.kind.notes
-        notes = [note for note in score.notes if note in kind or (score.split, score.ranked.layer, note) not in before]
-        shown.append(score if score.ranked.reduction == NO_REDUCTION else replace(score, notes=tuple(notes)))
-    return shown

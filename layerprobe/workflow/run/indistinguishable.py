@@ -72,7 +72,7 @@ def alike_of(
     if best is None:
         return None
     rivals = {layer: value for layer, value in zip(layers, values[best.split], strict=True) if value is not None}
-    kind = ShownKind.of(own[best.split, layer].kind for layer in rivals if own[best.split, layer].low is not None).kind
+    kind = ShownKind.of(own[best.split, layer].kind for layer in rivals if own[best.split, layer].interval).kind
     if kind is None or kind.estimand != "gallery":
         return None
     searched = searches(scores[0].epoch, best.split, kind.cluster)

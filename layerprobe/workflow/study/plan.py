@@ -258,7 +258,7 @@ def keep_scores(study: Study, cells: Sequence[Cell], file: Path) -> None:
     for training in filter(partial(is_finished, study), all_of(cells)):
         epochs = study.epochs(training.loaded())
         scores += [
-            replace(score, low=None, high=None, notes=() if score.value is not None else score.notes)
+            replace(score, interval=None, units=None, notes=() if score.value is not None else score.notes)
             for score in training.scores()
             if score.epoch in epochs
         ]

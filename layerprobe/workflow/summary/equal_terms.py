@@ -27,7 +27,7 @@ from layerprobe.statistics.means import intervals
 from layerprobe.statistics.units import unit_sums
 from layerprobe.system.progress import Listener, Task
 from layerprobe.system.signals import Stop, stoppable
-from layerprobe.values.intervals import FEWEST_UNITS, IntervalKind
+from layerprobe.values.intervals import FEWEST_UNITS, IntervalKind, SamplingUnits
 from layerprobe.values.keys import RankedLayer
 from layerprobe.values.metric_names import Terms, is_recall
 from layerprobe.values.records import RunRecord
@@ -184,11 +184,7 @@ def _classifier(run: Run, epoch: int, device: torch.device) -> RunClassifier:
 
 def _notes_of(raw: Sequence[Score]) -> dict[_Place, tuple[str, ...]]:
     """The notes on Recall@K of a whole split, except those on its interval."""
-    return {
-        (score.epoch, score.split, score.ranked): IntervalKind.without(score.notes)
-        for score in raw
-        if is_recall(score.metric)
-    }
+    return {(score.epoch, score.split, score.ranked): score.notes for score in raw if is_recall(score.metric)}
 
 
 def _notes_on(ranks: Sequence[Ranks]) -> list[str]:
@@ -231,10 +227,9 @@ class _Rating:
             ranks = [stored.ranks[draw] for draw in draws[ranked]]
             of_whole = {note for each in ranks for note in recall_notes(each)}
             shared = [note for note in self.notes[cell.epoch, cell.split, ranked] if note not in of_whole]
-            if interval is not None or sums.units < FEWEST_UNITS:
-                shared += self.kind.notes_on(sums.units)
+            units_of = SamplingUnits(self.kind, sums.units) if interval or sums.units < FEWEST_UNITS else None
             subject = replace(self._subject(cell, ranked), notes=tuple(shared))
-            found.append(subject.score(name, value, count, [how, *_notes_on(ranks)], interval))
+            found.append(subject.score(name, value, count, [how, *_notes_on(ranks)], interval=interval, units=units_of))
         return found
 
     def _subject(self, cell: _Cell, ranked: RankedLayer) -> Subject:

@@ -117,7 +117,7 @@ class _Stored:
         scored = {
             (score.split, score.ranked, score.epoch)
             for score in self.scores
-            if score.metric == self.offered.terms.name() and (score.low is None or score.kind == self.kind)
+            if score.metric == self.offered.terms.name() and (score.interval is None or score.kind == self.kind)
         }
         drawn = ((split, self.splits[split]) for split in self.offered.splits)
         return any(

@@ -27,7 +27,7 @@ from layerprobe.statistics.units import UnitSums, effective_number
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.system.progress import Listener
 from layerprobe.values.facts import chosen_on_text
-from layerprobe.values.intervals import FEWEST_UNITS, Interval, IntervalKind
+from layerprobe.values.intervals import FEWEST_UNITS, Interval, IntervalKind, SamplingUnits
 from layerprobe.values.keys import RankedLayer
 from layerprobe.values.thresholds import MeasuredThresholds, PairedSplit, Rate, Threshold, require_rates
 from layerprobe.workflow.choose.choose import choose_runs
@@ -158,7 +158,7 @@ def measured_thresholds(
     ]
     notes = [*_fitted_note(of), *_count_notes(counts, tested, splits), *_rate_notes(rows, splits[0])]
     units = classes if of.units is None else len(np.unique(of.units[0]))
-    notes += [*kind.further(kind.notes_on(units)), *_unequal_note(test_at, kind), *of.notes]
+    notes += [*SamplingUnits(kind, units).remarks, *_unequal_note(test_at, kind), *of.notes]
     return MeasuredThresholds(of.run, of.epoch, ranked, *splits, tuple(rows), tuple(notes), of.cluster)
 
 

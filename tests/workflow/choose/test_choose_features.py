@@ -17,6 +17,7 @@ from layerprobe.statistics.units import unit_sums
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.values.choice import Choice
 from layerprobe.values.facts import WITHIN_FOLDS
+from layerprobe.values.intervals import IntervalKind
 from layerprobe.values.keys import LayerKey
 from layerprobe.values.spoken_names import spoken_name
 from layerprobe.workflow.choose.choose_features import choose_file
@@ -452,7 +453,7 @@ def test_clusters_are_the_units_of_intervals_and_folds() -> None:
     assert interval is not None
     score = choice.embedding.test
     assert (score.value, score.low, score.high) == pytest.approx((raw.mean(), interval.low, interval.high))
-    assert "clusters: clusters" in score.notes
+    assert score.kind == IntervalKind(cluster="clusters")
 
 
 def test_clusters_of_single_classes_choose_as_classes_do() -> None:

@@ -182,7 +182,7 @@ def test_the_best_on_test_says_that_it_was_chosen_by_looking() -> None:
     choice = chosen([EARLY, LATE], cells_of([0.9, 0.7]), cells_of([0.6, 0.65]), split="train")
     assert choice.test is not None
     assert choice.best_on_test is not None
-    assert choice.best_on_test.notes == (BEST_ON_TEST, "interval over few classes: 20", "of test")
+    assert choice.best_on_test.notes == (BEST_ON_TEST, "of test")
     assert BEST_ON_TEST not in choice.test.notes
 
 

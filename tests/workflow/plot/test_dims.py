@@ -25,7 +25,7 @@ RANDOM = "random:8x2+l2"
 
 def score(layer: RankedLayer, reduction: str, value: float, split: str = "test", epoch: int = 5) -> Score:
     ranked = replace(layer, reduction=reduction, similarity="cosine")
-    return Score("one", "abc", 0, epoch, split, ranked, "R@1", value, None, None, 24)
+    return Score("one", "abc", 0, epoch, split, ranked, "R@1", value, None, 24)
 
 
 def chosen(found: Reductions) -> dict[str, str]:

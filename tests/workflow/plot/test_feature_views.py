@@ -12,7 +12,7 @@ from layerprobe import store
 from layerprobe.measure.pair_similarities import Labelled
 from layerprobe.plots.plot import PlotOptions
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
-from layerprobe.values.intervals import IntervalKind
+from layerprobe.values.intervals import IntervalKind, SamplingUnits
 from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.scores import Score
 from layerprobe.workflow.plot.feature_views import histograms_of, shown, shown_layers, spectra_of, stored
@@ -22,9 +22,7 @@ from tests.records import recorded
 from tests.scores import with_layer
 
 NAMES = ("pool1", "pool2", "pool3", "pool4", "pool5", "fc6")
-SCORE = Score(
-    "one", "abc", 0, 1, "test", RankedLayer(LayerKey("fc6", "none"), "none", "cosine"), "R@1", 0.5, None, None, 4
-)
+SCORE = Score("one", "abc", 0, 1, "test", RankedLayer(LayerKey("fc6", "none"), "none", "cosine"), "R@1", 0.5, None, 4)
 
 
 def scores_of(
@@ -132,8 +130,8 @@ def test_stored_features_are_read_with_the_notes_that_all_scores_have(tmp_path: 
         for metric, notes in (("R@1", ("partial", "tied")), ("R@2", ("partial",)))
         for score in scores_of(["fc6"])
     ]
-    few = IntervalKind().notes_on(6)  # there is no interval in these figures
-    scores = [replace(score, notes=(*few, *score.notes)) for score in scores]
+    units = SamplingUnits(IntervalKind(), 6)  # there is no interval in these figures
+    scores = [replace(score, units=units) for score in scores]
     own, reads = stored(Run(tmp_path / "one"), scores, None)
     found = reads("test", scores[0].ranked)
     assert np.array_equal(found.features, values["test"])

@@ -93,7 +93,7 @@ def test_trainings_of_one_experiment_are_one_curve_that_reaches_from_the_lowest_
     (curve,) = stored_curves(runs, scores, None, {})
     assert (curve.run, curve.n) == ("net* (3 seeds)", 3)
     assert (curve.values[-1], curve.low[-1], curve.high[-1]) == pytest.approx((14 / 24, 0.25, 1.0))
-    assert IntervalKind.of(curve.notes) == IntervalKind(trainings=True)
+    assert curve.kind == IntervalKind(trainings=True)
     assert "mean of 3 trainings" in curve.notes
 
 
@@ -205,4 +205,4 @@ def test_few_classes_have_no_band_and_say_so(tmp_path: Path) -> None:
     scores = stored(run, 5, "test", {FC6: ranks_of([1.0, 0.0] * 4)}, labels=np.repeat(np.arange(4), 2))
     (curve,) = stored_curves([run], scores, None, {})
     assert set(curve.low) == {None}
-    assert curve.notes == ("no interval: 4 classes, at least 10 are needed",)
+    assert curve.remarks == ("no interval: 4 classes, at least 10 are needed",)

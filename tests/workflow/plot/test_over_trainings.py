@@ -23,7 +23,7 @@ from tests.scores import with_layer
 
 # Half of a 95 % interval of the mean of three with sd 0.1; Student's t of two degrees of freedom is 4.30265.
 HALF = 4.30265 * 0.1 / math.sqrt(3)
-ONE = Score("", "e", 0, 3, "test", RankedLayer(LayerKey("fc6", "none"), "none", "cosine"), "R@1", 0.5, None, None, 40)
+ONE = Score("", "e", 0, 3, "test", RankedLayer(LayerKey("fc6", "none"), "none", "cosine"), "R@1", 0.5, None, 40)
 # line, dimension -> R@1 of each seed. The sample standard deviation of 0.1, 0.2, 0.3 is 0.1.
 VALUES: Mapping[tuple[str, int], tuple[float, ...]] = {
     ("a", 4): (0.1, 0.2, 0.3),

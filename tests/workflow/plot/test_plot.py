@@ -18,7 +18,7 @@ from layerprobe.plots.plot import PlotOptions
 from layerprobe.registry import PLOTS
 from layerprobe.system.errors import DataError, LayerprobeError, RecipeError, UnknownNameError
 from layerprobe.values.facts import DataFacts, common_chance
-from layerprobe.values.intervals import IntervalKind
+from layerprobe.values.intervals import Interval, IntervalKind, SamplingUnits
 from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.scores import Matrix, Score, ScoreTable, read_scores
 from layerprobe.workflow.plot.plot import PlotRequest, StoredRuns, drawn, plot
@@ -37,9 +37,7 @@ WITHOUT_IMAGES = [kind for kind in PLOTS if kind not in ("panels", *OF_A_TRAININ
 DEFAULT = PlotOptions()
 OPTIONS = {"over-key": PlotOptions(layers=("*",), key="net.fc")}  # of the kinds that need some
 
-SCORE = Score(
-    "one", "abc", 0, 1, "test", RankedLayer(LayerKey("fc6", "none"), "none", "cosine"), "R@1", 0.5, None, None, 4
-)
+SCORE = Score("one", "abc", 0, 1, "test", RankedLayer(LayerKey("fc6", "none"), "none", "cosine"), "R@1", 0.5, None, 4)
 
 
 def write_scores(path: Path, scores: Sequence[Score]) -> None:
@@ -410,8 +408,9 @@ def test_figure_and_table_say_what_every_score_says(kind: str, tmp_path: Path) -
 
 def test_what_scores_say_of_their_intervals_is_not_said_of_cka(tmp_path: Path) -> None:
     run = probed(tmp_path, of_epochs(0, 1))
-    few = ("partial", *IntervalKind().notes_on(6))
-    write_scores(run.scores_file, [replace(score, notes=few) for score in read_scores(run.scores_file)])
+    units = SamplingUnits(IntervalKind(), 6)
+    scores = [replace(score, notes=("partial",), units=units) for score in read_scores(run.scores_file)]
+    write_scores(run.scores_file, scores)
     rows = csv.DictReader(drawn("cka", [run]).csv.splitlines())
     assert {row["note"] for row in rows} == {"partial"}
 
@@ -436,7 +435,7 @@ def test_a_plot_that_names_the_best_layer_names_those_not_told_apart_from_it(tmp
     run = Run(tmp_path / "one")
     hits = [float(query != 3) for query in range(24)]
     scores = stored(run, 1, "test", {POOL5: ranks_of([*hits[:-1], 0.0]), FC6_RANKED: ranks_of(hits)})
-    write_scores(run.scores_file, [replace(score, low=0.5, high=1.0) for score in scores])
+    write_scores(run.scores_file, [replace(score, interval=Interval(0.5, 1.0)) for score in scores])
     texts = [text.get_text() for text in drawn("layers", [run]).figure.texts]
     assert "best: fc6; not significantly different: pool5" in texts[0]
 

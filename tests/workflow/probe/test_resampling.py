@@ -15,7 +15,7 @@ from layerprobe.measure.analysis import Scored
 from layerprobe.statistics.means import intervals
 from layerprobe.statistics.units import UnitSums
 from layerprobe.system.errors import RecipeError, UnknownNameError
-from layerprobe.values.intervals import IntervalKind
+from layerprobe.values.intervals import IntervalKind, SamplingUnits
 from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.scores import Score, Subject
 from layerprobe.workflow.probe.probe import probe
@@ -74,7 +74,7 @@ def test_layers_share_the_draws() -> None:
 def test_few_units_are_told(classes: int, kind: IntervalKind, note: tuple[str, ...]) -> None:
     resampling, layer = scored(classes, hits=np.random.default_rng(0).random(2 * classes))
     (score,) = replace(resampling, kind=kind).scores("test", [layer])
-    assert score.notes == ("of the subject", *note)
+    assert score.all_notes == ("of the subject", *note)
     assert (score.low is None) == (classes < 10)
 
 
@@ -139,14 +139,14 @@ def test_a_probe_fills_in_the_intervals_from_what_is_stored(request_for: Callabl
     sums = np.array([np.bincount(stored.labels - stored.labels.min(), row) for row in per_query])
     by_hand = intervals(UnitSums(sums, np.full(sums.shape, 3.0)))
     assert [ends(found[name]) for name in ("R@1", "MAP@R")] == [(each.low, each.high) for each in by_hand if each]
-    assert "interval over few classes: 12" in found["R@1"].notes
+    assert found["R@1"].units == SamplingUnits(IntervalKind(), 12)
     assert {ends(score) for name, score in found.items() if name.startswith("NMI")} == {(None, None)}
     assert run.scores() == scores
 
     # Ranks alone are enough for the intervals.
     text = run.scores_file.read_text()
     for score in scores:
-        text = text.replace(f",{score.low},{score.high},", ",,,").replace("interval over few classes: 12", "")
+        text = text.replace(f",{score.low},{score.high},12 classes,", ",,,,")
     run.scores_file.write_text(text)
     assert {ends(score) for score in run.scores()} == {(None, None)}
     before = run.feature_file(0, "test").stat().st_mtime_ns
@@ -154,7 +154,9 @@ def test_a_probe_fills_in_the_intervals_from_what_is_stored(request_for: Callabl
     assert run.feature_file(0, "test").stat().st_mtime_ns == before
 
     clustered = probe(run, replace(REQUEST, splits=("test",), ks=(2,), metrics=(), cluster="parent"), Silent())
-    assert [score.notes for score in clustered] == [("no interval: 6 clusters, at least 10 are needed",)]
+    assert [(score.interval, score.units) for score in clustered] == [
+        (None, SamplingUnits(IntervalKind(cluster="parent"), 6))
+    ]
     # What was not measured again keeps its own interval.
     assert [score for score in run.scores() if score.metric != "R@2"] == scores
 

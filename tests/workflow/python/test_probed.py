@@ -11,8 +11,10 @@ from matplotlib.text import Text
 
 import layerprobe
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
-from layerprobe.values.scores import Score, Subject
+from layerprobe.values.intervals import Interval
+from layerprobe.values.scores import COLUMNS, Subject
 from layerprobe.workflow.python.probed import ByLayer, Probed
+from tests.scores import CLUSTERS
 from tests.workflow.python.test_probe_model import TEST, TRAIN, small_model
 from tests.workflow.rank_files import FC6, POOL5, ranks_of
 
@@ -37,7 +39,7 @@ def test_the_table_is_that_of_the_command_line(result: Probed) -> None:
 
 def test_the_frame_has_a_row_for_each_score(result: Probed) -> None:
     frame = result.frame()
-    assert list(frame.columns) == [*(name for name in Score.__annotations__ if name != "notes"), "note"]
+    assert list(frame.columns) == list(COLUMNS)
     assert frame["value"].tolist() == [score.value for score in result.scores]
 
 
@@ -52,14 +54,14 @@ def test_the_table_names_the_layers_that_are_not_told_apart_from_the_best(result
     # 12 classes of 2: fc6 misses one query, pool5 that one and another
     ranks = {FC6: ranks_of([0.0] + [1.0] * 23), POOL5: ranks_of([0.0] + [1.0] * 22 + [0.0])}
     scores = [
-        replace(Subject("m", "e", 0, 0, "test", layer).score("R@1", own.recall(1), 24), low=0.5, high=1.0)
+        replace(Subject("m", "e", 0, 0, "test", layer).score("R@1", own.recall(1), 24), interval=Interval(0.5, 1.0))
         for layer, own in ranks.items()
     ]
     by_layer = ByLayer({("test", layer): own for layer, own in ranks.items()})
     labels = {"test": np.repeat(np.arange(12), 2)}
     probed = replace(result, name="m", scores=tuple(scores), ranks=by_layer, labels=labels)
     assert "fc6, 95.8 %; not significantly different: pool5" in str(probed.table())
-    clusters = replace(probed, scores=tuple(replace(score, notes=("clusters: camera",)) for score in scores))
+    clusters = replace(probed, scores=tuple(replace(score, units=CLUSTERS) for score in scores))
     assert "significantly" not in str(clusters.table())
 
 

@@ -10,20 +10,19 @@ import pytest
 
 from layerprobe import store
 from layerprobe.values.facts import SplitFacts
+from layerprobe.values.intervals import Interval
 from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.scores import Score, ScoreTable
 from layerprobe.workflow.run.facts import data_facts, score_tables, weights_text
 from layerprobe.workflow.run.runs import Run
 from tests.records import recorded
-from tests.scores import with_layer
+from tests.scores import CLUSTERS, with_layer
 from tests.workflow.rank_files import FC6 as FC6_RANKED
 from tests.workflow.rank_files import POOL5, ranks_of
 from tests.workflow.rank_files import stored as stored_ranks
 
 FC6 = LayerKey("fc6", "none")
-SCORE = Score(
-    "one", "abc", 0, 1, "test", RankedLayer(LayerKey("fc6", "none"), "none", "cosine"), "R@1", 0.5, None, None, 4
-)
+SCORE = Score("one", "abc", 0, 1, "test", RankedLayer(LayerKey("fc6", "none"), "none", "cosine"), "R@1", 0.5, None, 4)
 RECORD = {
     "state": "finished", "recipe_name": "netA", "experiment": "abc", "seed": 0, "epochs_done": 1, "hashes": {},
     "manifests": {}, "new_parameters": [],
@@ -216,7 +215,7 @@ def test_the_table_names_the_layers_that_are_not_told_apart_from_the_best(tmp_pa
     run = Run(tmp_path / "one")
     hits = [float(query != 3) for query in range(24)]
     scores = stored_ranks(run, 1, "test", {POOL5: ranks_of([*hits[:-1], 0.0]), FC6_RANKED: ranks_of(hits)})
-    sure = [replace(score, low=0.5, high=1.0) for score in scores]
+    sure = [replace(score, interval=Interval(0.5, 1.0)) for score in scores]
     ScoreTable(sure).write(run.scores_file)
     (table,) = score_tables(run, sure)
     # 23 of 24 queries
@@ -241,7 +240,7 @@ def test_each_reduction_has_a_table_and_a_best_layer_of_its_own(tmp_path: Path) 
 
 def test_what_is_said_of_layers_as_they_are_is_not_said_of_reduced_ones_again(tmp_path: Path) -> None:
     run = Run(tmp_path / "one")
-    raw = replace(SCORE, low=0.4, high=0.6, notes=("12 files are absent", "clusters: parent"))
+    raw = replace(SCORE, interval=Interval(0.4, 0.6), notes=("12 files are absent",), units=CLUSTERS)
     reduced = replace(with_layer(raw, reduction="l2"), notes=("mean of 5 draws", *raw.notes))
     ScoreTable([raw, reduced]).write(run.scores_file)
     first, second = score_tables(run, [raw, reduced])

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 from layerprobe.values.facts import DataFacts
+from layerprobe.values.intervals import Interval, SamplingUnits
 from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.scores import Score
 from layerprobe.workflow.run.indistinguishable import alike_of, searches_of
 from layerprobe.workflow.run.runs import Run
-from tests.scores import with_layer
+from tests.scores import CLASSES, CLUSTERS, with_layer
 from tests.workflow.rank_files import FC6, POOL5, ranks_of, stored
 
 DATA = DataFacts("", {})
@@ -26,8 +27,8 @@ def hits(*missed: int) -> list[float]:
 ENTRIES = {CONV: ranks_of(hits(*range(23))), POOL5: ranks_of(hits(0)), FC6: ranks_of(hits(3, 8))}
 
 
-def sure(scores: list[Score], *notes: str) -> list[Score]:
-    return [replace(score, low=0.0, high=1.0, notes=notes) for score in scores]
+def sure(scores: list[Score], units: SamplingUnits = CLASSES) -> list[Score]:
+    return [replace(score, interval=Interval(0.0, 1.0), units=units) for score in scores]
 
 
 @pytest.fixture
@@ -81,11 +82,10 @@ def test_nothing_is_said_without_the_ranks_or_by_those_of_other_scores(run: Run,
     assert alike_of(scores, "R@1", searches_of(run), DATA) is None
 
 
-def test_nothing_is_said_of_scores_that_have_no_intervals_or_some_of_another_draw_of_classes(run: Run) -> None:
+def test_nothing_is_said_of_scores_that_have_no_intervals_or_some_of_another_kind(run: Run) -> None:
     scores = stored(run, 5, "test", ENTRIES)
     assert alike_of(scores, "R@1", searches_of(run), DATA) is None
-    assert alike_of(sure(scores, "interval: redraw"), "R@1", searches_of(run), DATA) is None
-    assert alike_of([*sure(scores[:1]), *sure(scores[1:], "clusters: camera")], "R@1", searches_of(run), DATA) is None
+    assert alike_of([*sure(scores[:1]), *sure(scores[1:], CLUSTERS)], "R@1", searches_of(run), DATA) is None
 
 
 def test_nothing_is_said_of_a_k_for_which_the_ranks_are_not_exact(run: Run) -> None:

@@ -16,7 +16,7 @@ from layerprobe.statistics.means import intervals
 from layerprobe.statistics.units import unit_sums
 from layerprobe.system.errors import BusyError, DataError
 from layerprobe.system.progress import Task
-from layerprobe.values.intervals import IntervalKind
+from layerprobe.values.intervals import IntervalKind, SamplingUnits
 from layerprobe.values.metric_names import Terms
 from layerprobe.values.retrieval import SearchRules
 from layerprobe.values.scores import Score, ScoreTable, read_scores
@@ -117,7 +117,7 @@ def test_scores_stand_beside_the_raw_ones_and_say_what_they_are(finished: Finish
     assert "12 files are absent" in score.notes
     raw = scores_of(finished.run, "train", "fc6")["R@1"].notes
     assert set(raw) - set(score.notes) == {"1 lone queries count as misses"}  # its class is never drawn
-    assert "interval over few classes: 11" in score.notes
+    assert score.units == SamplingUnits(IntervalKind(), 11)
     assert score.n == len(labels_of(SIZES["train"])) - 1
     assert found.reasons == ("equal terms leave out classes of a single image: 1 of train",)
 
@@ -136,18 +136,14 @@ def test_intervals_resample_classes_by_the_weights_of_the_draws(finished: Finish
 
 
 def test_intervals_over_other_units_say_so(finished_copy: Run) -> None:
-    few = "interval over few classes: 12"  # of the raw scores
-    told = [replace(score, notes=(*score.notes, "interval: redraw", few)) for score in finished_copy.scores()]
-    ScoreTable(told, stored=[]).write(finished_copy.scores_file)
     units = {split: labels_of(sizes) for split, sizes in SIZES.items()}
     found = equal_terms(finished_copy, [1], Silent(), kind=IntervalKind(cluster="parent"), units=units.__getitem__)
     for score in found.scores:
-        assert {"clusters: parent", "interval over few clusters: 11"} <= set(score.notes)
-        assert not {"interval: redraw", few} & set(score.notes)
+        assert score.units == SamplingUnits(IntervalKind(cluster="parent"), 11)
     halves = {split: labels // 2 for split, labels in units.items()}
     found = equal_terms(finished_copy, [1], Silent(), kind=IntervalKind(cluster="parent"), units=halves.__getitem__)
     assert all(score.low is None for score in found.scores)
-    assert all("no interval: 6 clusters, at least 10 are needed" in score.notes for score in found.scores)
+    assert {score.units for score in found.scores} == {SamplingUnits(IntervalKind(cluster="parent"), 6)}
 
 
 def test_a_draw_that_is_stored_is_not_made_again(

@@ -19,7 +19,7 @@ from layerprobe.workflow.run import from_recipe, units
 from layerprobe.workflow.run.runs import Run, locked
 from layerprobe.workflow.summary.summary import SummaryRequest, stored_summary, summarise
 from tests.records import rewrite
-from tests.scores import with_layer
+from tests.scores import CLUSTERS, with_layer
 from tests.workflow.conftest import Silent
 from tests.workflow.drawn_run import write_run
 from tests.workflow.rank_files import CLASSES, FC6, LABELS, POOL5, first_hit, ranks_of, stored, written
@@ -234,7 +234,7 @@ def test_draws_without_a_score_or_with_an_interval_of_another_kind_are_scored_ag
     scores = run.scores()
     drawn = [score for score in scores if has_terms(score)]
     others = [score for score in scores if score not in drawn]
-    clustered = [replace(score, notes=(*score.notes, "clusters: parent")) for score in drawn]
+    clustered = [replace(score, units=CLUSTERS) for score in drawn]
     for known in (others, [*others, *clustered]):
         ScoreTable(known, stored=[]).write(run.scores_file)
         summarise(run, SummaryRequest(), Silent())
