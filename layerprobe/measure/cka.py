@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from layerprobe.metrics.cka import cka_vector
 from layerprobe.system.errors import NumericError
 from layerprobe.values.arrays import FloatArray
+from layerprobe.values.facts import DataFacts, at_epoch_text, weights_or_epoch
 from layerprobe.values.keys import LayerKey
 from layerprobe.values.scores import Matrix
 
@@ -25,25 +26,22 @@ Faults = dict[str, list[int]]  # reason why numbers are missing -> the epochs
 
 @dataclass(frozen=True, eq=False)
 class EpochFeatures:
-    """One of two runs whose layers are compared.
+    """The layers of a run at an epoch.
 
     Args:
         read: layer -> (N, D) features of the same images for every layer.
+        weights: as in `DataFacts`.
     """
 
     run: str
     epoch: int
     layers: Sequence[LayerKey]
     read: Callable[[LayerKey], NDArray[np.float32]]
+    weights: str = DataFacts.weights
 
 
-def layer_cka(
-    layers: Sequence[LayerKey], read: Callable[[LayerKey], NDArray[np.float32]], *, run: str, split: str, epoch: int
-) -> Matrix:
-    """Linear CKA of every two layers at one epoch.
-
-    Args:
-        read: layer -> (N, D) features of the same images for every layer.
+def layer_cka(own: EpochFeatures, *, split: str) -> Matrix:
+    """Linear CKA of every two layers of a run at an epoch.
 
     Returns:
         (L, L). Of more than 4096 images, 4096 are drawn at random, always the same. A layer with NaN, or whose features
@@ -52,15 +50,15 @@ def layer_cka(
     vectors: list[FloatArray | None] = []
     faults: Faults = {}
     count = 0
-    for layer, name in zip(layers, _names(layers), strict=True):
-        features = read(layer)
+    names = _names(own.layers)
+    for layer, name in zip(own.layers, names, strict=True):
+        features = own.read(layer)
         count = len(features)
-        vectors.append(_vector(features, name, epoch, faults))
+        vectors.append(_vector(features, name, own.epoch, faults))
     values = tuple(tuple(_product(first, second) for second in vectors) for first in vectors)
-    names = _names(layers)
-    title = f"{MEASURE} of the layers at epoch {epoch}"
-    used = min(count, MAX_IMAGES)
-    return Matrix(run, split, MEASURE, title, "layer", "layer", names, names, values, used, _notes(count, faults))
+    title = f"{MEASURE} of the layers {at_epoch_text(own.epoch, own.weights)}"
+    used, notes = min(count, MAX_IMAGES), _notes(count, faults, own.weights)
+    return Matrix(own.run, split, MEASURE, title, "layer", "layer", names, names, values, used, notes)
 
 
 def epoch_cka(
@@ -119,14 +117,14 @@ def run_cka(first: EpochFeatures, second: EpochFeatures, *, split: str) -> Matri
             features = side.read(layer)
             count = len(features)
             vectors[-1].append(_vector(features, name, side.epoch, faults))
-        notes |= dict.fromkeys(f"{side.run}: {note}" for note in _notes(0, faults))
+        notes |= dict.fromkeys(f"{side.run}: {note}" for note in _notes(0, faults, side.weights))
     return Matrix(
         run=f"{first.run} and {second.run}",
         split=split,
         measure=MEASURE,
         title=f"{MEASURE} of the layers of two runs",
-        row_axis=f"layer of {first.run}, epoch {first.epoch}",
-        column_axis=f"layer of {second.run}, epoch {second.epoch}",
+        row_axis=f"layer of {first.run}, {weights_or_epoch(first.weights, first.epoch)}",
+        column_axis=f"layer of {second.run}, {weights_or_epoch(second.weights, second.epoch)}",
         rows=_names(first.layers),
         columns=_names(second.layers),
         values=tuple(tuple(_product(row, column) for column in vectors[1]) for row in vectors[0]),
@@ -150,10 +148,11 @@ def _product(first: FloatArray | None, second: FloatArray | None) -> float | Non
     return None if first is None or second is None else min(float(first @ second), 1.0)
 
 
-def _notes(count: int, faults: Faults) -> tuple[str, ...]:
+def _notes(count: int, faults: Faults, weights: str = "") -> tuple[str, ...]:
     notes = [f"{MAX_IMAGES} of {count} images, drawn at random"] if count > MAX_IMAGES else []
     for reason, epochs in faults.items():
-        notes.append(f"{reason} (epoch{'s' * (len(epochs) > 1)} {', '.join(map(str, epochs))})")
+        at = weights or f"epoch{'s' * (len(epochs) > 1)} {', '.join(map(str, epochs))}"
+        notes.append(f"{reason} ({at})")
     return tuple(notes)
 
 

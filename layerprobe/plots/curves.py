@@ -301,12 +301,14 @@ def plot(source: PlotSource, options: PlotOptions) -> Drawing:
     for score in of_layers(scores, options.layers):
         epochs.setdefault(score.run, set()).add(score.epoch)
     single = {run: min(own) for run, own in epochs.items() if len(own) == 1}
+    data = source.data(epochs)
+    only = {run: (data[run].weights if run in data else "") or str(epoch) for run, epoch in single.items()}
     if single.keys() == epochs.keys():
-        which = ", ".join(map(str, sorted(set(single.values()))))
+        which = ", ".join(dict.fromkeys(only[run] for run in sorted(single, key=single.__getitem__)))
         return draw_by_layer(source, options, [f"One epoch only ({which}): by layer instead of over epochs."])
-    data = source.data([run for run in epochs if run not in single])
+    data = {run: facts for run, facts in data.items() if run not in single}
     scores = [score for score in scores if score.run not in single]
-    remarks = [f"{run}: one epoch only ({epoch}), no curves; plot layers shows it." for run, epoch in single.items()]
+    remarks = [f"{run}: one epoch only ({which}), no curves; plot layers shows it." for run, which in only.items()]
     figure = draw(scores, data=data, layers=layers, embeddings=embeddings, remarks=remarks)
     return Drawing(figure, curves_csv(scores, layers=layers, embeddings=embeddings, data=data))
 

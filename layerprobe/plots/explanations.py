@@ -44,7 +44,7 @@ def draw(explained: ExplainedQuery) -> Figure:
     height = count * row + (count - 1) * _BETWEEN
     notes = [*explained.notes, _KEY, *(note for one in explained.neighbours for note in one.explanation.notes)]
     layout = fig.Layout(_WIDTH, height, 0.3, below=0.05, columns=1, notes=tuple(dict.fromkeys(notes)))
-    title = f"{explained.run}, epoch {explained.epoch}: why two {explained.split} images are similar"
+    title = f"{explained.run}, {explained.when}: why two {explained.split} images are similar"
     figure, (axes,) = fig.panels([title], layout)
     axes.set_axis_off()
     names = names_by_layer(one.explanation.ranked for one in explained.neighbours)

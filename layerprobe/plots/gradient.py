@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from layerprobe.plots import figure as fig
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
 from layerprobe.plots.saving import csv_text
-from layerprobe.values.facts import DataFacts, image_lines
+from layerprobe.values.facts import DataFacts, epoch_text, image_lines
 from layerprobe.values.scores import note_text, shared_notes
 from layerprobe.values.views import GradientSizes
 
@@ -83,7 +83,8 @@ def _notes(found: Sequence[GradientSizes], data: Mapping[str, DataFacts]) -> lis
     common = shared_notes(each.notes for each in found)
     counts: dict[str, dict[str, int]] = {}
     for each in found:
-        counts.setdefault(f"{each.run}, {each.ranked.layer.layer}, epoch {each.epoch}", {})[each.samples] = each.n
+        of = f"{each.run}, {each.ranked.layer.layer}, {epoch_text(each.epoch, data.get(each.run))}"
+        counts.setdefault(of, {})[each.samples] = each.n
     lines = [f"{run}: " + ", ".join(f"{n:,} {kind}" for kind, n in own.items()) for run, own in counts.items()]
     others = dict.fromkeys(f"{each.run}: {note}" for each in found for note in each.notes if note not in common)
     return [_HOW, *image_lines(data, {"train"}), *lines, *common, *others]

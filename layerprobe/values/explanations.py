@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from layerprobe.values.facts import DataFacts, weights_or_epoch
 from layerprobe.values.keys import RankedLayer
 from layerprobe.values.views import FoundItem, Item
 
@@ -92,6 +93,7 @@ class ExplainedQuery:
         image: as in `ExplainedNeighbour`.
         neighbours: at least one; in the order of the layers.
         notes: how the query was chosen, the baseline, and caveats.
+        weights: as in `DataFacts`.
     """
 
     run: str
@@ -101,3 +103,9 @@ class ExplainedQuery:
     image: NDArray[np.uint8]
     neighbours: tuple[ExplainedNeighbour, ...]
     notes: tuple[str, ...] = ()
+    weights: str = DataFacts.weights
+
+    @property
+    def when(self) -> str:
+        """`epoch 20`, or `weights of own.pth`."""
+        return weights_or_epoch(self.weights, self.epoch)

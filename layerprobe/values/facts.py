@@ -102,7 +102,17 @@ class DataFacts:
 
 def epoch_text(epoch: int, facts: DataFacts | None) -> str:
     """`epoch 20`, or `weights of own.pth` where a run has these alone."""
-    return (facts.weights if facts else "") or f"epoch {epoch}"
+    return weights_or_epoch(facts.weights if facts else "", epoch)
+
+
+def weights_or_epoch(weights: str, epoch: int) -> str:
+    """The same of `DataFacts.weights` alone."""
+    return weights or f"epoch {epoch}"
+
+
+def at_epoch_text(epoch: int | str, weights: str) -> str:
+    """The same within a sentence, of one epoch or of listed ones: `at epoch 20`, or `with weights of own.pth`."""
+    return f"with {weights}" if weights else f"at epoch {epoch}"
 
 
 def assumed_lines(facts: DataFacts) -> list[str]:

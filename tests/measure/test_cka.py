@@ -32,7 +32,7 @@ Stored = dict[tuple[int, LayerKey], NDArray[np.float32]]
 
 
 def of_layers(stored: Stored) -> Matrix:
-    return layer_cka(LAYERS, lambda layer: stored[3, layer], run="one", split="test", epoch=3)
+    return layer_cka(EpochFeatures("one", 3, LAYERS, lambda layer: stored[3, layer]), split="test")
 
 
 def of_epochs(stored: Stored) -> Matrix:
@@ -114,7 +114,8 @@ def test_many_images_are_compared_in_batches_close_to_all() -> None:
     rng = np.random.default_rng(0)
     shared = rng.normal(size=(6000, 20))
     layers = {name: shared @ rng.normal(size=(20, 20)) + rng.normal(size=(6000, 20)) for name in LAYERS}
-    matrix = layer_cka(LAYERS, lambda name: layers[name].astype(np.float32), run="", split="test", epoch=0)
+    own = EpochFeatures("", 0, LAYERS, lambda name: layers[name].astype(np.float32))
+    matrix = layer_cka(own, split="test")
     assert matrix.values[0][1] == pytest.approx(direct_cka(layers[LAYERS[0]], layers[LAYERS[1]]), abs=0.01)
 
 
@@ -143,3 +144,16 @@ def test_a_layer_of_either_run_that_has_no_number_is_told_with_its_run(stored: S
     assert np.array([[value is None for value in row] for row in matrix.values]).sum() == 5
     told = "pool1@max: 40 of 40 feature rows hold NaN or Inf (epoch 3)"
     assert matrix.notes == (f"one: {told}", f"two: {told}")
+
+
+def test_the_weights_of_one_file_are_named_instead_of_an_epoch(stored: Stored) -> None:
+    bad = dict(stored)
+    bad[0, LAYERS[0]] = np.full((40, 4), np.nan, np.float32)
+    given, trained = (
+        EpochFeatures(run, epoch, LAYERS, lambda layer, epoch=epoch: bad[epoch, layer], weights)  # type: ignore[misc]
+        for run, epoch, weights in (("given", 0, "weights of own.pth"), ("trained", 3, ""))
+    )
+    alone, both = layer_cka(given, split="test"), run_cka(given, trained, split="test")
+    assert alone.title == "linear CKA of the layers with weights of own.pth"
+    assert alone.notes == ("pool1@max: 40 of 40 feature rows hold NaN or Inf (weights of own.pth)",)
+    assert (both.row_axis, both.column_axis) == ("layer of given, weights of own.pth", "layer of trained, epoch 3")

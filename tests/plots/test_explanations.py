@@ -68,3 +68,8 @@ def test_an_explanation_without_grad_cam_and_check_is_drawn() -> None:
     assert len(figure.axes[0].images) == 4
     assert "error undefined" in texts(figure)
     assert any("no Grad-CAM: none" in text for text in texts(figure))
+
+
+def test_the_weights_of_one_file_are_named_instead_of_an_epoch() -> None:
+    (axes,) = draw(replace(explained(), epoch=0, weights="weights of own.pth")).axes
+    assert axes.get_title(loc="left") == "one, weights of own.pth: why two test images are similar"

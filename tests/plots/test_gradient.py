@@ -9,6 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from layerprobe.plots.gradient import draw, gradients_csv
+from layerprobe.values.facts import DataFacts
 from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.views import GradientSizes
 
@@ -63,3 +64,11 @@ def test_the_table_has_every_place_of_every_line() -> None:
         ("centroid", "7", "4.0", "2.0", "1.0", "3.0"),
         ("centroid", "7", "16.0", "0.5", "0.25", "0.75"),
     ]
+
+
+def test_the_weights_of_one_file_are_named_instead_of_an_epoch() -> None:
+    single = [replace(each, epoch=0) for each in ALL]
+    figure = draw(single, data={"a": DataFacts("", {}, weights="weights of own.pth")})
+    caption = " ".join(figure.texts[-1].get_text().split())
+    assert "a, fc6, weights of own.pth: 7 centroid" in caption
+    assert "epoch" not in caption

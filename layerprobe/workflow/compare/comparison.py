@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from layerprobe.tables.tables import TextTable
-from layerprobe.values.facts import CHOOSING, DataFacts
+from layerprobe.values.facts import CHOOSING, DataFacts, weights_or_epoch
 from layerprobe.values.intervals import FEW_UNITS, FEWEST_UNITS, Difference, IntervalKind, OverSeeds, SamplingUnits
 from layerprobe.values.metric_names import is_fraction, recall_of
 from layerprobe.values.scores import Subject, note_text
@@ -28,7 +28,7 @@ class ComparedLayer:
     @property
     def when(self) -> str:
         """`epoch 20`, or `weights of own.pth`."""
-        return self.weights or f"epoch {self.subject.epoch}"
+        return weights_or_epoch(self.weights, self.subject.epoch)
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ from layerprobe.workflow.plot.query_rules import names_layers
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.embedding import embedding_among
 from layerprobe.workflow.run.epoch_weights import load_net
+from layerprobe.workflow.run.facts import weights_text
 from layerprobe.workflow.run.outputs import require_output, write_output
 from layerprobe.workflow.run.run_network import run_network
 from layerprobe.workflow.run.runs import Run
@@ -163,7 +164,8 @@ def _explained(
             neighbours.append(ExplainedNeighbour(one.found[0], image[0].numpy(), explanation))
             task.advance()
     notes = dict.fromkeys((_BASELINE, *doubt, *(note for one in found for note in one.notes)))
-    return ExplainedQuery(run.name, epoch, split, found[0].query, query[0].numpy(), tuple(neighbours), tuple(notes))
+    shown = (found[0].query, query[0].numpy(), tuple(neighbours), tuple(notes))
+    return ExplainedQuery(run.name, epoch, split, *shown, weights=weights_text(network.record))
 
 
 def _layer(ranked: RankedLayer, measured: Measured) -> Layer:

@@ -20,7 +20,7 @@ _KEY = (
 def explanation_table(explained: ExplainedQuery) -> TextTable:
     """A row for each layer and each of the two images."""
     names = names_by_layer(one.explanation.ranked for one in explained.neighbours)
-    heading = [f"{explained.run}, epoch {explained.epoch}: {explained.split} image {explained.query.id}"]
+    heading = [f"{explained.run}, {explained.when}: {explained.split} image {explained.query.id}"]
     rows = []
     for one in explained.neighbours:
         own = one.explanation

@@ -16,6 +16,7 @@ from layerprobe.store import read_features, read_index
 from layerprobe.system.errors import DataError
 from layerprobe.values.keys import NO_REDUCTION, LayerKey
 from layerprobe.values.scores import Matrix, Score
+from layerprobe.workflow.run.facts import weights_text
 from layerprobe.workflow.run.manifests import have_other_images
 from layerprobe.workflow.run.runs import Run
 
@@ -44,6 +45,14 @@ class RunLayers:
     def last(self) -> int:
         """The last epoch, which is compared with others."""
         return max(self.layers)
+
+    @property
+    def at_last(self) -> EpochFeatures:
+        """The features of the last epoch."""
+        weights = ""
+        with contextlib.suppress(DataError):  # without a record nothing is known
+            weights = weights_text(self.run.read())
+        return EpochFeatures(self.run.name, self.last, self.layers[self.last], partial(self.read, self.last), weights)
 
     def images(self, epoch: int) -> tuple[list[int], tuple[str, ...]]:
         """The classes and ids of the stored features of an epoch."""
@@ -100,18 +109,12 @@ def _own_matrices(own: RunLayers) -> list[Matrix]:
             raise DataError(
                 f"other images than those of epoch {own.last}", file=path, fix=f"Run {own.run.command('probe')} again"
             )
-    facts = {"run": own.run.name, "split": COMPARED}
-    last = partial(own.read, own.last)
-    matrices = [layer_cka(stored[own.last], last, epoch=own.last, **facts)]
+    matrices = [layer_cka(own.at_last, split=COMPARED)]
     if len(stored) > 1:  # else each layer would only be compared with itself
-        matrices.append(epoch_cka(stored, own.read, **facts))
+        matrices.append(epoch_cka(stored, own.read, run=own.run.name, split=COMPARED))
     return [replace(matrix, notes=(*own.notes, *matrix.notes)) for matrix in matrices]
 
 
 def _between(first: RunLayers, second: RunLayers) -> Matrix:
-    sides = (
-        EpochFeatures(own.run.name, own.last, own.layers[own.last], partial(own.read, own.last))
-        for own in (first, second)
-    )
-    matrix = run_cka(*sides, split=COMPARED)
+    matrix = run_cka(first.at_last, second.at_last, split=COMPARED)
     return replace(matrix, notes=(*(note for note in first.notes if note in second.notes), *matrix.notes))

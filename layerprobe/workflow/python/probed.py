@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe import registry
-from layerprobe.measure.cka import layer_cka
+from layerprobe.measure.cka import EpochFeatures, layer_cka
 from layerprobe.measure.error_rates import error_rates
 from layerprobe.measure.pair_similarities import Labelled
 from layerprobe.metrics.recall import positives_and_negatives
@@ -354,7 +354,8 @@ class _ProbedSource:
         }
         if not features:
             raise DataError(f"CKA compares features of the {COMPARED} split", fix=f"Probe a {COMPARED} split")
-        return [layer_cka(list(features), features.__getitem__, run=self.probed.name, split=COMPARED, epoch=0)]
+        own = EpochFeatures(self.probed.name, 0, list(features), features.__getitem__, AS_GIVEN)
+        return [layer_cka(own, split=COMPARED)]
 
     def gallery_sizes(self, ask: PlotOptions) -> Sequence[Curve]:
         probed = self.probed

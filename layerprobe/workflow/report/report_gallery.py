@@ -19,6 +19,7 @@ from layerprobe.report.pictures import small_picture
 from layerprobe.report.values import Gallery, GalleryQuery, RunPage
 from layerprobe.system.errors import DataError, LayerprobeError, NumericError
 from layerprobe.system.threads import OfEach, in_threads
+from layerprobe.values.facts import at_epoch_text
 from layerprobe.values.keys import RankedLayer
 from layerprobe.values.views import Item
 from layerprobe.workflow.plot.neighbours import RunGallery, neighbours_of, open_gallery
@@ -194,7 +195,7 @@ def _queries_of(group: Sequence[_Shown]) -> _Queries:
             except DataError as error:
                 notes.append(f"No queries by the rule {text}: {error.message}")
                 continue
-            notes.append(f"{chosen.text}, at epoch {ranked_split.epoch}")
+            notes.append(f"{chosen.text}, {at_epoch_text(ranked_split.epoch, each.page.data.weights)}")
             whose = f" ({each.page.name})" if len(group) > 1 and not isinstance(rule, AtRandom) else ""
             lists.append((text + whose, chosen.rows.tolist()))
     for turn in range(QUERIES):
@@ -227,6 +228,8 @@ def _wanted(shown: _Shown, queries: _Queries, of_each: OfEach, pictures: _Pictur
     for epoch, found in zip(shown.epochs, by_epoch, strict=True):
         for layer in found.absent:
             absent.setdefault(str(layer.layer), []).append(str(epoch))
+    weights = shown.page.data.weights
+    gone = {layer: at_epoch_text(", ".join(map(str, epochs)), weights) for layer, epochs in absent.items()}
     splits = [opened.items] if opened.items is opened.queries else [opened.items, opened.queries]
     items = [
         Item(name, opened.class_names[label])
@@ -247,7 +250,7 @@ def _wanted(shown: _Shown, queries: _Queries, of_each: OfEach, pictures: _Pictur
         notes=(
             *queries.notes[shown.page.name],
             *shown.notes,
-            *(f"{layer} has no features that can be searched at epoch {', '.join(e)}" for layer, e in absent.items()),
+            *(f"{layer} has no features that can be searched {at}" for layer, at in gone.items()),
         ),
     )
 

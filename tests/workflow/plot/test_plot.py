@@ -164,6 +164,29 @@ def test_curves_of_one_epoch_are_drawn_by_layer_and_that_is_told(tmp_path: Path)
     assert drawing.csv == other.csv
 
 
+OF_ONE_FILE = {
+    "recipe": {"net": {"weights": "/x/own.pth"}, "data": {}},
+    "weights_files": [{"path": "/x/own.pth", "part": None, "sha256": "0", "size": 3, "epoch": 0}],
+    "epochs_done": 0,
+}
+
+
+def test_curves_name_the_weights_of_one_file_instead_of_an_epoch(tmp_path: Path) -> None:
+    run, trained = (run_with(tmp_path, name, {"test": [0, 0]}) for name in ("one", "trained"))
+    run.write(recorded(RECORD | OF_ONE_FILE))
+    write_scores(trained.scores_file, [replace(SCORE, run="trained", epoch=epoch) for epoch in (1, 2)])
+    alone, beside = (drawn("curves", runs).figure.texts[0].get_text() for runs in ([run], [run, trained]))
+    assert "One epoch only (weights of own.pth): by layer instead of over epochs." in " ".join(alone.split())
+    assert "one: one epoch only (weights of own.pth), no curves; plot layers shows it." in " ".join(beside.split())
+
+
+def test_cka_names_the_weights_of_one_file_instead_of_an_epoch(tmp_path: Path) -> None:
+    run = run_with(tmp_path, "one", {"test": [0, 0, 1, 1]})
+    run.write(recorded(RECORD | OF_ONE_FILE))
+    (panel, *_) = drawn("cka", [run]).figure.axes
+    assert panel.get_title(loc="left") == "one, test:\nlinear CKA of the layers with weights of own.pth"
+
+
 def test_a_run_of_one_epoch_is_left_out_of_the_curves_of_another_and_named(tmp_path: Path) -> None:
     run, frozen = (run_with(tmp_path, name, {"test": [0, 0]}) for name in ("one", "frozen"))
     write_scores(run.scores_file, [replace(SCORE, epoch=epoch) for epoch in (1, 2)])

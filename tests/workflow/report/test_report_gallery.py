@@ -208,6 +208,16 @@ def test_a_layer_finds_nothing_where_its_features_are_not_stored(run: Run) -> No
     assert gallery.notes[-1] == "c3@max has no features that can be searched at epoch 0"
 
 
+def test_the_notes_name_the_weights_of_one_file_instead_of_an_epoch(run: Run) -> None:
+    with h5py.File(run.feature_file(0, "test"), "a") as file:
+        del file["features/c3@max"]
+    page = replace(page_of(run), data=DataFacts("images", {}, weights="weights of own.pth"))
+    (gallery,) = galleries_of([(run, page)]).galleries
+    assert gallery.notes[-1] == "c3@max has no features that can be searched with weights of own.pth"
+    assert any(note.endswith(", with weights of own.pth") for note in gallery.notes[:-1])
+    assert not any("at epoch" in note for note in gallery.notes)
+
+
 def test_an_image_that_is_damaged_has_no_picture(run: Run, tmp_path: Path, made: Path) -> None:
     shutil.copytree(made / "images", tmp_path / "images")
     recipe = run.read().recipe
