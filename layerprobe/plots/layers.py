@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -44,6 +45,7 @@ from layerprobe.plots.values import (
 )
 from layerprobe.values.best import best_text
 from layerprobe.values.facts import DataFacts, common_chance, run_lines, split_text
+from layerprobe.values.intervals import ShownKind
 from layerprobe.values.scores import Score
 from layerprobe.values.views import Selected
 
@@ -84,57 +86,97 @@ def draw(
     data, left_out, selected = data or {}, [*left_out, *remarks], selected or {}
     if _share_panel(given, data):
         return draw_together(given, data, indistinguishable, left_out, selected)
-    own, metric = points(given, data), metric_of(given)
-    found = by_search(own)
-    one_search, run_of = found == own, {panel.run: point.run for point, panel in zip(own, found, strict=True)}
-    starts = {panel: data[run].start if run in data else DataFacts.start for panel, run in run_of.items()}
-    trains = {panel: split_text("train", [data[run]] if run in data else []) for panel, run in run_of.items()}
-    given_weights = {panel: data[run].weights if run in data else "" for panel, run in run_of.items()}
+    found, kind, panels = _panels(given, data)
+    runs = {name: panel.series for name, panel in panels.items()}
+    run_of, last = {x: panel.run for x, panel in panels.items()}, {x: panel.last for x, panel in panels.items()}
+    floors = {split: 100 * level for split, level in common_chance(data.values()).items() if split in _GAP}
+    stars = stars_on(runs, run_of, selected, last)
+    y_limits = _limits([point for point in found if point.epoch in (0, last[point.run])], floors, stars.values())
+    at_last = {name: panel.at_last for name, panel in panels.items()}
+    notes = run_lines(data) + shared(at_last)
+    notes += [] if indistinguishable is None or kind.mixed else alike_lines(at_last, given, indistinguishable)
+    notes += worse_lines(runs, last, {name: panel.start for name, panel in panels.items()})
+    notes += missing(at_last, _GAP) + list(kind.lines("Bars"))
+    notes += [*left_out, *fold_lines(star.selected for star in stars.values())]
+    sizes, pools = sizes_of(runs), {name: pool_kinds(tracks(series)) for name, series in runs.items()}
+    right = fig.width_of([_started(panel.train, panel.start) for panel in panels.values()] + ["validation"]) + 0.3
+    below = sizes.names + 0.35 + fig.KEY_ROW * (any(pools.values()) + bool(stars))
+    layout = fig.Layout(sizes.width, _HEIGHT, right, below=below, columns=2, notes=notes)
+    figure, drawn = fig.panels(_titles(panels, metric_of(given)), layout)
+    for axes, (name, panel) in zip(drawn, panels.items(), strict=True):
+        axes.set_ylim(y_limits)
+        _draw_panel(axes, panel, metric_of(given), floors, upright=sizes.upright)
+        under = sizes.names + 0.2
+        if pools[name]:
+            fig.key_below(axes, pools[name], under=under)
+        if name in stars:
+            stars[name].draw(axes)
+            fig.key_below(axes, [stars[name].kind], row=bool(pools[name]), under=under)
+    return figure
+
+
+@dataclass(frozen=True)
+class _Panel:
+    """The layers of a run after one reduction, by one similarity.
+
+    Args:
+        last: the epoch shown.
+        start: the network of epoch 0.
+        weights: what a network without epochs has; empty for one with epochs.
+        train: what the training split is called.
+    """
+
+    run: str
+    series: Series
+    last: int
+    start: str
+    weights: str
+    train: str
+
+    @property
+    def at_last(self) -> Series:
+        """The layers at the epoch shown."""
+        return at_epoch(self.series, self.last)
+
+
+def _panels(scores: Sequence[Score], data: Mapping[str, DataFacts]) -> tuple[list[Point], ShownKind, dict[str, _Panel]]:
+    """The points, the kind of their intervals, and the panels by their names."""
+    by_name = points(scores, data)
+    found = by_search(by_name)
+    run_of = {panel.run: point.run for point, panel in zip(by_name, found, strict=True)}
     last: dict[str, int] = {}
     for point in found:
         last[point.run] = max(point.epoch, last.get(point.run, 0))
     found, kind = of_one_kind(found, lambda point, split: point.epoch == last[point.run] and split in _SPLITS)
-    runs = by_run(found)
-    floors = {split: level for split, level in common_chance(data.values()).items() if split in _GAP}
-    floors = {split: 100 * level for split, level in floors.items()}
-    stars = stars_on(runs, run_of, selected, last)
-    y_limits = _limits([point for point in found if point.epoch in (0, last[point.run])], floors, stars.values())
-    at_last = {run: at_epoch(series, last[run]) for run, series in runs.items()}
-    notes = run_lines(data) + shared(at_last)
-    notes += [] if indistinguishable is None or kind.mixed else alike_lines(at_last, given, indistinguishable)
-    notes += worse_lines(runs, last, starts) + missing(at_last, _GAP) + list(kind.lines("Bars"))
-    notes += [*left_out, *fold_lines(star.selected for star in stars.values())]
-    sizes, pools = sizes_of(runs), {run: pool_kinds(tracks(series)) for run, series in runs.items()}
-    layout = fig.Layout(
-        sizes.width,
-        _HEIGHT,
-        fig.width_of([_started(trains[run], starts[run]) for run in runs] + ["validation"]) + 0.3,
-        below=sizes.names + 0.35 + fig.KEY_ROW * (any(pools.values()) + bool(stars)),
-        columns=2,
-        notes=notes,
-    )
+    panels = {}
+    for name, series in by_run(found).items():
+        facts = data.get(run_of[name])
+        start, weights = (DataFacts.start, "") if facts is None else (facts.start, facts.weights)
+        train = split_text("train", [] if facts is None else [facts])
+        panels[name] = _Panel(run_of[name], series, last[name], start, weights, train)
+    return found, kind, panels
+
+
+def _titles(panels: Mapping[str, _Panel], metric: str) -> list[str]:
+    """The title of each panel; what is compared is in its name where there are several searches."""
     titles = []
-    for run, series in runs.items():
-        what = f"{metric} by layer, {given_weights[run] or f'epoch {last[run]}'}"
-        title = f"{run}: {what}, {compared(series)}" if one_search else f"{run}\n{what}"
-        titles.append(f"{title}\n{_best(at_last[run])}")
-    figure, panels = fig.panels(titles, layout)
-    for axes, (run, series) in zip(panels, runs.items(), strict=True):
-        axes.set_ylim(y_limits)
-        fig.in_percent(axes, "y")
-        axes.set_ylabel(metric, fontsize=fig.FONT + 1)
-        name_layers(axes, list(series), upright=sizes.upright)
-        start = None if given_weights[run] else starts[run]
-        labels = _draw_splits(axes, series, last[run], start, trains[run])
-        mark_best(axes, at_last[run], list(series))
-        draw_chance(axes, {trains[run] if split == "train" else split: level for split, level in floors.items()})
-        fig.label_right(axes, labels)
-        if pools[run]:
-            fig.key_below(axes, pools[run], under=sizes.names + 0.2)
-        if run in stars:
-            stars[run].draw(axes)
-            fig.key_below(axes, [stars[run].kind], row=bool(pools[run]), under=sizes.names + 0.2)
-    return figure
+    for name, panel in panels.items():
+        what = f"{metric} by layer, {panel.weights or f'epoch {panel.last}'}"
+        title = f"{name}: {what}, {compared(panel.series)}" if name == panel.run else f"{name}\n{what}"
+        titles.append(f"{title}\n{_best(panel.at_last)}")
+    return titles
+
+
+def _draw_panel(axes: Axes, panel: _Panel, metric: str, floors: Mapping[str, float], *, upright: bool) -> None:
+    """Draw the layers of a panel whose y axis has its limits."""
+    fig.in_percent(axes, "y")
+    axes.set_ylabel(metric, fontsize=fig.FONT + 1)
+    name_layers(axes, list(panel.series), upright=upright)
+    start = None if panel.weights else panel.start
+    labels = _draw_splits(axes, panel.series, panel.last, start, panel.train)
+    mark_best(axes, panel.at_last, list(panel.series))
+    draw_chance(axes, {panel.train if split == "train" else split: level for split, level in floors.items()})
+    fig.label_right(axes, labels)
 
 
 def _share_panel(scores: Sequence[Score], data: Mapping[str, DataFacts]) -> bool:

@@ -69,16 +69,9 @@ def draw_together(
     searches = list(dict.fromkeys((point.ranked.reduction, point.ranked.similarity) for point in found))
     panels = [by_run([p for p in found if (p.ranked.reduction, p.ranked.similarity) == search]) for search in searches]
     floors = {split: 100 * value for split, value in common_chance(data.values()).items() if split in _SPLITS}
-    # A panel has several runs, and a run several panels.
-    places = {(i, run): series for i, panel in enumerate(panels) for run, series in panel.items()}
-    stars = stars_on(places, {place: place[1] for place in places}, selected or {}, {x: last[x[1]] for x in places})
+    stars = _stars(panels, selected or {}, last)
     y_limits = _limits(found, floors, stars.values())
-    # With several searches, the notes name them.
-    named = {
-        run if len(panels) == 1 else search_name(next(iter(series.values()))[0]): series
-        for panel in panels
-        for run, series in panel.items()
-    }
+    named = _named(panels)
     notes = run_lines(data, _SPLITS) + shared(named) + _best(named)
     notes += [] if indistinguishable is None or kind.mixed else alike_lines(named, scores, indistinguishable)
     notes += missing(named, _SPLITS) + list(kind.lines("Bars"))
@@ -86,39 +79,77 @@ def draw_together(
     merged: list[Series] = [{name: [] for name in names_in_order(panel)} for panel in panels]
     sizes = sizes_of({str(place): names for place, names in enumerate(merged)})
     pools = pool_kinds(track for panel in panels for series in panel.values() for track in tracks(series))
-    under = sizes.names + 0.2
-    layout = fig.Layout(
-        max(sizes.width, _WIDTH),
-        _HEIGHT,
-        fig.width_of(list(texts.values())) + 0.3,
-        below=under + 0.17 * (len(last) + len(pools) + len(stars)) + 0.2,
-        columns=2,
-        notes=notes,
-    )
+    under, right = sizes.names + 0.2, fig.width_of(list(texts.values())) + 0.3
+    below = under + 0.17 * (len(last) + len(pools) + len(stars)) + 0.2
+    layout = fig.Layout(max(sizes.width, _WIDTH), _HEIGHT, right, below=below, columns=2, notes=notes)
     figure, drawn = fig.panels([_title(panel, last, data) for panel in panels], layout)
     for i, (axes, panel, names) in enumerate(zip(drawn, panels, merged, strict=True)):
         axes.set_ylim(y_limits)
         fig.in_percent(axes, "y")
         axes.set_ylabel(found[0].metric, fontsize=fig.FONT + 1)
         name_layers(axes, list(names), upright=sizes.upright)
-        labels = [
-            replace(label, text=texts[label.text])
-            for run, own in panel.items()
-            for label in _draw_run(axes, run, own, list(names), styles[run])
-        ]
-        _draw_intervals(axes, panel, list(names), styles)
+        labels = _draw_runs(axes, panel, list(names), styles, texts)
         draw_chance(axes, {texts[split]: level for split, level in floors.items()})
         fig.label_right(axes, labels)
-        own = {
-            run: replace(stars[i, run], text=f"{run}, {stars[i, run].text}", edge=styles[run].colour)
-            for run in panel
-            if (i, run) in stars
-        }
-        for run, star in own.items():
-            star.draw(axes, list(names).index(list(panel[run])[int(star.place)]))
-        kinds = [*(_kind(run, styles[run]) for run in panel), *(star.kind for star in own.values()), *pools]
-        fig.key_below(axes, kinds, columns=1, under=under)
+        own = {run: stars[i, run] for run in panel if (i, run) in stars}
+        kinds = [_kind(run, styles[run]) for run in panel] + _draw_stars(axes, panel, list(names), own, styles)
+        fig.key_below(axes, [*kinds, *pools], columns=1, under=under)
     return figure
+
+
+def _stars(
+    panels: Sequence[Mapping[str, Series]], selected: Mapping[str, Selected], last: Mapping[str, int]
+) -> dict[tuple[int, str], Star]:
+    """Panel and run -> its star: a panel has several runs, and a run several panels."""
+    places = {(i, run): series for i, panel in enumerate(panels) for run, series in panel.items()}
+    runs, epochs = {place: place[1] for place in places}, {place: last[place[1]] for place in places}
+    return stars_on(places, runs, selected, epochs)
+
+
+def _named(panels: Sequence[Mapping[str, Series]]) -> dict[str, Series]:
+    """The layers by the name that notes give to their run, or with several panels to their search."""
+    return {
+        run if len(panels) == 1 else search_name(next(iter(series.values()))[0]): series
+        for panel in panels
+        for run, series in panel.items()
+    }
+
+
+def _draw_runs(
+    axes: Axes,
+    panel: Mapping[str, Series],
+    names: Sequence[str],
+    styles: Mapping[str, fig.Style],
+    texts: Mapping[str, str],
+) -> list[fig.Label]:
+    """Draw the lines and intervals of the runs of a panel; returns the labels of the lines.
+
+    Args:
+        texts: split -> what it is called.
+    """
+    labels = [
+        replace(label, text=texts[label.text])
+        for run, own in panel.items()
+        for label in _draw_run(axes, run, own, names, styles[run])
+    ]
+    _draw_intervals(axes, panel, names, styles)
+    return labels
+
+
+def _draw_stars(
+    axes: Axes,
+    panel: Mapping[str, Series],
+    names: Sequence[str],
+    stars: Mapping[str, Star],
+    styles: Mapping[str, fig.Style],
+) -> list[dict[str, object]]:
+    """Draw the star of each run of a panel that has one; returns their legend entries."""
+    kinds = []
+    for run, star in stars.items():
+        named = replace(star, text=f"{run}, {star.text}", edge=styles[run].colour)
+        named.draw(axes, names.index(list(panel[run])[int(star.place)]))
+        kinds.append(named.kind)
+    return kinds
 
 
 def _limits(found: Sequence[Point], floors: Mapping[str, float], stars: Iterable[Star]) -> tuple[float, float]:
