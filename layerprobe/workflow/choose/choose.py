@@ -90,12 +90,14 @@ def _identical(group: Group, choice: Choice) -> list[str]:
     """
     run, notes = group.runs[0], []
     key = (choice.chosen.epoch, choice.chosen.ranked)
-    for part in filter(None, (run.choosing, run.test)):
-        identical = run.run.ranks(part.last.epoch, part.last.split).identical
-        if identical is None:
+    for part, score in ((run.choosing, choice.chosen), (run.test, choice.test)):
+        identical = None if part is None else run.run.ranks(part.last.epoch, part.last.split).identical
+        if part is None or identical is None:
             continue
+        folded = score is not None and WITHIN_FOLDS in score.notes
+        name = f"{spoken_name(key[1])}, in fifths of the classes," if folded else spoken_name(key[1])
         values = part.of[key].values if key in part.of and len(group.runs) == 1 else None
-        facts = identical_facts(spoken_name(key[1]), values, identical, metric=choice.chosen.metric)
+        facts = identical_facts(name, values, identical, metric=choice.chosen.metric)
         notes.append(f"{chosen_on_text(part.last.split)}: {identical_text(facts, len(identical))}" if facts else "")
     return list(dict.fromkeys(filter(None, notes)))
 

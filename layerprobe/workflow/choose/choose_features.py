@@ -220,6 +220,7 @@ def _identical(row_splits: RowSplits, candidates: Sequence[Measured], choice: Ch
     for split, rows, values, in_folds in parts:
         identical = row_splits.given.identical(rows, in_folds)
         layer, metric = spoken_name(chosen.candidate.ranked), choice.chosen.metric
+        layer = layer if in_folds is None else f"{layer}, in fifths of the classes,"
         if facts := identical_facts(layer, values.values, identical, metric=metric):
             named = facts if row_splits.given.contents is not None else replace(facts, item="row")
             notes.append(f"{chosen_on_text(split)}: {identical_text(named, len(rows))}")

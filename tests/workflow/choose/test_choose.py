@@ -14,6 +14,7 @@ from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.values.choice import Choice
 from layerprobe.values.keys import LayerKey
 from layerprobe.values.records import RecordedNetwork
+from layerprobe.values.spoken_names import spoken_name
 from layerprobe.workflow.choose.choose import choose_runs
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.run.runs import Run
@@ -123,6 +124,16 @@ def test_what_is_searched_within_folds_is_extrapolated_to_all_classes(
     run = write_run(tmp_path, "a", {"test": {C2: GOOD, white: GOOD}}, epochs=(0,), features=features)
     found = chosen(run)
     assert (found.classes, found.gallery_classes) == (20, gallery)
+
+
+def test_recall_in_fifths_without_identical_images_is_labelled(tmp_path: Path) -> None:
+    white, rng = ranked("c2@max", "l2+whiten:2:0.5+l2"), np.random.default_rng(0)
+    centres = rng.normal(size=(20, 3))[labels_of("test") - 200]
+    features = {"test": {"c2@max": (centres + 0.3 * rng.normal(size=centres.shape)).astype(np.float32)}}
+    layers, identical = {"test": {C2: GOOD, white: GOOD}}, np.arange(80) % 4 == 0
+    found = chosen(write_run(tmp_path, "a", layers, epochs=(0,), features=features, identical=identical))
+    (line,) = (note for note in found.notes if "identical" in note)
+    assert f"R@1 of {spoken_name(found.chosen.ranked_layer)}, in fifths of the classes, is " in line
 
 
 def test_epoch_0_of_what_starts_untrained_is_chosen_on_train(tmp_path: Path) -> None:

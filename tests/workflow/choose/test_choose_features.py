@@ -427,6 +427,14 @@ def test_identical_rows_are_told_with_their_effect() -> None:
     assert not any("identical" in note for note in choose(layers, labels[rows], splits=splits[rows]).notes)
 
 
+def test_recall_in_fifths_without_identical_rows_is_labelled() -> None:
+    layers, labels = some_layers()
+    rows = np.r_[np.arange(100), 41]
+    choice = choose({name: values[rows] for name, values in layers.items()}, labels[rows])
+    (line,) = (note for note in choice.notes if "identical" in note)
+    assert f"R@1 of {spoken_name(choice.ship.ranked)}, in fifths of the classes, is " in line
+
+
 def test_rows_that_groups_take_out_are_not_identical_to_what_is_searched() -> None:
     layers, labels = some_layers()
     rows = np.r_[np.arange(100), 41]
