@@ -511,8 +511,9 @@ def _gain_of_the_layer(choice: Choice) -> str:
         return ""
     alike, gain = embedding.alike, embedding.gain
     epoch = "" if choice.preferred.epoch == embedding.layer.epoch else f" at epoch {choice.preferred.epoch}"
+    where = "in fifths of the test classes" if WITHIN_FOLDS in alike.notes else "on test"
     return (
-        f"{spoken_name(alike.ranked)}{epoch} has {_value(alike)} on test: over that, the layer alone gains"
+        f"{spoken_name(alike.ranked)}{epoch} has {_value(alike)} {where}: over that, the layer alone gains"
         f" {100 * gain.difference:+.1f} points{_ends(gain)}."
     )
 

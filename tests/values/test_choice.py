@@ -183,6 +183,14 @@ def test_few_classes_give_no_figures() -> None:
     assert not any("resamples" in line for line in choice_lines(few, full=True))
 
 
+def test_what_the_layer_alone_gains_in_fifths_is_called_so() -> None:
+    alike = replace(Subject("a", "e", 0, 1, "test", FC6).score("R@1", 0.75, 80), notes=(WITHIN_FOLDS,))
+    lines = choice_lines(
+        replace(CHOICE, embedding=Embedding(replace(FC, epoch=1), TODAY, alike, Gain(0.05, 0.02, 0.08)))
+    )
+    assert "fc6 at epoch 2 has R@1 75.0 % in fifths of the test classes: over that" in " ".join(lines)
+
+
 def test_what_the_layer_alone_gains_stands_beside_what_post_processing_and_epoch_do() -> None:
     alike = Subject("a", "e", 0, 1, "test", FC6).score("R@1", 0.75, 80)
     embedding = Embedding(replace(FC, epoch=1), TODAY, alike, Gain(0.05, 0.02, 0.08))

@@ -133,7 +133,7 @@ def test_recall_in_fifths_without_identical_images_is_labelled(tmp_path: Path) -
     layers, identical = {"test": {C2: GOOD, white: GOOD}}, np.arange(80) % 4 == 0
     found = chosen(write_run(tmp_path, "a", layers, epochs=(0,), features=features, identical=identical))
     (line,) = (note for note in found.notes if "identical" in note)
-    assert f"R@1 of {spoken_name(found.chosen.ranked_layer)}, in fifths of the classes, is " in line
+    assert f"R@1 of {spoken_name(found.chosen.ranked)}, in fifths of the classes, is " in line
 
 
 def test_epoch_0_of_what_starts_untrained_is_chosen_on_train(tmp_path: Path) -> None:
