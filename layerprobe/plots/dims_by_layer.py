@@ -53,7 +53,7 @@ def draw(
     layout = fig.Layout(width, _HEIGHT, right, below=below + 0.33 + keys, columns=2, notes=notes)
     figure, panels = fig.panels(titles, layout)
     values = [height for each in reductions for sized in each.values for height in sized.heights if height] + [
-        star.height for star in stars.values()
+        height for star in stars.values() for height in star.heights
     ]
     for i, (axes, each, own, tracks, kinds) in enumerate(zip(panels, reductions, layers, lines, pools, strict=True)):
         axes.set_xlim(-0.6, len(own) - 0.4)

@@ -55,7 +55,7 @@ def draw(
     titles = [f"{each.run}, {epoch_text(each.epoch, data.get(each.run))}\n{names[reducer]}" for each, reducer in cells]
     figure, panels = fig.panels(titles, layout)
     values = [height for each in reductions for sized in each.values for height in sized.heights if height] + [
-        star.height for star in stars.values()
+        height for star in stars.values() for height in star.heights
     ]
     for i, (axes, (each, reducer), own) in enumerate(zip(panels, cells, named, strict=True)):
         axes.set_xscale("log", base=2)

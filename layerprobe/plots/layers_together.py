@@ -155,7 +155,7 @@ def _draw_stars(
 def _limits(found: Sequence[Point], floors: Mapping[str, float], stars: Iterable[Star]) -> tuple[float, float]:
     values = [value for point in found for split in _SPLITS if (value := point.percent(split)) is not None]
     values += [end for point in found for end in point.ends("test") or ()]
-    values += [star.height for star in stars]
+    values += [height for star in stars for height in star.heights]
     return fig.limits(values or [0.0, 100.0], min(floors.values(), default=None))
 
 

@@ -17,7 +17,10 @@ from layerprobe.values.views import Selected
 IN_CSV = "selected by layerprobe choose"  # the note of its rows
 _GOLD = "#e69f00"  # of Okabe and Ito
 _SIZE = 12.0  # points
-_FOLDED = "In fifths: each fifth of the classes is searched in itself, which is easier than all at once"
+_FOLDED = (
+    "In fifths: each fifth of the classes is searched in itself, which is easier than all at once. The hollow star is"
+    " to be compared with the other end of its dotted line alone: the embedding in the same fifths."
+)
 
 P = TypeVar("P", bound=Hashable)
 T = TypeVar("T", bound="OfLayer")
@@ -25,7 +28,10 @@ T = TypeVar("T", bound="OfLayer")
 
 @dataclass(frozen=True)
 class Star:
-    """The mark of a selected candidate, hollow where its score is not of the whole gallery.
+    """The mark of a selected candidate.
+
+    Where its score is not of the whole gallery, it is hollow, and a dotted line leads to it from the score of the
+    embedding by the same search: the two are not to be compared with other values of the figure.
 
     Args:
         place: on the axis of the layers, or of the dimensions.
@@ -44,6 +50,17 @@ class Star:
         return 100 * (self.selected.score.value or 0.0)
 
     @property
+    def embedding(self) -> float | None:
+        """The score of the embedding by the same search, in percent, where that is not of the whole gallery."""
+        other = self.selected.embedding if self.selected.within_folds else None
+        return None if other is None or other.value is None else 100 * other.value
+
+    @property
+    def heights(self) -> list[float]:
+        """All that is drawn, in percent."""
+        return [self.height, *([] if self.embedding is None else [self.embedding])]
+
+    @property
     def kind(self) -> dict[str, object]:
         """Its entry in the legend."""
         return {"label": self.text, **self._look, "markersize": _SIZE - 2}
@@ -54,8 +71,13 @@ class Star:
 
     def draw(self, axes: Axes, place: float | None = None) -> None:
         """Draw it at its place, or at another one."""
-        (star,) = axes.plot(self.place if place is None else place, self.height, linestyle="none")
+        at = self.place if place is None else place
+        (star,) = axes.plot(at, self.height, linestyle="none")
         star.set(**self._look, markersize=_SIZE, zorder=6, clip_on=False, label=f"_{self.text}")
+        if self.embedding is not None:
+            (line,) = axes.plot([at, at], [self.embedding, self.height], color=self.edge, linestyle=":")
+            line.set(linewidth=1.2, zorder=5, clip_on=False, label="_from the embedding in the same fifths")
+            line.set(marker="_", markersize=_SIZE, markevery=[0], markeredgewidth=1.6)
 
 
 def star_look(selected: Selected) -> dict[str, object]:
@@ -78,7 +100,8 @@ def star_of(selected: Selected, place: float, epoch: int) -> Star:
     """The mark of a candidate, which is named with its score, in a figure of an epoch."""
     text = selected_text(selected, epoch)
     star = Star(place, selected, text)
-    return replace(star, text=f"{text}, {star.height:.1f} %")
+    before = "" if star.embedding is None else f"{star.embedding:.1f} → "
+    return replace(star, text=f"{text}, {before}{star.height:.1f} %")
 
 
 def stars_on(
@@ -148,11 +171,8 @@ def shown_layers(shown: Sequence[T], selected: Mapping[str, Selected]) -> list[S
 
 
 def fold_lines(shown: Iterable[Selected]) -> list[str]:
-    """A note where a score is not of the whole gallery, with that of the embedding by the same search."""
-    folded = [one for one in shown if one.within_folds]
-    others = [one.embedding for one in folded if one.embedding is not None]
-    alike = [f"; {other.ranked} has {100 * (other.value or 0):.1f} % so" for other in others[: len(folded) == 1]]
-    return [_FOLDED + "".join(alike)] if folded else []
+    """A note where a score is not of the whole gallery."""
+    return [_FOLDED] if any(one.within_folds for one in shown) else []
 
 
 def with_selected(scores: Sequence[Score], selected: Iterable[Selected]) -> list[Score]:

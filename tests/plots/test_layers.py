@@ -15,6 +15,7 @@ from layerprobe.plots.layers import draw, layers_csv
 from layerprobe.values.facts import DataFacts
 from layerprobe.values.keys import RankedLayer
 from layerprobe.values.scores import Score
+from layerprobe.values.views import Selected
 from tests.plots.conftest import VGG, sure, with_chance
 from tests.scores import CLUSTERS, with_layer
 
@@ -424,3 +425,27 @@ def test_each_similarity_has_a_best_of_its_own(make_scores: MakeScores) -> None:
         [*scores, *dot], indistinguishable=lambda shown, _: () if shown[0].ranked.similarity == "dot" else None
     )
     assert notes(figure).splitlines() == ["netA, dot: best: pool5.1~dot; significantly better than all others"]
+
+
+def test_a_candidate_in_fifths_is_drawn_with_the_embedding_in_the_same_fifths(make_scores: MakeScores) -> None:
+    scores = make_scores(DEEP, [5])
+    of_test = {score.ranked.layer.layer: score for score in scores if score.split == "test"}
+    candidate, embedding = replace(of_test["pool5.2"], value=0.786), replace(of_test["fc6"], value=0.758)
+    selected = Selected("pool5.2, half-whitened to 128", candidate, 128, True, embedding)
+    figure = draw(scores, selected={"netA": selected})
+    dotted = line(figure.axes[0], "_from the embedding in the same fifths")
+    assert xy(dotted) == [[1, pytest.approx(75.8)], [1, pytest.approx(78.6)]]
+    legend = figure.axes[0].get_legend()
+    assert legend is not None
+    (entry,) = legend.get_texts()
+    assert entry.get_text() == "selected: pool5.2, half-whitened to 128 (in fifths), 75.8 \N{RIGHTWARDS ARROW} 78.6 %"
+    assert "the hollow star is to be compared with the other end of its dotted line" in " ".join(
+        notes(figure).lower().split()
+    )
+
+
+def test_a_candidate_of_the_whole_gallery_has_no_line_to_another_search(make_scores: MakeScores) -> None:
+    scores = make_scores(DEEP, [5])
+    candidate = next(score for score in scores if score.split == "test")
+    figure = draw(scores, selected={"netA": Selected("pool5.1", candidate, 512)})
+    assert not [drawn for drawn in figure.axes[0].lines if "same fifths" in str(drawn.get_label())]
