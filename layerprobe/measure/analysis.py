@@ -101,7 +101,7 @@ def rank(  # noqa: PLR0913 - the items, the exactness and the memory
         queries.labels,
         **_search(queries, gallery, similarity, rules),
         resolve="all" if ks is None else ks,
-        known=known,
+        previous_ranks=known,
         memory=memory,
     )
 

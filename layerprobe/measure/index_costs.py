@@ -20,7 +20,7 @@ from layerprobe.metrics.metric import means_of
 from layerprobe.ranking import nearest_neighbours
 from layerprobe.ranking.faiss_search import import_faiss
 from layerprobe.ranking.index import Index, build_index, vectors_of
-from layerprobe.ranking.items import own_items
+from layerprobe.ranking.items import find_self_indices
 from layerprobe.ranking.relevance import Relevance, relevance_of
 from layerprobe.ranking.vectors import comparable
 from layerprobe.system.errors import LayerprobeError
@@ -57,8 +57,10 @@ class Searched:
         """What is taken out of each query's results."""
         queries, gallery = self.queries, self.gallery
         if gallery is None:
-            return relevance_of(queries.labels, None, own_items(len(queries.labels), None, None, None), self.rules)
-        own = own_items(len(queries.labels), queries.ids, len(gallery.labels), gallery.ids)
+            return relevance_of(
+                queries.labels, None, find_self_indices(len(queries.labels), None, None, None), self.rules
+            )
+        own = find_self_indices(len(queries.labels), queries.ids, len(gallery.labels), gallery.ids)
         return relevance_of(queries.labels, gallery.labels, own, self.rules)
 
 
@@ -81,7 +83,7 @@ def index_costs(searched: Searched, kinds: Sequence[IndexKind], *, layer: str, k
     """
     queries, items, rules = searched.queries, searched.items, searched.rules
     relevance = searched.relevance
-    neighbours = min(k + int(relevance.taken_out().max()), len(items.labels))
+    neighbours = min(k + int(relevance.excluded_counts().max()), len(items.labels))
     hits = rank(queries, searched.gallery, searched.similarity, ks=[k], rules=rules).hits(k)
     exact = means_of({"": hits})[""]
     found = _Nearest.of(searched)
@@ -186,7 +188,7 @@ def _timed(index: Index, vectors: NDArray[Any], neighbours: int) -> tuple[float,
 
 def _first(rows: NDArray[np.int64], relevance: Relevance, k: int) -> NDArray[np.int64]:
     """(Q, K) the first results that are not taken out; -1 where there are fewer."""
-    out = relevance.out_of(torch.from_numpy(rows)).numpy() | (rows < 0)
+    out = relevance.is_excluded(torch.from_numpy(rows)).numpy() | (rows < 0)
     order = np.argsort(out, axis=1, kind="stable")[:, :k]
     first = np.where(np.take_along_axis(out, order, 1), -1, np.take_along_axis(rows, order, 1))
     return cast("NDArray[np.int64]", first)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from layerprobe.ranking.items import own_items
+from layerprobe.ranking.items import find_self_indices
 from layerprobe.ranking.relevance import relevance_of
 from layerprobe.values.retrieval import Ranks, SearchRules
 
@@ -84,7 +84,7 @@ def positives_and_negatives(
         if found is not None and found.ndim != 1:
             raise ValueError(f"labels: expected vectors, got {found.shape}")
     if gallery is None:
-        own = own_items(len(queries), None, None, None)
+        own = find_self_indices(len(queries), None, None, None)
     else:
-        own = own_items(len(queries), ids, len(gallery), gallery_ids)
+        own = find_self_indices(len(queries), ids, len(gallery), gallery_ids)
     return relevance_of(queries, gallery, own, rules).counts()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from layerprobe.ranking.items import BLOCK_ROWS, Items, items_of, own_items
+from layerprobe.ranking.items import BLOCK_ROWS, Items, find_self_indices, items_of
 from layerprobe.ranking.relevance import Pairs, Relevance, relevance_of
 from layerprobe.ranking.tiles import cuts
 from layerprobe.ranking.vectors import Form, form_of
@@ -30,7 +30,7 @@ class Tile:
     Args:
         rows: of the queries.
         columns: of the items.
-        similarities: (A, B) float64, as `AllPairs.shown` takes them; a higher one is closer.
+        similarities: (A, B) float64, as `AllPairs.in_user_units` takes them; a higher one is closer.
         genuine: (A, B) the pairs of a query and an item that is right for it.
         impostor: (A, B) those of a query and an item that is wrong. A pair that does not count is neither.
     """
@@ -70,7 +70,7 @@ class AllPairs:
         # No entry is longer than 1 after scaling, so that no product exceeds D, and no halved square of a distance 2 D.
         return float(2.0 ** (math.ceil(math.log2(2 * self.form.dim)) - 40)) / self.form.scale**2
 
-    def shown(self, similarity: float) -> float:
+    def in_user_units(self, similarity: float) -> float:
         """The cosine, the dot product, minus the Euclidean distance, or minus the number of bits that differ."""
         if self.form.similarity == "euclidean":
             return math.copysign(math.sqrt(2 * abs(similarity)), similarity)
@@ -81,37 +81,37 @@ class AllPairs:
         with full_precision(self.queries.device):
             for rows in cuts(len(self.queries), BLOCK_ROWS):
                 vectors = self.form.vectors(self.queries.take(rows))
-                own = self.relevance[rows]
+                relevance = self.relevance[rows]
                 for columns in cuts(len(self.gallery), BLOCK_ROWS):
                     if self.itself and columns.stop <= rows.start:
                         continue
                     similarities = self._similarities(vectors, self.form.vectors(self.gallery.take(columns)))
-                    yield Tile(rows, columns, similarities, *self._kinds(own, rows, columns, similarities))
+                    yield Tile(rows, columns, similarities, *self._kinds(relevance, rows, columns, similarities))
 
     def _similarities(self, queries: Tensor, gallery: Tensor) -> Tensor:
-        found = self.form.similarities(queries, gallery)
+        similarities = self.form.similarities(queries, gallery)
         if self.form.similarity == "hamming":
-            return found.sub_(self.form.dim).div_(2)
+            return similarities.sub_(self.form.dim).div_(2)
         if self.form.similarity == "euclidean":
-            found = found.sub_(queries.square().sum(1, keepdim=True) / 2)
-        return found if self.form.similarity == "cosine" else found.div_(self.form.scale**2)
+            similarities = similarities.sub_(queries.square().sum(1, keepdim=True) / 2)
+        return similarities if self.form.similarity == "cosine" else similarities.div_(self.form.scale**2)
 
-    def _kinds(self, own: Relevance, rows: slice, columns: slice, like: Tensor) -> tuple[Tensor, Tensor]:
+    def _kinds(self, relevance: Relevance, rows: slice, columns: slice, like: Tensor) -> tuple[Tensor, Tensor]:
         """The genuine and the impostor pairs of a tile (A, B), given the relevance of its queries."""
         import torch
 
-        same = own.of_one_class(columns)
+        same = relevance.of_one_class(columns)
         counted = np.ones_like(same)
         if self.itself:
             counted = np.arange(columns.start, columns.stop) > np.arange(rows.start, rows.stop)[:, None]
-        if own.groups is not None and own.gallery_groups is not None:
-            counted &= ~(same & (own.groups[:, None] == own.gallery_groups[None, columns]))
-        for pairs in (own.own_pairs, own.ignored):
+        if relevance.groups is not None and relevance.gallery_groups is not None:
+            counted &= ~(same & (relevance.groups[:, None] == relevance.gallery_groups[None, columns]))
+        for pairs in (relevance.self_pairs, relevance.ignored):
             counted[_within(pairs, columns)] = False
         right = same
-        if own.positives is not None:
+        if relevance.positives is not None:
             right = np.zeros_like(same)
-            right[_within(own.positives, columns)] = True
+            right[_within(relevance.positives, columns)] = True
         kinds = (torch.from_numpy(kind).to(like.device) for kind in (counted & right, counted & ~right))
         return next(kinds), next(kinds)
 
@@ -145,8 +145,8 @@ def all_pairs(  # noqa: PLR0913 - as nearest_neighbours
     """
     queries = items_of(features, labels, "features", similarity)
     items = queries if gallery is None else items_of(gallery, gallery_labels, "gallery", similarity)
-    own = own_items(len(queries), ids, None if gallery is None else len(items), gallery_ids)
-    relevance = relevance_of(queries.labels, None if gallery is None else items.labels, own, rules)
+    self_indices = find_self_indices(len(queries), ids, None if gallery is None else len(items), gallery_ids)
+    relevance = relevance_of(queries.labels, None if gallery is None else items.labels, self_indices, rules)
     if gallery is None:
         listed = None if relevance.positives is None else _both_ways(relevance.positives)
         relevance = replace(relevance, ignored=_both_ways(relevance.ignored), positives=listed)

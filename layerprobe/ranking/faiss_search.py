@@ -75,13 +75,13 @@ def faiss_finder(faiss: Any, gallery: Tensor, count: int) -> Finder:
             index.add(rows)
 
     def find(queries: Tensor) -> tuple[Tensor, Tensor]:
-        asked = queries.cpu().numpy()
+        vectors = queries.cpu().numpy()
         with threads_of_torch(faiss):
             if index is None:
-                found = faiss.knn(asked, rows, count, metric=faiss.METRIC_INNER_PRODUCT)
+                neighbours = faiss.knn(vectors, rows, count, metric=faiss.METRIC_INNER_PRODUCT)
             else:
-                found = index.search(asked, count)
-        scores, places = (torch.from_numpy(part).to(gallery.device) for part in found)
+                neighbours = index.search(vectors, count)
+        scores, places = (torch.from_numpy(array).to(gallery.device) for array in neighbours)
         return scores, places
 
     return find

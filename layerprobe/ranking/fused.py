@@ -49,27 +49,30 @@ def _count(  # type: ignore[no-untyped-def] # noqa: PLR0913 - pointers and sizes
     j = tl.program_id(1) * width + tl.arange(0, width)
     here, there = i < queries, j < items
     negative = here[:, None] & there[None, :]
-    found = tl.load(similarities + i[:, None] * query_stride + j[None, :] * item_stride, mask=negative, other=0)
-    own, others = tl.load(labels + i, mask=here, other=0), tl.load(item_labels + j, mask=there, other=0)
-    negative = negative & (own[:, None] != others[None, :])
-    above = negative & (found > tl.load(high + i, mask=here, other=0)[:, None])
-    between = negative & (found >= tl.load(low + i, mask=here, other=0)[:, None]) & ~above
+    similarity = tl.load(similarities + i[:, None] * query_stride + j[None, :] * item_stride, mask=negative, other=0)
+    query_labels, gallery_labels = (
+        tl.load(labels + i, mask=here, other=0),
+        tl.load(item_labels + j, mask=there, other=0),
+    )
+    negative = negative & (query_labels[:, None] != gallery_labels[None, :])
+    above = negative & (similarity > tl.load(high + i, mask=here, other=0)[:, None])
+    between = negative & (similarity >= tl.load(low + i, mask=here, other=0)[:, None]) & ~above
     sure, open_ = tl.sum(above.to(tl.int32), 1), tl.sum(between.to(tl.int32), 1)
     tl.atomic_add(closer + i, sure, mask=sure > 0)
     tl.atomic_add(unclear + i, open_, mask=open_ > 0)
     if (most > 0) & (tl.sum(open_, 0) > 0):
         none = tl.zeros_like(between.to(tl.int32))
-        place = tl.atomic_add(number + none, 1, mask=between)
-        fits = between & (place < most)
-        tl.store(pairs + place, (first_query + i)[:, None] + none, mask=fits)
-        tl.store(pairs + most + place, (first_item + j)[None, :] + none, mask=fits)
+        slot = tl.atomic_add(number + none, 1, mask=between)
+        fits = between & (slot < most)
+        tl.store(pairs + slot, (first_query + i)[:, None] + none, mask=fits)
+        tl.store(pairs + most + slot, (first_item + j)[None, :] + none, mask=fits)
 
 
 def count_in_one_pass(  # noqa: PLR0913 - the tile, and where its counts go
     similarities: Tensor,
     labels: Tensor,
     item_labels: Tensor,
-    first: tuple[int, int],
+    origin: tuple[int, int],
     thresholds: Thresholds,
     closer: Tensor,
     unclear: Tensor,
@@ -82,7 +85,7 @@ def count_in_one_pass(  # noqa: PLR0913 - the tile, and where its counts go
         similarities: (A, B) float32, of any strides.
         labels: (A,) of the queries.
         item_labels: (B,).
-        first: places of the tile's first query and first item.
+        origin: places of the tile's first query and first item.
         thresholds: of the queries.
         closer: (A,) int32, to which the number of similarities above `high` is added.
         unclear: (A,) int32, to which the number of those between is added.
@@ -99,7 +102,7 @@ def count_in_one_pass(  # noqa: PLR0913 - the tile, and where its counts go
             items,
             labels,
             item_labels,
-            *first,
+            *origin,
             thresholds.low,
             thresholds.high,
             closer,

@@ -45,7 +45,7 @@ def hits_in_draws(
     drawn: Sequence[Rows],
     similarity: Similarity = "cosine",
     *,
-    told: Callable[[Sequence[Rows]], Iterator[Rows]] = iter,
+    progress: Callable[[Sequence[Rows]], Iterator[Rows]] = iter,
 ) -> FloatArray:
     """Recall@1 of each query, searched in every draw that it is in: the mean of its hits over these.
 
@@ -57,7 +57,7 @@ def hits_in_draws(
         labels: (Q,).
         drawn: rows of each draw, ascending; they are searched among themselves, ties at their expected value.
         similarity: cosine, dot, euclidean or hamming.
-        told: goes through the draws, to show progress.
+        progress: goes through the draws, to show progress.
 
     Returns:
         (Q,) in [0, 1]; NaN where a query is in no draw.
@@ -73,21 +73,21 @@ def hits_in_draws(
         items = items_of(features[union], labels[union], "features", similarity)
         with full_precision(items.device):
             lists = _Lists.of(items, similarity, min(map(len, drawn)) / len(union))
-    for rows in told(drawn):
-        found = np.full(len(rows), np.nan)
+    for rows in progress(drawn):
+        draw_hits = np.full(len(rows), np.nan)
         if lists is not None:
-            found = lists.hits(np.searchsorted(union, rows))
-        open_ = np.flatnonzero(np.isnan(found))
+            draw_hits = lists.hits(np.searchsorted(union, rows))
+        open_ = np.flatnonzero(np.isnan(draw_hits))
         if len(open_):
-            found[open_] = _searched(features, labels, rows, open_, similarity)
-        hits[rows] += found
+            draw_hits[open_] = _search_hits(features, labels, rows, open_, similarity)
+        hits[rows] += draw_hits
         often[rows] += 1
     hits[often == 0] = np.nan
     means: FloatArray = hits / np.maximum(often, 1)
     return means
 
 
-def _searched(
+def _search_hits(
     features: NDArray[np.generic] | Tensor, labels: IntArray, rows: Rows, some: Rows, similarity: Similarity
 ) -> FloatArray:
     """The hits of some of a draw's queries, which are called by their places in it."""
@@ -100,7 +100,7 @@ def _searched(
         classes[some],
         gallery=gallery,
         gallery_labels=classes,
-        ids=[names[place] for place in some],
+        ids=[names[query] for query in some],
         gallery_ids=names,
         similarity=similarity,
         resolve=[1],
@@ -148,15 +148,17 @@ class _Lists:
         blocks = []
         for rows in cuts(len(items), BLOCK_ROWS):
             vectors = form.vectors(items.take(rows))
-            scores, found, constants, tolerance = search.candidates(vectors)
-            blocks.append((found, scores.double() + constants[:, None], tolerance, form.windows(vectors)))
-        found, similarities, tolerance, windows = (torch.cat(parts) for parts in zip(*blocks, strict=True))
+            scores, candidates, constants, tolerance = search.candidates(vectors)
+            blocks.append((candidates, scores.double() + constants[:, None], tolerance, form.windows(vectors)))
+        candidates, similarities, tolerance, windows = (torch.cat(parts) for parts in zip(*blocks, strict=True))
         floor = similarities.amin(1) if count < len(items) else torch.full_like(windows, -torch.inf)
-        similarities.masked_fill_(_own(found, np.arange(len(items))), -torch.inf)
-        labels = torch.from_numpy(items.labels).to(found.device)
+        similarities.masked_fill_(_is_query(candidates, np.arange(len(items))), -torch.inf)
+        labels = torch.from_numpy(items.labels).to(candidates.device)
         low, high = (1, 1) if form.window is not None else (0, _WIDEST)
         tied, apart = (1 - _PART) * low * windows, (1 + _PART) * high * windows
-        return cls(search, found, labels[found] == labels[:, None], similarities, tolerance, floor, tied, apart)
+        return cls(
+            search, candidates, labels[candidates] == labels[:, None], similarities, tolerance, floor, tied, apart
+        )
 
     def hits(self, rows: Rows) -> FloatArray:
         """The hits of a draw's queries; NaN where the lists do not say."""
@@ -165,28 +167,30 @@ class _Lists:
         queries = torch.from_numpy(rows).to(self.items.device)
         drawn = torch.zeros(len(self.items), dtype=torch.bool, device=queries.device)
         drawn[queries] = True
-        found = self._hits(queries, drawn)
-        rounded = np.flatnonzero(np.isnan(found))
+        hits = self._hits(queries, drawn)
+        rounded = np.flatnonzero(np.isnan(hits))
         rounded = rounded[(self.tolerance[rows[rounded]] > 0).cpu().numpy()]
         if len(rounded):
             self._compute(rows[rounded])
-            found[rounded] = self._hits(queries[rounded], drawn)
-        return found
+            hits[rounded] = self._hits(queries[rounded], drawn)
+        return hits
 
     def _compute(self, rows: Rows) -> None:
         """Replace the similarities of some queries by those in float64."""
         form = self.search.form
-        for some in (rows[part] for part in cuts(len(rows), BLOCK_ROWS)):
+        for some in (rows[block] for block in cuts(len(rows), BLOCK_ROWS)):
             items = self.items[some]
             similarities = self.search.of_pairs(form.vectors(self.search.gallery.take(some)), items)
-            self.similarities[some] = similarities.masked_fill_(_own(items, some), -np.inf)
+            self.similarities[some] = similarities.masked_fill_(_is_query(items, some), -np.inf)
         self.floor[rows] += self.tolerance[rows]
         self.tolerance[rows] = 0
 
     def _hits(self, queries: Tensor, drawn: Tensor) -> FloatArray:
         import torch
 
-        right, similar, floor = (part.index_select(0, queries) for part in (self.right, self.similarities, self.floor))
+        right, similar, floor = (
+            tensor.index_select(0, queries) for tensor in (self.right, self.similarities, self.floor)
+        )
         similar.masked_fill_(~drawn.take(self.items.index_select(0, queries)), -torch.inf)
         nearest, wrong = (similar.masked_fill(which, -torch.inf).amax(1) for which in (~right, right))
         apart = self.apart[queries] + 2 * self.tolerance[queries]
@@ -206,9 +210,9 @@ class _Lists:
         return hits
 
 
-def _own(items: Tensor, rows: Rows) -> Tensor:
+def _is_query(items: Tensor, rows: Rows) -> Tensor:
     """(B, C) where lists of items hold the query itself."""
     import torch
 
-    own: Tensor = items == torch.from_numpy(rows).to(items.device)[:, None]
-    return own
+    is_query: Tensor = items == torch.from_numpy(rows).to(items.device)[:, None]
+    return is_query

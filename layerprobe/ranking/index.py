@@ -80,8 +80,8 @@ class Index:
         vectors = vectors_of(queries, self.similarity)
         if vectors.shape[1] * (8 if self.similarity == "hamming" else 1) != self.faiss.d:
             raise ValueError(f"queries of shape {vectors.shape} for an index of {self.faiss.d} dimensions")
-        found, rows = self.faiss.search(vectors, k)
-        return found, [[self.ids[row] for row in of_query if row >= 0] for of_query in rows.tolist()]
+        scores, rows = self.faiss.search(vectors, k)
+        return scores, [[self.ids[row] for row in of_query if row >= 0] for of_query in rows.tolist()]
 
 
 def build_index(
@@ -116,8 +116,8 @@ def build_index(
 
     faiss = import_faiss()
     if similarity == "hamming" and kind != "flat":
-        what = f"an index {kind} holds float vectors, and binary codes are bits"
-        raise LayerprobeError(what, fix="Take flat, which compares bits, or a layer without binary")
+        problem = f"an index {kind} holds float vectors, and binary codes are bits"
+        raise LayerprobeError(problem, fix="Take flat, which compares bits, or a layer without binary")
     vectors = vectors_of(features, similarity)
     count, dim = vectors.shape
     if similarity == "hamming":
@@ -138,7 +138,7 @@ def build_index(
         else:
             trained = _training(training, similarity, dim)
             parameters = ivfpq_parameters(count, dim, len(trained))
-            index = _trained_ivfpq(faiss, trained, metric, parameters)
+            index = _train_ivfpq(faiss, trained, metric, parameters)
         index.add(vectors)
     return Index(index, kind, similarity, parameters)
 
@@ -146,9 +146,9 @@ def build_index(
 def ivfpq_parameters(count: int, dim: int, training: int) -> dict[str, int]:
     """The parameters of `ivfpq` for so many vectors, dimensions and training vectors."""
     lists = max(1, min(round(4 * math.sqrt(count)), training // _PER_LIST))
-    wanted = min(dim / 4, _MOST_PARTS)
-    divisors = [part for part in range(1, dim + 1) if dim % part == 0]
-    parts = min(divisors, key=lambda part: abs(math.log(part / wanted)))
+    target = min(dim / 4, _MOST_PARTS)
+    divisors = [divisor for divisor in range(1, dim + 1) if dim % divisor == 0]
+    parts = min(divisors, key=lambda divisor: abs(math.log(divisor / target)))
     bits = min(8, (training // _PER_CODEWORD).bit_length() - 1)
     return {"nlist": lists, "nprobe": min(lists, max(16, lists // 16)), "m": parts, "nbits": bits, "training": training}
 
@@ -160,18 +160,18 @@ def _hnsw_parameters(dim: int) -> dict[str, int]:
 def _training(training: ArrayLike | Tensor | None, similarity: Similarity, dim: int) -> NDArray[Any]:
     """(M, D) float32."""
     if training is None:
-        what = "ivfpq has to be trained on other images than the indexed ones, and there are none"
-        raise LayerprobeError(what, fix="Take flat or hnsw, or give validation classes")
+        problem = "ivfpq has to be trained on other images than the indexed ones, and there are none"
+        raise LayerprobeError(problem, fix="Take flat or hnsw, or give validation classes")
     vectors = vectors_of(training, similarity)
     if vectors.shape[1] != dim:
         raise ValueError(f"training vectors have {vectors.shape[1]} dimensions, features {dim}")
     if len(vectors) < _PER_LIST:
-        what = f"ivfpq has to be trained on {_PER_LIST} images or more, and there are {len(vectors)}"
-        raise DataError(what, fix="Take flat or hnsw, or give more images")
+        problem = f"ivfpq has to be trained on {_PER_LIST} images or more, and there are {len(vectors)}"
+        raise DataError(problem, fix="Take flat or hnsw, or give more images")
     return vectors
 
 
-def _trained_ivfpq(faiss: Any, training: NDArray[Any], metric: int, parameters: Mapping[str, int]) -> Any:
+def _train_ivfpq(faiss: Any, training: NDArray[Any], metric: int, parameters: Mapping[str, int]) -> Any:
     # np: without polysemous training, which takes most of the time and no search here uses.
     name = "IVF{nlist},PQ{m}x{nbits}np".format(**parameters)
     index = faiss.index_factory(training.shape[1], name, metric)
@@ -283,8 +283,8 @@ def load_index(folder: Path) -> Index:
         or (index.ntotal, index.d) != (about["rows"], about["dimensions"])
         or (not binary and index.metric_type != metric)
     ):
-        what = f"not the index of {LISTING_FILE}: kind, similarity, rows or dimensions differ"
-        raise DataError(what, file=path, fix=_AGAIN)
+        problem = f"not the index of {LISTING_FILE}: kind, similarity, rows or dimensions differ"
+        raise DataError(problem, file=path, fix=_AGAIN)
     return Index(index, about["kind"], about["similarity"], about["parameters"], tuple(about["ids"]))
 
 

@@ -94,9 +94,9 @@ class Items:
         # torch warns of arrays that are read-only, as those of a memory map are; nothing writes to this one.
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-            part = np.asarray(self.rows[index])  # type: ignore[index] # an index only where numpy
+            array = np.asarray(self.rows[index])  # type: ignore[index] # an index only where numpy
             # torch takes neither other byte orders nor negative strides.
-            return torch.from_numpy(np.ascontiguousarray(part, part.dtype.newbyteorder("=")))
+            return torch.from_numpy(np.ascontiguousarray(array, array.dtype.newbyteorder("=")))
 
     def blocks(self) -> Iterator[Tensor]:
         """All rows in order, a block at a time."""
@@ -153,7 +153,7 @@ def label_array(labels: ArrayLike | Tensor | None, count: int, name: str) -> NDA
     return classes.astype(np.int64)
 
 
-def own_items(
+def find_self_indices(
     queries: int, ids: Sequence[str] | None, gallery: int | None, gallery_ids: Sequence[str] | None
 ) -> NDArray[np.intp]:
     """(Q,) index in the gallery of the item that is the query, -1 where none is.
@@ -175,10 +175,10 @@ def own_items(
         return np.full(queries, -1)
     if ids is None or gallery_ids is None:
         raise ValueError("ids and gallery_ids need each other")
-    place = {name: i for i, name in enumerate(gallery_ids)}
-    if len(ids) != queries or len(gallery_ids) != gallery or len(place) != gallery:
+    index_by_id = {name: i for i, name in enumerate(gallery_ids)}
+    if len(ids) != queries or len(gallery_ids) != gallery or len(index_by_id) != gallery:
         raise ValueError(
             f"expected {queries} ids and {gallery} different gallery_ids,"
-            f" got {len(ids)} and {len(gallery_ids)}, {len(place)} of them different"
+            f" got {len(ids)} and {len(gallery_ids)}, {len(index_by_id)} of them different"
         )
-    return np.array([place.get(name, -1) for name in ids], np.intp)
+    return np.array([index_by_id.get(name, -1) for name in ids], np.intp)

@@ -35,7 +35,7 @@ class Leading:
         """P."""
         return int(self.directions.shape[1])
 
-    def first(self, count: int) -> Leading:
+    def take(self, count: int) -> Leading:
         """The first directions."""
         return Leading(self.directions[:, :count].contiguous(), self.slack)
 
@@ -61,15 +61,15 @@ class Leading:
         participating = products.diagonal().sum().square() / products.square().sum()
         if float(participating) > _FLAT / (1 / rows.shape[1] + 1 / len(some)):
             return None
-        found = rows[:: len(rows) // count][:count].T
+        basis = rows[:: len(rows) // count][:count].T
         for _ in range(2):
-            found = torch.linalg.qr(rows.T @ (rows @ found))[0]
-        shown = (rows @ found).double()
+            basis = torch.linalg.qr(rows.T @ (rows @ basis))[0]
+        projected = (rows @ basis).double()
         try:
-            rotation = torch.linalg.eigh(shown.T @ shown)[1].flip(1).float()
+            rotation = torch.linalg.eigh(projected.T @ projected)[1].flip(1).float()
         except torch.linalg.LinAlgError:  # type: ignore[attr-defined] # LAPACK does not converge for every matrix
             return None
-        directions = torch.linalg.qr((found @ rotation).double())[0]
+        directions = torch.linalg.qr((basis @ rotation).double())[0]
         gram = directions.T @ directions
         gram.diagonal().sub_(1)
         # The entries of the product are within (D + 1) 2^-53 of the exact ones.

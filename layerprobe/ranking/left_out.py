@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from layerprobe.ranking.items import label_array, own_items
-from layerprobe.ranking.ranks import whole_k
+from layerprobe.ranking.items import find_self_indices, label_array
+from layerprobe.ranking.ranks import integer_k
 from layerprobe.ranking.relevance import relevance_of
 from layerprobe.ranking.vectors import comparable, similarity_blocks
 from layerprobe.system.numerics import full_precision
@@ -69,7 +69,7 @@ def left_out_recall(  # noqa: PLR0913 - the items, the rules, and the units left
         DataError: lone queries.
         ValueError: a K below 1, or arguments that do not fit together.
     """
-    ks = [whole_k(k) for k in ks]
+    ks = [integer_k(k) for k in ks]
     for k in ks:
         if k < 1:
             raise ValueError(f"K = {k}: must be at least 1")
@@ -151,8 +151,8 @@ def left_out_means(  # noqa: PLR0913 - as left_out_recall
         searched_members = label_array(gallery_units, len(items.gallery), "units of the gallery")
     elif gallery_units is not None:
         raise ValueError("gallery_units need a gallery")
-    own = own_items(len(classes), ids, None if gallery is None else len(items.gallery), gallery_ids)
-    relevance = relevance_of(classes, searched_classes, own, rules)
+    self_indices = find_self_indices(len(classes), ids, None if gallery is None else len(items.gallery), gallery_ids)
+    relevance = relevance_of(classes, searched_classes, self_indices, rules)
     divided = divided_class(
         np.concatenate([classes, relevance.gallery_labels]),
         np.concatenate([members, members if searched_members is None else searched_members]),
@@ -166,13 +166,13 @@ def left_out_means(  # noqa: PLR0913 - as left_out_recall
     changes: list[FloatArray] = []
     with full_precision(items.queries.device):
         for block, similarities in similarity_blocks(items, relevance):
-            found = _counts(similarities, relevance[block], items.windows[block], layout)
-            for m, row in enumerate(values(found.ranks) * counted[block]):
+            counts = _counts(similarities, relevance[block], items.windows[block], layout)
+            for m, row in enumerate(values(counts.ranks) * counted[block]):
                 if m == len(sums):
                     sums.append(np.zeros(len(names)))
                     changes.append(np.zeros((len(names), len(names))))
                 sums[m] += np.bincount(places[block], row, len(names))
-            cells, gains = _changes(found, places[block], counted[block], values, deepest)
+            cells, gains = _changes(counts, places[block], counted[block], values, deepest)
             for change, gain in zip(changes, gains, strict=True):
                 np.add.at(change, cells, gain)
     return _parts(np.array(sums), np.array(changes), np.bincount(places[counted], minlength=len(names)))
@@ -255,11 +255,11 @@ def _counts(similarities: Tensor, relevance: Relevance, windows: Tensor, layout:
     by_unit = [_by_unit(mask, order, ends) for mask in (closer, through & ~closer)]
     # A lone query misses whichever unit is left out.
     rows, units = torch.nonzero((by_unit[0] + by_unit[1] > 0) & paired, as_tuple=True)
-    entries = [part[rows, units] for part in by_unit]
+    entries = [tensor[rows, units] for tensor in by_unit]
     before, tied = closer.sum(1), (through & ~closer).sum(1)
-    first, beside, right_ones = (_array(part).astype(np.int32) for part in (before, tied, positives))
-    ranks = Ranks(first, first, beside, right_ones)
-    return _Counts(ranks, *(_array(part) for part in (rows, units, *entries)))
+    closer_counts, beside, right_ones = (_array(tensor).astype(np.int32) for tensor in (before, tied, positives))
+    ranks = Ranks(closer_counts, closer_counts, beside, right_ones)
+    return _Counts(ranks, *(_array(tensor) for tensor in (rows, units, *entries)))
 
 
 def _by_unit(mask: Tensor, order: Tensor, ends: Tensor) -> Tensor:
@@ -272,7 +272,7 @@ def _by_unit(mask: Tensor, order: Tensor, ends: Tensor) -> Tensor:
 
 
 def _changes(
-    found: _Counts,
+    counts: _Counts,
     places: IntArray,
     counted: NDArray[np.bool_],
     values: Callable[[Ranks], FloatArray],
@@ -281,7 +281,7 @@ def _changes(
     """What leaving units out adds to the values of a block's queries.
 
     Args:
-        found: the block's counts.
+        counts: the block's counts.
         places: (B,) unit of each query.
         counted: (B,) whether it is in the mean.
         values: (M, B) of ranks.
@@ -290,17 +290,20 @@ def _changes(
     Returns:
         (E,) units that are left out and (E,) units of the queries; (M, E) what their values gain.
     """
-    left = found.ranks.closer[found.rows] - found.closer
-    taken = counted[found.rows] & (places[found.rows] != found.units)
+    remaining = counts.ranks.closer[counts.rows] - counts.closer
+    contributing = counted[counts.rows] & (places[counts.rows] != counts.units)
     if deepest is not None:
-        taken &= left < deepest
-    rows = found.rows[taken]
-    before = values(found.ranks)
+        contributing &= remaining < deepest
+    rows = counts.rows[contributing]
+    before = values(counts.ranks)
     if not len(rows):
         return (rows, rows), before[:, :0]
-    closer, tied = left[taken].astype(np.int32), found.ranks.tied_negatives[rows] - found.tied[taken]
-    without = Ranks(closer, closer, tied.astype(np.int32), found.ranks.tied_positives[rows])
-    return (found.units[taken], places[rows]), values(without) - before[:, rows]
+    closer, tied = (
+        remaining[contributing].astype(np.int32),
+        counts.ranks.tied_negatives[rows] - counts.tied[contributing],
+    )
+    without = Ranks(closer, closer, tied.astype(np.int32), counts.ranks.tied_positives[rows])
+    return (counts.units[contributing], places[rows]), values(without) - before[:, rows]
 
 
 def _array(values: Tensor) -> NDArray[Any]:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from layerprobe.ranking.faiss_search import Finder, faiss_finder, import_faiss
-from layerprobe.ranking.items import BLOCK_ROWS, Items, items_of, label_array, own_items
+from layerprobe.ranking.items import BLOCK_ROWS, Items, find_self_indices, items_of, label_array
 from layerprobe.ranking.products import Product, float32
 from layerprobe.ranking.relevance import Relevance, relevance_of
 from layerprobe.ranking.rounded import Rounded
@@ -96,10 +96,12 @@ def nearest_neighbours(  # noqa: PLR0913 - the public signature; a gallery's par
     """
     queries = _items(features, "features", similarity)
     searched = queries if gallery is None else _items(gallery, "gallery", similarity)
-    own = own_items(len(queries), ids, None if gallery is None else len(searched), gallery_ids)
+    self_indices = find_self_indices(len(queries), ids, None if gallery is None else len(searched), gallery_ids)
     if not 1 <= k < len(searched):
         raise ValueError(f"k = {k}: must be at least 1 and below the gallery's size, {len(searched)}")
-    relevance = _relevance(queries, None if gallery is None else searched, own, rules, (labels, gallery_labels))
+    relevance = _relevance(
+        queries, None if gallery is None else searched, self_indices, rules, (labels, gallery_labels)
+    )
     faiss = _library(backend, searched.device)
     with full_precision(queries.device):
         form = form_of(queries, searched, similarity)
@@ -108,30 +110,30 @@ def nearest_neighbours(  # noqa: PLR0913 - the public signature; a gallery's par
         indices = np.empty((len(queries), k), np.int64)
         similarities = np.empty((len(queries), k))
         for rows in cuts(len(queries), BLOCK_ROWS):
-            found = search.nearest(form.vectors(queries.take(rows)), relevance[rows])
-            indices[rows], similarities[rows] = (part.cpu().numpy() for part in found)
+            nearest = search.nearest(form.vectors(queries.take(rows)), relevance[rows])
+            indices[rows], similarities[rows] = (tensor.cpu().numpy() for tensor in nearest)
     return Neighbours(indices, similarities, similarity, "torch" if faiss is None else "faiss")
 
 
 def _relevance(
     queries: Items,
     gallery: Items | None,
-    own: NDArray[np.intp],
+    self_indices: NDArray[np.intp],
     rules: SearchRules | None,
     labels: tuple[ArrayLike | Tensor | None, ArrayLike | Tensor | None],
 ) -> Relevance:
     """What is taken out; the classes matter to groups alone."""
     if rules is None or rules.groups is None:
         rules = None if rules is None else replace(rules, label_sets=None)
-        return relevance_of(queries.labels, None if gallery is None else gallery.labels, own, rules)
+        return relevance_of(queries.labels, None if gallery is None else gallery.labels, self_indices, rules)
     classes = label_array(labels[0], len(queries), "features")
     searched = None if gallery is None else label_array(labels[1], len(gallery), "gallery")
-    return relevance_of(classes, searched, own, rules)
+    return relevance_of(classes, searched, self_indices, rules)
 
 
 def _often_taken_out(relevance: Relevance) -> int:
     """How many candidates nine queries in ten lose to the rules; the others are compared with the whole gallery."""
-    return int(np.quantile(relevance.taken_out(), 0.9, method="higher"))
+    return int(np.quantile(relevance.excluded_counts(), 0.9, method="higher"))
 
 
 def _items(features: ArrayLike | Tensor, name: str, similarity: Similarity) -> Items:
@@ -157,9 +159,9 @@ def _torch_finder(product: Product, gallery: Tensor, count: int) -> Finder:
     import torch
 
     def find(queries: Tensor) -> tuple[Tensor, Tensor]:
-        parts = queries.split(max(1, _CELLS // len(gallery)))
-        found = [product.multiply(part, gallery).topk(count, sorted=False) for part in parts]
-        return torch.cat([part.values for part in found]), torch.cat([part.indices for part in found])
+        blocks = queries.split(max(1, _CELLS // len(gallery)))
+        nearest = [product.multiply(block, gallery).topk(count, sorted=False) for block in blocks]
+        return torch.cat([block.values for block in nearest]), torch.cat([block.indices for block in nearest])
 
     return find
 
@@ -206,7 +208,7 @@ class NeighbourSearch:
         scores, candidates, constants, tolerance = self.candidates(queries)
         candidates = candidates.sort(1).values
         similarities = self.of_pairs(queries, candidates)
-        similarities.masked_fill_(relevance.out_of(candidates), -torch.inf)
+        similarities.masked_fill_(relevance.is_excluded(candidates), -torch.inf)
         chosen = _closest(similarities, windows, self.k)
         indices, similar = candidates.gather(1, chosen), similarities.gather(1, chosen)
         if candidates.shape[1] < len(self.gallery):
@@ -219,7 +221,7 @@ class NeighbourSearch:
                 indices[rows] = _closest(every, windows[rows], self.k)
                 similar[rows] = every.gather(1, indices[rows])
         missing = similar == -torch.inf
-        reported = self._reported(queries, indices, similar).masked_fill_(missing, -torch.inf)
+        reported = self._in_user_units(queries, indices, similar).masked_fill_(missing, -torch.inf)
         return indices.masked_fill_(missing, -1), reported
 
     def candidates(self, queries: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -242,11 +244,11 @@ class NeighbourSearch:
         """(B, C) float64 similarities of queries with the items at `candidates` (B, C)."""
         import torch
 
-        found = []
+        similarities = []
         for rows in cuts(len(queries), max(1, _CELLS // (candidates.shape[1] * self.form.dim))):
             some = queries[rows].repeat_interleave(candidates.shape[1], 0)
-            found.append(self.form.of_pairs(some, self._vectors(candidates[rows].flatten())))
-        return torch.cat(found).view(candidates.shape)
+            similarities.append(self.form.of_pairs(some, self._vectors(candidates[rows].flatten())))
+        return torch.cat(similarities).view(candidates.shape)
 
     def _of_all(self, queries: Tensor) -> Tensor:
         """(B, G) float64 similarities of queries with the whole gallery."""
@@ -258,7 +260,7 @@ class NeighbourSearch:
     def _vectors(self, index: Tensor) -> Tensor:
         return self.form.vectors(self.gallery.take(index.cpu().numpy()))
 
-    def _reported(self, queries: Tensor, indices: Tensor, similarities: Tensor) -> Tensor:
+    def _in_user_units(self, queries: Tensor, indices: Tensor, similarities: Tensor) -> Tensor:
         """(B, k) similarities in the units that users get."""
         import torch
 
@@ -270,11 +272,11 @@ class NeighbourSearch:
         if form.similarity == "hamming":
             return (similarities - form.dim) / 2
         # From differences: |q|^2 - 2 q.g + |g|^2 would leave few digits of a small distance.
-        found = []
+        distances = []
         for rows in cuts(len(queries), max(1, _CELLS // (self.k * form.dim))):
             items = self._vectors(indices[rows].flatten()).view(*indices[rows].shape, -1)
-            found.append(0 - (items - queries[rows, None]).norm(dim=2) / form.scale)
-        return torch.cat(found)
+            distances.append(0 - (items - queries[rows, None]).norm(dim=2) / form.scale)
+        return torch.cat(distances)
 
 
 def _closest(similarities: Tensor, windows: Tensor, k: int) -> Tensor:
@@ -293,9 +295,9 @@ def _closest(similarities: Tensor, windows: Tensor, k: int) -> Tensor:
     heads = top.clone()
     for i in range(1, k):
         heads[:, i] = torch.where(top[:, i] >= heads[:, i - 1] - windows, heads[:, i - 1], top[:, i])
-    last = heads[:, -1:]
-    before = similarities > last
-    tied = (similarities >= last - windows[:, None]) & ~before
+    lowest_heads = heads[:, -1:]
+    before = similarities > lowest_heads
+    tied = (similarities >= lowest_heads - windows[:, None]) & ~before
     chosen = before | (tied & (tied.cumsum(1) <= k - before.sum(1, keepdim=True)))
     columns = torch.nonzero(chosen)[:, 1].view(-1, k)
     # An item's group is that of the smallest head that is not below the item.

@@ -40,13 +40,13 @@ def pair_similarities(queries: Chosen, gallery: Items, pairs: Pairs, form: Form,
     places = np.empty(len(queries.index), np.intp)
     places[queries.index] = np.arange(len(places))
     of_pairs = places[pairs.queries]
-    which, found = [np.zeros(0, np.intp)], [form.origin.new_zeros(0)]
+    which, similarities = [np.zeros(0, np.intp)], [form.origin.new_zeros(0)]
     for some, items in islice(_blocks(gallery, pairs.items), share.start, share.stop, share.step):
         # A query comes several times in a row.
-        asked, again = np.unique(of_pairs[some], return_inverse=True)
-        found.append(form.of_pairs(queries.vectors(asked)[again], form.vectors(items)))
+        query_rows, inverse = np.unique(of_pairs[some], return_inverse=True)
+        similarities.append(form.of_pairs(queries.vectors(query_rows)[inverse], form.vectors(items)))
         which.append(of_pairs[some])
-    return torch.from_numpy(np.concatenate(which)).to(form.origin.device), torch.cat(found)
+    return torch.from_numpy(np.concatenate(which)).to(form.origin.device), torch.cat(similarities)
 
 
 def _blocks(gallery: Items, items: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.intp], Tensor]]:
@@ -59,10 +59,10 @@ def _blocks(gallery: Items, items: NDArray[np.int64]) -> Iterator[tuple[NDArray[
     order = np.argsort(items, kind="stable")
     starts = range(0, len(gallery), BLOCK_ROWS)
     bounds = np.searchsorted(items[order], [*starts, len(gallery)])
-    for start, first, last in zip(starts, bounds[:-1], bounds[1:], strict=True):
-        if first == last:
+    for start, begin, end in zip(starts, bounds[:-1], bounds[1:], strict=True):
+        if begin == end:
             continue
         rows = gallery.take(slice(start, start + BLOCK_ROWS))
-        for place in range(first, last, _PAIRS_TOGETHER):
-            some = order[place : min(place + _PAIRS_TOGETHER, last)]
+        for offset in range(begin, end, _PAIRS_TOGETHER):
+            some = order[offset : min(offset + _PAIRS_TOGETHER, end)]
             yield some, rows[items[some] - start]

@@ -57,34 +57,49 @@ class Chosen:
 class _Classes:
     """Classes that queries and gallery share: (C,) where each starts and ends among the sorted rows of both."""
 
-    first: NDArray[np.intp]
-    last: NDArray[np.intp]
-    left: NDArray[np.intp]
-    right: NDArray[np.intp]
+    query_starts: NDArray[np.intp]
+    query_ends: NDArray[np.intp]
+    gallery_starts: NDArray[np.intp]
+    gallery_ends: NDArray[np.intp]
 
     @classmethod
     def of(cls, queries: Chosen, gallery: Chosen) -> _Classes:
-        first, last = _runs(queries.labels)
-        left, right = _runs(gallery.labels)
-        classes = queries.labels[first], gallery.labels[left]
-        _, some, others = np.intersect1d(*classes, assume_unique=True, return_indices=True)
-        return cls(first[some], last[some], left[others], right[others])
+        query_starts, query_ends = _runs(queries.labels)
+        gallery_starts, gallery_ends = _runs(gallery.labels)
+        classes = queries.labels[query_starts], gallery.labels[gallery_starts]
+        _, query_runs, gallery_runs = np.intersect1d(*classes, assume_unique=True, return_indices=True)
+        return cls(
+            query_starts[query_runs], query_ends[query_runs], gallery_starts[gallery_runs], gallery_ends[gallery_runs]
+        )
 
     def __getitem__(self, which: NDArray[Any] | slice) -> _Classes:
-        return _Classes(self.first[which], self.last[which], self.left[which], self.right[which])
+        return _Classes(
+            self.query_starts[which], self.query_ends[which], self.gallery_starts[which], self.gallery_ends[which]
+        )
 
     def cut(self) -> _Classes:
         """The same with classes of many queries in parts, whose similarities fit into memory."""
-        most = np.maximum(_CELLS // (self.right - self.left), 1)
-        parts = -(-(self.last - self.first) // most)
+        most = np.maximum(_CELLS // (self.gallery_ends - self.gallery_starts), 1)
+        parts = -(-(self.query_ends - self.query_starts) // most)
         which = np.repeat(np.arange(len(parts)), parts)
-        first = self.first[which] + (np.arange(len(which)) - np.repeat(np.cumsum(parts) - parts, parts)) * most[which]
-        return _Classes(first, np.minimum(first + most[which], self.last[which]), self.left[which], self.right[which])
+        starts = (
+            self.query_starts[which]
+            + (np.arange(len(which)) - np.repeat(np.cumsum(parts) - parts, parts)) * most[which]
+        )
+        return _Classes(
+            starts,
+            np.minimum(starts + most[which], self.query_ends[which]),
+            self.gallery_starts[which],
+            self.gallery_ends[which],
+        )
 
     def chunks(self, dim: int, device: torch.device) -> Iterator[tuple[_Classes, int, int]]:
         """Classes of about equal size, with the largest number of queries and items; each chunk fits into memory."""
         numbers, steps = (_NUMBERS, 4) if device.type == "cpu" else (_NUMBERS_OF_A_GPU, 1)
-        height, width = _rounded_up(self.last - self.first, steps), _rounded_up(self.right - self.left, steps)
+        height, width = (
+            _rounded_up(self.query_ends - self.query_starts, steps),
+            _rounded_up(self.gallery_ends - self.gallery_starts, steps),
+        )
         sizes = height << 32 | width
         for size in sorted(set(sizes.tolist())):
             some, (rows, columns) = np.flatnonzero(sizes == size), divmod(size, 2**32)
@@ -123,42 +138,48 @@ def positive_similarities(
         class is in the gallery comes once, with all items of its class.
     """
     classes = _Classes.of(queries, gallery)
-    yield from _padded(queries, gallery, relevance, form, classes, share)
+    yield from _pad_chunks(queries, gallery, relevance, form, classes, share)
 
 
-def _padded(  # noqa: PLR0913 - as positive_similarities
+def _pad_chunks(  # noqa: PLR0913 - as positive_similarities
     queries: Chosen, gallery: Chosen, relevance: Relevance, form: Form, classes: _Classes, share: slice
 ) -> Iterator[tuple[Tensor, Tensor]]:
     import torch
 
     chunks = classes.cut().chunks(form.dim, form.origin.device)
     for some, height, width in islice(chunks, share.start, share.stop, share.step):
-        rows, columns = some.first[:, None] + np.arange(height), some.left[:, None] + np.arange(width)
-        here, there = rows < some.last[:, None], columns < some.right[:, None]
-        rows, columns = np.minimum(rows, some.last[:, None] - 1), np.minimum(columns, some.right[:, None] - 1)
+        rows, columns = some.query_starts[:, None] + np.arange(height), some.gallery_starts[:, None] + np.arange(width)
+        here, there = rows < some.query_ends[:, None], columns < some.gallery_ends[:, None]
+        rows, columns = (
+            np.minimum(rows, some.query_ends[:, None] - 1),
+            np.minimum(columns, some.gallery_ends[:, None] - 1),
+        )
         searched = gallery.vectors(columns.ravel()).view(len(columns), width, -1)
         same = queries is gallery and np.array_equal(rows, columns)
-        found = searched if same else queries.vectors(rows.ravel()).view(len(rows), height, -1)
-        similarities = form.similarities(found, searched)
+        query_vectors = searched if same else queries.vectors(rows.ravel()).view(len(rows), height, -1)
+        similarities = form.similarities(query_vectors, searched)
 
-        def placed(values: NDArray[Any], device: torch.device = similarities.device) -> Tensor:
+        def to_device(values: NDArray[Any], device: torch.device = similarities.device) -> Tensor:
             return torch.from_numpy(values).to(device)
 
         if relevance.groups is None and not len(relevance.ignored):  # the query alone is taken out
-            own, items = placed(relevance.own[queries.index[rows]]), placed(gallery.index[columns])
-            taken = own[:, :, None] == items[:, None]
+            self_indices, items = (
+                to_device(relevance.self_indices[queries.index[rows]]),
+                to_device(gallery.index[columns]),
+            )
+            excluded = self_indices[:, :, None] == items[:, None]
         else:
             every = np.zeros(similarities.shape, bool)
-            place = columns[:, None, :].repeat(height, 1)[here]
-            every[here] = _taken_out(relevance, queries.index[rows[here]], gallery, place)
-            taken = placed(every)
-        taken |= placed(~there)[:, None]
-        similarities = similarities.masked_fill_(taken, -torch.inf).flatten(0, 1)
+            item_places = columns[:, None, :].repeat(height, 1)[here]
+            every[here] = _exclusions(relevance, queries.index[rows[here]], gallery, item_places)
+            excluded = to_device(every)
+        excluded |= to_device(~there)[:, None]
+        similarities = similarities.masked_fill_(excluded, -torch.inf).flatten(0, 1)
         if here.all():
-            yield placed(rows.ravel()), similarities
+            yield to_device(rows.ravel()), similarities
         else:
             inside = np.flatnonzero(here)
-            yield placed(rows.ravel()[inside]), similarities[placed(inside)]
+            yield to_device(rows.ravel()[inside]), similarities[to_device(inside)]
 
 
 def nearest_positives(  # noqa: PLR0913 - what is compared, how, and the share of it
@@ -175,11 +196,11 @@ def nearest_positives(  # noqa: PLR0913 - what is compared, how, and the share o
         Places (B,) of queries, their similarities to the nearest positive, -inf without one, and how many tie there.
     """
     classes = _Classes.of(queries, gallery)
-    large = classes.right - classes.left > _SCREENED_FROM
-    for rows, similarities in _padded(queries, gallery, relevance, form, classes[~large], share):
+    large = classes.gallery_ends - classes.gallery_starts > _SCREENED_FROM
+    for rows, similarities in _pad_chunks(queries, gallery, relevance, form, classes[~large], share):
         yield rows, *_nearest(similarities, windows[rows])
     for number in np.flatnonzero(large)[share]:
-        yield from _screened(queries, gallery, relevance, form, windows, classes[number : number + 1])
+        yield from _screen_class(queries, gallery, relevance, form, windows, classes[number : number + 1])
 
 
 def _nearest(similarities: Tensor, windows: Tensor) -> tuple[Tensor, Tensor]:
@@ -191,52 +212,55 @@ def _nearest(similarities: Tensor, windows: Tensor) -> tuple[Tensor, Tensor]:
     return nearest, (similarities >= lowest[:, None]).sum(1)
 
 
-def _screened(  # noqa: PLR0913 - as nearest_positives
-    queries: Chosen, gallery: Chosen, relevance: Relevance, form: Form, windows: Tensor, one: _Classes
+def _screen_class(  # noqa: PLR0913 - as nearest_positives
+    queries: Chosen, gallery: Chosen, relevance: Relevance, form: Form, windows: Tensor, large_class: _Classes
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """One large class: float32 finds the items that may be the nearest, and float64 computes these."""
     import torch
 
     product = float32(form.origin.device)
-    rows, columns = slice(int(one.first[0]), int(one.last[0])), slice(int(one.left[0]), int(one.right[0]))
-    searched = _rounded(gallery, columns, form, product)
-    found = _rounded(queries, rows, form, product)
-    found.swap()
-    reach = 2 * found.tolerance(searched, form, product) + windows[rows]
+    rows, columns = (
+        slice(int(large_class.query_starts[0]), int(large_class.query_ends[0])),
+        slice(int(large_class.gallery_starts[0]), int(large_class.gallery_ends[0])),
+    )
+    searched = _round_vectors(gallery, columns, form, product)
+    rounded_queries = _round_vectors(queries, rows, form, product)
+    rounded_queries.swap()
+    reach = 2 * rounded_queries.tolerance(searched, form, product) + windows[rows]
     every = np.arange(columns.start, columns.stop)
     step = max(1, 2 * _CELLS // len(every))
     for start in range(0, len(reach), step):
-        part = slice(start, min(start + step, len(reach)))
-        block = slice(rows.start + part.start, rows.start + part.stop)
-        taken = _taken_out_of_class(relevance, queries.index[block], gallery, every, reach.device)
-        similarities = product.multiply(found.values[part], searched.values)
-        similarities[taken] = -torch.inf
+        chunk = slice(start, min(start + step, len(reach)))
+        block = slice(rows.start + chunk.start, rows.start + chunk.stop)
+        excluded = _class_exclusions(relevance, queries.index[block], gallery, every, reach.device)
+        similarities = product.multiply(rounded_queries.values[chunk], searched.values)
+        similarities[excluded] = -torch.inf
         nearest = similarities.amax(1)
-        lowest = (nearest.double() - reach[part]).float()
+        lowest = (nearest.double() - reach[chunk]).float()
         lowest = torch.nextafter(lowest, lowest.new_tensor(-torch.inf)).where(nearest.isfinite(), torch.inf)
-        places, others = (similarities >= lowest[:, None]).nonzero().unbind(1)
+        places, columns_of_candidates = (similarities >= lowest[:, None]).nonzero().unbind(1)
         here = torch.arange(block.start, block.stop, device=reach.device)
         mine = queries.vectors(block)
         if len(places) > _PAIRS_PER_ROW * len(here):
             exact = form.similarities(mine, gallery.vectors(columns))
-            exact[taken] = -torch.inf
+            exact[excluded] = -torch.inf
             yield here, *_nearest(exact, windows[block])
             continue
-        candidates, again = others.unique(return_inverse=True)
+        candidates, inverse = columns_of_candidates.unique(return_inverse=True)
         items = gallery.vectors(columns.start + candidates.cpu().numpy())
-        exact = form.of_places(mine, items, places, again)
+        exact = form.of_places(mine, items, places, inverse)
         best = mine.new_full((len(here),), -torch.inf).scatter_reduce_(0, places, exact, "amax")
         ties = exact >= (best - windows[block])[places]
         yield here, best, torch.zeros_like(here).index_add_(0, places, ties.long())
 
 
-def _rounded(some: Chosen, rows: slice, form: Form, product: Product) -> Rounded:
+def _round_vectors(some: Chosen, rows: slice, form: Form, product: Product) -> Rounded:
     parts = cuts(rows.stop - rows.start, block_rows(form.origin.device, form.dim))
-    blocks = (some.vectors(slice(rows.start + part.start, rows.start + part.stop)) for part in parts)
+    blocks = (some.vectors(slice(rows.start + chunk.start, rows.start + chunk.stop)) for chunk in parts)
     return Rounded.of(blocks, rows.stop - rows.start, form, product)
 
 
-def _taken_out(
+def _exclusions(
     relevance: Relevance, rows: NDArray[np.intp], gallery: Chosen, places: NDArray[np.intp]
 ) -> NDArray[np.bool_]:
     """(B, C) which items of the query's class are taken out: itself, those of its group, and ignored ones.
@@ -248,17 +272,17 @@ def _taken_out(
         places: (B, C) of the items in the gallery.
     """
     items = gallery.index[places]
-    taken: NDArray[np.bool_] = relevance.own[rows][:, None] == items
+    excluded: NDArray[np.bool_] = relevance.self_indices[rows][:, None] == items
     if relevance.groups is not None and relevance.gallery_groups is not None:
-        taken |= relevance.groups[rows][:, None] == relevance.gallery_groups[items]
+        excluded |= relevance.groups[rows][:, None] == relevance.gallery_groups[items]
     if len(relevance.ignored):
         pairs, size = relevance.ignored.among(rows), len(relevance.gallery_labels)
         keys = np.arange(len(rows))[:, None] * size + items
-        taken |= np.isin(keys, pairs.queries * size + pairs.items)
-    return taken
+        excluded |= np.isin(keys, pairs.queries * size + pairs.items)
+    return excluded
 
 
-def _taken_out_of_class(
+def _class_exclusions(
     relevance: Relevance, rows: NDArray[np.intp], gallery: Chosen, places: NDArray[np.intp], device: torch.device
 ) -> Any:
     """What is taken out of one class's items at places (C,), as an index of (B, C)."""
@@ -266,9 +290,9 @@ def _taken_out_of_class(
 
     if relevance.groups is not None or len(relevance.ignored):
         every = np.broadcast_to(places, (len(rows), len(places)))
-        return torch.from_numpy(_taken_out(relevance, rows, gallery, every)).to(device)
+        return torch.from_numpy(_exclusions(relevance, rows, gallery, every)).to(device)
     items = gallery.index[places]
     order = np.argsort(items)
-    found = order[np.searchsorted(items, relevance.own[rows], sorter=order).clip(max=len(items) - 1)]
-    which = np.flatnonzero(items[found] == relevance.own[rows])
-    return torch.from_numpy(which).to(device), torch.from_numpy(found[which]).to(device)
+    self_places = order[np.searchsorted(items, relevance.self_indices[rows], sorter=order).clip(max=len(items) - 1)]
+    which = np.flatnonzero(items[self_places] == relevance.self_indices[rows])
+    return torch.from_numpy(which).to(device), torch.from_numpy(self_places[which]).to(device)

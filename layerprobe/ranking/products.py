@@ -115,24 +115,24 @@ def _fast_bfloat16() -> Product | None:
     return product if seconds_per_number(product) < seconds_per_number(_fastest_float32()) else None
 
 
-def _mm(first: Tensor, second: Tensor, memory: Tensor | None = None) -> Tensor:
+def _mm(queries: Tensor, gallery: Tensor, memory: Tensor | None = None) -> Tensor:
     import torch
 
-    return torch.mm(first, second.T, out=memory)
+    return torch.mm(queries, gallery.T, out=memory)
 
 
-def _mm_wide(first: Tensor, second: Tensor) -> Tensor:
+def _mm_wide(queries: Tensor, gallery: Tensor) -> Tensor:
     import torch
     from torch.nn.functional import pad
 
-    columns = len(second)  # rows of the result that are not aligned are twice as slow
-    return torch.mm(first, pad(second, (0, 0, 0, -columns % _ALIGNED)).T, out_dtype=torch.float32)[:, :columns]
+    columns = len(gallery)  # rows of the result that are not aligned are twice as slow
+    return torch.mm(queries, pad(gallery, (0, 0, 0, -columns % _ALIGNED)).T, out_dtype=torch.float32)[:, :columns]
 
 
-def _one_dnn(first: Tensor, second: Tensor, _memory: Tensor | None = None) -> Tensor:
+def _one_dnn(queries: Tensor, gallery: Tensor, _memory: Tensor | None = None) -> Tensor:
     import torch
 
-    product: Tensor = torch.ops.mkldnn._linear_pointwise(first, second, None, "none", [], "")
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(queries, gallery, None, "none", [], "")
     return product
 
 
@@ -143,10 +143,10 @@ def _one_dnn_works() -> bool:
 
     factor = torch.arange(64.0 * 64).reshape(64, 64) / 4096
     try:
-        found = _one_dnn(factor, factor)
+        product = _one_dnn(factor, factor)
     except (AttributeError, RuntimeError):
         return False
-    return found.shape == (64, 64) and bool((found - factor @ factor.T).abs().max() < 1e-4)
+    return product.shape == (64, 64) and bool((product - factor @ factor.T).abs().max() < 1e-4)
 
 
 @cache
@@ -162,38 +162,38 @@ def _cpu_sums_bfloat16_in_float32() -> bool:
     return bool((_mm(ones, ones) == 4096).all())  # a sum in bfloat16 would stop at 256
 
 
-def pair_products(first: Tensor, second: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+def pair_products(queries: Tensor, gallery: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """Products of some rows of two matrices.
 
     Args:
-        first: (A, D).
-        second: (B, D).
-        rows: (P,) int64 of the first, ascending.
-        columns: (P,) int64 of the second.
+        queries: (A, D).
+        gallery: (B, D).
+        rows: (P,) int64, rows of the queries, ascending.
+        columns: (P,) int64, rows of the gallery.
 
     Returns:
         (P,) of the matrices' type, summed in any order.
     """
     import torch
 
-    if first.device.type != "cpu":
-        return (first[rows] * second[columns]).sum(1)
+    if queries.device.type != "cpu":
+        return (queries[rows] * gallery[columns]).sum(1)
     if not len(rows) or not _sampled_products_work():
         parts = zip(rows.split(_PAIRS_TOGETHER), columns.split(_PAIRS_TOGETHER), strict=True)
-        return torch.cat([(first[some] * second[others]).sum(1) for some, others in parts])
-    return _sampled(first, second, rows, columns)
+        return torch.cat([(queries[query_rows] * gallery[gallery_rows]).sum(1) for query_rows, gallery_rows in parts])
+    return _sample_products(queries, gallery, rows, columns)
 
 
-def _sampled(first: Tensor, second: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+def _sample_products(queries: Tensor, gallery: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """By one call that copies no row: several times as fast."""
     import torch
 
-    ends = torch.searchsorted(rows, torch.arange(len(first) + 1))
+    ends = torch.searchsorted(rows, torch.arange(len(queries) + 1))
     places = torch.sparse_csr_tensor(
-        ends, columns, first.new_zeros(len(rows)), (len(first), len(second)), check_invariants=False
+        ends, columns, queries.new_zeros(len(rows)), (len(queries), len(gallery)), check_invariants=False
     )
-    found: Tensor = torch.sparse.sampled_addmm(places, first, second.T, beta=0).values()
-    return found
+    products: Tensor = torch.sparse.sampled_addmm(places, queries, gallery.T, beta=0).values()
+    return products
 
 
 @cache
@@ -206,7 +206,7 @@ def _sampled_products_work() -> bool:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # once a process, torch says that its sparse matrices may change
         try:
-            found = _sampled(factor, factor, rows, columns)
+            products = _sample_products(factor, factor, rows, columns)
         except (NotImplementedError, RuntimeError):
             return False
-    return bool((found == (factor[rows] * factor[columns]).sum(1)).all())
+    return bool((products == (factor[rows] * factor[columns]).sum(1)).all())

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from layerprobe.ranking.items import BLOCK_ROWS, Items, Table, items_of, label_array, own_items
+from layerprobe.ranking.items import BLOCK_ROWS, Items, Table, find_self_indices, items_of, label_array
 from layerprobe.ranking.relevance import relevance_of
 from layerprobe.ranking.search import Search
 from layerprobe.ranking.team import Team
@@ -65,7 +65,7 @@ def nearest_positive_ranks(  # noqa: PLR0913 - the public signature; a gallery's
     ids: Sequence[str] | None = None,
     gallery_ids: Sequence[str] | None = None,
     resolve: Resolve = None,
-    known: Ranks | None = None,
+    previous_ranks: Ranks | None = None,
     memory: int | None = None,
     group: ProcessGroup | None = None,
     rules: SearchRules | None = None,
@@ -99,7 +99,7 @@ def nearest_positive_ranks(  # noqa: PLR0913 - the public signature; a gallery's
         resolve: "all" makes every count exact; K ... makes those exact that Recall@K needs, and may leave both ends of
             an interval (`closer`, `closer_high`, no ties) in the others. Default: "all" where fewer than 20,000 items
             are searched, otherwise K = 1, 2, 4, 8, 10, 16, 20, 30, 32, 40, 50, 100 and 1000.
-        known: ranks of the same items from an earlier call: only queries that they leave open are counted again.
+        previous_ranks: of the same items, from an earlier call: only queries that they leave open are counted again.
         memory: bytes that the search may take beside the features, above what 1,024 rows and some blocks need (about
             200 MB); features on disk are then read in blocks, and those in memory not copied as a whole. None: 1 GiB
             from disk, else about 3 bytes a number and 200 MB.
@@ -120,13 +120,13 @@ def nearest_positive_ranks(  # noqa: PLR0913 - the public signature; a gallery's
         searched = queries
     else:
         searched = items_of(gallery, gallery_labels, "gallery", similarity)
-    own = own_items(len(queries), ids, None if gallery is None else len(searched), gallery_ids)
-    relevance = relevance_of(queries.labels, None if gallery is None else searched.labels, own, rules)
+    self_indices = find_self_indices(len(queries), ids, None if gallery is None else len(searched), gallery_ids)
+    relevance = relevance_of(queries.labels, None if gallery is None else searched.labels, self_indices, rules)
     ks = _ks(resolve, len(searched))
     if memory is not None and memory < 1:
         raise ValueError(f"memory = {memory}: must be at least 1 byte")
-    if known is not None and len(known) != len(queries):
-        raise ValueError(f"known: ranks of {len(known)} queries, not {len(queries)}")
+    if previous_ranks is not None and len(previous_ranks) != len(queries):
+        raise ValueError(f"previous_ranks: ranks of {len(previous_ranks)} queries, not {len(queries)}")
     with full_precision(queries.device):
         form = form_of(queries, searched, similarity)
         marks, searched_marks = relevance.marks
@@ -134,8 +134,8 @@ def nearest_positive_ranks(  # noqa: PLR0913 - the public signature; a gallery's
         found_in = marked if gallery is None else Items(searched.rows, searched_marks)
         further = not isinstance(resolve, RecallAlone)
         search = Search(marked, found_in, relevance, form, Team(group), further=further)
-        if known is not None:
-            return _completed(search, known, ks, memory)
+        if previous_ranks is not None:
+            return _complete_ranks(search, previous_ranks, ks, memory)
         return _ranks(_counts(search, ks, memory), form.zeros)
 
 
@@ -148,13 +148,13 @@ def _ks(resolve: Resolve, size: int) -> frozenset[int] | None:
         return None
     if isinstance(resolve, RecallAlone):
         return resolve.ks
-    ks = frozenset(whole_k(k) for k in resolve)
+    ks = frozenset(integer_k(k) for k in resolve)
     if ks and min(ks) < 1:
         raise ValueError(f"K = {min(ks)}: must be at least 1")
     return ks
 
 
-def whole_k(k: object) -> int:
+def integer_k(k: object) -> int:
     """A K of Recall@K as an int, from any integer type.
 
     Raises:
@@ -173,9 +173,9 @@ def _counts(search: Search, ks: frozenset[int] | None, memory: int | None) -> ND
         return _numpy(replace(search, in_order=search.gallery.on_disk).counts(ks))
     parts = []
     for start in range(0, len(queries), rows):
-        part = slice(start, start + rows)
-        some = Items(queries.take(part), queries.labels[part])
-        parts.append(_numpy(replace(search, queries=some, relevance=search.relevance[part], in_order=True).counts(ks)))
+        block = slice(start, start + rows)
+        some = Items(queries.take(block), queries.labels[block])
+        parts.append(_numpy(replace(search, queries=some, relevance=search.relevance[block], in_order=True).counts(ks)))
     return np.concatenate(parts, 1)
 
 
@@ -193,24 +193,29 @@ def _numpy(counts: Tensor) -> NDArray[np.int64]:
     return values
 
 
-def _completed(search: Search, known: Ranks, ks: frozenset[int] | None, memory: int | None) -> Ranks:
+def _complete_ranks(search: Search, previous_ranks: Ranks, ks: frozenset[int] | None, memory: int | None) -> Ranks:
     """Known ranks, with the requested open counts made exact."""
-    open_ = np.flatnonzero(known.open(ks))
+    open_ = np.flatnonzero(previous_ranks.open(ks))
     if not len(open_):
-        return known
-    old = (known.closer, known.closer_high, known.tied_negatives, known.tied_positives)
+        return previous_ranks
+    old = (
+        previous_ranks.closer,
+        previous_ranks.closer_high,
+        previous_ranks.tied_negatives,
+        previous_ranks.tied_positives,
+    )
     merged = np.stack(old).astype(np.int64)
     size = _rows_at_once(search, memory)
     in_order = search.gallery.on_disk or size < len(search.gallery)
     for start in range(0, len(open_), size):
         rows = open_[start : start + size]
-        some = Items(_picked(search.queries, rows), search.queries.labels[rows])
-        part = replace(search, queries=some, relevance=search.relevance[rows], in_order=in_order)
-        merged[:, rows] = _numpy(part.counts(None))
-    return _ranks(merged, known.zeros)
+        some = Items(_take_rows(search.queries, rows), search.queries.labels[rows])
+        subsearch = replace(search, queries=some, relevance=search.relevance[rows], in_order=in_order)
+        merged[:, rows] = _numpy(subsearch.counts(None))
+    return _ranks(merged, previous_ranks.zeros)
 
 
-def _picked(items: Items, rows: NDArray[np.intp]) -> Tensor:
+def _take_rows(items: Items, rows: NDArray[np.intp]) -> Tensor:
     """Some rows, in ascending order."""
     import torch
 
@@ -219,7 +224,7 @@ def _picked(items: Items, rows: NDArray[np.intp]) -> Tensor:
     starts = range(0, len(items), BLOCK_ROWS)
     bounds = np.searchsorted(rows, [*starts, len(items)])
     blocks = zip(starts, items.blocks(), bounds[:-1], bounds[1:], strict=True)
-    return torch.cat([block[rows[first:last] - start] for start, block, first, last in blocks])
+    return torch.cat([block[rows[begin:end] - start] for start, block, begin, end in blocks])
 
 
 def _ranks(counts: NDArray[np.int64], zeros: int) -> Ranks:
@@ -257,7 +262,7 @@ def retrieval(  # noqa: PLR0913 - as nearest_positive_ranks
         gallery=gallery,
         gallery_labels=None if gallery is None else label_array(gallery_labels, len(gallery), "gallery"),
         similarity=similarity,
-        own=own_items(len(features), ids, None if gallery is None else len(gallery), gallery_ids),
+        own=find_self_indices(len(features), ids, None if gallery is None else len(gallery), gallery_ids),
         count=count,
         rules=rules,
     )

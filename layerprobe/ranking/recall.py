@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from numpy.typing import ArrayLike
 
-from layerprobe.ranking.ranks import RecallAlone, nearest_positive_ranks, whole_k
+from layerprobe.ranking.ranks import RecallAlone, integer_k, nearest_positive_ranks
 from layerprobe.values.retrieval import Lone, SearchRules, Similarity, Ties
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def recall_at_k(  # noqa: PLR0913 - the public signature
         DataError: lone queries where they are an error, or nothing else where they are excluded.
         ValueError: a K out of range; shapes, labels, ids or rules that do not fit together; or an unknown similarity.
     """
-    ks = [whole_k(k) for k in ks]
+    ks = [integer_k(k) for k in ks]
     size = len(features if gallery is None else gallery)  # type: ignore[arg-type] # whatever has rows has a length
     for k in ks:
         if not 1 <= k < size:

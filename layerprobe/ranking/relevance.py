@@ -43,10 +43,10 @@ class Pairs:
 
     def among(self, rows: NDArray[Any]) -> Pairs:
         """The pairs of some queries (R,), which are called by their place among them."""
-        first = np.searchsorted(self.queries, rows, "left")
-        lengths = np.searchsorted(self.queries, rows, "right") - first
+        starts = np.searchsorted(self.queries, rows, "left")
+        lengths = np.searchsorted(self.queries, rows, "right") - starts
         # Places of all runs, one run after the other.
-        places = np.arange(int(lengths.sum())) + np.repeat(first - (np.cumsum(lengths) - lengths), lengths)
+        places = np.arange(int(lengths.sum())) + np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
         return Pairs(np.repeat(np.arange(len(rows)), lengths), self.items[places])
 
     def per_query(self, count: int) -> Labels:
@@ -76,7 +76,7 @@ class HeldLabels:
         Raises:
             ValueError: pairs of another shape or type, or a class without a label.
         """
-        pairs = _whole(label_sets, (*np.shape(label_sets)[:1], 2), "label_sets")
+        pairs = _integer_array(label_sets, (*np.shape(label_sets)[:1], 2), "label_sets")
         pairs = pairs[np.isin(pairs[:, 0], np.union1d(labels, gallery_labels))]
         classes, rows = np.unique(pairs[:, 0], return_inverse=True)
         names, columns = np.unique(pairs[:, 1], return_inverse=True)
@@ -108,7 +108,7 @@ class Relevance:
     Args:
         labels: (Q,) class of each query.
         gallery_labels: (G,) class of each item.
-        own: (Q,) place of the item that is the query, -1 where none is; taken out.
+        self_indices: (Q,) place of the item that is the query, -1 where none is; taken out.
         groups: (Q,) group of each query, None without groups: items of its class and group are taken out.
         gallery_groups: (G,) group of each item.
         ignored: what else is taken out: neither the query's own item nor of its class and group.
@@ -118,7 +118,7 @@ class Relevance:
 
     labels: Labels
     gallery_labels: Labels
-    own: NDArray[np.intp]
+    self_indices: NDArray[np.intp]
     groups: Labels | None = None
     gallery_groups: Labels | None = None
     ignored: Pairs = _NO_PAIRS
@@ -131,7 +131,7 @@ class Relevance:
         return Relevance(
             self.labels[rows],
             self.gallery_labels,
-            self.own[rows],
+            self.self_indices[rows],
             None if self.groups is None else self.groups[rows],
             self.gallery_groups,
             self.ignored.among(index) if len(self.ignored) else self.ignored,
@@ -163,10 +163,10 @@ class Relevance:
         return grouped
 
     @property
-    def own_pairs(self) -> Pairs:
+    def self_pairs(self) -> Pairs:
         """Each query with the item that it is."""
-        found = np.flatnonzero(self.own >= 0)
-        return Pairs(found, self.own[found].astype(np.int64))
+        queries = np.flatnonzero(self.self_indices >= 0)
+        return Pairs(queries, self.self_indices[queries].astype(np.int64))
 
     @property
     def marks(self) -> tuple[Labels, Labels]:
@@ -177,7 +177,7 @@ class Relevance:
         if self.positives is None:
             return self.labels, self.gallery_labels
         if self.groups is None or self.gallery_groups is None:
-            return self.own.astype(np.int64), np.arange(len(self.gallery_labels))
+            return self.self_indices.astype(np.int64), np.arange(len(self.gallery_labels))
         return self._class_and_group(self.groups, self.gallery_groups)
 
     def _class_and_group(self, groups: Labels, gallery_groups: Labels) -> tuple[Labels, Labels]:
@@ -189,44 +189,46 @@ class Relevance:
 
     def no_negatives(self) -> Pairs:
         """Pairs that are no negatives, beside those of one class or group; in no order."""
-        parts = [self.own_pairs, self.ignored, *([] if self.positives is None else [self.positives])]
-        return Pairs(np.concatenate([part.queries for part in parts]), np.concatenate([part.items for part in parts]))
+        parts = [self.self_pairs, self.ignored, *([] if self.positives is None else [self.positives])]
+        return Pairs(
+            np.concatenate([pairs.queries for pairs in parts]), np.concatenate([pairs.items for pairs in parts])
+        )
 
     def counts(self) -> tuple[Labels, Labels]:
         """(Q,) how many items are right for each query, and how many are wrong."""
         if self.held_labels is not None:
             return self._counts_of_pairs()
-        own = self.own_pairs
-        others = self.ignored, own.where(~self.grouped(own))
-        taken = np.sum([pairs.per_query(len(self.labels)) for pairs in others], axis=0)
-        grouped = np.zeros_like(taken)
+        self_pairs = self.self_pairs
+        excluded_pairs = self.ignored, self_pairs.where(~self.grouped(self_pairs))
+        num_excluded = np.sum([pairs.per_query(len(self.labels)) for pairs in excluded_pairs], axis=0)
+        grouped = np.zeros_like(num_excluded)
         if self.groups is not None and self.gallery_groups is not None:
             grouped = _occurrences(*self._class_and_group(self.groups, self.gallery_groups))
         if self.positives is not None:
             right = self.positives.per_query(len(self.labels))
         else:
             right = _occurrences(self.labels, self.gallery_labels) - grouped
-            for pairs in others:
+            for pairs in excluded_pairs:
                 same = self.labels[pairs.queries] == self.gallery_labels[pairs.items]
                 right -= pairs.where(same).per_query(len(self.labels))
-        return right, len(self.gallery_labels) - grouped - taken - right
+        return right, len(self.gallery_labels) - grouped - num_excluded - right
 
     def _counts_of_pairs(self) -> tuple[Labels, Labels]:
         """The same from every pair."""
         import torch
 
-        size, found = len(self.gallery_labels), np.zeros((2, len(self.labels)), np.int64)
+        size, counts = len(self.gallery_labels), np.zeros((2, len(self.labels)), np.int64)
         step = max(1, _CELLS // size)
         for start in range(0, len(self.labels), step):
             some = self[start : start + step]
-            left = torch.zeros(len(some.labels), size)
-            some.take_out(left)
-            right = some.right(left.device)
+            exclusions = torch.zeros(len(some.labels), size)
+            some.take_out(exclusions)
+            right = some.right(exclusions.device)
             for row, kind in enumerate((right, ~right)):
-                found[row, start : start + step] = np.count_nonzero((kind & (left == 0)).numpy(), axis=1)
-        return found[0], found[1]
+                counts[row, start : start + step] = np.count_nonzero((kind & (exclusions == 0)).numpy(), axis=1)
+        return counts[0], counts[1]
 
-    def taken_out(self) -> Labels:
+    def excluded_counts(self) -> Labels:
         """(Q,) how many items are taken out of each query's results."""
         right, wrong = self.counts()
         return len(self.gallery_labels) - right - wrong
@@ -239,7 +241,7 @@ class Relevance:
         if self.groups is not None and self.gallery_groups is not None:
             same = self._of_one_class(device) & _equal(self.groups, self.gallery_groups, device)
             similarities.masked_fill_(same, -torch.inf)
-        for pairs in (self.own_pairs, self.ignored):
+        for pairs in (self.self_pairs, self.ignored):
             similarities[_index(pairs, device)] = -torch.inf
 
     def right(self, device: torch.device) -> Tensor:
@@ -259,12 +261,12 @@ class Relevance:
             return _equal(self.labels, self.gallery_labels, device)
         return torch.from_numpy(self.of_one_class()).to(device)
 
-    def out_of(self, candidates: Tensor) -> Tensor:
+    def is_excluded(self, candidates: Tensor) -> Tensor:
         """(Q, C) Booleans: which of some items (Q, C) of each query are taken out."""
         import torch
 
         items = candidates.cpu().numpy()
-        out = items == self.own[:, None]
+        out = items == self.self_indices[:, None]
         if self.groups is not None and self.gallery_groups is not None:
             queries = np.repeat(np.arange(len(items)), items.shape[1])
             same_class = self.pairs_of_one_class(queries, items.ravel()).reshape(items.shape)
@@ -277,14 +279,14 @@ class Relevance:
 
 
 def relevance_of(
-    labels: Labels, gallery_labels: Labels | None, own: NDArray[np.intp], rules: SearchRules | None
+    labels: Labels, gallery_labels: Labels | None, self_indices: NDArray[np.intp], rules: SearchRules | None
 ) -> Relevance:
     """Check the rules of a search.
 
     Args:
         labels: (Q,) class of each query.
         gallery_labels: (G,) class of each item; None where the queries are searched among themselves.
-        own: (Q,) as from `own_items`.
+        self_indices: (Q,) as from `find_self_indices`.
         rules: None for none.
 
     Raises:
@@ -296,21 +298,21 @@ def relevance_of(
         raise ValueError("gallery_groups need groups and a gallery")
     groups = gallery_groups = None
     if rules.groups is not None:
-        groups = gallery_groups = _whole(rules.groups, (len(labels),), "groups")
+        groups = gallery_groups = _integer_array(rules.groups, (len(labels),), "groups")
         if not itself:
             if rules.gallery_groups is None:
                 raise ValueError("groups need gallery_groups where a gallery is searched")
-            gallery_groups = _whole(rules.gallery_groups, (len(searched),), "gallery_groups")
+            gallery_groups = _integer_array(rules.gallery_groups, (len(searched),), "gallery_groups")
     held = None
     if rules.label_sets is not None:
         held = HeldLabels.of(rules.label_sets, labels, searched)
-    plain = Relevance(labels, searched, own, groups, gallery_groups, held_labels=held)
+    plain = Relevance(labels, searched, self_indices, groups, gallery_groups, held_labels=held)
     ignored = _pairs(rules.ignored, plain, "ignored")
     if rules.positives is None:
         return replace(plain, ignored=ignored)
     positives = _pairs(rules.positives, plain, "positives")
-    keys, taken = (pairs.queries * len(searched) + pairs.items for pairs in (positives, ignored))
-    positives = positives.where(~np.isin(keys, taken))
+    keys, ignored_keys = (pairs.queries * len(searched) + pairs.items for pairs in (positives, ignored))
+    positives = positives.where(~np.isin(keys, ignored_keys))
     return replace(plain, ignored=ignored, positives=positives)
 
 
@@ -318,21 +320,25 @@ def _pairs(values: ArrayLike | None, relevance: Relevance, name: str) -> Pairs:
     """Pairs of one rule that groups and the query itself do not take out."""
     if values is None:
         return _NO_PAIRS
-    pairs = _whole(values, (*np.shape(values)[:1], 2), name)
+    pairs = _integer_array(values, (*np.shape(values)[:1], 2), name)
     size = len(relevance.gallery_labels)
-    for column, count, what in ((0, len(relevance.labels), "query"), (1, size, "item")):
+    for column, count, kind in ((0, len(relevance.labels), "query"), (1, size, "item")):
         for row in np.flatnonzero((pairs[:, column] < 0) | (pairs[:, column] >= count))[:1]:
-            raise ValueError(f"{name}, row {row}: {what} {pairs[row, column]} is not one of {count}, counted from 0")
+            raise ValueError(f"{name}, row {row}: {kind} {pairs[row, column]} is not one of {count}, counted from 0")
     keys = pairs[:, 0] * size + pairs[:, 1]
     order = np.argsort(keys, kind="stable")
-    for place in np.flatnonzero(np.diff(keys[order]) == 0)[:1]:
-        first, row = order[place], order[place + 1]
-        raise ValueError(f"{name}, row {row}: query {pairs[row, 0]} and item {pairs[row, 1]} stand in row {first}, too")
-    found = Pairs(pairs[order, 0], pairs[order, 1])
-    return found.where(~relevance.grouped(found) & (relevance.own[found.queries] != found.items))
+    for position in np.flatnonzero(np.diff(keys[order]) == 0)[:1]:
+        earlier_row, row = order[position], order[position + 1]
+        raise ValueError(
+            f"{name}, row {row}: query {pairs[row, 0]} and item {pairs[row, 1]} stand in row {earlier_row}, too"
+        )
+    sorted_pairs = Pairs(pairs[order, 0], pairs[order, 1])
+    return sorted_pairs.where(
+        ~relevance.grouped(sorted_pairs) & (relevance.self_indices[sorted_pairs.queries] != sorted_pairs.items)
+    )
 
 
-def _whole(values: Any, shape: tuple[int, ...], name: str) -> Labels:
+def _integer_array(values: Any, shape: tuple[int, ...], name: str) -> Labels:
     """Values as int64 of a shape."""
     array = np.asarray(values)
     if array.shape != shape or array.dtype.kind not in "iu":

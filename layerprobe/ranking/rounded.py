@@ -53,16 +53,16 @@ class Rounded:
     @classmethod
     def of(cls, blocks: Iterable[Tensor], count: int, form: Form, product: Product) -> Rounded:
         """Round vectors that come in blocks (B, D), `count` rows in all."""
-        return cls.each(blocks, count, form, product, [None])[0]
+        return cls.round_stages(blocks, count, form, product, [None])[0]
 
     @classmethod
-    def each(
+    def round_stages(
         cls, blocks: Iterable[Tensor], count: int, form: Form, product: Product, directions: Sequence[Leading | None]
     ) -> list[Rounded]:
         """Round vectors as `of`, once for each of the directions; None stands for all dimensions."""
         import torch
 
-        start, found = 0, [cls._empty(count, form, product, leading) for leading in directions]
+        start, stages = 0, [cls._empty(count, form, product, leading) for leading in directions]
         memory = form.offset.new_empty(0)
         for vectors in blocks:
             rows = slice(start, start + len(vectors))
@@ -70,12 +70,12 @@ class Rounded:
             memory = memory if memory.numel() >= vectors.numel() else torch.empty_like(vectors).ravel()
             centred = torch.sub(vectors, form.offset, out=memory[: vectors.numel()].view_as(vectors))
             biases, numbers, norms = form.biases(vectors), centred.to(product.dtype), centred.norm(dim=1)
-            for rounded, leading in zip(found, directions, strict=True):
+            for rounded, leading in zip(stages, directions, strict=True):
                 rounded._fill(rows, centred, numbers, norms, biases, leading)
             start += len(vectors)
         if start != count:
             raise ValueError(f"{start} rows, not {count}")
-        return found
+        return stages
 
     @classmethod
     def _empty(cls, count: int, form: Form, product: Product, leading: Leading | None) -> Rounded:
@@ -95,9 +95,9 @@ class Rounded:
 
     def _swap(self, values: Tensor) -> None:
         dim, parts = self.dim, self.parts
-        first = values[:, dim : dim + parts].clone()
+        bias_columns = values[:, dim : dim + parts].clone()
         values[:, dim : dim + parts] = values[:, dim + parts : dim + 2 * parts]
-        values[:, dim + parts : dim + 2 * parts] = first
+        values[:, dim + parts : dim + 2 * parts] = bias_columns
 
     def _fill(  # noqa: PLR0913 - what all stages share of the vectors
         self, rows: slice, centred: Tensor, numbers: Tensor, norms: Tensor, biases: Tensor, leading: Leading | None
@@ -125,19 +125,19 @@ class Rounded:
             else:
                 back = numbers.double()
                 lengths, errors = back.norm(dim=1), (centred - back).norm(dim=1)
-        for part in range(parts):
-            values[:, dim + part] = biases
-            biases = biases - values[:, dim + part].double()
+        for index in range(parts):
+            values[:, dim + index] = biases
+            biases = biases - values[:, dim + index].double()
         self.slips[rows] = biases.abs()
         values[:, dim + parts : dim + 2 * parts] = 1
         if leading:
-            whole, unit = norms.square(), (centred.shape[1] + 8) * 2.0**-53
+            square_norms, unit = norms.square(), (centred.shape[1] + 8) * 2.0**-53
             # |u - Qa|^2 = |u|^2 - |a|^2 for the exact a; the rest is what a rounded a and directions that are not quite
             # orthonormal add, and the rounding of both squares.
-            rest = (whole - lengths.square()).clamp_(min=0)
-            rest += 2 * lengths * errors + self.slack * lengths.square() + 4 * unit * whole
+            square_residuals = (square_norms - lengths.square()).clamp_(min=0)
+            square_residuals += 2 * lengths * errors + self.slack * lengths.square() + 4 * unit * square_norms
             # One step of float32 up, so that it is no less when rounded.
-            values[:, dim + 2 * parts] = rest.sqrt() * (1 + 2.0**-22) + _UNDERFLOW
+            values[:, dim + 2 * parts] = square_residuals.sqrt() * (1 + 2.0**-22) + _UNDERFLOW
             lengths = (lengths.square() + values[:, dim + 2 * parts].double().square()).sqrt()
         self.lengths[rows], self.errors[rows] = lengths, errors
 

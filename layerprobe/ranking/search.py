@@ -46,9 +46,9 @@ def _spread(size: int, count: int) -> NDArray[np.intp]:
     return np.linspace(0, size - 1, min(count, size)).astype(np.intp)
 
 
-def _on_cpu(part: Any) -> Any:
+def _on_cpu(index: Any) -> Any:
     """A slice or an index, as NumPy takes it."""
-    return part.cpu().numpy() if hasattr(part, "cpu") else part
+    return index.cpu().numpy() if hasattr(index, "cpu") else index
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,25 +90,25 @@ class Search:
         chosen = self._sorted_gallery if self._itself else self._chosen(self.queries, order)
         windows = self._windows(chosen)
         if self._all_tie(chosen, windows):
-            return self._tied()
+            return self._tied_counts()
         nearest, tied_positives = self._positives(chosen, windows)
         targets = Targets(chosen, nearest, windows)
-        removed = self._removed(targets)
+        removed = self._removed_counts(targets)
         negatives = torch.from_numpy(self.relevance.counts()[1][order]).to(nearest.device)
-        low, high, tied = self._counted(targets, ks, removed, negatives)
-        asked = torch.zeros_like(low, dtype=torch.bool)
+        low, high, tied = self._count_negatives(targets, ks, removed, negatives)
+        unresolved = torch.zeros_like(low, dtype=torch.bool)
         for k in ks or ():
-            asked |= (low < k) & (k <= high)
-        asked = (low != high if ks is None else asked) & nearest.isfinite()
-        exact = float32(asked.device)
+            unresolved |= (low < k) & (k <= high)
+        unresolved = (low != high if ks is None else unresolved) & nearest.isfinite()
+        exact = float32(unresolved.device)
         fast = self._fast or exact
-        few = high - low <= FEW_UNCLEAR
-        for product, which in ((fast, asked & few), (exact, asked & ~few)):
+        few_unclear = high - low <= FEW_UNCLEAR
+        for product, which in ((fast, unresolved & few_unclear), (exact, unresolved & ~few_unclear)):
             for start in range(0, int(which.sum()), _QUERIES_AT_ONCE):
                 rows = torch.nonzero(which)[start : start + _QUERIES_AT_ONCE, 0]
                 some = targets[rows.cpu().numpy()]
-                found = self.team.total(count_blocks(some, self._blocks(), self.form, Way(product)))
-                low[rows], tied[rows] = found[[0, 2]] - removed[:, rows]
+                exact_counts = self.team.total(count_blocks(some, self._blocks(), self.form, Way(product)))
+                low[rows], tied[rows] = exact_counts[[0, 2]] - removed[:, rows]
                 high[rows] = low[rows]
         counts = torch.stack([low, high, tied, tied_positives])
         counts[:2] = counts[:2].where(nearest.isfinite(), negatives)
@@ -141,12 +141,12 @@ class Search:
         """Items in memory in the given order."""
         import torch
 
-        def made(part: Any) -> Tensor:
-            return self.form.vectors(items.take(order[_on_cpu(part)]))
+        def vectors_at(index: Any) -> Tensor:
+            return self.form.vectors(items.take(order[_on_cpu(index)]))
 
         if items.device.type == "cpu" or len(order) * self.form.dim > _NUMBERS_HELD_ON_A_GPU:
-            return Chosen(made, items.labels[order], order)
-        vectors = torch.cat([made(rows) for rows in cuts(len(order), block_rows(items.device, self.form.dim))])
+            return Chosen(vectors_at, items.labels[order], order)
+        vectors = torch.cat([vectors_at(rows) for rows in cuts(len(order), block_rows(items.device, self.form.dim))])
         return Chosen(vectors.__getitem__, items.labels[order], order)
 
     @cached_property
@@ -166,10 +166,10 @@ class Search:
         if self.in_order or self.form.similarity == "hamming":
             return False
         # A few tell where they are not.
-        few = [_spread(len(some.labels), _ROWS_BEFORE_ALL) for some in (queries, self._sorted_gallery)]
-        return self._tie(queries.some(few[0]), windows[few[0]], self._sorted_gallery.some(few[1])) and self._tie(
-            queries, windows, self._sorted_gallery
-        )
+        samples = [_spread(len(some.labels), _ROWS_BEFORE_ALL) for some in (queries, self._sorted_gallery)]
+        return self._tie(
+            queries.some(samples[0]), windows[samples[0]], self._sorted_gallery.some(samples[1])
+        ) and self._tie(queries, windows, self._sorted_gallery)
 
     def _tie(self, queries: Chosen, windows: Tensor, gallery: Chosen) -> bool:
         """Whether the similarities of each query to the items differ by no more than its window.
@@ -186,13 +186,13 @@ class Search:
         longest, offset = max(float(some.max()) for some in lengths), float(self.form.offset.norm())
         unit = 4 * (self.form.dim + 8) * 2.0**-53
         for rows in cuts(len(queries.labels), size):
-            own = (queries.vectors(rows) - self.form.offset).norm(dim=1)
-            reach = (own + offset) * (longest + offset) + max(-lowest, highest)
-            if not bool((highest - lowest + 2 * own * longest + unit * reach <= windows[rows]).all()):
+            query_lengths = (queries.vectors(rows) - self.form.offset).norm(dim=1)
+            reach = (query_lengths + offset) * (longest + offset) + max(-lowest, highest)
+            if not bool((highest - lowest + 2 * query_lengths * longest + unit * reach <= windows[rows]).all()):
                 return False
         return True
 
-    def _tied(self) -> Tensor:
+    def _tied_counts(self) -> Tensor:
         """The counts where all items tie."""
         import torch
 
@@ -217,9 +217,9 @@ class Search:
                 index = block.start + local
                 yield Chosen(vectors.__getitem__, self.gallery.labels[index], index)
             else:
-                whole = self._sorted_gallery
-                vectors = whole.vectors(block)
-                yield Chosen(vectors.__getitem__, whole.labels[block], whole.index[block])
+                gallery = self._sorted_gallery
+                vectors = gallery.vectors(block)
+                yield Chosen(vectors.__getitem__, gallery.labels[block], gallery.index[block])
 
     def _positives(self, queries: Chosen, windows: Tensor) -> tuple[Tensor, Tensor]:
         """Similarity to the nearest positive, -inf without one, and how many positives tie there."""
@@ -239,13 +239,13 @@ class Search:
             ):
                 nearest[rows], tied[rows] = best, ties
             return self.team.maximum(nearest), self.team.total(tied)
-        whole = slice(None)
+        all_rows = slice(None)
         for block in self._blocks():
-            for rows, similarities in positive_similarities(queries, block, self.relevance, self.form, whole):
+            for rows, similarities in positive_similarities(queries, block, self.relevance, self.form, all_rows):
                 nearest[rows] = torch.maximum(nearest[rows], similarities.amax(1))
         self.team.maximum(nearest)
         for block in self._blocks():
-            for rows, similarities in positive_similarities(queries, block, self.relevance, self.form, whole):
+            for rows, similarities in positive_similarities(queries, block, self.relevance, self.form, all_rows):
                 tied[rows] += self._at(similarities, nearest[rows], windows[rows])
         return nearest, self.team.total(tied)
 
@@ -257,7 +257,7 @@ class Search:
     def _of_pairs(self, queries: Chosen, pairs: Pairs) -> tuple[Tensor, Tensor]:
         return pair_similarities(queries, self.gallery, pairs, self.form, self.team.share)
 
-    def _counted(
+    def _count_negatives(
         self, targets: Targets, ks: frozenset[int] | None, removed: Tensor, negatives: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The lowest and highest possible count of closer negatives, and the ties where the two are equal."""
@@ -272,21 +272,21 @@ class Search:
             agreed = torch.tensor([int(way.exactly), way.product.tile], device=removed.device)
             exactly, tile = self.team.maximum(agreed).tolist()
             way = replace(way, exactly=bool(exactly), product=replace(way.product, tile=tile))
-        last = self._last(ks) if way.listed else None
-        enough = None if last is None else removed[0] + last
+        deepest = self._deepest_count(ks) if way.listed else None
+        enough = None if deepest is None else removed[0] + deepest
         if self._itself:
-            found = count_symmetric(targets, self.form, way, self.team.share, enough)
+            counts = count_symmetric(targets, self.form, way, self.team.share, enough)
         else:
-            found = count_blocks(targets, self._blocks(), self.form, way, enough)
-        low, high, tied = self.team.total(found)
+            counts = count_blocks(targets, self._blocks(), self.form, way, enough)
+        low, high, tied = self.team.total(counts)
         # Where not all is exact, a removed item may be counted as no more than possibly closer.
         low, high = (low - removed[0]).clamp_(min=0), high - removed[0]
         tied = tied - removed[1]
-        if last is not None:
-            high, tied = high.where(low < last, negatives), tied.where(low < last, 0)  # some are not counted
+        if deepest is not None:
+            high, tied = high.where(low < deepest, negatives), tied.where(low < deepest, 0)  # some are not counted
         return low, high, tied.masked_fill_(low != high, 0)
 
-    def _last(self, ks: frozenset[int] | None) -> int | None:
+    def _deepest_count(self, ks: frozenset[int] | None) -> int | None:
         """A query with so many closer negatives misses at each K, and need be counted no further."""
         return min(max(ks), len(self.gallery)) if ks and not self.further else None
 
@@ -296,11 +296,13 @@ class Search:
         if self.form.similarity == "hamming" or len(self.queries) * len(self.gallery) < _PAIRS_FOR_A_SAMPLE:
             return [(0, Way(exact))]
         some, block = self._sample(targets)
-        sample = Sample(some, block, self.form, len(self.queries), len(self.gallery), self._itself, self._last(ks))
-        found = [(sample.cost(self.form.dim), Way(exact))]
+        sample = Sample(
+            some, block, self.form, len(self.queries), len(self.gallery), self._itself, self._deepest_count(ks)
+        )
+        ways = [(sample.cost(self.form.dim), Way(exact))]
         if self.queries.device.type == "cpu":
-            found += sample.listed(exact, leading=not self.in_order)
-        return found if fast is None else found + sample.half_precision(fast, exact, ks)
+            ways += sample.listing_ways(exact, leading=not self.in_order)
+        return ways if fast is None else ways + sample.half_precision_ways(fast, exact, ks)
 
     @property
     def _fast(self) -> Product | None:
@@ -312,13 +314,13 @@ class Search:
         if self.in_order:
             block = next(self._every_block())
         else:
-            whole = self._sorted_gallery
-            places = np.arange(0, len(whole.labels), max(1, len(whole.labels) // _ITEMS_OF_A_SAMPLE))
-            vectors = whole.vectors(places)  # they are asked for several times
-            block = Chosen(vectors.__getitem__, whole.labels[places], whole.index[places])
+            gallery = self._sorted_gallery
+            places = np.arange(0, len(gallery.labels), max(1, len(gallery.labels) // _ITEMS_OF_A_SAMPLE))
+            vectors = gallery.vectors(places)  # they are asked for several times
+            block = Chosen(vectors.__getitem__, gallery.labels[places], gallery.index[places])
         return targets[_spread(len(targets.nearest), _QUERIES_OF_A_SAMPLE)], block
 
-    def _removed(self, targets: Targets) -> Tensor:
+    def _removed_counts(self, targets: Targets) -> Tensor:
         """int64 (2, Q): items of other marks that are no negatives: closer than the nearest positive, and tied."""
         import torch
 

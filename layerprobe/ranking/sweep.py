@@ -86,7 +86,7 @@ class Targets:
         blocks = (
             self.queries.vectors(rows) for rows in cuts(len(self.nearest), block_rows(self.nearest.device, form.dim))
         )
-        return Rounded.each(blocks, len(self.nearest), form, way.product, _stages(way))
+        return Rounded.round_stages(blocks, len(self.nearest), form, way.product, _stages(way))
 
     def thresholds(self, rounded: Rounded, gallery: Rounded, form: Form, product: Product) -> Thresholds:
         """Bounds between which a product leaves the comparison with the nearest positive unclear."""
@@ -115,20 +115,20 @@ def count_symmetric(targets: Targets, form: Form, way: Way, share: slice, enough
         it where the two are equal.
     """
     stages, labels = targets.rounded(form, way), targets.queries.labels
-    found = _Counts(targets, form, way, enough)
-    found.search(stages, stages, targets.queries)
+    counter = _Counts(targets, form, way, enough)
+    counter.search(stages, stages, targets.queries)
     tiles = cuts(len(labels), way.product.tile)
     pairs = [(i, j) for i in range(len(tiles)) for j in range(i, len(tiles))][share]
-    left, last = [stage.values for stage in stages], -1
+    row_factors, factored_tile = [stage.values for stage in stages], -1
     for i, j in pairs:
         rows, columns = tiles[i], tiles[j]
-        if i != last:
+        if i != factored_tile:
             if way.fused:  # the list need not hold more than the pairs of some rows, however many items there are
-                found.finish(targets.queries)
-            left, last = [stage.swapped(rows) for stage in stages], i
-        found.add(rows, columns, left, targets.queries, both=i != j)
-    found.finish(targets.queries)
-    return found.counts()
+                counter.finish(targets.queries)
+            row_factors, factored_tile = [stage.swapped(rows) for stage in stages], i
+        counter.add(rows, columns, row_factors, targets.queries, both=i != j)
+    counter.finish(targets.queries)
+    return counter.counts()
 
 
 def count_blocks(
@@ -138,18 +138,18 @@ def count_blocks(
     stages, labels = targets.rounded(form, way), targets.queries.labels
     for stage in stages:
         stage.swap()
-    found = _Counts(targets, form, way, enough)
+    counter = _Counts(targets, form, way, enough)
     for block in gallery:
-        whole = [block.vectors(slice(None))]
-        found.search(stages, Rounded.each(whole, len(block.labels), form, way.product, _stages(way)), block)
+        vectors = [block.vectors(slice(None))]
+        counter.search(stages, Rounded.round_stages(vectors, len(block.labels), form, way.product, _stages(way)), block)
         for rows in cuts(len(labels), way.product.tile):
-            left = [stage.values[rows] for stage in stages]
+            row_factors = [stage.values[rows] for stage in stages]
             for columns in cuts(len(block.labels), way.product.tile):
-                found.add(rows, columns, left, block)
+                counter.add(rows, columns, row_factors, block)
             if way.fused:
-                found.finish(block)
-        found.finish(block)
-    return found.counts()
+                counter.finish(block)
+        counter.finish(block)
+    return counter.counts()
 
 
 @cache
@@ -240,13 +240,15 @@ class _Counts:
             for bounds in (some.low, some.high):
                 bounds[queries].masked_fill_(stopped, float("inf"))
 
-    def add(self, rows: slice, columns: slice, left: list[Tensor], gallery: Chosen, *, both: bool = False) -> None:
+    def add(
+        self, rows: slice, columns: slice, row_factors: list[Tensor], gallery: Chosen, *, both: bool = False
+    ) -> None:
         """Count a tile for the queries of its rows.
 
         Args:
             rows: (A,) of the queries.
             columns: (B,) of the gallery.
-            left: each stage's factor for the rows.
+            row_factors: each stage's factor for the rows.
             gallery: of the columns.
             both: count it for the queries of its columns, too.
         """
@@ -254,24 +256,24 @@ class _Counts:
         if of_one_class(*labels):
             return
         if self.way.fused:
-            similarities = self.way.product.multiply(left[-1], self.gallery[-1].values[columns])
+            similarities = self.way.product.multiply(row_factors[-1], self.gallery[-1].values[columns])
             self._add_in_one_pass(rows, columns, similarities)
             if both:
                 self._add_in_one_pass(columns, rows, similarities.T)
             return
         sides = (rows, columns) if both else (rows,)
         if self.way.listed:
-            found = []
+            listings = []
             for strip in cuts(len(labels[0]), self.height):
-                similarities = self._multiply(left[-1][strip], self.gallery[-1].values[columns])
+                similarities = self._multiply(row_factors[-1][strip], self.gallery[-1].values[columns])
                 mask_classes(similarities, labels[0][strip], labels[1])
-                found.append(self._places(similarities.numpy(), strip, sides))
-            places, ends = map(np.concatenate, zip(*found, strict=True))
+                listings.append(self._places(similarities.numpy(), strip, sides))
+            places, ends = map(np.concatenate, zip(*listings, strict=True))
             if len(places) * FEW <= len(labels[0]) * len(labels[1]):
-                self._add_listed(sides, columns, places, ends, left[0], gallery)
+                self._add_listed(sides, columns, places, ends, row_factors[0], gallery)
                 return
         if not self.way.listed or self.way.leading is not None:
-            similarities = self._multiply(left[0], self.gallery[0].values[columns])
+            similarities = self._multiply(row_factors[0], self.gallery[0].values[columns])
             mask_classes(similarities, *labels)
         unclear = []
         for count, queries in zip((count_rows, count_columns), sides, strict=False):
@@ -289,9 +291,9 @@ class _Counts:
         for side, (queries, some) in enumerate(zip(sides, unclear, strict=True)):
             which = some.nonzero()[:, 0]
             if len(which):
-                part = similarities.index_select(side, which)
-                part = part.T.contiguous() if side else part
-                self._settle(which + queries.start, rows if side else columns, part, gallery)
+                unclear_similarities = similarities.index_select(side, which)
+                unclear_similarities = unclear_similarities.T.contiguous() if side else unclear_similarities
+                self._settle(which + queries.start, rows if side else columns, unclear_similarities, gallery)
 
     def _add_in_one_pass(self, queries: slice, items: slice, similarities: Tensor) -> None:
         from layerprobe.ranking.fused import count_in_one_pass
@@ -325,12 +327,12 @@ class _Counts:
         places = torch.arange(queries.start, queries.stop, device=exact.device)
         self._count(places, exact.masked_fill(clear, -torch.inf))
 
-    def _multiply(self, first: Tensor, second: Tensor) -> Tensor:
+    def _multiply(self, row_factors: Tensor, column_factors: Tensor) -> Tensor:
         """A tile of similarities (A, B); where pairs are listed in the memory of the one before: the new is slow."""
         if not self.way.listed:
-            return self.way.product.multiply(first, second)
-        memory = self.memory[: len(first) * len(second)].view(len(first), len(second))
-        return self.way.product.multiply(first, second, memory)
+            return self.way.product.multiply(row_factors, column_factors)
+        memory = self.memory[: len(row_factors) * len(column_factors)].view(len(row_factors), len(column_factors))
+        return self.way.product.multiply(row_factors, column_factors, memory)
 
     def _places(
         self, ends: NDArray[np.float32], rows: slice, sides: Sequence[slice]
@@ -339,13 +341,13 @@ class _Counts:
         low = [self.thresholds[-1].low[queries].numpy() for queries in sides]
         low[0] = low[0][rows]
 
-        def above(part: slice) -> NDArray[np.intp]:
-            marks = ends[part] >= low[0][part, None]
+        def above(strip: slice) -> NDArray[np.intp]:
+            marks = ends[strip] >= low[0][strip, None]
             if len(low) > 1:
-                marks |= ends[part] >= low[1]
-            found: NDArray[np.intp] = np.flatnonzero(marks)
-            found += part.start * ends.shape[1]
-            return found
+                marks |= ends[strip] >= low[1]
+            cells: NDArray[np.intp] = np.flatnonzero(marks)
+            cells += strip.start * ends.shape[1]
+            return cells
 
         parts = cuts(len(ends), -(-len(ends) // self.threads))
         places = np.concatenate([*(self.pool.map(above, parts) if self.pool else map(above, parts))])
@@ -356,8 +358,8 @@ class _Counts:
         sides: Sequence[slice],
         columns: slice,
         places: NDArray[np.intp],
-        found: NDArray[np.float32],
-        left: Tensor,
+        similarities: NDArray[np.float32],
+        row_factors: Tensor,
         gallery: Chosen,
     ) -> None:
         """Count listed pairs of a tile for its rows, and its columns; unclear ones are computed from whole vectors.
@@ -367,28 +369,40 @@ class _Counts:
         import torch
 
         width = columns.stop - columns.start
-        first = places // width
-        second = places - first * width
+        row_indices = places // width
+        column_indices = places - row_indices * width
         sure, unclear = [], []  # by side
-        rest = None
+        residual_bounds = None
         if self.way.leading is not None:
-            rest = 2 * self.residuals[0][sides[0]].numpy()[first] * self.residuals[1][columns].numpy()[second]
-        for queries, mine in zip(sides, (first, second), strict=False):
+            residual_bounds = (
+                2
+                * self.residuals[0][sides[0]].numpy()[row_indices]
+                * self.residuals[1][columns].numpy()[column_indices]
+            )
+        for queries, mine in zip(sides, (row_indices, column_indices), strict=False):
             bounds = self.thresholds[-1][queries]
-            listed = found >= bounds.low.numpy()[mine]
-            sure.append(listed & ((found if rest is None else found - rest) > bounds.high.numpy()[mine]))
+            listed = similarities >= bounds.low.numpy()[mine]
+            sure.append(
+                listed
+                & (
+                    (similarities if residual_bounds is None else similarities - residual_bounds)
+                    > bounds.high.numpy()[mine]
+                )
+            )
             unclear.append(listed & ~sure[-1])
         which = np.flatnonzero(np.logical_or.reduce(unclear))
-        pairs = first[which], second[which]
-        found = found[which]
-        if rest is not None:
-            found = pair_products(left, self.gallery[0].values[columns], *map(torch.from_numpy, pairs)).numpy()
-        for side, (queries, mine) in enumerate(zip(sides, (first, second), strict=False)):
-            bounds, asked = self.thresholds[0][queries], unclear[side][which]
-            closer = asked & (found > bounds.high.numpy()[pairs[side]])
+        pairs = row_indices[which], column_indices[which]
+        similarities = similarities[which]
+        if residual_bounds is not None:
+            similarities = pair_products(
+                row_factors, self.gallery[0].values[columns], *map(torch.from_numpy, pairs)
+            ).numpy()
+        for side, (queries, mine) in enumerate(zip(sides, (row_indices, column_indices), strict=False)):
+            bounds, unresolved = self.thresholds[0][queries], unclear[side][which]
+            closer = unresolved & (similarities > bounds.high.numpy()[pairs[side]])
             counted = np.concatenate([mine[sure[side]], pairs[side][closer]])
             self.closer[queries] += torch.from_numpy(np.bincount(counted, minlength=queries.stop - queries.start))
-            still = np.flatnonzero(asked & ~closer & (found >= bounds.low.numpy()[pairs[side]]))
+            still = np.flatnonzero(unresolved & ~closer & (similarities >= bounds.low.numpy()[pairs[side]]))
             if len(still):
                 near = pairs[0][still] + sides[0].start, pairs[1][still] + columns.start
                 self._wait(torch.from_numpy(np.stack(near[::-1] if side else near)), gallery)
@@ -398,8 +412,8 @@ class _Counts:
         """Compute the unclear pairs among similarities (R, B) of the queries at places (R,), now or later."""
         import torch
 
-        rows, others = places_between(similarities, self.thresholds[0][queries])
-        self._wait(torch.stack([queries[rows], others + columns.start]), gallery)
+        rows, item_columns = places_between(similarities, self.thresholds[0][queries])
+        self._wait(torch.stack([queries[rows], item_columns + columns.start]), gallery)
 
     def _wait(self, pairs: Tensor, gallery: Chosen) -> None:
         self.waiting.append(pairs)
@@ -427,14 +441,14 @@ class _Counts:
                 exact = self.form.of_pairs(self.targets.queries.vectors(pairs[0]), gallery.vectors(pairs[1]))
                 self._count(pairs[0], exact[:, None])
                 continue
-            queries, others = (torch.unique(places, return_inverse=True) for places in pairs)
+            queries, items = (torch.unique(places, return_inverse=True) for places in pairs)
             order = queries[1].argsort()
             mine = pairs[0][order]
             exact = self.form.of_places(
                 self._vectors(queries[0]),
-                gallery.vectors(others[0].cpu().numpy()),
+                gallery.vectors(items[0].cpu().numpy()),
                 queries[1][order],
-                others[1][order],
+                items[1][order],
             )
             self._count(mine, exact[:, None])
 

@@ -23,13 +23,13 @@ class Team:
 
     def maximum(self, values: Tensor) -> Tensor:
         """The maximum over all processes, element by element."""
-        return self._reduced(values, "MAX")
+        return self._all_reduce(values, "MAX")
 
     def total(self, values: Tensor) -> Tensor:
         """The sum over all processes, element by element."""
-        return self._reduced(values, "SUM")
+        return self._all_reduce(values, "SUM")
 
-    def _reduced(self, values: Tensor, operation: str) -> Tensor:
+    def _all_reduce(self, values: Tensor, operation: str) -> Tensor:
         if self.group:
             import torch.distributed as dist
 

@@ -78,22 +78,22 @@ def mask_classes(similarities: Tensor, rows: NDArray[np.int64], columns: NDArray
     if rows[-1] < columns[0] or columns[-1] < rows[0]:
         return
     starts = np.flatnonzero(np.append(True, rows[1:] != rows[:-1]))
-    first, last = (np.searchsorted(columns, rows[starts], side) for side in ("left", "right"))
-    heights, widths = np.diff(starts, append=len(rows)), last - first
+    first_columns, end_columns = (np.searchsorted(columns, rows[starts], side) for side in ("left", "right"))
+    heights, widths = np.diff(starts, append=len(rows)), end_columns - first_columns
     total, shared = int(heights @ widths), np.flatnonzero(widths)
     if similarities.device.type == "cpu" and len(shared) <= _CLASSES:
         # NumPy, which has no bfloat16, writes a small part in a fraction of torch's time.
         values: Any = similarities.numpy() if similarities.dtype == torch.float32 else similarities
         for some in shared:
-            values[starts[some] : starts[some] + heights[some], first[some] : last[some]] = -np.inf
+            values[starts[some] : starts[some] + heights[some], first_columns[some] : end_columns[some]] = -np.inf
         return
     if total * _FEW > similarities.numel():
-        own, others = (torch.from_numpy(labels).to(similarities.device) for labels in (rows, columns))
-        similarities.masked_fill_(own[:, None] == others, -torch.inf)
+        query_labels, gallery_labels = (torch.from_numpy(labels).to(similarities.device) for labels in (rows, columns))
+        similarities.masked_fill_(query_labels[:, None] == gallery_labels, -torch.inf)
     elif total:
-        first, lengths = np.repeat(first, heights), np.repeat(widths, heights)
+        first_columns, lengths = np.repeat(first_columns, heights), np.repeat(widths, heights)
         # Column indices of all runs, one run after the other.
-        places = np.arange(total) + np.repeat(first - (np.cumsum(lengths) - lengths), lengths)
+        places = np.arange(total) + np.repeat(first_columns - (np.cumsum(lengths) - lengths), lengths)
         index = np.stack([np.repeat(np.arange(len(rows)), lengths), places])
         similarities[tuple(torch.from_numpy(index).to(similarities.device))] = -torch.inf
 

@@ -206,11 +206,15 @@ def comparable(
     """
     import torch
 
-    first = _unlabelled(features, "features", similarity)
-    second = first if gallery is None else _unlabelled(gallery, "gallery", similarity)
-    form = form_of(first, second, similarity)
-    queries = torch.cat([form.vectors(block) for block in first.blocks()])
-    searched = queries if second is first else torch.cat([form.vectors(block) for block in second.blocks()])
+    query_items = _unlabelled_items(features, "features", similarity)
+    gallery_items = query_items if gallery is None else _unlabelled_items(gallery, "gallery", similarity)
+    form = form_of(query_items, gallery_items, similarity)
+    queries = torch.cat([form.vectors(block) for block in query_items.blocks()])
+    searched = (
+        queries
+        if gallery_items is query_items
+        else torch.cat([form.vectors(block) for block in gallery_items.blocks()])
+    )
     windows = form.windows(queries)
     if similarity == "euclidean":
         halves = -searched.square().sum(1, keepdim=True) / 2
@@ -219,7 +223,7 @@ def comparable(
     return Comparable(queries, searched, windows)
 
 
-def _unlabelled(features: ArrayLike | Tensor, name: str, similarity: Similarity) -> Items:
+def _unlabelled_items(features: ArrayLike | Tensor, name: str, similarity: Similarity) -> Items:
     rows = tensor_of(features)
     return items_of(rows, np.zeros(len(rows) if rows.dim() else 0, np.int64), name, similarity)
 

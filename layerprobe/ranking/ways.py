@@ -71,7 +71,7 @@ class Sample:
         """
         return numbers + (2 if self.itself else 1) * (count + beside)
 
-    def half_precision(self, fast: Product, exact: Product, ks: frozenset[int] | None) -> list[tuple[float, Way]]:
+    def half_precision_ways(self, fast: Product, exact: Product, ks: frozenset[int] | None) -> list[tuple[float, Way]]:
         """Ways that count in 16 bits, with their costs.
 
         Args:
@@ -86,17 +86,19 @@ class Sample:
         unclear, ratio = float((high - low).mean()) / self.gallery, 0.5
         if counts.device.type == "cpu":
             ratio = seconds_per_number(fast) / seconds_per_number(exact)
-        found = [(self.cost(dim * ratio, unclear * _NUMBERS_OF_A_PAIR), Way(fast))]
+        ways = [(self.cost(dim * ratio, unclear * _NUMBERS_OF_A_PAIR), Way(fast))]
         if ks is not None and self.queries * self.gallery >= _PAIRS_FOR_INTERVALS:
-            asked = torch.zeros_like(low, dtype=torch.bool)
+            unresolved = torch.zeros_like(low, dtype=torch.bool)
             for k in ks:
-                asked |= (low < k) & (k <= high)
-            many = float((asked & (high - low > FEW_UNCLEAR)).double().mean())
-            again = many * dim + (float(asked.double().mean()) - many) * dim * ratio
-            found.append((self.cost(dim * ratio, again), Way(fast, exactly=False)))
-        return found
+                unresolved |= (low < k) & (k <= high)
+            recounted_share = float((unresolved & (high - low > FEW_UNCLEAR)).double().mean())
+            recount_numbers = (
+                recounted_share * dim + (float(unresolved.double().mean()) - recounted_share) * dim * ratio
+            )
+            ways.append((self.cost(dim * ratio, recount_numbers), Way(fast, exactly=False)))
+        return ways
 
-    def listed(self, product: Product, *, leading: bool) -> list[tuple[float, Way]]:
+    def listing_ways(self, product: Product, *, leading: bool) -> list[tuple[float, Way]]:
         """Ways that list the pairs that may be closer, with their costs.
 
         Args:
@@ -108,34 +110,34 @@ class Sample:
         if self.gallery >= _TILES_OF_LISTS * _TILE_OF_LISTS:
             product = replace(product, tile=_TILE_OF_LISTS)
         low, high, _ = count_blocks(self.some, [self.block], self.form, Way(product, exactly=False)).double()
-        taken = torch.ones_like(low)
+        compared_share = torch.ones_like(low)
         if self.enough is not None:  # a query is listed up to the end of the tile that has the last of these
-            taken = self.enough * len(self.block.labels) / (low * self.gallery) + product.tile / self.gallery
-        taken = taken.clamp(max=1)
-        beside = self._listing(high / len(self.block.labels), taken, 0)
-        beside += float(((high - low) * taken).mean()) / len(self.block.labels) * _NUMBERS_OF_A_PAIR
-        found = [(self.cost(self.form.dim, beside, _NUMBERS_OF_A_COMPARISON), Way(product, listed=True))]
-        return found + (self._leading(product, taken) if leading else [])
+            compared_share = self.enough * len(self.block.labels) / (low * self.gallery) + product.tile / self.gallery
+        compared_share = compared_share.clamp(max=1)
+        beside = self._listing(high / len(self.block.labels), compared_share, 0)
+        beside += float(((high - low) * compared_share).mean()) / len(self.block.labels) * _NUMBERS_OF_A_PAIR
+        ways = [(self.cost(self.form.dim, beside, _NUMBERS_OF_A_COMPARISON), Way(product, listed=True))]
+        return ways + (self._leading(product, compared_share) if leading else [])
 
-    def _listing(self, possible: Tensor, taken: Tensor, again: float) -> float:
+    def _listing(self, possible: Tensor, compared_share: Tensor, recount_numbers: float) -> float:
         """What it costs each query of a pair to list those that may be closer.
 
         Args:
             possible: (Q,) their share.
-            taken: (Q,) which part of the items each query is compared with.
-            again: what it costs, for one of the pair's queries, to compute it again where a list would be too long.
+            compared_share: (Q,) the share of the items that each query is compared with.
+            recount_numbers: cost, for one query of the pair, of computing it again where a list is too long.
         """
-        cost = float((possible * taken).mean()) * _NUMBERS_OF_A_LISTED_PAIR
+        cost = float((possible * compared_share).mean()) * _NUMBERS_OF_A_LISTED_PAIR
         if float(possible.mean()) * (2 if self.itself else 1) < 1 / FEW:
             return cost
-        return cost + float(taken.mean()) * (again + _NUMBERS_OF_A_COUNT)
+        return cost + float(compared_share.mean()) * (recount_numbers + _NUMBERS_OF_A_COUNT)
 
-    def _leading(self, product: Product, taken: Tensor) -> list[tuple[float, Way]]:
+    def _leading(self, product: Product, compared_share: Tensor) -> list[tuple[float, Way]]:
         """Ways that count fewer dimensions first, with their costs.
 
         Args:
             product: float32.
-            taken: (Q,) which part of the items each query is compared with.
+            compared_share: (Q,) the share of the items that each query is compared with.
         """
         import torch
 
@@ -153,24 +155,29 @@ class Sample:
         gaps = self.form.biases(block.vectors(slice(None))) + biases[:, None]
         gaps += (self.form.constants(biases) - some.nearest)[:, None]
         queries -= self.form.offset
-        others = some.nearest.isfinite()[:, None] & torch.from_numpy(some.queries.labels[:, None] != block.labels)
-        rest, rests = queries.square().sum(1), centred.square().sum(1)
-        found, start = [], 0
+        negatives = some.nearest.isfinite()[:, None] & torch.from_numpy(some.queries.labels[:, None] != block.labels)
+        query_residuals, gallery_residuals = queries.square().sum(1), centred.square().sum(1)
+        ways, start = [], 0
         for count in counts:
             directions = leading.directions[:, start:count]
             mine, theirs = queries @ directions, centred @ directions
             gaps += mine @ theirs.T
-            rest, rests = rest - mine.square().sum(1), rests - theirs.square().sum(1)
-            bounds = rest.clamp(min=0).sqrt()[:, None] * rests.clamp(min=0).sqrt()
-            possible, unclear = ((which & others).double().mean(1) for which in (gaps >= -bounds, gaps.abs() <= bounds))
-            beside = self._listing(possible, taken, dim / 2 if self.itself else dim)
-            each = _NUMBERS_OF_A_LISTED_PAIR + _NUMBERS_OF_AN_UNCLEAR_NUMBER * dim
-            beside += float((unclear * taken).mean()) * each
+            query_residuals, gallery_residuals = (
+                query_residuals - mine.square().sum(1),
+                gallery_residuals - theirs.square().sum(1),
+            )
+            bounds = query_residuals.clamp(min=0).sqrt()[:, None] * gallery_residuals.clamp(min=0).sqrt()
+            possible, unclear = (
+                (which & negatives).double().mean(1) for which in (gaps >= -bounds, gaps.abs() <= bounds)
+            )
+            beside = self._listing(possible, compared_share, dim / 2 if self.itself else dim)
+            pair_numbers = _NUMBERS_OF_A_LISTED_PAIR + _NUMBERS_OF_AN_UNCLEAR_NUMBER * dim
+            beside += float((unclear * compared_share).mean()) * pair_numbers
             turned = rows * dim * (_NUMBERS_OF_A_FLOAT64 * count + _NUMBERS_OF_A_ROW) / computed
-            way = Way(product, leading.first(count), listed=True)
-            found.append((self.cost(count + turned, beside, _NUMBERS_OF_A_COMPARISON), way))
+            way = Way(product, leading.take(count), listed=True)
+            ways.append((self.cost(count + turned, beside, _NUMBERS_OF_A_COMPARISON), way))
             start = count
-        return found
+        return ways
 
 
 def cheapest(ways: list[tuple[float, Way]]) -> Way:

@@ -127,10 +127,10 @@ class _Design:
         """(U, U) e_uv, of each pair of units at both places."""
         residuals: FloatArray = accepted - accepted.sum() / float(self.pairs.sum()) * self.pairs
         if self.within:
-            own, own_pairs = np.diag(accepted), np.diag(self.pairs)
-            others = (accepted.sum() - own.sum()) / max(float(self.pairs.sum() - own_pairs.sum()), 1.0)
+            own, self_pairs = np.diag(accepted), np.diag(self.pairs)
+            others = (accepted.sum() - own.sum()) / max(float(self.pairs.sum() - self_pairs.sum()), 1.0)
             residuals = accepted - others * self.pairs
-            np.fill_diagonal(residuals, own - own.sum() / float(own_pairs.sum()) * own_pairs)
+            np.fill_diagonal(residuals, own - own.sum() / float(self_pairs.sum()) * self_pairs)
         residuals += residuals.T - np.diag(np.diag(residuals))
         return residuals
 

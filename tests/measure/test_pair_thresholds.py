@@ -28,7 +28,7 @@ def measured(pairs: AllPairs, rates: Sequence[float]) -> list[tuple[float, int, 
     found = thresholds_at(pairs, count_pairs(pairs), rates)
     counts = accepted(pairs, found)
     each = zip(found, counts.impostor.sum((1, 2)).tolist(), counts.genuine.sum(1).tolist(), strict=True)
-    return [(pairs.shown(threshold), *of) for threshold, *of in each]
+    return [(pairs.in_user_units(threshold), *of) for threshold, *of in each]
 
 
 def test_eight_images_by_hand() -> None:

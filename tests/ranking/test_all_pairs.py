@@ -67,4 +67,4 @@ def test_similarities_have_the_scale_of_the_features(similarity: str) -> None:
     pairs = all_pairs(rows, LABELS, similarity=similarity)  # type: ignore[arg-type] # text
     (first, *_) = pairs.tiles()
     expected = rows[0] @ rows[1] if similarity == "dot" else -np.linalg.norm(rows[0] - rows[1])
-    assert pairs.shown(float(first.similarities[0, 1])) == pytest.approx(expected)
+    assert pairs.in_user_units(float(first.similarities[0, 1])) == pytest.approx(expected)

@@ -176,5 +176,5 @@ def test_draws_are_told_one_by_one() -> None:
             seen.append(len(rows))
             yield rows
 
-    hits_in_draws(values, labels, random_draws(np.random.default_rng(0), 60), told=tell)
+    hits_in_draws(values, labels, random_draws(np.random.default_rng(0), 60), progress=tell)
     assert seen == [54] * 12

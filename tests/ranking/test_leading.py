@@ -79,7 +79,7 @@ def test_the_interval_of_a_pair_holds_its_similarity_in_long_double(
         for count in (1, 3, 20):
             directions = Leading.of(vectors - form.offset, count)
             assert directions is not None
-            some = Rounded.each([vectors], len(vectors), form, product, [directions])[0]
+            some = Rounded.round_stages([vectors], len(vectors), form, product, [directions])[0]
             highest = product.multiply(some.swapped(slice(None)), some.values).numpy().astype(np.longdouble)
             exact = vectors.numpy().astype(np.longdouble)
             wanted = exact @ exact.T
@@ -100,7 +100,7 @@ def test_a_tight_bound_is_reached() -> None:
     form = Form("dot", form.scale, form.origin, form.longest, torch.zeros_like(form.offset), 0.0, 0)
     directions = Leading(torch.eye(8, 2, dtype=torch.float64), 0.0)
     product = float32(torch.device("cpu"))
-    some = Rounded.each([vectors], len(vectors), form, product, [directions])[0]
+    some = Rounded.round_stages([vectors], len(vectors), form, product, [directions])[0]
     highest = product.multiply(some.swapped(slice(None)), some.values).double()
     assert (highest - vectors @ vectors.T).abs().max() < 2e-6
 
@@ -114,7 +114,7 @@ def test_the_directions_are_those_of_the_largest_variance() -> None:
     # Cosines of the principal angles with the axes of the three largest variances.
     assert np.linalg.svd(found.directions.numpy().T @ axes[:, :3])[1].min() > 0.95
     assert found.slack < 1e-12
-    assert (found.first(2).directions == found.directions[:, :2]).all()
+    assert (found.take(2).directions == found.directions[:, :2]).all()
 
 
 @pytest.mark.parametrize("sample", [torch.randn(500, 60, generator=torch.manual_seed(0)), torch.zeros(50, 8)])

@@ -188,7 +188,7 @@ def test_open_intervals_hold_the_counts_of_a_loop(similarity: Similarity, monkey
         high = np.where(some.open(), closer + tied_negatives, closer)
         assert ((some.closer >= 0) & (some.closer <= closer) & (high <= some.closer_high)).all(), seed
         open_ += int(some.open().sum())
-        known = nearest_positive_ranks(made.features, made.labels, known=some, resolve="all", **keywords)
+        known = nearest_positive_ranks(made.features, made.labels, previous_ranks=some, resolve="all", **keywords)
         assert counts(known) == wanted, seed
     assert open_ > 5
 

@@ -293,8 +293,8 @@ def test_an_unknown_resolve_is_refused(resolve: Any, message: str) -> None:
 
 def test_known_ranks_of_another_set_are_refused() -> None:
     known = nearest_positive_ranks(np.eye(4), [0, 0, 1, 1])
-    with pytest.raises(ValueError, match="known: ranks of 4 queries, not 3"):
-        nearest_positive_ranks(np.eye(3), [0, 0, 1], known=known)
+    with pytest.raises(ValueError, match="previous_ranks: ranks of 4 queries, not 3"):
+        nearest_positive_ranks(np.eye(3), [0, 0, 1], previous_ranks=known)
 
 
 def test_sums_that_stay_float32_are_compared_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -346,7 +346,7 @@ def test_no_more_queries_are_held_than_the_memory_allows(known: bool, monkeypatc
         return counted(self, ks)
 
     monkeypatch.setattr(search.Search, "counts", noted)
-    found = nearest_positive_ranks(features, labels, memory=50 * 4 * 16, known=before)
+    found = nearest_positive_ranks(features, labels, memory=50 * 4 * 16, previous_ranks=before)
     assert counts(found) == counts(exact)
     assert sizes == [50, 50, 50, 50]
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from layerprobe.data.image_files import read_with
 from layerprobe.data.splits import Image, Split, manifest_sha256
-from layerprobe.ranking.items import own_items
+from layerprobe.ranking.items import find_self_indices
 from layerprobe.ranking.neighbours import nearest_neighbours
 from layerprobe.ranking.relevance import relevance_of
 from layerprobe.recipe.recipe import recorded_recipe
@@ -214,7 +214,7 @@ def _nearest(
             labels=labels,
             gallery_labels=items.labels,
         )
-    own = own_items(len(rows), ids, len(items), items.ids)
+    own = find_self_indices(len(rows), ids, len(items), items.ids)
     right = relevance_of(labels, items.labels, own, rules).right(torch.device("cpu")).numpy()
     there = found.indices >= 0
     return found.indices, found.similarities, np.take_along_axis(right, np.maximum(found.indices, 0), 1) & there

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.data.splits import Dataset
-from layerprobe.ranking.items import own_items
+from layerprobe.ranking.items import find_self_indices
 from layerprobe.ranking.relevance import Pairs, relevance_of
 from layerprobe.values.retrieval import SearchRules
 
@@ -26,7 +26,7 @@ def identical_images(dataset: Dataset, split: str) -> NDArray[np.bool_] | None:
     if itself:
         return identical_rows(rows, queries.labels, rules)
     contents = _numbered(rows)
-    self_items = own_items(len(queries), queries.ids, len(gallery), gallery.ids)
+    self_items = find_self_indices(len(queries), queries.ids, len(gallery), gallery.ids)
     of_queries, of_gallery = contents[: len(queries)], contents[len(queries) :]
     return _identical(of_queries, of_gallery, queries.labels, gallery.labels, self_items, rules)
 

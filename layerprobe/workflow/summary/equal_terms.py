@@ -169,7 +169,7 @@ def _draw(
     try:
         for ranked, cell in ((ranked, cell) for ranked in missing for cell in cells if ranked in cell.missing):
             layer = features.layer(cell.epoch, cell.split, ranked)
-            hits = hits_in_draws(layer.values, layer.labels, cell.drawn.rows, ranked.similarity, told=tell)  # type: ignore[arg-type] # in memory
+            hits = hits_in_draws(layer.values, layer.labels, cell.drawn.rows, ranked.similarity, progress=tell)  # type: ignore[arg-type] # in memory
             new[cell.split][ranked] = {terms.name(): hits}
     finally:
         for cell in cells:

@@ -153,7 +153,7 @@ def measured_thresholds(
     kind, classes = IntervalKind(cluster=of.cluster), splits[1].classes
     own, new = _rates(set_at), _rates(test_at, _ends(test_at, None if of.cluster is None else classes))
     rows = [
-        Threshold(asked, setting.shown(similarity), *of_set, *of_test)
+        Threshold(asked, setting.in_user_units(similarity), *of_set, *of_test)
         for asked, similarity, of_set, of_test in zip(sorted(rates), found, own, new, strict=True)
     ]
     notes = [*_fitted_note(of), *_count_notes(counts, tested, splits), *_rate_notes(rows, splits[0])]
