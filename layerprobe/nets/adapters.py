@@ -51,11 +51,11 @@ def merged(
     config = adapter.adapter or {}
     _require_plain(config, adapter.source)
     changes, values = _changes(adapter.tensors, config, adapter.source)
-    state, left = dict(base), dict[str, Tensor]()
+    state, unplaced = dict(base), dict[str, Tensor]()
     for tensors, adds in ((changes, True), (values, False)):
-        for key, tensor in _placed(tensors, base, convert).items():
+        for key, tensor in _rename_tensors(tensors, base, convert).items():
             if key not in base:
-                left[key] = tensor
+                unplaced[key] = tensor
             elif tensor.shape != base[key].shape:
                 shapes = f"{tuple(tensor.shape)}, not {tuple(base[key].shape)}"
                 raise _of_another_model(f"{key} has shape {shapes}", name, adapter.source)
@@ -63,19 +63,19 @@ def merged(
                 state[key] = base[key] + tensor if adds else tensor
     merged_into = sum(state[key] is not tensor for key, tensor in base.items())
     # To leave out others would be to measure another model than the adapted one.
-    strange = [key for key in left if not (key.startswith(_LEFT_OUT) or is_classifier(key, left))]
+    strange = [key for key in unplaced if not (key.startswith(_LEFT_OUT) or is_classifier(key, unplaced))]
     if strange or not merged_into:
-        raise _of_another_model(f"there is no place for {next(iter(strange or left))}", name, adapter.source)
+        raise _of_another_model(f"there is no place for {next(iter(strange or unplaced))}", name, adapter.source)
     file = f"{adapter.source.name}: " if adapter.source else ""
-    named = config.get("base_model_name_or_path")
-    kind = f"LoRA (r = {config['r']}, alpha = {config['lora_alpha']}{f', base {named}' if named else ''})"
+    base_name = config.get("base_model_name_or_path")
+    kind = f"LoRA (r = {config['r']}, alpha = {config['lora_alpha']}{f', base {base_name}' if base_name else ''})"
     note = f"{file}{kind} is merged into the weights of {name}, tensors: {merged_into:,}"
-    return state, (note, *((f"{file}not used of the adapter: {', '.join(left)}",) if left else ()))
+    return state, (note, *((f"{file}not used of the adapter: {', '.join(unplaced)}",) if unplaced else ()))
 
 
-def _of_another_model(what: str, name: str, source: Path | None) -> DataError:
+def _of_another_model(difference: str, name: str, source: Path | None) -> DataError:
     fix = "Name the model that was adapted by --model"
-    return DataError(f"an adapter of another model than {name}: {what}", file=source, fix=fix)
+    return DataError(f"an adapter of another model than {name}: {difference}", file=source, fix=fix)
 
 
 def _require_plain(config: Mapping[str, Any], source: Path | None) -> None:
@@ -117,11 +117,13 @@ def _changes(
     return changes, values
 
 
-def _placed(tensors: Mapping[str, Tensor], base: Mapping[str, Tensor], convert: Convert | None) -> Mapping[str, Tensor]:
+def _rename_tensors(
+    tensors: Mapping[str, Tensor], base: Mapping[str, Tensor], convert: Convert | None
+) -> Mapping[str, Tensor]:
     """The tensors by the names of a model that lies in the adapted one; those of others keep a name."""
     parts = [name.split(".") for name in tensors]
     prefixes = dict.fromkeys(
-        "".join(f"{part}." for part in path[:depth]) for path in parts for depth in range(len(path))
+        "".join(f"{step}." for step in path[:depth]) for path in parts for depth in range(len(path))
     )
     if not prefixes:
         return {}

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from layerprobe.nets.checkpoint_files import FileWeights
-from layerprobe.nets.fitting import Fit, TargetNetwork, Translate, as_they_are, fit, shapes, unused, with_versions
+from layerprobe.nets.fitting import Fit, TargetNetwork, Translate, as_they_are, fit, shapes, unused_note, with_versions
 from layerprobe.nets.freezing import freeze_batch_norm
 from layerprobe.nets.head import Head
 from layerprobe.nets.net import Net
@@ -100,11 +100,11 @@ class Backbone:
         loaded: set[str] = set()
         notes: tuple[str, ...] = ()
         if weights is not None:
-            own = shapes(module)
-            head_of = [key for key in own if key.partition(".")[0] not in trunk]
-            found = fit(weights, TargetNetwork(self.name, own, head_of, translate=self.translate))
-            loaded = _load(module, found, paths)
-            notes = (*found.notes, *unused(own, found.left, paths))
+            expected_shapes = shapes(module)
+            head_of = [key for key in expected_shapes if key.partition(".")[0] not in trunk]
+            weights_fit = fit(weights, TargetNetwork(self.name, expected_shapes, head_of, translate=self.translate))
+            loaded = _load(module, weights_fit, paths)
+            notes = (*weights_fit.notes, *unused_note(expected_shapes, weights_fit.left, paths))
         if freeze_bn and not freeze_batch_norm(module, paths):
             raise RecipeError(f"[net]: {self.name} has no batch normalisation to freeze", fix="Leave freeze_bn out")
         return Net(
@@ -128,11 +128,11 @@ class Backbone:
         return tuple(f"{path}." for name in names for path in units[name])
 
 
-def _load(module: nn.Module, found: Fit, anew: tuple[str, ...]) -> set[str]:
+def _load(module: nn.Module, weights_fit: Fit, anew: tuple[str, ...]) -> set[str]:
     """Copy the tensors that fit, except below the prefixes `anew`; returns the names of those copied.
 
     What starts anew is never loaded, so that it keeps the seed's draw and BatchNorm's fresh statistics.
     """
-    taken = {key: tensor for key, tensor in found.tensors.items() if not key.startswith(anew)}
-    module.load_state_dict(with_versions(taken, module), strict=False)
-    return set(taken)
+    tensors = {key: tensor for key, tensor in weights_fit.tensors.items() if not key.startswith(anew)}
+    module.load_state_dict(with_versions(tensors, module), strict=False)
+    return set(tensors)

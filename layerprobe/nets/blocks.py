@@ -52,10 +52,10 @@ def block_names(module: nn.Module) -> list[str]:
         Module paths below `module` in the order in which the model registers them, which for blocks is the order of
         execution. Empty for a model without children.
     """
-    module = _unwrapped(module)
-    found = _stacked(module) or _blocks_of_its_own(module)
-    if found:
-        return found
+    module = _unwrap(module)
+    blocks = _find_stacks(module) or _blocks_of_its_own(module)
+    if blocks:
+        return blocks
     inner = [(name, child) for name, child in _with_parameters(module) if not _NO_STACK.fullmatch(name)]
     if len(inner) == 1 and not _is_container(inner[0][1]) and _is_block(inner[0][1]):
         return _below(inner[0][0], block_names(inner[0][1]))
@@ -74,17 +74,17 @@ def part_names(module: nn.Module, blocks: Sequence[str]) -> list[str]:
     return [path for block in blocks for path in _below(block, list(_parts(module.get_submodule(block))))]
 
 
-def _stacked(module: nn.Module, *, in_blocks: bool = False) -> list[str]:
+def _find_stacks(module: nn.Module, *, in_blocks: bool = False) -> list[str]:
     """The paths of the blocks in a module's stacks; `in_blocks`: the module is a container called `blocks`."""
-    if found := _from_table(module):
-        return found
+    if from_table := _from_table(module):
+        return from_table
     container = _is_container(module)
     children = [(name, child) for name, child in _with_parameters(module) if not _NO_STACK.fullmatch(name)]
     nested: list[str] = []
     for name, child in children:
         if container and in_blocks and not _is_container(child):
             continue
-        nested += _below(name, _stacked(child, in_blocks=_is_container(child) and name == "blocks"))
+        nested += _below(name, _find_stacks(child, in_blocks=_is_container(child) and name == "blocks"))
     if not container:
         return nested
     if nested:
@@ -97,23 +97,23 @@ def _stacked(module: nn.Module, *, in_blocks: bool = False) -> list[str]:
 
 def _of_stage(name: str, child: nn.Module, nested: Sequence[str]) -> list[str]:
     """The blocks of one of several stages: the stacked ones, else small ones, each a module of a class of its own."""
-    found = [path for path in nested if path.startswith(f"{name}.")]
-    if found or not _is_container(child):
-        return found
+    stacked = [path for path in nested if path.startswith(f"{name}.")]
+    if stacked or not _is_container(child):
+        return stacked
     small = _with_parameters(child)
-    if any(_is_container(part) or not _has_children(part) for _, part in small):
+    if any(_is_container(submodule) or not _has_children(submodule) for _, submodule in small):
         return []
-    return _below(name, [each for each, _ in small])
+    return _below(name, [block_name for block_name, _ in small])
 
 
 def _from_table(module: nn.Module) -> list[str]:
     patterns = [glob.split(".") for glob in _TABLE.get(type(module).__name__, ())]
-    found = []
+    paths = []
     for path, _ in module.named_modules():
-        parts = [part for part in path.split(".") if part not in _WRAPPED]
+        parts = [step for step in path.split(".") if step not in _WRAPPED]
         if path.endswith(tuple(parts[-1:])) and any(_matches(parts, pattern) for pattern in patterns):
-            found.append(".".join(parts))
-    return found
+            paths.append(".".join(parts))
+    return paths
 
 
 def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
@@ -135,7 +135,7 @@ def _plain(module: nn.Module) -> list[str]:
     names: list[str] = []
     joins = False  # whether a normalisation or activation that comes now belongs to the layer before it
     for name, child in module.named_children():
-        child = _unwrapped(child)
+        child = _unwrap(child)
         weights = _weights(child)
         if _is_container(child) and (weights > 1 or not isinstance(child, nn.Sequential)):
             names += _below(name, _plain(child))
@@ -150,8 +150,8 @@ def _plain(module: nn.Module) -> list[str]:
 
 def _parts(block: nn.Module) -> Iterator[str]:
     """The paths of a block's parts below it."""
-    for name, child in _unwrapped(block).named_children():
-        child = _unwrapped(child)
+    for name, child in _unwrap(block).named_children():
+        child = _unwrap(child)
         kind = type(child).__name__
         if _GATE.fullmatch(name) or _GATE.fullmatch(kind):
             continue
@@ -164,15 +164,15 @@ def _parts(block: nn.Module) -> Iterator[str]:
             yield name
 
 
-def _unwrapped(module: nn.Module) -> nn.Module:
+def _unwrap(module: nn.Module) -> nn.Module:
     for name, child in module.named_children():
         if name in _WRAPPED:
-            return _unwrapped(child)
+            return _unwrap(child)
     return module
 
 
 def _with_parameters(module: nn.Module) -> list[tuple[str, nn.Module]]:
-    return [(name, _unwrapped(child)) for name, child in module.named_children() if _has_parameters(child)]
+    return [(name, _unwrap(child)) for name, child in module.named_children() if _has_parameters(child)]
 
 
 def _has_parameters(module: nn.Module) -> bool:
@@ -198,7 +198,9 @@ def _is_activation(module: nn.Module) -> bool:
 
 def _weights(module: nn.Module) -> int:
     """How many weight matrices and kernels a module holds, counted once for each submodule that holds any."""
-    return sum(any(own.dim() > 1 for own in part.parameters(recurse=False)) for part in module.modules())
+    return sum(
+        any(parameter.dim() > 1 for parameter in submodule.parameters(recurse=False)) for submodule in module.modules()
+    )
 
 
 def _below(path: str, names: Sequence[str]) -> list[str]:

@@ -52,8 +52,8 @@ def from_caffe(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     `inception_3a/1x1.weight` or `inception_3a_1x1.weight` becomes `inception3a.1x1.weight`, `conv1/7x7_s2.weight`
     `conv1_7x7_s2.weight`; names of ours stay. A BatchNorm's (1, C), which Caffe has, becomes (C,).
     """
-    found = {}
+    renamed = {}
     for name, tensor in weights.items():
         name = re.sub(r"^inception_(\d[a-e])[_/]", r"inception\1.", name).replace("/", "_")
-        found[name] = tensor.squeeze(0) if "_bn." in name and tensor.dim() == 2 else tensor
-    return found
+        renamed[name] = tensor.squeeze(0) if "_bn." in name and tensor.dim() == 2 else tensor
+    return renamed

@@ -42,7 +42,7 @@ class FileWeights:
     adapter: Mapping[str, Any] | None = None
 
 
-def read_checkpoint(path: Path, part: str | None = None) -> FileWeights:
+def read_checkpoint(path: Path, part_name: str | None = None) -> FileWeights:
     """Read a file of safetensors or torch, shards, or a folder of weights; code in a file is never run.
 
     Raises:
@@ -58,7 +58,7 @@ def read_checkpoint(path: Path, part: str | None = None) -> FileWeights:
         raise DataError("does not hold tensors by their names", file=path, fix=fix)
     if flat := next((name for name in tensors if name.rpartition(".")[2] in _FLAT), None):
         raise of_fsdp(f"{flat} is all parameters of a module in one", path)
-    return FileWeights(tensors, path, part, adapter)
+    return FileWeights(tensors, path, part_name, adapter)
 
 
 def _read_settings(path: Path) -> dict[str, Any]:
@@ -83,8 +83,8 @@ def _read_files(files: Sequence[Path], path: Path) -> dict[str, Tensor]:
         content = _read_safetensors(file) if is_safetensors(file) else load_inert(file)
         of_file = list(_tensors(content, file, "", set(), _DEPTH))
         if not of_file and _holds_object(content):
-            what = "holds a Python object, such as a whole module, and no tensors by their names"
-            raise DataError(what, file=file, fix=STATE_OF_OBJECT)
+            problem = "holds a Python object, such as a whole module, and no tensors by their names"
+            raise DataError(problem, file=file, fix=STATE_OF_OBJECT)
         for name, tensor in of_file:
             if name in tensors:
                 fix = "Save the network's state_dict() alone"

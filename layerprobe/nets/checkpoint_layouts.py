@@ -41,12 +41,12 @@ def parts_of(path: Path) -> tuple[Path, ...]:
             raise DataError(_NO_WEIGHTS, file=path, fix="Name the files in it, such as 'FOLDER/*.pth'")
         return parts
     if path.name.endswith(_INDEX):
-        return _indexed(path)
+        return _shards_of_index(path)
     if path.name == METADATA or (path.suffix == ".distcp" and path.with_name(METADATA).is_file()):
         return _parts_of_folder(path.parent) or (path,)
     if path.name in (*_ADAPTER_FILES, ADAPTER_CONFIG) and path.with_name(ADAPTER_CONFIG).is_file():
         return _parts_of_folder(path.parent)
-    if path.name == "latest" and (tagged := _tagged(path.parent)):
+    if path.name == "latest" and (tagged := _tag_folder(path.parent)):
         return _parts_of_folder(tagged) or (path,)
     shard = _SHARD.fullmatch(path.name)
     return (path,) if shard is None else _shards(path, shard)
@@ -59,7 +59,7 @@ def holds_weights(path: Path) -> bool:
 
 def size_of_weights(path: Path) -> int:
     """Bytes of the files that hold the weights of a path."""
-    return sum(part.stat().st_size for part in parts_of(path))
+    return sum(file.stat().st_size for file in parts_of(path))
 
 
 def sha256_of_weights(path: Path) -> str:
@@ -67,7 +67,7 @@ def sha256_of_weights(path: Path) -> str:
     parts = parts_of(path)
     if len(parts) == 1:
         return sha256(parts[0])
-    listed = "".join(f"{part.name} {sha256(part)}\n" for part in parts)
+    listed = "".join(f"{file.name} {sha256(file)}\n" for file in parts)
     return hashlib.sha256(listed.encode()).hexdigest()
 
 
@@ -79,26 +79,26 @@ def checkpoint_folders(folder: Path) -> list[Path]:
 def _parts_of_folder(folder: Path) -> tuple[Path, ...]:
     if (folder / METADATA).is_file():
         return (folder / METADATA, *sorted(folder.glob("*.distcp")))
-    if (folder / ADAPTER_CONFIG).is_file() and (adapter := _first(folder, _ADAPTER_FILES)):
+    if (folder / ADAPTER_CONFIG).is_file() and (adapter := _existing_file(folder, _ADAPTER_FILES)):
         return (folder / ADAPTER_CONFIG, adapter)
-    if weights := _first(folder, _MODEL_FILES):
+    if weights := _existing_file(folder, _MODEL_FILES):
         return parts_of(weights)
     if shards := sorted(path for path in folder.glob("*model-*-of-*") if _SHARD.fullmatch(path.name)):
         return parts_of(shards[0])  # without an index
     if (folder / _SHARDED / METADATA).is_file():
         return _parts_of_folder(folder / _SHARDED)
-    if tagged := _tagged(folder):
+    if tagged := _tag_folder(folder):
         return _parts_of_folder(tagged)
     if any(folder.glob("*zero*_model_states.pt")):
         raise of_zero(folder)
     return ()
 
 
-def _first(folder: Path, names: Sequence[str]) -> Path | None:
+def _existing_file(folder: Path, names: Sequence[str]) -> Path | None:
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
-def _tagged(folder: Path) -> Path | None:
+def _tag_folder(folder: Path) -> Path | None:
     """The folder of DeepSpeed's last checkpoint, which its file `latest` names."""
     latest = folder / "latest"
     if not latest.is_file() or latest.stat().st_size > 255:  # no longer name of a folder
@@ -107,7 +107,7 @@ def _tagged(folder: Path) -> Path | None:
     return tag if tag.parent == folder and tag.name != ".." and tag.is_dir() else None
 
 
-def _indexed(index: Path) -> tuple[Path, ...]:
+def _shards_of_index(index: Path) -> tuple[Path, ...]:
     try:
         require_file(index)
         names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
@@ -122,13 +122,13 @@ def _shards(path: Path, shard: re.Match[str]) -> tuple[Path, ...]:
     stem, number, count, suffix = shard.groups()
     if not 0 < int(number) <= int(count):
         return (path,)
-    names = [f"{stem}-{str(place).zfill(len(number))}-of-{count}{suffix}" for place in range(1, int(count) + 1)]
+    names = [f"{stem}-{str(index).zfill(len(number))}-of-{count}{suffix}" for index in range(1, int(count) + 1)]
     return _present([path.with_name(name) for name in names])
 
 
 def _present(shards: Sequence[Path]) -> tuple[Path, ...]:
     for shard in shards:
         if not shard.is_file():
-            what = f"not there, and it is one of {len(shards):,} shards of these weights"
-            raise DataError(what, file=shard, fix="Put all shards into one folder")
+            problem = f"not there, and it is one of {len(shards):,} shards of these weights"
+            raise DataError(problem, file=shard, fix="Put all shards into one folder")
     return tuple(shards)

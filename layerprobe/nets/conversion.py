@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from layerprobe.nets.checkpoint_files import FileWeights
 from layerprobe.nets.file_formats import of_adapter
-from layerprobe.nets.fitting import Fit, OtherNetworkError, TargetNetwork, bare, fit, other_network, shapes, unused
+from layerprobe.nets.fitting import Fit, OtherNetworkError, TargetNetwork, bare, fit, other_network, shapes, unused_note
 from layerprobe.system.errors import DataError
 
 _PLAIN = "Save them after torch.nn.utils.parametrize.remove_parametrizations(layer, 'weight') of every such layer"
@@ -38,14 +38,14 @@ def fitted(
         convert: as in `fit_or_convert`.
 
     Returns:
-        The module's names -> tensors; the notes name the prefix and the unused tensors.
+        The module's names -> tensors; the notes name the prefix and the unused_note tensors.
     """
     places = shapes(module)
     fit_of_file = fit_or_convert(weights, TargetNetwork(name, places, optional), convert)
-    return replace(fit_of_file, notes=(*fit_of_file.notes, *unused(places, fit_of_file.left)))
+    return replace(fit_of_file, notes=(*fit_of_file.notes, *unused_note(places, fit_of_file.left)))
 
 
-def fit_or_convert(weights: FileWeights | Mapping[str, Tensor], wanted: TargetNetwork, convert: Convert | None) -> Fit:
+def fit_or_convert(weights: FileWeights | Mapping[str, Tensor], network: TargetNetwork, convert: Convert | None) -> Fit:
     """As `fit`; where the names of a file do not fit, by those that the network's library gives them.
 
     Args:
@@ -55,29 +55,29 @@ def fit_or_convert(weights: FileWeights | Mapping[str, Tensor], wanted: TargetNe
     Raises:
         DataError: as `fit`, or several sets of weights that fit after their conversion.
     """
-    given = weights if isinstance(weights, FileWeights) else FileWeights(weights)
+    file_weights = weights if isinstance(weights, FileWeights) else FileWeights(weights)
     try:
-        return fit(given, wanted)
+        return fit(file_weights, network)
     except OtherNetworkError as error:
-        if any(".lora_A." in name for name in given.tensors):
-            raise of_adapter("that is not merged into its model", given.source) from error
-        if _has_parametrizations(given.tensors) and not _has_parametrizations(wanted.own):
-            what = f"weights with torch's parametrizations, such as weight_norm, which {wanted.name} has not"
-            raise DataError(what, file=given.source, fix=_PLAIN) from error
+        if any(".lora_A." in name for name in file_weights.tensors):
+            raise of_adapter("that is not merged into its model", file_weights.source) from error
+        if _has_parametrizations(file_weights.tensors) and not _has_parametrizations(network.own):
+            problem = f"weights with torch's parametrizations, such as weight_norm, which {network.name} has not"
+            raise DataError(problem, file=file_weights.source, fix=_PLAIN) from error
         if convert is None:
             raise
-        if not (fits := _converted(given, wanted, convert)):
+        if not (fits := _convert_prefixes(file_weights, network, convert)):
             raise
-    (prefix, first), *others = fits
-    for other, one in others:
-        if not all(torch.equal(first.tensors[key], one.tensors[key]) for key in wanted.required):
-            file = given.source or "FILE"
-            what = f"several sets of weights fit: {prefix!r}, {other!r}"
-            raise DataError(what, file=given.source, fix=f"Choose one: {file}#{prefix} or {file}#{other}")
-    return first
+    (prefix, chosen), *alternatives = fits
+    for other, other_fit in alternatives:
+        if not all(torch.equal(chosen.tensors[key], other_fit.tensors[key]) for key in network.required):
+            file = file_weights.source or "FILE"
+            problem = f"several sets of weights fit: {prefix!r}, {other!r}"
+            raise DataError(problem, file=file_weights.source, fix=f"Choose one: {file}#{prefix} or {file}#{other}")
+    return chosen
 
 
-def _converted(given: FileWeights, wanted: TargetNetwork, convert: Convert) -> list[tuple[str, Fit]]:
+def _convert_prefixes(weights: FileWeights, network: TargetNetwork, convert: Convert) -> list[tuple[str, Fit]]:
     """Each prefix whose tensors fit after their conversion, and these; of prefixes in each other the shortest.
 
     Raises:
@@ -85,41 +85,43 @@ def _converted(given: FileWeights, wanted: TargetNetwork, convert: Convert) -> l
     """
     fits: list[tuple[str, Fit]] = []
     problem: OtherNetworkError | None = None
-    for prefix, tensors in _by_prefix(given, len(wanted.required) // 3):
+    for prefix, tensors in _by_prefix(weights, len(network.required) // 3):
         if any(prefix.startswith(f"{before}." if before else "") for before, _ in fits):
             continue
         converted = convert(tensors)
         try:
-            one = fit(FileWeights(converted, given.source, ""), wanted)
+            candidate = fit(FileWeights(converted, weights.source, ""), network)
         except OtherNetworkError as error:
-            if 2 * len(converted.keys() & wanted.places.keys()) > len(wanted.required):
+            if 2 * len(converted.keys() & network.places.keys()) > len(network.required):
                 problem = problem or error
             continue
-        resized = [key for key in one.tensors if _is_resized(wanted.below(key), tensors, one.tensors[key])]
+        resized = [key for key in candidate.tensors if _is_resized(network.below(key), tensors, candidate.tensors[key])]
         if patches := next((key for key in resized if "patch_embed" in key), ""):
-            shape = tuple(tensors[wanted.below(patches)].shape)
-            what = f"{wanted.below(patches)} has shape {shape}, not {wanted.own[patches]}: patches of another size"
-            problem = problem or other_network(what, wanted, given)
+            shape = tuple(tensors[network.below(patches)].shape)
+            difference = (
+                f"{network.below(patches)} has shape {shape}, not {network.own[patches]}: patches of another size"
+            )
+            problem = problem or other_network(difference, network, weights)
             continue
-        file = f"{given.source.name}: " if given.source else ""
-        named = f" below {prefix!r}" if prefix else ""
-        note = f"{file}names{named} are converted by {wanted.name.partition(':')[0]}"
+        file = f"{weights.source.name}: " if weights.source else ""
+        location = f" below {prefix!r}" if prefix else ""
+        note = f"{file}names{location} are converted by {network.name.partition(':')[0]}"
         if resized:
-            note += f", and {', '.join(map(wanted.below, resized))} to another size"
-        fits.append((prefix, Fit(prefix, one.tensors, one.left, (note, *one.notes))))
+            note += f", and {', '.join(map(network.below, resized))} to another size"
+        fits.append((prefix, Fit(prefix, candidate.tensors, candidate.left, (note, *candidate.notes))))
     if problem is not None and not fits:
         raise problem
     return fits
 
 
-def _by_prefix(given: FileWeights, least: int) -> Iterator[tuple[str, dict[str, Tensor]]]:
+def _by_prefix(weights: FileWeights, least: int) -> Iterator[tuple[str, dict[str, Tensor]]]:
     """Prefixes with at least so many tensors below them, the shortest first: names after the prefix -> tensors."""
-    part = None if given.part is None else bare(given.part)
-    tensors = {bare(name): tensor for name, tensor in given.tensors.items()}
-    starts = [f"{start}." for name in tensors for start in accumulate(name.split(".")[:-1], _joined)]
+    part_name = None if weights.part is None else bare(weights.part)
+    tensors = {bare(name): tensor for name, tensor in weights.tensors.items()}
+    starts = [f"{start}." for name in tensors for start in accumulate(name.split(".")[:-1], _join_names)]
     for start in sorted(dict.fromkeys(["", *starts]), key=lambda start: start.count(".")):
         below = {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}
-        if len(below) >= least and (part is None or start.startswith(f"{part}.")):
+        if len(below) >= least and (part_name is None or start.startswith(f"{part_name}.")):
             yield start.removesuffix("."), below
 
 
@@ -131,5 +133,5 @@ def _has_parametrizations(names: Collection[str]) -> bool:
     return any(".parametrizations." in name for name in names)
 
 
-def _joined(before: str, part: str) -> str:
-    return f"{before}.{part}"
+def _join_names(before: str, step: str) -> str:
+    return f"{before}.{step}"

@@ -88,8 +88,8 @@ class _Unpickler(pickle.Unpickler):
         if module.partition(".")[0] == "pathlib":
             return type("StandIn", (_StandIn,), {})
         if full not in self.classes:
-            what = f"holds Python code ({full}); layerprobe does not run it"
-            raise DataError(what, file=self.path, fix="Save it again by torch.distributed.checkpoint.save")
+            problem = f"holds Python code ({full}); layerprobe does not run it"
+            raise DataError(problem, file=self.path, fix="Save it again by torch.distributed.checkpoint.save")
         return self.classes[full]
 
 
@@ -107,24 +107,24 @@ def read_distributed(folder: Path) -> dict[str, Tensor]:
         sizes = {}
         for name, entry in _metadata(folder).state_dict_metadata.items():
             if isinstance(entry, TensorStorageMetadata):
-                _require_whole(name, entry, folder)
+                _require_all_chunks(name, entry, folder)
                 sizes[name] = entry.size, entry.properties.dtype
         require_memory(2 * sum(size.numel() * dtype.itemsize for size, dtype in sizes.values()), folder)
         with memory_faults_told(folder), warnings.catch_warnings(action="ignore"):  # that there is one process
             tensors = {name: torch.empty(size, dtype=dtype) for name, (size, dtype) in sizes.items()}
             load(tensors, storage_reader=_Reader(folder), no_dist=True)
     except _DAMAGED as error:
-        what = "a damaged folder of torch.distributed.checkpoint"
-        raise DataError(what, file=folder, fix="Copy or download it again") from error
+        problem = "a damaged folder of torch.distributed.checkpoint"
+        raise DataError(problem, file=folder, fix="Copy or download it again") from error
     return tensors
 
 
-def _require_whole(name: str, entry: TensorStorageMetadata, folder: Path) -> None:
+def _require_all_chunks(name: str, entry: TensorStorageMetadata, folder: Path) -> None:
     """Check that the parts of a tensor have as many numbers as it: the others would be what the memory holds."""
     parts = sum(chunk.sizes.numel() for chunk in entry.chunks)
     if parts != entry.size.numel():
-        what = f"its parts of {name} have {parts:,} of {entry.size.numel():,} numbers"
-        raise DataError(what, file=folder, fix="Copy or download it again")
+        problem = f"its parts of {name} have {parts:,} of {entry.size.numel():,} numbers"
+        raise DataError(problem, file=folder, fix="Copy or download it again")
 
 
 def _metadata(folder: Path) -> Metadata:
@@ -141,9 +141,9 @@ def _metadata(folder: Path) -> Metadata:
         if isinstance(entry, TensorStorageMetadata)
     }
     storage = {
-        MetadataIndex(place.fqn, place.offset): _info(info, path)
-        for place, info in content.storage_data.items()
-        if place.fqn in tensors
+        MetadataIndex(index.fqn, index.offset): _info(info, path)
+        for index, info in content.storage_data.items()
+        if index.fqn in tensors
     }
     return Metadata(tensors, storage_data=storage, storage_meta=StorageMeta())
 

@@ -78,8 +78,8 @@ def require_weights_format(path: Path) -> None:
         raise DataError("the file is empty", file=path, fix=AGAIN)
     if start.lstrip().lower().startswith((b"<!doctype", b"<html")):
         raise DataError("this is an HTML page, not weights", file=path, fix=AGAIN)
-    other = next((told for first, told in _STARTS.items() if start.startswith(first)), None)
-    other = other or next((told for name, told in _ENDINGS.items() if re.search(f"{name}$", path.name)), None)
+    other = next((refusal for magic, refusal in _STARTS.items() if start.startswith(magic)), None)
+    other = other or next((refusal for name, refusal in _ENDINGS.items() if re.search(f"{name}$", path.name)), None)
     if other is None and start.startswith(b"PK\x03\x04"):
         other = _zip(path)
     if other is None and path.suffix == ".safetensors" and start[:1] in (b"P", b"\x80") and start[8:9] != b"{":
@@ -125,9 +125,9 @@ def of_zero(path: Path) -> DataError:
     """The error of DeepSpeed's ZeRO, whose processes each wrote a piece of every tensor."""
     folder = path if path.is_dir() else path.parent
     folder = folder if (folder / "latest").is_file() else folder.parent
-    what = "DeepSpeed's ZeRO, of which each process wrote a piece of every tensor"
+    problem = "DeepSpeed's ZeRO, of which each process wrote a piece of every tensor"
     fix = f"Convert it by DeepSpeed: python {folder}/zero_to_fp32.py {folder} OUT, then --weights OUT"
-    return DataError(what, file=path, fix=fix)
+    return DataError(problem, file=path, fix=fix)
 
 
 def _zip(path: Path) -> tuple[str, str] | None:
@@ -137,9 +137,9 @@ def _zip(path: Path) -> tuple[str, str] | None:
             names = archive.namelist()
     except zipfile.BadZipFile:
         return None
-    for pattern, told in _ENTRIES.items():
+    for pattern, refusal in _ENTRIES.items():
         if any(re.fullmatch(pattern, name) for name in names):
-            return told
+            return refusal
     return None if any(name.endswith("data.pkl") for name in names) else ("a zip archive", _UNPACK)
 
 

@@ -102,53 +102,61 @@ class OtherNetworkError(DataError):
     """Weights that are not those of the network."""
 
 
-def fit(weights: FileWeights | Mapping[str, Tensor], wanted: TargetNetwork) -> Fit:
+def fit(weights: FileWeights | Mapping[str, Tensor], network: TargetNetwork) -> Fit:
     """The one prefix of a file under which all tensors of a network lie in their shapes, and these tensors."""
-    given = weights if isinstance(weights, FileWeights) else FileWeights(weights)
-    found = _of_part(_matched(given.tensors, wanted), given)
-    right = {prefix: _of_shape(tensors, wanted.own) for prefix, tensors in found.items()}
-    complete = [prefix for prefix, tensors in right.items() if all(key in tensors for key in wanted.required)]
+    file_weights = weights if isinstance(weights, FileWeights) else FileWeights(weights)
+    by_prefix = _below_part(_match_names(file_weights.tensors, network), file_weights)
+    right = {prefix: _fitting_shapes(tensors, network.own) for prefix, tensors in by_prefix.items()}
+    complete = [prefix for prefix, tensors in right.items() if all(key in tensors for key in network.required)]
     if not complete:
-        raise other_network(_lacks(found, right, wanted), wanted, given)
+        raise other_network(_lacks(by_prefix, right, network), network, file_weights)
     fits = []
     for prefix in complete:
-        under = _under(prefix, given.tensors, wanted)
+        under = _under(prefix, file_weights.tensors, network)
         fits.append(Fit(prefix, right[prefix], {key: tensor for key, tensor in under if key not in right[prefix]}))
-    whole = [one for one in fits if not _without_place(one, wanted)]
-    if not whole:
-        first, *more = _without_place(fits[0], wanted)
-        raise other_network(f"there is no place for {first}{_and_more(len(more))}", wanted, given)
-    for one in whole:
-        require_storage(one.tensors, given.source)
-    chosen = _only(whole, wanted, given)
-    require_finite_reals(chosen.tensors, given.source)
-    return Fit(chosen.prefix, chosen.tensors, chosen.left, _notes(chosen, given))
+    unambiguous = [candidate for candidate in fits if not _without_place(candidate, network)]
+    if not unambiguous:
+        unplaced_name, *further_names = _without_place(fits[0], network)
+        raise other_network(
+            f"there is no place for {unplaced_name}{_and_more(len(further_names))}", network, file_weights
+        )
+    for candidate in unambiguous:
+        require_storage(candidate.tensors, file_weights.source)
+    chosen = _only(unambiguous, network, file_weights)
+    require_finite_reals(chosen.tensors, file_weights.source)
+    return Fit(chosen.prefix, chosen.tensors, chosen.left, _notes(chosen, file_weights))
 
 
 def bare(name: str) -> str:
     """A name without the wrappers in it."""
-    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+    return ".".join(step for step in name.split(".") if step not in _WRAPPERS)
 
 
-def lacking(found: Fit, module: nn.Module) -> list[str]:
+def lacking(weights_fit: Fit, module: nn.Module) -> list[str]:
     """Names of a module's tensors that a fit has not, without those that the module makes itself."""
-    return [key for key in shapes(module) if key not in found.tensors and not key.endswith(_DERIVED)]
+    return [key for key in shapes(module) if key not in weights_fit.tensors and not key.endswith(_DERIVED)]
 
 
-def unused(own: Mapping[str, Shape], left: Mapping[str, Tensor], anew: tuple[str, ...] = ()) -> tuple[str, ...]:
+def unused_note(
+    network_shapes: Mapping[str, Shape], unused_tensors: Mapping[str, Tensor], anew: tuple[str, ...] = ()
+) -> tuple[str, ...]:
     """A note that names the tensors that a network has no use for, such as a head of another size; none without any.
 
     Args:
-        own: the network's names -> shapes.
-        left: names -> the tensors of `Fit.left`.
+        network_shapes: the network's names -> shapes.
+        unused_tensors: names -> the tensors of `Fit.left`.
     """
-    shaped = {key: tuple(value.shape) for key, value in left.items() if not key.startswith(anew)}
-    named = [f"{key} (there is no such layer)" for key in shaped if key not in own and not key.endswith(_DERIVED)]
-    named += [f"{key} (shape {shape}, not {own[key]})" for key, shape in shaped.items() if key in own]
-    return (f"not used of the weights: {_first(named)}",) if named else ()
+    shaped = {key: tuple(value.shape) for key, value in unused_tensors.items() if not key.startswith(anew)}
+    descriptions = [
+        f"{key} (there is no such layer)" for key in shaped if key not in network_shapes and not key.endswith(_DERIVED)
+    ]
+    descriptions += [
+        f"{key} (shape {shape}, not {network_shapes[key]})" for key, shape in shaped.items() if key in network_shapes
+    ]
+    return (f"not used of the weights: {_abbreviate(descriptions)}",) if descriptions else ()
 
 
-def _first(texts: Collection[str], between: str = ", ") -> str:
+def _abbreviate(texts: Collection[str], between: str = ", ") -> str:
     return f"{between.join(list(texts)[:_NAMED])}{_and_more(len(texts) - _NAMED)}"
 
 
@@ -156,121 +164,123 @@ def _and_more(count: int) -> str:
     return f" and {count:,} more" if count > 0 else ""
 
 
-def _matched(tensors: Mapping[str, Tensor], wanted: TargetNetwork) -> dict[str, dict[str, Tensor]]:
+def _match_names(tensors: Mapping[str, Tensor], network: TargetNetwork) -> dict[str, dict[str, Tensor]]:
     """Of each prefix after which a name of the network stands: the network's names -> tensors, in any shape."""
-    found: dict[str, dict[str, Tensor]] = {}
+    by_prefix: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         parts = name.split(".")
-        for start, part in enumerate(parts):
-            if part in _WRAPPERS:  # they belong to the prefix
+        for start, step in enumerate(parts):
+            if step in _WRAPPERS:  # they belong to the prefix
                 continue
-            for key, value in wanted.translate({bare(".".join(parts[start:])): tensor}).items():
-                if key in wanted.places:
-                    found.setdefault(".".join(parts[:start]), {})[wanted.places[key]] = value
-    return found
+            for key, value in network.translate({bare(".".join(parts[start:])): tensor}).items():
+                if key in network.places:
+                    by_prefix.setdefault(".".join(parts[:start]), {})[network.places[key]] = value
+    return by_prefix
 
 
-def _under(prefix: str, tensors: Mapping[str, Tensor], wanted: TargetNetwork) -> Iterator[tuple[str, Tensor]]:
+def _under(prefix: str, tensors: Mapping[str, Tensor], network: TargetNetwork) -> Iterator[tuple[str, Tensor]]:
     """All tensors below a prefix, by the network's names where it has such."""
     for name, tensor in tensors.items():
         if name.startswith(f"{prefix}." if prefix else ""):
-            rest = name[len(prefix) + 1 :] if prefix else name
-            for key, value in wanted.translate({bare(rest): tensor}).items():
-                yield wanted.places.get(key, key), value
+            name_below = name[len(prefix) + 1 :] if prefix else name
+            for key, value in network.translate({bare(name_below): tensor}).items():
+                yield network.places.get(key, key), value
 
 
-def _of_part(found: Mapping[str, dict[str, Tensor]], given: FileWeights) -> Mapping[str, dict[str, Tensor]]:
+def _below_part(by_prefix: Mapping[str, dict[str, Tensor]], weights: FileWeights) -> Mapping[str, dict[str, Tensor]]:
     """The prefixes in the requested part."""
-    if not given.part:
-        return found
-    part = bare(given.part)
-    if not any(bare(name).startswith(f"{part}.") for name in given.tensors):
-        known = dict.fromkeys(bare(name).partition(".")[0] for name in given.tensors)
-        raise UnknownNameError("part of the file", given.part, known, file=given.source)
-    return {prefix: tensors for prefix, tensors in found.items() if f"{bare(prefix)}.".startswith(f"{part}.")}
+    if not weights.part:
+        return by_prefix
+    part_name = bare(weights.part)
+    if not any(bare(name).startswith(f"{part_name}.") for name in weights.tensors):
+        top_names = dict.fromkeys(bare(name).partition(".")[0] for name in weights.tensors)
+        raise UnknownNameError("part of the file", weights.part, top_names, file=weights.source)
+    return {prefix: tensors for prefix, tensors in by_prefix.items() if f"{bare(prefix)}.".startswith(f"{part_name}.")}
 
 
-def _of_shape(tensors: Mapping[str, Tensor], own: Mapping[str, Shape]) -> dict[str, Tensor]:
-    return {key: tensor for key, tensor in tensors.items() if tuple(tensor.shape) == own[key]}
+def _fitting_shapes(tensors: Mapping[str, Tensor], network_shapes: Mapping[str, Shape]) -> dict[str, Tensor]:
+    return {key: tensor for key, tensor in tensors.items() if tuple(tensor.shape) == network_shapes[key]}
 
 
 def _lacks(
-    found: Mapping[str, Mapping[str, Tensor]], right: Mapping[str, Mapping[str, Tensor]], wanted: TargetNetwork
+    by_prefix: Mapping[str, Mapping[str, Tensor]], right: Mapping[str, Mapping[str, Tensor]], network: TargetNetwork
 ) -> str:
     """What is wrong under the prefix that has most of the network."""
-    if not found:
-        return f"none of its {len(wanted.required):,} tensors is there"
-    best = max(right, key=lambda prefix: (len(right[prefix]), len(found[prefix])))
-    named = found[best]
-    problems = [f"{wanted.below(key)} is missing" for key in wanted.required if key not in named]
+    if not by_prefix:
+        return f"none of its {len(network.required):,} tensors is there"
+    best = max(right, key=lambda prefix: (len(right[prefix]), len(by_prefix[prefix])))
+    tensors = by_prefix[best]
+    problems = [f"{network.below(key)} is missing" for key in network.required if key not in tensors]
     problems += [
-        f"{wanted.below(key)} has shape {tuple(named[key].shape)}, not {wanted.own[key]}"
-        for key in wanted.required
-        if key in named and key not in right[best]
+        f"{network.below(key)} has shape {tuple(tensors[key].shape)}, not {network.own[key]}"
+        for key in network.required
+        if key in tensors and key not in right[best]
     ]
     where = f" under {best!r}" if best else ""
     if len(problems) == 1:
         return f"{problems[0]}{where}"
-    count = f"{len(problems):,} of {len(wanted.required):,} tensors are missing or have another shape{where}"
-    return f"{count}: {_first(problems)}"
+    count = f"{len(problems):,} of {len(network.required):,} tensors are missing or have another shape{where}"
+    return f"{count}: {_abbreviate(problems)}"
 
 
-def other_network(what: str, wanted: TargetNetwork, given: FileWeights) -> OtherNetworkError:
+def other_network(difference: str, network: TargetNetwork, weights: FileWeights) -> OtherNetworkError:
     """The error of a file whose weights are not those of a network."""
     fix = "Name the network of these weights, or a file of this one"
-    return OtherNetworkError(f"weights of another network than {wanted.name}: {what}", file=given.source, fix=fix)
+    return OtherNetworkError(
+        f"weights of another network than {network.name}: {difference}", file=weights.source, fix=fix
+    )
 
 
-def _without_place(one: Fit, wanted: TargetNetwork) -> list[str]:
+def _without_place(candidate: Fit, network: TargetNetwork) -> list[str]:
     """Tensors beside those of the network, as a deeper one has them: to leave them out would be to cut it."""
-    children = {wanted.below(key).partition(".")[0] for key in wanted.required}
-    spare = [key for key in one.left if key not in wanted.own and not key.endswith(_DERIVED)]
-    named = [wanted.below(key) for key in spare if not is_classifier(key, one.left)]
-    return [key for key in named if key.partition(".")[0] in children or key in _TOKENS]
+    children = {network.below(key).partition(".")[0] for key in network.required}
+    spare = [key for key in candidate.left if key not in network.own and not key.endswith(_DERIVED)]
+    names = [network.below(key) for key in spare if not is_classifier(key, candidate.left)]
+    return [key for key in names if key.partition(".")[0] in children or key in _TOKENS]
 
 
-def is_classifier(key: str, left: Mapping[str, Tensor]) -> bool:
+def is_classifier(key: str, tensors: Mapping[str, Tensor]) -> bool:
     """Whether a tensor is of a linear layer in a head, such as `head.fc` beside a norm `head.norm` of the network.
 
     Names such as `layer1.0.se.fc`, with a number before, are of blocks, and a weight of one axis is a norm's.
     """
     path = key.split(".")[:-1]
-    outside_blocks = takewhile(lambda part: not part.isdigit(), path)
-    weight = left.get(".".join([*path, "weight"]))
-    return any(part in _CLASSIFIERS for part in outside_blocks) and weight is not None and weight.dim() > 1
+    outside_blocks = takewhile(lambda step: not step.isdigit(), path)
+    weight = tensors.get(".".join([*path, "weight"]))
+    return any(step in _CLASSIFIERS for step in outside_blocks) and weight is not None and weight.dim() > 1
 
 
-def _only(fits: Collection[Fit], wanted: TargetNetwork, given: FileWeights) -> Fit:
+def _only(fits: Collection[Fit], network: TargetNetwork, weights: FileWeights) -> Fit:
     """The one complete fit; of equal fits the one with most of a head."""
     different: list[Fit] = []
-    for one in sorted(fits, key=lambda each: -len(each.tensors)):
-        if not any(_same(one, other, wanted) for other in different):
-            different.append(one)
-    if given.part is not None and len(different) > 1:
-        exact = [one for one in different if bare(one.prefix) == bare(given.part)]
+    for candidate in sorted(fits, key=lambda candidate: -len(candidate.tensors)):
+        if not any(_same(candidate, other, network) for other in different):
+            different.append(candidate)
+    if weights.part is not None and len(different) > 1:
+        exact = [candidate for candidate in different if bare(candidate.prefix) == bare(weights.part)]
         different = exact or different
     if len(different) > 1:
-        prefixes = [bare(one.prefix) for one in different]
-        found = [repr(prefix) if prefix else "the top of the file" for prefix in prefixes]
-        choices = [f"{given.source or 'FILE'}#{prefix}" for prefix in prefixes]
+        prefixes = [bare(candidate.prefix) for candidate in different]
+        prefix_texts = [repr(prefix) if prefix else "the top of the file" for prefix in prefixes]
+        choices = [f"{weights.source or 'FILE'}#{prefix}" for prefix in prefixes]
         raise DataError(
-            f"several sets of weights fit: {_first(found)}",
-            file=given.source,
-            fix=f"Choose one: {_first(choices, ' or ')}",
+            f"several sets of weights fit: {_abbreviate(prefix_texts)}",
+            file=weights.source,
+            fix=f"Choose one: {_abbreviate(choices, ' or ')}",
         )
     return different[0]
 
 
-def _same(one: Fit, other: Fit, wanted: TargetNetwork) -> bool:
-    return all(torch.equal(one.tensors[key], other.tensors[key]) for key in wanted.required)
+def _same(candidate: Fit, other: Fit, network: TargetNetwork) -> bool:
+    return all(torch.equal(candidate.tensors[key], other.tensors[key]) for key in network.required)
 
 
 def require_storage(tensors: Mapping[str, Tensor], source: Path | None) -> None:
     """Check that a file holds as many numbers as its tensors have by their shapes."""
     for name, tensor in tensors.items():
         if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
-            what = f"the file holds fewer numbers than {name} has by its shape"
-            raise DataError(what, file=source, fix="Download it again")
+            problem = f"the file holds fewer numbers than {name} has by its shape"
+            raise DataError(problem, file=source, fix="Download it again")
 
 
 def require_finite_reals(tensors: Mapping[str, Tensor], source: Path | None) -> None:
@@ -284,16 +294,16 @@ def require_finite_reals(tensors: Mapping[str, Tensor], source: Path | None) -> 
             raise NumericError(f"{name} has {kind} values", file=source, fix="Use weights from an earlier epoch")
 
 
-def _notes(chosen: Fit, given: FileWeights) -> tuple[str, ...]:
+def _notes(chosen: Fit, weights: FileWeights) -> tuple[str, ...]:
     """The removed prefix and the tensors outside of it; empty for layerprobe's own checkpoints."""
     if not chosen.prefix:
         return ()
-    outside = [name for name in given.tensors if not name.startswith(f"{chosen.prefix}.")]
+    outside = [name for name in weights.tensors if not name.startswith(f"{chosen.prefix}.")]
     if chosen.prefix == "net" and all(name.startswith("loss.") for name in outside):
         return ()
-    file = f"{given.source.name}: " if given.source else ""
-    count = len(given.tensors) - len(outside)
-    taken = f"{file}{f'{chosen.prefix}.'!r} is taken off the names of {count:,} tensors"
+    file = f"{weights.source.name}: " if weights.source else ""
+    count = len(weights.tensors) - len(outside)
+    prefix_note = f"{file}{f'{chosen.prefix}.'!r} is taken off the names of {count:,} tensors"
     if not outside:
-        return (taken,)
-    return taken, f"{file}not used, since not under {chosen.prefix!r}: {_first(outside)}"
+        return (prefix_note,)
+    return prefix_note, f"{file}not used, since not under {chosen.prefix!r}: {_abbreviate(outside)}"

@@ -31,10 +31,10 @@ class FrozenBatchNorm(nn.Module):
 
 def freeze_batch_norm(module: nn.Module, learning: tuple[str, ...]) -> bool:
     """Freeze every BatchNorm of maps; returns whether there was one."""
-    found = False
+    has_batch_norm = False
     for path, norm in list(module.named_modules()):
         if isinstance(norm, nn.BatchNorm2d):
-            found = True
+            has_batch_norm = True
             if not f"{path}.".startswith(learning):
                 module.set_submodule(path, FrozenBatchNorm(norm))
-    return found
+    return has_batch_norm

@@ -40,20 +40,20 @@ class Head:
         The last norm and dropout have their layer's number. Linear layers keep torch's initialisation.
         """
         self._require_sizes()
-        found: dict[str, nn.Module] = {"pool5": GlobalPool(self.pool)}
+        modules: dict[str, nn.Module] = {"pool5": GlobalPool(self.pool)}
         if self.norm != "none":
-            found["norm5"] = _norm(self.norm, channels)
+            modules["norm5"] = _norm(self.norm, channels)
         if self.dropout:
-            found["dropout5"] = nn.Dropout(self.dropout)
+            modules["dropout5"] = nn.Dropout(self.dropout)
         for number, (inputs, outputs) in enumerate(pairwise((channels, *self.fc)), start=6):
             if number > 6:
-                found[f"relu{number - 1}"] = nn.ReLU()
-            found[f"fc{number}"] = nn.Linear(inputs, outputs, bias=self.fc_bias)
+                modules[f"relu{number - 1}"] = nn.ReLU()
+            modules[f"fc{number}"] = nn.Linear(inputs, outputs, bias=self.fc_bias)
         if self.fc_norm != "none":
-            found[f"norm{5 + len(self.fc)}"] = _norm(self.fc_norm, self.fc[-1])
+            modules[f"norm{5 + len(self.fc)}"] = _norm(self.fc_norm, self.fc[-1])
         if self.fc_dropout:
-            found[f"dropout{5 + len(self.fc)}"] = nn.Dropout(self.fc_dropout)
-        return found
+            modules[f"dropout{5 + len(self.fc)}"] = nn.Dropout(self.fc_dropout)
+        return modules
 
     def _require_sizes(self) -> None:
         if any(size < 1 for size in self.fc):

@@ -92,7 +92,7 @@ def load_inert(path: Path) -> object:
         code = re.search(r"GLOBAL ([\w.]+)", str(error))
         if code is not None:
             raise _holds_code(path, code[1]) from error
-        other = next((told for words, told in _OTHERS.items() if words in str(error)), None)
+        other = next((refusal for words, refusal in _OTHERS.items() if words in str(error)), None)
         if other is not None:
             raise DataError(f"holds {other[0]}", file=path, fix=other[1]) from error
         if not _begins_as_torchs(path):
@@ -106,15 +106,15 @@ def is_stand_in(value: object) -> bool:
 
 
 def _holds_code(path: Path, name: str) -> DataError:
-    what = f"holds Python code ({name}); layerprobe does not run it"
-    return DataError(what, file=path, fix="Convert it to safetensors")
+    problem = f"holds Python code ({name}); layerprobe does not run it"
+    return DataError(problem, file=path, fix="Convert it to safetensors")
 
 
 def _is_code(name: str) -> bool:
     """Whether a name is a function, as far as is known without importing it."""
-    module, last = name.partition(".")[0], name.rpartition(".")[2]
+    module, attribute = name.partition(".")[0], name.rpartition(".")[2]
     if module == "torch":
-        return not last.lstrip("_")[:1].isupper()
+        return not attribute.lstrip("_")[:1].isupper()
     standard = module in sys.stdlib_module_names or module == "commands"  # as a file calls subprocess
     return standard and not _is_data(name)
 
@@ -170,11 +170,11 @@ def _foreign_names(path: Path) -> list[str]:
 
 def _require_magic_number(path: Path, stream: io.BufferedReader) -> None:
     """Read past the pickle at the start of torch's old format; raise if another pickle is in its place."""
-    found = False
+    has_magic_number = False
     texts: deque[str] = deque(["", ""], maxlen=2)  # the last two that are put on the stack: a module and a name in it
     memo: dict[object, str] = {}
     for opcode, value, _ in pickletools.genops(stream):
-        found |= value == torch.serialization.MAGIC_NUMBER
+        has_magic_number |= value == torch.serialization.MAGIC_NUMBER
         match opcode.name:
             case "GLOBAL" | "INST" | "STACK_GLOBAL":
                 name = ".".join(texts) if value is None else str(value).replace(" ", ".")
@@ -186,7 +186,7 @@ def _require_magic_number(path: Path, stream: io.BufferedReader) -> None:
                 texts.append(memo.get(value, ""))
             case _:
                 texts.append(value if isinstance(value, str) else "")
-    if not found:
+    if not has_magic_number:
         raise DataError(
             "a plain pickle, which torch.save never writes", file=path, fix=f"{_STATE_ALONE}, by torch.save"
         )

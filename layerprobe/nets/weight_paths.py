@@ -20,10 +20,10 @@ _DIGITS = 9
 
 def split_part(text: str) -> tuple[Path, str | None]:
     """`FILE#PART` -> the file and the part; a file or folder of the whole name is taken literally."""
-    file, mark, part = text.rpartition("#")
+    file, mark, part_name = text.rpartition("#")
     if not mark or Path(text).exists():
         return Path(text), None
-    return Path(file), part
+    return Path(file), part_name
 
 
 def natural_order(paths: Iterable[Path]) -> list[Path]:
@@ -34,7 +34,7 @@ def natural_order(paths: Iterable[Path]) -> list[Path]:
 def _natural(text: str) -> list[tuple[int, str]]:
     """Text and numbers by turns, so that a number is only compared with a number."""
     texts = re.split(r"([0-9]+)", text)
-    return [(int(piece), "") if place % 2 else (0, piece) for place, piece in enumerate(texts)]
+    return [(int(piece), "") if index % 2 else (0, piece) for index, piece in enumerate(texts)]
 
 
 def expand(pattern: str) -> list[tuple[Path, str | None]]:
@@ -44,23 +44,23 @@ def expand(pattern: str) -> list[tuple[Path, str | None]]:
     the result is that one, also where it does not exist; a folder of `checkpoint-*/` stands for these. Of the shards of
     one model, the first stands for all.
     """
-    path, part = split_part(pattern)
+    path, part_name = split_part(pattern)
     if path.is_dir():
         folders = [] if holds_weights(path) else natural_order(checkpoint_folders(path))
-        return [(folder, part) for folder in folders or [path]]
+        return [(folder, part_name) for folder in folders or [path]]
     if path.is_file() or not glob.has_magic(str(path)):
-        return [(path, part)]
+        return [(path, part_name)]
     matches = list(map(Path, glob.glob(str(path), recursive=True)))  # noqa: PTH207 - Path.glob takes no absolute pattern
-    found = [match for match in matches if match.is_file()] or list(filter(holds_weights, matches))
-    if not found:
+    files = [match for match in matches if match.is_file()] or list(filter(holds_weights, matches))
+    if not files:
         fix = "Name at least one weights file"
         if "[" in str(path):
             fix += f"; in a pattern [ begins a set of characters: write {str(path).replace('[', '[[]')} for itself"
         raise DataError("no file has such a name", file=path, fix=fix)
     networks: dict[tuple[Path, ...], Path] = {}
-    for match in natural_order(found):
+    for match in natural_order(files):
         networks.setdefault(parts_of(match), match)
-    return [(match, part) for match in networks.values()]
+    return [(match, part_name) for match in networks.values()]
 
 
 def expand_epochs(pattern: str) -> dict[int, tuple[Path, str | None]]:
@@ -70,23 +70,23 @@ def expand_epochs(pattern: str) -> dict[int, tuple[Path, str | None]]:
     `epoch=9.ckpt`, those without, such as `last.ckpt`, and later versions of an epoch, `epoch=9-v1.ckpt`, are left out.
     Where the numbers are not clear, the epoch is the file's place.
     """
-    found = expand(pattern)
-    if found == [split_part(pattern)]:
-        return {0: found[0]}
-    epochs = _named_epochs([path for path, _ in found])
-    return {epoch: file for epoch, file in zip(epochs, found, strict=True) if epoch is not None}
+    files = expand(pattern)
+    if files == [split_part(pattern)]:
+        return {0: files[0]}
+    epochs = _epoch_numbers([path for path, _ in files])
+    return {epoch: file for epoch, file in zip(epochs, files, strict=True) if epoch is not None}
 
 
-def numbered_as(file: Path, epoch: int, other: int) -> str:
+def renumber_epoch(file: Path, epoch: int, other: int) -> str:
     """The name of a file of an epoch with the number of another: `epoch=9.ckpt` -> `epoch=10.ckpt`."""
     return re.sub(rf"(?<![0-9])0*{epoch}(?![0-9])", str(other), file.name, count=1)
 
 
-def _named_epochs(paths: Sequence[Path]) -> Sequence[int | None]:
+def _epoch_numbers(paths: Sequence[Path]) -> Sequence[int | None]:
     """The number after `epoch` in each name, else the only number in which the paths differ, else their places."""
-    for epochs in (_after_epoch(paths), _differing(paths)):
-        named = [epoch for epoch in epochs if epoch is not None]
-        if named and len(set(named)) == len(named):
+    for epochs in (_after_epoch(paths), _differing_numbers(paths)):
+        numbered = [epoch for epoch in epochs if epoch is not None]
+        if numbered and len(set(numbered)) == len(numbered):
             return epochs
     return range(len(paths))
 
@@ -101,18 +101,20 @@ def _after_epoch(paths: Sequence[Path]) -> list[int | None]:
     ]
 
 
-def _differing(paths: Sequence[Path]) -> list[int | None]:
+def _differing_numbers(paths: Sequence[Path]) -> list[int | None]:
     """The only number in which most paths differ; None for paths of another form. Of a single path its only number."""
     if len(paths) == 1:
         return [_epoch(_NUMBER.findall(paths[0].stem))]
     forms = [_NUMBER.sub("0", str(path.with_suffix(""))) for path in paths]
     form, count = Counter(forms).most_common(1)[0]
     numbers = [_NUMBER.findall(str(path.with_suffix(""))) for path in paths]
-    rows = [row for row, own in zip(numbers, forms, strict=True) if own == form]
-    columns = [place for place, column in enumerate(zip(*rows, strict=True)) if len(set(column)) > 1]
+    rows = [row for row, path_form in zip(numbers, forms, strict=True) if path_form == form]
+    columns = [column_index for column_index, column in enumerate(zip(*rows, strict=True)) if len(set(column)) > 1]
     if len(columns) != 1 or 2 * count < len(paths):
         return [None] * len(paths)
-    return [_epoch([row[columns[0]]]) if own == form else None for row, own in zip(numbers, forms, strict=True)]
+    return [
+        _epoch([row[columns[0]]]) if path_form == form else None for row, path_form in zip(numbers, forms, strict=True)
+    ]
 
 
 def _epoch(numbers: Sequence[str]) -> int | None:

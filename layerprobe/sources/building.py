@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from layerprobe.nets.blocks import block_names, part_names
 from layerprobe.nets.checkpoint_files import FileWeights
 from layerprobe.nets.conversion import fit_or_convert
-from layerprobe.nets.fitting import TargetNetwork, shapes, unused, with_versions
+from layerprobe.nets.fitting import TargetNetwork, shapes, unused_note, with_versions
 from layerprobe.nets.head import Head
 from layerprobe.nets.net import Net
 from layerprobe.sources.foreign import NO_OWN_SIZE, Foreign
@@ -96,7 +96,7 @@ def build(  # noqa: PLR0913 - the keys of a recipe's [net]
         found = fit_or_convert(weights, TargetNetwork(full, own, own.keys() - loaded, root=_MODEL), foreign.convert)
         tensors = {key: tensor for key, tensor in found.tensors.items() if not key.startswith(anew)}
         module.load_state_dict(with_versions(tensors, module), strict=False)
-        loaded, notes = set(tensors), (*notes, *found.notes, *unused(own, found.left, anew))
+        loaded, notes = set(tensors), (*notes, *found.notes, *unused_note(own, found.left, anew))
     blocks = block_names(model)
     return Net(
         module=module,

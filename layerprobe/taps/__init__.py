@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from layerprobe.taps.capture import Tap, outlying_tokens, tapped
     from layerprobe.taps.classifier import find_classifier, without_classifier
-    from layerprobe.taps.concatenated import Concatenated, Layer, extracted, find_layers, pools_left_out
+    from layerprobe.taps.concatenated import Concatenated, Layer, extracted, find_layers, skipped_pool_lines
     from layerprobe.taps.expressions import LayerInfo, execution_order, find_taps, list_layers, resolve_taps
     from layerprobe.taps.measuring import Measured, NamedLayers, measure_layers
     from layerprobe.taps.recorded import forwards_as_json, recorded_forwards
@@ -33,9 +33,9 @@ __all__ = [
     "list_layers",
     "measure_layers",
     "outlying_tokens",
-    "pools_left_out",
     "recorded_forwards",
     "resolve_taps",
+    "skipped_pool_lines",
     "tapped",
     "without_classifier",
 ]
@@ -59,7 +59,7 @@ _MODULES = {
     "list_layers": "expressions",
     "measure_layers": "measuring",
     "outlying_tokens": "capture",
-    "pools_left_out": "concatenated",
+    "skipped_pool_lines": "concatenated",
     "recorded_forwards": "recorded",
     "resolve_taps": "expressions",
     "tapped": "capture",

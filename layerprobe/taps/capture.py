@@ -80,14 +80,14 @@ def tapped(
 
     features: dict[LayerKey, Tensor] = {}
     called: Counter[str] = Counter()
-    wanted: dict[str, list[tuple[LayerKey, Tap]]] = defaultdict(list)
+    taps_by_module: dict[str, list[tuple[LayerKey, Tap]]] = defaultdict(list)
     for tap in taps:
-        wanted[tap.module].append((tap.key, tap))
+        taps_by_module[tap.module].append((tap.key, tap))
     count = len({tap.key for tap in taps})
 
     def hook(path: str, _module: nn.Module, _inputs: object, output: object) -> None:
         called[path] += 1
-        for key, tap in wanted[path]:
+        for key, tap in taps_by_module[path]:
             if tap.call == called[path]:
                 # Without hooks: the norm's own call is still to come.
                 norm = None if tap.norm is None else part_at(module, tap.norm).forward
@@ -107,7 +107,7 @@ def tapped(
         return {tap.key: features[tap.key] for tap in taps}
 
     classifier = next((tap.classifier for tap in taps if tap.classifier), None)
-    with without_classifier(module, classifier), hooked(module, {path: partial(hook, path) for path in wanted}):
+    with without_classifier(module, classifier), hooked(module, {path: partial(hook, path) for path in taps_by_module}):
         yield features_of
 
 
@@ -143,16 +143,16 @@ def outlying_tokens(taps: Sequence[Tap]) -> list[str]:
     return [f"max over the tokens of {layers}: {why}"] if layers else []
 
 
-def default_pools(layout: Layout, own: Sequence[str] = ()) -> tuple[str, ...]:
+def default_pools(layout: Layout, preferred: Sequence[str] = ()) -> tuple[str, ...]:
     """The pools of a layer where nobody chose any.
 
     Args:
-        own: the model's, or those that a run was probed with; empty: max for maps, cls and avg for tokens.
+        preferred: the model's, or those that a run was probed with; empty: max for maps, cls and avg for tokens.
     """
     if layout.kind == "vector":
         return (NO_POOL,)
-    if own:
-        possible = [pool for pool in own if pool not in TOKEN_POOLS or layout.class_token]
+    if preferred:
+        possible = [pool for pool in preferred if pool not in TOKEN_POOLS or layout.class_token]
         return tuple(possible) or ("avg",)
     if layout.kind == "map":
         return ("max",)
@@ -181,23 +181,23 @@ def pooled_dim(name: str, layout: Layout, pool: str, *, negative: bool) -> int:
     if layout.kind == "vector":
         return layout.dim
     if pool == NO_POOL:
-        what = f"{name} is {_a(layout)} {layout.shape} and needs a pool"
-        raise RecipeError(what, fix=f"Choose {_choices(layout)}")
+        problem = f"{name} is {_a(layout)} {layout.shape} and needs a pool"
+        raise RecipeError(problem, fix=f"Choose {_choices(layout)}")
     if pool in TOKEN_POOLS and not layout.class_token:
-        what = f"{name}@{pool}: {_a(layout)} {layout.shape} has no class token"
-        raise RecipeError(what, fix=f"Choose {_choices(layout)}")
+        problem = f"{name}@{pool}: {_a(layout)} {layout.shape} has no class token"
+        raise RecipeError(problem, fix=f"Choose {_choices(layout)}")
     if pool == "gem" and negative:
-        what = f"{name}@gem: {_NEGATIVE}"
-        raise RecipeError(what, fix="Choose another pool, or the layer after a ReLU")
+        problem = f"{name}@gem: {_NEGATIVE}"
+        raise RecipeError(problem, fix="Choose another pool, or the layer after a ReLU")
     if not pool.startswith("grid:"):
         return layout.dim * (2 if pool == "cls+avg" else 1)
     if not layout.in_rows:
-        what = f"{name}@{pool}: its tokens do not come row by row"
-        raise RecipeError(what, fix="Choose max or avg")
+        problem = f"{name}@{pool}: its tokens do not come row by row"
+        raise RecipeError(problem, fix="Choose max or avg")
     side = _grid_side(pool)
     if side > min(layout.grid):
-        what = f"{name}@{pool}: the map is {layout.grid[0]} x {layout.grid[1]}"
-        raise RecipeError(what, fix="Choose a smaller grid, or max")
+        problem = f"{name}@{pool}: the map is {layout.grid[0]} x {layout.grid[1]}"
+        raise RecipeError(problem, fix="Choose a smaller grid, or max")
     return layout.dim * side**2
 
 
@@ -206,8 +206,8 @@ def _a(layout: Layout) -> str:
 
 
 def _choices(layout: Layout) -> str:
-    own = TOKEN_POOLS if layout.class_token else ()
-    return f"{', '.join([*own, *POOLS])} or grid:s"
+    token_pools = TOKEN_POOLS if layout.class_token else ()
+    return f"{', '.join([*token_pools, *POOLS])} or grid:s"
 
 
 def _grid_side(pool: str) -> int:

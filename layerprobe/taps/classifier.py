@@ -44,19 +44,19 @@ def find_classifier(module: nn.Module, image_size: ImageSize, channels: Sequence
     candidates = _candidates(module)
     if not candidates:
         return None
-    given: object = None
+    model_output: object = None
     with hooked(module, {path: partial(hook, path) for path in candidates}), torch.inference_mode():
         for count in channels:
             seen.clear()
             noise = torch.randn(2, count, *height_width(image_size), generator=torch.Generator().manual_seed(0))
             # A refusal of all is told by whoever measures the layers.
             with contextlib.suppress(*REFUSALS), memory_faults_told():
-                given = module(prepared(noise, module))
+                model_output = module(prepared(noise, module))
                 break
-    part = tensor_part(given)
-    if part is None:
+    tensor_path = tensor_part(model_output)
+    if tensor_path is None:
         return None
-    final = taken(given, part).flatten(1)
+    final = taken(model_output, tensor_path).flatten(1)
     for path in candidates:
         for inputs, output in seen[path] if len(seen[path]) == 1 else []:
             if (
@@ -92,25 +92,30 @@ def without_classifier(module: nn.Module, classifier: str | None) -> Iterator[No
     try:
         yield
     finally:
-        for each in hooks:
-            each.remove()
+        for handle in hooks:
+            handle.remove()
 
 
 def _candidates(module: nn.Module) -> list[str]:
     parts = parts_by_path(module)
-    paths = {id(part): path for path, part in reversed(parts.items())}
-    return [paths[id(found)] for part in parts.values() for found in _declared(part) if id(found) in paths]
+    paths = {id(submodule): path for path, submodule in reversed(parts.items())}
+    return [
+        paths[id(classifier)]
+        for submodule in parts.values()
+        for classifier in _declared_classifiers(submodule)
+        if id(classifier) in paths
+    ]
 
 
-def _declared(part: nn.Module) -> list[nn.Module]:
+def _declared_classifiers(submodule: nn.Module) -> list[nn.Module]:
     """What a module calls its classifier."""
     from torch import nn
 
-    libraries = {kind.__module__.partition(".")[0] for kind in type(part).__mro__}
-    if "timm" in libraries and callable(own := getattr(part, "get_classifier", None)):
-        found = own()
-        return [found] if isinstance(found, nn.Module) and not isinstance(found, nn.Identity) else []
+    libraries = {kind.__module__.partition(".")[0] for kind in type(submodule).__mro__}
+    if "timm" in libraries and callable(get_classifier := getattr(submodule, "get_classifier", None)):
+        classifier = get_classifier()
+        return [classifier] if isinstance(classifier, nn.Module) and not isinstance(classifier, nn.Identity) else []
     names = (*_NAMES, *(_TORCHVISION if "torchvision" in libraries else ()))
-    children = [child for name, child in part.named_children() if name in names]
+    children = [child for name, child in submodule.named_children() if name in names]
     linear = [[x for x in child.modules() if isinstance(x, nn.Linear)] for child in children]
-    return [found[-1] for found in linear if found]
+    return [classifier[-1] for classifier in linear if classifier]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from layerprobe.system.errors import RecipeError
 from layerprobe.taps.capture import Tap
-from layerprobe.taps.expressions import MODULES, execution_order, find_taps, unpooled
+from layerprobe.taps.expressions import MODULES, execution_order, find_taps, skipped_pools
 from layerprobe.taps.measuring import Measured
 from layerprobe.values.keys import LayerKey
 from layerprobe.values.pooling import NO_POOL, TOKEN_POOLS, require_pool
@@ -59,18 +59,20 @@ def find_layers(expressions: Sequence[str], measured: Measured, *, pools: Sequen
             its layers.
     """
     joint = [text for text in expressions if _is_joint(text, measured)]
-    found: list[Layer] = [*find_taps([text for text in expressions if text not in joint], measured, pools=pools)]
-    found += [layer for text in joint for layer in _joints(text, pools, measured)]
-    by_key = {layer.key: layer for layer in found}
-    names = [tap.layer for tap in extracted(found)]
-    places = {name: place for place, name in enumerate(execution_order(names, measured))}
+    layers: list[Layer] = [*find_taps([text for text in expressions if text not in joint], measured, pools=pools)]
+    layers += [layer for text in joint for layer in _joints(text, pools, measured)]
+    by_key = {layer.key: layer for layer in layers}
+    names = [tap.layer for tap in extracted(layers)]
+    places = {name: index for index, name in enumerate(execution_order(names, measured))}
     return sorted(by_key.values(), key=lambda layer: _place(layer, places))
 
 
-def pools_left_out(expressions: Sequence[str], measured: Measured, *, pools: Sequence[str] | None = None) -> list[str]:
+def skipped_pool_lines(
+    expressions: Sequence[str], measured: Measured, *, pools: Sequence[str] | None = None
+) -> list[str]:
     """A line for each pool that `find_layers` skips for some layers, with the reason of the first."""
-    found = unpooled([text for text in expressions if not _is_joint(text, measured)], measured, pools=pools)
-    return [f"{pool} skipped for {', '.join(why)}: {next(iter(why.values()))}" for pool, why in found.items()]
+    skipped = skipped_pools([text for text in expressions if not _is_joint(text, measured)], measured, pools=pools)
+    return [f"{pool} skipped for {', '.join(why)}: {next(iter(why.values()))}" for pool, why in skipped.items()]
 
 
 def extracted(layers: Iterable[Layer]) -> list[Tap]:
@@ -97,10 +99,10 @@ def _joints(expression: str, pools: Sequence[str] | None, measured: Measured) ->
     names = layer.split("+")
     _require_single(expression, names, pool)
     defaults = [tap.pool for tap in find_taps(names, measured) if tap.pool != NO_POOL]
-    asked = [pool] if pool else list(pools or defaults) or [NO_POOL]
-    found: dict[LayerKey, Concatenated] = {}
+    requested = [pool] if pool else list(pools or defaults) or [NO_POOL]
+    joints: dict[LayerKey, Concatenated] = {}
     problems = []
-    for kind in asked:
+    for kind in requested:
         require_pool(kind)
         try:
             members = find_taps([f"{name}@{kind}" for name in names], measured)
@@ -110,17 +112,17 @@ def _joints(expression: str, pools: Sequence[str] | None, measured: Measured) ->
         if len(members) < len(names):
             raise RecipeError(f"{expression}: a layer stands there twice", fix="Name each layer once")
         joint = Concatenated(tuple(members))
-        found[joint.key] = joint
-    if not found:
+        joints[joint.key] = joint
+    if not joints:
         raise problems[0]
-    return list(found.values())
+    return list(joints.values())
 
 
 def _require_single(expression: str, names: Sequence[str], pool: str) -> None:
     """Check that what stands between `+` may be the name of one layer, and that there is one pool."""
-    several = [name for name in names if name == MODULES or any(sign in name for sign in _GLOB)]
-    if several or not all(names):
-        what = f"{several[0]} may be several layers" if several else "a layer is missing beside +"
-        raise RecipeError(f"{expression}: {what}", fix="Name every layer of A+B itself")
+    ambiguous = [name for name in names if name == MODULES or any(sign in name for sign in _GLOB)]
+    if ambiguous or not all(names):
+        problem = f"{ambiguous[0]} may be several layers" if ambiguous else "a layer is missing beside +"
+        raise RecipeError(f"{expression}: {problem}", fix="Name every layer of A+B itself")
     if "+" in pool and pool not in TOKEN_POOLS:
         raise RecipeError(f"{expression}: A+B has one pool", fix="Write it once, at the end, like A+B@max")

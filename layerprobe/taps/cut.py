@@ -50,12 +50,20 @@ def shares_after(
     if absent := [tap.layer for tap in taps if (tap.module, tap.call) not in before]:
         raise RecipeError(f"{absent[0]} does not run", fix="Choose another layer")
     parts = parts_by_path(module)
-    counts = {path: sum(prod(own.shape) for own in part.parameters(recurse=False)) for path, part in parts.items()}
-    above, total = {path: _called(path, begun) for path in parts}, sum(counts.values())
+    counts = {
+        path: sum(prod(parameter.shape) for parameter in submodule.parameters(recurse=False))
+        for path, submodule in parts.items()
+    }
+    above, total = {path: _running_module(path, begun) for path in parts}, sum(counts.values())
     shares = []
     for needed, operations in (before[tap.module, tap.call] for tap in taps):
-        kept = sum(count for path, count in counts.items() if above[path] in needed)
-        shares.append((_rest(kept, total), None if counter is None else _rest(operations, counter.get_total_flops())))
+        num_kept = sum(count for path, count in counts.items() if above[path] in needed)
+        shares.append(
+            (
+                _share_after(num_kept, total),
+                None if counter is None else _share_after(operations, counter.get_total_flops()),
+            )
+        )
     return shares
 
 
@@ -76,10 +84,10 @@ def _forward(
 
     with ExitStack() as stack:
         stack.enter_context(hooked(module, {tap.module: partial(end, tap.module) for tap in taps}))
-        for path, part in parts_by_path(module).items():
-            stack.callback(part.register_forward_pre_hook(partial(begin, path)).remove)
+        for path, submodule in parts_by_path(module).items():
+            stack.callback(submodule.register_forward_pre_hook(partial(begin, path)).remove)
         # The counter also follows gradients, and fails at a view of a parameter, such as attention pooling's query.
-        for learnt in [own for own in module.parameters() if own.requires_grad]:
+        for learnt in [parameter for parameter in module.parameters() if parameter.requires_grad]:
             stack.callback(learnt.requires_grad_)
             learnt.requires_grad_(False)
         with torch.no_grad(), counter or nullcontext():
@@ -87,7 +95,7 @@ def _forward(
     return before, begun
 
 
-def _called(path: str, begun: set[str]) -> str:
+def _running_module(path: str, begun: set[str]) -> str:
     """A module, or the next above it, that runs; its own path where none does."""
     above = path
     while above and above not in begun:
@@ -95,5 +103,5 @@ def _called(path: str, begun: set[str]) -> str:
     return above if above in begun and above else path
 
 
-def _rest(kept: int, total: int) -> float:
-    return 1 - kept / total if total else 0.0
+def _share_after(num_kept: int, total: int) -> float:
+    return 1 - num_kept / total if total else 0.0

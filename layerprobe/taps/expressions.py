@@ -40,20 +40,20 @@ class LayerInfo:
 
 def list_layers(net: NamedLayers, image_size: ImageSize) -> list[LayerInfo]:
     """The network's named layers that run, in execution order, found by forwards that change nothing."""
-    measured, found = measure_layers(net, image_size), []
+    measured, layers = measure_layers(net, image_size), []
     for name, path in net.layers.items():
         path = plain_path(path)
         if not measured.calls.get(path):
             continue
-        last = measured.calls[path][-1]
-        layout = _require_layout(name, last)
-        first = default_pools(layout, measured.pools)
-        pools = tuple(dict.fromkeys((*first, *possible_pools(layout, negative=last.negative))))
+        last_call = measured.calls[path][-1]
+        layout = _require_layout(name, last_call)
+        defaults = default_pools(layout, measured.pools)
+        pools = tuple(dict.fromkeys((*defaults, *possible_pools(layout, negative=last_call.negative))))
         info = LayerInfo(
             name, path, layout.dim, layout.kind, len(measured.calls[path]), layout, pools, _classifier(path, net)
         )
-        found.append((last.order, info))
-    return [info for _, info in sorted(found, key=lambda pair: pair[0])]
+        layers.append((last_call.order, info))
+    return [info for _, info in sorted(layers, key=lambda pair: pair[0])]
 
 
 def resolve_taps(
@@ -80,36 +80,36 @@ def find_taps(expressions: Sequence[str], measured: Measured, *, pools: Sequence
             A pool that a layer cannot have is skipped there, if it can have another one. None: `measured.pools`, else
             max for maps, cls and avg for tokens. A vector has one tap, with the pool `none`, whatever is requested.
     """
-    found: dict[tuple[int, bool, str], Tap] = {}
-    for each in _asked(expressions, measured, pools):
-        if isinstance(each.tap, Tap):
-            found.setdefault((each.call.order, each.tap.norm is not None, each.pool), each.tap)
-    return [tap for _, tap in sorted(found.items(), key=lambda item: item[0][:2])]
+    taps: dict[tuple[int, bool, str], Tap] = {}
+    for candidate in _candidates(expressions, measured, pools):
+        if isinstance(candidate.tap, Tap):
+            taps.setdefault((candidate.call.order, candidate.tap.norm is not None, candidate.pool), candidate.tap)
+    return [tap for _, tap in sorted(taps.items(), key=lambda item: item[0][:2])]
 
 
-def unpooled(
+def skipped_pools(
     expressions: Sequence[str], measured: Measured, *, pools: Sequence[str] | None = None
 ) -> dict[str, dict[str, str]]:
     """The pools that `find_taps` skips: pool -> layer -> the reason."""
-    found: dict[str, dict[str, str]] = {}
-    for each in _asked(expressions, measured, pools):
-        if isinstance(each.tap, RecipeError):
-            found.setdefault(each.pool, {}).setdefault(each.layer, each.tap.message)
-    return found
+    reasons: dict[str, dict[str, str]] = {}
+    for candidate in _candidates(expressions, measured, pools):
+        if isinstance(candidate.tap, RecipeError):
+            reasons.setdefault(candidate.pool, {}).setdefault(candidate.layer, candidate.tap.message)
+    return reasons
 
 
 def execution_order(names: Iterable[str], measured: Measured) -> list[str]:
     """Sort layers by the order in which the network runs them; unknown names are dropped."""
-    found = {}
+    orders = {}
     for name in names:
         plain, normed = _without_normed(name)
         target, _, number = plain.partition("#")
         path = _path(target, measured)
         called = () if path is None else measured.calls.get(path, ())
-        place = int(number) if number.isdecimal() else 1
-        if 1 <= place <= len(called):
-            found[name] = (_order(path, called[place - 1], measured), normed)
-    return sorted(found, key=found.__getitem__)
+        call_number = int(number) if number.isdecimal() else 1
+        if 1 <= call_number <= len(called):
+            orders[name] = (_order(path, called[call_number - 1], measured), normed)
+    return sorted(orders, key=orders.__getitem__)
 
 
 def _order(path: str | None, call: Call, measured: Measured) -> float:
@@ -119,7 +119,7 @@ def _order(path: str | None, call: Call, measured: Measured) -> float:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Candidate:
     """A layer at a call, and a pool: its tap, or why the layer cannot have this pool."""
 
     layer: str
@@ -128,66 +128,66 @@ class _Asked:
     tap: Tap | RecipeError
 
 
-def _asked(expressions: Sequence[str], measured: Measured, pools: Sequence[str] | None) -> Iterator[_Asked]:
+def _candidates(expressions: Sequence[str], measured: Measured, pools: Sequence[str] | None) -> Iterator[_Candidate]:
     for expression in expressions:
         layer, _, pool = expression.partition("@")
         for kind in [pool] if pool else pools or ():
             require_pool(kind)
-        yield from _named(layer, [pool] if pool else pools, measured)
+        yield from _candidates_of_layer(layer, [pool] if pool else pools, measured)
 
 
-def _named(layer: str, pools: Sequence[str] | None, measured: Measured) -> list[_Asked]:
+def _candidates_of_layer(layer: str, pools: Sequence[str] | None, measured: Measured) -> list[_Candidate]:
     """What an expression without its pool names; at least one tap is among it."""
     plain, normed = _without_normed(layer)
     target, _, number = plain.partition("#")
     path = _path(target, measured)
     if path is not None:
         return _require_tap(_at_call(path, number, normed, pools, measured))
-    globbed, lenient = _globbed(target, measured)
+    globbed, lenient = _expand_glob(target, measured)
     ran = [path for path in globbed if measured.calls.get(path)] or globbed
-    found: list[_Asked] = []
+    candidates: list[_Candidate] = []
     problems = []
     for path in ran:
         for call in [number] if number else [str(i + 1) for i in range(len(measured.calls.get(path, ())))] or [""]:
             try:
                 of_call = _at_call(path, call, normed, pools, measured)
-                found += of_call if lenient else _require_tap(of_call)
+                candidates += of_call if lenient else _require_tap(of_call)
             except RecipeError as error:
                 if not lenient:
                     raise
                 problems.append(error)
-    if not found:
+    if not candidates:
         raise problems[0]
-    return _require_tap(found)
+    return _require_tap(candidates)
 
 
-def _require_tap(found: list[_Asked]) -> list[_Asked]:
-    problems = [each.tap for each in found if isinstance(each.tap, RecipeError)]
-    if len(problems) == len(found):
+def _require_tap(candidates: list[_Candidate]) -> list[_Candidate]:
+    problems = [candidate.tap for candidate in candidates if isinstance(candidate.tap, RecipeError)]
+    if len(problems) == len(candidates):
         raise problems[0]
-    return found
+    return candidates
 
 
-def _at_call(path: str, number: str, normed: bool, pools: Sequence[str] | None, measured: Measured) -> list[_Asked]:
+def _at_call(path: str, number: str, normed: bool, pools: Sequence[str] | None, measured: Measured) -> list[_Candidate]:
     """One call of a module by each pool."""
     name, calls = _name(path, measured.net), measured.calls.get(path, ())
-    place = _choose_call(name, path, number, measured)
-    call = calls[place - 1]
+    call_number = _choose_call(name, path, number, measured)
+    call = calls[call_number - 1]
     layout = _require_layout(name, call)
-    name = name if len(calls) == 1 else f"{name}#{place}"
+    name = name if len(calls) == 1 else f"{name}#{call_number}"
     norm = _final_norm(name, call, measured) if normed else None
     name = f"{_NORMED}{name})" if normed else name
-    found: list[_Asked] = []
+    candidates: list[_Candidate] = []
     for pool in pools or default_pools(layout, measured.pools):
         pool = "none" if layout.kind == "vector" else pool
         tap: Tap | RecipeError
         try:
             dim = pooled_dim(name, layout, pool, negative=call.negative or normed)
-            tap = Tap(name, path, place, pool, dim, layout, norm, _classifier(path, measured.net))
+            tap = Tap(name, path, call_number, pool, dim, layout, norm, _classifier(path, measured.net))
         except RecipeError as error:
             tap = error
-        found.append(_Asked(name, call, pool, tap))
-    return found
+        candidates.append(_Candidate(name, call, pool, tap))
+    return candidates
 
 
 def _without_normed(layer: str) -> tuple[str, bool]:
@@ -202,12 +202,12 @@ def _classifier(path: str, net: NamedLayers) -> str | None:
 
 
 def _absolute(path: str, net: NamedLayers) -> str:
-    return ".".join(part for part in (net.root, path) if part)
+    return ".".join(segment for segment in (net.root, path) if segment)
 
 
 def _name(path: str, net: NamedLayers) -> str:
     """What a module is called: by its registered name, else by its path below the model."""
-    names = {plain_path(own): name for name, own in [*net.parts.items(), *net.layers.items()]}
+    names = {plain_path(registered_path): name for name, registered_path in [*net.parts.items(), *net.layers.items()]}
     if path in names:
         return names[path]
     if path == net.root:
@@ -218,23 +218,23 @@ def _name(path: str, net: NamedLayers) -> str:
 def _path(target: str, measured: Measured) -> str | None:
     """The path of the one module that a name or path names; None where it names none."""
     net = measured.net
-    named = net.layers.get(target, net.parts.get(target))
-    if named is not None:
-        return plain_path(named)
+    registered = net.layers.get(target, net.parts.get(target))
+    if registered is not None:
+        return plain_path(registered)
     path = _absolute(plain_path(target), net)
     if path in measured.calls:
         return path
     return net.root if target == OUTPUT else None
 
 
-def _globbed(target: str, measured: Measured) -> tuple[list[str], bool]:
+def _expand_glob(target: str, measured: Measured) -> tuple[list[str], bool]:
     """The module paths that a glob names, and whether those that cannot be tapped are skipped."""
     net = measured.net
     if target == MODULES:
         return [plain_path(path) for path in {**net.layers, **net.parts}.values()], True
-    named = [plain_path(path) for name, path in net.layers.items() if fnmatch.fnmatchcase(name, target)]
-    if named:
-        return named, False
+    matching_layers = [plain_path(path) for name, path in net.layers.items() if fnmatch.fnmatchcase(name, target)]
+    if matching_layers:
+        return matching_layers, False
     root = f"{net.root}." if net.root else ""
     below = {path.removeprefix(root): path for path in measured.calls if path.startswith(root) and path != net.root}
     steps = target.split(".")
@@ -270,15 +270,15 @@ def _require_calls(name: str, path: str, measured: Measured) -> Sequence[Call]:
 
     above = parts_by_path(measured.net.module).get(path.rpartition(".")[0])
     if isinstance(above, nn.MultiheadAttention):
-        what = f"{name} does not run as a module, as nn.MultiheadAttention computes with its weights itself"
-        raise RecipeError(what, fix="Choose the attention, whose first output has gone through it")
+        problem = f"{name} does not run as a module, as nn.MultiheadAttention computes with its weights itself"
+        raise RecipeError(problem, fix="Choose the attention, whose first output has gone through it")
     raise RecipeError(f"{name} does not run in evaluation", fix="Choose another layer")
 
 
 def _require_layout(name: str, call: Call) -> Layout:
     if isinstance(call.layout, Unclear):
-        what = f"the output of {name} is {call.structure}: {call.layout.reason}"
-        raise RecipeError(what, fix="Choose a module inside or after it")
+        problem = f"the output of {name} is {call.structure}: {call.layout.reason}"
+        raise RecipeError(problem, fix="Choose a module inside or after it")
     return call.layout
 
 
@@ -292,20 +292,20 @@ def _final_norm(name: str, call: Call, measured: Measured) -> str:
     path = plain_path(net.final_norm)
     norm = parts_by_path(net.module)[path]
     forward: Callable[[torch.Tensor], object] = norm.forward
-    given: object = None
+    output: object = None
     with hooked(net.module, {}), torch.inference_mode():
         try:
-            given = forward(prepared(torch.zeros(call.shape), net.module))
+            output = forward(prepared(torch.zeros(call.shape), net.module))
         except REFUSALS:
-            given = None
-    if not isinstance(given, torch.Tensor) or given.shape != call.shape or not _over_channels(call, path, measured):
-        what = f"{_NORMED}{name}): the final norm {_name(path, net)} does not take {call.structure}"
-        raise RecipeError(what, fix="Choose a layer of as many channels as the last")
+            output = None
+    if not isinstance(output, torch.Tensor) or output.shape != call.shape or not _over_channels(call, path, measured):
+        problem = f"{_NORMED}{name}): the final norm {_name(path, net)} does not take {call.structure}"
+        raise RecipeError(problem, fix="Choose a layer of as many channels as the last")
     return path
 
 
 def _over_channels(call: Call, norm: str, measured: Measured) -> bool:
     """Whether a norm normalises a call's channels: they are the last axis, or that which the norm's own output has."""
-    alike = [own.layout for own in measured.calls[norm] if len(own.shape) == len(call.shape)]
-    channels = {layout.channels for layout in alike if isinstance(layout, Layout)}
+    layouts = [norm_call.layout for norm_call in measured.calls[norm] if len(norm_call.shape) == len(call.shape)]
+    channels = {layout.channels for layout in layouts if isinstance(layout, Layout)}
     return isinstance(call.layout, Layout) and call.layout.channels in {len(call.shape) - 1, *channels}

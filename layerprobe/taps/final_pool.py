@@ -37,13 +37,13 @@ class FinalPool:
             vector = value.flatten(1).float()
             # A ReLU may be a function, which no hook sees.
             for maps in (self._last.float(), self._last.float().clamp(min=0)):
-                for name, pooled in _pooled(maps):
+                for name, pooled in _pool_maps(maps):
                     if pooled.shape == vector.shape and torch.allclose(pooled, vector, _RELATIVE, _ABSOLUTE):
                         self.found = name
                         return
 
 
-def _pooled(maps: Tensor) -> Iterator[tuple[str, Tensor]]:
+def _pool_maps(maps: Tensor) -> Iterator[tuple[str, Tensor]]:
     """Each pool of maps, channels first or last, or of tokens (B, T, D) with up to 8 before the patches."""
     if maps.ndim == 3:
         yield "cls", maps[:, 0]

@@ -23,18 +23,18 @@ def plain_path(path: str) -> str:
 
 def parts_by_path(module: nn.Module) -> dict[str, nn.Module]:
     """Every module by its path, itself under the empty one; of a compiled module that which was compiled."""
-    return {plain_path(path): part for path, part in module.named_modules()}
+    return {plain_path(path): submodule for path, submodule in module.named_modules()}
 
 
 def part_at(module: nn.Module, path: str) -> nn.Module:
     """The module at one of the paths of `parts_by_path`, without a walk over all of them."""
-    part = _uncompiled(module)
+    submodule = _uncompile(module)
     for name in path.split(".") if path else ():
-        child = _child(part, name)
+        child = _child(submodule, name)
         if child is None:
             raise AttributeError(f"there is no module {path!r}")
-        part = _uncompiled(child)
-    return part
+        submodule = _uncompile(child)
+    return submodule
 
 
 def prepared(images: Tensor, module: nn.Module) -> Tensor:
@@ -60,21 +60,21 @@ def hooked(module: nn.Module, hooks: Mapping[str, Hook]) -> Iterator[None]:
         for path, hook in hooks.items():
             stack.callback(part_at(module, path).register_forward_hook(hook).remove)
         # One by one, as train() on the whole module would also put frozen batch normalisation into training mode.
-        stack.callback(_set_modes, [(part, part.training) for part in parts])
+        stack.callback(_set_modes, [(submodule, submodule.training) for submodule in parts])
         stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
         torch.backends.mha.set_fastpath_enabled(False)
-        if any(_is_compiled(part) for part in parts):
+        if any(_is_compiled(submodule) for submodule in parts):
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         # Of blocks under gradient checkpointing, which here have no gradients to lose.
         stack.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", "None of the inputs have requires_grad")
-        own = [part.train for part in parts] + [module.eval]
-        if any(getattr(mode, "__func__", None) not in (nn.Module.train, nn.Module.eval) for mode in own):
+        mode_setters = [submodule.train for submodule in parts] + [module.eval]
+        if any(getattr(mode, "__func__", None) not in (nn.Module.train, nn.Module.eval) for mode in mode_setters):
             # First into training mode, where LeViT drops values cached from weights that may have changed.
             module.train()
             module.eval()
         else:  # what train() would do, in a hundredth of its time
-            _set_modes([(part, False) for part in parts])
+            _set_modes([(submodule, False) for submodule in parts])
         yield
 
 
@@ -82,8 +82,8 @@ def _all_parts(module: nn.Module) -> list[nn.Module]:
     """What `module.modules()` lists, in a fraction of its time: a GPU waits."""
     parts = {id(module): module}
     waiting = [module]
-    for part in waiting:
-        for child in part._modules.values():
+    for submodule in waiting:
+        for child in submodule._modules.values():
             if child is not None and id(child) not in parts:
                 parts[id(child)] = child
                 waiting.append(child)
@@ -92,23 +92,23 @@ def _all_parts(module: nn.Module) -> list[nn.Module]:
 
 def _set_modes(modes: Iterable[tuple[nn.Module, bool]]) -> None:
     """Training or evaluation mode of each module alone."""
-    for part, training in modes:
-        if "training" in part.__dict__:
-            part.__dict__["training"] = training  # nn.Module's __setattr__ takes thirty times as long
+    for submodule, training in modes:
+        if "training" in submodule.__dict__:
+            submodule.__dict__["training"] = training  # nn.Module's __setattr__ takes thirty times as long
         else:
-            part.training = training  # of a ScriptModule
+            submodule.training = training  # of a ScriptModule
 
 
-def _child(part: nn.Module, name: str) -> nn.Module | None:
-    if name not in part._modules:  # a ScriptModule's have no get()
+def _child(submodule: nn.Module, name: str) -> nn.Module | None:
+    if name not in submodule._modules:  # a ScriptModule's have no get()
         return None
-    return part._modules[name]
+    return submodule._modules[name]
 
 
-def _uncompiled(part: nn.Module) -> nn.Module:
-    inner = _child(part, _COMPILED)
-    return part if inner is None else _uncompiled(inner)
+def _uncompile(submodule: nn.Module) -> nn.Module:
+    inner = _child(submodule, _COMPILED)
+    return submodule if inner is None else _uncompile(inner)
 
 
-def _is_compiled(part: nn.Module) -> bool:
-    return _COMPILED in part._modules or part._compiled_call_impl is not None
+def _is_compiled(submodule: nn.Module) -> bool:
+    return _COMPILED in submodule._modules or submodule._compiled_call_impl is not None

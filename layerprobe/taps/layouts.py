@@ -56,9 +56,9 @@ class Layout:
 
     def arranged(self, tensor: Tensor) -> Tensor:
         """The output's tensor with its axes in one order: map (B, C, H, W), tokens (B, T, D), vector (B, D); a view."""
-        own = self.batch, self.channels
-        rest = [axis for axis in range(tensor.ndim) if axis not in own]
-        axes = [*own, *rest] if self.kind == "map" else [self.batch, *rest, self.channels]
+        leading_axes = self.batch, self.channels
+        other_axes = [axis for axis in range(tensor.ndim) if axis not in leading_axes]
+        axes = [*leading_axes, *other_axes] if self.kind == "map" else [self.batch, *other_axes, self.channels]
         # Most outputs are in order: an operation less for each of their layers, in whose time a GPU would wait.
         if axes != sorted(axes):
             tensor = tensor.permute(axes)
@@ -131,18 +131,18 @@ class Model:
     @cached_property
     def oblong(self) -> Mapping[Shape, frozenset[Shape]]:
         """Grid (H, W) of the patches of an image that is no square -> the grids of the other size, for any stride."""
-        found: dict[Shape, set[Shape]] = {}
+        grids: dict[Shape, set[Shape]] = {}
         if isinstance(self.size, int):
             return {}
         for stride in range(1, max(self.size) + 1):
             for padded in (0, stride - 1):
-                own, other = (
+                grid, other = (
                     tuple((side + padded) // stride for side in height_width(size))
                     for size in (self.size, self.size if self.other is None else self.other)
                 )
-                if min(own) > 0:
-                    found.setdefault(own, set()).add(other)
-        return {own: frozenset(others) for own, others in found.items()}
+                if min(grid) > 0:
+                    grids.setdefault(grid, set()).add(other)
+        return {grid: frozenset(other_grids) for grid, other_grids in grids.items()}
 
     def may_be_map(self, rows: int, columns: int) -> bool:
         """Whether two axes may be the height and width of a map; a model may make a square of any image."""
@@ -152,43 +152,45 @@ class Model:
 def find_layouts(seen: Sequence[Seen], model: Model) -> list[Layout | Unclear]:
     """The layout of each output of a model, or the reason why it is unknown."""
     counts = _token_counts(seen, model)
-    grids = {shape[2] * shape[3] for shape in (one.two for one in seen) if len(shape) == 4 and shape[2] == shape[3]}
-    maps = {shape[first : first + 2] for shape in (one.two for one in seen) if len(shape) == 4 for first in (1, 2)}
-    return [_layout(one, model, counts, grids, maps) for one in seen]
+    grids = {
+        shape[2] * shape[3] for shape in (output.two for output in seen) if len(shape) == 4 and shape[2] == shape[3]
+    }
+    maps = {shape[axis : axis + 2] for shape in (output.two for output in seen) if len(shape) == 4 for axis in (1, 2)}
+    return [_layout(output, model, counts, grids, maps) for output in seen]
 
 
 def _layout(seen: Seen, model: Model, counts: _Counts, grids: set[int], maps: set[Shape]) -> Layout | Unclear:
     batch = _batch_axis(seen)
     if isinstance(batch, Unclear):
         return batch
-    rest, other = _without(seen.two, batch), None if seen.other is None else _without(seen.other, batch)
-    if other is not None and len(other) != len(rest):
+    item_shape, other = _without(seen.two, batch), None if seen.other is None else _without(seen.other, batch)
+    if other is not None and len(other) != len(item_shape):
         return Unclear(f"its number of axes changes with the image size: {seen}")
-    if len(rest) == 3:
-        place = _map_channels(rest, other, counts, model)
-    elif len(rest) == 2:
-        place = _token_channels(rest, other, counts)
-    elif len(rest) == 1:
-        place = 0
+    if len(item_shape) == 3:
+        axis = _map_channels(item_shape, other, counts, model)
+    elif len(item_shape) == 2:
+        axis = _token_channels(item_shape, other, counts)
+    elif len(item_shape) == 1:
+        axis = 0
     else:
         return Unclear(f"neither a map, tokens nor a vector: {seen}")
-    if isinstance(place, Unclear):
-        return Unclear(f"{place.reason}: {seen}")
-    channels = place if place < batch else place + 1
-    space = _without(rest, place)
-    if len(rest) == 3:
-        return Layout("map", seen.part, batch, channels, (rest[place], *space))
-    if len(rest) == 1 or (space == (1,) and other in (None, rest)):
-        return Layout("vector", seen.part, batch, channels, (rest[place],))
-    others = None if other is None else other[1 - place]
+    if isinstance(axis, Unclear):
+        return Unclear(f"{axis.reason}: {seen}")
+    channels = axis if axis < batch else axis + 1
+    space = _without(item_shape, axis)
+    if len(item_shape) == 3:
+        return Layout("map", seen.part, batch, channels, (item_shape[axis], *space))
+    if len(item_shape) == 1 or (space == (1,) and other in (None, item_shape)):
+        return Layout("vector", seen.part, batch, channels, (item_shape[axis],))
+    other_tokens = None if other is None else other[1 - axis]
     oblong: Shape = ()
     if isinstance(model.size, int):
-        prefix = _prefix(space[0], others, model, grids)
+        prefix = _prefix(space[0], other_tokens, model, grids)
     else:
-        prefix, oblong = _oblong(space[0], others, model, maps)
+        prefix, oblong = _oblong(space[0], other_tokens, model, maps)
     if isinstance(prefix, Unclear):
         return Unclear(f"{prefix.reason}: {seen}")
-    class_token, shape = prefix > 0 and model.class_token, (*space, rest[place])
+    class_token, shape = prefix > 0 and model.class_token, (*space, item_shape[axis])
     return Layout("tokens", seen.part, batch, channels, shape, prefix, class_token, model.in_rows, oblong)
 
 
@@ -227,83 +229,85 @@ class _Counts:
 
 def _token_counts(seen: Iterable[Seen], model: Model) -> _Counts:
     paired, alone, flattened, normed = set(), set(), set(), set()
-    for one in seen:
-        batch = _batch_axis(one)
+    for output in seen:
+        batch = _batch_axis(output)
         if isinstance(batch, Unclear):
-            if len(one.two) == 2 and 3 * one.two[0] == 2 * one.three[0] and one.two[1] == one.three[1]:
-                alone.add(one.two[0] // 2)  # tokens of all images in one axis, as a BatchNorm1d takes them
+            if len(output.two) == 2 and 3 * output.two[0] == 2 * output.three[0] and output.two[1] == output.three[1]:
+                alone.add(output.two[0] // 2)  # tokens of all images in one axis, as a BatchNorm1d takes them
             continue
-        rest = _without(one.two, batch)
-        if len(rest) == 3 and model.may_be_map(*rest[1:]) and len(set(rest)) > 1:
-            flattened.add((rest[1] * rest[2], rest[0]))
-        if len(rest) != 2:
+        item_shape = _without(output.two, batch)
+        if len(item_shape) == 3 and model.may_be_map(*item_shape[1:]) and len(set(item_shape)) > 1:
+            flattened.add((item_shape[1] * item_shape[2], item_shape[0]))
+        if len(item_shape) != 2:
             continue
-        other = () if one.other is None else _without(one.other, batch)
-        changed = [pair for pair in zip(rest, other, strict=False) if pair[0] != pair[1]]
+        other = () if output.other is None else _without(output.other, batch)
+        changed = [pair for pair in zip(item_shape, other, strict=False) if pair[0] != pair[1]]
         if len(changed) == 1:
             paired.add(changed[0])
-        if one.normed and batch < len(rest):
-            alone.add(rest[0])
-            normed.add(rest)
+        if output.normed and batch < len(item_shape):
+            alone.add(item_shape[0])
+            normed.add(item_shape)
     alone |= {count for count, _ in paired}
     return _Counts(frozenset(paired), frozenset(alone), frozenset(flattened), frozenset(normed))
 
 
-def _map_channels(rest: Shape, other: Shape | None, counts: _Counts, model: Model) -> int | Unclear:
+def _map_channels(item_shape: Shape, other: Shape | None, counts: _Counts, model: Model) -> int | Unclear:
     """The axis of channels of a map's three: the one that another image size leaves."""
-    if other is not None and other != rest:
-        changed = [i for i in range(3) if rest[i] != other[i]]
-        if model.oblong and len(changed) == 1 and (rest[changed[0]], other[changed[0]]) not in counts.paired:
-            changed += [i for i in range(3) if rest[i] == 1]  # a map of one row at both sizes
+    if other is not None and other != item_shape:
+        changed = [i for i in range(3) if item_shape[i] != other[i]]
+        if model.oblong and len(changed) == 1 and (item_shape[changed[0]], other[changed[0]]) not in counts.paired:
+            changed += [i for i in range(3) if item_shape[i] == 1]  # a map of one row at both sizes
         if len(changed) != 2:
             return Unclear("not two of its axes change with the image size, as those of a map do")
-        if all((rest[i], other[i]) in counts.paired for i in changed):
+        if all((item_shape[i], other[i]) in counts.paired for i in changed):
             return Unclear("two of its axes are as long as the tokens, as those of attention weights are")
         (channels,) = {0, 1, 2} - set(changed)
         return channels
     for channels in (0, 2):
-        rows, columns = _without(rest, channels)
+        rows, columns = _without(item_shape, channels)
         # Attention weights have as many rows and columns as there are tokens; a map's places may be tokens elsewhere.
-        is_map = rows not in counts.alone or (rows * columns, rest[channels]) in counts.normed
-        if model.may_be_map(rows, columns) and len(set(rest)) > 1 and is_map:
+        is_map = rows not in counts.alone or (rows * columns, item_shape[channels]) in counts.normed
+        if model.may_be_map(rows, columns) and len(set(item_shape)) > 1 and is_map:
             return channels
     return Unclear("cannot determine the axes of a map from one image size")
 
 
-def _token_channels(rest: Shape, other: Shape | None, counts: _Counts) -> int | Unclear:
+def _token_channels(item_shape: Shape, other: Shape | None, counts: _Counts) -> int | Unclear:
     """The axis of channels of two: the one that another image size leaves."""
-    if other is not None and other != rest:
-        if rest[0] != other[0] and rest[1] != other[1]:
+    if other is not None and other != item_shape:
+        if item_shape[0] != other[0] and item_shape[1] != other[1]:
             return Unclear("both of its axes change with the image size")
-        return 0 if rest[0] == other[0] else 1
-    if (rest[0] == 1) != (rest[1] == 1):
-        return 1 if rest[0] == 1 else 0
+        return 0 if item_shape[0] == other[0] else 1
+    if (item_shape[0] == 1) != (item_shape[1] == 1):
+        return 1 if item_shape[0] == 1 else 0
     if other is not None:
         return Unclear("neither of its axes changes with the image size, as that of tokens does")
-    counted = [count in counts.alone for count in rest]
-    flattened = [shape in counts.flattened for shape in (rest, rest[::-1])]
-    for first, second in (counted, flattened):
-        if first != second:
-            return 1 if first else 0
+    counted = [count in counts.alone for count in item_shape]
+    flattened = [shape in counts.flattened for shape in (item_shape, item_shape[::-1])]
+    for on_axis_0, on_axis_1 in (counted, flattened):
+        if on_axis_0 != on_axis_1:
+            return 1 if on_axis_0 else 0
     return Unclear("cannot determine the axis of tokens from one image size")
 
 
 def _prefix(tokens: int, other: int | None, model: Model, grids: set[int]) -> int | Unclear:
     """How many tokens stand before those of a square of patches."""
     if other is not None and model.other is not None:
-        found = [p for p in range(min(tokens, other)) if _are_grids(tokens - p, other - p, model)]
-        if len(found) == 1 and found[0] > _MOST_PREFIX_TOKENS and found[0] != model.prefix_tokens:
-            return Unclear(f"cannot determine whether {found[0]} of its tokens all precede the patches")
-        if len(found) == 1:
-            return found[0]
+        prefixes = [p for p in range(min(tokens, other)) if _are_grids(tokens - p, other - p, model)]
+        if len(prefixes) == 1 and prefixes[0] > _MOST_PREFIX_TOKENS and prefixes[0] != model.prefix_tokens:
+            return Unclear(f"cannot determine whether {prefixes[0]} of its tokens all precede the patches")
+        if len(prefixes) == 1:
+            return prefixes[0]
         return Unclear(f"{tokens} and {other} tokens are no square of patches with tokens before it")
-    side, own = isqrt(tokens), model.prefix_tokens
+    side, stated_prefix = isqrt(tokens), model.prefix_tokens
     prefix = tokens - side**2
-    if own == prefix:
+    if stated_prefix == prefix:
         return prefix
-    if own is not None and (side < _GRID or _is_square(tokens - own)):
-        return Unclear(f"{tokens} tokens are a square and {prefix} before it, but {own} by what the model says")
-    doubtful = own is None and side < _GRID and side**2 not in grids
+    if stated_prefix is not None and (side < _GRID or _is_square(tokens - stated_prefix)):
+        return Unclear(
+            f"{tokens} tokens are a square and {prefix} before it, but {stated_prefix} by what the model says"
+        )
+    doubtful = stated_prefix is None and side < _GRID and side**2 not in grids
     if doubtful or prefix > _MOST_PREFIX_TOKENS:
         return Unclear(f"cannot determine how many of {tokens} tokens precede the patches")
     return prefix
@@ -312,14 +316,14 @@ def _prefix(tokens: int, other: int | None, model: Model, grids: set[int]) -> in
 def _oblong(tokens: int, other: int | None, model: Model, maps: set[Shape]) -> tuple[int | Unclear, Shape]:
     """How many tokens stand before those of patches that are no square, and their grid: that of a map, if any."""
     most = range(_MOST_PREFIX_TOKENS + 1) if model.prefix_tokens is None else (model.prefix_tokens,)
-    found = [
+    candidates = [
         (tokens - prod(grid), grid)
-        for grid, others in model.oblong.items()
-        if tokens - prod(grid) in most and (other is None or other - tokens + prod(grid) in map(prod, others))
+        for grid, other_grids in model.oblong.items()
+        if tokens - prod(grid) in most and (other is None or other - tokens + prod(grid) in map(prod, other_grids))
     ]
-    found = [each for each in found if each[1] in maps] or found
-    if len(found) == 1:
-        return found[0]
+    candidates = [candidate for candidate in candidates if candidate[1] in maps] or candidates
+    if len(candidates) == 1:
+        return candidates[0]
     return Unclear(f"cannot determine the height and width of the patches of {tokens} tokens"), ()
 
 
@@ -327,14 +331,14 @@ def _is_square(number: int) -> bool:
     return number > 0 and isqrt(number) ** 2 == number
 
 
-def _are_grids(patches: int, others: int, model: Model) -> bool:
+def _are_grids(patches: int, other_patches: int, model: Model) -> bool:
     """Whether two numbers of patches are squares whose sides are to each other as the sizes, to one patch."""
-    if not (_is_square(patches) and _is_square(others)):
+    if not (_is_square(patches) and _is_square(other_patches)):
         return False
     sizes = [max(height_width(size)) for size in (model.size, model.other or model.size)]
-    return abs(isqrt(patches) * sizes[1] - isqrt(others) * sizes[0]) <= max(sizes)
+    return abs(isqrt(patches) * sizes[1] - isqrt(other_patches) * sizes[0]) <= max(sizes)
 
 
-def part_name(part: Part) -> str:
+def part_name(tensor_path: Part) -> str:
     """As text: `last_hidden_state`, `[0]`."""
-    return "".join(f"[{name}]" if isinstance(name, int) else f".{name}" for name in part).removeprefix(".")
+    return "".join(f"[{name}]" if isinstance(name, int) else f".{name}" for name in tensor_path).removeprefix(".")

@@ -145,7 +145,7 @@ def measure_layers(net: NamedLayers, image_size: ImageSize) -> Measured:
     if [output.shape for output in other] == [output.shape for output in two]:
         # The network makes one size of all images itself, so that another size tells nothing.
         other_size, other = None, []
-    in_rows = not any(type(part).__name__ in _IN_WINDOWS for part in module.modules())
+    in_rows = not any(type(submodule).__name__ in _IN_WINDOWS for submodule in module.modules())
     model = Model(image_size, other_size, net.prefix_tokens, _has_class_token(module), in_rows)
     pools = (own_pool or "avg",) if net.own_pool else ()
     return Measured(net, _calls(module, two, [three, other], model), own_pool, pools)
@@ -156,32 +156,34 @@ def _calls(
 ) -> dict[str, list[Call]]:
     """The calls of each module, from the outputs with two images, and further ones: with three, and at another size."""
     parts, runs = parts_by_path(module), Counter(output.path for output in outputs)
-    three, other = (_alike(again, runs) for again in further)
+    three, other = (_shapes_of_equal_runs(further_outputs, runs) for further_outputs in further)
     clear: list[tuple[int, Seen]] = []
     layouts: dict[int, Layout | Unclear] = {}
-    for place, output in enumerate(outputs):
+    for index, output in enumerate(outputs):
         key = (output.path, output.number, output.part)
         if output.part is None:
-            layouts[place] = Unclear("there is no tensor in it")
+            layouts[index] = Unclear("there is no tensor in it")
         elif key not in three:
-            layouts[place] = Unclear("what it is, or how often its module runs, depends on the number of images")
+            layouts[index] = Unclear("what it is, or how often its module runs, depends on the number of images")
         else:
             seen = Seen(output.part, output.shape, three[key], other.get(key), _normalises_last(parts[output.path]))
-            clear.append((place, seen))
-    layouts.update(zip((place for place, _ in clear), find_layouts([seen for _, seen in clear], model), strict=True))
+            clear.append((index, seen))
+    layouts.update(zip((index for index, _ in clear), find_layouts([seen for _, seen in clear], model), strict=True))
     calls: dict[str, list[Call]] = {path: [] for path in parts}
-    for place, output in enumerate(outputs):
-        calls[output.path].append(Call(place, output.structure, output.shape, layouts[place], output.negative))
+    for index, output in enumerate(outputs):
+        calls[output.path].append(Call(index, output.structure, output.shape, layouts[index], output.negative))
     return calls
 
 
-def _alike(outputs: Sequence[_Output], runs: Mapping[str, int]) -> dict[tuple[str, int, Part | None], Shape]:
+def _shapes_of_equal_runs(
+    outputs: Sequence[_Output], runs: Mapping[str, int]
+) -> dict[tuple[str, int, Part | None], Shape]:
     """Shapes by path, call and part, of the modules that ran as often as in another forward."""
-    again = Counter(output.path for output in outputs)
+    call_counts = Counter(output.path for output in outputs)
     return {
         (output.path, output.number, output.part): output.shape
         for output in outputs
-        if again[output.path] == runs[output.path]
+        if call_counts[output.path] == runs[output.path]
     }
 
 
@@ -214,32 +216,32 @@ def _at_another_size(
 
 def _outputs(net: NamedLayers, count: int, image_size: ImageSize, final_pool: FinalPool | None = None) -> list[_Output]:
     """What every call of every module gives, in one forward of noise images, in the order in which the calls end."""
-    found: list[_Output] = []
-    _see(net, count, image_size, final_pool, found)
-    return found
+    outputs: list[_Output] = []
+    _see(net, count, image_size, final_pool, outputs)
+    return outputs
 
 
 def _see(
-    net: NamedLayers, count: int, image_size: ImageSize, final_pool: FinalPool | None, found: list[_Output]
+    net: NamedLayers, count: int, image_size: ImageSize, final_pool: FinalPool | None, outputs: list[_Output]
 ) -> None:
     import torch
 
     module = net.module
     called: Counter[str] = Counter()
 
-    def hook(path: str, part_of: nn.Module, inputs: tuple[object, ...], output: object) -> None:
+    def hook(path: str, submodule: nn.Module, inputs: tuple[object, ...], output: object) -> None:
         called[path] += 1
-        if final_pool is not None and next(part_of.children(), None) is None:
+        if final_pool is not None and next(submodule.children(), None) is None:
             final_pool.see(inputs[0] if inputs else None)
             final_pool.see(output)
-        part = tensor_part(output)
+        tensor_path = tensor_part(output)
         shape: Shape = ()
         negative = False
-        if part is not None:
-            tensor = taken(output, part)
+        if tensor_path is not None:
+            tensor = taken(output, tensor_path)
             shape = tuple(tensor.shape)
             negative = count == 2 and _has_negatives(tensor)  # once in three forwards: it costs as much as a layer
-        found.append(_Output(path, called[path], structure(output), part, shape, negative))
+        outputs.append(_Output(path, called[path], structure(output), tensor_path, shape, negative))
 
     shape = count, net.channels, *height_width(image_size)
     noise = torch.randn(shape, generator=torch.Generator().manual_seed(0))
@@ -272,5 +274,5 @@ def _has_class_token(module: nn.Module) -> bool:
 def _reason(error: Exception) -> str:
     """An exception in one line."""
     line = str(error).strip().partition("\n")[0]
-    named = "" if type(error) is RuntimeError and line else type(error).__name__
-    return ": ".join(text for text in (named, line) if text)
+    kind = "" if type(error) is RuntimeError and line else type(error).__name__
+    return ": ".join(text for text in (kind, line) if text)

@@ -22,22 +22,22 @@ def tensor_part(output: object) -> Part | None:
     if isinstance(output, Tensor):
         return ()
     parts = _parts(output)
-    known = [name for name in _PARTS if parts.get(name) is not None]
-    for name in [*known[:1], *list(parts)[:1]]:
+    preferred = [name for name in _PARTS if parts.get(name) is not None]
+    for name in [*preferred[:1], *list(parts)[:1]]:
         inner = tensor_part(parts[name])
         if inner is not None:
             return (name, *inner)
     return None
 
 
-def taken(output: object, part: Part) -> Tensor:
+def taken(output: object, tensor_path: Part) -> Tensor:
     """The tensor at a part of an output."""
     from torch import Tensor
 
-    for name in part:
+    for name in tensor_path:
         output = _parts(output).get(name)
     if not isinstance(output, Tensor):
-        raise ValueError(f"no tensor at {part_name(part) or 'its place'}, but {type(output).__name__}")
+        raise ValueError(f"no tensor at {part_name(tensor_path) or 'its place'}, but {type(output).__name__}")
     return output
 
 
@@ -48,9 +48,12 @@ def structure(output: object) -> str:
     if isinstance(output, Tensor):
         return str(tuple(output.shape[1:]))
     parts = _parts(output)
-    named = [structure(part) if isinstance(name, int) else f"{name}: {structure(part)}" for name, part in parts.items()]
-    if named:
-        return f"{type(output).__name__} of {', '.join(named)}"
+    texts = [
+        structure(element) if isinstance(name, int) else f"{name}: {structure(element)}"
+        for name, element in parts.items()
+    ]
+    if texts:
+        return f"{type(output).__name__} of {', '.join(texts)}"
     return "None" if output is None else type(output).__name__
 
 

@@ -62,9 +62,9 @@ def forwards_as_json(measured: Measured, made_from: Mapping[str, str]) -> str:
     Args:
         made_from: all that decides what the forwards show.
     """
-    named = {name: getattr(measured.net, name) for name in _NAMED}
+    facts = {name: getattr(measured.net, name) for name in _NAMED}
     calls = {path: tuple(of_path) for path, of_path in measured.calls.items()}
-    content = _Forwards(dict(made_from), **named, calls=calls, final_pool=measured.final_pool, pools=measured.pools)
+    content = _Forwards(dict(made_from), **facts, calls=calls, final_pool=measured.final_pool, pools=measured.pools)
     return TypeAdapter(_Forwards).dump_json(content).decode()
 
 
@@ -75,10 +75,10 @@ def recorded_forwards(text: bytes, made_from: Mapping[str, str], build: Callable
         build: builds the network, for the few questions that only its modules answer.
     """
     try:
-        found = TypeAdapter(_Forwards).validate_json(text)
+        forwards = TypeAdapter(_Forwards).validate_json(text)
     except ValidationError:
         return None
-    if found.made_from != made_from:
+    if forwards.made_from != made_from:
         return None
-    net = _RecordedLayers(build, *(getattr(found, name) for name in _NAMED))
-    return Measured(net, found.calls, found.final_pool, found.pools)
+    net = _RecordedLayers(build, *(getattr(forwards, name) for name in _NAMED))
+    return Measured(net, forwards.calls, forwards.final_pool, forwards.pools)

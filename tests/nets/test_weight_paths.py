@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from layerprobe.nets.weight_paths import expand, expand_epochs, natural_order, numbered_as, split_part
+from layerprobe.nets.weight_paths import expand, expand_epochs, natural_order, renumber_epoch, split_part
 from layerprobe.system.errors import DataError
 
 
@@ -138,7 +138,7 @@ def test_a_pattern_with_a_bracket_that_matches_nothing_says_how_to_write_one(tmp
     [("epoch=4-step=40.ckpt", 4, "epoch=5-step=40.ckpt"), ("model_014.pth", 14, "model_15.pth")],
 )
 def test_a_name_is_numbered_as_another_epoch(name: str, epoch: int, renamed: str) -> None:
-    assert numbered_as(Path(name), epoch, epoch + 1) == renamed
+    assert renumber_epoch(Path(name), epoch, epoch + 1) == renamed
 
 
 def test_a_file_that_is_named_alone_is_epoch_0(tmp_path: Path) -> None:

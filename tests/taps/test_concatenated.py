@@ -5,7 +5,7 @@ import re
 import pytest
 
 from layerprobe.system.errors import LayerprobeError
-from layerprobe.taps import extracted, find_layers, measure_layers, pools_left_out
+from layerprobe.taps import extracted, find_layers, measure_layers, skipped_pool_lines
 from layerprobe.values.keys import LayerKey
 from tests.taps.models import Layers, timm_vit
 
@@ -52,12 +52,12 @@ def test_a_pool_that_globbed_layers_cannot_have_is_said(net: Layers) -> None:
     measured = measure_layers(Layers(net.module, {"fc6": "fc6"}), 8)
     below = "gem skipped for conv, norm: conv@gem: the layer has values below 0, which GeM would raise to 0"
     assert "conv@gem" not in [str(layer.key) for layer in find_layers(["*[!6]@gem", "fc?@gem"], measured)]
-    assert pools_left_out(["*[!6]@gem", "fc?@gem"], measured) == [below]
+    assert skipped_pool_lines(["*[!6]@gem", "fc?@gem"], measured) == [below]
 
 
 def test_a_pool_is_said_that_a_layer_lacks_beside_another(net: Layers) -> None:
     assert found(net, "pool1", "fc6", pools=("max", "grid:9")) == ["pool1@max", "fc6"]
-    assert pools_left_out(["pool1", "fc6", "pool1+pool2"], measure_layers(net, 8), pools=("max", "grid:9")) == [
+    assert skipped_pool_lines(["pool1", "fc6", "pool1+pool2"], measure_layers(net, 8), pools=("max", "grid:9")) == [
         "grid:9 skipped for pool1: pool1@grid:9: the map is 8 x 8"
     ]
 

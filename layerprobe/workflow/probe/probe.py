@@ -11,7 +11,7 @@ from layerprobe.data.splits import Dataset
 from layerprobe.measure.analysis import Scored
 from layerprobe.system.progress import Listener, Task
 from layerprobe.system.signals import Stop, stoppable
-from layerprobe.taps import execution_order, extracted, pools_left_out
+from layerprobe.taps import execution_order, extracted, skipped_pool_lines
 from layerprobe.values.records import RecordedNetwork
 from layerprobe.values.scores import Score, ScoreTable, in_network_order, read_scores
 from layerprobe.workflow.probe.classifiers import (
@@ -87,7 +87,7 @@ def selected(
     taps, embedding = select_taps(request, recipe, measured, lacking), embedding_tap(recipe, measured)
     if listener is not None:
         layers, pools = request.layers or recipe.probe.layers, request.pools or recipe.probe.pool
-        for line in [*pools_left_out(layers, measured, pools=pools), *measured.unknown_pool(pools)]:
+        for line in [*skipped_pool_lines(layers, measured, pools=pools), *measured.unknown_pool(pools)]:
             listener.say(line)
     request = without_accuracy(request, recipe, lambda: why_no_classifier(recipe), listener)
     require_classified(request, recipe, embedding, taps)

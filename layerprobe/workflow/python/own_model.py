@@ -36,7 +36,7 @@ from layerprobe.taps import (
     list_layers,
     measure_layers,
     outlying_tokens,
-    pools_left_out,
+    skipped_pool_lines,
     without_classifier,
 )
 from layerprobe.taps.hooks import parts_by_path
@@ -259,7 +259,7 @@ def extract(
         network = measured(net, image_shape(first))
         asked = find_layers(named, network)
         taps = extracted(asked)
-        for doubt in [*pools_left_out(named, network), *outlying_tokens(taps)]:
+        for doubt in [*skipped_pool_lines(named, network), *outlying_tokens(taps)]:
             warnings.warn(doubt, stacklevel=2)
         found = list(extraction.extract(net.module, taps, chain([first], batches), device=device))
     values = {tap.key: np.concatenate([batch[tap.key] for batch in found]) for tap in taps}

@@ -23,7 +23,7 @@ from layerprobe.taps import (
     extracted,
     find_layers,
     outlying_tokens,
-    pools_left_out,
+    skipped_pool_lines,
 )
 from layerprobe.values.keys import NO_REDUCTION, VECTOR_SIMILARITIES, RankedLayer, network_order
 from layerprobe.values.scores import SPLITS
@@ -164,7 +164,7 @@ def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
         shape, batches = _read_ahead(tracked, read)
         network = measured(net, shape)
         asked = (asked_layers, network)
-        taps, unpooled = find_layers(*asked, pools=named), pools_left_out(*asked, pools=named)
+        taps, skipped_pools = find_layers(*asked, pools=named), skipped_pool_lines(*asked, pools=named)
         if cache is not None:
             storable(taps)
         if not taps:
@@ -172,7 +172,7 @@ def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
         unfit = left_out(taps, chains, taps[0].key, _NO_CLASSIFIER)
         require_some(taps, chains, unfit)
         members = extracted(taps)
-        for doubt in [*unpooled, *network.unknown_pool(named), *outlying_tokens(members), *map(str, unfit)]:
+        for doubt in [*skipped_pools, *network.unknown_pool(named), *outlying_tokens(members), *map(str, unfit)]:
             warnings.warn(doubt, stacklevel=2)
         by_split = {
             name: extracted_features(net.module, members, of_split, where, hashed=cache is not None)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from layerprobe.nets.checkpoint_layouts import sha256_of_weights, size_of_weights
-from layerprobe.nets.weight_paths import expand, expand_epochs, numbered_as
+from layerprobe.nets.weight_paths import expand, expand_epochs, renumber_epoch
 from layerprobe.recipe.recipe import Recipe
 from layerprobe.system.errors import LayerprobeError, RecipeError
 from layerprobe.system.progress import Listener
@@ -209,7 +209,7 @@ def _left_out(net: Net, request: FrozenRequest, files: Sequence[WeightsFile]) ->
             lines.append(f"{copy.name} is left out: it has the weights of epoch {file.epoch}, {path.name}")
     if states:
         last = files[-1]
-        example = numbered_as(Path(last.path), last.epoch, last.epoch + 1)
+        example = renumber_epoch(Path(last.path), last.epoch, last.epoch + 1)
         lines.append(
             f"{', '.join(path.name for path in states)}: left out, without an epoch of its own in the name; to measure"
             f" it, rename it like {example}"

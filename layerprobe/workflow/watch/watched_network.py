@@ -12,7 +12,7 @@ from torch import nn
 from layerprobe.data.splits import require_retrieval
 from layerprobe.nets.net import Net
 from layerprobe.system.errors import RecipeError
-from layerprobe.taps import Tap, execution_order, extracted, find_layers, outlying_tokens, pools_left_out
+from layerprobe.taps import Tap, execution_order, extracted, find_layers, outlying_tokens, skipped_pool_lines
 from layerprobe.taps.hooks import hooked, prepared
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer, network_order
 from layerprobe.values.records import RecordedNetwork
@@ -75,7 +75,7 @@ def watched_network(
     members = extracted(taps)
     notes = [
         *classifier_notes([network.net.classifier]),
-        *pools_left_out(layers, network, pools=pools),
+        *skipped_pool_lines(layers, network, pools=pools),
         *network.unknown_pool(pools),
         *outlying_tokens(members),
     ]
