@@ -56,9 +56,9 @@ def find_folder(root: Path, places: Iterable[str], needed: str, *, layout: str) 
     """The first of some folders below the root that holds a file."""
     if not root.is_dir():
         raise DataError("not a folder" if root.exists() else "no such folder", file=root, fix=f"Expected {layout}")
-    for place in places:
-        if (root / place / needed).is_file():
-            return root / place
+    for subfolder in places:
+        if (root / subfolder / needed).is_file():
+            return root / subfolder
     raise DataError(f"no known layout: {needed} is not there", file=root, fix=f"Expected {layout}")
 
 

@@ -66,10 +66,10 @@ class Entry:
             return {}
         # An odd one describes nothing: the images are decoded again.
         counts, names = (about.get("images"), about.get("bytes")), (about.get("data", ""), about.get("split", ""))
-        whole = all(type(count) is int and count >= 0 for count in counts)
-        return about if whole and all(isinstance(name, str) for name in names) else {}
+        has_counts = all(type(count) is int and count >= 0 for count in counts)
+        return about if has_counts and all(isinstance(name, str) for name in names) else {}
 
-    def is_whole(self, digests: Digests | None = None) -> bool:
+    def is_complete(self, digests: Digests | None = None) -> bool:
         """Whether every image is there and, if digests are given, was decoded from a file of that content."""
         about = self.about()
         with contextlib.suppress(OSError):
@@ -142,7 +142,7 @@ class DecodedPixels:
     def __init__(self, entry: Entry, digests: Digests | None = None) -> None:
         self.entry = entry
         with entry.locked(shared=True, wait=_nothing_to_say) as descriptor:
-            if not entry.is_whole(digests):
+            if not entry.is_complete(digests):
                 raise DataError("the decoded images were removed", file=entry.folder, fix="Run the same command again")
             weakref.finalize(self, os.close, os.dup(descriptor))
             _HELD.add(self)
@@ -190,5 +190,5 @@ def offsets(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def entries(images: Path) -> list[Entry]:
     """Every entry below a folder, incomplete ones included; the one used last comes first."""
-    found = [Entry(path.parent) for path in images.glob("*/about.json")]
-    return sorted(found, key=Entry.used, reverse=True)
+    cached = [Entry(path.parent) for path in images.glob("*/about.json")]
+    return sorted(cached, key=Entry.used, reverse=True)

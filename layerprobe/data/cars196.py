@@ -65,12 +65,14 @@ def _load(
     allow_partial: bool = False,
     protocol: Protocol = "retrieval",
 ) -> Dataset:
-    found = _annotated(root, protocol, last_train_class)
-    dataset = annotation_files.dataset_of(found, counts, allow_partial=allow_partial)
+    annotations = _read_annotations(root, protocol, last_train_class)
+    dataset = annotation_files.dataset_of(annotations, counts, allow_partial=allow_partial)
     return annotation_files.classified(dataset) if protocol == "classification" else dataset
 
 
-def _annotated(root: Path, protocol: Protocol = "retrieval", last_train_class: int = _LAST_TRAIN_CLASS) -> Annotations:
+def _read_annotations(
+    root: Path, protocol: Protocol = "retrieval", last_train_class: int = _LAST_TRAIN_CLASS
+) -> Annotations:
     try:
         folder, cars, class_names = _reader(root)(root)
     except OSError as error:
@@ -96,9 +98,9 @@ def _reader(root: Path) -> Callable[[Path], _Read]:
     if (root / "devkit").is_dir():
         return _devkit
     if (root / "names.csv").is_file():
-        return _named_folders
+        return _read_named_folders
     if _numbers(root):
-        return _numbered_folders
+        return _read_numbered_folders
     raise DataError("no known layout", file=root, fix=f"Expected {_LAYOUT}")
 
 
@@ -127,22 +129,22 @@ def _devkit(root: Path) -> _Read:
     return root, cars, _names(devkit / "cars_meta.mat")
 
 
-def _named_folders(root: Path) -> _Read:
+def _read_named_folders(root: Path) -> _Read:
     folder = next((root / p for p in ("car_data/car_data", "car_data") if (root / p / "train").is_dir()), root)
     names = {number: cells[0] for number, cells in _cells(root / "names.csv", 1)}
     cars = []
-    for part in ("train", "test"):
-        path = root / f"anno_{part}.csv"
+    for split in ("train", "test"):
+        path = root / f"anno_{split}.csv"
         for line, (file, *_, number) in _cells(path, 6):
             if not number.isdecimal() or int(number) not in names:
                 raise DataError(f"class {number!a} is not in names.csv", file=f"{path}:{line}", fix=_AGAIN)
             # One class has a slash in its name; its folder cannot have one.
-            name = f"{part}/{names[int(number)].replace('/', '-')}/{file}"
-            cars.append(_Car(name, int(number), part == "train"))
+            name = f"{split}/{names[int(number)].replace('/', '-')}/{file}"
+            cars.append(_Car(name, int(number), split == "train"))
     return folder, cars, names
 
 
-def _numbered_folders(root: Path) -> _Read:
+def _read_numbered_folders(root: Path) -> _Read:
     cars = [
         _Car(f"{folder.name}/{path.name}", number, None)
         for number, folder in _numbers(root)
@@ -214,7 +216,7 @@ def _variable(path: Path, name: str) -> Any:
 
 SPEC = DatasetSpec(
     load=load,
-    unchecked=annotation_files.unchecked(_annotated),
+    unchecked=annotation_files.unchecked(_read_annotations),
     defaults=annotation_files.DEFAULTS,
     holds="Cars196, cars",
     layout=_LAYOUT,

@@ -84,7 +84,7 @@ def examined(split: Split, *, workers: int) -> Generator[Examined, None, None]:
     if workers and isinstance(split.image, Files):
         yield from _by_processes(split.image, range(len(split)), workers)
     else:
-        yield from (_examined(split.image, index, index) for index in range(len(split)))
+        yield from (_examine(split.image, index, index) for index in range(len(split)))
 
 
 def duplicates(dataset: Dataset, pixels: Mapping[str, Sequence[bytes | None]]) -> list[Finding]:
@@ -98,7 +98,7 @@ def duplicates(dataset: Dataset, pixels: Mapping[str, Sequence[bytes | None]]) -
         pixels: split -> the hash of each of its images.
     """
     findings = []
-    first: dict[bytes, dict[str, int]] = {}
+    first_seen: dict[bytes, dict[str, int]] = {}
     folded: dict[str, str] = {}
     for split in dataset.splits.values():
         for index, digest in enumerate(pixels[split.name]):
@@ -107,7 +107,7 @@ def duplicates(dataset: Dataset, pixels: Mapping[str, Sequence[bytes | None]]) -
                 text = f"differs from {printable(other)} only in capitals: the same file on Windows and macOS"
                 findings.append(Finding("capitals", False, text, "Rename one", split.name, printable(name)))
             if digest is not None:
-                earlier = first.setdefault(digest, {})
+                earlier = first_seen.setdefault(digest, {})
                 findings += _twice(dataset, split, index, earlier)
                 earlier.setdefault(split.name, index)
     return findings
@@ -115,13 +115,13 @@ def duplicates(dataset: Dataset, pixels: Mapping[str, Sequence[bytes | None]]) -
 
 def counts(dataset: Dataset) -> list[SplitCount]:
     """How large each split is."""
-    found = []
+    split_counts = []
     for split in dataset.splits.values():
         sizes = Counter(split.labels.tolist()).values()
         fewest, most = (min(sizes), max(sizes)) if sizes else (0, 0)
         singletons = sum(size == 1 for size in sizes)
-        found.append(SplitCount(split.name, len(split), len(sizes), fewest, most, singletons))
-    return found
+        split_counts.append(SplitCount(split.name, len(split), len(sizes), fewest, most, singletons))
+    return split_counts
 
 
 def printable(name: str) -> str:
@@ -160,9 +160,9 @@ def _by_processes(
                     future = pool.submit(_examine_all, files.some(todo[0]), todo[0])
                     running[future] = todo.popleft()
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    found = future.result()
+                    examined = future.result()
                     del running[future]
-                    yield from found
+                    yield from examined
         except BrokenProcessPool:
             pool.shutdown()
             # One of these images ended its process: read one at a time, they show which.
@@ -181,14 +181,14 @@ def _pool(workers: int) -> ProcessPoolExecutor:
 
 
 def _examine_all(files: Files, indices: Sequence[int]) -> list[Examined]:
-    return [_examined(files, place, index) for place, index in enumerate(indices)]
+    return [_examine(files, position, index) for position, index in enumerate(indices)]
 
 
-def _examined(image: Callable[[int], Image], place: int, index: int) -> Examined:
-    """The findings about image `place` of a part of a split, which is image `index` of the whole split."""
-    path = image.file(image.names[place]) if isinstance(image, Files) else None
+def _examine(image: Callable[[int], Image], position: int, index: int) -> Examined:
+    """The findings about image `position` of a part of a split, which is image `index` of the whole split."""
+    path = image.file(image.names[position]) if isinstance(image, Files) else None
     try:
-        pixels = image(place)
+        pixels = image(position)
     except DataError as error:
         return Examined(index, (Finding(error.kind or "unreadable", True, error.message, error.fix),), None)
     except (EnvironmentFault, MemoryError):
@@ -206,7 +206,7 @@ def _remarks(path: ImageFile) -> tuple[list[Finding], int]:
     """The rules by which `read_image` turned an image into RGB, and its largest value; it has been read before."""
     try:
         with path.open("rb") as stream:
-            remarks = [Finding(kind, False, message) for kind, message in rules_of(stream, path, whole=True)]
+            remarks = [Finding(kind, False, message) for kind, message in rules_of(stream, path, decode_png=True)]
             is_deep = any(remark.kind == GREY_16 for remark in remarks)
             stream.seek(0)
             return remarks, largest_value(stream) if is_deep else 0

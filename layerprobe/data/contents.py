@@ -44,7 +44,7 @@ _KEPT_EVERY = 30.0  # seconds of reading that a kill may lose
 _Stamp = list[int]
 
 
-class _Known(NamedTuple):
+class _FileRecord(NamedTuple):
     """A file's stamp, the hash of its content, the kinds of rule by which it is read, and its largest value.
 
     The value is that of 16-bit grey; None: not read.
@@ -68,14 +68,14 @@ def with_digests(dataset: Dataset, tables: Path, listener: Listener | None) -> D
         return dataset
     splits, rules, largest = dict(dataset.splits), Counter[str](), 0
     files = {name: split.image for name, split in splits.items() if isinstance(split.image, Files)}
-    for origin, first in {image.origin: image for image in files.values()}.items():
+    for origin, representative in {image.origin: image for image in files.values()}.items():
         names = {name for image in files.values() if image.origin == origin for name in image.names}
-        known = _of_files(replace(first, names=sorted(names)), tables, listener)
-        rules.update(kind for name in names for kind in known[name].rules)
-        largest = max([largest, *(known[name].largest or 0 for name in names)])
+        records = _of_files(replace(representative, names=sorted(names)), tables, listener)
+        rules.update(kind for name in names for kind in records[name].rules)
+        largest = max([largest, *(records[name].largest or 0 for name in names)])
         for name, image in files.items():
             if image.origin == origin:
-                splits[name] = replace(splits[name], digests=_array(_of_images(image, known)))
+                splits[name] = replace(splits[name], digests=_array(_of_images(image, records)))
     for name, split in splits.items():
         if name not in files:
             splits[name] = replace(split, digests=_array(_of_pixels(split, range(len(split)))))
@@ -86,17 +86,17 @@ def unread(dataset: Dataset, tables: Path) -> list[Callable[[], object]]:
     """What `with_digests` would read: a call for each image whose content is not known, which reads it."""
     if all(split.digests is not None for split in dataset.splits.values()):
         return []
-    found: list[Callable[[], object]] = []
+    reads: list[Callable[[], object]] = []
     for split in dataset.splits.values():
         if not isinstance(split.image, Files):
-            found += [partial(_of_pixels, split, [index]) for index in range(len(split))]
+            reads += [partial(_of_pixels, split, [index]) for index in range(len(split))]
             continue
-        known = _read_table(table_of(split.image.origin, tables))
+        records = _read_table(table_of(split.image.origin, tables))
         for name, path in ((name, split.image.file(name)) for name in dict.fromkeys(split.image.names)):
             stamp = _stamp(path)
-            if name not in known or known[name].stamp != stamp:
-                found.append(partial(_of_file, path, stamp))
-    return found
+            if name not in records or records[name].stamp != stamp:
+                reads.append(partial(_of_file, path, stamp))
+    return reads
 
 
 def table_of(origin: Path, tables: Path) -> Path:
@@ -104,42 +104,44 @@ def table_of(origin: Path, tables: Path) -> Path:
     return tables / f"{hashlib.sha256(str(origin.resolve()).encode(errors='surrogateescape')).hexdigest()[:16]}.json"
 
 
-def _of_files(files: Files, tables: Path, listener: Listener | None) -> Mapping[str, _Known]:
+def _of_files(files: Files, tables: Path, listener: Listener | None) -> Mapping[str, _FileRecord]:
     table, names = table_of(files.origin, tables), files.names
     stamps = {name: _stamp(files.file(name)) for name in names}
-    known = _read_table(table)
+    records = _read_table(table)
     # Names of other data sets below the same root stay.
-    changed = [name for name in names if name not in known or known[name].stamp != stamps[name]]
+    changed = [name for name in names if name not in records or records[name].stamp != stamps[name]]
 
     def keep() -> None:
         if listener is not None:
             with _alone(tables):
                 remove_leftovers(tables)
-                rows = {name: [part for part in row if part is not None] for name, row in known.items()}
+                rows = {name: [value for value in row if value is not None] for name, row in records.items()}
                 write_text(table, json.dumps({"schema": _SCHEMA, "root": str(files.origin), "files": rows}))
 
     with contextlib.closing(_going_through(changed, "hashing", keep, listener)) as todo:
         for name in todo:
             # The stamp is older than the content: a file that changes meanwhile is read again the next time.
-            known[name] = _of_file(files.file(name), stamps[name])
+            records[name] = _of_file(files.file(name), stamps[name])
     if listener is not None:
-        with contextlib.closing(_going_through(_unmeasured(known, names), "measuring 16-bit", keep, listener)) as todo:
+        with contextlib.closing(
+            _going_through(_unmeasured(records, names), "measuring 16-bit", keep, listener)
+        ) as todo:
             for name in todo:
-                known[name] = known[name]._replace(largest=_largest(files.file(name)))
-                if _is_full_range(known[name]):
+                records[name] = records[name]._replace(largest=_largest(files.file(name)))
+                if _is_full_range(records[name]):
                     break
-    return known
+    return records
 
 
-def _unmeasured(known: Mapping[str, _Known], names: Sequence[str]) -> list[str]:
+def _unmeasured(records: Mapping[str, _FileRecord], names: Sequence[str]) -> list[str]:
     """The files of 16-bit grey whose largest value is not known; none where one is known to use all 16 bits."""
-    deep = [name for name in names if GREY_16 in known[name].rules]
-    if any(_is_full_range(known[name]) for name in deep):
+    deep = [name for name in names if GREY_16 in records[name].rules]
+    if any(_is_full_range(records[name]) for name in deep):
         return []
-    return [name for name in deep if known[name].largest is None]
+    return [name for name in deep if records[name].largest is None]
 
 
-def _is_full_range(file: _Known) -> bool:
+def _is_full_range(file: _FileRecord) -> bool:
     return (file.largest or 0) >= FULL_RANGE
 
 
@@ -186,12 +188,12 @@ def _stamp(path: ImageFile) -> _Stamp:
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
 
-def _of_file(path: ImageFile, stamp: _Stamp) -> _Known:
+def _of_file(path: ImageFile, stamp: _Stamp) -> _FileRecord:
     try:
         with path.open("rb") as stream:
             digest = hashlib.file_digest(stream, _new).hexdigest()
             stream.seek(0)
-            return _Known(stamp, digest, _kinds(stream, path))
+            return _FileRecord(stamp, digest, _kinds(stream, path))
     except OSError as error:
         raise DataError.unreadable(error, file=path) from error
 
@@ -199,7 +201,7 @@ def _of_file(path: ImageFile, stamp: _Stamp) -> _Known:
 def _kinds(stream: BinaryIO, path: ImageFile) -> list[str]:
     """The kinds of rule; none for a file that is no image, which is reported when it is decoded."""
     with _broken_is_told_later():
-        return [kind for kind, _ in rules_of(stream, path, whole=False)]
+        return [kind for kind, _ in rules_of(stream, path, decode_png=False)]
     return []
 
 
@@ -230,27 +232,27 @@ def _new() -> hashlib.blake2b:
     return hashlib.blake2b(digest_size=_DIGEST_SIZE)
 
 
-def _of_images(files: Files, known: Mapping[str, _Known]) -> Iterator[str]:
+def _of_images(files: Files, records: Mapping[str, _FileRecord]) -> Iterator[str]:
     """The hash of each image's content: of its file, and of its box, if any."""
     for name, box in zip(files.names, files.boxes or repeat(None), strict=False):
-        digest = known[name].digest
-        yield digest if box is None else _hashed(f"{digest} {box}".encode())
+        digest = records[name].digest
+        yield digest if box is None else _hash(f"{digest} {box}".encode())
 
 
-def _hashed(content: bytes) -> str:
+def _hash(content: bytes) -> str:
     return hashlib.blake2b(content, digest_size=_DIGEST_SIZE).hexdigest()
 
 
 def _of_pixels(split: Split, rows: Iterable[int]) -> list[str]:
-    found = []
+    digests = []
     for index in rows:
         pixels = split.image(index)
         shaped = repr(pixels.shape).encode() + pixels.tobytes()
-        found.append(_hashed(shaped))
-    return found
+        digests.append(_hash(shaped))
+    return digests
 
 
-def _whole(digest: str) -> str:
+def _normalise_digest(digest: str) -> str:
     if len(bytes.fromhex(digest)) != _DIGEST_SIZE:
         raise ValueError("a hash of another length")
     return bytes.fromhex(digest).hex()
@@ -260,15 +262,18 @@ def _array(hashes: Iterable[str]) -> NDArray[np.int64]:
     return np.frombuffer(bytes.fromhex("".join(hashes)), np.int64).reshape(-1, 2)
 
 
-def _read_table(path: Path) -> dict[str, _Known]:
+def _read_table(path: Path) -> dict[str, _FileRecord]:
     """The table; empty where there is none that can be read."""
     try:
         table = json.loads(path.read_bytes())
         if table["schema"] != _SCHEMA:
             return {}
         return {
-            str(name): _Known(
-                [int(size), int(changed), int(noted)], _whole(digest), list(map(str, rules)), *map(int, largest)
+            str(name): _FileRecord(
+                [int(size), int(changed), int(noted)],
+                _normalise_digest(digest),
+                list(map(str, rules)),
+                *map(int, largest),
             )
             for name, ((size, changed, noted), digest, rules, *largest) in table["files"].items()
         }

@@ -20,13 +20,13 @@ class Count:
     each: tuple[int, int] | None = None
 
     def __str__(self) -> str:
-        each = "" if self.each is None else f" ({self.each[0]}-{self.each[1]} each)"
-        return f"{self.images:,} images of {self.classes:,} classes{each}"
+        class_sizes = "" if self.each is None else f" ({self.each[0]}-{self.each[1]} each)"
+        return f"{self.images:,} images of {self.classes:,} classes{class_sizes}"
 
     def differs(self, published: Count) -> bool:
         """Whether it is another size than the published one; `each` counts only where it is published."""
-        each = published.each is not None and self.each != published.each
-        return each or (self.images, self.classes) != (published.images, published.classes)
+        class_sizes_differ = published.each is not None and self.each != published.each
+        return class_sizes_differ or (self.images, self.classes) != (published.images, published.classes)
 
 
 def count(classes: Iterable[object]) -> Count:
@@ -35,19 +35,19 @@ def count(classes: Iterable[object]) -> Count:
     return Count(sum(sizes), len(sizes), (min(sizes), max(sizes)) if sizes else None)
 
 
-def differences(found: Mapping[str, Count], published: Mapping[str, Count]) -> list[str]:
+def differences(counts: Mapping[str, Count], published: Mapping[str, Count]) -> list[str]:
     """Both sizes of every split, if any split's differ; else nothing."""
-    if not any(found[name].differs(published[name]) for name in published):
+    if not any(counts[name].differs(published[name]) for name in published):
         return []
-    return [f"{name} has {found[name]}, expected {published[name]}" for name in published]
+    return [f"{name} has {counts[name]}, expected {published[name]}" for name in published]
 
 
-def partial_notes(found: Mapping[str, Count], published: Mapping[str, Count]) -> tuple[str, ...]:
+def partial_notes(counts: Mapping[str, Count], published: Mapping[str, Count]) -> tuple[str, ...]:
     """A note for each split that differs from the published one: `partial: 11 of 12 test images`."""
     notes = []
-    for name, whole in published.items():
-        if found[name].differs(whole):
-            classes = (found[name].classes, whole.classes)
+    for name, full_count in published.items():
+        if counts[name].differs(full_count):
+            classes = (counts[name].classes, full_count.classes)
             also = "" if classes[0] == classes[1] else f" of {classes[0]:,} of {classes[1]:,} classes"
-            notes.append(f"partial: {found[name].images:,} of {whole.images:,} {name} images{also}")
+            notes.append(f"partial: {counts[name].images:,} of {full_count.images:,} {name} images{also}")
     return tuple(notes)

@@ -187,31 +187,31 @@ def _read(file: Path) -> _Table:
 def _columns(file: Path, names: Sequence[str], separator: str) -> _Columns:
     if twice := [name for name, times in Counter(names).items() if times > 1]:
         raise DataError(f"two columns are called {twice[0]!r}", file=file, fix="Rename one")
-    wanted = (*_REQUIRED, *_DIVIDING, *(name for box in _BOXES for name in box))
-    places = {name: place for name in wanted if (place := _place(file, name, names)) is not None}
+    column_names = (*_REQUIRED, *_DIVIDING, *(name for box in _BOXES for name in box))
+    places = {name: index for name in column_names if (index := _column_index(file, name, names)) is not None}
     if absent := [name for name in _REQUIRED if name not in places]:
         # A line that no separator divides is shown as it is.
         by = f" separated by {SEPARATORS[separator]}" if len(names) > 1 else ""
         there = f"the first line has {', '.join(names)}{by}" if names else "the first line is empty"
         raise DataError(f"no column {', '.join(absent)}: {there}", file=file, fix=_EXPECTED)
-    whole = [box for box in _BOXES if all(name in places for name in box)]
-    if len(whole) > 1:
-        both = " and ".join(",".join(names[places[name]] for name in box) for box in whole)
+    complete_boxes = [box for box in _BOXES if all(name in places for name in box)]
+    if len(complete_boxes) > 1:
+        both = " and ".join(",".join(names[places[name]] for name in box) for box in complete_boxes)
         raise DataError(f"two boxes for each image: {both}", file=file, fix="Rename the columns of one")
-    boxes = {name: places[name] for box in whole for name in box}
+    boxes = {name: places[name] for box in complete_boxes for name in box}
     read = {name: places[name] for name in (*_REQUIRED, *_DIVIDING) if name in places}
-    taken = {*read.values(), *boxes.values()}
-    return _Columns(read, boxes, {name: place for place, name in enumerate(names) if place not in taken})
+    used = {*read.values(), *boxes.values()}
+    return _Columns(read, boxes, {name: index for index, name in enumerate(names) if index not in used})
 
 
-def _place(file: Path, name: str, names: Sequence[str]) -> int | None:
+def _column_index(file: Path, name: str, names: Sequence[str]) -> int | None:
     """The place of a column, if need be in other capitals."""
     if name in names:
         return names.index(name)
-    alike = [other for other in names if other.casefold() == name]
-    if len(alike) > 1:
-        raise DataError(f"the columns {' and '.join(alike)} may both be {name}", file=file, fix="Rename one")
-    return names.index(alike[0]) if alike else None
+    spellings = [other for other in names if other.casefold() == name]
+    if len(spellings) > 1:
+        raise DataError(f"the columns {' and '.join(spellings)} may both be {name}", file=file, fix="Rename one")
+    return names.index(spellings[0]) if spellings else None
 
 
 def _notes(rows: Sequence[_Row], columns: _Columns) -> tuple[str, ...]:
@@ -220,13 +220,13 @@ def _notes(rows: Sequence[_Row], columns: _Columns) -> tuple[str, ...]:
         return (f"images cropped to {','.join(columns.boxes)}: {count:,} of {len(rows):,}",)
     words = {name: name.casefold().replace("_", "") for name in columns.further}
     sides = {name: word.removeprefix("bbox") for name, word in words.items()}
-    whole = set().union(*(like for like in _LIKE_BOXES if like <= set(sides.values())))
-    alike = [name for name in columns.further if words[name] in _BOX_WORDS or sides[name] in whole]
-    alike += [name for name in columns.further if name not in alike and any(name.casefold() in box for box in _BOXES)]
-    if not alike:
+    box_sides = set().union(*(like for like in _LIKE_BOXES if like <= set(sides.values())))
+    unused = [name for name in columns.further if words[name] in _BOX_WORDS or sides[name] in box_sides]
+    unused += [name for name in columns.further if name not in unused and any(name.casefold() in box for box in _BOXES)]
+    if not unused:
         return ()
     return (
-        f"columns that look like boxes are not used: {', '.join(alike)}; to crop, give xmin,ymin,xmax,ymax in pixels",
+        f"columns that look like boxes are not used: {', '.join(unused)}; to crop, give xmin,ymin,xmax,ymax in pixels",
     )
 
 
@@ -241,13 +241,13 @@ def _cells(file: Path, line: int, cells: Sequence[str], columns: _Columns) -> li
 
 
 def _rows(file: Path, listed: Sequence[tuple[int, Sequence[str]]], columns: _Columns) -> Iterator[_Row]:
-    place = columns.read["path"]
-    names = below(file, [(line, cells[place]) for line, cells in listed])
-    first: dict[str, int] = {}
+    path_index = columns.read["path"]
+    names = below(file, [(line, cells[path_index]) for line, cells in listed])
+    first_line: dict[str, int] = {}
     for (line, cells), name, size in zip(listed, names, sizes_of(file.parent, names), strict=True):
         row = _row(file, line, cells, columns, (name, size))
-        if first.setdefault(row.id, line) != line:
-            raise _bad(file, line, f"{row.id} is listed in line {first[row.id]} already", "Keep one")
+        if first_line.setdefault(row.id, line) != line:
+            raise _bad(file, line, f"{row.id} is listed in line {first_line[row.id]} already", "Keep one")
         yield row
 
 
@@ -259,8 +259,8 @@ def _row(file: Path, line: int, cells: Sequence[str], columns: _Columns, image: 
         raise _bad(file, line, f"split is {split!r}", f"Known: {', '.join((*SPLITS, *_ROLES))}")
     dividing = {name: cells[columns.read[name]] for name in _DIVIDING if name in columns.read}
     is_query, is_gallery = _roles(file, line, split, dividing)
-    box = _box(file, line, {name: cells[place] for name, place in columns.boxes.items()})
-    further = {name: cells[place] for name, place in columns.further.items()}
+    box = _box(file, line, {name: cells[index] for name, index in columns.boxes.items()})
+    further = {name: cells[index] for name, index in columns.further.items()}
     return _Row("test" if split in _ROLES else split, is_query, is_gallery, line, *image, box, label, further)
 
 
@@ -272,14 +272,14 @@ def _roles(file: Path, line: int, split: str, texts: Mapping[str, str]) -> tuple
     for name, text in texts.items():
         if text.lower() not in _TRUTH:
             raise _bad(file, line, f"{name} is {text!r}", "Expected true or false")
-    said = {name: _TRUTH[text.lower()] for name, text in texts.items()}
+    flags = {name: _TRUTH[text.lower()] for name, text in texts.items()}
     if split in _ROLES:
         roles = dict(zip(_DIVIDING, _ROLES[split], strict=True))
-        if against := [name for name, text in texts.items() if text and said[name] != roles[name]]:
+        if against := [name for name, text in texts.items() if text and flags[name] != roles[name]]:
             problem = f"split is {split!r}, but {against[0]} is {texts[against[0]]!r}"
             raise _bad(file, line, problem, "Write test into split, or leave is_query and is_gallery empty")
         return _ROLES[split]
-    is_query, is_gallery = (said.get(name, True) for name in _DIVIDING)
+    is_query, is_gallery = (flags.get(name, True) for name in _DIVIDING)
     if not (is_query or is_gallery):
         raise _bad(file, line, "is_query and is_gallery are both false", "Make one of them true or leave the row out")
     return is_query, is_gallery
@@ -291,17 +291,17 @@ def _box(file: Path, line: int, texts: Mapping[str, str]) -> Box | None:
         return None
     left_name, top_name, right_name, bottom_name = texts
     fix = f"Write pixels, {left_name} < {right_name} and {top_name} < {bottom_name}, or nothing for the whole image"
-    shown = ", ".join(f"{name} {text or 'empty'}" for name, text in texts.items())
+    cells_text = ", ".join(f"{name} {text or 'empty'}" for name, text in texts.items())
     try:
         numbers = [float(text) for text in texts.values()]
-        left, top, right, bottom = (int(number) for number in numbers)
+        xmin, ymin, xmax, ymax = (int(number) for number in numbers)
     except (ValueError, OverflowError) as error:
-        raise _bad(file, line, f"no box: {shown}", fix) from error
+        raise _bad(file, line, f"no box: {cells_text}", fix) from error
     if min(numbers) >= 0 and max(numbers) <= 1:
-        raise _bad(file, line, f"a box in fractions of the image's size: {shown}", fix)
-    if not (0 <= left < right and 0 <= top < bottom):
-        raise _bad(file, line, f"the box is empty, or begins outside the image: {shown}", fix)
-    return left, top, right, bottom
+        raise _bad(file, line, f"a box in fractions of the image's size: {cells_text}", fix)
+    if not (0 <= xmin < xmax and 0 <= ymin < ymax):
+        raise _bad(file, line, f"the box is empty, or begins outside the image: {cells_text}", fix)
+    return xmin, ymin, xmax, ymax
 
 
 def _require_plain_validation(file: Path, rows: Iterable[_Row]) -> None:

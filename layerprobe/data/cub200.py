@@ -48,19 +48,21 @@ def _load(
     allow_partial: bool = False,
     protocol: Protocol = "retrieval",
 ) -> Dataset:
-    found = _annotated(root, protocol, last_train_class)
-    dataset = annotation_files.dataset_of(found, counts, allow_partial=allow_partial)
+    annotations = _read_annotations(root, protocol, last_train_class)
+    dataset = annotation_files.dataset_of(annotations, counts, allow_partial=allow_partial)
     return annotation_files.classified(dataset) if protocol == "classification" else dataset
 
 
-def _annotated(root: Path, protocol: Protocol = "retrieval", last_train_class: int = _LAST_TRAIN_CLASS) -> Annotations:
+def _read_annotations(
+    root: Path, protocol: Protocol = "retrieval", last_train_class: int = _LAST_TRAIN_CLASS
+) -> Annotations:
     folder = annotation_files.find_folder(root, _PLACES, "images.txt", layout=_LAYOUT)
     paths = _by_id(folder / "images.txt", {"image_id": whole_number, "path": str})
     labels = folder / "image_class_labels.txt"
-    class_ids = _by_id(labels, {"image_id": whole_number, "class_id": whole_number}, of=paths)
+    class_ids = _by_id(labels, {"image_id": whole_number, "class_id": whole_number}, required_ids=paths)
     if protocol == "classification":
         flags = {"image_id": whole_number, "is_train": _flag}
-        in_train = _by_id(folder / "train_test_split.txt", flags, of=paths)
+        in_train = _by_id(folder / "train_test_split.txt", flags, required_ids=paths)
     else:
         in_train = {image_id: class_id <= last_train_class for image_id, class_id in class_ids.items()}
     splits: dict[str, list[Member]] = {"train": [], "test": []}
@@ -69,14 +71,16 @@ def _annotated(root: Path, protocol: Protocol = "retrieval", last_train_class: i
     return Annotations(folder, splits, _by_id(folder / "classes.txt", {"class_id": whole_number, "name": str}))
 
 
-def _by_id(path: Path, columns: Mapping[str, Callable[[str], Any]], *, of: Iterable[int] = ()) -> dict[Any, Any]:
+def _by_id(
+    path: Path, columns: Mapping[str, Callable[[str], Any]], *, required_ids: Iterable[int] = ()
+) -> dict[Any, Any]:
     """The second column by the first, which has to hold at least some given ids."""
     rows: dict[Any, Any] = {}
     for key, value in annotation_files.read_rows(path, columns):
         if key in rows:
             raise DataError(f"{next(iter(columns))} {key} is there twice", file=path, fix="Get the file again")
         rows[key] = value
-    if absent := set(of) - set(rows):
+    if absent := set(required_ids) - set(rows):
         raise DataError(f"image {min(absent)} of images.txt is not in it", file=path, fix="Get the file again")
     return rows
 
@@ -89,7 +93,7 @@ def _flag(cell: str) -> bool:
 
 SPEC = DatasetSpec(
     load=load,
-    unchecked=annotation_files.unchecked(_annotated),
+    unchecked=annotation_files.unchecked(_read_annotations),
     defaults=annotation_files.DEFAULTS,
     holds="CUB-200-2011, birds",
     layout=_LAYOUT,

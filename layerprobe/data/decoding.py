@@ -24,23 +24,23 @@ _COMMIT = 512  # images between two syncs; after a power failure, decoding goes 
 
 def begun(entry: Entry, digests: Digests) -> int:
     """Number of leading images that are on the disk and were decoded from the present files."""
-    return _kept(entry, digests)[0]
+    return _count_intact(entry, digests)[0]
 
 
 def dropped(entry: Entry, digests: Digests) -> int:
     """Bytes of pixels that decoding removes before it goes on, since they belong to no image that it can keep."""
-    return entry.pixels.stat().st_size - _kept(entry, digests)[1] if entry.pixels.exists() else 0
+    return entry.pixels.stat().st_size - _count_intact(entry, digests)[1] if entry.pixels.exists() else 0
 
 
-def _kept(entry: Entry, digests: Digests) -> tuple[int, int]:
+def _count_intact(entry: Entry, digests: Digests) -> tuple[int, int]:
     """Number of images that can be kept, and the place in pixels.u8 where the last of them ends."""
     if not entry.index.exists() or not entry.pixels.exists():
         return 0, 0
     rows = index_of(entry)[: len(digests)]
     # After a power failure there may be zeros where sizes should be.
     sound = rows[:, :2].all(axis=1) & (rows[:, 2:] == digests[: len(rows)]).all(axis=1)
-    known = rows[: int(np.append(sound, False).argmin()), :2]
-    ends = offsets(known)
+    intact_rows = rows[: int(np.append(sound, False).argmin()), :2]
+    ends = offsets(intact_rows)
     count = int(np.searchsorted(ends, entry.pixels.stat().st_size, side="right")) - 1
     return count, int(ends[count])
 
@@ -57,7 +57,7 @@ def fill(  # noqa: PLR0913 - what, where, and who hears of it
     """
     from layerprobe.data.loading import in_order
 
-    if entry.is_whole(digests):
+    if entry.is_complete(digests):
         task.advance(len(split))
         return
     about = {"schema": SCHEMA, **about, "split": split.name, "images": len(split)}
@@ -70,7 +70,7 @@ def fill(  # noqa: PLR0913 - what, where, and who hears of it
             for start in range(writer.count, len(split), size)
         ]
         # Closing the iterator ends its processes.
-        with contextlib.closing(in_order(partial(_decoded, split.image), batches, workers)) as decoded:
+        with contextlib.closing(in_order(partial(_decode_images, split.image), batches, workers)) as decoded:
             for images in decoded:
                 for image in images:
                     writer.add(image)
@@ -80,7 +80,7 @@ def fill(  # noqa: PLR0913 - what, where, and who hears of it
     )
 
 
-def _decoded(image: Callable[[int], Image], indices: Indices) -> list[Image]:
+def _decode_images(image: Callable[[int], Image], indices: Indices) -> list[Image]:
     return [image(index) for index in indices.tolist()]
 
 
@@ -89,12 +89,12 @@ class _Writer:
 
     def __init__(self, entry: Entry, digests: Digests) -> None:
         self.digests = digests
-        self.count, offset = _kept(entry, digests)
+        self.count, offset = _count_intact(entry, digests)
         self._new: list[tuple[int, ...]] = []
         with contextlib.ExitStack() as streams:
             # Bytes behind the last whole image are cut off.
-            self._index = streams.enter_context(_opened(entry.index, ROW * self.count))
-            self._pixels = streams.enter_context(_opened(entry.pixels, offset))
+            self._index = streams.enter_context(_open_at(entry.index, ROW * self.count))
+            self._pixels = streams.enter_context(_open_at(entry.pixels, offset))
             # Reserve the index first, with zeros: on a full disk the sizes of the images that did fit must be there.
             self._index.write(bytes(ROW * (len(digests) - self.count)))
             self._index.seek(ROW * self.count)
@@ -127,7 +127,7 @@ class _Writer:
             os.fsync(self._index.fileno())
 
 
-def _opened(path: Path, length: int) -> BinaryIO:
+def _open_at(path: Path, length: int) -> BinaryIO:
     path.touch()
     os.truncate(path, length)
     stream = path.open("r+b")

@@ -37,11 +37,11 @@ def load(
     """
     from sklearn.datasets import load_digits
 
-    found = load_digits()
-    labels = found.target.astype(np.int64)
-    classes = len(found.target_names)
-    names = tuple(map(str, found.target_names))
-    pixels = np.rint(found.images * (255 / _WHITE)).astype(np.uint8)
+    digits = load_digits()
+    labels = digits.target.astype(np.int64)
+    classes = len(digits.target_names)
+    names = tuple(map(str, digits.target_names))
+    pixels = np.rint(digits.images * (255 / _WHITE)).astype(np.uint8)
     of_classes = [np.flatnonzero(labels == label) for label in range(classes)]
     if protocol == "classification":
         require_no_class_chosen(train_classes=train_classes, class_seed=class_seed)
@@ -51,7 +51,10 @@ def load(
         return Dataset(_splits(sides, labels, pixels), names, classification=True, notes=(note,))
     count = count_train_classes(classes, train_classes, "digits")
     divided = divided_classes(classes, count, class_seed)
-    sides = {side: [of_classes[label] for label in of] for side, of in zip(("train", "test"), divided, strict=True)}
+    sides = {
+        side: [of_classes[label] for label in class_labels]
+        for side, class_labels in zip(("train", "test"), divided, strict=True)
+    }
     return Dataset(_splits(sides, labels, pixels), names)
 
 
@@ -63,7 +66,7 @@ def _splits(
         if not of_classes:
             continue
         places = np.concatenate(of_classes)
-        ids = tuple(f"{labels[place]}/{place:04}" for place in places.tolist())
+        ids = tuple(f"{labels[row]}/{row:04}" for row in places.tolist())
         fingerprint = hashlib.sha256(pixels[places].tobytes()).hexdigest()
         splits[name] = Split(name, labels[places], ids, Pixels(pixels[places]), fingerprint)
     return splits

@@ -56,7 +56,7 @@ def load(root: Path, *, train_classes: int | None = None, class_seed: int | None
                     file=root,
                     fix="Leave it out",
                 )
-        return replace(_divided(root, classes), input_notes=unread.notes())
+        return replace(_load_divided(root, classes), input_notes=unread.notes())
     if "." in classes:
         raise DataError(
             f"{len(classes['.'])} images lie outside every class folder", file=root, fix=f"Expected {_LAYOUT}"
@@ -86,16 +86,16 @@ def _require_no_splits(root: Path, classes: Collection[str]) -> None:
         )
 
 
-def _train_classes(root: Path, classes: int, asked: int | None, unread: UnreadFiles) -> int:
-    least, needed = (2, "2 to test") if asked == 0 else (_DIVIDED, "2 to train and 2 to test")
+def _train_classes(root: Path, classes: int, requested: int | None, unread: UnreadFiles) -> int:
+    least, needed = (2, "2 to test") if requested == 0 else (_DIVIDED, "2 to train and 2 to test")
     if classes < least:
         instead = "; or put all into test by --set data.train_classes=0" if classes >= 2 else ""
         raise DataError(
-            f"{classes} classes with images; {needed} are needed{_noted(unread)}",
+            f"{classes} classes with images; {needed} are needed{_unread_text(unread)}",
             file=root,
             fix=f"Expected {_LAYOUT}{instead}",
         )
-    count = classes // 2 if asked is None else asked
+    count = classes // 2 if requested is None else requested
     if count and not 2 <= count <= classes - 2:
         raise RecipeError(
             f"data.train_classes = {count}: of {classes} classes, at least 2 must train and 2 test",
@@ -105,19 +105,19 @@ def _train_classes(root: Path, classes: int, asked: int | None, unread: UnreadFi
     return count
 
 
-def _noted(unread: UnreadFiles) -> str:
+def _unread_text(unread: UnreadFiles) -> str:
     return "".join(f"; {note}" for note in unread.notes())
 
 
 def _is_divided(root: Path, classes: Mapping[str, list[str]], unread: UnreadFiles) -> bool:
     """Whether queries are searched in a gallery."""
-    found = _parted(classes)
-    if not found:
+    sides = _gallery_sides(classes)
+    if not sides:
         return False
-    if len(found) == 1:
-        (other,) = {"query", "gallery"} - set(found)
+    if len(sides) == 1:
+        (other,) = {"query", "gallery"} - set(sides)
         raise DataError(
-            f"{found[0]}/ has class folders, {other}/ has none{_noted(unread)}",
+            f"{sides[0]}/ has class folders, {other}/ has none{_unread_text(unread)}",
             file=root,
             fix=f"Expected {_LAYOUT}; else rename it",
         )
@@ -136,23 +136,23 @@ def _is_divided(root: Path, classes: Mapping[str, list[str]], unread: UnreadFile
     return True
 
 
-def _parted(classes: Iterable[str]) -> list[str]:
+def _gallery_sides(classes: Iterable[str]) -> list[str]:
     """Which of `query` and `gallery` have class folders in them."""
     within = {folder.partition("/")[0] for folder in classes if "/" in folder}
-    return [part for part in ("query", "gallery") if part in within]
+    return [side for side in ("query", "gallery") if side in within]
 
 
-def _divided(root: Path, classes: Mapping[str, list[str]]) -> Dataset:
-    parts: dict[str, dict[str, list[str]]] = {part: {} for part in _PARTS}
+def _load_divided(root: Path, classes: Mapping[str, list[str]]) -> Dataset:
+    parts: dict[str, dict[str, list[str]]] = {side: {} for side in _PARTS}
     for folder, images in classes.items():
-        part, _, name = folder.partition("/")
-        parts[part][name] = images
-    class_names = tuple(sorted({name for part in parts.values() for name in part}))
+        side, _, name = folder.partition("/")
+        parts[side][name] = images
+    class_names = tuple(sorted({name for members in parts.values() for name in members}))
     numbers = {name: number for number, name in enumerate(class_names)}
     splits = {
-        _PARTS[part]: _split(_PARTS[part], root, [(numbers[name], images) for name, images in sorted(found.items())])
-        for part, found in parts.items()
-        if found
+        _PARTS[side]: _split(_PARTS[side], root, [(numbers[name], images) for name, images in sorted(members.items())])
+        for side, members in parts.items()
+        if members
     }
     return Dataset(splits, class_names, IN_GALLERY)
 
@@ -187,8 +187,8 @@ def _classes(root: Path) -> tuple[dict[str, list[str]], UnreadFiles]:
             classes[name] = [(relative / image).as_posix() for image in images]
         if len(images) == len(files) or (below and folder == root):
             continue
-        if others := unread_among(files):
-            unread[name] = others
+        if unread_names := unread_among(files):
+            unread[name] = unread_names
             if not images and not below:
                 without_images.add(name)
     return classes, UnreadFiles(unread, frozenset(without_images))
@@ -218,9 +218,11 @@ def _unchecked(root: Path) -> Dataset:
     classes, unread = _classes(root)
     names = sorted(classes)
     half = len(names) // 2
-    undivided = len(names) < _DIVIDED or _parted(classes)
+    undivided = len(names) < _DIVIDED or _gallery_sides(classes)
     parts = {"test": names} if undivided else {"train": names[:half], "test": names[half:]}
-    splits = {split: [(file, name) for name in part for file in sorted(classes[name])] for split, part in parts.items()}
+    splits = {
+        split: [(file, name) for name in members for file in sorted(classes[name])] for split, members in parts.items()
+    }
     return replace(every_image(Annotations(root, splits)), input_notes=unread.notes())
 
 

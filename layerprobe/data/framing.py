@@ -61,10 +61,10 @@ class Framing:
             return self._with_shorter_side(image, self.side)
         return resize(image, self.side, self.side, self.method)
 
-    def test(self, kept: Image) -> Image:
+    def test(self, decoded: Image) -> Image:
         """The second step for testing by D2 or D3: the central square, (size, size, 3)."""
-        height, width = kept.shape[:2]
-        return self._square(kept, (height - self.size) // 2, (width - self.size) // 2)
+        height, width = decoded.shape[:2]
+        return self._square(decoded, (height - self.size) // 2, (width - self.size) // 2)
 
     @property
     def tested_as(self) -> str:
@@ -75,18 +75,18 @@ class Framing:
         """All that D1 does for testing: (H, W, 3) of any size -> the central square of the shrunk image."""
         return self.test(self._with_shorter_side(image, self.size))
 
-    def train(self, kept: Image, rng: np.random.Generator) -> Image:
+    def train(self, decoded: Image, rng: np.random.Generator) -> Image:
         """The second step for training: a random square, perhaps mirrored, (size, size, 3)."""
-        image = kept
+        image = decoded
         if self.name == "D1":
-            image = self._with_shorter_side(kept, round(self.size * (1 + rng.uniform(0, _SCALES))))
+            image = self._with_shorter_side(decoded, round(self.size * (1 + rng.uniform(0, _SCALES))))
         height, width = image.shape[:2]
-        top, left = rng.integers(height - self.size + 1), rng.integers(width - self.size + 1)
-        square = self._square(image, int(top), int(left))
+        top_edge, left_edge = rng.integers(height - self.size + 1), rng.integers(width - self.size + 1)
+        square = self._square(image, int(top_edge), int(left_edge))
         return mirrored(square) if rng.random() < 0.5 else square
 
-    def _square(self, image: Image, top: int, left: int) -> Image:
-        return image[top : top + self.size, left : left + self.size]
+    def _square(self, image: Image, top_edge: int, left_edge: int) -> Image:
+        return image[top_edge : top_edge + self.size, left_edge : left_edge + self.size]
 
     def _with_shorter_side(self, image: Image, side: int) -> Image:
         height, width = image.shape[:2]
@@ -106,10 +106,10 @@ class _Done:
 def framed(dataset: Dataset, framing: Framing) -> Dataset:
     """The data set with `keep` done to every image and its splits' views: `train`, and `test` or, for D1, `tested`."""
 
-    def one(split: Split) -> Split:
+    def frame_split(split: Split) -> Split:
         split, original = replace(split, image=_Done(split.image, framing.keep), train_view=framing.train), split.image
         if framing.name == "D1":
             return replace(split, test_image=_Done(original, framing.tested))
         return replace(split, test_view=framing.test)
 
-    return replace(dataset, splits={name: one(split) for name, split in dataset.splits.items()})
+    return replace(dataset, splits={name: frame_split(split) for name, split in dataset.splits.items()})

@@ -81,12 +81,12 @@ def image_id(name: str, box: Box | None) -> str:
 def read_with(dataset: Dataset, *, exif_rotation: bool, fast: bool, white: int) -> Dataset:
     """The data set with its files read by these options of `read_image`; images that are not files are unchanged."""
 
-    def one(split: Split) -> Split:
+    def set_options(split: Split) -> Split:
         if not isinstance(split.image, Files):
             return split
         return replace(split, image=replace(split.image, exif_rotation=exif_rotation, fast=fast, white=white))
 
-    return replace(dataset, splits={name: one(split) for name, split in dataset.splits.items()})
+    return replace(dataset, splits={name: set_options(split) for name, split in dataset.splits.items()})
 
 
 def file_sizes(root: Path, names: Iterable[str]) -> str:
@@ -104,22 +104,22 @@ def fingerprint(sizes: Sequence[int]) -> str:
 
 def sizes_of(folder: Path, names: Iterable[str]) -> list[int | None]:
     """Size of each file in bytes; None where there is no file."""
-    found: list[int | None] = []
+    sizes: list[int | None] = []
     for name in names:
         try:
             status = (folder / name).stat()
         except (FileNotFoundError, NotADirectoryError):
-            found.append(None)
+            sizes.append(None)
         except OSError as error:
             raise DataError.unreadable(error, file=folder / name) from error
         else:
-            found.append(status.st_size if stat.S_ISREG(status.st_mode) else None)
-    return found
+            sizes.append(status.st_size if stat.S_ISREG(status.st_mode) else None)
+    return sizes
 
 
-def missing(names: Sequence[str], of: int) -> str:
+def missing(names: Sequence[str], listed_count: int) -> str:
     """The message that these images are missing, the first five of them named."""
-    return f"{len(names):,} of {of:,} listed images are missing: {first_named(names)}"
+    return f"{len(names):,} of {listed_count:,} listed images are missing: {first_named(names)}"
 
 
 def leaves_folder(name: str) -> bool:

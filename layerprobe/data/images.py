@@ -70,7 +70,7 @@ def read_image(path: ImageFile, *, exif_rotation: bool = False, fast: bool = Fal
                     raise _too_large(path, f"{image.width}x{image.height} pixels")
                 _require_not_thin(image.width, image.height, path)
                 pixels = decoded(stream, image) if fast and not exif_rotation else None
-                return _rgb(_turned(image, exif_rotation), path, white) if pixels is None else pixels
+                return _rgb(_apply_orientation(image, exif_rotation), path, white) if pixels is None else pixels
     except DecompressionBombError as error:
         # Beyond about twice the limit PIL refuses to open the file; the size is in its message alone.
         raise _too_large(path, str(error).partition(" exceeds")[0]) from error
@@ -91,13 +91,13 @@ def cropped(image: Image, box: Box, path: ImageFile) -> Image:
     Raises:
         DataError: the box is not within the image, or too thin.
     """
-    left, top, right, bottom = box
+    xmin, ymin, xmax, ymax = box
     height, width = image.shape[:2]
-    if right > width or bottom > height:
-        problem = f"the box from {left},{top} to {right},{bottom} leaves the image of {width}x{height} pixels"
+    if xmax > width or ymax > height:
+        problem = f"the box from {xmin},{ymin} to {xmax},{ymax} leaves the image of {width}x{height} pixels"
         raise DataError(problem, file=path, fix="Correct the box in the table", kind="box")
-    _require_not_thin(right - left, bottom - top, path)
-    return image[top:bottom, left:right].copy()
+    _require_not_thin(xmax - xmin, ymax - ymin, path)
+    return image[ymin:ymax, xmin:xmax].copy()
 
 
 def _require_not_thin(width: int, height: int, path: ImageFile) -> None:
@@ -110,7 +110,7 @@ def _require_not_thin(width: int, height: int, path: ImageFile) -> None:
         )
 
 
-def _turned(image: PIL.Image.Image, exif_rotation: bool) -> PIL.Image.Image:
+def _apply_orientation(image: PIL.Image.Image, exif_rotation: bool) -> PIL.Image.Image:
     """The image in its EXIF orientation, or as stored."""
     if image.format != "TIFF":
         return PIL.ImageOps.exif_transpose(image) if exif_rotation else image

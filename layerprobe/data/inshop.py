@@ -43,8 +43,8 @@ def load(root: Path, *, allow_partial: bool = False) -> Dataset:
 
 
 def _load(root: Path, counts: Mapping[str, Count], *, allow_partial: bool = False) -> Dataset:
-    found, path = _annotated(root), _folder(root) / _LIST
-    stated, rows = _stated_rows(path), len(found.names)
+    annotations, path = _read_annotations(root), _folder(root) / _LIST
+    stated, rows = _stated_rows(path), len(annotations.names)
     problem = f"{rows:,} rows where its first line says {stated:,}"
     if stated != rows and not allow_partial:
         raise DataError(
@@ -52,7 +52,7 @@ def _load(root: Path, counts: Mapping[str, Count], *, allow_partial: bool = Fals
             file=path,
             fix="Get the file again, or use the partial copy by --set data.allow_partial=true",
         )
-    dataset = annotation_files.dataset_of(found, counts, allow_partial=allow_partial)
+    dataset = annotation_files.dataset_of(annotations, counts, allow_partial=allow_partial)
     return dataset if stated == rows else replace(dataset, notes=(*dataset.notes, f"{_LIST}: {problem}"))
 
 
@@ -71,7 +71,7 @@ def _stated_rows(path: Path) -> int:
     return int(text)
 
 
-def _annotated(root: Path) -> Annotations:
+def _read_annotations(root: Path) -> Annotations:
     folder = _folder(root)
     columns: Mapping[str, Callable[[str], str]] = {"image_name": str, "item_id": str, "evaluation_status": _split}
     rows = annotation_files.read_rows(folder / _LIST, columns, above=2)
@@ -86,9 +86,9 @@ def _annotated(root: Path) -> Annotations:
 
 def _images(base: Path, names: Sequence[str]) -> Path:
     """The first folder that holds an image of the list, else the first that exists."""
-    places = [base / place for place in _IMAGES if (base / place).is_dir()]
+    places = [base / subfolder for subfolder in _IMAGES if (base / subfolder).is_dir()]
     # os.path: pathlib raises an error for some of the paths that a list may hold.
-    held = (place for place in places if any(os.path.isfile(place / name) for name in names))  # noqa: PTH113
+    held = (subfolder for subfolder in places if any(os.path.isfile(subfolder / name) for name in names))  # noqa: PTH113
     return next(held, places[0] if places else base / "img")
 
 
@@ -100,7 +100,7 @@ def _split(status: str) -> str:
 
 SPEC = DatasetSpec(
     load=load,
-    unchecked=annotation_files.unchecked(_annotated),
+    unchecked=annotation_files.unchecked(_read_annotations),
     defaults=annotation_files.DEFAULTS,
     holds="In-Shop Clothes Retrieval of DeepFashion",
     layout=_LAYOUT,

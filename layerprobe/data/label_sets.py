@@ -44,11 +44,13 @@ def label_sets_of(images: Iterable[frozenset[str]], separator: str) -> LabelSets
     names = {labels: separator.join(sorted(labels)) for labels in of_images}
     sets = sorted(names, key=names.__getitem__)
     numbers = {labels: number for number, labels in enumerate(sets)}
-    labels = {label: number for number, label in enumerate(sorted({label for one in sets for label in one}))}
-    pairs = [(number, labels[label]) for number, one in enumerate(sets) for label in sorted(one)]
+    labels = {
+        label: number for number, label in enumerate(sorted({label for label_set in sets for label in label_set}))
+    }
+    pairs = [(number, labels[label]) for number, label_set in enumerate(sets) for label in sorted(label_set)]
     return LabelSets(
-        tuple(names[one] for one in sets),
-        np.array([numbers[one] for one in of_images], np.int64),
+        tuple(names[label_set] for label_set in sets),
+        np.array([numbers[label_set] for label_set in of_images], np.int64),
         np.array(pairs, np.int64).reshape(-1, 2),
     )
 
@@ -57,19 +59,19 @@ def separator_note(class_names: Iterable[str]) -> str:
     """What to say of labels that hold a separator, where their parts are in other labels too; empty otherwise."""
     names = sorted(set(class_names))
     for separator in _SEPARATORS:
-        several = [name for name in names if separator in name]
-        if several and (name := _shares(several, names, separator)):
-            what = f"labels such as {name!r} hold a separator and are taken as classes of their own"
-            return f"{what}: --set data.label_separator='{separator}' splits them"
+        joined_names = [name for name in names if separator in name]
+        if joined_names and (name := _shares(joined_names, names, separator)):
+            observation = f"labels such as {name!r} hold a separator and are taken as classes of their own"
+            return f"{observation}: --set data.label_separator='{separator}' splits them"
     return ""
 
 
-def _shares(several: Iterable[str], names: Iterable[str], separator: str) -> str:
+def _shares(joined_names: Iterable[str], names: Iterable[str], separator: str) -> str:
     """The first of some labels with a part that another label has too."""
-    first: dict[str, str] = {}
+    first_name: dict[str, str] = {}
     shared: dict[str, None] = {}
     for name in names:
-        for part in split_labels(name, separator):
-            if (other := first.setdefault(part, name)) != name:
+        for label in split_labels(name, separator):
+            if (other := first_name.setdefault(label, name)) != name:
                 shared |= {other: None, name: None}
-    return next((name for name in several if name in shared), "")
+    return next((name for name in joined_names if name in shared), "")

@@ -42,16 +42,16 @@ def below(file: Path, listed: Sequence[tuple[int, str]]) -> list[str]:
     """
     folder, root, folders = file.parent, file.parent.resolve(), spellings(file.parent)
     resolved = cache(lambda name: (folder / name).resolve())
-    composed = cache(_composed)
+    composed = cache(_names_by_composition)
     names = []
     for line, text in listed:
         if "\\" in text or text[1:3] == ":/":
             _require_portable(file, line, text)
         name = relative(text, folders)
-        parent, _, last = name.rpartition("/")
+        parent, _, file_name = name.rpartition("/")
         # By a link to the folder.
         if name.startswith("/") and "\0" not in name and resolved(parent or "/").is_relative_to(root):
-            name = (resolved(parent) / last).relative_to(root).as_posix()
+            name = (resolved(parent) / file_name).relative_to(root).as_posix()
         if leaves_folder(name):
             raise _outside(file, line, text)
         if not name.isascii() and not (folder / name).exists():
@@ -80,17 +80,17 @@ def _outside(file: Path, line: int, text: str) -> DataError:
 def _on_disk(file: Path, line: int, name: str, composed: Callable[[Path], Mapping[str, Sequence[Path]]]) -> str:
     """The one file whose name differs in composition alone; the name itself where there is none."""
     places = [file.parent]
-    for part in name.split("/"):
-        key = unicodedata.normalize("NFC", part)
-        places = [entry for place in places for entry in composed(place).get(key, ())]
-    names = [place.relative_to(file.parent).as_posix() for place in places]
+    for segment in name.split("/"):
+        key = unicodedata.normalize("NFC", segment)
+        places = [entry for folder in places for entry in composed(folder).get(key, ())]
+    names = [folder.relative_to(file.parent).as_posix() for folder in places]
     if len(names) > 1:
         problem = f"no file {name!a}, but {' and '.join(map(ascii, names))}, which differ in Unicode composition alone"
         raise DataError(problem, file=f"{file}:{line}", fix="Write one of these names")
     return names[0] if names else name
 
 
-def _composed(folder: Path) -> Mapping[str, Sequence[Path]]:
+def _names_by_composition(folder: Path) -> Mapping[str, Sequence[Path]]:
     """The entries of a folder by their names in composed form; none of what is no folder."""
     entries: dict[str, list[Path]] = {}
     with contextlib.suppress(OSError):

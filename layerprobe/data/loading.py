@@ -77,13 +77,13 @@ class _Reader:
     epoch: int
 
     def __call__(self, indices: Indices) -> Tensor:
-        first = self._image(indices[0].item())
-        pixels = np.empty((len(indices), *first.shape), np.uint8)
+        first_image = self._image(indices[0].item())
+        pixels = np.empty((len(indices), *first_image.shape), np.uint8)
         for row, index in enumerate(indices.tolist()):
-            image = self._image(index) if row else first
-            if image.shape != first.shape:
+            image = self._image(index) if row else first_image
+            if image.shape != first_image.shape:
                 raise DataError(
-                    f"{_size(image)} pixels in a batch of {_size(first)} pixels",
+                    f"{_size(image)} pixels in a batch of {_size(first_image)} pixels",
                     file=self.split.ids[index],
                     fix="Resize the data set to one size",
                 )

@@ -43,31 +43,31 @@ def load(root: Path, *, allow_partial: bool = False) -> Dataset:
 
 
 def _load(root: Path, counts: Mapping[str, Count], *, allow_partial: bool = False) -> Dataset:
-    listed, junk = _listed(root)
+    listed, junk = _list_images(root)
     dataset = annotation_files.dataset_of(listed, counts, allow_partial=allow_partial)
     return replace(dataset, notes=(*dataset.notes, f"{junk:,} junk images left out")) if junk else dataset
 
 
-def _annotated(root: Path) -> Annotations:
-    return _listed(root)[0]
+def _read_annotations(root: Path) -> Annotations:
+    return _list_images(root)[0]
 
 
-def _listed(root: Path) -> tuple[Annotations, int]:
+def _list_images(root: Path) -> tuple[Annotations, int]:
     """What the names of the files say, and the number of junk images."""
     folder, junk = _folder(root), 0
     splits: dict[str, list[Member]] = {}
     cameras: dict[str, str] = {}
-    for split, place in _FOLDERS.items():
+    for split, subfolder in _FOLDERS.items():
         splits[split] = []
-        for name in sorted(path.name for path in (folder / place).iterdir()):
+        for name in sorted(path.name for path in (folder / subfolder).iterdir()):
             if not is_image_name(name):
                 continue  # such as Thumbs.db, which the published archive has
-            person, camera = _read(folder / place, name)
+            person, camera = _read(folder / subfolder, name)
             if person == _JUNK:
                 junk += 1
             else:
-                splits[split].append((f"{place}/{name}", person))
-                cameras[f"{place}/{name}"] = camera
+                splits[split].append((f"{subfolder}/{name}", person))
+                cameras[f"{subfolder}/{name}"] = camera
     names: Mapping[ClassId, str] = {_DISTRACTOR: "distractors"}
     return Annotations(folder, splits, names, search_in=IN_GALLERY, columns={"camera": cameras}), junk
 
@@ -76,9 +76,9 @@ def _folder(root: Path) -> Path:
     """The folder of the three folders."""
     if not root.is_dir():
         raise DataError("not a folder" if root.exists() else "no such folder", file=root, fix=f"Expected {_LAYOUT}")
-    for place in _PLACES:
-        if all((root / place / name).is_dir() for name in _FOLDERS.values()):
-            return root / place
+    for subfolder in _PLACES:
+        if all((root / subfolder / name).is_dir() for name in _FOLDERS.values()):
+            return root / subfolder
     raise DataError(
         f"no known layout: not all of {', '.join(_FOLDERS.values())} are there", file=root, fix=f"Expected {_LAYOUT}"
     )
@@ -86,16 +86,16 @@ def _folder(root: Path) -> Path:
 
 def _read(folder: Path, name: str) -> tuple[int, str]:
     """Person and camera of an image."""
-    found = _IMAGE.match(name)
-    if found is None:
+    match = _IMAGE.match(name)
+    if match is None:
         problem = "the name says neither person nor camera; expected one like 0002_c1s1_000451_03.jpg"
         raise DataError(problem, file=folder / name, fix="Remove it, or get the folder again")
-    return int(found[1]), found[2]
+    return int(match[1]), match[2]
 
 
 SPEC = DatasetSpec(
     load=load,
-    unchecked=annotation_files.unchecked(_annotated),
+    unchecked=annotation_files.unchecked(_read_annotations),
     defaults={"group": "camera"},
     holds="Market-1501, people seen by six cameras",
     layout=_LAYOUT,

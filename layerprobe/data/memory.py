@@ -37,16 +37,16 @@ def held(dataset: Dataset) -> Dataset:
     if not is_small(dataset):
         return dataset
 
-    def one(split: Split) -> Split:
+    def hold_images(split: Split) -> Split:
         test_image = _Held(split.test_image) if split.test_image else None
         return replace(split, image=_Held(split.image), test_image=test_image)
 
-    return replace(dataset, splits={name: one(split) for name, split in dataset.splits.items()})
+    return replace(dataset, splits={name: hold_images(split) for name, split in dataset.splits.items()})
 
 
 def is_small(dataset: Dataset) -> bool:
     """Whether all images fit into 256 MiB, if they are as large as the first."""
     splits = dataset.splits
-    first = next(iter(splits.values()))
-    size = first.image(0).nbytes + (first.test_image(0).nbytes if first.test_image else 0)
+    split = next(iter(splits.values()))
+    size = split.image(0).nbytes + (split.test_image(0).nbytes if split.test_image else 0)
     return size * sum(map(len, splits.values())) <= _LIMIT

@@ -21,16 +21,16 @@ _MODES = {
 }
 
 
-def rules_of(stream: BinaryIO, path: ImageFile, *, whole: bool) -> list[tuple[str, str]]:
+def rules_of(stream: BinaryIO, path: ImageFile, *, decode_png: bool) -> list[tuple[str, str]]:
     """The kind of each rule that the image in a file is read by, in a word or two, and the rule.
 
     Args:
-        whole: decode PNGs, to see EXIF data that stand behind the pixels, where hardly a program writes them.
+        decode_png: decode PNGs, to see EXIF data that stand behind the pixels, where hardly a program writes them.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with PIL.Image.open(stream, formats=formats_of(stream)) as image:
-            if whole and image.format == "PNG":
+            if decode_png and image.format == "PNG":
                 image.load()
             return list(_rules(image, path))
 

@@ -79,10 +79,10 @@ def with_search_rules(dataset: Dataset, searching: Searching) -> Dataset:
     rules, notes = {}, {}
     for name in dataset.searched:
         queries, gallery = dataset.splits[name], dataset.search_in.get(name, name)
-        found = _rules_of(queries, None if gallery == name else dataset.splits[gallery], searching)
-        found = replace(found, label_sets=dataset.label_sets)
-        if new := _notes(found, searching):
-            rules[name], notes[name] = found, new
+        split_rules = _rules_of(queries, None if gallery == name else dataset.splits[gallery], searching)
+        split_rules = replace(split_rules, label_sets=dataset.label_sets)
+        if new := _notes(split_rules, searching):
+            rules[name], notes[name] = split_rules, new
     return replace(dataset, search_rules=rules, search_notes=notes)
 
 
@@ -105,7 +105,7 @@ def _rules_of(queries: Split, gallery: Split | None, searching: Searching) -> Se
         numbers = _numbers(texts if gallery is None else [*texts, *gallery.columns[searching.group]])
         groups, gallery_groups = numbers[: len(queries)], None if gallery is None else numbers[len(queries) :]
     items = queries if gallery is None else gallery
-    places = [{name: place for place, name in enumerate(split.ids)} for split in (queries, items)]
+    places = [{name: row for row, name in enumerate(split.ids)} for split in (queries, items)]
     ignored, positives = (_rows(listed, *places) for listed in (searching.ignored, searching.positives))
     return SearchRules(groups, gallery_groups, ignored, positives)
 
@@ -113,7 +113,7 @@ def _rules_of(queries: Split, gallery: Split | None, searching: Searching) -> Se
 def _numbers(texts: Sequence[str]) -> NDArray[np.int64]:
     """(N,) a number for each text, equal for equal texts; every empty text has one of its own."""
     numbers = {text: number for number, text in enumerate(dict.fromkeys(texts))}
-    return np.array([numbers[text] if text else -1 - place for place, text in enumerate(texts)], np.int64)
+    return np.array([numbers[text] if text else -1 - row for row, text in enumerate(texts)], np.int64)
 
 
 def _rows(listed: PairList | None, queries: Mapping[str, int], items: Mapping[str, int]) -> NDArray[np.int64] | None:
@@ -126,18 +126,23 @@ def _rows(listed: PairList | None, queries: Mapping[str, int], items: Mapping[st
 
 def _read(file: Path, dataset: Dataset) -> PairList:
     pairs: dict[tuple[str, str], None] = {}
-    known = {name: set(split.ids) for name, split in dataset.splits.items()}
+    ids_by_split = {name: set(split.ids) for name, split in dataset.splits.items()}
     roots = {split.image.root for split in dataset.splits.values() if isinstance(split.image, Files)}
     folders = [name for root in roots for name in spellings(root)]
-    spelled = partial(_spelled, known=set().union(*known.values()), folders=folders, composed=_composed(dataset))
+    spelled = partial(
+        _match_spelling,
+        ids=set().union(*ids_by_split.values()),
+        folders=folders,
+        composed=_names_by_composition(dataset),
+    )
     for line, query, item in _lines(file):
         query, item = spelled(query), spelled(item)
-        splits = [name for name in dataset.searched if query in known[name]]
+        splits = [name for name in dataset.searched if query in ids_by_split[name]]
         if len(splits) != 1:
             why = f"is in {' and '.join(splits)}" if splits else "is no image that is searched for"
             raise DataError(f"query {query!r} {why}", file=f"{file}:{line}", fix=_fix(dataset, dataset.searched))
         gallery = dataset.search_in.get(splits[0], splits[0])
-        if item not in known[gallery]:
+        if item not in ids_by_split[gallery]:
             problem = f"item {item!r} is not among the {gallery} images, in which {splits[0]} is searched"
             raise DataError(problem, file=f"{file}:{line}", fix=_fix(dataset, [gallery]))
         pairs[query, item] = None
@@ -145,22 +150,22 @@ def _read(file: Path, dataset: Dataset) -> PairList:
 
 
 def _fix(dataset: Dataset, splits: Iterable[str]) -> str:
-    first = next((dataset.splits[name].ids[0] for name in splits if dataset.splits[name].ids), "")
-    return f"Write an image's id, such as {first!r}, or leave the row out"
+    example = next((dataset.splits[name].ids[0] for name in splits if dataset.splits[name].ids), "")
+    return f"Write an image's id, such as {example!r}, or leave the row out"
 
 
-def _composed(dataset: Dataset) -> dict[str, str]:
+def _names_by_composition(dataset: Dataset) -> dict[str, str]:
     """Ids by their composed form in Unicode, those in which accents can be written otherwise."""
     ids = (name for split in dataset.splits.values() for name in split.ids if not name.isascii())
     return {unicodedata.normalize("NFC", name): name for name in ids}
 
 
-def _spelled(text: str, known: Collection[str], folders: Sequence[str], composed: Mapping[str, str]) -> str:
+def _match_spelling(text: str, ids: Collection[str], folders: Sequence[str], composed: Mapping[str, str]) -> str:
     """An id, where need be from another spelling of its path, as csv tables are read."""
-    if text in known:
+    if text in ids:
         return text
     path = relative(text, folders)
-    return path if path in known else composed.get(unicodedata.normalize("NFC", path), path)
+    return path if path in ids else composed.get(unicodedata.normalize("NFC", path), path)
 
 
 def _lines(file: Path) -> Iterator[tuple[int, str, str]]:

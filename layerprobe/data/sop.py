@@ -35,10 +35,10 @@ def load(root: Path, *, allow_partial: bool = False) -> Dataset:
 
 
 def _load(root: Path, counts: Mapping[str, Count], *, allow_partial: bool = False) -> Dataset:
-    return annotation_files.dataset_of(_annotated(root), counts, allow_partial=allow_partial)
+    return annotation_files.dataset_of(_read_annotations(root), counts, allow_partial=allow_partial)
 
 
-def _annotated(root: Path) -> Annotations:
+def _read_annotations(root: Path) -> Annotations:
     folder = annotation_files.find_folder(root, _PLACES, "Ebay_train.txt", layout=_LAYOUT)
     splits: dict[str, list[Member]] = {
         name: [
@@ -52,7 +52,7 @@ def _annotated(root: Path) -> Annotations:
 
 SPEC = DatasetSpec(
     load=load,
-    unchecked=annotation_files.unchecked(_annotated),
+    unchecked=annotation_files.unchecked(_read_annotations),
     defaults=annotation_files.DEFAULTS,
     holds="Stanford Online Products",
     layout=_LAYOUT,

@@ -110,9 +110,9 @@ class Dataset:
         galleries = {gallery for query, gallery in self.search_in.items() if gallery != query}
         return [name for name in self.splits if name not in galleries]
 
-    def together(self, one: str, other: str) -> bool:
+    def together(self, name: str, other: str) -> bool:
         """Whether two splits are the same, or one is searched in the other."""
-        return self.search_in.get(one, one) == self.search_in.get(other, other)
+        return self.search_in.get(name, name) == self.search_in.get(other, other)
 
 
 def require_retrieval(
@@ -151,13 +151,13 @@ def require_retrieval(
 def overlaps(dataset: Dataset) -> tuple[str, ...]:
     """A note for each two splits that have images of the same content, which are hashed, and must not have them."""
     names, notes = list(dataset.splits), []
-    for place, name in enumerate(names):
+    for index, name in enumerate(names):
         split = dataset.splits[name]
-        for other in names[:place]:
-            known = dataset.splits[other].digests
-            if dataset.together(name, other) or known is None or split.digests is None:
+        for other in names[:index]:
+            other_digests = dataset.splits[other].digests
+            if dataset.together(name, other) or other_digests is None or split.digests is None:
                 continue
-            there = {row.tobytes() for row in known}
+            there = {row.tobytes() for row in other_digests}
             count = sum(row.tobytes() in there for row in split.digests)
             if count:
                 notes.append(f"{name} images that are in {other} too: {count:,} of {len(split):,}")
@@ -181,12 +181,12 @@ def shared_labels(dataset: Dataset) -> tuple[str, ...]:
 
 def manifest_sha256(split: Split, class_names: tuple[str, ...]) -> str:
     """Hex hash of a split's ids, class names and fingerprint: of files the sizes, not the contents."""
-    return _hashed(split.fingerprint.encode(), split, class_names)
+    return _hash_images(split.fingerprint.encode(), split, class_names)
 
 
 def contents_sha256(split: Split, class_names: tuple[str, ...]) -> str:
     """Hex hash of a split's ids, class names and contents; a run and its features belong to the images of one."""
-    return _hashed(digests_of(split).tobytes(), split, class_names)
+    return _hash_images(digests_of(split).tobytes(), split, class_names)
 
 
 def digests_of(split: Split) -> NDArray[np.int64]:
@@ -196,7 +196,7 @@ def digests_of(split: Split) -> NDArray[np.int64]:
     return split.digests
 
 
-def _hashed(images: bytes, split: Split, class_names: tuple[str, ...]) -> str:
+def _hash_images(images: bytes, split: Split, class_names: tuple[str, ...]) -> str:
     digest = hashlib.sha256(images)
     for name, label in zip(split.ids, split.labels.tolist(), strict=True):
         digest.update(f"\0{name}\0{class_names[label]}".encode())

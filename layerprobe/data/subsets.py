@@ -29,14 +29,14 @@ class _Some:
         return self.image(int(self.places[index]))
 
 
-def count_train_classes(classes: int, asked: int | None, name: str, *, fix: str = "Get the set again") -> int:
+def count_train_classes(classes: int, requested: int | None, name: str, *, fix: str = "Get the set again") -> int:
     """How many of the classes of a data set are for training: those asked for, or the first half.
 
     Args:
         fix: of too few classes.
     """
-    count = classes // 2 if asked is None else asked
-    least, needed = (2, "2 to test") if asked == 0 else (4, "2 to train and 2 to test")
+    count = classes // 2 if requested is None else requested
+    least, needed = (2, "2 to test") if requested == 0 else (4, "2 to train and 2 to test")
     if classes < least:
         raise DataError(f"{name} has {classes} classes here; {needed} are needed", fix=fix)
     if count and not 2 <= count <= classes - 2:
@@ -51,8 +51,8 @@ def require_no_class_chosen(**chosen: int | None) -> None:
     """Check that no key of [data] chooses the training classes, where every class is on both sides."""
     for key, value in chosen.items():
         if value is not None:
-            what = f"data.{key} = {value}: with data.protocol = classification every class is on both sides"
-            raise RecipeError(what, fix="Leave out one of the two keys")
+            problem = f"data.{key} = {value}: with data.protocol = classification every class is on both sides"
+            raise RecipeError(problem, fix="Leave out one of the two keys")
 
 
 def divided_classes(classes: int, train: int, class_seed: int | None) -> tuple[list[int], list[int]]:
@@ -105,7 +105,7 @@ def with_validation(dataset: Dataset, fraction: float) -> Dataset:
         return dataset
     classes = _classes_to_hold_out(dataset, "data.validation_classes")
     held = classes[: round(fraction * len(classes))]
-    return _held_out(dataset, held, f"data.validation_classes = {fraction:g}")
+    return _hold_out(dataset, held, f"data.validation_classes = {fraction:g}")
 
 
 def with_validation_fold(dataset: Dataset, folds: int, fold: int) -> Dataset:
@@ -122,7 +122,7 @@ def with_validation_fold(dataset: Dataset, folds: int, fold: int) -> Dataset:
         return dataset
     classes = _classes_to_hold_out(dataset, "data.validation_folds")
     held = np.array_split(classes, folds)[fold]
-    return _held_out(dataset, held, f"data.validation_folds = {folds}", f" (fold {fold} of 0 to {folds - 1})")
+    return _hold_out(dataset, held, f"data.validation_folds = {folds}", f" (fold {fold} of 0 to {folds - 1})")
 
 
 def _classes_to_hold_out(dataset: Dataset, key: str) -> LabelArray:
@@ -138,7 +138,7 @@ def _classes_to_hold_out(dataset: Dataset, key: str) -> LabelArray:
     return np.random.default_rng(0).permutation(np.unique(train.labels))
 
 
-def _held_out(dataset: Dataset, held: LabelArray, setting: str, which: str = "") -> Dataset:
+def _hold_out(dataset: Dataset, held: LabelArray, setting: str, which: str = "") -> Dataset:
     train = dataset.splits["train"]
     count = train.num_classes
     if not 2 <= len(held) <= count - 2:
@@ -147,10 +147,10 @@ def _held_out(dataset: Dataset, held: LabelArray, setting: str, which: str = "")
             fix=f"Change {setting.partition(' ')[0]} or leave it out",
         )
     chosen = np.isin(train.labels, held)
-    parts = {"train": _part("train", train, ~chosen), "validation": _part("validation", train, chosen)}
-    rest = {name: split for name, split in dataset.splits.items() if name != "train"}
+    parts = {"train": _subset("train", train, ~chosen), "validation": _subset("validation", train, chosen)}
+    other_splits = {name: split for name, split in dataset.splits.items() if name != "train"}
     note = f"{len(held)} of {count} training classes held out for validation{which}"
-    return replace(dataset, splits={**parts, **rest}, notes=(*dataset.notes, note))
+    return replace(dataset, splits={**parts, **other_splits}, notes=(*dataset.notes, note))
 
 
 def with_share(dataset: Dataset, share: float, *, seed: int) -> Dataset:
@@ -162,13 +162,13 @@ def with_share(dataset: Dataset, share: float, *, seed: int) -> Dataset:
     if share == 1:
         return dataset
     train = _train(dataset, "data.share")
-    kept = np.zeros(len(train), bool)
+    is_chosen = np.zeros(len(train), bool)
     for label in np.unique(train.labels):
         images = np.flatnonzero(train.labels == label)
         count = min(len(images), max(2, round(share * len(images))))
-        kept[np.random.default_rng([seed, int(label)]).permutation(images)[:count]] = True
-    splits = {name: _part("train", train, kept) if name == "train" else s for name, s in dataset.splits.items()}
-    note = f"{share:.0%} of each training class: {int(kept.sum())} of {len(train)} images"
+        is_chosen[np.random.default_rng([seed, int(label)]).permutation(images)[:count]] = True
+    splits = {name: _subset("train", train, is_chosen) if name == "train" else s for name, s in dataset.splits.items()}
+    note = f"{share:.0%} of each training class: {int(is_chosen.sum())} of {len(train)} images"
     return replace(dataset, splits=splits, notes=(*dataset.notes, note))
 
 
@@ -178,8 +178,8 @@ def _train(dataset: Dataset, key: str) -> Split:
     return dataset.splits["train"]
 
 
-def _part(name: str, split: Split, kept: NDArray[np.bool_]) -> Split:
-    places = np.flatnonzero(kept)
+def _subset(name: str, split: Split, is_chosen: NDArray[np.bool_]) -> Split:
+    places = np.flatnonzero(is_chosen)
     return replace(
         split,
         name=name,

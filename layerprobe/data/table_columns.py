@@ -46,11 +46,11 @@ class Table:
     def __len__(self) -> int:
         return sum(self.counts)
 
-    def where(self, place: int) -> str:
+    def where(self, row_index: int) -> str:
         """The file of a row and the row in it, as text for people."""
         ends = list(itertools.accumulate(self.counts))
-        file = next(file for file, end in enumerate(ends) if place < end)
-        return f"{self.files[file].path}: row {place - ends[file] + self.counts[file]}"
+        file = next(file for file, end in enumerate(ends) if row_index < end)
+        return f"{self.files[file].path}: row {row_index - ends[file] + self.counts[file]}"
 
 
 def read_table(root: Path, files: Sequence[TableFile], *, image: str, label: str) -> Table:
@@ -63,16 +63,16 @@ def read_table(root: Path, files: Sequence[TableFile], *, image: str, label: str
     """
     schema = _schema(files[0].path)
     features = _features(schema)
-    image = _chosen(root, schema, "image", image, _image_columns(schema, features))
+    image = _choose_column(root, schema, "image", image, _image_columns(schema, features))
     labels = [name for name in schema.names if name in _LABELS or features.get(name, {}).get("_type") == "ClassLabel"]
-    label = _chosen(root, schema, "label", label, labels)
+    label = _choose_column(root, schema, "label", label, labels)
     of_images, of_labels = schema.field(image).type, schema.field(label).type
     if not (_is_text(of_images) or _is_bytes(of_images) or _has_bytes(of_images)):
-        what = f"the column {image} is {_short(of_images)}; an image is bytes, a path, or a struct of bytes and path"
-        raise DataError(what, file=root, fix="Name another by --set data.image_column=COLUMN")
+        problem = f"the column {image} is {_short(of_images)}; an image is bytes, a path, or a struct of bytes and path"
+        raise DataError(problem, file=root, fix="Name another by --set data.image_column=COLUMN")
     if not _is_label(of_labels):
-        what = f"the column {label} is {_short(of_labels)}; a label is one text or whole number"
-        raise DataError(what, file=root, fix="Name another by --set data.label_column=COLUMN, or change it")
+        problem = f"the column {label} is {_short(of_labels)}; a label is one text or whole number"
+        raise DataError(problem, file=root, fix="Name another by --set data.label_column=COLUMN, or change it")
     plain = [field.name for field in schema if field.name != image and _is_plain(field.type)]
     parts = [_cells(file.path, schema, plain, image) for file in files]
     has_bytes = image not in parts[0] or (
@@ -80,11 +80,11 @@ def read_table(root: Path, files: Sequence[TableFile], *, image: str, label: str
     )
     return Table(
         files,
-        counts=[len(part[label]) for part in parts],
+        counts=[len(file_cells[label]) for file_cells in parts],
         image=image,
         label=label,
         class_names=features.get(label, {}).get("names") or (),
-        cells={name: [cell for part in parts for cell in part[name]] for name in parts[0]},
+        cells={name: [cell for file_cells in parts for cell in file_cells[name]] for name in parts[0]},
         of_structs=_has_bytes(of_images),
         embedded=has_bytes,
     )
@@ -115,16 +115,16 @@ def _image_columns(schema: Any, features: Mapping[str, Mapping[str, Any]]) -> li
     return typed or with_bytes or paths
 
 
-def _chosen(root: Path, schema: Any, what: str, named: str, candidates: Sequence[str]) -> str:
-    if named:
-        if named not in schema.names:
-            raise UnknownNameError(f"column in data.{what}_column:", named, schema.names, file=root)
-        return named
+def _choose_column(root: Path, schema: Any, role: str, column: str, candidates: Sequence[str]) -> str:
+    if column:
+        if column not in schema.names:
+            raise UnknownNameError(f"column in data.{role}_column:", column, schema.names, file=root)
+        return column
     if len(candidates) == 1:
         return candidates[0]
-    problem = f"{' and '.join(candidates)} may all be the {what}s" if candidates else f"no column of {what}s"
+    problem = f"{' and '.join(candidates)} may all be the {role}s" if candidates else f"no column of {role}s"
     columns = ", ".join(f"{field.name} ({_short(field.type)})" for field in schema)
-    fix = f"Name one by --set data.{what}_column=COLUMN"
+    fix = f"Name one by --set data.{role}_column=COLUMN"
     raise DataError(f"{problem}; the columns are {columns}", file=root, fix=fix)
 
 
@@ -159,7 +159,7 @@ def _some_bytes(path: Path, image: str) -> bool:
         return bool(column.null_count < len(column))
     metadata = arrow("pyarrow.parquet").read_metadata(path)
     groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
-    columns = [group.column(place) for group in groups for place in range(group.num_columns)]
+    columns = [group.column(index) for group in groups for index in range(group.num_columns)]
     of_images = [column for column in columns if column.path_in_schema in (image, f"{image}.bytes")]
     # A column of nulls alone is of another type, without statistics.
     content = [column.statistics for column in of_images if column.physical_type == "BYTE_ARRAY"]

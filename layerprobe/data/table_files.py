@@ -71,7 +71,7 @@ def table_files(root: Path) -> TableFiles:
         folder = Path(os.path.commonpath([path.parent for path in paths]))
         return TableFiles(folder, _split_by_name(folder, paths))
     if is_on_the_hub(str(root)):
-        return _in_folder(_cached(str(root)))
+        return _in_folder(_cache_files(str(root)))
     raise DataError("no such file or folder", file=root, fix=EXPECTED)
 
 
@@ -79,9 +79,9 @@ def _in_folder(folder: Path) -> TableFiles:
     if (folder / "dataset_dict.json").exists():
         with _as_written(folder / "dataset_dict.json") as content:
             splits = [_inside(split) for split in content["splits"]]
-        return TableFiles(folder, [file for split in splits for file in _saved(folder / split, split)])
+        return TableFiles(folder, [file for split in splits for file in _saved_files(folder / split, split)])
     if (folder / "state.json").exists():
-        return TableFiles(folder, _saved(folder, ""))
+        return TableFiles(folder, _saved_files(folder, ""))
     if (folder / "dataset_info.json").exists():
         return TableFiles(folder, _in_cache(folder))
     paths = [path for path in sorted(folder.rglob("*.parquet")) if not _is_hidden(path.relative_to(folder))]
@@ -90,7 +90,7 @@ def _in_folder(folder: Path) -> TableFiles:
     return TableFiles(folder, _split_by_name(folder, paths))
 
 
-def _saved(folder: Path, split: str) -> list[TableFile]:
+def _saved_files(folder: Path, split: str) -> list[TableFile]:
     """The files of one data set that `Dataset.save_to_disk` has written."""
     state = folder / "state.json"
     with _as_written(state) as content:
@@ -107,8 +107,8 @@ def _in_cache(folder: Path) -> list[TableFile]:
             stem = glob.escape(_inside(f"{info['dataset_name']}-{split}"))
             paths = sorted([*folder.glob(f"{stem}.arrow"), *folder.glob(f"{stem}-[0-9]*-of-[0-9]*.arrow")])
             if not paths:
-                what = f"no file of the split {split} lies there"
-                raise DataError(what, file=folder, fix="Load it again by load_dataset")
+                problem = f"no file of the split {split} lies there"
+                raise DataError(problem, file=folder, fix="Load it again by load_dataset")
             files += [TableFile(path, split) for path in paths]
     return files
 
@@ -132,7 +132,7 @@ def _inside(name: str) -> str:
 
 
 def _is_hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
+    return any(segment.startswith(".") for segment in path.parts)
 
 
 def _split_by_name(folder: Path, paths: Iterable[Path]) -> list[TableFile]:
@@ -141,9 +141,9 @@ def _split_by_name(folder: Path, paths: Iterable[Path]) -> list[TableFile]:
     files = [TableFile(path, _word(path.name) or _word(above)) for path, above in places]
     unnamed = [file.path.name for file in files if not file.split]
     if unnamed and len(unnamed) < len(files):
-        named = next(file.path.name for file in files if file.split)
+        split_file = next(file.path.name for file in files if file.split)
         raise DataError(
-            f"{named} is called like a split, {unnamed[0]} is not",
+            f"{split_file} is called like a split, {unnamed[0]} is not",
             file=folder,
             fix=f"Rename it like train-{unnamed[0]}, or name the files that belong together, such as 'train*.parquet'",
         )
@@ -151,11 +151,11 @@ def _split_by_name(folder: Path, paths: Iterable[Path]) -> list[TableFile]:
 
 
 def _word(name: str) -> str:
-    first = re.split(r"[-_.]", name.lower())[0]
-    return first if first in _WORDS else ""
+    prefix = re.split(r"[-_.]", name.lower())[0]
+    return prefix if prefix in _WORDS else ""
 
 
-def _cached(name: str) -> Path:
+def _cache_files(name: str) -> Path:
     """The folder of a data set of the Hub in the cache of `datasets`."""
     identity, config = "/".join(name.split("/")[:2]), "".join(name.split("/")[2:])
     folder = _newest(identity, config)
@@ -179,8 +179,8 @@ def _newest(identity: str, config: str) -> Path | None:
     folders = [path.parent for path in above.glob(f"{glob.escape(config) or '*'}/*/*/dataset_info.json")]
     configs = sorted({folder.relative_to(above).parts[0] for folder in folders})
     if len(configs) > 1:
-        what = f"{HF_DATASET}:{identity} has several configurations: {', '.join(configs)}"
-        raise RecipeError(what, fix=f"Name one, such as {HF_DATASET}:{identity}/{configs[0]}")
+        problem = f"{HF_DATASET}:{identity} has several configurations: {', '.join(configs)}"
+        raise RecipeError(problem, fix=f"Name one, such as {HF_DATASET}:{identity}/{configs[0]}")
     return max(folders, key=lambda folder: folder.stat().st_mtime, default=None)
 
 
@@ -194,8 +194,8 @@ def _fetch(name: str, identity: str, config: str) -> None:
     """Have `datasets`, which runs no code of a data set since version 4, load a data set into its cache."""
     full = f"{HF_DATASET}:{name}"
     if not user_named(full):
-        what = f"{full} is not in {_cache_folder()}; it would be fetched, and you have not named it"
-        raise RecipeError(what, fix=f"To fetch it, add --data {full}")
+        problem = f"{full} is not in {_cache_folder()}; it would be fetched, and you have not named it"
+        raise RecipeError(problem, fix=f"To fetch it, add --data {full}")
     try:
         import datasets
     except ImportError as error:

@@ -50,7 +50,7 @@ class TableImage:
         status = self.table.stat()
         stamp = status.st_ino, status.st_size, status.st_mtime_ns
         try:
-            content = _opened(self.table, self.column, stamp)[self.row]
+            content = _open_row(self.table, self.column, stamp)[self.row]
         except ARROW_ERRORS as error:
             raise unreadable_table(self.table, error) from error
         if content is None:
@@ -85,7 +85,7 @@ def read_arrow(table: Path) -> Any:
 
 # Data workers are sent paths and rows; each process opens the files for itself.
 @functools.lru_cache(maxsize=_OPEN)
-def _opened(
+def _open_row(
     table: Path,
     column: str,
     stamp: tuple[int, ...],  # noqa: ARG001 - part of the key

@@ -31,7 +31,7 @@ _USE_ONE = "Use one alone by --set data.use_split=NAME: the first half of its cl
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class _Selection:
     """Which columns and rows are used, as the keys of [data] of the same names."""
 
     image_column: str = ""
@@ -63,11 +63,11 @@ class _Listed:
         numbers = {label: number for number, label in enumerate(self.class_names)}
         return Split(
             name=name,
-            labels=np.array([numbers[self.labels[place]] for place in places], np.int64),
-            ids=tuple(self.ids[place] for place in places),
-            image=replace(self.files, names=[self.files.names[place] for place in places]),
+            labels=np.array([numbers[self.labels[row]] for row in places], np.int64),
+            ids=tuple(self.ids[row] for row in places),
+            image=replace(self.files, names=[self.files.names[row] for row in places]),
             fingerprint=self.fingerprint,
-            columns={name: tuple(texts[place] for place in places) for name, texts in self.columns.items()},
+            columns={name: tuple(texts[row] for row in places) for name, texts in self.columns.items()},
         )
 
     @cached_property
@@ -108,15 +108,15 @@ def load(  # noqa: PLR0913 - its keys of [data]
         train_classes: see `folder`.
         class_seed: see `folder`.
     """
-    wanted = _Wanted(image_column, label_column, id_column, split_column, use_split)
-    dataset = _read(root, wanted, train_classes=train_classes, class_seed=class_seed)
+    selection = _Selection(image_column, label_column, id_column, split_column, use_split)
+    dataset = _read(root, selection, train_classes=train_classes, class_seed=class_seed)
     _require_files(root, dataset)
-    for one, other in itertools.combinations(dataset.splits.values(), 2):
-        shared = np.intersect1d(one.labels, other.labels)
-        if len(shared) and not dataset.together(one.name, other.name):
-            what = f"{len(shared):,} classes are in {one.name} and in {other.name}, such as"
-            what = f"{what} {dataset.class_names[shared[0]]}, but no class may be in two splits"
-            raise DataError(what, file=root, fix=_USE_ONE)
+    for split, other_split in itertools.combinations(dataset.splits.values(), 2):
+        shared = np.intersect1d(split.labels, other_split.labels)
+        if len(shared) and not dataset.together(split.name, other_split.name):
+            problem = f"{len(shared):,} classes are in {split.name} and in {other_split.name}, such as"
+            problem = f"{problem} {dataset.class_names[shared[0]]}, but no class may be in two splits"
+            raise DataError(problem, file=root, fix=_USE_ONE)
     return dataset
 
 
@@ -130,36 +130,38 @@ def _every_row(  # noqa: PLR0913 - as `load`
     use_split: str = "",
 ) -> Dataset:
     """Every image, also where files are missing or a class is in two splits."""
-    return _read(root, _Wanted(image_column, label_column, id_column, split_column, use_split))
+    return _read(root, _Selection(image_column, label_column, id_column, split_column, use_split))
 
 
-def _read(root: Path, wanted: _Wanted, *, train_classes: int | None = None, class_seed: int | None = None) -> Dataset:
+def _read(
+    root: Path, selection: _Selection, *, train_classes: int | None = None, class_seed: int | None = None
+) -> Dataset:
     source = table_files(root)
-    by_file = len(source.splits) > 1 and not wanted.split_column
-    files = [file for file in source.files if not by_file or wanted.use_split in ("", file.split)]
+    by_file = len(source.splits) > 1 and not selection.split_column
+    files = [file for file in source.files if not by_file or selection.use_split in ("", file.split)]
     if not files:
-        raise UnknownNameError("split in data.use_split:", wanted.use_split, source.splits, file=root)
-    table = read_table(root, files, image=wanted.image_column, label=wanted.label_column)
-    for key, column in (("id_column", wanted.id_column), ("split_column", wanted.split_column)):
+        raise UnknownNameError("split in data.use_split:", selection.use_split, source.splits, file=root)
+    table = read_table(root, files, image=selection.image_column, label=selection.label_column)
+    for key, column in (("id_column", selection.id_column), ("split_column", selection.split_column)):
         if column and column not in table.cells:
             raise UnknownNameError(f"column of texts or numbers in data.{key}:", column, table.cells, file=root)
-    names = _split_names(table, wanted.split_column or _SPLIT, by_file=by_file)
+    names = _split_names(table, selection.split_column or _SPLIT, by_file=by_file)
     if not names:
         raise DataError("no rows", file=root, fix="Name a table that has some")
-    rows = [row for row, name in enumerate(names) if wanted.use_split in ("", name)]
+    rows = [row for row, name in enumerate(names) if selection.use_split in ("", name)]
     if not rows and not any(names):
-        what = f"data.use_split = {wanted.use_split}: this table has no splits"
-        raise RecipeError(what, file=root, fix="Leave it out, or name their column by data.split_column")
+        problem = f"data.use_split = {selection.use_split}: this table has no splits"
+        raise RecipeError(problem, file=root, fix="Leave it out, or name their column by data.split_column")
     if not rows:
-        raise UnknownNameError("split in data.use_split:", wanted.use_split, dict.fromkeys(names), file=root)
-    listed = _listed(source.folder, table, rows, names, wanted)
+        raise UnknownNameError("split in data.use_split:", selection.use_split, dict.fromkeys(names), file=root)
+    listed = _list_rows(source.folder, table, rows, names, selection)
     if len({names[row] for row in rows}) == 1 and not any(column in table.cells for column in _DIVIDING):
         return _by_class(root, listed, train_classes=train_classes, class_seed=class_seed)
     for key, value in (("train_classes", train_classes), ("class_seed", class_seed)):
         if value is not None:
-            what = f"data.{key} = {value}: the splits say which classes are for training"
-            raise RecipeError(what, file=root, fix=f"Leave it out. {_USE_ONE}")
-    return _by_split(root, listed, [_row(table, row, names[row], place) for place, row in enumerate(rows)])
+            problem = f"data.{key} = {value}: the splits say which classes are for training"
+            raise RecipeError(problem, file=root, fix=f"Leave it out. {_USE_ONE}")
+    return _by_split(root, listed, [_row(table, row, names[row], position) for position, row in enumerate(rows)])
 
 
 def _by_class(root: Path, listed: _Listed, *, train_classes: int | None, class_seed: int | None) -> Dataset:
@@ -178,18 +180,18 @@ def _split_names(table: Table, column: str, *, by_file: bool) -> list[str]:
     """What the split of each row is called; of a table without splits all alike."""
     if by_file or column not in table.cells:
         return [file.split for file, count in zip(table.files, table.counts, strict=True) for _ in range(count)]
-    return [_filled(table, row, column, "split") for row in range(len(table))]
+    return [_require_text(table, row, column, "split") for row in range(len(table))]
 
 
-def _filled(table: Table, row: int, column: str, what: str) -> str:
+def _require_text(table: Table, row: int, column: str, content: str) -> str:
     """The text of a cell that must not be empty."""
     cell = table.cells[column][row]
     if cell is None or cell == "":
-        raise DataError(f"has no {what}", file=table.where(row), fix="Fill the cell or remove the row")
+        raise DataError(f"has no {content}", file=table.where(row), fix="Fill the cell or remove the row")
     return str(cell)
 
 
-def _listed(folder: Path, table: Table, rows: Sequence[int], names: Sequence[str], wanted: _Wanted) -> _Listed:
+def _list_rows(folder: Path, table: Table, rows: Sequence[int], names: Sequence[str], selection: _Selection) -> _Listed:
     """The rows that are used.
 
     Args:
@@ -197,20 +199,20 @@ def _listed(folder: Path, table: Table, rows: Sequence[int], names: Sequence[str
     """
     if table.embedded:
         files = _in_table(folder, table, rows)
-        ids = _paths(table, rows) or _numbered([names[row] for row in rows])
+        ids = _paths(table, rows) or _number_ids([names[row] for row in rows])
         sizes = sizes_of(folder, [str(file.path) for file in table.files])
     else:
         files = _at_paths(folder, table, rows)
         ids = list(files.names)
         sizes = sizes_of(files.root, files.names)
-    if wanted.id_column:
-        ids = [_filled(table, row, wanted.id_column, "id") for row in rows]
-    first: dict[str, int] = {}
+    if selection.id_column:
+        ids = [_require_text(table, row, selection.id_column, "id") for row in rows]
+    first_row: dict[str, int] = {}
     for row, name in zip(rows, ids, strict=True):
-        if first.setdefault(name, row) != row:
-            what = f"{name} is in {table.where(first[name])} already"
-            raise DataError(what, file=table.where(row), fix="Keep one, or name another column by data.id_column")
-    used = {table.image, table.label, wanted.id_column, wanted.split_column or _SPLIT, *_DIVIDING}
+        if first_row.setdefault(name, row) != row:
+            problem = f"{name} is in {table.where(first_row[name])} already"
+            raise DataError(problem, file=table.where(row), fix="Keep one, or name another column by data.id_column")
+    used = {table.image, table.label, selection.id_column, selection.split_column or _SPLIT, *_DIVIDING}
     further = {column: cells for column, cells in table.cells.items() if column not in used}
     columns = {
         column: ["" if cells[row] is None else str(cells[row]) for row in rows] for column, cells in further.items()
@@ -237,7 +239,7 @@ def _paths(table: Table, rows: Sequence[int]) -> list[str]:
 
 
 def _label(table: Table, row: int) -> str:
-    text = _filled(table, row, table.label, "label")
+    text = _require_text(table, row, table.label, "label")
     if not table.class_names:
         return text
     number = int(text)
@@ -248,7 +250,7 @@ def _label(table: Table, row: int) -> str:
     return table.class_names[number]
 
 
-def _numbered(names: Sequence[str]) -> list[str]:
+def _number_ids(names: Sequence[str]) -> list[str]:
     """`SPLIT/ROW` for each row, given what its split is called; where it has none `ROW`."""
     counts: dict[str, Iterator[int]] = {name: itertools.count() for name in names}
     return ["/".join(filter(None, (name, str(next(counts[name]))))) for name in names]
@@ -256,12 +258,12 @@ def _numbered(names: Sequence[str]) -> list[str]:
 
 def _at_paths(folder: Path, table: Table, rows: Sequence[int]) -> Files:
     """Images at the paths of a column, which are relative to the folder of their table."""
-    names = [_filled(table, row, table.image, "image") for row in rows]
+    names = [_require_text(table, row, table.image, "image") for row in rows]
     if table.of_structs and all(map(os.path.isabs, names)):  # as the cache of `datasets` has local files
         folder = Path(os.path.commonpath([Path(name).parent for name in names]))
         return Files(folder, [os.path.relpath(name, folder) for name in names])
     folders = [file.path.parent.relative_to(folder) for file in table.files]
-    places = [place for place, count in zip(folders, table.counts, strict=True) for _ in range(count)]
+    places = [subfolder for subfolder, count in zip(folders, table.counts, strict=True) for _ in range(count)]
     for row, name in zip(rows, names, strict=True):
         if leaves_folder(name):
             fix = "Write it relative to the folder of the table, with /"
@@ -271,7 +273,7 @@ def _at_paths(folder: Path, table: Table, rows: Sequence[int]) -> Files:
     return Files(folder, names)
 
 
-def _row(table: Table, row: int, name: str, place: int) -> _Row:
+def _row(table: Table, row: int, name: str, position: int) -> _Row:
     """A row of a table that is divided into splits."""
     if name not in _MEANS and name:
         fix = f"Known: {', '.join(_MEANS)}. {_USE_ONE}"
@@ -284,7 +286,7 @@ def _row(table: Table, row: int, name: str, place: int) -> _Row:
     if not (is_query or is_gallery):
         fix = "Make one of them true or remove the row"
         raise DataError("is_query and is_gallery are both false", file=table.where(row), fix=fix)
-    return _Row(split, is_query, is_gallery, place)
+    return _Row(split, is_query, is_gallery, position)
 
 
 def _flag(table: Table, row: int, column: str) -> bool:
@@ -298,13 +300,13 @@ def _by_split(root: Path, listed: _Listed, rows: Sequence[_Row]) -> Dataset:
     with_tests = with_test(rows)
     notes = () if with_tests is rows else ("the rows of the split validation are the test images",)
     if any(row.split == "validation" and not (row.is_query and row.is_gallery) for row in with_tests):
-        what = "only test rows are divided into queries and gallery, and validation rows are"
-        raise DataError(what, file=root, fix="If their classes are what you test on, call their split test")
+        problem = "only test rows are divided into queries and gallery, and validation rows are"
+        raise DataError(problem, file=root, fix="If their classes are what you test on, call their split test")
     members, search_in = divided_rows(with_tests)
     for name in ("test", "gallery"):
         if not members.get(name, True):
-            what = {"test": "no row is a query of the split test", "gallery": "no row is in the gallery"}[name]
-            raise DataError(what, file=root, fix=_USE_ONE)
+            problem = {"test": "no row is a query of the split test", "gallery": "no row is in the gallery"}[name]
+            raise DataError(problem, file=root, fix=_USE_ONE)
     splits = {
         name: listed.split(name, [row.place for row in listed_rows])
         for name, listed_rows in members.items()

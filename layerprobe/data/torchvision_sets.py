@@ -43,7 +43,7 @@ _TRAIN_TEST = {"train": {"train": True}, "test": {"train": False}}
 _BACKGROUND = {"background": {"background": True}, "evaluation": {"background": False}}
 
 
-def _named(*names: str) -> dict[str, dict[str, object]]:
+def _split_options(*names: str) -> dict[str, dict[str, object]]:
     return {name: {"split": name} for name in names}
 
 
@@ -51,18 +51,18 @@ SETS: Mapping[str, OfficialSet] = {
     "CIFAR10": OfficialSet(10, _TRAIN_TEST),
     "CIFAR100": OfficialSet(100, _TRAIN_TEST),
     "Caltech101": OfficialSet(101, {"all": {}}),
-    "Country211": OfficialSet(211, _named("train", "valid", "test")),
-    "DTD": OfficialSet(47, _named("train", "val", "test")),
+    "Country211": OfficialSet(211, _split_options("train", "valid", "test")),
+    "DTD": OfficialSet(47, _split_options("train", "val", "test")),
     "EuroSAT": OfficialSet(10, {"all": {}}),
-    "FGVCAircraft": OfficialSet(100, _named("trainval", "test")),
+    "FGVCAircraft": OfficialSet(100, _split_options("trainval", "test")),
     "FashionMNIST": OfficialSet(10, _TRAIN_TEST),
-    "Flowers102": OfficialSet(102, _named("train", "val", "test")),
-    "Food101": OfficialSet(101, _named("train", "test")),
-    "Imagenette": OfficialSet(10, _named("train", "val")),
+    "Flowers102": OfficialSet(102, _split_options("train", "val", "test")),
+    "Food101": OfficialSet(101, _split_options("train", "test")),
+    "Imagenette": OfficialSet(10, _split_options("train", "val")),
     "KMNIST": OfficialSet(10, _TRAIN_TEST),
     "MNIST": OfficialSet(10, _TRAIN_TEST),
     "Omniglot": OfficialSet(1623, _BACKGROUND),
-    "OxfordIIITPet": OfficialSet(37, _named("trainval", "test")),
+    "OxfordIIITPet": OfficialSet(37, _split_options("trainval", "test")),
     "SUN397": OfficialSet(397, {"all": {}}),
 }
 # What torchvision raises where a set's own files are not as it expects, besides OSError.
@@ -149,8 +149,8 @@ def unchecked(  # noqa: PLR0913 - its keys of [data]
         origin = np.repeat(np.arange(len(official)), [len(split.labels) for split in official])
         sides = [origin == 0, origin == len(official) - 1]
         if len(official) == 1 or not np.isin(labels[sides[1]], labels[sides[0]]).all():
-            what = f"data.protocol = classification: {set} has no official split with every class on both sides"
-            raise RecipeError(what, fix="Leave it out")
+            problem = f"data.protocol = classification: {set} has no official split with every class on both sides"
+            raise RecipeError(problem, fix="Leave it out")
     else:
         count = count_train_classes(len(occurring), train_classes, set)
         sides = [np.isin(labels, side) for side in divided_classes(len(occurring), count, class_seed)]
@@ -246,7 +246,7 @@ def _official_split(name: str, torch_set: Any, set: str) -> _OfficialSplit:
     paths = [path for path, _ in files]
     if set == "Omniglot":
         characters = ["/".join(Path(path).parts[-3:-1]) for path in paths]
-        places = {character: place for place, character in enumerate(sorted({*characters}))}
+        places = {character: number for number, character in enumerate(sorted({*characters}))}
         return _OfficialSplit(name, list(places), [places[character] for character in characters], paths, None)
     return _OfficialSplit(name, _names(torch_set.classes), [label for _, label in files], paths, None)
 

@@ -55,20 +55,20 @@ class _Inverted:
 def resized(dataset: Dataset, size: ImageSize, method: resizing.Method = "exact") -> Dataset:
     """The data set with its images resized to one size, whatever their aspect ratio."""
 
-    def one(split: Split) -> Split:
+    def resize_split(split: Split) -> Split:
         return replace(split, image=_Resized(split, size, method))
 
-    return replace(dataset, splits={name: one(split) for name, split in dataset.splits.items()})
+    return replace(dataset, splits={name: resize_split(split) for name, split in dataset.splits.items()})
 
 
 def inverted(dataset: Dataset) -> Dataset:
     """The data set with 255 - x for every pixel: black strokes on white become white on black."""
 
-    def one(split: Split) -> Split:
+    def invert_split(split: Split) -> Split:
         test_image = _Inverted(split.test_image) if split.test_image else None
         return replace(split, image=_Inverted(split.image), test_image=test_image)
 
-    return replace(dataset, splits={name: one(split) for name, split in dataset.splits.items()})
+    return replace(dataset, splits={name: invert_split(split) for name, split in dataset.splits.items()})
 
 
 @dataclass(frozen=True)
@@ -119,8 +119,8 @@ class Normalise:
 
 
 def _channels(name: str, value: Channels, channels: int) -> tuple[float, ...]:
-    given = _IMAGENET[name] if value == "imagenet" else value
-    numbers = [given] if isinstance(given, int | float) else given
+    values = _IMAGENET[name] if value == "imagenet" else value
+    numbers = [values] if isinstance(values, int | float) else values
     if isinstance(numbers, str) or len(numbers) not in (1, 3) or not all(math.isfinite(x) for x in numbers):
         raise RecipeError(f"data.{name} = {value!r}", fix='Give one number, three numbers or "imagenet"')
     if len(numbers) == channels:
@@ -180,7 +180,7 @@ def describe_transform(  # noqa: PLR0913 - an argument for each step
 
 
 def describe_decoding(
-    kept: str,
+    size: str,
     *,
     method: resizing.Method = "exact",
     filter: Filter = "bilinear",
@@ -192,10 +192,10 @@ def describe_decoding(
     Equal texts mean equal pixels from equal files.
 
     Args:
-        kept: the size of the result ("224x224").
+        size: the size of the result ("224x224").
     """
     exif, level = _exif(exif_rotation), "" if white == WHITE else f"white {white}; "
-    return f"PIL {PIL.__version__}; alpha on white; EXIF {exif}; {level}{kept}, {resizing.describe(method, filter)}"
+    return f"PIL {PIL.__version__}; alpha on white; EXIF {exif}; {level}{size}, {resizing.describe(method, filter)}"
 
 
 def _exif(rotation: bool) -> str:
@@ -235,9 +235,9 @@ def _photo(image: Image, rng: np.random.Generator) -> Image:
     """
     height, width = image.shape[:2]
     side = 1 / (1 + rng.uniform(0, _PHOTO_SCALE))
-    left, top = rng.uniform(0, 1 - side, 2)
+    left_edge, top_edge = rng.uniform(0, 1 - side, 2)
     # Enlarging a window of the original is the same, in one step.
-    box = (left * width, top * height, (left + side) * width, (top + side) * height)
+    box = (left_edge * width, top_edge * height, (left_edge + side) * width, (top_edge + side) * height)
     cropped = np.asarray(PIL.Image.fromarray(image).resize((width, height), Resampling.BILINEAR, box))
     return resizing.mirrored(cropped) if rng.random() < 0.5 else cropped
 

@@ -18,7 +18,7 @@ from tests.data.noise import DIGESTS, Noise, Progress, filled, split_of
 def test_a_kill_while_removing_leaves_an_entry_that_can_be_removed(tmp_path: Path) -> None:
     entry, _ = filled(tmp_path / "entry", Noise())
     entry.pixels.unlink()  # what goes first
-    assert [(found, found.is_whole()) for found in entries(tmp_path)] == [(entry, False)]
+    assert [(found, found.is_complete()) for found in entries(tmp_path)] == [(entry, False)]
 
 
 def test_the_format_is_part_of_an_entrys_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,7 +44,7 @@ def test_what_somebody_reads_cannot_be_removed(tmp_path: Path) -> None:
     del stored
     entry.remove()
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
-    assert not entry.is_whole()
+    assert not entry.is_complete()
 
 
 def test_who_waits_for_another_is_told_and_finds_it_whole(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_who_waits_for_another_is_told_and_finds_it_whole(tmp_path: Path) -> Non
 
         def filled_after_waiting() -> bool:
             with entry.locked(wait=lambda: told.append(False)):
-                return entry.is_whole()
+                return entry.is_complete()
 
         other.start()
         while not told:
@@ -83,7 +83,7 @@ def test_an_entry_of_another_format_is_not_read(tmp_path: Path) -> None:
     entry, _ = filled(tmp_path, Noise())
     about = entry.folder / "about.json"
     about.write_text(about.read_text().replace(f'"schema": {cache.SCHEMA}', '"schema": 9'))
-    assert not entry.is_whole()
+    assert not entry.is_complete()
     assert replace(entry).about() == {}
 
 
@@ -92,10 +92,10 @@ def test_an_entry_of_another_format_is_not_read(tmp_path: Path) -> None:
 )
 def test_an_entry_with_an_odd_description_is_not_whole(tmp_path: Path, odd: dict[str, object]) -> None:
     entry, _ = filled(tmp_path, Noise())
-    assert entry.is_whole()
+    assert entry.is_complete()
     about = tmp_path / "about.json"
     about.write_text(json.dumps(json.loads(about.read_text()) | odd))
-    assert (entry.about(), entry.is_whole()) == ({}, False)
+    assert (entry.about(), entry.is_complete()) == ({}, False)
 
 
 def test_the_files_of_an_entry_may_have_names_that_are_not_utf8(tmp_path: Path) -> None:

@@ -84,13 +84,13 @@ def test_the_last_training_class_may_be_another(tmp_path: Path) -> None:
 def test_the_annotations_of_the_whole_set_give_the_published_splits(tmp_path: Path, make: Callable[..., None]) -> None:
     sizes = spread(range(1, 99), 8054, 59, 97) | spread(range(99, 197), 8131, 48, 136)
     make(tmp_path, sizes, train=8144, images=False)
-    found = cars196._annotated(tmp_path, "retrieval").counts()
+    found = cars196._read_annotations(tmp_path, "retrieval").counts()
     assert {name: str(size) for name, size in found.items()} == {
         "train": "8,054 images of 98 classes (59-97 each)",
         "test": "8,131 images of 98 classes (48-136 each)",
     }
     assert found == cars196._COUNTS["retrieval"]
-    flagged = cars196._annotated(tmp_path, "classification").counts()
+    flagged = cars196._read_annotations(tmp_path, "classification").counts()
     assert [(c.images, c.classes) for c in flagged.values()] == [(8144, 196), (8041, 196)]
     assert [str(c) for c in cars196._COUNTS["classification"].values()] == [
         "8,144 images of 196 classes", "8,041 images of 196 classes",
@@ -101,7 +101,7 @@ def test_of_196_numbered_folders_the_first_98_numbers_train(tmp_path: Path) -> N
     for number in range(1, 197):
         (tmp_path / str(number)).mkdir()
         (tmp_path / str(number) / "x.jpg").touch()
-    splits = cars196._annotated(tmp_path, "retrieval").splits
+    splits = cars196._read_annotations(tmp_path, "retrieval").splits
     assert [class_id for _, class_id in splits["train"]] == list(range(1, 99))
 
 

@@ -78,11 +78,11 @@ def test_the_lists_of_the_whole_set_give_the_published_splits(tmp_path: Path) ->
     sizes = spread(range(1, 101), 5864, 41, 60) | spread(range(101, 201), 5924, 49, 60)
     fabricated.cub(tmp_path, sizes, train=5994, images=False)
     for protocol, expected in cub200._COUNTS.items():
-        found = cub200._annotated(tmp_path, protocol).counts()
+        found = cub200._read_annotations(tmp_path, protocol).counts()
         assert {name: (c.images, c.classes) for name, c in found.items()} == {
             name: (c.images, c.classes) for name, c in expected.items()
         }
-    retrieval = cub200._annotated(tmp_path, "retrieval").counts()
+    retrieval = cub200._read_annotations(tmp_path, "retrieval").counts()
     assert {name: str(size) for name, size in retrieval.items()} == {
         "train": "5,864 images of 100 classes (41-60 each)",
         "test": "5,924 images of 100 classes (49-60 each)",

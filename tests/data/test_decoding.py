@@ -22,7 +22,7 @@ from tests.data.noise import DIGESTS, Noise, filled
 @pytest.mark.parametrize("workers", [0, 2])
 def test_every_image_comes_back_in_its_place_and_size(tmp_path: Path, workers: int) -> None:
     entry, done = filled(tmp_path, Noise(), workers)
-    assert (entry.is_whole(), done) == (True, 40)
+    assert (entry.is_complete(), done) == (True, 40)
     stored = DecodedPixels(entry)
     for i in (39, 0, 17):
         np.testing.assert_array_equal(stored(i), Noise()(i))
@@ -50,13 +50,13 @@ def test_what_is_whole_is_not_decoded_again(tmp_path: Path) -> None:
 def test_a_bad_image_is_named_and_the_next_call_goes_on_from_it(tmp_path: Path, workers: int, kept: int) -> None:
     with pytest.raises(DataError, match=r"35\.jpg: the image is truncated"):
         filled(tmp_path, Noise(bad=35), workers)
-    assert not Entry(tmp_path).is_whole()
+    assert not Entry(tmp_path).is_complete()
     with pytest.raises(DataError, match="were removed"):
         DecodedPixels(Entry(tmp_path))
     mended = Noise()
     entry, done = filled(tmp_path, mended)
     assert mended.asked == list(range(kept, 40))
-    assert (entry.is_whole(), done) == (True, 40)
+    assert (entry.is_complete(), done) == (True, 40)
     for i in range(40):
         np.testing.assert_array_equal(DecodedPixels(entry)(i), Noise()(i))
 
@@ -93,19 +93,19 @@ def test_an_image_whose_file_changed_is_decoded_again_with_all_after_it(tmp_path
     changed = DIGESTS.copy()
     changed[35, 1] += 1
     entry = Entry(tmp_path)
-    assert (entry.is_whole(), entry.is_whole(DIGESTS), entry.is_whole(changed)) == (True, True, False)
+    assert (entry.is_complete(), entry.is_complete(DIGESTS), entry.is_complete(changed)) == (True, True, False)
     with pytest.raises(DataError, match="were removed"):
         DecodedPixels(entry, changed)
     again = Noise()
     filled(tmp_path, again, digests=changed)
     assert again.asked == list(range(35, 40))
-    assert Entry(tmp_path).is_whole(changed)
+    assert Entry(tmp_path).is_complete(changed)
 
 
 def test_an_entry_that_lost_its_index_is_made_again(tmp_path: Path) -> None:
     entry, _ = filled(tmp_path, Noise())
     entry.index.unlink()
-    assert not entry.is_whole()
+    assert not entry.is_complete()
     filled(tmp_path, Noise())
     np.testing.assert_array_equal(DecodedPixels(entry)(39), Noise()(39))
 
@@ -136,11 +136,11 @@ with entry.locked():
 def test_pixels_that_are_cut_off_are_decoded_again(tmp_path: Path) -> None:
     entry, _ = filled(tmp_path, Noise())
     os.truncate(entry.pixels, entry.pixels.stat().st_size - 1)
-    assert not entry.is_whole()
+    assert not entry.is_complete()
     rest = Noise()
     filled(tmp_path, rest)
     assert rest.asked[-1] == 39
-    assert entry.is_whole()
+    assert entry.is_complete()
 
 
 def test_a_full_disk_keeps_what_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +177,7 @@ def test_what_a_full_disk_had_room_for_is_not_decoded_again(tmp_path: Path, monk
         return io.BufferedWriter(Full(path, "r+")) if path.suffix == ".u8" else path.open("r+b")
 
     with monkeypatch.context() as patch:
-        patch.setattr(decoding, "_opened", opened)
+        patch.setattr(decoding, "_open_at", opened)
         with pytest.raises(OSError, match="No space left"):
             filled(tmp_path, Noise())
     # 45, 60, 75, 90 bytes, and so on: 15 images take 990.

@@ -88,7 +88,7 @@ def test_the_list_of_the_whole_set_gives_the_published_splits(tmp_path: Path) ->
     sizes = {item: (size, 0, 0) for item, size in train.items()}
     sizes |= {item: (0, query[item], gallery[item]) for item in query}
     fabricated.inshop(tmp_path, None, sizes)
-    found = inshop._annotated(tmp_path).counts()
+    found = inshop._read_annotations(tmp_path).counts()
     assert {name: str(size) for name, size in found.items()} == {
         "train": "25,882 images of 3,997 classes (1-162 each)",
         "test": "14,218 images of 3,985 classes (1-66 each)",

@@ -51,7 +51,7 @@ def test_an_image_is_the_one_its_label_names(copy: Path) -> None:
 def test_the_lists_of_the_whole_set_give_the_published_splits(tmp_path: Path) -> None:
     sizes = spread(range(1, 11319), 59551, 2, 12) | spread(range(11319, 22635), 60502, 2, 12)
     fabricated.sop(tmp_path, sizes, tested_from=11319, images=False)
-    found = sop._annotated(tmp_path).counts()
+    found = sop._read_annotations(tmp_path).counts()
     assert {name: str(size) for name, size in found.items()} == {
         "train": "59,551 images of 11,318 classes (2-12 each)",
         "test": "60,502 images of 11,316 classes (2-12 each)",

@@ -60,5 +60,5 @@ def _kept(entry: Entry) -> Kept:
         images=int(about.get("images", 0)),
         size=entry.bytes_on_disk(),
         used=as_moment(entry.used()),
-        complete=entry.is_whole(),
+        complete=entry.is_complete(),
     )

@@ -54,7 +54,7 @@ def with_decoded(
     folder, listener = decoding.cache / FOLDER, decoding.listener
     entries = {name: Entry.of(folder, files[name].paths, steps) for name in dataset.splits}
     digests = {name: digests_of(dataset.splits[name]) for name in entries}
-    stored = {name: DecodedPixels(entry) for name, entry in entries.items() if entry.is_whole(digests[name])}
+    stored = {name: DecodedPixels(entry) for name, entry in entries.items() if entry.is_complete(digests[name])}
     if missing := [name for name in entries if name not in stored]:
         if listener is None:
             return dataset
@@ -104,7 +104,7 @@ def _decoded(  # noqa: PLR0913 - what, where, and progress
 
     # The lock is outside `stoppable`: a signal may end the wait at once, as nothing is partly done.
     with entry.locked(wait=wait), stoppable() as stop:
-        if not entry.is_whole(digests):  # another process may have decoded it meanwhile
+        if not entry.is_complete(digests):  # another process may have decoded it meanwhile
             if done := begun(entry, digests):
                 listener.say(f"{split.name}: {done:,} of {len(split):,} images are decoded already")
             try:
