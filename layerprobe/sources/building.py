@@ -92,11 +92,13 @@ def build(  # noqa: PLR0913 - the keys of a recipe's [net]
     if weights is None:
         loaded = set()
     elif weights != "model":
-        own = shapes(module)
-        found = fit_or_convert(weights, TargetNetwork(full, own, own.keys() - loaded, root=_MODEL), foreign.convert)
-        tensors = {key: tensor for key, tensor in found.tensors.items() if not key.startswith(anew)}
+        network_shapes = shapes(module)
+        weights_fit = fit_or_convert(
+            weights, TargetNetwork(full, network_shapes, network_shapes.keys() - loaded, root=_MODEL), foreign.convert
+        )
+        tensors = {key: tensor for key, tensor in weights_fit.tensors.items() if not key.startswith(anew)}
         module.load_state_dict(with_versions(tensors, module), strict=False)
-        loaded, notes = set(tensors), (*notes, *found.notes, *unused_note(own, found.left, anew))
+        loaded, notes = set(tensors), (*notes, *weights_fit.notes, *unused_note(network_shapes, weights_fit.left, anew))
     blocks = block_names(model)
     return Net(
         module=module,
@@ -108,7 +110,7 @@ def build(  # noqa: PLR0913 - the keys of a recipe's [net]
         embedding_dim=fc[-1] if fc else readout.dim,
         new_parameters=frozenset(name for name, _ in module.named_parameters() if name not in loaded),
         notes=notes,
-        parts={part: f"{_MODEL}.{part}" for part in part_names(model, blocks)},
+        parts={submodule: f"{_MODEL}.{submodule}" for submodule in part_names(model, blocks)},
         root=_MODEL,
         image_size=size,
         channels=output.channels,
@@ -138,8 +140,8 @@ def _own_weights(
 
 
 def _anew(names: Sequence[str], layers: int) -> tuple[str, ...]:
-    known = [f"fc{number}" for number in range(6, 6 + layers)]
+    layer_names = [f"fc{number}" for number in range(6, 6 + layers)]
     for name in names:
-        if name not in known:
-            raise UnknownNameError("fully connected layer to train from scratch", name, known)
+        if name not in layer_names:
+            raise UnknownNameError("fully connected layer to train from scratch", name, layer_names)
     return tuple(f"{name}." for name in names)

@@ -32,9 +32,9 @@ def hub_file(model: str, repository: str, names: Iterable[str]) -> Path:
     identity, _, revision = repository.partition("@")
     names = list(names)
     for name in names:
-        found = huggingface_hub.try_to_load_from_cache(identity, name, revision=revision or None)
-        if isinstance(found, str):
-            return Path(found)
+        cached = huggingface_hub.try_to_load_from_cache(identity, name, revision=revision or None)
+        if isinstance(cached, str):
+            return Path(cached)
     require_named(model, names[0], identity)
     reason = unreachable()
     if not reason:
@@ -78,8 +78,8 @@ def url_file(model: str, url: str) -> Path:
 def require_named(model: str, name: str, origin: str) -> None:
     """Refuse to fetch a file of a model that only a run's record names."""
     if not user_named(model):
-        what = f"{model} needs {name}, which would be fetched from {origin}, and you have not named this model"
-        raise RecipeError(what, fix=f"To fetch it, add --model {shlex.quote(model)}")
+        problem = f"{model} needs {name}, which would be fetched from {origin}, and you have not named this model"
+        raise RecipeError(problem, fix=f"To fetch it, add --model {shlex.quote(model)}")
 
 
 def absent(model: str, name: str, origin: str, reason: str, cache: Path | None = None) -> EnvironmentFault:

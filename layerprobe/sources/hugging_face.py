@@ -57,9 +57,9 @@ def _versions(name: str) -> dict[str, str]:  # noqa: ARG001 - the same of all mo
 
 def _files(name: str) -> dict[str, str]:
     folder = Path(name).expanduser()
-    found = sorted(path for glob in _FILES for path in folder.glob(glob)) if folder.is_dir() else []
-    listed = "".join(f"{path.name} {sha256(path)}\n" for path in found)
-    return {folder.resolve().name: hashlib.sha256(listed.encode()).hexdigest()[:12]} if found else {}
+    files = sorted(path for glob in _FILES for path in folder.glob(glob)) if folder.is_dir() else []
+    listed = "".join(f"{path.name} {sha256(path)}\n" for path in files)
+    return {folder.resolve().name: hashlib.sha256(listed.encode()).hexdigest()[:12]} if files else {}
 
 
 class VisionTower(nn.Module):
@@ -91,7 +91,7 @@ def _require_named_folder(name: str, folder: Path) -> None:
         )
 
 
-def _loaded(name: str, what: str, load: Callable[..., _Found]) -> _Found:
+def _load(name: str, content: str, load: Callable[..., _Found]) -> _Found:
     """What transformers makes of a folder, or of a repository in the local cache, fetched where it is not there."""
     folder = Path(name).expanduser()
     where = str(folder) if folder.is_dir() else name
@@ -103,10 +103,12 @@ def _loaded(name: str, what: str, load: Callable[..., _Found]) -> _Found:
             return load(where, local_files_only=True, **options)
     except OSError as error:
         if folder.is_dir():
-            raise DataError(f"has not {what}: {first_line(error)}", file=folder, fix="Give another folder") from error
+            raise DataError(
+                f"has not {content}: {first_line(error)}", file=folder, fix="Give another folder"
+            ) from error
         if "/" not in name or name.count("/") > 1 or name.startswith((".", "/", "~")):
             raise DataError("no such folder", file=name, fix="Give an existing folder, or ORG/NAME") from error
-        require_named(f"hf:{name}", what, name)
+        require_named(f"hf:{name}", content, name)
         reason = unreachable()
         if not reason:
             try:
@@ -114,7 +116,7 @@ def _loaded(name: str, what: str, load: Callable[..., _Found]) -> _Found:
                     return load(where, local_files_only=False, **options)
             except (OSError, ValueError, RuntimeError) as other:
                 reason = first_line(other)
-        raise absent(f"hf:{name}", what, name, reason) from error
+        raise absent(f"hf:{name}", content, name, reason) from error
     except (ValueError, KeyError, ImportError, RuntimeError) as error:
         raise RecipeError(
             f"hf:{name} cannot be loaded: {first_line(error)}",
@@ -126,34 +128,34 @@ def _loaded(name: str, what: str, load: Callable[..., _Found]) -> _Found:
 def _silent() -> Iterator[None]:
     """Without what transformers logs, and its progress bars."""
     logging = imported("transformers.utils.logging", "hf")
-    shown = logging.is_progress_bar_enabled()
+    had_progress_bars = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
         with quiet():
             yield
     finally:
-        if shown:
+        if had_progress_bars:
             logging.enable_progress_bar()
 
 
 def _own_input(name: str) -> OwnInput | None:
     transformers = imported("transformers", "hf")
-    _loaded(name, "config.json", transformers.AutoConfig.from_pretrained)
+    _load(name, "config.json", transformers.AutoConfig.from_pretrained)
     try:
-        processor = _loaded(name, "preprocessor_config.json", transformers.AutoImageProcessor.from_pretrained)
+        processor = _load(name, "preprocessor_config.json", transformers.AutoImageProcessor.from_pretrained)
     except (DataError, RecipeError):
         return None  # a folder of the model alone
-    own = _as_input(processor)
-    return own if own is not None and _is_confirmed(processor, own) else None
+    own_input = _as_input(processor)
+    return own_input if own_input is not None and _is_confirmed(processor, own_input) else None
 
 
-def _is_confirmed(processor: Any, own: OwnInput) -> bool:
+def _is_confirmed(processor: Any, own_input: OwnInput) -> bool:
     """Whether a processor makes of two images what its settings say: some kinds do something else besides.
 
     LeViT's resizes to 256/224 of the size that it states, EfficientNet's normalises twice, others turn RGB into BGR.
     """
-    side, rng = max(height_width(own.resized or own.size)), np.random.default_rng(0)
-    mean, std = (torch.tensor(channels)[:, None, None] for channels in (own.mean, own.std))
+    side, rng = max(height_width(own_input.resized or own_input.size)), np.random.default_rng(0)
+    mean, std = (torch.tensor(channels)[:, None, None] for channels in (own_input.mean, own_input.std))
     for height, width in ((2 * side + 1, side + side // 3), (side + side // 3, 2 * side + 1)):
         image = PIL.Image.fromarray(rng.integers(0, 256, (height, width, 3), np.uint8))
         try:
@@ -161,7 +163,7 @@ def _is_confirmed(processor: Any, own: OwnInput) -> bool:
                 (theirs,) = processor(image, return_tensors="pt")["pixel_values"]
         except _OTHER_CALLS:
             return False
-        ours = torch.from_numpy(np.array(own.framed(image))).permute(2, 0, 1)
+        ours = torch.from_numpy(np.array(own_input.framed(image))).permute(2, 0, 1)
         if theirs.shape != ours.shape or ((theirs * std + mean) * 255 - ours).abs().mean() > _GREY_LEVELS:
             return False
     return True
@@ -170,43 +172,45 @@ def _is_confirmed(processor: Any, own: OwnInput) -> bool:
 def _as_input(processor: Any) -> OwnInput | None:
     """The input that a processor of images makes; None where its steps are others than those of an OwnInput."""
 
-    def given(key: str) -> Any:
+    def setting(key: str) -> Any:
         return getattr(processor, key, None)
 
-    scale = given("rescale_factor")
-    if any(given(step) for step in _OTHER_STEPS) or not (given("do_resize") and given("do_rescale")):
+    scale = setting("rescale_factor")
+    if any(setting(step) for step in _OTHER_STEPS) or not (setting("do_resize") and setting("do_rescale")):
         return None
-    if scale is None or abs(scale * 255 - 1) > 1e-6 or given("resample") is None:
+    if scale is None or abs(scale * 255 - 1) > 1e-6 or setting("resample") is None:
         return None
-    sizes = {key: value for key, value in dict(given("size") or {}).items() if value}
-    crop = dict(given("crop_size") or {}) if given("do_center_crop") else {}
+    sizes = {key: value for key, value in dict(setting("size") or {}).items() if value}
+    crop = dict(setting("crop_size") or {}) if setting("do_center_crop") else {}
     crop = {key: value for key, value in crop.items() if value}
-    resized = _resized(sizes, given("crop_pct"))
+    resized = _resize_sizes(sizes, setting("crop_pct"))
     if resized is None or set(crop) not in (set(), {"height", "width"}):
         return None
     side, squeezed, cropped = resized
     size = as_size(crop["height"], crop["width"]) if crop else cropped
-    if size is None or any(own > given for own, given in zip(height_width(size), height_width(side), strict=True)):
+    if size is None or any(
+        crop_side > resized_side for crop_side, resized_side in zip(height_width(size), height_width(side), strict=True)
+    ):
         return None  # the crop would be padded, or images have no one size
     mean, std = ((0.0,) * 3, (1.0,) * 3)
-    if given("do_normalize"):
-        mean, std = (tuple(given(key)) for key in ("image_mean", "image_std"))
+    if setting("do_normalize"):
+        mean, std = (tuple(setting(key)) for key in ("image_mean", "image_std"))
     if len(mean) != 3 or len(std) != 3:
         return None
     exact = squeezed and size == side
     return OwnInput(
         size=size,
         resized=None if exact else side,
-        filter=_FILTERS[_pil_number(given("resample"))],
+        filter=_FILTERS[_pil_number(setting("resample"))],
         mean=mean,
         std=std,
         crop_rounding="down",
         squeezed=squeezed and not exact,
-        kept=None if squeezed else given("crop_pct"),
+        kept=None if squeezed else setting("crop_pct"),
     )
 
 
-def _resized(sizes: dict[str, int], kept: float | None) -> tuple[ImageSize, bool, ImageSize | None] | None:
+def _resize_sizes(sizes: dict[str, int], crop_share: float | None) -> tuple[ImageSize, bool, ImageSize | None] | None:
     """The size after resizing, whether the image is squeezed to it, and the size that the resizing itself crops to."""
     if set(sizes) == {"height", "width"}:
         squeezed_to = as_size(sizes["height"], sizes["width"])
@@ -214,9 +218,9 @@ def _resized(sizes: dict[str, int], kept: float | None) -> tuple[ImageSize, bool
     if set(sizes) != {"shortest_edge"}:
         return None
     side = sizes["shortest_edge"]
-    if kept is None:
+    if crop_share is None:
         return side, False, None
-    return (side, True, side) if side >= 384 else (int(side / kept), False, side)
+    return (side, True, side) if side >= 384 else (int(side / crop_share), False, side)
 
 
 def _pil_number(resample: Any) -> int:
@@ -228,49 +232,51 @@ def _pil_number(resample: Any) -> int:
 
 def _model(name: str, *, pretrained: bool, image_size: ImageSize | None) -> Foreign:
     transformers = imported("transformers", "hf")
-    config = _loaded(name, "config.json", transformers.AutoConfig.from_pretrained)
+    config = _load(name, "config.json", transformers.AutoConfig.from_pretrained)
     with torch.device("meta"):
-        kind = type(_loaded(name, "config.json", lambda *_, **__: transformers.AutoModel.from_config(config)))
+        kind = type(_load(name, "config.json", lambda *_, **__: transformers.AutoModel.from_config(config)))
     # A pooler is often absent from the file, and would be drawn at random.
     options = {"add_pooling_layer": False} if "add_pooling_layer" in inspect.signature(kind).parameters else {}
     if pretrained:
-        model, found = _loaded(
+        model, loading_info = _load(
             name, "its weights", partial(kind.from_pretrained, config=config, output_loading_info=True, **options)
         )
-        if found["missing_keys"]:
-            missing = sorted(found["missing_keys"])
-            more = f" and {len(missing) - _MANY} more" if len(missing) > _MANY else ""
+        if loading_info["missing_keys"]:
+            missing = sorted(loading_info["missing_keys"])
+            suffix = f" and {len(missing) - _MANY} more" if len(missing) > _MANY else ""
             raise DataError(
-                f"hf:{name}: its weights have not {', '.join(missing[:_MANY])}{more}, which would be drawn at random",
+                f"hf:{name}: its weights have not {', '.join(missing[:_MANY])}{suffix}, which would be drawn at random",
                 fix="Give a model whose file is complete",
             )
     else:
         with _silent():
             model = kind(config, **options)
-    seeing = _seeing(name, model, config, image_size, pretrained=pretrained)
-    return replace(seeing, convert=partial(_converted, kind, config, options))
+    seeing = _vision_model(name, model, config, image_size, pretrained=pretrained)
+    return replace(seeing, convert=partial(_convert, kind, config, options))
 
 
-def _converted(kind: Any, config: Any, options: dict[str, Any], tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+def _convert(kind: Any, config: Any, options: dict[str, Any], tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     """Tensors by the names in files of a model -> those that transformers makes of them, by the names of its module."""
     config = copy.deepcopy(config)
     config.dtype = torch.float32  # of the model, which else is rounded as its own weights were
     try:
         with _silent(), torch.random.fork_rng(devices=[]):
-            model, told = kind.from_pretrained(
+            model, loading_info = kind.from_pretrained(
                 None, config=config, state_dict=dict(tensors), output_loading_info=True, ignore_mismatched_sizes=True,
                 **options,
             )  # fmt: skip
     except (ValueError, LookupError, RuntimeError, TypeError):  # of other tensors than those of this kind
         return {}
-    drawn = {*told["missing_keys"], *(key for key, *_ in told["mismatched_keys"])}
+    drawn = {*loading_info["missing_keys"], *(key for key, *_ in loading_info["mismatched_keys"])}
     of_model = {key: tensor for key, tensor in model.state_dict().items() if key not in drawn}
     nothing = torch.empty(0)  # a tensor without a place counts by its name
-    others = {key.removeprefix(f"{kind.base_model_prefix}."): key for key in sorted(told["unexpected_keys"])}
-    return {**{short: tensors.get(key, nothing) for short, key in others.items()}, **of_model}
+    unexpected = {
+        key.removeprefix(f"{kind.base_model_prefix}."): key for key in sorted(loading_info["unexpected_keys"])
+    }
+    return {**{short: tensors.get(key, nothing) for short, key in unexpected.items()}, **of_model}
 
 
-def _seeing(name: str, model: Any, config: Any, image_size: ImageSize | None, *, pretrained: bool) -> Foreign:
+def _vision_model(name: str, model: Any, config: Any, image_size: ImageSize | None, *, pretrained: bool) -> Foreign:
     """The part of a model that sees images, taking images of a size."""
     if isinstance(getattr(model, "vision_model", None), nn.Module):
         config = getattr(config, "vision_config", config)
@@ -281,7 +287,7 @@ def _seeing(name: str, model: Any, config: Any, image_size: ImageSize | None, *,
         raise RecipeError(
             f"hf:{name} takes {', '.join(list(parameters)[:1])}, not images", fix="Give a model that takes pixel_values"
         )
-    own, notes = _own_input(name), []
+    own_input, notes = _own_input(name), []
     stated = getattr(config, "image_size", None)
     own_size = as_size(*stated) if isinstance(stated, list | tuple) and len(stated) == 2 else stated
     own_size = own_size if isinstance(own_size, int | tuple) else None
@@ -291,7 +297,7 @@ def _seeing(name: str, model: Any, config: Any, image_size: ImageSize | None, *,
             model.register_forward_pre_hook(_interpolating, with_kwargs=True)
         if positions and pretrained:
             notes.append(interpolated(f"hf:{name}", own_size, image_size or own_size))
-    return Foreign(model, own, image_size or own_size, _FINAL_NORMS, notes=tuple(notes))
+    return Foreign(model, own_input, image_size or own_size, _FINAL_NORMS, notes=tuple(notes))
 
 
 def _interpolating(_module: nn.Module, images: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -53,8 +53,8 @@ def quiet() -> Iterator[None]:
         root.removeHandler(nothing)
 
 
-def unknown_model(source: str, name: str, known: list[str], where: str) -> RecipeError:
+def unknown_model(source: str, name: str, model_names: list[str], where: str) -> RecipeError:
     """The error of a model's name that its library does not know, with the near miss."""
-    question = near_miss(name, known).partition("? ")
+    question = near_miss(name, model_names).partition("? ")
     near = f"{question[0]}? " if question[1] else ""
     return RecipeError(f"unknown model {source}{name}", fix=f"{near}{where} lists the names")

@@ -24,12 +24,12 @@ _REFUSALS = (RuntimeError, AssertionError, ValueError, TypeError, OSError)
 
 
 def _versions(name: str) -> dict[str, str]:
-    found = version("open_clip_torch", "open_clip")
+    versions = version("open_clip_torch", "open_clip")
     # Some architectures are timm's.
-    return found | version("timm", "timm") if "timm_model_name" in _parsed(name)[1]["vision_cfg"] else found
+    return versions | version("timm", "timm") if "timm_model_name" in _parse_name(name)[1]["vision_cfg"] else versions
 
 
-def _parsed(name: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
+def _parse_name(name: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
     """The architecture's name, its configuration, and open_clip's description of the weights; empty without a tag."""
     open_clip = imported("open_clip", "open_clip")
     architecture, slash, tag = name.partition("/")
@@ -46,7 +46,7 @@ def _parsed(name: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
 
 
 def _own_input(name: str) -> OwnInput | None:
-    _, configuration, weights = _parsed(name)
+    _, configuration, weights = _parse_name(name)
     transform = imported("open_clip.transform", "open_clip")
     steps = transform.merge_preprocess_dict(transform.PreprocessCfg(), weights)
     stated = configuration["vision_cfg"].get("image_size", steps["size"])
@@ -73,8 +73,8 @@ def _channels(value: Any) -> tuple[float, float, float]:
 
 def _model(name: str, *, pretrained: bool, image_size: ImageSize | None) -> Foreign:
     open_clip = imported("open_clip", "open_clip")
-    architecture, configuration, weights = _parsed(name)
-    full, own = f"open_clip:{name}", _own_input(name)
+    architecture, configuration, weights = _parse_name(name)
+    full, own_input = f"open_clip:{name}", _own_input(name)
     if pretrained and not weights:
         tags = open_clip.list_pretrained_tags_by_model(architecture)
         raise RecipeError(
@@ -88,7 +88,7 @@ def _model(name: str, *, pretrained: bool, image_size: ImageSize | None) -> Fore
     try:
         with quiet():
             if file is None:
-                model = _untrained(configuration, size, quick=quick)
+                model = _build_untrained(configuration, size, quick=quick)
             else:
                 model = open_clip.create_model(
                     architecture, pretrained=str(file), force_quick_gelu=quick, force_image_size=size
@@ -99,10 +99,10 @@ def _model(name: str, *, pretrained: bool, image_size: ImageSize | None) -> Fore
             fix="Choose another size with --set data.image_size=N, or another model",
         ) from error
     notes = (interpolated(full, own_size, size),) if pretrained and size != own_size else ()
-    return Foreign(model, own, size, _FINAL_NORMS, notes=notes)
+    return Foreign(model, own_input, size, _FINAL_NORMS, notes=notes)
 
 
-def _untrained(configuration: dict[str, Any], size: ImageSize, *, quick: bool) -> nn.Module:
+def _build_untrained(configuration: dict[str, Any], size: ImageSize, *, quick: bool) -> nn.Module:
     vision = {**configuration["vision_cfg"], "image_size": size, "timm_model_pretrained": False}
     model = imported("open_clip", "open_clip").CLIP(
         configuration["embed_dim"], vision_cfg=vision, text_cfg=_NO_TEXT, quick_gelu=quick

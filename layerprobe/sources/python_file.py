@@ -26,17 +26,17 @@ _KEYS = ("size", "filter", "crop", "mean", "std")
 _SHAPE = "FILE.py:FUNCTION"
 
 
-def _parsed(name: str) -> tuple[Path, str]:
+def _parse_name(name: str) -> tuple[Path, str]:
     """The file, its links and `..` resolved, and the function."""
     file, colon, _ = name.rpartition(":")
     path, function = split_python(name)
     if not (colon and file.endswith(".py") and function.isidentifier()):
         raise RecipeError(f"python:{name} is not of the form python:{_SHAPE}", fix="For example python:mine.py:build")
     try:
-        found = path.is_file()
+        is_file = path.is_file()
     except (OSError, ValueError):  # too long a name, or one that no file can have
-        found = False
-    if not found:
+        is_file = False
+    if not is_file:
         fix = f"Give python:{_SHAPE}, from the folder that you are in; to a run whose file has moved, by --model"
         raise DataError("no such file", file=file, fix=fix)
     return path.resolve(), function
@@ -47,20 +47,20 @@ def _versions(name: str) -> dict[str, str]:  # noqa: ARG001 - the same of all mo
 
 
 def _files(name: str) -> dict[str, str]:
-    path, _ = _parsed(name)
+    path, _ = _parse_name(name)
     return {split_python(name)[0].name: sha256(path)[:12]}
 
 
-def _given(name: str) -> tuple[nn.Module, OwnInput | None, Mapping[str, str]]:
+def _call_build(name: str) -> tuple[nn.Module, OwnInput | None, Mapping[str, str]]:
     """What the user's function gives, called without arguments: a module, or a module and what its input is.
 
     The third is as for `Foreign.files`.
     """
     from torch import nn
 
-    path, function = _parsed(name)
-    given, files = _called(path, function)
-    module, facts = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
+    path, function = _parse_name(name)
+    returned, files = _call_function(path, function)
+    module, facts = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, None)
     if not isinstance(module, nn.Module):
         raise RecipeError(
             f"python:{name} gives {type(module).__name__}", fix="Return a torch.nn.Module, or (module, {size, ...})"
@@ -69,7 +69,7 @@ def _given(name: str) -> tuple[nn.Module, OwnInput | None, Mapping[str, str]]:
     return module, None if facts is None else _as_input(name, facts), files
 
 
-def _called(path: Path, function: str) -> tuple[object, Mapping[str, str]]:
+def _call_function(path: Path, function: str) -> tuple[object, Mapping[str, str]]:
     """The return value of a function of a file, and the hashes of the imported files, as for `Foreign.files`."""
     try:
         with imported_file(path, function) as (module, files):
@@ -77,16 +77,16 @@ def _called(path: Path, function: str) -> tuple[object, Mapping[str, str]]:
             if not callable(build):
                 functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
                 raise UnknownNameError("function", function, functions, file=path)
-            given = build()
+            returned = build()
     except LayerprobeError:
         raise
     except (Exception, SystemExit) as error:  # whatever the user's code raises
         where = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
         line = error.lineno if isinstance(error, SyntaxError) and error.filename == str(path) else (where or [None])[-1]
         at = f"line {line}: " if line else ""
-        what = f"{at}{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        raise RecipeError(what, file=path, fix="Correct the file") from error
-    return given, files
+        problem = f"{at}{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        raise RecipeError(problem, file=path, fix="Correct the file") from error
+    return returned, files
 
 
 def _as_input(name: str, facts: object) -> OwnInput:
@@ -95,8 +95,8 @@ def _as_input(name: str, facts: object) -> OwnInput:
     As in timm, `crop` is the share of each side that the crop keeps; without it the image is squeezed.
     """
     if not isinstance(facts, Mapping) or not set(facts) <= set(_KEYS) or "size" not in facts:
-        what = f"python:{name} states its input as {facts!r}"
-        raise RecipeError(what, fix=f"Give a dict with size and, if it has them, {', '.join(_KEYS[1:])}")
+        problem = f"python:{name} states its input as {facts!r}"
+        raise RecipeError(problem, fix=f"Give a dict with size and, if it has them, {', '.join(_KEYS[1:])}")
     size, crop, resampling = facts["size"], facts.get("crop"), facts.get("filter", "bilinear")
     sides = list(size) if isinstance(size, list | tuple) else [size, size]
     statistics = {key: facts[key] for key in ("mean", "std") if key in facts}
@@ -129,17 +129,17 @@ def _own_input(name: str) -> OwnInput | None:
     import torch
 
     with torch.random.fork_rng(devices=[]):
-        return _given(name)[1]
+        return _call_build(name)[1]
 
 
 def _model(name: str, *, pretrained: bool, image_size: ImageSize | None) -> Foreign:  # noqa: ARG001 - the file's own weights
     from layerprobe.taps import find_classifier
 
-    module, own, files = _given(name)
-    classifier = find_classifier(module, image_size or (own.size if own else NO_OWN_SIZE))
+    module, own_input, files = _call_build(name)
+    classifier = find_classifier(module, image_size or (own_input.size if own_input else NO_OWN_SIZE))
     if classifier is not None:
         take_off(module, classifier)
-    return Foreign(module, own, image_size, ("norm", "fc_norm"), classifier=classifier or "", files=files)
+    return Foreign(module, own_input, image_size, ("norm", "fc_norm"), classifier=classifier or "", files=files)
 
 
 SOURCE = Source(prefix="python:", model=_model, own_input=_own_input, versions=_versions, files=_files)

@@ -68,16 +68,18 @@ def measured_output(  # noqa: PLR0913 - what a source knows of a model
             except REFUSALS as error:
                 refused[taken_channels] = error
         else:
-            raise _refused(name, image_size, refused) from refused[channels[0]]
+            raise _refusal(name, image_size, refused) from refused[channels[0]]
     if not torch.equal(torch.get_rng_state(), before):
         raise RecipeError(
             f"{name} draws random numbers for every image, also in evaluation, so that its features are never the same",
             fix="Give a model without, such as the encoder of a masked autoencoder that masks nothing",
         )
-    part = tensor_part(value)
+    tensor_path = tensor_part(value)
     final = next((path for path in norms if path in ran), None)
-    if part is not None and taken(value, part).ndim == 2 and len(taken(value, part)) == _IMAGES:
-        return Output(Layout("vector", part, 0, 1, tuple(taken(value, part).shape[1:])), final, taken_channels)
+    if tensor_path is not None and taken(value, tensor_path).ndim == 2 and len(taken(value, tensor_path)) == _IMAGES:
+        return Output(
+            Layout("vector", tensor_path, 0, 1, tuple(taken(value, tensor_path).shape[1:])), final, taken_channels
+        )
     net = Net(model, {}, 0, frozenset(), channels=taken_channels, prefix_tokens=prefix_tokens)
     layout = measure_layers(net, image_size).calls[""][-1].layout
     if isinstance(layout, Unclear):
@@ -88,7 +90,7 @@ def measured_output(  # noqa: PLR0913 - what a source knows of a model
     return Output(layout, final, taken_channels)
 
 
-def _refused(name: str, image_size: ImageSize, refused: Mapping[int, Exception]) -> RecipeError:
+def _refusal(name: str, image_size: ImageSize, refused: Mapping[int, Exception]) -> RecipeError:
     """The error of a model that takes no images, with its reason for each number of channels."""
     reasons = {
         str(error).strip().partition("\n")[0] or type(error).__name__: f"of {channels} channel{'s' * (channels != 1)}"
@@ -113,11 +115,11 @@ class Readout(nn.Module):
     def __init__(self, name: str, layout: Layout, pool: str | None) -> None:
         super().__init__()
         if layout.kind == "vector" and pool is not None:
-            what = f'[net]: pool = "{pool}": the output of {name} is a vector, which has none'
-            raise RecipeError(what, fix="Leave net.pool out")
+            problem = f'[net]: pool = "{pool}": the output of {name} is a vector, which has none'
+            raise RecipeError(problem, fix="Leave net.pool out")
         if pool == "gem":
-            what = f'[net]: pool = "gem" needs values of 0 and above, which {name} does not promise'
-            raise RecipeError(what, fix="Set avg or max")
+            problem = f'[net]: pool = "gem" needs values of 0 and above, which {name} does not promise'
+            raise RecipeError(problem, fix="Set avg or max")
         self.layout = layout
         self.pool = pool or ("cls" if layout.class_token else "avg")
 

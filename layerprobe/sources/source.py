@@ -54,8 +54,8 @@ class Source:
 
 def interpolated(name: str, own_size: ImageSize, size: ImageSize) -> str:
     """The note on a model with position embeddings that takes images of another size than its own."""
-    own, other = size_text(own_size), size_text(size)
-    return f"{name} is made for {own} px: its position embeddings are interpolated to {other} px"
+    own_text, other = size_text(own_size), size_text(size)
+    return f"{name} is made for {own_text} px: its position embeddings are interpolated to {other} px"
 
 
 def take_off(model: nn.Module, path: str, instead: nn.Module | None = None) -> None:

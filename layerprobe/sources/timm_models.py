@@ -42,32 +42,32 @@ def _configuration(name: str) -> Any:
     if not timm.is_model(architecture) or ":" in name or "/" in name:
         raise unknown_model("timm:", name, timm.list_models(), "timm.list_models()")
     try:
-        found = timm.get_pretrained_cfg(name)
+        configuration = timm.get_pretrained_cfg(name)
     except RuntimeError as error:
         tags = timm.list_models(f"{architecture}.*", pretrained=True)
         raise RecipeError(
             f"timm:{name}: timm has no weights {tag!r} of {architecture}", fix=f"Known: {', '.join(tags) or 'none'}"
         ) from error
-    return found or timm.models.PretrainedCfg()
+    return configuration or timm.models.PretrainedCfg()
 
 
 def _own_input(name: str) -> OwnInput | None:
     configuration = _configuration(name).to_dict()
     data = imported("timm.data", "timm").resolve_data_config(pretrained_cfg=configuration)
     channels, *sides = data["input_size"]
-    size, kept = as_size(*sides), data["crop_pct"]
+    size, crop_share = as_size(*sides), data["crop_pct"]
     squeezed = data["crop_mode"] == "squash"
     if channels not in (1, 3) or not channels == len(data["mean"]) == len(data["std"]):
         return None
     if data["interpolation"] not in _FILTERS:
         return None
-    if data["crop_mode"] == "border" or kept > 1:  # the image is padded
+    if data["crop_mode"] == "border" or crop_share > 1:  # the image is padded
         return None
     return OwnInput(
         size=size,
-        resized=None if squeezed and kept == 1 else as_size(*(math.floor(side / kept) for side in sides)),
-        squeezed=squeezed and kept != 1,
-        kept=None if squeezed and kept == 1 else kept,
+        resized=None if squeezed and crop_share == 1 else as_size(*(math.floor(side / crop_share) for side in sides)),
+        squeezed=squeezed and crop_share != 1,
+        kept=None if squeezed and crop_share == 1 else crop_share,
         filter=data["interpolation"],
         mean=tuple(data["mean"]),
         std=tuple(data["std"]),
@@ -75,7 +75,7 @@ def _own_input(name: str) -> OwnInput | None:
 
 
 def _model(name: str, *, pretrained: bool, image_size: ImageSize | None) -> Foreign:
-    timm, configuration, own = imported("timm", "timm"), _configuration(name), _own_input(name)
+    timm, configuration, own_input = imported("timm", "timm"), _configuration(name), _own_input(name)
     options: dict[str, Any] = {"num_classes": 0}
     # timm's version decides which weights a name without a tag means.
     notes = (f"timm:{name}: {configuration.tag}",) if "." not in name and configuration.tag else ()
@@ -98,17 +98,17 @@ def _model(name: str, *, pretrained: bool, image_size: ImageSize | None) -> Fore
     prefix = getattr(model, "num_prefix_tokens", None)
     return Foreign(
         module=model,
-        own_input=own,
+        own_input=own_input,
         image_size=image_size,
         final_norms=_FINAL_NORMS,
         prefix_tokens=prefix if isinstance(prefix, int) else None,
         notes=notes if pretrained else (),
         classifier=_classifier(configuration),
-        convert=partial(_converted, name.partition(".")[0], model),
+        convert=partial(_convert, name.partition(".")[0], model),
     )
 
 
-def _converted(architecture: str, model: nn.Module, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+def _convert(architecture: str, model: nn.Module, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     """Tensors by the names of a model's author -> by timm's, as its own filter of these weights has them."""
     convert = _filter(architecture)
     if convert is None:
@@ -126,18 +126,18 @@ def _filter(architecture: str) -> Callable[..., Any] | None:
     """The filter that timm hands to the function that loads weights, and keeps nowhere; None where there is none."""
     import torch
 
-    timm, given = imported("timm", "timm"), {}
+    timm, load_options = imported("timm", "timm"), {}
     builder = imported("timm.models._builder", "timm")
-    instead = mock.patch.object(builder, "load_pretrained", lambda *_, **options: given.update(options))
+    instead = mock.patch.object(builder, "load_pretrained", lambda *_, **options: load_options.update(options))
     with instead, quiet(), torch.device("meta"), torch.random.fork_rng(devices=[]):
         timm.create_model(architecture, pretrained=True, num_classes=0)
-    return given.get("filter_fn")
+    return load_options.get("filter_fn")
 
 
 def _classifier(configuration: Any) -> str:
     """The path of the classifier that a model's weights come with; empty where they have none, as of DINOv2."""
-    named = configuration.classifier if configuration.num_classes else ""
-    return named if isinstance(named, str) else " and ".join(named or ())
+    classifier = configuration.classifier if configuration.num_classes else ""
+    return classifier if isinstance(classifier, str) else " and ".join(classifier or ())
 
 
 def _weights(name: str, configuration: Any) -> dict[str, Any]:

@@ -28,24 +28,24 @@ def _versions(name: str) -> dict[str, str]:  # noqa: ARG001 - the same of all mo
     return {"torchvision": metadata.version("torchvision")}
 
 
-def _parsed(name: str) -> tuple[str, Any]:
+def _parse_name(name: str) -> tuple[str, Any]:
     """The network's name and its published weights: the named ones, else the default; None if there are none."""
     from torchvision import models
 
     network, slash, tag = name.partition("/")
-    known = models.list_models(module=models)
-    if network not in known:
-        raise unknown_model("torchvision:", name, known, "torchvision.models.list_models()")
+    networks = models.list_models(module=models)
+    if network not in networks:
+        raise unknown_model("torchvision:", name, networks, "torchvision.models.list_models()")
     published = models.get_model_weights(network)
     if slash:
         if tag not in published.__members__ or tag == "DEFAULT":
-            raise UnknownNameError(f"weights of torchvision:{network}", tag, [found.name for found in published])
+            raise UnknownNameError(f"weights of torchvision:{network}", tag, [weights.name for weights in published])
         return network, published[tag]
     return network, getattr(published, "DEFAULT", None)
 
 
 def _own_input(name: str) -> OwnInput | None:
-    _, weights = _parsed(name)
+    _, weights = _parse_name(name)
     if weights is None:
         return None
     preset = weights.transforms()
@@ -65,26 +65,26 @@ def _model(name: str, *, pretrained: bool, image_size: ImageSize | None) -> Fore
     from layerprobe.nets.checkpoint_files import read_checkpoint
     from layerprobe.nets.fitting import with_versions
 
-    network, weights = _parsed(name)
-    full, own = f"torchvision:{name}", _own_input(name)
+    network, weights = _parse_name(name)
+    full, own_input = f"torchvision:{name}", _own_input(name)
     if pretrained and weights is None:
         raise RecipeError(f"torchvision has no weights of {network}", fix=f"Use {OTHER_WEIGHTS}")
     options: dict[str, Any] = {"weights": None}
     if network in _CONVERTING:
         options |= {"transform_input": True, "aux_logits": False, "init_weights": True}
     notes = [f"{full}: {weights.name}"] if pretrained and "/" not in name else []
-    own_size: ImageSize = own.size if own else NO_OWN_SIZE
+    own_size: ImageSize = own_input.size if own_input else NO_OWN_SIZE
     if takes_size := network.startswith("vit_"):
         options["image_size"] = image_size or own_size
         if not isinstance(options["image_size"], int):
-            what = f"{full} takes squares alone, not images of {size_text(options['image_size'])} px"
-            raise RecipeError(what, fix="Choose a size with --set data.image_size=N")
+            problem = f"{full} takes squares alone, not images of {size_text(options['image_size'])} px"
+            raise RecipeError(problem, fix="Choose a size with --set data.image_size=N")
     try:
         with quiet():
             model = models.get_model(network, **options)
     except (RuntimeError, ValueError) as error:
-        what = f"{full} cannot be built for {size_text(image_size or own_size)} px: {first_line(error)}"
-        raise RecipeError(what, fix="Choose another size with --set data.image_size=N") from error
+        problem = f"{full} cannot be built for {size_text(image_size or own_size)} px: {first_line(error)}"
+        raise RecipeError(problem, fix="Choose another size with --set data.image_size=N") from error
     if pretrained:
         tensors = dict(read_checkpoint(url_file(full, weights.url)).tensors)
         if takes_size and options["image_size"] != own_size:
@@ -93,7 +93,7 @@ def _model(name: str, *, pretrained: bool, image_size: ImageSize | None) -> Fore
         tensors = {key: tensor for key, tensor in tensors.items() if not key.startswith(_AUXILIARY)}
         model.load_state_dict(with_versions(tensors, model))
     classifier = _take_classifier_off(model)
-    return Foreign(model, own, image_size, _FINAL_NORMS, notes=tuple(notes), classifier=classifier)
+    return Foreign(model, own_input, image_size, _FINAL_NORMS, notes=tuple(notes), classifier=classifier)
 
 
 def _take_classifier_off(model: nn.Module) -> str:
@@ -102,12 +102,14 @@ def _take_classifier_off(model: nn.Module) -> str:
 
     path = next(path for path in _CLASSIFIERS if hasattr(model, path))
     linear = [
-        name for name, part in model.get_submodule(path).named_modules(prefix=path) if isinstance(part, nn.Linear)
+        name
+        for name, submodule in model.get_submodule(path).named_modules(prefix=path)
+        if isinstance(submodule, nn.Linear)
     ]
     # SqueezeNet's is a convolution, whose input is a map.
-    last, instead = (linear[-1], None) if linear else (path, nn.AdaptiveAvgPool2d(1))
-    take_off(model, last, instead)
-    return last
+    layer_path, instead = (linear[-1], None) if linear else (path, nn.AdaptiveAvgPool2d(1))
+    take_off(model, layer_path, instead)
+    return layer_path
 
 
 SOURCE = Source(prefix="torchvision:", model=_model, own_input=_own_input, versions=_versions)

@@ -45,12 +45,12 @@ def known_modules(path: Path, function: str) -> Mapping[str, str] | None:
         if all(_sha256(module) == digest for module, digest in entry.modules.items()):
             return entry.modules
     now = (_sha256(str(path)) or "")[:12]
-    what = "has changed since you named it" if entries else "is a Python file that you have not named"
+    reason = "has changed since you named it" if entries else "is a Python file that you have not named"
     typed = shlex.quote(name)
     fault = list_fault()
     once = f" each time ({fault})" if fault else f", or once for all by layerprobe layers {typed}"
     raise RecipeError(
-        f"{name} (sha256 {now}) {what}", fix=f"Read it. If you trust it, name it by --model {typed}{once}"
+        f"{name} (sha256 {now}) {reason}", fix=f"Read it. If you trust it, name it by --model {typed}{once}"
     )
 
 
@@ -108,9 +108,9 @@ class _Tree(MetaPathFinder):
         known: path -> SHA-256 of what may be taken from the folder tree; None: anything.
     """
 
-    def __init__(self, named: NamedFile, known: Mapping[str, str] | None) -> None:
-        self.folder, self.file = Path(named.file).parent, named
-        self.known = known
+    def __init__(self, named_file: NamedFile, known_hashes: Mapping[str, str] | None) -> None:
+        self.folder, self.file = Path(named_file.file).parent, named_file
+        self.known = known_hashes
         self.taken: dict[str, str] = {}
         self.files: dict[str, str] = {}
         self.names: list[str] = []
@@ -122,25 +122,25 @@ class _Tree(MetaPathFinder):
         if fullname.partition(".")[0] == "layerprobe":
             return None
         finders = (finder for finder in sys.meta_path if finder is not self)
-        found = (finder.find_spec(fullname, path, target) for finder in finders)  # type: ignore[arg-type] # as it came
-        spec = next((spec for spec in found if spec is not None), None)
+        specs = (finder.find_spec(fullname, path, target) for finder in finders)  # type: ignore[arg-type] # as it came
+        spec = next((spec for spec in specs if spec is not None), None)
         if spec is None or spec.origin is None or not spec.has_location:
             return spec
         # A link may lead out of the tree.
         places = [Path(os.path.normpath(Path(spec.origin).absolute())), Path(spec.origin).resolve()]
-        if any(place.is_relative_to(folder) for place in places for folder in _installed()):
+        if any(location.is_relative_to(folder) for location in places for folder in _installed_folders()):
             return spec
         try:
             require_outside_runs(places[1])
-            if not any(place.is_relative_to(self.folder) for place in places):
+            if not any(location.is_relative_to(self.folder) for location in places):
                 return spec
             self.names.append(fullname)
             if isinstance(spec.loader, ExtensionFileLoader):
                 self._read(places[1])
                 return spec
             if not isinstance(spec.loader, SourceFileLoader):
-                what = "neither Python source nor an extension module"
-                raise RecipeError(what, file=places[1], fix="Put the module's source in its place")
+                problem = "neither Python source nor an extension module"
+                raise RecipeError(problem, file=places[1], fix="Put the module's source in its place")
             checked, _ = self.checked(fullname, places[1])
             checked.submodule_search_locations = spec.submodule_search_locations
             if self._kept:
@@ -153,10 +153,10 @@ class _Tree(MetaPathFinder):
     def checked(self, name: str, path: Path) -> tuple[ModuleSpec, _Checked]:
         """A module's specification, whose source is the file's content now, and what runs it."""
         loader = _Checked(name, path, self._read(path))
-        found = spec_from_file_location(name, path, loader=loader)
-        if found is None:
+        module_spec = spec_from_file_location(name, path, loader=loader)
+        if module_spec is None:
             raise RecipeError("cannot be imported", file=path, fix="Give a Python file")
-        return found, loader
+        return module_spec, loader
 
     def keep(self) -> None:
         """Add the imported files to the user's list, if the user names the file now."""
@@ -173,9 +173,9 @@ class _Tree(MetaPathFinder):
             raise DataError.unreadable(error, file=path) from error
         digest = hashlib.sha256(content).hexdigest()
         if self.known is not None and self.known.get(str(path)) != digest:
-            what = "has changed since" if str(path) in self.known else "was not imported when"
+            reason = "has changed since" if str(path) in self.known else "was not imported when"
             raise RecipeError(
-                f"{what} you named the model that imports it",
+                f"{reason} you named the model that imports it",
                 file=path,
                 fix="Read it. If you trust it, name the model again by --model",
             )
@@ -200,11 +200,11 @@ def _forget_imports() -> None:
         sys.meta_path.remove(tree)
 
 
-def _installed() -> set[Path]:
+def _installed_folders() -> set[Path]:
     """The folders of installed packages, which may lie below the folder of a user's file."""
-    found = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    named = [Path(folder) for folder in (*found, *site.getsitepackages(), site.getusersitepackages())]
-    return {*named, *(folder.resolve() for folder in named)}
+    library_paths = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    folders = [Path(folder) for folder in (*library_paths, *site.getsitepackages(), site.getusersitepackages())]
+    return {*folders, *(folder.resolve() for folder in folders)}
 
 
 def _sha256(path: str) -> str | None:

@@ -145,7 +145,7 @@ def test_a_filter_of_another_name_is_timms_too() -> None:
     # timm's VGG calls the first two layers of torchvision's classifier pre_logits.fc1 and fc2, by a `_filter_fn`.
     timms = {"features.0.weight": "features.0.weight", "classifier.3.bias": "pre_logits.fc2.bias"}
     tensors = {name: torch.ones(1) for name in timms}
-    assert list(timm_models._converted("vgg11", nn.Identity(), tensors)) == list(timms.values())
+    assert list(timm_models._convert("vgg11", nn.Identity(), tensors)) == list(timms.values())
 
 
 def test_a_file_of_dinov2_by_its_authors_names_is_read_as_timm_does() -> None:
