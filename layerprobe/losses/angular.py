@@ -69,17 +69,17 @@ class Angular(Loss):
         x = unit(embeddings) if self.normalise else embeddings
         products = x @ x.T
         if self.negatives == "positives":
-            anchors, others = first_pairs(labels)
+            anchors, partners = first_pairs(labels)
             # Its own class has one positive among them: the pair's.
             different = ~torch.eye(len(anchors), dtype=torch.bool, device=x.device)
-            candidates = products[:, others]
+            candidates = products[:, partners]
         else:
             positives, negatives = pairs_of(labels)
-            anchors, others = positives.nonzero(as_tuple=True)
+            anchors, partners = positives.nonzero(as_tuple=True)
             different, candidates = negatives[anchors], products
-        sums = 4 * self.square * (candidates[anchors] + candidates[others])  # (P, negatives and others)
+        sums = 4 * self.square * (candidates[anchors] + candidates[partners])  # (P, negatives and others)
         far = sums.masked_fill(~different, -torch.inf).logsumexp(1)
-        loss = F.softplus(far - 2 * (1 + self.square) * products[anchors, others]).mean()
+        loss = F.softplus(far - 2 * (1 + self.square) * products[anchors, partners]).mean()
         if self.l2:
             loss = loss + self.l2 * lengths(x)
         return (

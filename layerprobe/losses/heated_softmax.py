@@ -84,11 +84,11 @@ class HeatedSoftmax(Loss):
 
     def contradictions(self, train: Train, net: Network) -> list[Problem]:
         """As for every loss, and without a BatchNorm of the loss's own the network has to have one."""
-        found = super().contradictions(train, net)
+        problems = super().contradictions(train, net)
         if self.variant == "BN" and self.norm is None and net.options().get("fc_norm") != "batch":
             text = 'batch_norm = false leaves it to the network. Set net.fc_norm = "batch", or leave it out'
-            found.append(Problem("loss", text, ("batch_norm", "variant", "net.fc_norm")))
-        return found
+            problems.append(Problem("loss", text, ("batch_norm", "variant", "net.fc_norm")))
+        return problems
 
     def learnt_numbers(self) -> Mapping[str, str]:
         """The scale, if it is trained."""

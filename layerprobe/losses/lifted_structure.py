@@ -51,7 +51,7 @@ class LiftedStructure(Loss):
         distances = euclidean(unit(embeddings) if self.normalise else embeddings)
         # Of each image the negatives' term, of which a pair has the sum of two.
         of_image = (self.margin - distances).masked_fill(~negatives, -torch.inf).logsumexp(1)
-        first, second = positives.triu().nonzero(as_tuple=True)
-        terms = F.relu(torch.logaddexp(of_image[first], of_image[second]) + distances[first, second])
+        anchors, partners = positives.triu().nonzero(as_tuple=True)
+        terms = F.relu(torch.logaddexp(of_image[anchors], of_image[partners]) + distances[anchors, partners])
         self.informative = (terms.detach() > 0).sum()
         return terms.square().mean() / 2

@@ -54,7 +54,7 @@ class Loss(nn.Module):
     informative: Tensor | None = None
 
     @classmethod
-    def checked(cls, options: Mapping[str, Any]) -> Self:
+    def without_values(cls, options: Mapping[str, Any]) -> Self:
         """The loss on torch's meta device, for any number of classes: it takes no memory and draws nothing.
 
         Raises:
@@ -80,8 +80,8 @@ class Loss(nn.Module):
             text = f"images_per_class = {k}: the loss needs each class twice. Set 2 or more"
             return [Problem("train", text, ("images_per_class", "loss.name"))]
         if train.batch_size < 2 * k:
-            what = f"batch_size = {train.batch_size} holds fewer than 2 classes of images_per_class = {k}"
-            text = f"{what}, which the loss needs. Set at least {2 * k}"
+            shortage = f"batch_size = {train.batch_size} holds fewer than 2 classes of images_per_class = {k}"
+            text = f"{shortage}, which the loss needs. Set at least {2 * k}"
             return [Problem("train", text, ("batch_size", "images_per_class", "loss.name"))]
         return []
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from layerprobe.losses.loss import Loss, ParameterGroup
-from layerprobe.losses.options import at_least_zero, own_rate, positive
+from layerprobe.losses.options import at_least_zero, parameter_rate, positive
 from layerprobe.losses.pairs import euclidean, pairs_of
 from layerprobe.losses.unit_vectors import unit
 
@@ -58,7 +58,7 @@ class Margin(Loss):
         self.margin = at_least_zero("margin", margin, "a distance")
         self.nu = at_least_zero("nu", nu, "a weight")
         self.beta = nn.Parameter(torch.full((num_classes,), positive("beta", beta, "a distance")))
-        self.own_rate = own_rate("beta", beta_learning_rate, beta_rate_factor, default=0.1)
+        self.parameter_rate = parameter_rate("beta", beta_learning_rate, beta_rate_factor, default=0.1)
 
     def learnt_numbers(self) -> Mapping[str, str]:
         """The boundaries."""
@@ -66,7 +66,7 @@ class Margin(Loss):
 
     def parameter_groups(self) -> list[ParameterGroup]:
         """The boundaries."""
-        learning_rate, rate_factor = self.own_rate
+        learning_rate, rate_factor = self.parameter_rate
         return [ParameterGroup([self.beta], learning_rate, 0.0, rate_factor)]
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
@@ -77,14 +77,16 @@ class Margin(Loss):
         """
         positives, negatives = pairs_of(labels)
         distances = euclidean(unit(embeddings))
-        anchors, others = positives.nonzero(as_tuple=True)
+        anchors, partners = positives.nonzero(as_tuple=True)
         chances = distance_weighted(distances.detach(), negatives, self.dim)[anchors]
-        return self.of_pairs(distances, labels, anchors, others, torch.multinomial(chances, 1)[:, 0])
+        return self.of_pairs(distances, labels, anchors, partners, torch.multinomial(chances, 1)[:, 0])
 
-    def of_pairs(self, distances: Tensor, labels: Tensor, anchors: Tensor, others: Tensor, negatives: Tensor) -> Tensor:
+    def of_pairs(
+        self, distances: Tensor, labels: Tensor, anchors: Tensor, partners: Tensor, negatives: Tensor
+    ) -> Tensor:
         """The loss of (P,) anchors with a positive and a negative each, of (B, B) distances."""
         beta = self.beta[labels[anchors]]
-        near = F.relu(self.margin + distances[anchors, others] - beta)
+        near = F.relu(self.margin + distances[anchors, partners] - beta)
         far = F.relu(self.margin + beta - distances[anchors, negatives])
         self.informative = (near.detach() > 0).sum() + (far.detach() > 0).sum()
         return (near.sum() + far.sum() + self.nu * beta.sum()) / self.informative.clamp(min=1)

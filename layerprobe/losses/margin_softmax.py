@@ -89,8 +89,8 @@ class CosFace(Loss):
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """(B, D) embeddings of any length and (B,) labels -> scalar."""
         logits = self.logits(embeddings)
-        own = F.one_hot(labels, len(self.proxies)).to(logits.dtype)
-        return F.cross_entropy(logits - self.scale * self.margin * own, labels)
+        is_own_class = F.one_hot(labels, len(self.proxies)).to(logits.dtype)
+        return F.cross_entropy(logits - self.scale * self.margin * is_own_class, labels)
 
     def logits(self, embeddings: Tensor) -> Tensor:
         """(B, D) -> (B, C), cosines times the scale, without the margin."""

@@ -64,13 +64,13 @@ class NPairs(Loss):
 def n_pairs(products: Tensor, labels: Tensor, *, negatives: Negatives = "both") -> Tensor:
     """(B, B) similarities and (B,) labels -> the mean over pairs."""
     if negatives == "positives":
-        anchors, others = first_pairs(labels)
+        anchors, partners = first_pairs(labels)
         # -log( e^s_ap / ( e^s_ap + sum of e^s_an ) ) is the logarithm of 1 + the sum of e^(s_an - s_ap).
-        return F.cross_entropy(products[anchors][:, others], torch.arange(len(anchors), device=products.device))
+        return F.cross_entropy(products[anchors][:, partners], torch.arange(len(anchors), device=products.device))
     positives, different = pairs_of(labels)
     of_image = products.masked_fill(~different, -torch.inf).logsumexp(1)
-    anchors, others = positives.nonzero(as_tuple=True)
-    return F.softplus(of_image[anchors] - products[anchors, others]).mean()
+    anchors, partners = positives.nonzero(as_tuple=True)
+    return F.softplus(of_image[anchors] - products[anchors, partners]).mean()
 
 
 def lengths(embeddings: Tensor) -> Tensor:

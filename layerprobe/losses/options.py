@@ -31,13 +31,13 @@ def rate(name: str, value: float | None) -> float | None:
     return None if value is None else positive(name, value, "a learning rate")
 
 
-def own_rate(
-    of: str, learning_rate: float | None, rate_factor: float | None, *, default: float
+def parameter_rate(
+    prefix: str, learning_rate: float | None, rate_factor: float | None, *, default: float
 ) -> tuple[float | None, float | None]:
     """The learning rate of a loss's own parameters, absolute or as a multiple of the network's: one of the two is None.
 
     Args:
-        of: what the options `OF_learning_rate` and `OF_rate_factor` begin with.
+        prefix: what the options `PREFIX_learning_rate` and `PREFIX_rate_factor` begin with.
         learning_rate: the first option; None for that of the network's new layers.
         rate_factor: the second; None: not given.
         default: of the first option. A factor replaces it.
@@ -45,12 +45,12 @@ def own_rate(
     Raises:
         ValueError: one of them is not a finite number above 0, or both are given.
     """
-    rate(f"{of}_learning_rate", learning_rate)
+    rate(f"{prefix}_learning_rate", learning_rate)
     if rate_factor is None:
         return learning_rate, None
-    positive(f"{of}_rate_factor", rate_factor, "a multiple of the learning rate")
+    positive(f"{prefix}_rate_factor", rate_factor, "a multiple of the learning rate")
     if learning_rate not in (None, default):
-        both = f"{of}_learning_rate is {learning_rate} and {of}_rate_factor is {rate_factor}"
+        both = f"{prefix}_learning_rate is {learning_rate} and {prefix}_rate_factor is {rate_factor}"
         raise ValueError(f"{both}; both say how fast it trains, keep one")
     return None, rate_factor
 

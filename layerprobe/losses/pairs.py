@@ -40,10 +40,10 @@ def first_pairs(labels: Tensor) -> tuple[Tensor, Tensor]:
     ordered = labels[order]
     begins = torch.ones_like(ordered, dtype=torch.bool)
     begins[1:] = ordered[1:] != ordered[:-1]
-    first = begins[:-1] & ~begins[1:]
-    if int(first.sum()) < 2:
+    starts_pair = begins[:-1] & ~begins[1:]
+    if int(starts_pair.sum()) < 2:
         raise ValueError("a batch without two pairs: it needs two classes twice")
-    return order[:-1][first], order[1:][first]
+    return order[:-1][starts_pair], order[1:][starts_pair]
 
 
 def pairs_of(labels: Tensor) -> tuple[Tensor, Tensor]:

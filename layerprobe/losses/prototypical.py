@@ -42,13 +42,13 @@ class Prototypical(Loss):
 
     def contradictions(self, train: Train, net: Network) -> list[Problem]:
         """As for every loss, and a class needs more images than its support, which has no query otherwise."""
-        found, k = super().contradictions(train, net), train.images_per_class
+        problems, k = super().contradictions(train, net), train.images_per_class
         if k is not None and k <= self.support:
-            what = f"support = {self.support} leaves no query of images_per_class = {k}"
-            found.append(
-                Problem("loss", f"{what}. Raise train.images_per_class", ("support", "train.images_per_class"))
+            shortage = f"support = {self.support} leaves no query of images_per_class = {k}"
+            problems.append(
+                Problem("loss", f"{shortage}. Raise train.images_per_class", ("support", "train.images_per_class"))
             )
-        return found
+        return problems
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """(B, D) embeddings and (B,) labels -> scalar.
@@ -57,13 +57,13 @@ class Prototypical(Loss):
             ValueError: one class only, or none with more than `support` images.
         """
         classes, places = labels.unique(return_inverse=True)
-        own = F.one_hot(places, len(classes))  # (B, K)
-        is_support = own.cumsum(0).gather(1, places[:, None])[:, 0] <= self.support
+        membership = F.one_hot(places, len(classes))  # (B, K)
+        is_support = membership.cumsum(0).gather(1, places[:, None])[:, 0] <= self.support
         if len(classes) < 2 or bool(is_support.all()):
             raise ValueError(
                 f"an episode without queries: it needs two classes and more than support = {self.support} images of one"
             )
-        weights = (own * is_support[:, None]).to(embeddings.dtype)
+        weights = (membership * is_support[:, None]).to(embeddings.dtype)
         prototypes = weights.T @ embeddings / weights.sum(0)[:, None]  # (K, D)
         queries = embeddings[~is_support]
         distances = (queries[:, None] - prototypes[None]).square().sum(2)  # (Q, K)

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from layerprobe.losses.loss import Loss, ParameterGroup
-from layerprobe.losses.options import at_least_zero, own_rate, positive
+from layerprobe.losses.options import at_least_zero, parameter_rate, positive
 from layerprobe.losses.proxies import normal
 from layerprobe.losses.unit_vectors import unit
 
@@ -46,22 +46,22 @@ class ProxyAnchor(Loss):
         super().__init__()
         self.register_buffer("scale", torch.tensor(positive("scale", scale, "what the cosines are multiplied by")))
         self.margin = at_least_zero("margin", margin, "a cosine")
-        self.own_rate = own_rate("proxy", proxy_learning_rate, proxy_rate_factor, default=1e-2)
+        self.parameter_rate = parameter_rate("proxy", proxy_learning_rate, proxy_rate_factor, default=1e-2)
         self.proxies = normal(num_classes, embedding_dim)
 
     def parameter_groups(self) -> list[ParameterGroup]:
         """The proxies."""
-        learning_rate, rate_factor = self.own_rate
+        learning_rate, rate_factor = self.parameter_rate
         return [ParameterGroup([self.proxies], learning_rate, 0.0, rate_factor)]
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """(B, D) embeddings of any length and (B,) labels -> scalar."""
         logits = self.logits(embeddings)
         shift = self.scale * self.margin
-        own = F.one_hot(labels, len(self.proxies)).bool()  # (B, C)
-        pull = _log_1_plus_sum(shift - logits, own)  # (C,), 0 for a class that is not in the batch
-        push = _log_1_plus_sum(shift + logits, ~own)
-        return pull.sum() / own.any(0).sum() + push.mean()
+        is_own_class = F.one_hot(labels, len(self.proxies)).bool()  # (B, C)
+        pull = _log_1_plus_sum(shift - logits, is_own_class)  # (C,), 0 for a class that is not in the batch
+        push = _log_1_plus_sum(shift + logits, ~is_own_class)
+        return pull.sum() / is_own_class.any(0).sum() + push.mean()
 
     def logits(self, embeddings: Tensor) -> Tensor:
         """(B, D) -> (B, C), cosines times the scale."""

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from layerprobe.losses.loss import Loss, ParameterGroup
-from layerprobe.losses.options import at_least_zero, own_rate, positive, several_classes
+from layerprobe.losses.options import at_least_zero, parameter_rate, positive, several_classes
 from layerprobe.losses.proxies import normal
 from layerprobe.losses.unit_vectors import unit
 
@@ -47,21 +47,21 @@ class ProxyNCA(Loss):
     ) -> None:
         super().__init__()
         self.register_buffer("scale", torch.tensor(positive("scale", scale, "the embeddings' length")))
-        self.own_rate = own_rate("proxy", proxy_learning_rate, proxy_rate_factor, default=1e-3)
+        self.parameter_rate = parameter_rate("proxy", proxy_learning_rate, proxy_rate_factor, default=1e-3)
         self.proxy_weight_decay = at_least_zero("proxy_weight_decay", proxy_weight_decay, "a weight decay")
         self.proxies = normal(several_classes(num_classes), embedding_dim)
 
     def parameter_groups(self) -> list[ParameterGroup]:
         """The proxies."""
-        learning_rate, rate_factor = self.own_rate
+        learning_rate, rate_factor = self.parameter_rate
         return [ParameterGroup([self.proxies], learning_rate, self.proxy_weight_decay, rate_factor)]
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """(B, D) embeddings of any length and (B,) labels -> scalar."""
         logits = self.logits(embeddings)
-        own = F.one_hot(labels, len(self.proxies)).bool()
-        others = logits.masked_fill(own, -torch.inf).logsumexp(1)
-        return (others - logits.gather(1, labels[:, None])[:, 0]).mean()
+        is_own_class = F.one_hot(labels, len(self.proxies)).bool()
+        log_denominator = logits.masked_fill(is_own_class, -torch.inf).logsumexp(1)
+        return (log_denominator - logits.gather(1, labels[:, None])[:, 0]).mean()
 
     def logits(self, embeddings: Tensor) -> Tensor:
         """(B, D) -> (B, C), squared distances to the proxies times -1."""

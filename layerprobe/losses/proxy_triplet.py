@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from layerprobe.losses.loss import Loss, ParameterGroup
-from layerprobe.losses.options import at_least_zero, own_rate, several_classes
+from layerprobe.losses.options import at_least_zero, parameter_rate, several_classes
 from layerprobe.losses.proxies import normal
 from layerprobe.losses.unit_vectors import unit
 
@@ -45,13 +45,13 @@ class ProxyTriplet(Loss):
     ) -> None:
         super().__init__()
         self.margin = at_least_zero("margin", margin, "a squared distance")
-        self.own_rate = own_rate("proxy", proxy_learning_rate, proxy_rate_factor, default=1e-3)
+        self.parameter_rate = parameter_rate("proxy", proxy_learning_rate, proxy_rate_factor, default=1e-3)
         self.proxy_weight_decay = at_least_zero("proxy_weight_decay", proxy_weight_decay, "a weight decay")
         self.proxies = normal(several_classes(num_classes), embedding_dim)
 
     def parameter_groups(self) -> list[ParameterGroup]:
         """The proxies."""
-        learning_rate, rate_factor = self.own_rate
+        learning_rate, rate_factor = self.parameter_rate
         return [ParameterGroup([self.proxies], learning_rate, self.proxy_weight_decay, rate_factor)]
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:

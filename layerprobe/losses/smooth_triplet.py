@@ -131,22 +131,22 @@ class SmoothTriplet(Loss):
         return total, weight
 
     def _block_sums(self, distances: Tensor, same: Tensor, pairs: Tensor) -> tuple[Tensor, Tensor]:
-        anchors, others = pairs[:, 0], pairs[:, 1]
-        first = distances[anchors, others][:, None]  # (P, 1)
-        second = distances[anchors]  # (P, B)
+        anchors, positives = pairs[:, 0], pairs[:, 1]
+        positive_distances = distances[anchors, positives][:, None]  # (P, 1)
+        all_distances = distances[anchors]  # (P, B)
         if self.triplet_type == 1:
-            valid = first < second
+            valid = positive_distances < all_distances
         elif self.triplet_type == 2:
-            valid = ~same[anchors] & (first > second)
+            valid = ~same[anchors] & (positive_distances > all_distances)
         else:
             valid = ~same[anchors]
-        difference = first - second
+        difference = positive_distances - all_distances
         losses = F.softplus(difference) if self.margin is None else F.relu(difference + self.margin)
         weights = valid.to(distances.dtype)
         if self.distance_weighting:
             everything = distances.detach()
             deviation = everything.std(correction=0)
-            standard = (second.detach() - everything.mean()) / deviation
+            standard = (all_distances.detach() - everything.mean()) / deviation
             weights = weights * torch.exp(standard.square() / 2) * deviation * math.sqrt(2 * math.pi)
         return (losses * weights).sum(), weights.sum()
 
@@ -228,22 +228,22 @@ def _softplus_sum(distances: Tensor, near: bool, classes: _Classes) -> tuple[Ten
     """
     same, sizes = classes.same, classes.sizes
     softplus = _softplus_by_products if near else _softplus_by_differences
-    others = same.clone().fill_diagonal_(False)
+    is_positive = same.clone().fill_diagonal_(False)
     if len(sizes) * len(sizes) * (sizes[0] - 1) <= _CHUNK and min(sizes) == max(sizes):
-        positives = distances[others].view(-1, sizes[0] - 1)
+        positives = distances[is_positive].view(-1, sizes[0] - 1)
         total, of_positives, of_negatives = softplus(positives, distances.masked_fill(same, math.inf))
-        return total, of_negatives.masked_scatter_(others, of_positives)
+        return total, of_negatives.masked_scatter_(is_positive, of_positives)
     device = distances.device
     total, gradient = distances.new_zeros(()), torch.zeros_like(distances)
     for anchors, most in _chunks(sizes, _CHUNK if device.type == "cpu" else _BLOCK):
         rows = torch.tensor(anchors, device=device)
-        some, positive = distances[rows], others[rows]
+        some, positive = distances[rows], is_positive[rows]
         # Row by row, as a mask is read: places that an anchor with fewer positives than another leaves empty.
-        taken = torch.arange(most, device=device) < positive.sum(1, keepdim=True)
-        positives = some.new_full(taken.shape, -math.inf).masked_scatter_(taken, some[positive])
-        part, of_positives, of_negatives = softplus(positives, some.masked_fill_(same[rows], math.inf))
-        total += part
-        gradient[rows] = of_negatives.masked_scatter_(positive, of_positives[taken])
+        is_filled = torch.arange(most, device=device) < positive.sum(1, keepdim=True)
+        positives = some.new_full(is_filled.shape, -math.inf).masked_scatter_(is_filled, some[positive])
+        chunk_sum, of_positives, of_negatives = softplus(positives, some.masked_fill_(same[rows], math.inf))
+        total += chunk_sum
+        gradient[rows] = of_negatives.masked_scatter_(positive, of_positives[is_filled])
     return total, gradient
 
 
@@ -260,11 +260,11 @@ def _softplus_by_products(positives: Tensor, negatives: Tensor) -> tuple[Tensor,
         Scalar, (A, K) and (A, B).
     """
     exponential = positives.exp()[:, :, None] * negatives.neg().exp_()[:, None, :]
-    more = exponential + 1
-    inverse = more.reciprocal()
-    total = more.log().sum()
+    exponential_plus_1 = exponential + 1
+    inverse = exponential_plus_1.reciprocal()
+    total = exponential_plus_1.log().sum()
     # What was lost in adding 1, so that this is log1p, which takes ten times as long as log.
-    total += torch.dot((exponential - more.sub_(1)).flatten(), inverse.flatten())
+    total += torch.dot((exponential - exponential_plus_1.sub_(1)).flatten(), inverse.flatten())
     share = exponential.mul_(inverse)
     return total, share.sum(2), share.sum(1).neg_()
 
@@ -281,12 +281,12 @@ def _chunks(sizes: list[int], elements: int) -> Iterator[tuple[list[int], int]]:
     """Anchors that have positives, those of large classes first, and the most positives that one of a chunk has."""
     batch = len(sizes)
     anchors = sorted((image for image in range(batch) if sizes[image] > 1), key=lambda image: -sizes[image])
-    first = 0
-    while first < len(anchors):
-        most = sizes[anchors[first]] - 1
-        last = first + max(1, elements // (most * batch))
-        yield anchors[first:last], most
-        first = last
+    start = 0
+    while start < len(anchors):
+        most = sizes[anchors[start]] - 1
+        end = start + max(1, elements // (most * batch))
+        yield anchors[start:end], most
+        start = end
 
 
 def _blocks(pairs: Tensor, batch: int) -> Iterator[Tensor]:

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from layerprobe.losses.loss import Loss, ParameterGroup
-from layerprobe.losses.options import at_least_zero, own_rate, positive
+from layerprobe.losses.options import at_least_zero, parameter_rate, positive
 from layerprobe.losses.proxies import uniform
 from layerprobe.losses.unit_vectors import unit
 
@@ -58,18 +58,18 @@ class SoftTriple(Loss):
         self.gamma = positive("gamma", gamma, "a temperature")
         self.margin = at_least_zero("margin", margin, "a cosine")
         self.tau = at_least_zero("tau", tau, "a weight")
-        self.own_rate = own_rate("centre", centre_learning_rate, centre_rate_factor, default=1e-2)
+        self.parameter_rate = parameter_rate("centre", centre_learning_rate, centre_rate_factor, default=1e-2)
         self.centres = uniform(num_classes * centres, embedding_dim)
 
     def parameter_groups(self) -> list[ParameterGroup]:
         """The centres."""
-        learning_rate, rate_factor = self.own_rate
+        learning_rate, rate_factor = self.parameter_rate
         return [ParameterGroup([self.centres], learning_rate, 0.0, rate_factor)]
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """(B, D) embeddings of any length and (B,) labels -> scalar."""
-        own = F.one_hot(labels, self.num_classes).to(embeddings.dtype)
-        loss = F.cross_entropy(self.logits(embeddings) - self.scale * self.margin * own, labels)
+        is_own_class = F.one_hot(labels, self.num_classes).to(embeddings.dtype)
+        loss = F.cross_entropy(self.logits(embeddings) - self.scale * self.margin * is_own_class, labels)
         return loss + self.tau * self.spread() if self.tau and self.per_class > 1 else loss
 
     def logits(self, embeddings: Tensor) -> Tensor:

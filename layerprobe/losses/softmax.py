@@ -52,8 +52,8 @@ class Softmax(Loss):
 
     def linear(self, embeddings: Tensor) -> LinearClassifier:
         """The classifier of (N, D) embeddings, which are after the ReLU, if any."""
-        weight, own = self.classifier_weight, self.classifier.bias
-        bias = weight.new_zeros(len(weight)) if own is None else own.detach()
+        weight, classifier_bias = self.classifier_weight, self.classifier.bias
+        bias = weight.new_zeros(len(weight)) if classifier_bias is None else classifier_bias.detach()
         return LinearClassifier(F.relu(embeddings) if self.relu else embeddings, weight, bias, 1.0, unit=False)
 
     @property

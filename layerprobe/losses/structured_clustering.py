@@ -58,10 +58,10 @@ class StructuredClustering(Loss):
         fixed = distances.detach()
         medoids = worst_medoids(fixed, places, self.gamma)
         nearest = medoids[fixed[:, medoids].argmin(1)]
-        own = best_medoids(fixed, places)[places]
+        own_medoids = best_medoids(fixed, places)[places]
         rows = torch.arange(len(labels), device=labels.device)
         margin = (1 - nmi(fixed[:, medoids].argmin(1)[None], places)[0]).to(distances.dtype)
-        value = F.relu(self.gamma * margin - distances[rows, nearest].sum() + distances[rows, own].sum())
+        value = F.relu(self.gamma * margin - distances[rows, nearest].sum() + distances[rows, own_medoids].sum())
         self.informative = (value.detach() > 0).sum()
         return value
 
@@ -130,7 +130,7 @@ def nmi(clusters: Tensor, places: Tensor) -> Tensor:
     counts.scatter_add_(1, cells, torch.ones_like(cells, dtype=torch.float64))
     counts = counts.view(-1, groups, classes)
     # Whole numbers are summed: shares might not add up to 1, and a single group would have an entropy above 0.
-    joint, rows, columns = (part / len(places) for part in (counts, counts.sum(2), counts.sum(1)))
+    joint, rows, columns = (table / len(places) for table in (counts, counts.sum(2), counts.sum(1)))
     expected = rows[:, :, None] * columns[:, None]
     mutual = (torch.special.xlogy(joint, joint) - torch.special.xlogy(joint, expected)).sum((1, 2))
     of_rows, of_columns = (-torch.special.xlogy(x, x).sum(1) for x in (rows, columns))

@@ -63,15 +63,17 @@ class SubsampledSoftmax(Loss):
 
     def contradictions(self, train: Train, net: Network) -> list[Problem]:
         """As for every loss, and only the project's own SGD reads a sparse gradient."""
-        found = super().contradictions(train, net)
+        problems = super().contradictions(train, net)
         if self.sparse and train.optimizer != "sgd":
-            what = f"{train.optimizer} takes no gradient of some rows"
-            found.append(Problem("train", f"{what}. Set loss.sparse = false, or use sgd", ("optimizer", "loss.sparse")))
-        return found
+            reason = f"{train.optimizer} takes no gradient of some rows"
+            problems.append(
+                Problem("train", f"{reason}. Set loss.sparse = false, or use sgd", ("optimizer", "loss.sparse"))
+            )
+        return problems
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """(B, D) embeddings of any length and (B,) labels -> scalar."""
-        classes, places = subset(labels, len(self.proxies), self.sampled)
+        classes, places = draw_classes(labels, len(self.proxies), self.sampled)
         proxies = F.embedding(classes, self.proxies, sparse=self.sparse)  # (S, D)
         return F.cross_entropy(self.scale * F.linear(unit(embeddings), unit(proxies)), places)
 
@@ -85,7 +87,7 @@ class SubsampledSoftmax(Loss):
         return unit(self.proxies.detach())
 
 
-def subset(labels: Tensor, num_classes: int, size: int) -> tuple[Tensor, Tensor]:
+def draw_classes(labels: Tensor, num_classes: int, size: int) -> tuple[Tensor, Tensor]:
     """The classes of a batch's denominator.
 
     Args:
@@ -96,22 +98,24 @@ def subset(labels: Tensor, num_classes: int, size: int) -> tuple[Tensor, Tensor]
     Returns:
         (S,) different classes, first the batch's own in ascending order; and (B,) the place of each label in them.
     """
-    own, places = labels.unique(return_inverse=True)
-    others = draw(num_classes - len(own), max(size - len(own), 0), labels.device)
+    batch_classes, places = labels.unique(return_inverse=True)
+    sampled = draw(num_classes - len(batch_classes), max(size - len(batch_classes), 0), labels.device)
     # The j-th class that is not the batch's own: those of its own that come before it are skipped.
-    skipped = torch.searchsorted(own - torch.arange(len(own), device=own.device), others, right=True)
-    return torch.cat([own, others + skipped]), places
+    skipped = torch.searchsorted(
+        batch_classes - torch.arange(len(batch_classes), device=batch_classes.device), sampled, right=True
+    )
+    return torch.cat([batch_classes, sampled + skipped]), places
 
 
 def draw(population: int, size: int, device: torch.device) -> Tensor:
     """(size,) different numbers in 0 ... population - 1, every such set equally likely, in time O(size log size)."""
     if 3 * size >= population:
         return torch.randperm(population, device=device)[:size]
-    found = torch.empty(0, dtype=torch.int64, device=device)
-    while len(found) < size:
+    numbers = torch.empty(0, dtype=torch.int64, device=device)
+    while len(numbers) < size:
         # At least two thirds of the numbers are free, so that a few rounds do. Each draws half as many more than
         # needed.
-        more = torch.randint(population, (size + size // 2 + 8,), device=device)
-        found = torch.cat([found, more]).unique()
+        further_numbers = torch.randint(population, (size + size // 2 + 8,), device=device)
+        numbers = torch.cat([numbers, further_numbers]).unique()
     # Sorted now: the first ones would be the smallest numbers.
-    return found[torch.randperm(len(found), device=device)[:size]]
+    return numbers[torch.randperm(len(numbers), device=device)[:size]]

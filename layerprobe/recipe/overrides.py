@@ -42,17 +42,19 @@ class Overrides:
 
     def flags(self, section: str, keys: Iterable[str] = ()) -> str:
         """The flags, as typed, that set one of a problem's keys (see `sections.Problem`); empty where none did."""
-        wanted = {*keys, *(f"{section}.{key}" for key in keys)}
-        given = [(_target(text), f"--set {text}") for text in self.settings]
+        names = {*keys, *(f"{section}.{key}" for key in keys)}
+        settings = [(_target(text), f"--set {text}") for text in self.settings]
         if self.data:
-            given += [(("data", key), f"--data {self.data}") for key in data_keys(self.data)]
+            settings += [(("data", key), f"--data {self.data}") for key in data_keys(self.data)]
         if self.seed is not None:
-            given.append((("train", "seed"), f"--seed {self.seed}"))
-        found = [flag for place, flag in given if (".".join(place) in wanted if wanted else place[0] == section)]
-        return " ".join(dict.fromkeys(found))
+            settings.append((("train", "seed"), f"--seed {self.seed}"))
+        typed_flags = [
+            flag for target, flag in settings if (".".join(target) in names if names else target[0] == section)
+        ]
+        return " ".join(dict.fromkeys(typed_flags))
 
 
-def overridden(sections: dict[str, Any], overrides: Overrides, known: Iterable[str]) -> dict[str, Any]:
+def apply_overrides(sections: dict[str, Any], overrides: Overrides, section_names: Iterable[str]) -> dict[str, Any]:
     """The sections of a recipe with the overrides of the command line.
 
     Args:
@@ -60,10 +62,12 @@ def overridden(sections: dict[str, Any], overrides: Overrides, known: Iterable[s
     """
     sections = {name: dict(keys) if isinstance(keys, dict) else keys for name, keys in sections.items()}
     if overrides.data:
-        given, own = data_keys(overrides.data), sections.get("data")
-        same = isinstance(own, dict) and all(own.get(key) == given.get(key) for key in ("name", "set"))
-        sections["data"] = {**own, **given} if same and isinstance(own, dict) else given
-    settings = [_setting(text, known) for text in overrides.settings]
+        flag_keys, recipe_keys = data_keys(overrides.data), sections.get("data")
+        same = isinstance(recipe_keys, dict) and all(
+            recipe_keys.get(key) == flag_keys.get(key) for key in ("name", "set")
+        )
+        sections["data"] = {**recipe_keys, **flag_keys} if same and isinstance(recipe_keys, dict) else flag_keys
+    settings = [_setting(text, section_names) for text in overrides.settings]
     # What is chosen starts from its own defaults, wherever the choice stands among the settings.
     for section, key, value in sorted(settings, key=_rank):
         keys = sections.setdefault(section, {})
@@ -96,10 +100,10 @@ def overridden(sections: dict[str, Any], overrides: Overrides, known: Iterable[s
 
 def _belonging(section: str, key: str, value: Any) -> tuple[tuple[str, str], ...]:
     """The keys that are dropped where a key that chooses a part gets this value."""
-    found = _BELONGING.get((section, key), ())
+    dependent_keys = _BELONGING.get((section, key), ())
     if (section, key) == ("net", "name") and isinstance(value, str) and is_source(value):
-        return (*found, ("net", "fc"), ("net", "weights"))
-    return found
+        return (*dependent_keys, ("net", "fc"), ("net", "weights"))
+    return dependent_keys
 
 
 def data_keys(text: str) -> dict[str, Any]:
@@ -122,13 +126,13 @@ def _target(text: str) -> tuple[str, str]:
     return (f"{section}.{name}", option) if section == "metrics" and dot else (section, key)
 
 
-def _setting(text: str, known: Iterable[str]) -> tuple[str, str, Any]:
+def _setting(text: str, section_names: Iterable[str]) -> tuple[str, str, Any]:
     path, equals, value = text.partition("=")
     section, dot, key = path.strip().partition(".")
     if not (equals and dot and section and key):
         raise RecipeError(f"--set {text}: not of the form section.key=value", fix="For example --set train.epochs=30")
-    if section not in known:
-        raise UnknownNameError(f"section in --set {text}:", section, known)
+    if section not in section_names:
+        raise UnknownNameError(f"section in --set {text}:", section, section_names)
     try:
         return section, key, tomllib.loads(f"value = {value.strip()}")["value"]
     except tomllib.TOMLDecodeError:

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from layerprobe.recipe.overrides import Overrides, overridden
+from layerprobe.recipe.overrides import Overrides, apply_overrides
 from layerprobe.recipe.recipe_files import find_recipe, read_toml
 from layerprobe.recipe.validation import (
     batch_problems,
-    checked_loss,
+    check_loss,
     data_problems,
     ensemble_problems,
     label_problems,
@@ -23,7 +23,7 @@ from layerprobe.recipe.validation import (
     own_input_problems,
     schedule_problems,
     seen_problems,
-    validated,
+    validate_section,
     with_defaults_of,
     with_own_size,
 )
@@ -130,10 +130,12 @@ class Recipe:
         A key at its default is omitted, so that a new key renames no run.
         """
         left_out = NOT_DECIDING if with_seed else NOT_DECIDING | _WITHIN_EXPERIMENT
-        found = {name: getattr(self, name).without_defaults() for name in DECIDING if getattr(self, name) is not None}
+        sections = {
+            name: getattr(self, name).without_defaults() for name in DECIDING if getattr(self, name) is not None
+        }
         for section, key in left_out:
-            found[section].pop(key, None)
-        return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
+            sections[section].pop(key, None)
+        return hashlib.sha256(json.dumps(sections, sort_keys=True).encode()).hexdigest()
 
     @property
     def experiment(self) -> str:
@@ -146,13 +148,13 @@ class Recipe:
         with contextlib.suppress(LayerprobeError):
             # Through the same defaults, so that a key that is new since then is no difference.
             old = resolve(stored.recipe_name, old, source="run.json", own_size=False).as_dict()
-        new, found = self.as_dict(), []
+        new, changes = self.as_dict(), []
         for section in DECIDING:
             before, after = old.get(section, {}), new.get(section, {})
             for key in dict.fromkeys([*before, *after]):
                 if before.get(key) != after.get(key) and (section, key) not in NOT_DECIDING:
-                    found.append(Change(section, key, before.get(key), after.get(key)))
-        return found
+                    changes.append(Change(section, key, before.get(key), after.get(key)))
+        return changes
 
 
 def load_recipe(reference: str, overrides: Overrides | None = None, model: str | None = None) -> Recipe:
@@ -164,14 +166,14 @@ def load_recipe(reference: str, overrides: Overrides | None = None, model: str |
         names_net = path if "net" in sections else find_recipe(ensemble["of"])
         sections = read_toml(find_recipe(ensemble["of"])) | sections
     overrides = overrides or Overrides()
-    given = overridden(sections, overrides, _KNOWN)
-    network = given.get("net")
-    own = sections.get("net")
+    overridden_sections = apply_overrides(sections, overrides, _KNOWN)
+    network = overridden_sections.get("net")
+    recipe_net = sections.get("net")
     if isinstance(network, dict) and isinstance(name := network.get("name"), str):
-        set_by_user = not isinstance(own, dict) or own.get("name") != name
+        set_by_user = not isinstance(recipe_net, dict) or recipe_net.get("name") != name
         if set_by_user or overrides.flags("net", ("name",)) or run_folder_of(names_net) is None:
             name_model(name)
-    return resolve(path.stem, given, source=path, overrides=overrides, model=model)
+    return resolve(path.stem, overridden_sections, source=path, overrides=overrides, model=model)
 
 
 def is_changed(reference: str, recipe: Recipe) -> bool:
@@ -200,8 +202,8 @@ def recorded_recipe(record: RunRecord, file: Path, *, checked: bool = True) -> R
         recipe = resolve(record.recipe_name, sections, source=file, own_size=False, recorded=not checked)
         return replace(recipe, own_input=None if record.network is None else record.network.input)
     except RecipeError as error:
-        what = error.message.removeprefix(f"{file} ")
-        raise DataError(what, file=file, fix="Correct it, or train it again with --fresh") from error
+        problem = error.message.removeprefix(f"{file} ")
+        raise DataError(problem, file=file, fix="Correct it, or train it again with --fresh") from error
 
 
 def resolve(  # noqa: PLR0913 - the recipe, its origin and the user's overrides
@@ -230,22 +232,22 @@ def resolve(  # noqa: PLR0913 - the recipe, its origin and the user's overrides
             continue
         values = sections.get(section, {})
         if isinstance(values, Mapping):
-            parts[section] = validated(section, values, problems, recorded=recorded)
+            parts[section] = validate_section(section, values, problems, recorded=recorded)
         else:
             problems.append(Problem(section, f"not a section. Write [{section}] and its keys below it", (section,)))
     parts["metrics"] = metric_options(sections.get("metrics", {}), problems)
     complete = not problems
-    named = parts.get("loss")
+    loss_section = parts.get("loss")
     loss = None
-    if not recorded and named is not None and named.name in LOSSES:
-        loss = checked_loss(named, problems)
+    if not recorded and loss_section is not None and loss_section.name in LOSSES:
+        loss = check_loss(loss_section, problems)
     if complete:
         if not recorded:
             parts["train"] = with_defaults_of(parts["loss"], parts["train"])
         recipe = Recipe(name=name, **parts).at(model)
         if own_size:
-            given = sections.get("data", {})
-            recipe = replace(recipe, data=with_own_size(recipe.data, recipe.network, given))
+            data_section = sections.get("data", {})
+            recipe = replace(recipe, data=with_own_size(recipe.data, recipe.network, data_section))
         problems += [
             *data_problems(recipe.data),
             *seen_problems(recipe.data, recipe.train),
@@ -272,10 +274,10 @@ def require_none(problems: Sequence[Problem], source: object, overrides: Overrid
 
 def _reduction_problems(names: tuple[str, ...]) -> list[Problem]:
     """Names in [probe] reduce that mean nothing."""
-    found = []
+    problems = []
     for name in names:
         try:
             parse_chain(name)
         except LayerprobeError as error:
-            found.append(Problem("probe", str(error).rstrip("."), ("reduce",)))
-    return found
+            problems.append(Problem("probe", str(error).rstrip("."), ("reduce",)))
+    return problems

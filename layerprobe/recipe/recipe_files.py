@@ -11,35 +11,35 @@ from layerprobe.system.errors import RecipeError, UnknownNameError
 
 def find_recipe(reference: str) -> Path:
     """The file of a recipe: a path, else ./recipes/NAME.toml, else the packaged one."""
-    return _found("recipe", reference, list_recipes(), "layerprobe recipes")
+    return _find_file("recipe", reference, list_recipes(), "layerprobe recipes")
 
 
 def list_recipes() -> dict[str, Path]:
     """Name -> file of every recipe; one in ./recipes hides the packaged one of its name."""
-    return _listed("")
+    return _list_files("")
 
 
 def find_study(reference: str) -> Path:
     """The file of a study: a path, else ./recipes/studies/NAME.toml, else the packaged one."""
-    return _found("study", reference, list_studies(), "layerprobe study --list")
+    return _find_file("study", reference, list_studies(), "layerprobe study --list")
 
 
 def list_studies() -> dict[str, Path]:
     """Name -> file of every study; one in ./recipes/studies hides the packaged one of its name."""
-    return _listed("studies")
+    return _list_files("studies")
 
 
-def _found(kind: str, reference: str, known: dict[str, Path], listing: str) -> Path:
+def _find_file(kind: str, reference: str, paths: dict[str, Path], listing: str) -> Path:
     if reference.endswith(".toml"):
         if not Path(reference).is_file():
             raise RecipeError(f"no such {kind}", file=reference, fix=f"{listing} lists the known ones")
         return Path(reference)
-    if reference not in known:
-        raise UnknownNameError(kind, reference, known)
-    return known[reference]
+    if reference not in paths:
+        raise UnknownNameError(kind, reference, paths)
+    return paths[reference]
 
 
-def _listed(below: str) -> dict[str, Path]:
+def _list_files(below: str) -> dict[str, Path]:
     folders = [_packaged_folder(), Path("recipes")]
     files = [path for folder in folders for path in sorted((folder / below).glob("*.toml")) if path.is_file()]
     return dict(sorted({path.stem: path for path in files}.items()))
@@ -68,7 +68,7 @@ def _packaged_folder() -> Path:
 
 def summary(path: Path) -> str:
     """A recipe's description: its first comment line, without its name."""
-    first = path.read_text(encoding="utf-8", errors="replace").partition("\n")[0]
-    said = first.removeprefix("#").strip() if first.startswith("#") else ""
-    name, _, rest = said.partition(": ")
-    return rest if name.casefold() == path.stem.casefold() else said
+    first_line = path.read_text(encoding="utf-8", errors="replace").partition("\n")[0]
+    comment = first_line.removeprefix("#").strip() if first_line.startswith("#") else ""
+    name, _, description = comment.partition(": ")
+    return description if name.casefold() == path.stem.casefold() else comment

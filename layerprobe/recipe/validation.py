@@ -41,7 +41,7 @@ _REFUSALS = (ValueError, TypeError, RuntimeError, OverflowError)
 _TABLES = {"data": ("data set", DATASETS), "net": ("network", NETWORKS), "loss": ("loss", LOSSES)}
 
 
-def validated(
+def validate_section(
     section: str, values: Mapping[str, Any], problems: list[Problem], *, recorded: bool = False
 ) -> Section | None:
     """A section with the options of the part that it names; None, and problems, where it cannot be read.
@@ -59,17 +59,17 @@ def validated(
         model = AS_RECORDED[section]
     elif section in _TABLES and isinstance(values.get("name"), str):
         try:
-            part, argument = load_apart(*_TABLES[section], values["name"])
+            factory, argument = load_apart(*_TABLES[section], values["name"])
         except LayerprobeError as error:
             problems.append(Problem(section, str(error).rstrip("."), ("name",)))
             values = {key: value for key, value in values.items() if key in model.model_fields}
         else:
             if section == "data":
-                values, part = {**part.defaults, **values}, part.load
+                values, factory = {**factory.defaults, **values}, factory.load
             if section == "net" and is_source(values["name"]):
-                model, part = SourceNetwork, partial(part.build, argument)
+                model, factory = SourceNetwork, partial(factory.build, argument)
                 values = _with_weights(values, problems)
-            model = create_model(values["name"], __base__=model, **_option_fields(part, model))
+            model = create_model(values["name"], __base__=model, **_option_fields(factory, model))
     try:
         return model.model_validate_json(json.dumps(values, default=str))
     except ValidationError as error:
@@ -79,11 +79,11 @@ def validated(
 
 def _with_weights(values: Mapping[str, Any], problems: list[Problem]) -> Mapping[str, Any]:
     """[net] of a model from elsewhere; a problem where its weights are not stated, or are another network's."""
-    given = values.get("weights")
-    if given not in (None, "imagenet"):
+    weights = values.get("weights")
+    if weights not in (None, "imagenet"):
         return values
-    what = "weights is missing" if given is None else 'weights = "imagenet" is for the networks of layerprobe'
-    text = f'{what}. Set it to "model" for those of {values["name"]} itself, to "none", a file or "run:NAME"'
+    fault = "weights is missing" if weights is None else 'weights = "imagenet" is for the networks of layerprobe'
+    text = f'{fault}. Set it to "model" for those of {values["name"]} itself, to "none", a file or "run:NAME"'
     problems.append(Problem("net", text, ("name", "weights")))
     return {**values, "weights": "none"}
 
@@ -94,7 +94,7 @@ def metric_options(values: Any, problems: list[Problem]) -> dict[str, dict[str, 
         text = "not a section. Write [metrics.NAME] and its keys below it"
         problems.append(Problem("metrics", text, ("metrics",)))
         return {}
-    found: dict[str, dict[str, Any]] = {}
+    options_by_metric: dict[str, dict[str, Any]] = {}
     for name, options in values.items():
         section = f"metrics.{name}"
         if name not in METRICS:
@@ -107,13 +107,15 @@ def metric_options(values: Any, problems: list[Problem]) -> dict[str, dict[str, 
             factory = load("metric", METRICS, name)
             model = create_model(name, __base__=Section, **_option_fields(factory, Section))
             try:
-                found[name] = model.model_validate_json(json.dumps(options, default=str)).model_dump(mode="json")
-                factory(**found[name])  # refuses an option out of its range
+                options_by_metric[name] = model.model_validate_json(json.dumps(options, default=str)).model_dump(
+                    mode="json"
+                )
+                factory(**options_by_metric[name])  # refuses an option out of its range
             except ValidationError as error:
                 problems += [problem_of(section, item, model) for item in error.errors()]
             except ValueError as error:
                 problems.append(Problem(section, f"{error}. Change it, or leave it out"))
-    return found
+    return options_by_metric
 
 
 def _option_fields(factory: Any, model: type[Section]) -> dict[str, Any]:
@@ -129,38 +131,38 @@ def _option_fields(factory: Any, model: type[Section]) -> dict[str, Any]:
 
 def problem_of(section: str, error: Any, model: type[Section]) -> Problem:
     """What pydantic found, in words."""
-    first, *rest = error["loc"] or (section,)
-    key = f"{first}{''.join(f'[{index}]' for index in rest if isinstance(index, int))}"
+    key_name, *indices = error["loc"] or (section,)
+    key = f"{key_name}{''.join(f'[{index}]' for index in indices if isinstance(index, int))}"
     if error["type"] == "extra_forbidden":
-        return Problem(section, f"unknown key {key!r}. {near_miss(key, model.model_fields)}", (str(first),))
+        return Problem(section, f"unknown key {key!r}. {near_miss(key, model.model_fields)}", (str(key_name),))
     if error["type"] == "missing":
-        return Problem(section, f"{key} is missing", (str(first),))
-    given = json.dumps(error["input"])
+        return Problem(section, f"{key} is missing", (str(key_name),))
+    value_text = json.dumps(error["input"])
     text = error["msg"][0].lower() + error["msg"][1:]
     if error["type"] == "tuple_type":
-        text = f"a list is expected. Write {key} = [{given}]"
-    return Problem(section, f"{key} = {given}: {text}", (str(first),))
+        text = f"a list is expected. Write {key} = [{value_text}]"
+    return Problem(section, f"{key} = {value_text}: {text}", (str(key_name),))
 
 
-def checked_loss(section: LossSection, problems: list[Problem]) -> Loss | None:
+def check_loss(section: LossSection, problems: list[Problem]) -> Loss | None:
     """The loss without values; None, and a problem, where it refuses an option."""
     factory: type[Loss] = load(*_TABLES["loss"], section.name)
     try:
-        return factory.checked(section.options())
+        return factory.without_values(section.options())
     except _REFUSALS as error:
         # The options that are refused on their own; none where only several together are.
         refused = tuple(name for name, value in section.options().items() if not _is_accepted(factory, {name: value}))
         text = str(error)
         if not isinstance(error, ValueError):  # torch's words say less, in fifty lines
-            given = [f"{name} = {section.options()[name]}" for name in refused]
-            text = f"{', '.join(given) or 'all options together'}: too large"
+            settings = [f"{name} = {section.options()[name]}" for name in refused]
+            text = f"{', '.join(settings) or 'all options together'}: too large"
         problems.append(Problem("loss", f"{text}. Change it, or leave it out", refused))
         return None
 
 
 def _is_accepted(factory: type[Loss], options: Mapping[str, Any]) -> bool:
     try:
-        factory.checked(options)
+        factory.without_values(options)
     except _REFUSALS:
         return False
     return True
@@ -189,19 +191,19 @@ def with_defaults_of(loss: LossSection, train: Train) -> Train:
 
 def data_problems(data: Data) -> list[Problem]:
     """Keys of [data] that contradict each other."""
-    found = []
+    problems = []
     if data.transform not in ("square", "model") and data.augment == "affine":
         text = f'transform = "{data.transform}" frames training images by itself. Set augment = "photo" or "none"'
-        found.append(Problem("data", text, ("transform", "augment")))
+        problems.append(Problem("data", text, ("transform", "augment")))
     if data.transform not in ("square", "model") and not isinstance(data.image_size, int):
         text = f'transform = "{data.transform}" crops a square. Give one image_size, or set transform = "square"'
-        found.append(Problem("data", text, ("image_size", "transform")))
+        problems.append(Problem("data", text, ("image_size", "transform")))
     if data.transform == "D3" and (data.mean, data.std) not in (("imagenet", "imagenet"), (0.5, 0.5)):
         text = 'transform = "D3" scales pixels to -1 ... 1. Leave mean and std out'
-        found.append(Problem("data", text, ("transform", "mean", "std")))
+        problems.append(Problem("data", text, ("transform", "mean", "std")))
     if load(*_TABLES["data"], data.name).takes_root and not data.root:
-        found.append(Problem("data", f"{data.name} needs a root. Give --data {data.name}:PATH", ("name", "root")))
-    return [*found, *_fold_problems(data)]
+        problems.append(Problem("data", f"{data.name} needs a root. Give --data {data.name}:PATH", ("name", "root")))
+    return [*problems, *_fold_problems(data)]
 
 
 def _fold_problems(data: Data) -> list[Problem]:
@@ -238,32 +240,32 @@ def own_input_problems(data: Data, net: Network) -> list[Problem]:
     """Keys that contradict `transform = "model"`."""
     if data.transform != "model":
         return []
-    found = []
+    problems = []
     if not is_source(net.name):
         text = f'transform = "model": {net.name} has no input of its own. Set it to "square", D1, D2 or D3'
-        found.append(Problem("data", text, ("transform", "net.name")))
+        problems.append(Problem("data", text, ("transform", "net.name")))
     if data.resize == "fast":
         text = 'transform = "model" resizes as the model\'s library does. Leave resize = "fast" out'
-        found.append(Problem("data", text, ("transform", "resize")))
+        problems.append(Problem("data", text, ("transform", "resize")))
     usual = load(*_TABLES["data"], data.name).defaults
-    given = tuple(key for key in ("mean", "std") if getattr(data, key) not in ("imagenet", usual.get(key)))
-    if given:
-        text = f'transform = "model" has a mean and std of its own. Leave {" and ".join(given)} out'
-        found.append(Problem("data", text, ("transform", *given)))
-    return found
+    normalisation_keys = tuple(key for key in ("mean", "std") if getattr(data, key) not in ("imagenet", usual.get(key)))
+    if normalisation_keys:
+        text = f'transform = "model" has a mean and std of its own. Leave {" and ".join(normalisation_keys)} out'
+        problems.append(Problem("data", text, ("transform", *normalisation_keys)))
+    return problems
 
 
-def with_own_size(data: Data, network: str, given: Mapping[str, Any]) -> Data:
+def with_own_size(data: Data, network: str, section: Mapping[str, Any]) -> Data:
     """[data] with the size of the model's own input where it takes that, no size is given and one is known.
 
     Args:
         data: with every default filled in.
     """
-    if data.transform != "model" or "image_size" in given or not is_source(network):
+    if data.transform != "model" or "image_size" in section or not is_source(network):
         return data
     source, name = load_apart("network", NETWORKS, network)
-    own = source.own_input(name)
-    return data if own is None else data.model_copy(update={"image_size": own.size})
+    own_input = source.own_input(name)
+    return data if own_input is None else data.model_copy(update={"image_size": own_input.size})
 
 
 def metric_problems(metrics: tuple[str, ...]) -> list[Problem]:
@@ -277,41 +279,41 @@ def metric_problems(metrics: tuple[str, ...]) -> list[Problem]:
 
 def schedule_problems(train: Train) -> list[Problem]:
     """Keys of [train] that say one thing twice, or that the optimiser does not take."""
-    found = []
-    for what, names in (
+    problems = []
+    for subject, names in (
         ("when the learning rate falls", ("decay_at", "decay_epochs", "decay_iterations")),
         ("when the loss is heated", ("heat_at", "heat_epochs")),
         ("how long the warm-up is", ("warmup_iterations", "warmup_epochs")),
     ):
-        given = tuple(name for name in names if getattr(train, name))
-        if len(given) > 1:
-            found.append(Problem("train", f"{' and '.join(given)} both say {what}. Keep one", given))
-        if names[0] == "decay_at" and given and train.decay == "cosine":
-            text = f'{given[0]} is for decay = "steps". Leave it out, or decay = "cosine"'
-            found.append(Problem("train", text, (*given, "decay")))
+        keys = tuple(name for name in names if getattr(train, name))
+        if len(keys) > 1:
+            problems.append(Problem("train", f"{' and '.join(keys)} both say {subject}. Keep one", keys))
+        if names[0] == "decay_at" and keys and train.decay == "cosine":
+            text = f'{keys[0]} is for decay = "steps". Leave it out, or decay = "cosine"'
+            problems.append(Problem("train", text, (*keys, "decay")))
     if train.momentum is not None and train.optimizer in ("adam", "adamw"):
-        found.append(Problem("train", f"{train.optimizer} has no momentum. Leave it out", ("momentum", "optimizer")))
+        problems.append(Problem("train", f"{train.optimizer} has no momentum. Leave it out", ("momentum", "optimizer")))
     if train.epsilon is not None and train.optimizer == "sgd":
-        found.append(Problem("train", "sgd has no epsilon. Leave it out", ("epsilon", "optimizer")))
-    return found
+        problems.append(Problem("train", "sgd has no epsilon. Leave it out", ("epsilon", "optimizer")))
+    return problems
 
 
 def batch_problems(train: Train, loss: LossSection) -> list[Problem]:
     """What the sampler cannot draw. A loss that needs positives asks for more, and says so itself."""
-    k, found = train.images_per_class, []
+    k, problems = train.images_per_class, []
     needs_positives = load(*_TABLES["loss"], loss.name).needs_positives
     if k is None:
         return []
     if train.sampler == "n_pairs" and k != 2:
         text = f"images_per_class = {k}: n_pairs takes 2 of a class. Leave it out"
-        found.append(Problem("train", text, ("images_per_class", "sampler")))
+        problems.append(Problem("train", text, ("images_per_class", "sampler")))
     elif k < 2 and train.sampler != "balanced" and not needs_positives:
         text = f"images_per_class = {k}: {train.sampler} needs each class twice. Set 2 or more"
-        found.append(Problem("train", text, ("images_per_class", "sampler")))
+        problems.append(Problem("train", text, ("images_per_class", "sampler")))
     if train.batch_size < k and not needs_positives:
         text = f"batch_size = {train.batch_size} holds no class of images_per_class = {k}. Raise it"
-        found.append(Problem("train", text, ("batch_size", "images_per_class")))
-    return found
+        problems.append(Problem("train", text, ("batch_size", "images_per_class")))
+    return problems
 
 
 def ensemble_problems(train: Train, ensemble: Ensemble | None) -> list[Problem]:

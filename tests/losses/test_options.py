@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from layerprobe.losses.options import at_least_zero, own_rate, positive, rate, several_classes, share
+from layerprobe.losses.options import at_least_zero, parameter_rate, positive, rate, several_classes, share
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan])
@@ -21,21 +21,21 @@ def test_no_rate_is_a_rate() -> None:
 
 
 def test_a_factor_takes_the_place_of_the_default_rate() -> None:
-    assert own_rate("proxy", 0.01, None, default=0.01) == (0.01, None)
-    assert own_rate("proxy", 0.5, None, default=0.01) == (0.5, None)
-    assert own_rate("proxy", 0.01, 3.0, default=0.01) == (None, 3.0)
-    assert own_rate("proxy", None, 3.0, default=0.01) == (None, 3.0)
+    assert parameter_rate("proxy", 0.01, None, default=0.01) == (0.01, None)
+    assert parameter_rate("proxy", 0.5, None, default=0.01) == (0.5, None)
+    assert parameter_rate("proxy", 0.01, 3.0, default=0.01) == (None, 3.0)
+    assert parameter_rate("proxy", None, 3.0, default=0.01) == (None, 3.0)
 
 
 def test_a_factor_beside_another_rate_is_refused() -> None:
     with pytest.raises(ValueError, match="^proxy_learning_rate is 0.5 and proxy_rate_factor is 3.0; both say how fast"):
-        own_rate("proxy", 0.5, 3.0, default=0.01)
+        parameter_rate("proxy", 0.5, 3.0, default=0.01)
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, math.inf])
 def test_a_factor_that_is_not_positive_is_refused(value: float) -> None:
     with pytest.raises(ValueError, match=rf"^beta_rate_factor is {value}; "):
-        own_rate("beta", 0.01, value, default=0.01)
+        parameter_rate("beta", 0.01, value, default=0.01)
 
 
 @pytest.mark.parametrize("value", [-0.1, math.inf, math.nan])

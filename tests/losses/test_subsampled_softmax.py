@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from layerprobe.losses.norm_softmax import NormSoftmax
-from layerprobe.losses.subsampled_softmax import SubsampledSoftmax, draw, subset
+from layerprobe.losses.subsampled_softmax import SubsampledSoftmax, draw, draw_classes
 from layerprobe.training.optimizers import RowSGD
 from tests.losses.oracles import agrees, cosine, embeddings, finite_where_it_hurts, log_sum_exp
 
@@ -33,7 +33,7 @@ def by_loops(loss: SubsampledSoftmax, features: Tensor, classes: list[int], sigm
 def test_value_and_gradient_equal_the_loops_over_the_same_classes(sparse: bool) -> None:
     loss = build(classes=12, sparse=sparse)
     torch.manual_seed(7)
-    classes, _ = subset(LABELS, 40, 12)
+    classes, _ = draw_classes(LABELS, 40, 12)
     torch.manual_seed(7)
     agrees(loss, LABELS, lambda features: by_loops(loss, features, classes.tolist()))
 
@@ -57,7 +57,7 @@ def test_the_gradient_holds_the_sampled_rows_only() -> None:
     loss = SubsampledSoftmax(4, 100_000, classes=50)
     labels = torch.tensor([99_999, 5, 5])
     torch.manual_seed(3)
-    classes, _ = subset(labels, 100_000, 50)
+    classes, _ = draw_classes(labels, 100_000, 50)
     torch.manual_seed(3)
     loss(torch.randn(3, 4, generator=torch.Generator().manual_seed(0)), labels).backward()
     gradient = loss.proxies.grad
@@ -72,7 +72,7 @@ def test_the_sampled_rows_alone_are_moved_by_the_row_optimiser() -> None:
     before = loss.proxies.detach().clone()
     optimizer = RowSGD([{"params": [loss.proxies], "lr": 0.1, "weight_decay": 0.0}], lr=0.1, momentum=0.9)
     torch.manual_seed(7)
-    classes, _ = subset(LABELS, 40, 12)
+    classes, _ = draw_classes(LABELS, 40, 12)
     torch.manual_seed(7)
     loss(embeddings(), LABELS).backward()
     optimizer.step()
@@ -83,7 +83,7 @@ def test_the_sampled_rows_alone_are_moved_by_the_row_optimiser() -> None:
 def test_the_subset_holds_each_class_of_the_batch_and_no_class_twice() -> None:
     for seed in range(50):
         torch.manual_seed(seed)
-        classes, places = subset(LABELS, 40, 12)
+        classes, places = draw_classes(LABELS, 40, 12)
         assert len(classes) == len(set(classes.tolist())) == 12
         assert classes[places].tolist() == LABELS.tolist()
         assert classes.min() >= 0
@@ -94,7 +94,7 @@ def test_the_other_classes_are_drawn_alike_often() -> None:
     torch.manual_seed(0)
     rounds, counts = 4000, torch.zeros(40)
     for _ in range(rounds):
-        counts[subset(LABELS, 40, 12)[0]] += 1
+        counts[draw_classes(LABELS, 40, 12)[0]] += 1
     own = torch.zeros(40, dtype=torch.bool)
     own[LABELS] = True
     assert (counts[own] == rounds).all()
@@ -104,13 +104,13 @@ def test_the_other_classes_are_drawn_alike_often() -> None:
 
 
 def test_a_batch_with_more_classes_keeps_them_all() -> None:
-    classes, places = subset(LABELS, 40, 2)
+    classes, places = draw_classes(LABELS, 40, 2)
     assert classes.tolist() == [0, 2, 17, 30]
     assert places.tolist() == [0, 3, 3, 2, 0, 1]
 
 
 def test_a_batch_of_all_classes_leaves_none_to_draw() -> None:
-    classes, _ = subset(torch.arange(6), 6, 6)
+    classes, _ = draw_classes(torch.arange(6), 6, 6)
     assert classes.tolist() == list(range(6))
 
 
@@ -147,9 +147,9 @@ def test_a_population_too_large_to_permute_is_drawn_from() -> None:
 
 def test_the_seed_settles_the_subset_and_each_batch_draws_anew() -> None:
     torch.manual_seed(5)
-    first, second = subset(LABELS, 40, 12)[0], subset(LABELS, 40, 12)[0]
+    first, second = draw_classes(LABELS, 40, 12)[0], draw_classes(LABELS, 40, 12)[0]
     torch.manual_seed(5)
-    assert subset(LABELS, 40, 12)[0].tolist() == first.tolist()
+    assert draw_classes(LABELS, 40, 12)[0].tolist() == first.tolist()
     assert first.tolist() != second.tolist()
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from layerprobe.data.torchvision_sets import SPEC
-from layerprobe.recipe.overrides import Overrides, overridden
+from layerprobe.recipe.overrides import Overrides, apply_overrides
 from layerprobe.recipe.recipe import load_recipe
 from layerprobe.system.errors import RecipeError
 from layerprobe.system.naming import user_named
@@ -24,7 +24,7 @@ from layerprobe.system.naming import user_named
     ],
 )
 def test_a_data_set_is_a_name_and_a_root_and_for_torchvision_a_set_between(text: str, section: dict[str, str]) -> None:
-    sections = overridden({"data": {"name": "cub200", "image_size": 96}}, Overrides(data=text), ["data"])
+    sections = apply_overrides({"data": {"name": "cub200", "image_size": 96}}, Overrides(data=text), ["data"])
     assert sections["data"] == section
 
 
@@ -44,8 +44,8 @@ def test_a_set_of_torchvisions_is_part_of_a_recipe_and_its_root_is_not() -> None
 
 def test_the_recipes_own_data_set_keeps_what_the_recipe_says_of_it() -> None:
     sections = {"data": {"name": "cub200", "transform": "D2", "root": "old"}}
-    own = overridden(sections, Overrides("cub200:/new"), ["data"])["data"]
-    other = overridden(sections, Overrides("cars196:/new"), ["data"])["data"]
+    own = apply_overrides(sections, Overrides("cub200:/new"), ["data"])["data"]
+    other = apply_overrides(sections, Overrides("cars196:/new"), ["data"])["data"]
     assert own == {"name": "cub200", "transform": "D2", "root": "/new"}
     assert other == {"name": "cars196", "root": "/new"}
 
@@ -56,15 +56,15 @@ def test_lists_lie_where_the_command_is_given_and_empty_text_is_none(
     monkeypatch.chdir(tmp_path)
     sections = {"data": {"name": "csv", "root": "set.csv", "positives": "easy.csv"}}
     settings = ("data.positives=", "data.ignore=lists/junk.csv")
-    assert overridden(sections, Overrides(), ["data"])["data"]["positives"] == str(tmp_path / "easy.csv")
-    assert overridden(sections, Overrides(settings=settings), ["data"])["data"] == {
+    assert apply_overrides(sections, Overrides(), ["data"])["data"]["positives"] == str(tmp_path / "easy.csv")
+    assert apply_overrides(sections, Overrides(settings=settings), ["data"])["data"] == {
         "name": "csv", "root": str(tmp_path / "set.csv"), "positives": "", "ignore": str(tmp_path / "lists/junk.csv"),
     }  # fmt: skip
 
 
 def test_another_set_of_torchvisions_is_another_data_set() -> None:
     sections = {"data": {"name": "torchvision", "set": "CIFAR100", "transform": "D2"}}
-    other = overridden(sections, Overrides("torchvision:Food101:/new"), ["data"])["data"]
+    other = apply_overrides(sections, Overrides("torchvision:Food101:/new"), ["data"])["data"]
     assert other == {"name": "torchvision", "set": "Food101", "root": "/new"}
 
 
@@ -100,9 +100,12 @@ def test_a_data_set_of_the_hub_is_named_by_the_command_line_and_is_no_path(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LAYERPROBE_NAMED_MODELS", "[]")
     own = {"data": {"name": "hf-dataset", "root": "acme/birds"}}
-    assert overridden(own, Overrides(), ["data"]) == own
+    assert apply_overrides(own, Overrides(), ["data"]) == own
     assert not user_named("hf-dataset:acme/birds")
-    assert overridden({}, Overrides(data="hf-dataset:acme/birds/small"), ["data"])["data"]["root"] == "acme/birds/small"
+    assert (
+        apply_overrides({}, Overrides(data="hf-dataset:acme/birds/small"), ["data"])["data"]["root"]
+        == "acme/birds/small"
+    )
     assert user_named("hf-dataset:acme/birds/small")
     (tmp_path / "acme" / "birds").mkdir(parents=True)
-    assert overridden(own, Overrides(), ["data"])["data"]["root"] == str(tmp_path / "acme" / "birds")
+    assert apply_overrides(own, Overrides(), ["data"])["data"]["root"] == str(tmp_path / "acme" / "birds")

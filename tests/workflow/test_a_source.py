@@ -12,7 +12,7 @@ import safetensors.torch
 import timm
 import torch
 
-from layerprobe.store.hdf5 import attribute, opened
+from layerprobe.store.hdf5 import attribute, open_file
 from layerprobe.system.errors import UnknownNameError
 from layerprobe.values.own_input import OwnInput
 from layerprobe.workflow.probe.probe import probe
@@ -45,7 +45,7 @@ def test_it_trains_goes_on_and_records_its_version(
 
 def test_its_features_belong_to_the_version_of_its_package(trained: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     probe(trained, ProbeRequest(layers=("output",), epochs="last"), Silent())
-    with opened(trained.feature_file(1, "test")) as file:
+    with open_file(trained.feature_file(1, "test")) as file:
         assert attribute(file, "network") == f"timm {timm.__version__}"
 
 

@@ -22,9 +22,9 @@ from layerprobe.data.search_rules import read_searching, with_search_rules
 from layerprobe.data.spec import DatasetSpec
 from layerprobe.data.splits import Dataset, label_notes, require_retrieval
 from layerprobe.data.white_level import WHITE, level_note
-from layerprobe.recipe.overrides import Overrides, overridden
+from layerprobe.recipe.overrides import Overrides, apply_overrides
 from layerprobe.recipe.recipe_files import list_recipes
-from layerprobe.recipe.validation import validated
+from layerprobe.recipe.validation import validate_section
 from layerprobe.system.errors import DataError, InterruptedRun, LayerprobeError, RecipeError, UnknownNameError
 from layerprobe.system.progress import Listener
 from layerprobe.system.signals import stoppable
@@ -141,9 +141,9 @@ def _digests(pixels: Sequence[bytes | None]) -> NDArray[np.int64]:
 
 def _dataset(data: str, settings: tuple[str, ...]) -> tuple[Dataset, list[Finding]]:
     """The data set and its loader's error; after an error, the data set without the loader's checks."""
-    section = overridden({}, Overrides(data=data, settings=settings), ["data"])["data"]
+    section = apply_overrides({}, Overrides(data=data, settings=settings), ["data"])["data"]
     name, wrong = section["name"], list[Problem]()
-    keys = validated("data", section, wrong) if settings else None
+    keys = validate_section("data", section, wrong) if settings else None
     if wrong:
         raise RecipeError(f"--set: {wrong[0]}", fix="Change it, or leave it out")
     spec = _spec(name)

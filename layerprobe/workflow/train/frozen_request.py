@@ -13,9 +13,9 @@ from typing import Any
 from layerprobe import __version__
 from layerprobe.nets.checkpoint_layouts import parts_of
 from layerprobe.nets.weight_paths import expand
-from layerprobe.recipe.overrides import Overrides, overridden
+from layerprobe.recipe.overrides import Overrides, apply_overrides
 from layerprobe.recipe.recipe import Recipe, recorded_recipe, require_none, resolve
-from layerprobe.recipe.validation import data_problems, validated
+from layerprobe.recipe.validation import data_problems, validate_section
 from layerprobe.registry import SOURCES
 from layerprobe.system.errors import DataError, LayerprobeError, RecipeError, UnknownNameError
 from layerprobe.system.files import require_writable
@@ -86,12 +86,12 @@ class FrozenRequest:
             "loss": {"name": "contrastive"},
             "train": {"epochs": 0},
         }
-        sections = overridden(sections, self._overrides, SECTIONS)
+        sections = apply_overrides(sections, self._overrides, SECTIONS)
         return {**sections, "data": {"transform": "model", **sections["data"]}}
 
     def _data(self) -> Data:
         problems: list[Problem] = []
-        data = validated("data", self._sections()["data"], problems)
+        data = validate_section("data", self._sections()["data"], problems)
         problems += data_problems(data) if isinstance(data, Data) else []
         require_none(problems, f"--model {self.model}", self._overrides)
         if not isinstance(data, Data):

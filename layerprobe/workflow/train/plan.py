@@ -15,7 +15,7 @@ from layerprobe.data.splits import Dataset, LabelArray, Split
 from layerprobe.data.subsets import meta_classes
 from layerprobe.losses.loss import Loss
 from layerprobe.recipe.recipe import Recipe
-from layerprobe.recipe.validation import checked_loss
+from layerprobe.recipe.validation import check_loss
 from layerprobe.system.errors import DataError
 from layerprobe.training.loop import Plan
 from layerprobe.training.schedule import Schedule, milestones
@@ -98,7 +98,7 @@ def never_reached(recipe: Recipe, plan: Plan, loss: Loss) -> list[str]:
 
 def rates_apart(recipe: Recipe) -> list[str]:
     """Parameters of the loss with an absolute learning rate, which `train.learning_rate` does not change."""
-    loss = checked_loss(recipe.loss, [])
+    loss = check_loss(recipe.loss, [])
     if loss is None:  # `load_recipe` has refused it
         return []
     names = {parameter: name for name, parameter in loss.named_parameters()}
