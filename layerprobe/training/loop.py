@@ -149,13 +149,13 @@ class Trainer:
             self.split, batches, epoch=epoch, seed=self.plan.seed, augment=self.plan.augment, workers=self.plan.workers
         )
         for number, (pixels, indices) in enumerate(loaded):
-            first = number - number % self.plan.accumulate
-            together = batches[first : first + self.plan.accumulate]  # of one step
-            if number == first:
+            first_of_step = number - number % self.plan.accumulate
+            together = batches[first_of_step : first_of_step + self.plan.accumulate]  # of one step
+            if number == first_of_step:
                 self._begin_step()
             losses.append(self._backward(pixels, indices, len(together), epoch))
             images, idle = images + len(indices), idle + (self._informative() == 0)
-            if number == first + len(together) - 1:
+            if number == first_of_step + len(together) - 1:
                 self._end_step(np.concatenate(together), epoch)
             if not after_step(losses[-1]):
                 return None
@@ -194,14 +194,14 @@ class Trainer:
 
     def _worst(self) -> str:
         """The first parameter whose gradient is not finite; if none, their length alone overflows."""
-        named = [*self.net.module.named_parameters(), *self.loss.named_parameters(prefix="loss")]
-        bad = [name for name, p in named if not all(bool(g.isfinite().all()) for g in gradients([p]))]
+        parameters = [*self.net.module.named_parameters(), *self.loss.named_parameters(prefix="loss")]
+        bad = [name for name, p in parameters if not all(bool(g.isfinite().all()) for g in gradients([p]))]
         return bad[0] if bad else "all parameters together"
 
-    def _not_finite(self, what: str, indices: NDArray[np.int64], epoch: int) -> NumericError:
+    def _not_finite(self, quantity: str, indices: NDArray[np.int64], epoch: int) -> NumericError:
         names = [self.split.ids[i] for i in indices.tolist()]
         error = NumericError(
-            f"{what} at epoch {epoch}, iteration {self.iteration + 1} (images {', '.join(names[:4])} ...);"
+            f"{quantity} at epoch {epoch}, iteration {self.iteration + 1} (images {', '.join(names[:4])} ...);"
             f" last good checkpoint: epoch {self.epoch}",
             # Before the first step the learning rate cannot be the cause.
             fix=self._fix() if self.iteration else "Look at the options of [loss] and at the weights",
@@ -251,11 +251,11 @@ class Trainer:
 
 def _parameter_groups(net: Net, loss: Loss, plan: Plan) -> list[dict[str, Any]]:
     """The optimiser's groups: pretrained, new, and the loss's own; each parameter in exactly one."""
-    named = dict(net.module.named_parameters())
+    parameters = dict(net.module.named_parameters())
     new_rate = plan.learning_rate * plan.new_layers_factor
     groups = [
-        {"params": [p for n, p in named.items() if n not in net.new_parameters], "lr": plan.learning_rate},
-        {"params": [p for n, p in named.items() if n in net.new_parameters], "lr": new_rate},
+        {"params": [p for n, p in parameters.items() if n not in net.new_parameters], "lr": plan.learning_rate},
+        {"params": [p for n, p in parameters.items() if n in net.new_parameters], "lr": new_rate},
     ]
     groups = [group | {"weight_decay": plan.weight_decay, "pretrained": i == 0} for i, group in enumerate(groups)]
     groups += [
@@ -281,7 +281,11 @@ def _freeze(net: Net, *, statistics: bool) -> None:
     for name, parameter in net.module.named_parameters():
         parameter.requires_grad_(name in net.new_parameters)
     for module in net.module.modules() if statistics else ():
-        own = list(module.parameters())
+        parameters = list(module.parameters())
         # A BatchNorm without parameters belongs to a new head, and learns its statistics.
-        if isinstance(module, nn.modules.batchnorm._BatchNorm) and own and not any(p.requires_grad for p in own):
+        if (
+            isinstance(module, nn.modules.batchnorm._BatchNorm)
+            and parameters
+            and not any(p.requires_grad for p in parameters)
+        ):
             module.eval()

@@ -65,5 +65,5 @@ class RowSGD(SGD):
 
 def gradients(parameters: Iterable[Tensor]) -> list[Tensor]:
     """The gradients of the parameters that have one; of a sparse gradient its values."""
-    found = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    return [gradient.coalesce().values() if gradient.is_sparse else gradient for gradient in found]
+    stored = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    return [gradient.coalesce().values() if gradient.is_sparse else gradient for gradient in stored]
