@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from layerprobe.attribution.integrated import USUAL, Integrated, integrated_gradients
-from layerprobe.attribution.places import MapCall, grad_cam, maps_before, watched
+from layerprobe.attribution.places import MapCall, grad_cam, maps_before, watch_map
 from layerprobe.attribution.scoring import ScoredLayer
 from layerprobe.system.numerics import full_precision
 from layerprobe.taps import Measured
@@ -57,9 +57,9 @@ def explain(
     with full_precision(images[0].device), _deterministic():
         at = _map_of(measured, scored, images)
         maps = _maps(module, scored, images, at)
-        steps = [min(each.steps, USUAL) for each in maps.integrated]
+        steps = [min(attribution.steps, USUAL) for attribution in maps.integrated]
         other = None if random is None else _maps(random, scored, images, at, steps=steps)
-    notes = ((_NO_MAP, at is None), (_JUMPS, any(each.jumps for each in maps.integrated)))
+    notes = ((_NO_MAP, at is None), (_JUMPS, any(attribution.jumps for attribution in maps.integrated)))
     return Explanation(
         scored.ranked,
         maps.similarity,
@@ -74,7 +74,7 @@ def _map_of(measured: Measured, scored: ScoredLayer, images: tuple[Tensor, Tenso
     """The last map at or before a layer on which the similarity depends; None if there is none."""
     module = measured.net.module
     for at in maps_before(scored.layer, measured):
-        with watched(module, at) as through, scored.embedding(module) as embed:
+        with watch_map(module, at) as through, scored.embedding(module) as embed:
             with torch.no_grad():
                 other = embed(images[1])
             if grad_cam(scored.score(embed, other), through, images[0]).any():
@@ -93,7 +93,7 @@ def _maps(
     integrated: list[Integrated] = []
     places: list[Tensor | None] = []
     with contextlib.ExitStack() as stack:
-        through = None if at is None else stack.enter_context(watched(module, at))
+        through = None if at is None else stack.enter_context(watch_map(module, at))
         embed = stack.enter_context(scored.embedding(module))
         with torch.no_grad():
             features = [embed(image) for image in images]
@@ -106,14 +106,14 @@ def _maps(
 
 
 def _attribution(maps: _Maps, random: _Maps | None, side: int) -> Attribution:
-    own, places = maps.integrated[side], _array(maps.places[side])
-    pixels = own.pixels.cpu().numpy()
-    found = Attribution(pixels, own.difference, own.error, own.steps, places)
+    integrated, places = maps.integrated[side], _array(maps.places[side])
+    pixels = integrated.pixels.cpu().numpy()
+    attribution = Attribution(pixels, integrated.difference, integrated.error, integrated.steps, places)
     if random is None:
-        return found
-    others = random.integrated[side].pixels.cpu().numpy(), _array(random.places[side])
-    checked = None if places is None or others[1] is None else agreement(places, others[1])
-    return replace(found, random_pixels=agreement(pixels, others[0]), random_places=checked)
+        return attribution
+    random_maps = random.integrated[side].pixels.cpu().numpy(), _array(random.places[side])
+    checked = None if places is None or random_maps[1] is None else agreement(places, random_maps[1])
+    return replace(attribution, random_pixels=agreement(pixels, random_maps[0]), random_places=checked)
 
 
 def _array(values: Tensor | None) -> NDArray[np.float32] | None:
@@ -131,22 +131,22 @@ def _deterministic() -> Iterator[None]:
         torch.backends.cudnn.deterministic = before
 
 
-def agreement(one: NDArray[np.float32], other: NDArray[np.float32]) -> RankCorrelation:
+def agreement(maps: NDArray[np.float32], other_maps: NDArray[np.float32]) -> RankCorrelation:
     """Spearman's rank correlation of two maps, and of their absolute values.
 
     Adebayo et al., Sanity Checks for Saliency Maps, NeurIPS 2018: the model parameter randomisation test, with all
     weights random. Near 1: the map shows the images and the architecture, not what training has changed.
 
     Args:
-        one: any shape.
-        other: the same.
+        maps: any shape.
+        other_maps: the same.
     """
-    return RankCorrelation(_rank_correlation(one, other), _rank_correlation(np.abs(one), np.abs(other)))
+    return RankCorrelation(_rank_correlation(maps, other_maps), _rank_correlation(np.abs(maps), np.abs(other_maps)))
 
 
-def _rank_correlation(one: NDArray[np.float32], other: NDArray[np.float32]) -> float | None:
+def _rank_correlation(maps: NDArray[np.float32], other_maps: NDArray[np.float32]) -> float | None:
     from scipy.stats import spearmanr
 
-    if not all(np.isfinite(each).all() and each.min() < each.max() for each in (one, other)):
+    if not all(np.isfinite(array).all() and array.min() < array.max() for array in (maps, other_maps)):
         return None
-    return float(spearmanr(one.ravel(), other.ravel()).statistic)
+    return float(spearmanr(maps.ravel(), other_maps.ravel()).statistic)

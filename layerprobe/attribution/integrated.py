@@ -60,12 +60,12 @@ def integrated_gradients(score: Score, image: Tensor, steps: int | None = None) 
     fixed = steps or (USUAL if jumps else None)
     count, together = fixed or FEWEST, max(1, _PIXELS // image[0, 0].numel())
     while True:
-        found: Tensor = IntegratedGradients(score).attribute(
+        gradients: Tensor = IntegratedGradients(score).attribute(
             image, baselines=0, n_steps=count, method="riemann_middle", internal_batch_size=together
         )
-        missed = abs(float(found.double().sum()) - difference)
+        missed = abs(float(gradients.double().sum()) - difference)
         if fixed or missed <= allowed or 2 * count > MOST:
             break
         count *= 2
     error = missed / abs(difference) if difference else float("inf") if missed else 0.0
-    return Integrated(found.detach()[0].sum(0), difference, error, count, jumps)
+    return Integrated(gradients.detach()[0].sum(0), difference, error, count, jumps)

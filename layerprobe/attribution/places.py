@@ -39,15 +39,15 @@ def maps_before(layer: Layer, measured: Measured) -> list[MapCall]:
     The layer need not depend on each of them: a class token does not on the patch tokens beside it.
     """
     calls = [measured.calls[tap.module][tap.call - 1].order for tap in extracted([layer])]
-    own = {tap.module: tap.layer for tap in extracted([layer])}
-    named = {plain_path(path): name for name, path in measured.net.layers.items()} | own
-    found = {
+    tapped_names = {tap.module: tap.layer for tap in extracted([layer])}
+    names = {plain_path(path): name for name, path in measured.net.layers.items()} | tapped_names
+    maps = {
         call.order: MapCall(name, path, number, call.layout)
-        for path, name in named.items()
+        for path, name in names.items()
         for number, call in enumerate(measured.calls.get(path, ()), start=1)
         if call.order <= max(calls) and isinstance(call.layout, Layout) and _is_spatial(call.layout)
     }
-    return [found[order] for order in sorted(found, reverse=True)]
+    return [maps[order] for order in sorted(maps, reverse=True)]
 
 
 def _is_spatial(layout: Layout) -> bool:
@@ -55,7 +55,7 @@ def _is_spatial(layout: Layout) -> bool:
 
 
 @contextlib.contextmanager
-def watched(module: nn.Module, at: MapCall) -> Iterator[nn.Module]:
+def watch_map(module: nn.Module, at: MapCall) -> Iterator[nn.Module]:
     """A module that a map goes through during forwards in the block, as (B, C, h, w) whatever its layout.
 
     It must be entered before the taps of the same layer, whose hooks then see what comes out of it.
@@ -92,7 +92,7 @@ def grad_cam(score: Score, through: nn.Module, image: Tensor) -> Tensor:
     makes images less similar.
 
     Args:
-        through: of `watched`.
+        through: of `watch_map`.
         image: (1, C, H, W).
 
     Returns:
@@ -101,6 +101,8 @@ def grad_cam(score: Score, through: nn.Module, image: Tensor) -> Tensor:
     from captum.attr import LayerGradCam
 
     # The parameters of a frozen network ask for no gradient.
-    given, unused = image.clone().requires_grad_(), {"allow_unused": True, "materialize_grads": True}
-    found: Tensor = LayerGradCam(score, through).attribute(given, attr_dim_summation=False, grad_kwargs=unused)
-    return found.detach()[0]
+    image_with_gradient, unused = image.clone().requires_grad_(), {"allow_unused": True, "materialize_grads": True}
+    maps: Tensor = LayerGradCam(score, through).attribute(
+        image_with_gradient, attr_dim_summation=False, grad_kwargs=unused
+    )
+    return maps.detach()[0]

@@ -38,9 +38,9 @@ class ScoredLayer:
         with _out_of_place(module), tapped(module, taps, differentiable=True) as features_of:
 
             def embed(images: Tensor) -> Tensor:
-                found = features_of(images)
-                parts = [found[tap.key].double() for tap in taps]
-                joined = parts[0] if len(parts) == 1 else torch.cat([unit(part) for part in parts], 1)
+                features = features_of(images)
+                parts = [features[tap.key].double() for tap in taps]
+                joined = parts[0] if len(parts) == 1 else torch.cat([unit(block) for block in parts], 1)
                 return joined if self.reduce is None else self.reduce(joined)
 
             yield embed
@@ -71,11 +71,11 @@ def similarities(features: Tensor, other: Tensor, similarity: str) -> Tensor:
 @contextlib.contextmanager
 def _out_of_place(module: nn.Module) -> Iterator[None]:
     """Modules such as nn.ReLU(inplace=True) give new tensors in the block: the map before them keeps its values."""
-    changed = [part for part in module.modules() if getattr(part, "inplace", False) is True]
+    changed = [submodule for submodule in module.modules() if getattr(submodule, "inplace", False) is True]
     try:
-        for part in changed:
-            part.inplace = False  # type: ignore[assignment] # a plain attribute
+        for submodule in changed:
+            submodule.inplace = False  # type: ignore[assignment] # a plain attribute
         yield
     finally:
-        for part in changed:
-            part.inplace = True  # type: ignore[assignment] # likewise
+        for submodule in changed:
+            submodule.inplace = True  # type: ignore[assignment] # likewise

@@ -45,25 +45,25 @@ class FeatureAgreement:
     compared: int
 
 
-def agreement(name: str, found: Array, expected: Expected) -> FeatureAgreement:
+def agreement(name: str, features: Array, expected: Expected) -> FeatureAgreement:
     """Compare the features of a file with the expected ones.
 
     Args:
-        found: as `expected.features`.
+        features: as `expected.features`.
 
     Raises:
         NumericError: they differ by more than rounding may explain.
     """
-    if found.shape != expected.features.shape or found.dtype != expected.features.dtype:
-        what = f"gives {found.dtype} {found.shape}, not {expected.features.dtype} {expected.features.shape}"
-        raise NumericError(f"{name} {what}")
+    if features.shape != expected.features.shape or features.dtype != expected.features.dtype:
+        difference = f"gives {features.dtype} {features.shape}, not {expected.features.dtype} {expected.features.shape}"
+        raise NumericError(f"{name} {difference}")
     if expected.numbers is not None:
-        return _of_bits(name, found, expected.features, expected.numbers)
-    return _of_vectors(name, found, expected)
+        return _of_bits(name, features, expected.features, expected.numbers)
+    return _of_vectors(name, features, expected)
 
 
-def _of_bits(name: str, found: Array, bits: Array, numbers: Array) -> FeatureAgreement:
-    unlike: NDArray[np.uint8] = np.bitwise_xor(found, bits)
+def _of_bits(name: str, codes: Array, bits: Array, numbers: Array) -> FeatureAgreement:
+    unlike: NDArray[np.uint8] = np.bitwise_xor(codes, bits)
     differ = np.unpackbits(unlike, axis=1)[:, : numbers.shape[1]].astype(bool)
     clear = np.abs(numbers) > TOLERANCE
     if wrong := int((differ & clear).sum()):
@@ -71,8 +71,8 @@ def _of_bits(name: str, found: Array, bits: Array, numbers: Array) -> FeatureAgr
     return FeatureAgreement(float(differ.mean()), None, int(clear.sum()))
 
 
-def _of_vectors(name: str, found: Array, expected: Expected) -> FeatureAgreement:
-    a, b = found.astype(np.float64), expected.features.astype(np.float64)
+def _of_vectors(name: str, features: Array, expected: Expected) -> FeatureAgreement:
+    a, b = features.astype(np.float64), expected.features.astype(np.float64)
     lengths = np.linalg.norm(a, axis=1), np.linalg.norm(b, axis=1)
     product = lengths[0] * lengths[1]
     both_zero = (lengths[0] == 0) & (lengths[1] == 0)
@@ -87,7 +87,7 @@ def _of_vectors(name: str, found: Array, expected: Expected) -> FeatureAgreement
     return FeatureAgreement(float(np.abs(a - b).max()), least, compared)
 
 
-def _neighbours(name: str, found: Array, expected: Array, similarity: str) -> int:
+def _neighbours(name: str, features: Array, expected: Array, similarity: str) -> int:
     """Check the nearest neighbour of each row where the second one is further away than rounding.
 
     Returns:
@@ -98,7 +98,7 @@ def _neighbours(name: str, found: Array, expected: Array, similarity: str) -> in
     similar = _similarities(expected, similarity)
     order = np.sort(similar, axis=1)
     clear = order[:, -1] - order[:, -2] > TOLERANCE * max(1.0, float(np.abs(order[:, -1]).max()))
-    other = similar.argmax(1) != _similarities(found, similarity).argmax(1)
+    other = similar.argmax(1) != _similarities(features, similarity).argmax(1)
     if wrong := int((clear & other).sum()):
         raise NumericError(f"{name} gives other nearest neighbours for {wrong} of {int(clear.sum())} images")
     return int(clear.sum())

@@ -10,14 +10,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from layerprobe.reductions.binary import packed
+from layerprobe.reductions.binary import pack_signs
 from layerprobe.reductions.l2 import unit
-from layerprobe.reductions.layernorm import normalised
+from layerprobe.reductions.layernorm import normalise_rows
 from layerprobe.reductions.reduction import Reduce
 from layerprobe.reductions.steps import InTurn, Projection, steps_of
 from layerprobe.system.errors import LayerprobeError
 
-_NAMES: Mapping[Reduce, str] = {unit: "l2", normalised: "layernorm", packed: "binary", torch.relu: "relu"}
+_NAMES: Mapping[Reduce, str] = {unit: "l2", normalise_rows: "layernorm", pack_signs: "binary", torch.relu: "relu"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +32,7 @@ class UnitParts:
 
     def __call__(self, features: Tensor) -> Tensor:
         """The concatenation as it is ranked."""
-        return torch.cat([unit(part).float() for part in features.split(self.sizes, dim=1)], dim=1).to(features.dtype)
+        return torch.cat([unit(block).float() for block in features.split(self.sizes, dim=1)], dim=1).to(features.dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,12 +83,12 @@ def fitted_map(reduce: Reduce) -> FittedMap:
         elif step in _NAMES:
             names.append(_NAMES[step])
         else:
-            what = f"step {i + 1} of the reduction, {step!r}, is not one of {', '.join(_NAMES.values())}, projection"
-            raise LayerprobeError(f"map.npz: {what}", fix="Leave npz out of --format")
+            problem = f"step {i + 1} of the reduction, {step!r}, is not one of {', '.join(_NAMES.values())}, projection"
+            raise LayerprobeError(f"map.npz: {problem}", fix="Leave npz out of --format")
     return FittedMap(tuple(names), arrays)
 
 
 def before_bits(reduce: Reduce) -> Reduce | None:
     """The map up to the numbers whose signs become bits; None if it gives no bits."""
     steps = tuple(steps_of(reduce))
-    return InTurn(steps[:-1]) if steps[-1:] == (packed,) else None
+    return InTurn(steps[:-1]) if steps[-1:] == (pack_signs,) else None

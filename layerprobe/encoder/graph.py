@@ -56,16 +56,16 @@ class Parts:
             NumericError: GeM meets a negative value.
         """
         with tapped(self.net, extracted([self.layer])) as features_of:
-            return self.taken(features_of, images)
+            return self.pooled_by(features_of, images)
 
-    def taken(self, features_of: Callable[[Tensor], dict[LayerKey, Tensor]], images: Tensor) -> Tensor:
+    def pooled_by(self, features_of: Callable[[Tensor], dict[LayerKey, Tensor]], images: Tensor) -> Tensor:
         """As `pooled`, by hooks that stand already."""
         features = features_of(self.normalise(~images if self.invert else images))
         members = [features[tap.key] for tap in extracted([self.layer])]
         return members[0] if len(members) == 1 else torch.cat(members, dim=1)
 
 
-class _Recorded(nn.Module):
+class _RecordedModule(nn.Module):
     """What torch.export records: the network is a submodule, so that its weights have their names."""
 
     def __init__(self, parts: Parts, features_of: Callable[[Tensor], dict[LayerKey, Tensor]]) -> None:
@@ -75,16 +75,16 @@ class _Recorded(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """uint8 (B, H, W, C) -> (B, D') float32, or uint8 of packed bits."""
-        return finished(self._parts.finish, self._parts.taken(self._features_of, images))
+        return apply_map(self._parts.finish, self._parts.pooled_by(self._features_of, images))
 
 
-def finished(finish: Reduce, pooled: Tensor) -> Tensor:
+def apply_map(finish: Reduce, pooled: Tensor) -> Tensor:
     """Features (B, D) through a map, in float64 -> (B, D') float32, or uint8 of packed bits."""
-    found = finish(pooled.double())
-    return found if found.dtype == torch.uint8 else found.float()
+    features = finish(pooled.double())
+    return features if features.dtype == torch.uint8 else features.float()
 
 
-def recorded(parts: Parts) -> ExportedProgram:
+def record_graph(parts: Parts) -> ExportedProgram:
     """The graph from pixels to features, for any number of images, without what the features do not need.
 
     The whole forward is recorded, as torch.export cannot record one that ends early. Nodes that nothing uses are then
@@ -98,16 +98,16 @@ def recorded(parts: Parts) -> ExportedProgram:
     sizes = ({0: torch.export.Dim("batch")},)
     try:
         with quiet(), tapped(parts.net, extracted([parts.layer]), recorded=True) as features_of:
-            module = _Recorded(parts, features_of)
-            whole = torch.export.export(module, (images,), dynamic_shapes=sizes).run_decompositions({})
-            needed = _without_unused(cast("GraphModule", whole.module()))
+            module = _RecordedModule(parts, features_of)
+            program = torch.export.export(module, (images,), dynamic_shapes=sizes).run_decompositions({})
+            needed = _without_unused(cast("GraphModule", program.module()))
             return torch.export.export(needed, (images,), dynamic_shapes=sizes)
     except REFUSALS as error:
         if isinstance(error, LayerprobeError):
             raise
         reason = " ".join(str(error).split())[:300]
-        what = f"torch.export cannot record the network up to {parts.layer.key}: {reason}"
-        raise LayerprobeError(what, fix="Add --format npz, which exports the map of its features alone") from error
+        problem = f"torch.export cannot record the network up to {parts.layer.key}: {reason}"
+        raise LayerprobeError(problem, fix="Add --format npz, which exports the map of its features alone") from error
 
 
 def _without_unused(graph: GraphModule) -> GraphModule:
@@ -117,8 +117,8 @@ def _without_unused(graph: GraphModule) -> GraphModule:
     used = {str(node.target) for node in graph.graph.nodes if node.op == "get_attr"}
     for name, _ in [*graph.named_parameters(), *graph.named_buffers()]:
         if name not in used:
-            path, _, own = name.rpartition(".")
-            delattr(graph.get_submodule(path), own)
+            path, _, attribute = name.rpartition(".")
+            delattr(graph.get_submodule(path), attribute)
     graph.recompile()
     return graph
 
@@ -139,8 +139,8 @@ def save_onnx(program: ExportedProgram, path: Path) -> None:
     """
     size = sum(tensor.nbytes for tensor in program.state_dict.values())
     if size > _MOST_ONNX:
-        what = f"model.onnx: the weights have {as_size(size)}, and an ONNX file holds at most {as_size(_MOST_ONNX)}"
-        raise LayerprobeError(what, fix="Leave onnx out of --format")
+        problem = f"model.onnx: the weights have {as_size(size)}, and an ONNX file holds at most {as_size(_MOST_ONNX)}"
+        raise LayerprobeError(problem, fix="Leave onnx out of --format")
     with quiet():
         converted = torch.onnx.export(program, dynamo=True, opset_version=_OPSET, external_data=False, verbose=False)
         if converted is None:

@@ -52,14 +52,14 @@ class LoadedEncoder:
         Raises:
             ValueError: another type or shape, or no image.
         """
-        given = np.asarray(images)
-        shape = _taken(self.export)
-        is_right = given.dtype.kind in "biuf" if len(shape) == 1 else given.dtype == np.uint8
-        if not is_right or given.shape[1:] != shape or 0 in given.shape:
+        array = np.asarray(images)
+        shape = _input_shape(self.export)
+        is_right = array.dtype.kind in "biuf" if len(shape) == 1 else array.dtype == np.uint8
+        if not is_right or array.shape[1:] != shape or 0 in array.shape:
             kind = "features" if len(shape) == 1 else "images uint8"
             expected = f"{kind} (B, {', '.join(map(str, shape))}), B at least 1"
-            raise ValueError(f"expected {expected}, got {given.dtype} {given.shape}")
-        return self.encode(given)
+            raise ValueError(f"expected {expected}, got {array.dtype} {array.shape}")
+        return self.encode(array)
 
     def __repr__(self) -> str:
         return f"LoadedEncoder({self.export['name']!r}, {self.export['dim']} dimensions)"
@@ -95,21 +95,21 @@ def load_encoder(folder: str | Path) -> LoadedEncoder:
     file = path / example.encoder_file(export)
     try:
         encode = example.encoder(path, export)
-        features = encode(np.zeros((1, *_taken(export)), np.uint8))
+        features = encode(np.zeros((1, *_input_shape(export)), np.uint8))
     except ModuleNotFoundError as error:
         fix = "pip install 'layerprobe[export]'"
         raise EnvironmentFault(f"{error.name} is not installed", file=file, fix=fix) from error
     except (*_OTHER_CONTENT, *_errors_of_onnx_runtime()) as error:
-        what = f"not the encoder that {EXPORT} describes ({type(error).__name__})"
-        raise DataError(what, file=file, fix=AGAIN) from error
+        problem = f"not the encoder that {EXPORT} describes ({type(error).__name__})"
+        raise DataError(problem, file=file, fix=AGAIN) from error
     expected = -(-export["dim"] // 8) if features.dtype == np.uint8 else export["dim"]
     if features.shape != (1, expected):
-        what = f"gives features {features.shape} of one image, dim of {EXPORT} is {export['dim']:,}"
-        raise DataError(what, file=file, fix=AGAIN)
+        problem = f"gives features {features.shape} of one image, dim of {EXPORT} is {export['dim']:,}"
+        raise DataError(problem, file=file, fix=AGAIN)
     return LoadedEncoder(export, encode)
 
 
-def _taken(export: Mapping[str, Any]) -> tuple[int, ...]:
+def _input_shape(export: Mapping[str, Any]) -> tuple[int, ...]:
     """The shape that an encoder takes, without the batch: (H, W, C) of images, (D,) of features."""
     how = export["input"]
     return (export["map"]["dim"],) if how is None else (*how["size"], how["channels"])

@@ -74,8 +74,8 @@ def read_manifest(folder: Path) -> Mapping[str, Any]:
         raise DataError("names no file of an encoder, or one outside its folder", file=path, fix=AGAIN)
     for key, needed in (("map", [MAP]), ("input", [GRAPH, ONNX])):
         if values[key] is None and set(needed) & files.keys():
-            what = f"{key} is null, expected what {' or '.join(sorted(set(needed) & files.keys()))} takes"
-            raise DataError(what, file=path, fix=AGAIN)
+            problem = f"{key} is null, expected what {' or '.join(sorted(set(needed) & files.keys()))} takes"
+            raise DataError(problem, file=path, fix=AGAIN)
     for name, facts in files.items():
         file = folder / name
         if not file.is_file():
@@ -88,10 +88,10 @@ def read_manifest(folder: Path) -> Mapping[str, Any]:
 def is_export(folder: Path) -> bool:
     """Whether a folder holds an export and nothing else but what Python keeps of its example.py."""
     try:
-        known = {EXPORT, "__pycache__", *_read(folder / EXPORT)["files"]}
+        expected = {EXPORT, "__pycache__", *_read(folder / EXPORT)["files"]}
     except DataError:
         return False
-    return {path.name for path in folder.iterdir()} <= known
+    return {path.name for path in folder.iterdir()} <= expected
 
 
 def _read(path: Path) -> Mapping[str, Any]:
@@ -106,17 +106,23 @@ def _read(path: Path) -> Mapping[str, Any]:
         raise DataError.unreadable(error, file=path) from error
     except (ValueError, RecursionError) as error:
         raise DataError("has changed since it was exported", file=path, fix=AGAIN) from error
-    own = values.get("sha256") if isinstance(values, dict) else None
-    if not own or not isinstance(own, str) or _digest(text.replace(f'"sha256": "{own}"', '"sha256": ""')) != own:
+    digest = values.get("sha256") if isinstance(values, dict) else None
+    if (
+        not digest
+        or not isinstance(digest, str)
+        or _digest(text.replace(f'"sha256": "{digest}"', '"sha256": ""')) != digest
+    ):
         raise DataError("has changed since it was exported", file=path, fix=AGAIN)
     if values.get("schema") != SCHEMA:
         raise DataError("another version of layerprobe wrote it", file=path, fix="Export it again by this one")
     try:
         _Manifest.model_validate_json(text)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        raise DataError(f"{key}: {first['msg'][:1].lower()}{first['msg'][1:]}", file=path, fix=AGAIN) from error
+        first_error = error.errors()[0]
+        key = ".".join(map(str, first_error["loc"]))
+        raise DataError(
+            f"{key}: {first_error['msg'][:1].lower()}{first_error['msg'][1:]}", file=path, fix=AGAIN
+        ) from error
     return dict(values)
 
 

@@ -6,7 +6,7 @@ import torch
 
 from layerprobe.encoder.example import mapped
 from layerprobe.encoder.fitted_map import before_bits, fitted_map, with_ends
-from layerprobe.encoder.graph import finished
+from layerprobe.encoder.graph import apply_map
 from layerprobe.measure.concatenated import side_by_side
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.reductions.steps import InTurn
@@ -55,7 +55,7 @@ def test_concatenated_layers_are_those_that_are_ranked() -> None:
     a, b = (features(5, dim, seed=dim).astype(np.float32) for dim in (3, 4))
     finish = with_ends(InTurn(()), sizes=[3, 4], similarity="dot")
     both, fitted = np.concatenate([a, b], axis=1), fitted_map(finish)
-    np.testing.assert_array_equal(finished(finish, torch.from_numpy(both)), side_by_side([a, b]))
+    np.testing.assert_array_equal(apply_map(finish, torch.from_numpy(both)), side_by_side([a, b]))
     np.testing.assert_allclose(mapped(both, fitted.steps, fitted.arrays), side_by_side([a, b]), atol=1e-7)
 
 

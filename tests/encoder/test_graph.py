@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from layerprobe.encoder import graph
 from layerprobe.encoder.example import of_graph, of_onnx
 from layerprobe.encoder.fitted_map import with_ends
-from layerprobe.encoder.graph import Parts, recorded, save_graph, save_onnx
+from layerprobe.encoder.graph import Parts, record_graph, save_graph, save_onnx
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.reductions.steps import InTurn
 from layerprobe.system.errors import EnvironmentFault, LayerprobeError
@@ -59,24 +59,24 @@ def expected(maps: Tensor) -> Tensor:
 
 def test_the_graph_gives_the_features_of_any_number_of_images() -> None:
     parts = parts_of("first@max")
-    exported = recorded(parts).module()
+    exported = record_graph(parts).module()
     for count in (1, 2, 5):
         wanted = expected(parts.net.get_submodule("first")(normalise(images(count))))
         torch.testing.assert_close(exported(images(count)), wanted, atol=1e-6, rtol=0)
 
 
 def test_a_layer_is_taken_before_what_overwrites_it() -> None:
-    exported = recorded(parts_of("first@avg")).module()
+    exported = record_graph(parts_of("first@avg")).module()
     assert (exported(images()) < 0).any()  # the mean of what the ReLU would have raised to 0
 
 
 def test_pixels_are_inverted_inside() -> None:
-    plain, inverted = (recorded(parts_of("first@max", invert=invert)).module() for invert in (False, True))
+    plain, inverted = (record_graph(parts_of("first@max", invert=invert)).module() for invert in (False, True))
     torch.testing.assert_close(inverted(images()), plain(255 - images()), atol=0, rtol=0)
 
 
 def test_weights_after_the_layer_are_left_out() -> None:
-    program = recorded(parts_of("relu@max"))
+    program = record_graph(parts_of("relu@max"))
     assert {tensor.numel() for tensor in program.state_dict.values()} == {4, 4 * 3 * 3 * 3}
 
 
@@ -84,18 +84,18 @@ def test_gem_is_recorded_without_its_check() -> None:
     parts = parts_of("relu@gem")
     maps = parts.net.get_submodule("first")(normalise(images())).relu().clamp(min=1e-6)
     wanted = nn.functional.normalize((maps**3).mean((2, 3)) ** (1 / 3))
-    torch.testing.assert_close(recorded(parts).module()(images()), wanted, atol=1e-6, rtol=0)
+    torch.testing.assert_close(record_graph(parts).module()(images()), wanted, atol=1e-6, rtol=0)
 
 
 def test_concatenated_layers_have_length_1_each() -> None:
-    found = recorded(parts_of("relu+second@max")).module()(images())
+    found = record_graph(parts_of("relu+second@max")).module()(images())
     torch.testing.assert_close(found[:, :4].norm(dim=1), torch.full((5,), 0.5**0.5))
     torch.testing.assert_close(found[:, 4:].norm(dim=1), torch.full((5,), 0.5**0.5))
 
 
 def test_files_give_the_bits_of_the_network_and_the_map(tmp_path: Path) -> None:
     parts = parts_of("second@avg", "layernorm+binary")
-    program, given = recorded(parts), images().numpy()
+    program, given = record_graph(parts), images().numpy()
     save_graph(program, tmp_path / "model.pt2")
     save_onnx(program, tmp_path / "model.onnx")
     pooled = parts.pooled(images()).double()
@@ -106,7 +106,7 @@ def test_files_give_the_bits_of_the_network_and_the_map(tmp_path: Path) -> None:
 
 
 def test_weights_that_no_onnx_file_can_hold_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = recorded(parts_of("first@max"))
+    program = record_graph(parts_of("first@max"))
     monkeypatch.setattr(graph, "_MOST_ONNX", 400)
     with pytest.raises(LayerprobeError, match="Leave onnx out of --format"):
         save_onnx(program, tmp_path / "model.onnx")  # (4 * 27 + 4) * 4 = 448 bytes
@@ -128,11 +128,11 @@ def test_a_network_that_cannot_be_recorded_is_told() -> None:
     net = Layers(Odd(), {"first": "first"})
     (found,) = find_layers(["first@max"], measure_layers(net, 8))
     with pytest.raises(LayerprobeError, match="cannot record the network up to first@max: .*Add --format npz"):
-        recorded(Parts(net.module, found, normalise, False, (8, 8, 3), InTurn(())))
+        record_graph(Parts(net.module, found, normalise, False, (8, 8, 3), InTurn(())))
 
 
 def test_a_disk_that_takes_no_more_is_told(tmp_path: Path) -> None:
-    program = recorded(parts_of("second@max"))
+    program = record_graph(parts_of("second@max"))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
     try:
@@ -145,7 +145,7 @@ def test_a_disk_that_takes_no_more_is_told(tmp_path: Path) -> None:
 def test_files_are_read_from_a_folder_whose_name_is_not_utf_8(tmp_path: Path) -> None:
     folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
     folder.mkdir()
-    program = recorded(parts_of("first@max"))
+    program = record_graph(parts_of("first@max"))
     save_graph(program, folder / "model.pt2")
     save_onnx(program, folder / "model.onnx")
     given = images(2).numpy()

@@ -17,7 +17,7 @@ from layerprobe import __version__
 from layerprobe.encoder import example
 from layerprobe.encoder.agreement import Expected, FeatureAgreement, agreement
 from layerprobe.encoder.fitted_map import FittedMap, before_bits, fitted_map
-from layerprobe.encoder.graph import Parts, finished, recorded, save_graph, save_onnx
+from layerprobe.encoder.graph import Parts, apply_map, record_graph, save_graph, save_onnx
 from layerprobe.encoder.manifest import write_manifest
 from layerprobe.measure.index_costs import Searched
 from layerprobe.ranking.index import load_index, write_index
@@ -131,7 +131,7 @@ def samples_of(
     """Pooled features, with those that the map makes of them."""
     given, numbers = torch.from_numpy(pooled), before_bits(finish)
     before = None if numbers is None else numbers(given.double()).numpy()
-    return CheckSamples(name, pooled, images, Expected(finished(finish, given).numpy(), similarity, before))
+    return CheckSamples(name, pooled, images, Expected(apply_map(finish, given).numpy(), similarity, before))
 
 
 def write(exported: Exported, request: ExportRequest, listener: Listener) -> Written:
@@ -176,7 +176,7 @@ def _written(
     if exported.parts is None or formats == (NPZ,):
         return found
     listener.say(f"recording the network up to {exported.ranked.layer}")
-    program = recorded(exported.parts)
+    program = record_graph(exported.parts)
     if PT2 in formats:
         save_graph(program, folder / example.GRAPH)
         found[example.GRAPH] = example.of_graph(folder / example.GRAPH)
