@@ -31,7 +31,7 @@ import torch
 from numpy.typing import NDArray
 
 from layerprobe import store
-from layerprobe.reductions.applying import Blocks, reduced
+from layerprobe.reductions.applying import Blocks, reduce_blocks
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.statistics.choice import pick, resampled
 from layerprobe.statistics.units import UnitSums
@@ -73,7 +73,7 @@ def candidates_of(run: Path) -> tuple[list[Candidate], NDArray[np.int64]]:
             values = features.astype(np.float64)
             if text != "none":
                 fit = chain.fit(Blocks(fitted_on, cpu), dim, seed=0)
-                values = np.asarray(reduced(Blocks(features, cpu), fit, len(features)), np.float64)
+                values = np.asarray(reduce_blocks(Blocks(features, cpu), fit, len(features)), np.float64)
             values /= np.linalg.norm(values, axis=1, keepdims=True)
             similarities = values @ values.T
             np.fill_diagonal(similarities, -np.inf)

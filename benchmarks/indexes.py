@@ -27,7 +27,7 @@ from layerprobe import open_run, recall_at_k
 from layerprobe.cli.output import Terminal
 from layerprobe.measure.analysis import Features
 from layerprobe.measure.index_costs import Searched, index_costs
-from layerprobe.reductions.applying import Blocks, reduced
+from layerprobe.reductions.applying import Blocks, reduce_blocks
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.values.indexes import KINDS
 from layerprobe.workflow.choose.index_table import index_table
@@ -66,7 +66,7 @@ def of_run(path: str, layer: str) -> tuple[str, Searched]:
     chain, train = parse_chain(reduction or "none"), features("train")
     fit = chain.fit(Blocks(train, _CPU), train.shape[1], seed=0)
     test, training = (
-        reduced(Blocks(values, _CPU), fit, len(values))
+        reduce_blocks(Blocks(values, _CPU), fit, len(values))
         for values in (features("test"), features("validation") if "validation" in splits else train)
     )
     labels = run.labels(epoch=epoch, split="test").astype(np.int64)

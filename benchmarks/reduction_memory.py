@@ -77,7 +77,7 @@ def measure(text: str, folder: Path, *, ranked: bool) -> None:
     import torch
 
     from layerprobe import nearest_positive_ranks
-    from layerprobe.reductions.applying import Blocks, reduced
+    from layerprobe.reductions.applying import Blocks, reduce_blocks
     from layerprobe.reductions.chain import parse_chain
 
     cpu, before, clock = torch.device("cpu"), peak(), Clock()
@@ -85,7 +85,7 @@ def measure(text: str, folder: Path, *, ranked: bool) -> None:
         reduce = parse_chain(text).fit(Blocks(train, cpu), train.shape[1], seed=0)
     print(f"{text}: fitted on {train.shape[0]:,} x {train.shape[1]:,} {clock}, peak {peak():,.0f} MB")
     with store.open_features(folder / "test.h5", LAYER) as test:
-        values = reduced(Blocks(test, cpu), reduce, test.shape[0])
+        values = reduce_blocks(Blocks(test, cpu), reduce, test.shape[0])
     print(f"  {values.shape[0]:,} reduced to {values.shape[1]} numbers {clock}, peak {peak():,.0f} MB")
     if ranked:
         ranks = nearest_positive_ranks(values, store.read_index(folder / "test.h5")[0])

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from layerprobe.measure.analysis import Features, rank, searched
 from layerprobe.metrics.metric import QueryMetric
 from layerprobe.metrics.recall import chance_recall
-from layerprobe.reductions.applying import Blocks, Marked, reduced
+from layerprobe.reductions.applying import Blocks, Marked, reduce_blocks
 from layerprobe.reductions.chain import Chain
 from layerprobe.reductions.reduction import Reduce
 from layerprobe.registry import METRICS, load
@@ -161,5 +161,5 @@ class FoldSearch:
     def _features(self, items: Searchable, rows: NDArray[np.intp], reduce: Reduce | None) -> Features:
         values = items.values[:][rows]
         if reduce is not None:
-            values = reduced(Blocks(values, self.device), reduce, len(rows))
+            values = reduce_blocks(Blocks(values, self.device), reduce, len(rows))
         return Features(values, items.labels[rows], [items.ids[row] for row in rows.tolist()])

@@ -56,7 +56,7 @@ class ReducedRows:
 
     Args:
         rows: (N, D) features, N at least 1.
-        reduce: see `reduced`.
+        reduce: see `reduce_blocks`.
         device: where they are reduced.
     """
 
@@ -81,13 +81,13 @@ class ReducedRows:
         """Some rows, in the process's memory.
 
         Raises:
-            NotFiniteError: see `reduced`.
+            NotFiniteError: see `reduce_blocks`.
         """
         import torch
 
-        given = torch.as_tensor(self.rows[rows]).to(self.device, torch.float64)
-        found: NDArray[Any] = reduced([given], self.reduce, len(given)).cpu().numpy()
-        return found
+        block = torch.as_tensor(self.rows[rows]).to(self.device, torch.float64)
+        values: NDArray[Any] = reduce_blocks([block], self.reduce, len(block)).cpu().numpy()
+        return values
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +113,7 @@ class Marked:
                 yield block[torch.from_numpy(here).to(block.device)]
 
 
-def reduced(blocks: Iterable[Tensor], reduce: Reduce, count: int) -> Tensor:
+def reduce_blocks(blocks: Iterable[Tensor], reduce: Reduce, count: int) -> Tensor:
     """Features through a reduction.
 
     Args:
@@ -129,19 +129,19 @@ def reduced(blocks: Iterable[Tensor], reduce: Reduce, count: int) -> Tensor:
     """
     import torch
 
-    found: Tensor | None = None
+    values: Tensor | None = None
     start = bad = 0
     for block in blocks:
-        part = reduce(block)
-        if found is None:
-            kind = torch.uint8 if part.dtype == torch.uint8 else torch.float32
-            found = torch.empty((count, part.shape[1]), dtype=kind, device=part.device)
-        found[start : start + len(part)] = part
-        start += len(part)
-        if part.dtype == torch.uint8:
+        block_values = reduce(block)
+        if values is None:
+            kind = torch.uint8 if block_values.dtype == torch.uint8 else torch.float32
+            values = torch.empty((count, block_values.shape[1]), dtype=kind, device=block_values.device)
+        values[start : start + len(block_values)] = block_values
+        start += len(block_values)
+        if block_values.dtype == torch.uint8:
             bad += int((~block.isfinite()).any(1).sum())
     if bad:
         raise NotFiniteError(bad, count)
-    if found is None:
+    if values is None:
         raise ValueError("no features to reduce")
-    return found
+    return values

@@ -27,12 +27,12 @@ def dimensions(name: str, text: str, *, like: str) -> int:
     return int(text)
 
 
-def at_most(name: str, wanted: int, dim: int) -> int:
+def at_most(name: str, count: int, dim: int) -> int:
     """How many dimensions are wanted.
 
     Raises:
         NotApplicableError: the features have fewer.
     """
-    if wanted > dim:
+    if count > dim:
         raise NotApplicableError(f"{name}: the features have {dim} dimensions", fix=f"Use at most {dim}")
-    return wanted
+    return count

@@ -31,10 +31,10 @@ class Binary:
 
     def fit(self, batches: Iterable[Tensor], dim: int, *, seed: int, classifier_weight: Tensor | None) -> Reduce:  # noqa: ARG002 - nothing is learnt
         """The packing, (B, D) -> (B, ceil(D / 8)) uint8; no batch is read."""
-        return packed
+        return pack_signs
 
 
-def packed(features: Tensor) -> Tensor:
+def pack_signs(features: Tensor) -> Tensor:
     """(B, D) -> (B, ceil(D / 8)) uint8, whose bits say which numbers are above 0."""
     import torch
     from torch.nn.functional import pad
@@ -42,5 +42,5 @@ def packed(features: Tensor) -> Tensor:
     bits = pad(features > 0, (0, -features.shape[1] % 8)).unflatten(1, (-1, 8))
     # In int32, as ONNX Runtime has no sum of uint8.
     places = 2 ** torch.arange(7, -1, -1, dtype=torch.int32, device=features.device)
-    found: Tensor = (bits * places).sum(2, dtype=torch.int32).to(torch.uint8)
-    return found
+    codes: Tensor = (bits * places).sum(2, dtype=torch.int32).to(torch.uint8)
+    return codes

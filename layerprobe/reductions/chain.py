@@ -37,7 +37,7 @@ class Chain:
     @property
     def fits(self) -> bool:
         """Whether it learns from features."""
-        return any(part.fits for part in self.parts)
+        return any(reduction.fits for reduction in self.parts)
 
     @property
     def fits_on_train(self) -> bool:
@@ -47,12 +47,12 @@ class Chain:
     @property
     def draws(self) -> bool:
         """Whether it draws at random."""
-        return any(part.draws for part in self.parts)
+        return any(reduction.draws for reduction in self.parts)
 
     @property
     def needs_classifier(self) -> bool:
         """Whether it takes the weights of the loss's classifier."""
-        return any(part.needs_classifier for part in self.parts)
+        return any(reduction.needs_classifier for reduction in self.parts)
 
     @property
     def similarity(self) -> str | None:
@@ -61,11 +61,14 @@ class Chain:
 
     def members(self) -> tuple[str, ...]:
         """The names of the chains that it is the mean of, as for `random:64x5`; else its own."""
-        if not any(part.members for part in self.parts):
+        if not any(reduction.members for reduction in self.parts):
             return (self.text,)
         end = ON_GALLERY if self.on_gallery else ""
         names = zip(self.text.removesuffix(ON_GALLERY).split("+"), self.parts, strict=True)
-        return tuple("+".join(each) + end for each in product(*(part.members or (name,) for name, part in names)))
+        return tuple(
+            "+".join(names_of_member) + end
+            for names_of_member in product(*(reduction.members or (name,) for name, reduction in names))
+        )
 
     def dim(self, dim: int) -> int:
         """The number of dimensions that features of `dim` dimensions have afterwards.
@@ -88,15 +91,15 @@ class Chain:
             NotApplicableError: as there.
         """
         steps: tuple[Reduce, ...] = ()
-        for part in self.parts:
-            given = _Reduced(batches, InTurn(steps))
-            steps = (*steps, part.fit(given, dim, seed=seed, classifier_weight=classifier_weight))
-            dim = part.dim(dim)
+        for reduction in self.parts:
+            inputs = _ReducedBatches(batches, InTurn(steps))
+            steps = (*steps, reduction.fit(inputs, dim, seed=seed, classifier_weight=classifier_weight))
+            dim = reduction.dim(dim)
         return InTurn(steps)
 
 
 @dataclass(frozen=True, eq=False)
-class _Reduced:
+class _ReducedBatches:
     """Batches through a function, each time they are gone through."""
 
     batches: Iterable[Tensor]
@@ -118,15 +121,15 @@ def parse_chain(text: str) -> Chain:
         RecipeError: a bad argument, something after `binary`, or `@gallery` where nothing is fitted.
     """
     names = text.removesuffix(ON_GALLERY)
-    parts = () if names == NO_REDUCTION else tuple(_part(name) for name in names.split("+"))
+    parts = () if names == NO_REDUCTION else tuple(_load_reduction(name) for name in names.split("+"))
     chain = Chain(text, parts, text.endswith(ON_GALLERY))
-    if any(part.similarity for part in parts[:-1]):
+    if any(reduction.similarity for reduction in parts[:-1]):
         raise RecipeError(f"{text}: nothing can follow binary codes", fix="Put binary at the end")
     if chain.on_gallery and not chain.fits:
         raise RecipeError(f"{text}: nothing is fitted", fix=f"Leave {ON_GALLERY} out")
     return chain
 
 
-def _part(name: str) -> Reduction:
-    part: Reduction = load("reduction", REDUCTIONS, name)()
-    return part
+def _load_reduction(name: str) -> Reduction:
+    reduction: Reduction = load("reduction", REDUCTIONS, name)()
+    return reduction

@@ -29,7 +29,7 @@ def equal_dim_of(chain: str) -> int | None:
     """
     parsed = parse_chain(chain)
     try:
-        first, second = (parsed.dim(dim) for dim in _MANY)
+        dim_of_small, dim_of_large = (parsed.dim(dim) for dim in _MANY)
     except NotApplicableError:  # it takes features of one size
         return None
-    return first if first == second else None
+    return dim_of_small if dim_of_small == dim_of_large else None

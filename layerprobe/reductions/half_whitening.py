@@ -70,15 +70,17 @@ def half_whitening(
     moments = (moments_of(map(unit, Marked(blocks, folds == fold)), dim) for fold in names)
     parts: dict[int, Moments] = dict(zip(names, moments, strict=True))
     most = min(MOST_DIMENSIONS, dim)
-    spectra = {left: leading_of(_merged(parts, left), most) for left in without}
+    spectra = {held_out: leading_of(_merge_moments(parts, held_out), most) for held_out in without}
     most = min(spectrum.rank for spectrum in spectra.values())
     if most < 1:
         return None
-    return HalfWhitening(most, {left: _through(whitening(s.first(most), _POWER)) for left, s in spectra.items()})
+    return HalfWhitening(
+        most, {held_out: _through(whitening(s.first(most), _POWER)) for held_out, s in spectra.items()}
+    )
 
 
-def _merged(parts: Mapping[int, Moments], left: int | None) -> Moments:
-    return folded(Moments.merged, [moments for fold, moments in parts.items() if fold != left])
+def _merge_moments(parts: Mapping[int, Moments], held_out: int | None) -> Moments:
+    return folded(Moments.merged, [moments for fold, moments in parts.items() if fold != held_out])
 
 
 def _through(whiten: Reduce) -> Reduce:

@@ -31,10 +31,10 @@ class LayerNorm:
 
     def fit(self, batches: Iterable[Tensor], dim: int, *, seed: int, classifier_weight: Tensor | None) -> Reduce:  # noqa: ARG002 - nothing is learnt
         """The normalisation; no batch is read."""
-        return normalised
+        return normalise_rows
 
 
-def normalised(features: Tensor) -> Tensor:
+def normalise_rows(features: Tensor) -> Tensor:
     """(B, D) -> (B, D), each row less its mean, divided by sqrt(its variance + 1e-5)."""
     from torch.nn.functional import layer_norm
 

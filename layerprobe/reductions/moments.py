@@ -53,7 +53,7 @@ def moments_of(batches: Iterable[Tensor], dim: int) -> Moments:
         NotFiniteError: a row holds NaN or Inf.
         ValueError: there is no batch, or one of another number of dimensions.
     """
-    found: Moments | None = None
+    moments: Moments | None = None
     origin: Tensor | None = None
     rows = bad = 0
     for batch in batches:
@@ -66,13 +66,13 @@ def moments_of(batches: Iterable[Tensor], dim: int) -> Moments:
         # Where the mean is large, differences of batches' means would keep few digits of it. Seen from a feature's
         # neighbourhood, all numbers are as small as the features' spread.
         origin = batch.mean(0) if origin is None else origin
-        part = _of_batch(batch - origin)
-        found = part if found is None else found.merged(part)
+        batch_moments = _of_batch(batch - origin)
+        moments = batch_moments if moments is None else moments.merged(batch_moments)
     if bad:
         raise NotFiniteError(bad, rows)
-    if found is None or origin is None:
+    if moments is None or origin is None:
         raise ValueError("no features to fit on")
-    return Moments(found.count, found.mean + origin, found.scatter)
+    return Moments(moments.count, moments.mean + origin, moments.scatter)
 
 
 def _of_batch(features: Tensor) -> Moments:
@@ -129,8 +129,8 @@ def leading_of(moments: Moments, count: int) -> Spectrum:
 
     dim = len(moments.mean)
     if moments.mean.device.type != "cpu" or count == dim:
-        found = spectrum_of(moments).first(count)
-        return Spectrum(found.mean, found.variances, found.axes, min(found.rank, count))
+        spectrum = spectrum_of(moments).first(count)
+        return Spectrum(spectrum.mean, spectrum.variances, spectrum.axes, min(spectrum.rank, count))
     import scipy.linalg  # only this waits for it
 
     ascending, vectors = scipy.linalg.eigh(

@@ -70,8 +70,8 @@ def leading(name: str, count: int, batches: Iterable[Tensor], dim: int) -> Spect
         NotApplicableError: the features vary in fewer directions.
         NotFiniteError: a row holds NaN or Inf.
     """
-    found = spectrum_of(moments_of(batches, dim))
-    if count > found.rank:
-        fix = f"Use at most {found.rank}" if found.rank else "They are all the same: leave it out"
-        raise NotApplicableError(f"{name}: the features that it is fitted on have rank {found.rank}", fix=fix)
-    return found.first(count)
+    spectrum = spectrum_of(moments_of(batches, dim))
+    if count > spectrum.rank:
+        fix = f"Use at most {spectrum.rank}" if spectrum.rank else "They are all the same: leave it out"
+        raise NotApplicableError(f"{name}: the features that it is fitted on have rank {spectrum.rank}", fix=fix)
+    return spectrum.first(count)

@@ -38,13 +38,13 @@ class RandomProjection:
 
     def __init__(self, argument: str) -> None:
         self._name = f"random:{argument}"
-        found = re.fullmatch("([^:x]*)(?::([1-9][0-9]*)|x([2-9]|[1-9][0-9]+))?", argument, re.ASCII)
-        if found is None:
+        match = re.fullmatch("([^:x]*)(?::([1-9][0-9]*)|x([2-9]|[1-9][0-9]+))?", argument, re.ASCII)
+        if match is None:
             raise RecipeError(
                 f"{self._name}: {argument!r} is neither a number of dimensions nor draws of one",
                 fix="One draw is random:64, another one random:64:1, the mean of five random:64x5",
             )
-        count, draw, draws = found.groups()
+        count, draw, draws = match.groups()
         self._count = dimensions(self._name, count, like="random:64")
         self._draw = int(draw or 0)
         self.members = tuple(f"random:{count}:{i}" if i else f"random:{count}" for i in range(int(draws or 0)))

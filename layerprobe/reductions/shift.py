@@ -53,10 +53,10 @@ class Shift:
                 "shift: it needs the weights of a classifier, and none was trained on these features",
                 fix="Take the layer before the classifier of a softmax loss, or leave shift out",
             )
-        classes, taken = classifier_weight.shape
-        if taken != dim:
+        classes, classifier_dim = classifier_weight.shape
+        if classifier_dim != dim:
             raise NotApplicableError(
-                f"shift: the classifier takes features of {taken} dimensions, these have {dim}",
+                f"shift: the classifier takes features of {classifier_dim} dimensions, these have {dim}",
                 fix="Put shift before what changes the dimensions",
             )
         if dim <= classes:
@@ -75,5 +75,5 @@ class Shift:
         q, r = torch.linalg.qr(weight.T)
         same = torch.linalg.solve_triangular(r.T, torch.ones_like(r[:, :1]), upper=False)
         same /= same.norm()
-        kept = q - q @ same @ same.T
-        return InTurn((Projection(q), Projection(kept.T)))
+        directions = q - q @ same @ same.T
+        return InTurn((Projection(q), Projection(directions.T)))

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from layerprobe.store.feature_key import FeatureKey
 from layerprobe.store.features import FeatureHead
-from layerprobe.store.hdf5 import created, opened, reading
-from layerprobe.store.ranks import RankFile, place_of
+from layerprobe.store.hdf5 import create_file, open_file, reading
+from layerprobe.store.ranks import RankFile, group_path
 from layerprobe.store.rows import has_facts, write_values
 from layerprobe.system.files import written_whole
 from layerprobe.values.keys import RankedLayer, members_of
@@ -31,13 +31,13 @@ def add_values(path: Path, values: Mapping[RankedLayer, Mapping[str, NDArray[np.
     added = sum(len(new) for of_layer in values.values() for new in of_layer.values())
     with reading(path):
         size = path.stat().st_size
-    with written_whole(path, needed=size + 8 * added) as aside, created(aside) as (file, _):
+    with written_whole(path, needed=size + 8 * added) as aside, create_file(aside) as (file, _):
         _copy(path, file)
         count = len(file["labels"])
         for ranked, of_layer in values.items():
-            if place_of(ranked) not in file:
+            if group_path(ranked) not in file:
                 raise ValueError(f"{path}: no ranks of {ranked}")
-            group = file[place_of(ranked)].require_group("values")
+            group = file[group_path(ranked)].require_group("values")
             for metric, new in of_layer.items():
                 if new.shape != (count,):
                     raise ValueError(f"{metric} of {ranked.layer}: expected {count} values, got {new.shape}")
@@ -48,7 +48,7 @@ def add_values(path: Path, values: Mapping[RankedLayer, Mapping[str, NDArray[np.
 
 def _copy(path: Path, file: h5py.File) -> None:
     """Put all that a rank file holds into a new one."""
-    with opened(path, holds="labels") as old:
+    with open_file(path, holds="labels") as old:
         for name in old.attrs:
             file.attrs[name] = old.attrs[name]
         for name in old:
@@ -56,19 +56,19 @@ def _copy(path: Path, file: h5py.File) -> None:
                 old.copy(name, file)  # with checksums, as they are; links in it stay links
 
 
-def made_from(
-    ranks: RankFile, features: FeatureHead, ranked: RankedLayer, part: Literal["queries", "gallery"] = "queries"
+def is_made_from(
+    ranks: RankFile, features: FeatureHead, ranked: RankedLayer, role: Literal["queries", "gallery"] = "queries"
 ) -> bool:
     """Whether a layer's ranks were made from the features of it that a feature file holds today."""
     if ranked not in ranks.groups:
         return False
     with contextlib.suppress(ValueError):
-        key = json.loads(ranks.groups[ranked].facts[part])
+        key = json.loads(ranks.groups[ranked].facts[role])
         return _held(features, ranked) and isinstance(key, dict) and has_facts(features.facts, key)
     return False
 
 
-def fitted_on(ranks: RankFile, training: FeatureHead | None, ranked: RankedLayer) -> bool:
+def is_fitted_on(ranks: RankFile, training: FeatureHead | None, ranked: RankedLayer) -> bool:
     """Whether a layer was reduced by a map fitted on the stored features.
 
     Args:

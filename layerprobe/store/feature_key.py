@@ -27,7 +27,7 @@ class FeatureKey:
     network: str = ""
 
 
-def compared(key: FeatureKey) -> dict[str, str | int]:
+def key_attributes(key: FeatureKey) -> dict[str, str | int]:
     """The attributes that a usable file has: the key, and the versions that may change a feature's last bits."""
     made_from = asdict(key)
     if not key.network:

@@ -13,21 +13,21 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.store.feature_key import FeatureKey, compared
+from layerprobe.store.feature_key import FeatureKey, key_attributes
 from layerprobe.store.hdf5 import (
     HDF5_ERRORS,
     SCHEMA,
     attribute,
-    created,
-    damaged,
-    opened,
+    create_file,
+    damage_error,
+    open_file,
     probe_command,
+    read_dataset,
     reading,
     require_format,
     set_attributes,
     stale_passed,
     stored_dataset,
-    whole,
 )
 from layerprobe.store.rows import (
     CHUNK_ROWS,
@@ -73,14 +73,14 @@ def write_features(
         batches: {layer: (B, D)} in the order of the rows.
     """
     _require_layer_names({*columns.dims, *columns.keep})
-    kept = columns.keep - columns.dims.keys()
+    kept_columns = columns.keep - columns.dims.keys()
     needed = 4 * len(rows.ids) * sum(columns.dims.values())
     with (
         written_whole(path, needed=needed) as aside,
-        created(aside) as (file, sink),
+        create_file(aside) as (file, sink),
     ):
         _write_head(file, key, rows)
-        _copy_columns(path, key, kept, file["features"])
+        _copy_columns(path, key, kept_columns, file["features"])
         _write_columns(file, len(rows.ids), columns, sink.watched(batches))
 
 
@@ -92,8 +92,8 @@ def stored_layers(path: Path, key: FeatureKey, *, compute: str = "float32") -> s
     Returns:
         Empty if the file is absent, unreadable or made from something else; `stale_note` says which.
     """
-    found = set()
-    with stale_passed(), opened(path) as file:
+    layers = set()
+    with stale_passed(), open_file(path) as file:
         for name in [] if _difference(file, key) else file["features"]:
             with contextlib.suppress(DataError, *HDF5_ERRORS), memory_faults_told(path):
                 layer = LayerKey.parse(name)
@@ -101,8 +101,8 @@ def stored_layers(path: Path, key: FeatureKey, *, compute: str = "float32") -> s
                 for chunk in dataset.iter_chunks():
                     dataset[chunk]  # a wrong checksum raises
                 if attribute(dataset, "compute") == compute:
-                    found.add(layer)
-    return found
+                    layers.add(layer)
+    return layers
 
 
 def stale_note(path: Path, key: FeatureKey) -> str:
@@ -110,7 +110,7 @@ def stale_note(path: Path, key: FeatureKey) -> str:
     if not path.exists():
         return ""
     try:
-        with opened(path) as file:
+        with open_file(path) as file:
             return _difference(file, key)
     except DataError as error:
         return error.message
@@ -140,9 +140,9 @@ class StoredFeatures:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, part: slice) -> FeatureArray:
+    def __getitem__(self, rows: slice) -> FeatureArray:
         with reading(self.path):  # a wrong checksum raises
-            values: FeatureArray = self.rows[part]
+            values: FeatureArray = self.rows[rows]
             return values
 
 
@@ -175,7 +175,7 @@ class FeatureFile:
         with reading(self.path):
             try:
                 with memory_faults_told(self.path):
-                    values: FeatureArray = whole(table.rows)
+                    values: FeatureArray = read_dataset(table.rows)
             except OSError as error:
                 command = probe_command(self.path, "--epochs", attribute(self.file, "epoch"))
                 fix = f"Delete it; {command} computes it again"
@@ -235,7 +235,7 @@ class FeatureHead:
 
     def made_from(self, key: FeatureKey, *, compute: str = "float32") -> set[LayerKey]:
         """The layers that were made from this key; their features are not read."""
-        if isinstance(self.index, DataError) or not has_facts(self.facts, compared(key)):
+        if isinstance(self.index, DataError) or not has_facts(self.facts, key_attributes(key)):
             return set()
         return {layer for layer, (_, computed) in self.columns.items() if computed == compute}
 
@@ -243,7 +243,7 @@ class FeatureHead:
 def read_feature_head(path: Path) -> FeatureHead:
     """What a feature file says of itself."""
     columns: dict[LayerKey, tuple[int, str]] = {}
-    with opened(path) as file:
+    with open_file(path) as file:
         index = index_or_error(file, path)
         for layer in layers_in(file):
             with contextlib.suppress(DataError, *HDF5_ERRORS):
@@ -254,23 +254,25 @@ def read_feature_head(path: Path) -> FeatureHead:
 
 def equal_layers(path: Path, layer: str) -> frozenset[LayerKey]:
     """The layers in a feature file that are another one by a second name: their features are the same numbers."""
-    found = set()
-    with contextlib.suppress(DataError, BusyError), opened(path) as file:
+    layers = set()
+    with contextlib.suppress(DataError, BusyError), open_file(path) as file:
         tables = {key: _features(file, key) for key in layers_in(file)}
-        own = [table for key, table in tables.items() if key.layer == layer]
+        tables_of_layer = [table for key, table in tables.items() if key.layer == layer]
         for key, table in tables.items():
-            if key.layer != layer and any(_are_equal(table, other) for other in own):
-                found.add(key)
-    return frozenset(found)
+            if key.layer != layer and any(_are_equal(table, other) for other in tables_of_layer):
+                layers.add(key)
+    return frozenset(layers)
 
 
-def _are_equal(one: h5py.Dataset, other: h5py.Dataset) -> bool:
-    rows = (slice(start, start + CHUNK_ROWS) for start in range(0, len(one), CHUNK_ROWS))
-    return one.shape == other.shape and all(np.array_equal(one[part], other[part]) for part in rows)
+def _are_equal(table: h5py.Dataset, other_table: h5py.Dataset) -> bool:
+    rows = (slice(start, start + CHUNK_ROWS) for start in range(0, len(table), CHUNK_ROWS))
+    return table.shape == other_table.shape and all(
+        np.array_equal(table[rows_of_chunk], other_table[rows_of_chunk]) for rows_of_chunk in rows
+    )
 
 
 def _write_head(file: h5py.File, key: FeatureKey, rows: Rows) -> None:
-    set_attributes(file, {"schema": SCHEMA, **compared(key), "layerprobe": metadata.version("layerprobe")})
+    set_attributes(file, {"schema": SCHEMA, **key_attributes(key), "layerprobe": metadata.version("layerprobe")})
     write_rows(file, rows)
     file.create_group("features")
 
@@ -279,7 +281,7 @@ def _copy_columns(path: Path, key: FeatureKey, layers: frozenset[LayerKey], grou
     """Copy layers of the old file with their checksums."""
     if not layers:
         return
-    with opened(path) as old:
+    with open_file(path) as old:
         stale = _difference(old, key)
         for layer in sorted(layers):
             old.copy(_features(old, layer), group, name=layer.stored)
@@ -324,10 +326,10 @@ def _append(dataset: h5py.Dataset, buffer: FeatureArray, values: FeatureArray, d
     """
     while len(values):
         start = done % len(buffer)
-        taken = values[: len(buffer) - start]
-        buffer[start : start + len(taken)] = taken
-        done, values = done + len(taken), values[len(taken) :]
-        filled = start + len(taken)
+        chunk = values[: len(buffer) - start]
+        buffer[start : start + len(chunk)] = chunk
+        done, values = done + len(chunk), values[len(chunk) :]
+        filled = start + len(chunk)
         if filled == len(buffer) or done == len(dataset):
             dataset[done - filled : done] = buffer[:filled]
 
@@ -344,7 +346,7 @@ def _batch_length(batch: Mapping[LayerKey, FeatureArray], dims: Mapping[LayerKey
 def _difference(file: h5py.File, key: FeatureKey) -> str:
     """In which part of the key a file differs, as a sentence; empty if in none."""
     require_rows(file)
-    changed = (name for name, wanted in compared(key).items() if attribute(file, name) != str(wanted))
+    changed = (name for name, expected in key_attributes(key).items() if attribute(file, name) != str(expected))
     return next((f"{name} is not what it was" for name in changed), "")
 
 
@@ -361,7 +363,7 @@ def _features(file: h5py.File, layer: LayerKey) -> h5py.Dataset:
         raise DataError(f"no features of {layer}", file=file.filename, fix=f"Run {command}")
     dataset, labels = stored_dataset(file, f"features/{layer.stored}"), stored_dataset(file, "labels")
     if dataset.ndim != 2 or dataset.dtype != np.float32:
-        raise damaged(file.filename, f"{layer} is not a float32 matrix")
+        raise damage_error(file.filename, f"{layer} is not a float32 matrix")
     if dataset.shape[0] != labels.shape[0]:
-        raise damaged(file.filename, f"{layer} has {dataset.shape[0]} rows, the labels {labels.shape[0]}")
+        raise damage_error(file.filename, f"{layer} has {dataset.shape[0]} rows, the labels {labels.shape[0]}")
     return dataset

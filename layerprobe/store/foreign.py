@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.store.hdf5 import HDF5_ERRORS, attribute, whole
+from layerprobe.store.hdf5 import HDF5_ERRORS, attribute, read_dataset
 from layerprobe.system.errors import DataError
 from layerprobe.system.memory import memory_faults_told, require_memory
 
@@ -21,7 +21,7 @@ _FIX = "Save the arrays by numpy.savez('features.npz', labels=labels, NAME=featu
 
 def is_feature_file(path: Path) -> bool:
     """Whether layerprobe wrote an HDF5 file, be it damaged."""
-    with _opened(path) as file:
+    with _open_foreign(path) as file:
         return attribute(file, "schema").isdecimal() and "layerprobe" in file.attrs
 
 
@@ -36,7 +36,7 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any] | Arrays]:
     Raises:
         DataError: groups in groups, or what is behind a link, stored in another file, or no array.
     """
-    with _opened(path) as file:
+    with _open_foreign(path) as file:
         items = {name: _item(file, name) for name in file}
         names = [[f"{name}/{inner}" for inner in item] if isinstance(item, h5py.Group) else [name]
                  for name, item in items.items()]  # fmt: skip
@@ -50,7 +50,7 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any] | Arrays]:
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[h5py.File]:
+def _open_foreign(path: Path) -> Iterator[h5py.File]:
     """Open a file whose origin is not known; a fault of it is a DataError, which tells nobody to delete it."""
     try:
         with memory_faults_told(path), h5py.File(path, "r", locking=False) as file:
@@ -58,8 +58,8 @@ def _opened(path: Path) -> Iterator[h5py.File]:
     except PermissionError as error:
         raise DataError.unreadable(error, file=path) from error
     except HDF5_ERRORS as error:
-        what = "not a readable HDF5 file: truncated, damaged, in use or another format"
-        raise DataError(what, file=path, fix=_FIX) from error
+        problem = "not a readable HDF5 file: truncated, damaged, in use or another format"
+        raise DataError(problem, file=path, fix=_FIX) from error
 
 
 def _item(group: h5py.Group, name: str) -> h5py.Group | h5py.Dataset:
@@ -74,8 +74,8 @@ def _table(file: h5py.File, name: str) -> h5py.Dataset:
     outer, _, inner = name.partition("/")
     item = _item(_item(file, outer), inner) if inner else _item(file, name)
     if isinstance(item, h5py.Group):
-        what = f"{name} is a group in a group; arrays are read at the top and in one group"
-        raise DataError(what, file=file.filename, fix=_FIX)
+        problem = f"{name} is a group in a group; arrays are read at the top and in one group"
+        raise DataError(problem, file=file.filename, fix=_FIX)
     if item.external is not None or item.is_virtual:
         raise DataError(f"{name} is stored in another file, which is not read", file=file.filename, fix=_FIX)
     if item.shape is None or (item.dtype.kind == "O" and h5py.check_string_dtype(item.dtype) is None):
@@ -85,5 +85,5 @@ def _table(file: h5py.File, name: str) -> h5py.Dataset:
 
 def _values(table: h5py.Dataset) -> NDArray[Any]:
     if h5py.check_string_dtype(table.dtype) is None:
-        return whole(table)
+        return read_dataset(table)
     return np.asarray(table.asstr(errors="surrogateescape")[()], object)

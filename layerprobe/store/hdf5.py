@@ -23,7 +23,7 @@ HDF5_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError)
 
 
 @contextlib.contextmanager
-def created(path: Path) -> Iterator[tuple[h5py.File, SteadyFile]]:
+def create_file(path: Path) -> Iterator[tuple[h5py.File, SteadyFile]]:
     """Create a file and yield it with its sink; an error of a write is raised when the block ends at the latest."""
     with SteadyFile(path, "w+") as sink:
         try:
@@ -36,7 +36,7 @@ def created(path: Path) -> Iterator[tuple[h5py.File, SteadyFile]]:
 
 
 @contextlib.contextmanager
-def opened(path: Path, holds: str = "features") -> Iterator[h5py.File]:
+def open_file(path: Path, holds: str = "features") -> Iterator[h5py.File]:
     """Open a file of a known format to read, with `holds` in it; a fault of the file is a DataError."""
     # No lock is needed, as a file with its final name is never written to; network disks may refuse locks.
     with reading(path):
@@ -64,7 +64,7 @@ def reading(path: Path) -> Iterator[None]:
         if _is_held(path):
             fix = "Close it there, then run the same command again"
             raise BusyError("is open for writing in another program", file=path, fix=fix) from error
-        raise damaged(path, "not a readable feature file: truncated or damaged") from error
+        raise damage_error(path, "not a readable feature file: truncated or damaged") from error
 
 
 def _is_held(path: Path) -> bool:
@@ -99,9 +99,9 @@ def require_format(file: h5py.File, holds: str) -> None:
         raise DataError("not a feature file of layerprobe", file=file.filename, fix=fix)
     if int(schema) != SCHEMA:
         theirs, ours = attribute(file, "layerprobe") or "of another version", metadata.version("layerprobe")
-        what = f"written by layerprobe {theirs} (format {schema}); this is {ours} (format {SCHEMA})"
+        problem = f"written by layerprobe {theirs} (format {schema}); this is {ours} (format {SCHEMA})"
         fix = f"Install layerprobe {theirs}, or move the file away to have it computed again"
-        raise OtherFormatError(what, file=file.filename, fix=fix)
+        raise OtherFormatError(problem, file=file.filename, fix=fix)
     if not isinstance(file.get(holds, getlink=True), h5py.HardLink):
         raise _elsewhere(file, holds)
 
@@ -109,7 +109,7 @@ def require_format(file: h5py.File, holds: str) -> None:
 def stored_dataset(file: h5py.File, name: str) -> h5py.Dataset:
     """A data set whose bytes are all in this file: not behind a link, in external storage, or claimed but missing.
 
-    It may be larger than memory: see `whole`.
+    It may be larger than memory: see `read_dataset`.
     """
     if not isinstance(file.get(name, getlink=True), h5py.HardLink):
         raise _elsewhere(file, name)
@@ -120,11 +120,11 @@ def stored_dataset(file: h5py.File, name: str) -> h5py.Dataset:
     checksum_only = filters.get_nfilters() == 1 and filters.get_filter(0)[0] == h5py.h5z.FILTER_FLETCHER32
     held = min(dataset.id.get_storage_size(), file.id.get_filesize())  # chunks may claim the same bytes
     if not checksum_only or held < dataset.nbytes:
-        raise damaged(file.filename, f"{name} is not stored as layerprobe stores it")
+        raise damage_error(file.filename, f"{name} is not stored as layerprobe stores it")
     return dataset
 
 
-def whole(dataset: h5py.Dataset) -> NDArray[Any]:
+def read_dataset(dataset: h5py.Dataset) -> NDArray[Any]:
     """All values of a data set."""
     require_memory(dataset.nbytes, dataset.file.filename)
     values: NDArray[Any] = dataset[()]
@@ -133,12 +133,12 @@ def whole(dataset: h5py.Dataset) -> NDArray[Any]:
 
 def _elsewhere(file: h5py.File, name: str) -> DataError:
     """The error of a file that could make layerprobe read another one."""
-    return damaged(file.filename, f"refused: {name} is a link, absent, or stored in another file")
+    return damage_error(file.filename, f"refused: {name} is a link, absent, or stored in another file")
 
 
-def damaged(path: object, what: str) -> DataError:
+def damage_error(path: object, problem: str) -> DataError:
     """The error of a file that cannot be used."""
-    return DataError(what, file=path, fix=f"Delete it; {probe_command(Path(str(path)))} computes it again")
+    return DataError(problem, file=path, fix=f"Delete it; {probe_command(Path(str(path)))} computes it again")
 
 
 def probe_command(path: Path, *words: str) -> str:
@@ -166,6 +166,6 @@ def set_attributes(item: h5py.HLObject, facts: Mapping[str, str | int]) -> None:
 def fixed_text(text: str | Sequence[str]) -> NDArray[np.bytes_]:
     """Text as UTF-8 of a fixed length: HDF5 keeps other text without a checksum, where a flipped bit can hang it."""
     # The name of an image file need not be UTF-8; surrogateescape brings its bytes back as they were.
-    parts = [part.encode(errors="surrogateescape") for part in ([text] if isinstance(text, str) else text)]
+    parts = [line.encode(errors="surrogateescape") for line in ([text] if isinstance(text, str) else text)]
     encoded = np.array(parts[0] if isinstance(text, str) else parts)
     return encoded.astype(h5py.string_dtype("utf-8", max(1, encoded.itemsize)))

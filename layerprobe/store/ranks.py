@@ -15,16 +15,16 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.store.feature_key import FeatureKey, compared
+from layerprobe.store.feature_key import FeatureKey, key_attributes
 from layerprobe.store.hdf5 import (
     HDF5_ERRORS,
     SCHEMA,
     attribute,
-    created,
-    opened,
+    create_file,
+    open_file,
+    read_dataset,
     set_attributes,
     stored_dataset,
-    whole,
 )
 from layerprobe.store.rows import Rows, index_or_error, rows_nbytes, write_rows, write_values
 from layerprobe.system.errors import DataError
@@ -70,7 +70,7 @@ class RankKey:
 
 
 def _as_text(key: FeatureKey) -> str:
-    return json.dumps(compared(key), sort_keys=True)
+    return json.dumps(key_attributes(key), sort_keys=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +127,7 @@ def write_ranks(
     """
     with (
         written_whole(path, needed=16 * len(rows.ids) * len(entries)) as aside,
-        created(aside) as (file, _),
+        create_file(aside) as (file, _),
     ):
         set_attributes(file, {"schema": SCHEMA, "layerprobe": metadata.version("layerprobe")})
         if chance is not None:
@@ -137,7 +137,7 @@ def write_ranks(
             write_values(file, _IDENTICAL, identical)
         for ranked, entry in entries.items():
             _require_length(ranked, entry, len(rows.ids))
-            group = file.create_group(place_of(ranked))
+            group = file.create_group(group_path(ranked))
             write_entry(group, entry.key.facts(), entry.ranks, entry.invalid)
             for metric, values in entry.values.items():
                 write_values(group.require_group("values"), metric, values.astype(np.float64))
@@ -152,7 +152,7 @@ def write_entry(group: h5py.Group, key: Mapping[str, str | int], ranks: Ranks | 
             write_values(group, name, getattr(ranks, name))
 
 
-def place_of(ranked: RankedLayer) -> str:
+def group_path(ranked: RankedLayer) -> str:
     """Where the ranks of a layer lie in a rank file."""
     return f"{ranked.layer.stored}/{ranked.reduction}/{ranked.similarity}"
 
@@ -219,22 +219,22 @@ class RankFile:
 
     def holding(self, key_of: Callable[[RankedLayer], RankKey]) -> dict[RankedLayer, RankEntry]:
         """The entries that are intact and made from the right key; none if the rows are damaged."""
-        found: dict[RankedLayer, RankEntry] = {}
+        entries: dict[RankedLayer, RankEntry] = {}
         for ranked, group in {} if isinstance(self.index, DataError) else self.groups.items():
             key = key_of(ranked)
             facts = {name: str(value) for name, value in key.facts().items()}
             if group.contents is not None and group.facts == facts:
-                found[ranked] = RankEntry(key, *group.contents)
-        return found
+                entries[ranked] = RankEntry(key, *group.contents)
+        return entries
 
     def stale(self, key_of: Callable[[RankedLayer], RankKey]) -> set[RankedLayer]:
         """The layers that it has ranks of, but made from something else than the right key."""
-        found: set[RankedLayer] = set()
+        layers: set[RankedLayer] = set()
         for ranked, group in self.groups.items():
             facts = {name: str(value) for name, value in key_of(ranked).facts().items()}
             if group.facts != facts:
-                found.add(ranked)
-        return found
+                layers.add(ranked)
+        return layers
 
     @functools.cached_property
     def stored(self) -> StoredRanks:
@@ -247,11 +247,11 @@ class RankFile:
         for ranked, group in self.groups.items():
             if group.contents is None:
                 continue
-            found, reason, values[ranked] = group.contents
-            if found is None:
+            layer_ranks, reason, values[ranked] = group.contents
+            if layer_ranks is None:
                 invalid[ranked] = reason
             else:
-                ranks[ranked] = found
+                ranks[ranked] = layer_ranks
             search = group.facts["search_sha256"]
             with contextlib.suppress(ValueError):
                 transform = str(json.loads(group.facts["queries"]).get("transform", ""))
@@ -261,7 +261,7 @@ class RankFile:
 def read_rank_file(path: Path) -> RankFile:
     """All that a file holds; an entry that is damaged keeps its key."""
     groups: dict[RankedLayer, _Group] = {}
-    with opened(path, holds="labels") as file:
+    with open_file(path, holds="labels") as file:
         index = index_or_error(file, path)
         text = attribute(file, "chance")
         chance, identical = float(text) if text else None, None
@@ -283,14 +283,14 @@ def read_stored_ranks(path: Path) -> StoredRanks:
 
 def read_chance(path: Path) -> float | None:
     """Recall@1 of a random order, as passed to `write_ranks`; None if it was not passed."""
-    with opened(path, holds="labels") as file:
+    with open_file(path, holds="labels") as file:
         text = attribute(file, "chance")
         return float(text) if text else None
 
 
 def read_search(path: Path) -> str:
     """The `search_sha256` of the ranks in a file, which have one in common; empty where there are none."""
-    with opened(path, holds="labels") as file:
+    with open_file(path, holds="labels") as file:
         return next((attribute(group, "search_sha256") for _, group in ranked_groups(file)), "")
 
 
@@ -313,18 +313,18 @@ def _contents(
     file: h5py.File, group: h5py.Group, count: int
 ) -> tuple[Ranks | None, str, dict[str, NDArray[np.float64]]]:
     """Ranks or the reason why there are none, and values; errors of HDF5 and of `Ranks` pass through."""
-    place = group.name
+    location = group.name
     metrics = dict(_subgroups(group)).get("values", ())
-    values = {metric: _vector(file, f"{place}/values/{metric}", count, np.float64) for metric in metrics}
+    values = {metric: _vector(file, f"{location}/values/{metric}", count, np.float64) for metric in metrics}
     if invalid := attribute(group, "invalid"):
         return None, invalid, values
-    counts = [_vector(file, f"{place}/{name}", count, np.int32) for name in _COUNTS]
+    counts = [_vector(file, f"{location}/{name}", count, np.int32) for name in _COUNTS]
     closer, closer_high, tied_negatives, tied_positives = counts
     return Ranks(closer, closer_high, tied_negatives, tied_positives, int(attribute(group, "zero"))), "", values
 
 
-def _vector(file: h5py.File, place: str, count: int, kind: type[np.generic]) -> NDArray[Any]:
-    dataset = stored_dataset(file, place)
+def _vector(file: h5py.File, location: str, count: int, kind: type[np.generic]) -> NDArray[Any]:
+    dataset = stored_dataset(file, location)
     if dataset.shape != (count,) or dataset.dtype != kind:
-        raise ValueError(f"{place}: not one value for each query")
-    return whole(dataset)
+        raise ValueError(f"{location}: not one value for each query")
+    return read_dataset(dataset)

@@ -14,7 +14,16 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.store.hdf5 import attribute, damaged, fixed_text, opened, reading, set_attributes, stored_dataset, whole
+from layerprobe.store.hdf5 import (
+    attribute,
+    damage_error,
+    fixed_text,
+    open_file,
+    read_dataset,
+    reading,
+    set_attributes,
+    stored_dataset,
+)
 from layerprobe.system.errors import DataError
 from layerprobe.values.keys import LayerKey
 
@@ -54,14 +63,14 @@ def require_rows(file: h5py.File) -> None:
     HDF5's own checksums are right again whenever a program changes them.
     """
     if attribute(file, _DIGEST) != _digest(file):
-        raise damaged(file.filename, "its labels, ids or classes are not those that layerprobe wrote")
+        raise damage_error(file.filename, "its labels, ids or classes are not those that layerprobe wrote")
 
 
 def _digest(file: h5py.File) -> str:
     hashed = hashlib.sha256()
     for name in ("labels", "ids", "class_names", "class_ids"):
         if name in file:
-            values = whole(stored_dataset(file, name))
+            values = read_dataset(stored_dataset(file, name))
             hashed.update(f"{name} {values.dtype.str} {values.shape} ".encode() + values.tobytes())
     return hashed.hexdigest()
 
@@ -73,7 +82,7 @@ def write_values(group: h5py.Group, name: str, values: NDArray[Any]) -> None:
 
 def read_index(path: Path, holds: str = "features") -> tuple[NDArray[np.int32], tuple[str, ...]]:
     """The labels (N,) and ids of a file's rows."""
-    with opened(path, holds) as file:
+    with open_file(path, holds) as file:
         return index_of(file)
 
 
@@ -81,9 +90,9 @@ def index_of(file: h5py.File) -> tuple[NDArray[np.int32], tuple[str, ...]]:
     """The labels (N,) and ids of an open file's rows."""
     labels, ids = stored_dataset(file, "labels"), stored_dataset(file, "ids")
     if labels.shape != ids.shape or labels.ndim != 1 or labels.dtype != np.int32 or ids.dtype.kind != "S":
-        raise damaged(file.filename, "labels and ids are not two lists of one length")
+        raise damage_error(file.filename, "labels and ids are not two lists of one length")
     require_rows(file)
-    return whole(labels), tuple(name.decode(errors="surrogateescape") for name in whole(ids))
+    return read_dataset(labels), tuple(name.decode(errors="surrogateescape") for name in read_dataset(ids))
 
 
 def index_or_error(file: h5py.File, path: Path) -> tuple[NDArray[np.int32], tuple[str, ...]] | DataError:
@@ -100,9 +109,9 @@ def rows_nbytes(rows: tuple[NDArray[np.int32], tuple[str, ...]]) -> int:
     return rows[0].nbytes + sum(map(sys.getsizeof, rows[1]))
 
 
-def has_facts(facts: Mapping[str, str], wanted: Mapping[str, object]) -> bool:
+def has_facts(facts: Mapping[str, str], expected: Mapping[str, object]) -> bool:
     """Whether a file's attributes, as text, are all those wanted."""
-    return all(facts.get(name, "") == str(value) for name, value in wanted.items())
+    return all(facts.get(name, "") == str(value) for name, value in expected.items())
 
 
 def read_classes(path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -111,7 +120,7 @@ def read_classes(path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
     Returns:
         Each is empty if the file has none.
     """
-    with opened(path) as file:
+    with open_file(path) as file:
         names, ids = _texts(file, "class_names"), _texts(file, "class_ids")
         require_rows(file)
         return names, ids
@@ -119,39 +128,39 @@ def read_classes(path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 def read_transform(path: Path) -> str:
     """Every step from an image file to the network's input, of the features in a file."""
-    with opened(path) as file:
+    with open_file(path) as file:
         return attribute(file, "transform")
 
 
 def read_epoch(path: Path) -> int:
     """The epoch of the features in a file."""
-    with opened(path) as file:
+    with open_file(path) as file:
         return int(attribute(file, "epoch"))
 
 
 def read_layers(path: Path) -> tuple[LayerKey, ...]:
     """The layers whose features are in a file, by name."""
-    with opened(path) as file:
+    with open_file(path) as file:
         return layers_in(file)
 
 
 def layers_in(file: h5py.File) -> tuple[LayerKey, ...]:
     """The layers of an open feature file."""
-    found = []
+    layers = []
     for name in file["features"]:
         with contextlib.suppress(ValueError):  # not written by layerprobe
-            found.append(LayerKey.parse(name))
-    return tuple(found)
+            layers.append(LayerKey.parse(name))
+    return tuple(layers)
 
 
 def read_dims(path: Path) -> dict[LayerKey, int]:
     """Layer -> how many numbers its features have, of those in a file."""
-    with opened(path) as file:
-        found = {layer: stored_dataset(file, f"features/{layer.stored}").shape for layer in layers_in(file)}
-    for layer, shape in found.items():
+    with open_file(path) as file:
+        shapes = {layer: stored_dataset(file, f"features/{layer.stored}").shape for layer in layers_in(file)}
+    for layer, shape in shapes.items():
         if len(shape) != 2:
-            raise damaged(path, f"{layer} is not a matrix")
-    return {layer: int(shape[1]) for layer, shape in found.items()}
+            raise damage_error(path, f"{layer} is not a matrix")
+    return {layer: int(shape[1]) for layer, shape in shapes.items()}
 
 
 def _texts(file: h5py.File, name: str) -> tuple[str, ...]:
@@ -159,5 +168,5 @@ def _texts(file: h5py.File, name: str) -> tuple[str, ...]:
         return ()
     dataset = stored_dataset(file, name)
     if dataset.ndim != 1 or dataset.dtype.kind != "S":
-        raise damaged(file.filename, f"{name} is not a list of texts")
-    return tuple(text.decode(errors="surrogateescape") for text in whole(dataset))
+        raise damage_error(file.filename, f"{name} is not a list of texts")
+    return tuple(text.decode(errors="surrogateescape") for text in read_dataset(dataset))

@@ -155,7 +155,7 @@ def test_a_signal_shows_what_was_found_as_incomplete(
     words: tuple[str, ...],
 ) -> None:
     (images / "c0/0.jpg").write_bytes(b"")
-    read, done = check._examined, []
+    read, done = check._examine, []
 
     def stopping(*arguments: object) -> check.Examined:
         done.append(1)
@@ -163,7 +163,7 @@ def test_a_signal_shows_what_was_found_as_incomplete(
             signal.raise_signal(number)
         return read(*arguments)  # type: ignore[arg-type] # as it was called
 
-    monkeypatch.setattr(check, "_examined", stopping)
+    monkeypatch.setattr(check, "_examine", stopping)
     found, out, _ = layerprobe("data", "check", f"folder:{images}", "--workers", "0", *words)
     assert found == code
     if words:

@@ -107,7 +107,7 @@ def test_lists_answer_without_a_search_of_a_draw(monkeypatch: pytest.MonkeyPatch
     drawn = random_draws(np.random.default_rng(0), 200, count=20)
     wanted = each_draw_searched(values, labels, drawn)
     assert ((wanted * 20) % 1 > 0).any()
-    monkeypatch.setattr(module, "_searched", None)
+    monkeypatch.setattr(module, "_search_hits", None)
     np.testing.assert_allclose(hits_in_draws(values, labels, drawn), wanted, rtol=0, atol=1e-12)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from layerprobe.reductions.applying import Blocks, reduced
+from layerprobe.reductions.applying import Blocks, reduce_blocks
 from layerprobe.reductions.chain import parse_chain
 
 CPU = torch.device("cpu")
@@ -30,4 +30,4 @@ def fitted(text: str, train: NDArray[Any], asked: NDArray[Any], *, seed: int = 0
 def stored(text: str, train: NDArray[Any], asked: NDArray[Any]) -> NDArray[Any]:
     """`asked` as it is ranked, through the chain fitted on `train`."""
     reduce = parse_chain(text).fit(Blocks(train, CPU), train.shape[1], seed=0)
-    return reduced(Blocks(asked, CPU), reduce, len(asked)).numpy()
+    return reduce_blocks(Blocks(asked, CPU), reduce, len(asked)).numpy()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from layerprobe.reductions.applying import Blocks, reduced
+from layerprobe.reductions.applying import Blocks, reduce_blocks
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.system.errors import NotFiniteError
 from tests.reductions.fitting import CPU, features, stored
@@ -39,5 +39,5 @@ def test_a_gpu_gives_the_same(chain: str) -> None:
     found = []
     for device in (CPU, torch.device("cuda")):
         given = parse_chain(chain).fit(Blocks(train, device), 12, seed=0, classifier_weight=weight.to(device))
-        found.append(reduced(Blocks(test, device), given, 5000).cpu().double().numpy())
+        found.append(reduce_blocks(Blocks(test, device), given, 5000).cpu().double().numpy())
     assert found[1] == pytest.approx(found[0], rel=1e-6, abs=1e-6)

@@ -14,7 +14,7 @@ from layerprobe.store import (
     RankKey,
     Rows,
     add_values,
-    made_from,
+    is_made_from,
     read_chance,
     read_feature_head,
     read_rank_file,
@@ -76,22 +76,22 @@ def test_ranks_are_known_to_be_made_from_the_stored_features(path: Path) -> None
     features = path.with_name("f.h5")
     batch = {FC6.layer: np.zeros((3, 2), np.float32)}
     write_features(features, FEATURES, ROWS, Columns({FC6.layer: 2}, "cpu", 3), [batch])
-    assert made_from(read_rank_file(path), read_feature_head(features), FC6)
-    assert not made_from(read_rank_file(path), read_feature_head(features), POOL)
+    assert is_made_from(read_rank_file(path), read_feature_head(features), FC6)
+    assert not is_made_from(read_rank_file(path), read_feature_head(features), POOL)
     write_features(features, replace(FEATURES, weights_sha256="x"), ROWS, Columns({FC6.layer: 2}, "cpu", 3), [batch])
-    assert not made_from(read_rank_file(path), read_feature_head(features), FC6)
+    assert not is_made_from(read_rank_file(path), read_feature_head(features), FC6)
 
 
 def test_ranks_are_known_to_be_made_from_a_stored_gallery(path: Path) -> None:
     gallery, features = replace(FEATURES, split="gallery"), path.with_name("g.h5")
     batch = {FC6.layer: np.zeros((3, 2), np.float32)}
     write_features(features, gallery, ROWS, Columns({FC6.layer: 2}, "cpu", 3), [batch])
-    assert not made_from(read_rank_file(path), read_feature_head(features), FC6, "gallery")
+    assert not is_made_from(read_rank_file(path), read_feature_head(features), FC6, "gallery")
     zeros = np.zeros(3, np.int32)
     entry = RankEntry(replace(KEY, gallery=gallery), Ranks(zeros, zeros, zeros, zeros + 1))
     write_ranks(path, ROWS, {FC6: entry})
-    assert made_from(read_rank_file(path), read_feature_head(features), FC6, "gallery")
-    assert not made_from(read_rank_file(path), read_feature_head(features), FC6)
+    assert is_made_from(read_rank_file(path), read_feature_head(features), FC6, "gallery")
+    assert not is_made_from(read_rank_file(path), read_feature_head(features), FC6)
 
 
 def test_a_link_in_the_file_is_left_behind(path: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 from layerprobe.measure.analysis import Features
 from layerprobe.measure.concatenated import side_by_side
 from layerprobe.measure.index_costs import Searched, index_costs
-from layerprobe.reductions.applying import Blocks, reduced
+from layerprobe.reductions.applying import Blocks, reduce_blocks
 from layerprobe.reductions.chain import ON_GALLERY, parse_chain
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.values.choice import Choice
@@ -118,7 +118,7 @@ def searched_of_rows(row_splits: RowSplits, ranked: RankedLayer, seed: int) -> t
     ids = given.ids if given.ids is not None and len(set(given.ids)) == len(given.ids) else None
 
     def features(rows: Rows) -> Features:
-        some = values[rows] if fit is None else reduced(Blocks(values[rows], cpu), fit, len(rows))
+        some = values[rows] if fit is None else reduce_blocks(Blocks(values[rows], cpu), fit, len(rows))
         return Features(some, given.labels[rows], [str(row) if ids is None else ids[row] for row in rows.tolist()])
 
     rules = None if given.groups is None else SearchRules(groups=given.groups[test])

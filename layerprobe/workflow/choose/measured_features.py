@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from layerprobe.measure.analysis import Features
 from layerprobe.measure.choosing_folds import FoldSearch, QueryValues, query_values_of
-from layerprobe.reductions.applying import Blocks, reduced
+from layerprobe.reductions.applying import Blocks, reduce_blocks
 from layerprobe.reductions.half_whitening import HalfWhitening, half_whitening
 from layerprobe.reductions.reduction import Reduce
 from layerprobe.values.choice import Candidate
@@ -101,7 +101,7 @@ def _searched(
     def whole(rows: Rows) -> QueryValues:
         features, rules = _rows(row_splits, values, rows)
         if reduce := fits.get(None):
-            features = replace(features, values=reduced(Blocks(features.values, _CPU), reduce, len(rows)))
+            features = replace(features, values=reduce_blocks(Blocks(features.values, _CPU), reduce, len(rows)))
         found = query_values_of(features, None, SIMILARITY, metric=metric, rules=rules)
         advance(1)
         return found

@@ -13,7 +13,7 @@ import numpy as np
 
 from layerprobe import store
 from layerprobe.measure.analysis import Features
-from layerprobe.reductions.applying import Blocks, ReducedRows, reduced
+from layerprobe.reductions.applying import Blocks, ReducedRows, reduce_blocks
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.reductions.reduction import Reduce
 from layerprobe.system.errors import BusyError, DataError
@@ -109,7 +109,7 @@ class ReducedFeatures:
             if memory is not None and rows.dtype.itemsize * math.prod(rows.shape) > memory:
                 yield replace(features, values=rows)
             else:
-                values = reduced(Blocks(features.values, self.device), reduce, len(features.labels))
+                values = reduce_blocks(Blocks(features.values, self.device), reduce, len(features.labels))
                 yield replace(features, values=values)
 
 
@@ -154,7 +154,7 @@ def is_made_from(run: Run, epoch: int, split: str, of: str, ranked: RankedLayer)
     """Whether a layer's ranks of a split were made from the stored features of it, or of the gallery `of`."""
     with contextlib.suppress(DataError, BusyError):
         part: Literal["queries", "gallery"] = "queries" if of == split else "gallery"
-        return store.made_from(run.ranks(epoch, split), run.feature_head(epoch, of), ranked, part)
+        return store.is_made_from(run.ranks(epoch, split), run.feature_head(epoch, of), ranked, part)
     return False
 
 
@@ -164,5 +164,5 @@ def is_fitted_on(run: Run, epoch: int, split: str, fitted_on: str, ranked: Ranke
     with contextlib.suppress(DataError, BusyError):
         training = run.feature_head(epoch, fitted_on)
     with contextlib.suppress(DataError, BusyError):
-        return store.fitted_on(run.ranks(epoch, split), training, ranked)
+        return store.is_fitted_on(run.ranks(epoch, split), training, ranked)
     return False

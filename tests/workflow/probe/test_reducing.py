@@ -159,7 +159,7 @@ def test_features_larger_than_the_memory_are_reduced_as_they_are_read(
     for split in ("train", "test"):
         run.rank_file(2, split).unlink()
     # 16 images take 192 bytes by pca:3, and 16 in bits of fc6, more in those of pool5.3.
-    monkeypatch.setattr("layerprobe.workflow.probe.reduced_features.reduced", None)
+    monkeypatch.setattr("layerprobe.workflow.probe.reduced_features.reduce_blocks", None)
     assert probe(run, replace(REQUEST, reduce=names, memory=15), Silent()) == first
 
 
