@@ -127,10 +127,10 @@ def measure(name: str, method: str, folder: Path) -> dict[str, Any]:
     """One method on one case in this process."""
     from sklearn.metrics import normalized_mutual_info_score
 
-    from layerprobe.metrics.kmeans import first_rows
+    from layerprobe.metrics.kmeans import initial_rows
 
     case, rows, labels = CASES[name], np.load(folder / "features.npy"), np.load(folder / "labels.npy")
-    starts = {seed: rows[first_rows(rows, case.classes, seed)] for seed in range(case.restarts)}
+    starts = {seed: rows[initial_rows(rows, case.classes, seed)] for seed in range(case.restarts)}
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     seconds, found = METHODS[method](rows, starts, case)
     return {

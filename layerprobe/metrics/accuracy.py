@@ -32,18 +32,18 @@ class Accuracy(Metric):
         if classifier is None:
             return {}
         columns = np.searchsorted(classifier.classes, retrieval.labels)
-        known = classifier.classes[np.minimum(columns, len(classifier.classes) - 1)] == retrieval.labels
-        if not known.all():
+        is_trained = classifier.classes[np.minimum(columns, len(classifier.classes) - 1)] == retrieval.labels
+        if not is_trained.all():
             return {}
         import torch  # slow to import, and the names of metrics are checked without it
 
         features = torch.as_tensor(retrieval.features)
         hits = 0.0
-        for rows, wanted in zip(features.split(_ROWS), torch.from_numpy(columns).split(_ROWS), strict=True):
+        for rows, targets in zip(features.split(_ROWS), torch.from_numpy(columns).split(_ROWS), strict=True):
             logits = classifier.logits(rows)
             if not bool(torch.isfinite(logits).all()):
                 raise NumericError("a logit is not finite")
             largest = logits == logits.amax(1, keepdim=True)
-            hit = largest.gather(1, wanted.to(logits.device)[:, None])[:, 0]
+            hit = largest.gather(1, targets.to(logits.device)[:, None])[:, 0]
             hits += float((hit / largest.sum(1)).double().sum())
         return {"accuracy": hits / len(features)}

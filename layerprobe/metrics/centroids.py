@@ -162,9 +162,9 @@ class Search:
 
         lengths = self.points.lengths[start : start + self.size]
         best = lengths.new_full((len(lengths), len(self.low)), -torch.inf)
-        count, place = torch.zeros_like(best), torch.zeros_like(best)
+        count, column_sum = torch.zeros_like(best), torch.zeros_like(best)
         index = torch.arange(self.low.shape[1], dtype=self.low.dtype, device=self.low.device)
-        for first, scores in self._tiles(start, len(lengths)):
+        for offset, scores in self._tiles(start, len(lengths)):
             top = scores.amax(2)
             before, best = best, torch.maximum(best, top)
             windows = self.points.windows(lengths, best, self.longest)
@@ -173,9 +173,9 @@ class Search:
             near = torch.ge(scores, (best - windows)[..., None], out=torch.empty_like(scores))
             count = count * still + near.sum(2)
             # With one candidate the sum of the candidates' places is its place; faster than an argmax.
-            places = near.flatten(0, 1) @ index[first : first + scores.shape[2]]
-            place = place * still + places.view_as(place)
-        nearest = place.long()
+            places = near.flatten(0, 1) @ index[offset : offset + scores.shape[2]]
+            column_sum = column_sum * still + places.view_as(column_sum)
+        nearest = column_sum.long()
         unclear = (count != 1).nonzero()
         if len(unclear):
             row, which = unclear.T
@@ -197,12 +197,12 @@ class Search:
             scores.view(count, -1).scatter_(1, self.changed.expand(count, -1), new)
             yield 0, scores
             return
-        for first in range(0, k, side):
-            tile = self.low[:, first : first + side].flatten(0, 1)
+        for offset in range(0, k, side):
+            tile = self.low[:, offset : offset + side].flatten(0, 1)
             scores = self.points.product.multiply(rows, tile).unflatten(1, (sets, -1))
             if self.keeps:
                 self.scores[start] = scores
-            yield first, scores
+            yield offset, scores
 
     def _settle(self, rows: Tensor, sets: Tensor, candidates: Tensor) -> Tensor:
         """(P,) nearest of some candidates (P, k) of P rows in a set each, by distances in float64."""

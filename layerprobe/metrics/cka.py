@@ -109,15 +109,15 @@ def _vector(values: FloatArray, batches: list[NDArray[np.intp]], name: str) -> F
         np.fill_diagonal(kernel, 0)
         parts.append((kernel / np.sqrt(n * (n - 3))).ravel())
     vector: FloatArray = np.concatenate(parts)
-    own = float(vector @ vector)
-    _require_structure(own, largest, name)
-    vector /= np.sqrt(own)
+    square_norm = float(vector @ vector)
+    _require_structure(square_norm, largest, name)
+    vector /= np.sqrt(square_norm)
     return vector
 
 
-def _require_structure(own: float, largest: float, name: str) -> None:
+def _require_structure(square_norm: float, largest: float, name: str) -> None:
     # Products of centred vectors are squares of their spread, and these are squared again.
     if largest <= _SPREAD**4:
         raise NumericError(f"{name}: the features do not vary")
-    if own <= _ROUNDING * largest:
+    if square_norm <= _ROUNDING * largest:
         raise NumericError(f"{name}: the features do not tell which items are alike")

@@ -82,18 +82,18 @@ class ClusterAgreement(Metric):
             raise DataError("NMI needs a class of two items, all have one", fix="Give a class two items")
         features = _rows(retrieval)
         clusterings = kmeans(features, classes, seeds=range(self.restarts), iterations=self.iterations)
-        found = [agreement(retrieval.labels, clustering.labels) for clustering in clusterings]
+        agreements = [agreement(retrieval.labels, clustering.labels) for clustering in clusterings]
         best = int(np.argmin([clustering.inertia for clustering in clusterings]))
-        reported = found if self.report == "mean" else [found[best]]
+        reported = agreements if self.report == "mean" else [agreements[best]]
         values = {
-            "NMI": np.mean([one.nmi for one in reported]),
-            "NMI-geometric": np.mean([one.nmi_geometric for one in reported]),
-            "NMI-chance": np.mean([one.chance for one in reported]),
-            "AMI": np.mean([one.ami for one in reported]),
+            "NMI": np.mean([restart.nmi for restart in reported]),
+            "NMI-geometric": np.mean([restart.nmi_geometric for restart in reported]),
+            "NMI-chance": np.mean([restart.chance for restart in reported]),
+            "AMI": np.mean([restart.ami for restart in reported]),
         }
         if self.restarts > 1:
-            values["NMI-sd"] = np.std([one.nmi for one in found], ddof=1)
-            values["AMI-sd"] = np.std([one.ami for one in found], ddof=1)
+            values["NMI-sd"] = np.std([restart.nmi for restart in agreements], ddof=1)
+            values["AMI-sd"] = np.std([restart.ami for restart in agreements], ddof=1)
         return {name: float(value) for name, value in values.items()}
 
 
@@ -139,8 +139,8 @@ def agreement(classes: ArrayLike, clusters: ArrayLike) -> Agreement:
     from sklearn.metrics import mutual_info_score
 
     sizes = [np.unique(np.asarray(labels), return_counts=True)[1] for labels in (classes, clusters)]
-    first, second = (_entropy(counts) for counts in sizes)
-    mean, root = (first + second) / 2, math.sqrt(first * second)
+    class_entropy, cluster_entropy = (_entropy(counts) for counts in sizes)
+    mean, root = (class_entropy + cluster_entropy) / 2, math.sqrt(class_entropy * cluster_entropy)
     if mean == 0:
         return Agreement(1.0, 1.0, 1.0, 1.0)
     shared, expected = float(mutual_info_score(classes, clusters)), expected_information(*sizes)
@@ -156,7 +156,7 @@ def _entropy(counts: NDArray[np.int64]) -> float:
     return -float((shares * np.log(shares)).sum())
 
 
-def expected_information(first: NDArray[np.int64], second: NDArray[np.int64]) -> float:
+def expected_information(row_sizes: NDArray[np.int64], column_sizes: NDArray[np.int64]) -> float:
     """Mean mutual information over all permutations of one labelling against another, in nats.
 
     Vinh, Epps and Bailey, JMLR 11 (2010): the overlap of a cluster and a class has a hypergeometric distribution. Only
@@ -164,24 +164,24 @@ def expected_information(first: NDArray[np.int64], second: NDArray[np.int64]) ->
     all pairs takes 14 s.
 
     Args:
-        first: (A,) sizes of the clusters of one labelling, each at least 1.
-        second: (B,) of the other; the same total.
+        row_sizes: (A,) sizes of the clusters of one labelling, each at least 1.
+        column_sizes: (B,) of the other; the same total.
     """
     from scipy.special import gammaln
 
-    total = int(first.sum())
+    total = int(row_sizes.sum())
     factorials: Any = gammaln(np.arange(total + 1) + 1.0)  # logarithms of 0! ... total!
-    sizes, many = np.unique(second, return_counts=True)
+    sizes, multiplicities = np.unique(column_sizes, return_counts=True)
     information = 0.0
-    for size, times in zip(*np.unique(first, return_counts=True), strict=True):
+    for size, times in zip(*np.unique(row_sizes, return_counts=True), strict=True):
         overlap = np.arange(1, min(size, sizes[-1]) + 1)[:, None]  # (O, 1) against sizes (S,)
-        rest = total - size - sizes + overlap
-        possible = (overlap <= sizes) & (rest >= 0)
+        outside_both = total - size - sizes + overlap
+        possible = (overlap <= sizes) & (outside_both >= 0)
         probability = np.exp(
             factorials[size] + factorials[sizes] + factorials[total - size] + factorials[total - sizes]
             - factorials[total] - factorials[overlap] - factorials[size - overlap]
-            - factorials[np.maximum(sizes - overlap, 0)] - factorials[np.maximum(rest, 0)]
+            - factorials[np.maximum(sizes - overlap, 0)] - factorials[np.maximum(outside_both, 0)]
         )  # fmt: skip
         gain = overlap / total * np.log(total * overlap / (size * sizes))
-        information += times * float((np.where(possible, probability * gain, 0) * many).sum())
+        information += times * float((np.where(possible, probability * gain, 0) * multiplicities).sum())
     return float(information)

@@ -66,15 +66,15 @@ class Prototypes(QueryMetric):
         )
         classes, rows = self._classes(retrieval)
         if len(classes) < 2:
-            found = f"two classes need {self._least(retrieval)} images, {len(classes)} have them"
-            raise DataError(found, fix="Measure larger classes")
-        wanted = np.searchsorted(classes, retrieval.labels).clip(max=len(classes) - 1)
-        takes_part = classes[wanted] == retrieval.labels
-        hits, often = np.zeros(len(wanted)), np.zeros(len(wanted))
+            shortage = f"two classes need {self._least(retrieval)} images, {len(classes)} have them"
+            raise DataError(shortage, fix="Measure larger classes")
+        targets = np.searchsorted(classes, retrieval.labels).clip(max=len(classes) - 1)
+        takes_part = classes[targets] == retrieval.labels
+        hits, often = np.zeros(len(targets)), np.zeros(len(targets))
         for support in _draws(classes, rows, self.n):
             prototypes = _unit(items.gallery[torch.from_numpy(support)].mean(1))
-            counted = takes_part & ~(support[wanted] == retrieval.own[:, None]).any(1)
-            hits[counted] += _hits(items.queries, prototypes, wanted)[counted]
+            counted = takes_part & ~(support[targets] == retrieval.own[:, None]).any(1)
+            hits[counted] += _hits(items.queries, prototypes, targets)[counted]
             often += counted
         if not often.any():
             raise DataError("no query is left beside the prototypes' images", fix="Measure larger classes")
@@ -106,8 +106,8 @@ def _draws(classes: IntArray, rows: Sequence[IntArray], n: int) -> Iterator[IntA
     """(C, n) rows of each draw."""
     # A generator for each class: what is drawn of it does not depend on which others there are.
     orders = [
-        np.random.default_rng(int(label) % 2**32).permuted(np.tile(own, (DRAWS, 1)), axis=1)[:, :n]
-        for label, own in zip(classes, rows, strict=True)
+        np.random.default_rng(int(label) % 2**32).permuted(np.tile(class_rows, (DRAWS, 1)), axis=1)[:, :n]
+        for label, class_rows in zip(classes, rows, strict=True)
     ]
     for draw in range(DRAWS):
         yield np.stack([order[draw] for order in orders])
@@ -120,16 +120,16 @@ def _unit(vectors: Tensor) -> Tensor:
     return units
 
 
-def _hits(queries: Tensor, prototypes: Tensor, wanted: IntArray) -> FloatArray:
+def _hits(queries: Tensor, prototypes: Tensor, targets: IntArray) -> FloatArray:
     """(Q,) each query's probability that its class is drawn among the nearest prototypes."""
     import torch
 
-    place = torch.from_numpy(wanted).to(queries.device)
+    target_index = torch.from_numpy(targets).to(queries.device)
     size = max(1, _BLOCK // len(prototypes))
-    found = []
-    for rows, own in zip(queries.split(size), place.split(size), strict=True):
+    chances = []
+    for rows, block_targets in zip(queries.split(size), target_index.split(size), strict=True):
         similarities = _unit(rows) @ prototypes.T
         nearest = similarities >= similarities.amax(1, keepdim=True) - TIE_WINDOW
-        found.append(nearest.gather(1, own[:, None])[:, 0].double() / nearest.sum(1))
-    values: FloatArray = torch.cat(found).cpu().numpy()
+        chances.append(nearest.gather(1, block_targets[:, None])[:, 0].double() / nearest.sum(1))
+    values: FloatArray = torch.cat(chances).cpu().numpy()
     return values

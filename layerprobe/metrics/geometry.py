@@ -110,14 +110,14 @@ class Uniformity(Metric):
         total = 0.0
         for top in range(0, len(vectors), _TILE):
             rows = slice(top, top + _TILE)
-            for left in range(0, top + 1, _TILE):
-                columns = slice(left, left + _TILE)
+            for first_column in range(0, top + 1, _TILE):
+                columns = slice(first_column, first_column + _TILE)
                 distances = (vectors[rows] @ vectors[columns].T).mul_(-2)
                 distances += squares[rows, None]
                 distances += squares[columns]
                 near = distances.clamp_(min=0).mul_(-2).exp_()
                 # Each pair once: the tiles below the diagonal, and the lower triangles of those on it.
-                total += float(near.sum() if left < top else near.tril_(-1).sum())
+                total += float(near.sum() if first_column < top else near.tril_(-1).sum())
         mean = total / (len(vectors) * (len(vectors) - 1) / 2)
         return {"uniformity": math.log(mean)}
 

@@ -43,13 +43,13 @@ class Hubness(Metric):
                 f"hubness needs more than {NEIGHBOURS} items, there are {count}", fix="Measure a split of more images"
             )
         items = comparable(retrieval.features, None, retrieval.similarity)
-        own = torch.arange(count).numpy()
+        self_indices = torch.arange(count).numpy()
         counts = torch.zeros(count, dtype=torch.float64, device=items.windows.device)
-        for rows, similarities in similarity_blocks(items, relevance_of(retrieval.labels, None, own, None)):
+        for rows, similarities in similarity_blocks(items, relevance_of(retrieval.labels, None, self_indices, None)):
             windows = items.windows[rows, None]
-            last = similarities.topk(NEIGHBOURS).values[:, -1:]
-            closer = similarities > last + windows
-            tied = (similarities >= last - windows) & ~closer
+            tenth = similarities.topk(NEIGHBOURS).values[:, -1:]
+            closer = similarities > tenth + windows
+            tied = (similarities >= tenth - windows) & ~closer
             places = NEIGHBOURS - closer.sum(1, keepdim=True)
             counts += (closer + tied * (places / tied.sum(1, keepdim=True)).double()).sum(0)
         centred = counts - counts.mean()

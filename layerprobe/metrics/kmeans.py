@@ -48,10 +48,10 @@ def kmeans(
 ) -> tuple[Clustering, ...]:
     """Cluster rows by Lloyd's algorithm, once for each seed.
 
-    Lloyd, Least squares quantization in PCM, IEEE Transactions on Information Theory 28 (1982). The first centroids are
-    k different rows (`first_rows`). A row goes to the nearest centroid, the first of those that tie. A cluster without
-    rows takes the row farthest from the mean of its own cluster, of those in clusters of at least two; several such
-    clusters take the next farthest, in their order. With fewer than k different rows there are that many clusters.
+    Lloyd, Least squares quantization in PCM, IEEE Transactions on Information Theory 28 (1982). The first centroids
+    are k different rows (`initial_rows`). A row goes to the nearest centroid, the first of those that tie. A cluster
+    without rows takes the row farthest from the mean of its own cluster, of those in clusters of at least two; several
+    such clusters take the next farthest, in their order. With fewer than k different rows there are that many clusters.
 
     Args:
         features: (N, D), any real type; computed where it lies. float32 rows are exact; lengths between 1e-150 and
@@ -69,20 +69,20 @@ def kmeans(
     """
     import torch
 
-    rows = _checked(features, k)
+    rows = _check_rows(features, k)
     if iterations < 1:
         raise ValueError(f"iterations = {iterations}: must be at least 1")
     with torch.no_grad(), full_precision(rows.device):
         points = points_of(rows)
         together = points.sets_at_once(k)
-        found: list[Clustering] = []
+        clusterings: list[Clustering] = []
         for start in range(0, len(seeds), together):
-            firsts = np.stack([first_rows(rows, k, seed) for seed in seeds[start : start + together]])
-            found += _Restarts(points, torch.from_numpy(firsts).to(rows.device)).run(iterations)
-    return tuple(found)
+            firsts = np.stack([initial_rows(rows, k, seed) for seed in seeds[start : start + together]])
+            clusterings += _Restarts(points, torch.from_numpy(firsts).to(rows.device)).run(iterations)
+    return tuple(clusterings)
 
 
-def first_rows(features: ArrayLike | Tensor, k: int, seed: int) -> NDArray[np.int64]:
+def initial_rows(features: ArrayLike | Tensor, k: int, seed: int) -> NDArray[np.int64]:
     """Index of the rows that a restart starts from.
 
     Args:
@@ -108,7 +108,7 @@ def first_rows(features: ArrayLike | Tensor, k: int, seed: int) -> NDArray[np.in
     return np.array(list(chosen.values())[:k], np.int64)
 
 
-def _checked(features: ArrayLike | Tensor, k: int) -> Tensor:
+def _check_rows(features: ArrayLike | Tensor, k: int) -> Tensor:
     rows = tensor_of(features)
     if rows.ndim != 2 or 0 in rows.shape:
         raise ValueError(f"features: expected (N, D), neither 0, got {tuple(rows.shape)}")
@@ -138,27 +138,27 @@ class _Restarts:
 
     def run(self, iterations: int) -> list[Clustering]:
         """Assign and average until nothing moves; each restart ends for itself."""
-        found: dict[int, Clustering] = {}
+        ended: dict[int, Clustering] = {}
         running = list(range(len(self.counts)))
         for iteration in range(1, iterations + 1):
             moved = self.assign().tolist()
-            for place, restart in enumerate(running):
-                if restart not in found and (not moved[place] or iteration == iterations):
-                    labels = self.labels[:, place].cpu().numpy().copy()
-                    found[restart] = Clustering(labels, self.inertia(place), iteration, not moved[place])
-            staying = [place for place, restart in enumerate(running) if restart not in found]
+            for position, restart in enumerate(running):
+                if restart not in ended and (not moved[position] or iteration == iterations):
+                    labels = self.labels[:, position].cpu().numpy().copy()
+                    ended[restart] = Clustering(labels, self.inertia(position), iteration, not moved[position])
+            staying = [position for position, restart in enumerate(running) if restart not in ended]
             if not staying:
                 break
             # Restarts that ended stay in the arrays, at little cost, until copying the others is worth it.
             if 2 * len(staying) <= len(running):
                 self.search.keep(staying)
-                running = [running[place] for place in staying]
+                running = [running[position] for position in staying]
                 self.sums, self.counts = self.sums[staying], self.counts[staying]
                 self.labels = self.labels[:, staying]
-            for place in (self.counts == 0).any(1).nonzero().flatten().tolist():
-                self.fill(place)
+            for position in (self.counts == 0).any(1).nonzero().flatten().tolist():
+                self.fill(position)
             self.centroids = self.sums / self.counts[..., None]
-        return [found[restart] for restart in sorted(found)]
+        return [ended[restart] for restart in sorted(ended)]
 
     def inertia(self, restart: int) -> float:
         """Sum of the squared distances to the clusters' means: the whole scatter less that of the means."""
@@ -188,12 +188,12 @@ class _Restarts:
         leaving = old >= 0
         clusters = torch.cat([offset[leaving] + old[leaving], offset + new])
         signs = torch.cat([-torch.ones_like(old[leaving]), torch.ones_like(new)])
-        rows, place = torch.cat([row[leaving], row]).unique(return_inverse=True)
+        rows, bag_rows = torch.cat([row[leaving], row]).unique(return_inverse=True)
         clusters, order = clusters.sort(stable=True)
         touched, sizes = clusters.unique_consecutive(return_counts=True)
         # A bag of rows for each cluster: unlike index_add, in a fixed order on every device.
         bags = torch.nn.functional.embedding_bag(
-            place[order],
+            bag_rows[order],
             self.points.rows[block][rows].double(),
             sizes.cumsum(0) - sizes,
             mode="sum",

@@ -54,9 +54,9 @@ class WeightedVotes(QueryMetric):
         rules = retrieval.rules
         if rules is not None and not (rules.positives is None and rules.label_sets is None):
             raise DataError("classes do not say which items are right here", fix="Measure R@K or mAP")
-        found = _neighbours(retrieval, self.k)
-        weights = np.exp((_cosines(found, retrieval) - 1) / TEMPERATURE)
-        return {f"kNN@{self.k}": _hits(found.indices, weights, searched, retrieval.labels)}
+        neighbours = _neighbours(retrieval, self.k)
+        weights = np.exp((_cosines(neighbours, retrieval) - 1) / TEMPERATURE)
+        return {f"kNN@{self.k}": _hits(neighbours.indices, weights, searched, retrieval.labels)}
 
 
 KNN10, KNN20, KNN100, KNN200 = (partial(WeightedVotes, k) for k in (10, 20, 100, 200))
@@ -79,11 +79,11 @@ def _neighbours(retrieval: Retrieval, k: int) -> Neighbours:
     )
 
 
-def _cosines(found: Neighbours, retrieval: Retrieval) -> FloatArray:
+def _cosines(neighbours: Neighbours, retrieval: Retrieval) -> FloatArray:
     """(Q, k); of packed bits as vectors of -1 and 1; -inf where the rules leave no item."""
-    if found.similarity == "hamming":
-        return 1 + 2 * found.similarities / (8 * retrieval.features.shape[1])
-    return found.similarities
+    if neighbours.similarity == "hamming":
+        return 1 + 2 * neighbours.similarities / (8 * retrieval.features.shape[1])
+    return neighbours.similarities
 
 
 def _hits(indices: IntArray, weights: FloatArray, searched: IntArray, labels: IntArray) -> FloatArray:
@@ -100,13 +100,13 @@ def _hits(indices: IntArray, weights: FloatArray, searched: IntArray, labels: In
     there = indices.ravel() >= 0
     # Query and class as one number.
     pairs = query[there] * len(classes) + of_item[indices.ravel()[there]]
-    voted, place = np.unique(pairs, return_inverse=True)
-    votes = np.bincount(place, weights.ravel()[there])
+    voted, pair_index = np.unique(pairs, return_inverse=True)
+    votes = np.bincount(pair_index, weights.ravel()[there])
     voter, choice = np.divmod(voted, len(classes))
     most = np.zeros(len(labels))
     np.maximum.at(most, voter, votes)
-    first = votes >= most[voter] * (1 - _TIED)
-    tied = np.bincount(voter[first], minlength=len(labels))
-    right = np.bincount(voter[first & (classes[choice] == labels[voter])], minlength=len(labels))
+    is_leading = votes >= most[voter] * (1 - _TIED)
+    tied = np.bincount(voter[is_leading], minlength=len(labels))
+    right = np.bincount(voter[is_leading & (classes[choice] == labels[voter])], minlength=len(labels))
     shares: FloatArray = right / np.maximum(tied, 1)
     return shares

@@ -65,5 +65,5 @@ def means_of(values: Mapping[str, FloatArray]) -> dict[str, float]:
 
 def is_mean_over_queries(factory: Any) -> bool:
     """Whether a registered metric, a class or one with some arguments given, is a mean over the queries."""
-    made: Any = factory.func if isinstance(factory, partial) else factory
-    return issubclass(made, QueryMetric)
+    metric_class: Any = factory.func if isinstance(factory, partial) else factory
+    return issubclass(metric_class, QueryMetric)

@@ -97,9 +97,9 @@ def reciprocal_ranks(ranks: Ranks) -> FloatArray:
         raise ValueError(f"the counts of {int(ranks.open().sum())} queries are unresolved; resolve all of them")
     counts = np.stack([ranks.closer, ranks.tied_negatives, ranks.tied_positives], 1).astype(np.int64)
     # Collapsed features have long sums, but few different ones.
-    different, place = np.unique(counts, axis=0, return_inverse=True)
+    different, row_of_query = np.unique(counts, axis=0, return_inverse=True)
     values = np.array([_expected_reciprocal(*row) for row in different.tolist()])
-    return values[place.reshape(-1)]
+    return values[row_of_query.reshape(-1)]
 
 
 def _expected_reciprocal(closer: int, negatives: int, positives: int) -> float:
@@ -129,11 +129,11 @@ def precision_of_queries(retrieval: Retrieval) -> tuple[dict[str, FloatArray], N
     relevance = relevance_of(retrieval.labels, retrieval.gallery_labels, retrieval.own, retrieval.rules)
     harmonic = torch.arange(len(items.gallery) + 1, dtype=torch.float64, device=device)
     harmonic[1:] = (1 / harmonic[1:]).cumsum(0)
-    found = []
+    block_scores = []
     for block, similarities in similarity_blocks(items, relevance):
         groups = _Groups(similarities, relevance[block].right(device), items.windows[block])
-        found.append(groups.scores(harmonic))
-    average_at_r, precision, average, positives = torch.cat(found, 1).cpu().numpy()
+        block_scores.append(groups.scores(harmonic))
+    average_at_r, precision, average, positives = torch.cat(block_scores, 1).cpu().numpy()
     return {"MAP@R": average_at_r, "R-precision": precision, "mAP": average}, positives.astype(np.int64)
 
 
@@ -149,8 +149,8 @@ class _Groups:
     def __init__(self, similarities: Tensor, same: Tensor, windows: Tensor) -> None:
         import torch
 
-        own = similarities == -torch.inf
-        self.positives = (same & ~own).sum(1)
+        is_excluded = similarities == -torch.inf
+        self.positives = (same & ~is_excluded).sum(1)
         width = max(1, int(self.positives.max()))
         # (B, R) closest first, padded with -inf.
         levels = similarities.masked_fill(~same, -torch.inf).topk(min(width, similarities.shape[1])).values
@@ -160,36 +160,36 @@ class _Groups:
         above = _count_beyond(negatives, levels + windows[:, None], strictly=True)
         through = _count_beyond(negatives, levels - windows[:, None], strictly=False)
         # What an earlier group took is not tied again. From leader to leader the counts through a level only grow.
-        taken = torch.where(self.leads & self.real, through, 0).cummax(1).values.roll(1, 1)
-        taken[:, 0] = 0
-        self.before = torch.maximum(above, taken)
+        counted_before = torch.where(self.leads & self.real, through, 0).cummax(1).values.roll(1, 1)
+        counted_before[:, 0] = 0
+        self.before = torch.maximum(above, counted_before)
         self.tied = through - self.before
 
     def scores(self, harmonic: Tensor) -> Tensor:
         """(4, B) float64: MAP@R, R-precision, mAP and the number of positives."""
         import torch
 
-        place = torch.arange(self.real.shape[1], dtype=torch.float64, device=harmonic.device)
-        found, total = self.positives.double()[:, None], self.positives.double()
-        members = torch.minimum(self.next.double(), found) - place  # positives in the group
+        position = torch.arange(self.real.shape[1], dtype=torch.float64, device=harmonic.device)
+        num_positives, total = self.positives.double()[:, None], self.positives.double()
+        members = torch.minimum(self.next.double(), num_positives) - position  # positives in the group
         size = members + self.tied
-        start = place + self.before  # items before the group
+        start = position + self.before  # items before the group
         # Of the items before place j of the group, (j - 1) (members - 1) / (size - 1) are positives of it.
         slope = (members - 1) / (size - 1).clamp(min=1)
 
         def precision_until(count: Tensor) -> Tensor:
             """Expected sum of the precision at the positives among the first `count` items of the group."""
-            last = (start + count).long().clamp_(max=len(harmonic) - 1)
-            span = harmonic[last] - harmonic[start.long().clamp_(max=len(harmonic) - 1)]
+            end = (start + count).long().clamp_(max=len(harmonic) - 1)
+            span = harmonic[end] - harmonic[start.long().clamp_(max=len(harmonic) - 1)]
             # For a single place 1 / (start + 1) is exact; the difference of sums loses digits.
             span = torch.where(count == 1, 1 / (start + 1), span)
-            return members / size * (count * slope + (place + 1 - slope * (start + 1)) * span)
+            return members / size * (count * slope + (position + 1 - slope * (start + 1)) * span)
 
         counted = self.leads & self.real
-        within = torch.minimum((found - start).clamp(min=0), size)
+        within = torch.minimum((num_positives - start).clamp(min=0), size)
         parts = (precision_until(within), members / size * within, precision_until(size))
         # The values of padding mean nothing and are not counted.
-        sums = [torch.where(counted, part, 0).sum(1) / total.clamp(min=1) for part in parts]
+        sums = [torch.where(counted, expected, 0).sum(1) / total.clamp(min=1) for expected in parts]
         return torch.stack([*sums, total])
 
 

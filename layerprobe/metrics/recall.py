@@ -80,11 +80,11 @@ def positives_and_negatives(
     """
     queries = np.asarray(labels)
     gallery = None if gallery_labels is None else np.asarray(gallery_labels)
-    for found in (queries, gallery):
-        if found is not None and found.ndim != 1:
-            raise ValueError(f"labels: expected vectors, got {found.shape}")
+    for vector in (queries, gallery):
+        if vector is not None and vector.ndim != 1:
+            raise ValueError(f"labels: expected vectors, got {vector.shape}")
     if gallery is None:
-        own = find_self_indices(len(queries), None, None, None)
+        self_indices = find_self_indices(len(queries), None, None, None)
     else:
-        own = find_self_indices(len(queries), ids, len(gallery), gallery_ids)
-    return relevance_of(queries, gallery, own, rules).counts()
+        self_indices = find_self_indices(len(queries), ids, len(gallery), gallery_ids)
+    return relevance_of(queries, gallery, self_indices, rules).counts()

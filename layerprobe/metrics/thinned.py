@@ -78,10 +78,12 @@ def thinned_hits(ranks: Ranks, k: int, size: int, positives: Counts, negatives: 
     hits = np.zeros(len(ranks))
     paired = ranks.tied_positives > 0
     counts = (ranks.closer, ranks.tied_negatives, ranks.tied_positives)
-    facts: Counts = np.stack([*(each.astype(np.int64) for each in counts), negatives, size - positives], axis=1)
+    facts: Counts = np.stack(
+        [*(query_counts.astype(np.int64) for query_counts in counts), negatives, size - positives], axis=1
+    )
     # Queries of equal counts have equal chances: a collapsed layer has one for each size of class.
-    different, place = np.unique(facts[paired], axis=0, return_inverse=True)
-    hits[paired] = _chances(different, k)[place.reshape(-1)]
+    different, row_of_query = np.unique(facts[paired], axis=0, return_inverse=True)
+    hits[paired] = _chances(different, k)[row_of_query.reshape(-1)]
     return hits
 
 
@@ -103,25 +105,25 @@ def _chances(facts: Counts, k: int) -> NDArray[np.float64]:
             and how many of them are drawn.
         k: of Recall@K.
     """
-    found = np.zeros(len(facts))
+    chances = np.zeros(len(facts))
     # All queries of classes of one size share a table: there are far fewer of these than queries.
     pools, pool = np.unique(facts[:, 3:], axis=0, return_inverse=True)
     for number, (negatives, drawn) in enumerate(pools.tolist()):
         rows = np.flatnonzero(pool.reshape(-1) == number)
         closer, tied, right = facts[rows, :3].T
-        table = _few_kept(k, negatives, drawn, int((closer + tied).max()))
-        found[rows] = _over_ties(table, closer, tied, right)
-    return np.clip(found, 0.0, 1.0)
+        table = _cdf_table(k, negatives, drawn, int((closer + tied).max()))
+        chances[rows] = _over_ties(table, closer, tied, right)
+    return np.clip(chances, 0.0, 1.0)
 
 
-def _few_kept(k: int, negatives: int, drawn: int, last: int) -> NDArray[np.float64]:
-    """P(at most k - 1 of `a` negatives are drawn) for a = 0, 1 ... `last`; cut where it is nothing, with a 0 behind."""
+def _cdf_table(k: int, negatives: int, drawn: int, most: int) -> NDArray[np.float64]:
+    """P(at most k - 1 of `a` negatives are drawn) for a = 0, 1 ... `most`; cut where it is nothing, with a 0 behind."""
     from scipy.stats import hypergeom  # a second to import, which only this waits for
 
     parts: list[NDArray[np.float64]] = []
     start = 0
-    while start <= last and not (parts and parts[-1][-1] <= _NOTHING):
-        end = min(last + 1, max(_FIRST_TERMS, 2 * start))
+    while start <= most and not (parts and parts[-1][-1] <= _NOTHING):
+        end = min(most + 1, max(_FIRST_TERMS, 2 * start))
         parts.append(hypergeom.cdf(k - 1, negatives, np.arange(start, end), drawn))
         start = end
     return np.concatenate([*parts, [0.0]])
@@ -131,16 +133,16 @@ def _over_ties(table: NDArray[np.float64], closer: Counts, tied: Counts, right: 
     """(U,) the sum over how many tied negatives come before the first tied positive.
 
     Args:
-        table: as from `_few_kept`.
+        table: as from `_cdf_table`.
         closer: (U,) negatives that are closer.
         tied: (U,) negatives that are tied.
         right: (U,) positives that are tied, at least 1.
     """
-    found = np.zeros(len(closer))
+    sums = np.zeros(len(closer))
     next_share = right / (tied + right)  # p_0: the first of the tied is a positive
     active, start, terms = np.arange(len(closer)), 0, 1
     while len(active):
-        left = []
+        unfinished = []
         for rows in np.array_split(active, -(-len(active) * terms // _NUMBERS_AT_ONCE)):
             j = start + np.arange(terms)
             wrong, all_tied = tied[rows, None], (tied + right)[rows, None]
@@ -148,9 +150,9 @@ def _over_ties(table: NDArray[np.float64], closer: Counts, tied: Counts, right: 
             ratios = np.maximum(wrong - j, 0) / np.maximum(all_tied - j - 1, 1)
             shares = next_share[rows, None] * np.cumprod(np.hstack([np.ones((len(rows), 1)), ratios]), axis=1)
             hit = table[np.minimum(closer[rows, None] + np.minimum(j, wrong), len(table) - 1)]
-            found[rows] += (shares[:, :-1] * hit).sum(1)
+            sums[rows] += (shares[:, :-1] * hit).sum(1)
             next_share[rows] = shares[:, -1]
             # The chance of a hit only falls with j.
-            left.append(rows[(tied[rows] >= start + terms) & (hit[:, -1] > _NOTHING)])
-        active, start, terms = np.concatenate(left), start + terms, max(_FIRST_TERMS, 2 * terms)
-    return found
+            unfinished.append(rows[(tied[rows] >= start + terms) & (hit[:, -1] > _NOTHING)])
+        active, start, terms = np.concatenate(unfinished), start + terms, max(_FIRST_TERMS, 2 * terms)
+    return sums

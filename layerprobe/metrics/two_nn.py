@@ -42,8 +42,8 @@ class TwoNN(Metric):
             NumericError: a row holds NaN or Inf, or each item's two nearest are equally far.
         """
         vectors = unit_vectors(retrieval).cpu().numpy()
-        _, first = np.unique(vectors.round(_DIGITS) + 0.0, axis=0, return_index=True)  # + 0.0: -0 is 0
-        different = vectors[np.sort(first)]
+        _, representative_rows = np.unique(vectors.round(_DIGITS) + 0.0, axis=0, return_index=True)  # + 0.0: -0 is 0
+        different = vectors[np.sort(representative_rows)]
         if len(different) < _LEAST:
             raise DataError(
                 f"two-nn needs {_LEAST} different items, there are {len(different)}",

@@ -11,7 +11,7 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_mutual_info_score, normalized_mutual_info_score
 
 from layerprobe.metrics.clustering import ClusterAgreement, agreement, expected_information
-from layerprobe.metrics.kmeans import first_rows
+from layerprobe.metrics.kmeans import initial_rows
 from layerprobe.ranking import retrieval
 from layerprobe.system.errors import DataError, NumericError
 
@@ -108,7 +108,7 @@ def test_means_and_deviations_are_those_of_sklearns_clusters_of_unit_rows() -> N
     features *= np.random.default_rng(1).uniform(0.1, 10, (300, 1))
     values = ClusterAgreement(restarts=3)(retrieval(features, labels))
     unit = (features / np.linalg.norm(features, axis=1, keepdims=True)).astype(np.float32)
-    starts = [unit[first_rows(unit, 10, seed)] for seed in range(3)]
+    starts = [unit[initial_rows(unit, 10, seed)] for seed in range(3)]
     peers = [KMeans(10, init=start, n_init=1, tol=0).fit_predict(unit) for start in starts]
     nmi = [normalized_mutual_info_score(labels, peer) for peer in peers]
     ami = [adjusted_mutual_info_score(labels, peer) for peer in peers]
@@ -185,7 +185,7 @@ def test_classes_of_one_have_no_value() -> None:
 def test_the_best_is_the_restart_of_least_inertia() -> None:
     features, labels = clustered(300, 8, 10, 1.2)
     unit = (features / np.linalg.norm(features, axis=1, keepdims=True)).astype(np.float32)
-    starts = [unit[first_rows(unit, 10, seed)] for seed in range(5)]
+    starts = [unit[initial_rows(unit, 10, seed)] for seed in range(5)]
     peers = [KMeans(10, init=start, n_init=1, tol=0).fit(unit) for start in starts]
     nmi = [normalized_mutual_info_score(labels, peer.labels_) for peer in peers]
     least = int(np.argmin([peer.inertia_ for peer in peers]))

@@ -10,7 +10,7 @@ from sklearn.cluster import KMeans
 
 from layerprobe.metrics import kmeans as module
 from layerprobe.metrics.centroids import Points
-from layerprobe.metrics.kmeans import Clustering, first_rows, kmeans
+from layerprobe.metrics.kmeans import Clustering, initial_rows, kmeans
 from layerprobe.system.errors import NumericError
 
 
@@ -57,7 +57,7 @@ def test_labels_and_inertia_are_those_of_a_plain_float64_lloyd(
 ) -> None:
     rows = rows.astype(dtype)
     for seed, found in enumerate(kmeans(rows, 7, seeds=range(5))):
-        expected = plain_lloyd(rows, first_rows(rows, 7, seed))
+        expected = plain_lloyd(rows, initial_rows(rows, 7, seed))
         assert (found.labels == expected.labels).all()
         assert found.inertia == pytest.approx(expected.inertia, rel=1e-10)
         assert (found.iterations, found.converged) == (expected.iterations, True)
@@ -66,14 +66,14 @@ def test_labels_and_inertia_are_those_of_a_plain_float64_lloyd(
 def test_inertia_is_that_of_sklearn_from_the_same_rows() -> None:
     rows = blobs(600, 16, 10, 0.8)
     for seed, found in enumerate(kmeans(rows, 10, seeds=range(4))):
-        peer = KMeans(10, init=rows[first_rows(rows, 10, seed)], n_init=1, tol=0, max_iter=100).fit(rows)
+        peer = KMeans(10, init=rows[initial_rows(rows, 10, seed)], n_init=1, tol=0, max_iter=100).fit(rows)
         assert found.inertia == pytest.approx(peer.inertia_, rel=1e-5)
         assert (found.labels == peer.labels_).all()
 
 
 def test_a_limit_ends_a_restart_before_its_fixed_point() -> None:
     rows = blobs(400, 12, 9, 1.0)
-    expected = plain_lloyd(rows, first_rows(rows, 9, 0), 3)
+    expected = plain_lloyd(rows, initial_rows(rows, 9, 0), 3)
     (found,) = kmeans(rows, 9, seeds=[0], iterations=3)
     assert (found.labels == expected.labels).all()
     assert found.inertia == pytest.approx(expected.inertia, rel=1e-10)
@@ -108,18 +108,18 @@ def test_sums_in_parts_give_the_same_labels(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_seeds_give_different_rows_again_and_again() -> None:
     rows = blobs(50, 4, 5, 1.0)
-    first = first_rows(rows, 8, 0)
+    first = initial_rows(rows, 8, 0)
     assert len(set(first.tolist())) == 8
-    assert (first == first_rows(torch.from_numpy(rows), 8, 0)).all()
-    assert (first != first_rows(rows, 8, 1)).any()
+    assert (first == initial_rows(torch.from_numpy(rows), 8, 0)).all()
+    assert (first != initial_rows(rows, 8, 1)).any()
 
 
 def test_first_rows_differ_in_value() -> None:
     # Rows 0-7 are equal, -0 is 0; 8 and 9 are the others.
     rows = np.array([[0.0, 0.0]] * 4 + [[-0.0, 0.0]] * 4 + [[1.0, 0.0], [2.0, 0.0]])
     for seed in range(10):
-        assert sorted(rows[first_rows(rows, 3, seed), 0].tolist()) == [0, 1, 2]
-    assert len(first_rows(rows, 5, 0)) == 3
+        assert sorted(rows[initial_rows(rows, 3, seed), 0].tolist()) == [0, 1, 2]
+    assert len(initial_rows(rows, 5, 0)) == 3
 
 
 def test_fewer_different_rows_than_clusters_are_a_cluster_each() -> None:
@@ -151,7 +151,7 @@ def test_as_many_clusters_as_rows() -> None:
 def emptied(monkeypatch: pytest.MonkeyPatch, values: list[float], firsts: list[float], iterations: int) -> Clustering:
     """Rows on a line, started from centroids that need not be rows."""
     rows = np.array(values)[:, None]
-    monkeypatch.setattr(module, "first_rows", lambda *given: np.arange(len(firsts)))
+    monkeypatch.setattr(module, "initial_rows", lambda *given: np.arange(len(firsts)))
     start = module._Restarts.__init__
 
     def elsewhere(self: module._Restarts, points: Points, chosen: torch.Tensor) -> None:
