@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from layerprobe import store
 from layerprobe.reductions.applying import Blocks, reduce_blocks
 from layerprobe.reductions.chain import parse_chain
-from layerprobe.statistics.choice import pick, resampled
+from layerprobe.statistics.choice import pick, resample_choice
 from layerprobe.statistics.units import UnitSums
 from layerprobe.statistics.verdict import growth_of_differences, judge
 
@@ -164,7 +164,7 @@ def row_of(candidates: Sequence[Candidate], places: Sequence[int], draw: Draw, s
     judged = judge(cells, picked, within=WITHIN, growth=growth, seed=seed)
     lost, settled = truth.max() - truth[picks], judged.verdict != "open"
     at_most = judged.at_most or 0.0
-    stated = growth * resampled(cells, costs, raw, seed=seed).expected_loss
+    stated = growth * resample_choice(cells, costs, raw, seed=seed).expected_loss
     told = [stated, at_most, float(lost[-1] <= at_most), float(settled), float(settled and lost[-1] > WITHIN)]
     return np.array([*(100 * lost), *(100 * value for value in told), *(costs[place][0] for place in picks)])
 

@@ -30,7 +30,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.statistics.choice import folds_of, optimism, pick, resampled
+from layerprobe.statistics.choice import folds_of, optimism, pick, resample_choice
 from layerprobe.statistics.units import UnitSums
 from layerprobe.statistics.verdict import judge
 
@@ -92,7 +92,7 @@ def row(cell: Cell, sets: int) -> Array:
             settled,
             judged.verdict == "clear",
             judged.at_most is not None and loss <= judged.at_most + 1e-4,
-            100 * growth * resampled(cells, costs, RAW, seed=seed).expected_loss,
+            100 * growth * resample_choice(cells, costs, RAW, seed=seed).expected_loss,
             100 * loss,
             100 * before,
             DIMS[picked.place],

@@ -67,8 +67,8 @@ def advise(gains: UnitSums, *, within: float, seed: int = 0) -> Advised:
 
 
 def _gain(gains: UnitSums, units: NDArray[np.intp], seed: int) -> Difference:
-    part = UnitSums(gains.sums[:, units], gains.counts[:, units])
-    return with_ends(differences(part, seed=seed)[0], part.units)
+    subset = UnitSums(gains.sums[:, units], gains.counts[:, units])
+    return with_ends(differences(subset, seed=seed)[0], subset.units)
 
 
 def _decision(gain: Difference) -> Advice | None:

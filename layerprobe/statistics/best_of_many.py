@@ -37,13 +37,15 @@ def indistinguishable_from_best(
     pairs = list(combinations(range(count), 2))
     if not pairs or cells.units < FEWEST_UNITS or len(pairs) * units > _MOST:
         return None
-    first, second = (list(places) for places in zip(*pairs, strict=True))
-    of_first, of_second = (UnitSums(cells.sums[places], cells.counts[places]) for places in (first, second))
-    apart = of_first.minus(of_second)
-    found = bands(apart, symmetric=True, bounds=(-np.inf, np.inf), resamples=resamples, seed=seed)
-    alike = set()
-    for pair, band in zip(pairs, found, strict=True):
+    minuends, subtrahends = (list(places) for places in zip(*pairs, strict=True))
+    of_minuends, of_subtrahends = (
+        UnitSums(cells.sums[places], cells.counts[places]) for places in (minuends, subtrahends)
+    )
+    apart = of_minuends.minus(of_subtrahends)
+    pair_bands = bands(apart, symmetric=True, bounds=(-np.inf, np.inf), resamples=resamples, seed=seed)
+    equivalent = set()
+    for pair, band in zip(pairs, pair_bands, strict=True):
         # Without a band the two have the same value in every unit.
         if best in pair and (band is None or band.low <= 0 <= band.high):
-            alike |= set(pair) - {best}
-    return tuple(sorted(alike))
+            equivalent |= set(pair) - {best}
+    return tuple(sorted(equivalent))

@@ -67,21 +67,21 @@ def bands(
     """
     parts = []
     largest, smallest = np.full(resamples, -np.inf), np.full(resamples, np.inf)
-    for part in _resampled(cells, resamples, np.random.SeedSequence(seed)):
-        errors = part.errors
-        drawn = part.studentised(part.floor if symmetric else _FLOOR)[:, errors > 0]
-        parts.append((part.means, errors))
+    for draws in _resample(cells, resamples, np.random.SeedSequence(seed)):
+        errors = draws.errors
+        drawn = draws.studentised(draws.floor if symmetric else _FLOOR)[:, errors > 0]
+        parts.append((draws.means, errors))
         largest = np.maximum(largest, (np.abs(drawn) if symmetric else drawn).max(1, initial=-np.inf))
         smallest = np.minimum(smallest, drawn.min(1, initial=np.inf))
     highest = _reach(largest) if symmetric else _points(largest)[1]
     lowest = -highest if symmetric else _points(smallest)[0]
-    found: list[Interval | None] = []
+    intervals: list[Interval | None] = []
     for means, errors in parts:
         if (errors > 0).any():
-            found += _intervals(means - errors * highest, means - errors * lowest, errors, bounds)
+            intervals += _intervals(means - errors * highest, means - errors * lowest, errors, bounds)
         else:
-            found += [None] * len(means)
-    return found
+            intervals += [None] * len(means)
+    return intervals
 
 
 def upper_ends(cells: UnitSums, *, resamples: int = RESAMPLES, seed: int = 0) -> FloatArray:
@@ -103,10 +103,10 @@ def upper_ends(cells: UnitSums, *, resamples: int = RESAMPLES, seed: int = 0) ->
     if cells.units < FEWEST_UNITS:
         return np.full(len(cells.sums), np.inf)
     parts, smallest = [], np.full(resamples, np.inf)
-    for part in _resampled(cells, resamples, np.random.SeedSequence(seed)):
-        drawn = part.studentised(part.floor)[:, part.errors > 0]
+    for draws in _resample(cells, resamples, np.random.SeedSequence(seed)):
+        drawn = draws.studentised(draws.floor)[:, draws.errors > 0]
         smallest = np.minimum(smallest, drawn.min(1, initial=np.inf))
-        parts.append((part.means, part.errors))
+        parts.append((draws.means, draws.errors))
     outside = math.floor(0.05 * (resamples + 1)) - 1
     lowest = np.partition(smallest, outside)[outside]
     reach = -lowest if np.isfinite(lowest) else 0.0
@@ -132,20 +132,22 @@ def differences(cells: UnitSums, *, resamples: int = 10_000, seed: int = 0) -> l
         ValueError: fewer than 100 resamples.
     """
     return [
-        found for part in _resampled(cells, resamples, np.random.SeedSequence(seed)) for found in _differences(part)
+        difference
+        for draws in _resample(cells, resamples, np.random.SeedSequence(seed))
+        for difference in _differences(draws)
     ]
 
 
-def between(first: UnitSums, second: UnitSums, *, resamples: int = 10_000, seed: int = 0) -> list[Difference]:
-    """First - second for C pairs of means whose units are different and independent: train and test classes.
+def between(minuends: UnitSums, subtrahends: UnitSums, *, resamples: int = 10_000, seed: int = 0) -> list[Difference]:
+    """Minuend - subtrahend for C pairs of means whose units are different and independent: train and test classes.
 
     The units of the two are drawn separately; t* = ((m1* - m1) - (m2* - m2)) / sqrt(s1*^2 + s2*^2), so that the degrees
     of freedom of either side are in t*. A side that is the same in all its units, as training classes at 100 %, adds no
     variance: then the interval is only as wide as the other side's.
 
     Args:
-        first: C means.
-        second: C means over other units.
+        minuends: C means.
+        subtrahends: C means over other units.
         resamples: draws of units, at least 100.
         seed: of the draws.
 
@@ -155,27 +157,31 @@ def between(first: UnitSums, second: UnitSums, *, resamples: int = 10_000, seed:
     Raises:
         ValueError: different numbers of means, or fewer than 100 resamples.
     """
-    if len(first.sums) != len(second.sums):
-        raise ValueError(f"{len(first.sums)} means cannot be paired with {len(second.sums)}")
+    if len(minuends.sums) != len(subtrahends.sums):
+        raise ValueError(f"{len(minuends.sums)} means cannot be paired with {len(subtrahends.sums)}")
     seeds = np.random.SeedSequence(seed).spawn(2)
-    found: list[Difference] = []
+    pair_differences: list[Difference] = []
     pairs = zip(
-        *(_resampled(side, resamples, own) for side, own in zip((first, second), seeds, strict=True)), strict=True
+        *(
+            _resample(side, resamples, side_seed)
+            for side, side_seed in zip((minuends, subtrahends), seeds, strict=True)
+        ),
+        strict=True,
     )
-    for one, two in pairs:
-        joint = _Resampled(
-            one.means - two.means,
-            one.variances + two.variances,
-            np.minimum(one.units, two.units),
-            one.shifts - two.shifts,
-            one.drawn_variances + two.drawn_variances,
+    for minuend, subtrahend in pairs:
+        joint = _Draws(
+            minuend.means - subtrahend.means,
+            minuend.variances + subtrahend.variances,
+            np.minimum(minuend.units, subtrahend.units),
+            minuend.shifts - subtrahend.shifts,
+            minuend.drawn_variances + subtrahend.drawn_variances,
         )
-        found += _differences(joint)
-    return found
+        pair_differences += _differences(joint)
+    return pair_differences
 
 
 @dataclass(frozen=True, eq=False)
-class _Resampled:
+class _Draws:
     """Draws of some means: how far each moved, and its variance."""
 
     means: FloatArray  # (C,)
@@ -200,30 +206,30 @@ class _Resampled:
         """(R, C) t* of each draw; 0 where there is no interval."""
         errors = self.errors
         scale = np.sqrt(np.maximum(self.drawn_variances, (floor * errors) ** 2))
-        found: FloatArray = np.divide(self.shifts, scale, out=np.zeros_like(self.shifts), where=errors > 0)
-        return found
+        studentised_shifts: FloatArray = np.divide(self.shifts, scale, out=np.zeros_like(self.shifts), where=errors > 0)
+        return studentised_shifts
 
 
-def _resampled(cells: UnitSums, resamples: int, seed: np.random.SeedSequence) -> Iterator[_Resampled]:
+def _resample(cells: UnitSums, resamples: int, seed: np.random.SeedSequence) -> Iterator[_Draws]:
     """Some cells at a time, all from the same draws."""
     if resamples < FEWEST_RESAMPLES:
         raise ValueError(f"resamples = {resamples}: must be at least {FEWEST_RESAMPLES}")
     used = (cells.counts > 0).any(0)
     size = max(1, _BLOCK // max(resamples, used.sum()))
     for start in range(0, len(cells.sums), size):
-        part = slice(start, start + size)
-        yield _of_part(UnitSums(cells.sums[part][:, used], cells.counts[part][:, used]), resamples, seed)
+        rows = slice(start, start + size)
+        yield _draw_means(UnitSums(cells.sums[rows][:, used], cells.counts[rows][:, used]), resamples, seed)
 
 
-def _of_part(cells: UnitSums, resamples: int, seed: np.random.SeedSequence) -> _Resampled:
+def _draw_means(cells: UnitSums, resamples: int, seed: np.random.SeedSequence) -> _Draws:
     """Draws of means that are all held at once."""
     sums, counts = cells.sums, cells.counts
     means, totals = cells.means, counts.sum(1)
-    left = sums - means[:, None] * counts
-    left[~cells.differ] = 0.0
+    residuals = sums - means[:, None] * counts
+    residuals[~cells.differ] = 0.0
     # Counts are mostly those of the first mean: then a single column of them is drawn.
     weighed = counts[:1] if (counts == counts[:1]).all() else counts
-    columns = [left.T, (left**2).T, (left * counts).T, weighed.T, (weighed**2).T]
+    columns = [residuals.T, (residuals**2).T, (residuals * counts).T, weighed.T, (weighed**2).T]
     shifts, variances = np.empty((resamples, len(means))), np.empty((resamples, len(means)))
     row = 0
     for drawn in _draws(sums.shape[1], resamples, seed):
@@ -234,7 +240,7 @@ def _of_part(cells: UnitSums, resamples: int, seed: np.random.SeedSequence) -> _
         # Never negative but for rounding: it is the sum of squares of what the drawn units leave of the drawn mean.
         variances[rows] = (squares - 2 * shifts[rows] * products + shifts[rows] ** 2 * square) / number**2
         row += len(drawn)
-    return _Resampled(means, (left**2).sum(1) / totals**2, (counts > 0).sum(1), shifts, variances)
+    return _Draws(means, (residuals**2).sum(1) / totals**2, (counts > 0).sum(1), shifts, variances)
 
 
 def _draws(units: int, resamples: int, seed: np.random.SeedSequence) -> Iterator[FloatArray]:
@@ -257,8 +263,8 @@ def _points(drawn: FloatArray) -> FloatArray:
 
 def _reach(drawn: FloatArray) -> FloatArray:
     """(...) the |t*| at which a symmetric interval ends, along the first axis of `drawn`."""
-    place = len(drawn) + 1 - math.ceil(0.05 * (len(drawn) + 1))
-    reach: FloatArray = np.partition(drawn, place, axis=0)[place]
+    rank = len(drawn) + 1 - math.ceil(0.05 * (len(drawn) + 1))
+    reach: FloatArray = np.partition(drawn, rank, axis=0)[rank]
     return reach
 
 
@@ -266,17 +272,17 @@ def _intervals(
     low: FloatArray, high: FloatArray, errors: FloatArray, bounds: tuple[float, float]
 ) -> list[Interval | None]:
     ends = zip(low.clip(*bounds).tolist(), high.clip(*bounds).tolist(), (errors > 0).tolist(), strict=True)
-    return [Interval(first, last) if there else None for first, last, there in ends]
+    return [Interval(lower, upper) if there else None for lower, upper, there in ends]
 
 
-def _differences(found: _Resampled) -> list[Difference]:
+def _differences(draws: _Draws) -> list[Difference]:
     """The symmetric intervals; p is below 0.05 exactly where |t| is beyond the |t*| at which the interval ends."""
-    means, errors = found.means, found.errors
-    drawn = np.abs(found.studentised(found.floor))
+    means, errors = draws.means, draws.errors
+    drawn = np.abs(draws.studentised(draws.floor))
     end = _reach(drawn)
     observed = np.divide(means, errors, out=np.zeros_like(means), where=errors > 0)
     # Not means - errors x end, which rounding could bring to the other side of 0.
     low, high = errors * (observed - end), errors * (observed + end)
     p = (1 + (drawn >= np.abs(observed)).sum(0)) / (1 + len(drawn))
     rows = zip(means.tolist(), low.tolist(), high.tolist(), p.tolist(), (errors > 0).tolist(), strict=True)
-    return [Difference(mean, *rest) if there else Difference(mean) for mean, *rest, there in rows]
+    return [Difference(mean, *ends_and_p) if there else Difference(mean) for mean, *ends_and_p, there in rows]

@@ -79,18 +79,18 @@ def pick(cells: UnitSums, costs: Sequence[Cost], raw: Sequence[bool], finer: Fin
         NumericError: every candidate has NaN.
         ValueError: a cost is missing.
     """
-    order, valid = _preferred_first(cells, costs, raw)
+    order, valid = _order_by_preference(cells, costs, raw)
     best = int(_first_highest(valid.means[None])[0])
     near = np.flatnonzero(valid.means[best] - valid.means <= _NEAR * _paired_errors(valid, best) + EQUAL)
-    place = best
+    position = best
     if finer is not None and len(near) > 1 and valid.units >= FEWEST_UNITS:
         measured = finer(order[near].tolist())
         if measured is not None and np.isfinite(measured.sums).all():
-            place = int(near[_first_highest(measured.means[None])[0]])
-    return Picked(int(order[place]), int(order[best]))
+            position = int(near[_first_highest(measured.means[None])[0]])
+    return Picked(int(order[position]), int(order[best]))
 
 
-def resampled(
+def resample_choice(
     cells: UnitSums,
     costs: Sequence[Cost],
     raw: Sequence[bool],
@@ -111,7 +111,7 @@ def resampled(
         NumericError: every candidate has NaN.
         ValueError: a cost is missing.
     """
-    order, valid = _preferred_first(cells, costs, raw)
+    order, valid = _order_by_preference(cells, costs, raw)
     drawn = draws_of(valid.sums.shape[1], resamples, seed)
     number = drawn @ valid.counts.T
     means = np.divide(drawn @ valid.sums.T, number, out=np.full(number.shape, -np.inf), where=number > 0)
@@ -142,7 +142,7 @@ def folds_of(units: ArrayLike, *, count: int = FOLDS, seed: int = 0) -> NDArray[
     return np.random.default_rng(seed).permutation(np.arange(number) % count)
 
 
-def cross_fitted(cells: UnitSums, folds: ArrayLike, choose: Callable[[UnitSums, int], int]) -> CrossFitted:
+def cross_fit(cells: UnitSums, folds: ArrayLike, choose: Callable[[UnitSums, int], int]) -> CrossFitted:
     """For each fold, choose on the other folds, and take the fold's units of the chosen candidate.
 
     Args:
@@ -161,10 +161,13 @@ def cross_fitted(cells: UnitSums, folds: ArrayLike, choose: Callable[[UnitSums, 
         raise ValueError(f"{len(members)} units have folds, {cells.sums.shape[1]} have sums")
     sums, counts, places = np.zeros((1, len(members))), np.zeros((1, len(members))), []
     for fold in names.tolist():
-        own = members == fold
-        place = choose(UnitSums(cells.sums[:, ~own], cells.counts[:, ~own]), fold)
-        sums[0, own], counts[0, own] = cells.sums[place, own], cells.counts[place, own]
-        places.append(place)
+        is_in_fold = members == fold
+        candidate = choose(UnitSums(cells.sums[:, ~is_in_fold], cells.counts[:, ~is_in_fold]), fold)
+        sums[0, is_in_fold], counts[0, is_in_fold] = (
+            cells.sums[candidate, is_in_fold],
+            cells.counts[candidate, is_in_fold],
+        )
+        places.append(candidate)
     return CrossFitted(tuple(places), UnitSums(sums, counts))
 
 
@@ -185,11 +188,13 @@ def optimism(cells: UnitSums, folds: ArrayLike) -> float | None:
     if cells.units < FEWEST_UNITS or not valid.any():
         return None
     cells = UnitSums(cells.sums[valid], cells.counts[valid])
-    crossed = cross_fitted(cells, folds, lambda others, _: int(others.means.argmax()))
+    crossed = cross_fit(cells, folds, lambda others, _: int(others.means.argmax()))
     return float(cells.means.max() - crossed.cells.means[0])
 
 
-def _preferred_first(cells: UnitSums, costs: Sequence[Cost], raw: Sequence[bool]) -> tuple[NDArray[np.int64], UnitSums]:
+def _order_by_preference(
+    cells: UnitSums, costs: Sequence[Cost], raw: Sequence[bool]
+) -> tuple[NDArray[np.int64], UnitSums]:
     """The places of the candidates without NaN, raw ones first, then by cost, and their cells on units with queries."""
     if not len(cells.sums) == len(costs) == len(raw):
         raise ValueError(f"{len(cells.sums)} candidates have {len(costs)} costs, and {len(raw)} are said to be raw")
@@ -208,12 +213,12 @@ def _first_highest(means: FloatArray) -> NDArray[np.int64]:
     return places
 
 
-def _paired_errors(cells: UnitSums, place: int) -> FloatArray:
+def _paired_errors(cells: UnitSums, reference: int) -> FloatArray:
     """(C,) the standard error of each mean's difference to one of them, linearised as in `bootstrap.py`."""
     totals, means = cells.counts.sum(1, keepdims=True), cells.means[:, None]
     residuals = (cells.sums - means * cells.counts) / totals
     units = cells.units
     if units < 2:
         return np.zeros(len(cells.sums))
-    errors: FloatArray = np.sqrt(np.square(residuals - residuals[place]).sum(1) * units / (units - 1))
+    errors: FloatArray = np.sqrt(np.square(residuals - residuals[reference]).sum(1) * units / (units - 1))
     return errors

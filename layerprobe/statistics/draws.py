@@ -81,6 +81,6 @@ def _draw(labels: NDArray[np.integer], classes: NDArray[np.integer], terms: Term
     rng = np.random.default_rng(key)
     chosen = classes[np.argsort(rng.random(len(classes)), kind="stable")[: terms.classes]]
     order = np.lexsort((rng.random(len(labels)), labels))
-    first = np.searchsorted(labels[order], chosen)
-    rows: Rows = np.sort(order[first[:, None] + np.arange(terms.images)].reshape(-1))
+    class_starts = np.searchsorted(labels[order], chosen)
+    rows: Rows = np.sort(order[class_starts[:, None] + np.arange(terms.images)].reshape(-1))
     return rows

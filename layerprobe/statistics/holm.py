@@ -22,10 +22,10 @@ def holm(p: Sequence[float | None]) -> list[float | None]:
     """
     if not all(value is None or 0 <= value <= 1 for value in p):
         raise ValueError(f"p must lie in [0, 1], got {list(p)}")
-    ordered = sorted((value, place) for place, value in enumerate(p) if value is not None)
-    found: list[float | None] = [None] * len(p)
+    ordered = sorted((value, index) for index, value in enumerate(p) if value is not None)
+    corrected: list[float | None] = [None] * len(p)
     least = 0.0
-    for rank, (value, place) in enumerate(ordered):
+    for rank, (value, index) in enumerate(ordered):
         least = max(least, min(1.0, (len(ordered) - rank) * value))
-        found[place] = least
-    return found
+        corrected[index] = least
+    return corrected

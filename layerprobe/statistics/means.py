@@ -41,13 +41,13 @@ def intervals(cells: UnitSums) -> list[Interval | None]:
     if ((means < -_ROUNDING) | (means > 1 + _ROUNDING)).any():
         raise ValueError("a mean outside [0, 1]")
     there = ((cells.counts > 0).sum(1) >= FEWEST_UNITS) & cells.differ & (means > 0) & (means < 1)
-    found: list[Interval | None] = [None] * len(means)
-    shown = UnitSums(cells.sums[there], cells.counts[there])
-    lows, highs = zip(_ends(shown, _ADDED), _ends(shown, 0.0), strict=True)
+    ends_of_means: list[Interval | None] = [None] * len(means)
+    cells_with_interval = UnitSums(cells.sums[there], cells.counts[there])
+    lows, highs = zip(_ends(cells_with_interval, _ADDED), _ends(cells_with_interval, 0.0), strict=True)
     ends = zip(np.minimum(*lows).tolist(), np.maximum(*highs).tolist(), strict=True)
-    for place, (low, high) in zip(np.flatnonzero(there).tolist(), ends, strict=True):
-        found[place] = Interval(low, high)
-    return found
+    for index, (low, high) in zip(np.flatnonzero(there).tolist(), ends, strict=True):
+        ends_of_means[index] = Interval(low, high)
+    return ends_of_means
 
 
 def _ends(cells: UnitSums, added: float) -> tuple[FloatArray, FloatArray]:

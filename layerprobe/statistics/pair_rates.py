@@ -106,18 +106,19 @@ class _Design:
     def of(cls, pairs: NDArray[np.int64], classes: int | None) -> _Design:
         from scipy.special import stdtrit  # most plots make no interval
 
-        units, own = len(pairs), np.diag(pairs)
+        units, within_units = len(pairs), np.diag(pairs)
         of_unit = pairs_of_units(pairs)
-        between = pairs + pairs.T - 2 * np.diag(own)
-        shares = (of_unit - own) / max(between.sum() / 2, 1)
-        left = np.where(shares < 1, 1 - shares, 1 - 2 / units)  # nothing is known of a unit that is in all pairs
+        between = pairs + pairs.T - 2 * np.diag(within_units)
+        shares = (of_unit - within_units) / max(between.sum() / 2, 1)
+        # Nothing is known of a unit that is in all pairs.
+        leverage_divisor = np.where(shares < 1, 1 - shares, 1 - 2 / units)
         # Divided by the largest, so that the numbers of equal units and pairs are exact.
         effective = float(effective_number(of_unit / of_unit.max()))
         cells = float(effective_number(np.triu(between).ravel() / max(between.max(), 1))) if between.any() else 1.0
         return cls(
             pairs,
-            int((own > 0).sum()) >= FEWEST_UNITS,
-            (1 - 2 / units) / left,
+            int((within_units > 0).sum()) >= FEWEST_UNITS,
+            (1 - 2 / units) / leverage_divisor,
             float(stdtrit(max(effective - 1, 1.0), 0.975)),
             units / effective,
             _ADDED / (cells * (1 if classes is None else classes / units)),
@@ -127,10 +128,10 @@ class _Design:
         """(U, U) e_uv, of each pair of units at both places."""
         residuals: FloatArray = accepted - accepted.sum() / float(self.pairs.sum()) * self.pairs
         if self.within:
-            own, self_pairs = np.diag(accepted), np.diag(self.pairs)
-            others = (accepted.sum() - own.sum()) / max(float(self.pairs.sum() - self_pairs.sum()), 1.0)
-            residuals = accepted - others * self.pairs
-            np.fill_diagonal(residuals, own - own.sum() / float(self_pairs.sum()) * self_pairs)
+            within_units, self_pairs = np.diag(accepted), np.diag(self.pairs)
+            rate_between = (accepted.sum() - within_units.sum()) / max(float(self.pairs.sum() - self_pairs.sum()), 1.0)
+            residuals = accepted - rate_between * self.pairs
+            np.fill_diagonal(residuals, within_units - within_units.sum() / float(self_pairs.sum()) * self_pairs)
         residuals += residuals.T - np.diag(np.diag(residuals))
         return residuals
 
@@ -141,9 +142,9 @@ def _interval(accepted: NDArray[np.int64], design: _Design) -> Interval:
     residuals = design.residuals(accepted)
     of_unit = residuals.sum(1) * design.leverage
     squares = float(np.square(of_unit).sum())
-    first = squares / total**2
+    first_order = squares / total**2
     twice = float(np.square(residuals).sum() - np.square(np.diag(residuals)).sum()) / 2 / total**2
-    variance = max(first - twice, _LEAST * first)
+    variance = max(first_order - twice, _LEAST * first_order)
     skewness = min(max(float((of_unit**3).sum()) / squares**1.5, 0.0), 1.0) if squares else 0.0
     added, longer = design.added, design.reach * (1 + _LONGER * design.uneven * skewness)
     high = _moved(rate + added, variance + added**2, longer)

@@ -85,9 +85,9 @@ def mean_of(parts: Sequence[UnitSums]) -> UnitSums:
         ValueError: other numbers of queries.
     """
     counts = parts[0].counts
-    if any(part.counts.shape != counts.shape or not np.array_equal(part.counts, counts) for part in parts):
+    if any(training.counts.shape != counts.shape or not np.array_equal(training.counts, counts) for training in parts):
         raise ValueError("means of other queries have no mean of units")
-    return UnitSums(np.mean([part.sums for part in parts], axis=0), counts)
+    return UnitSums(np.mean([training.sums for training in parts], axis=0), counts)
 
 
 def side_by_side(parts: Sequence[UnitSums]) -> UnitSums:
@@ -96,16 +96,16 @@ def side_by_side(parts: Sequence[UnitSums]) -> UnitSums:
     Args:
         parts: (C, U) of each set.
     """
-    return UnitSums(np.hstack([part.sums for part in parts]), np.hstack([part.counts for part in parts]))
+    return UnitSums(np.hstack([cells.sums for cells in parts]), np.hstack([cells.counts for cells in parts]))
 
 
-def stacked(parts: Sequence[UnitSums]) -> UnitSums:
+def stack_means(parts: Sequence[UnitSums]) -> UnitSums:
     """The means of several tables over the same units in one, (C + C' + ..., U).
 
     Args:
         parts: (C, U), (C', U) ...
     """
-    return UnitSums(np.vstack([part.sums for part in parts]), np.vstack([part.counts for part in parts]))
+    return UnitSums(np.vstack([cells.sums for cells in parts]), np.vstack([cells.counts for cells in parts]))
 
 
 def unit_sums(values: ArrayLike, units: ArrayLike, weights: ArrayLike | None = None) -> UnitSums:
@@ -127,9 +127,10 @@ def unit_sums(values: ArrayLike, units: ArrayLike, weights: ArrayLike | None = N
         raise ValueError("values must not be infinite")
     _, members = np.unique(names, return_inverse=True)
     size = int(members.max(initial=-1)) + 1
-    taken = ~np.isnan(table)
+    takes_part = ~np.isnan(table)
     sums = [
-        np.bincount(members, np.where(there, row, 0.0) * often, size) for row, there in zip(table, taken, strict=True)
+        np.bincount(members, np.where(there, row, 0.0) * often, size)
+        for row, there in zip(table, takes_part, strict=True)
     ]
-    counts = [np.bincount(members, there * often, size) for there in taken]
+    counts = [np.bincount(members, there * often, size) for there in takes_part]
     return UnitSums(np.array(sums), np.array(counts))

@@ -65,26 +65,26 @@ def judge(cells: UnitSums, picked: Picked, *, within: float, growth: float = 1.0
         growth: of differences in the gallery that the choice is for; see `growth_of_differences`.
         seed: of the draws of units.
     """
-    means, place = cells.means, picked.place
-    others = [other for other in range(len(means)) if other != place]
+    means, chosen = cells.means, picked.place
+    rivals = [other for other in range(len(means)) if other != chosen]
     if cells.units < FEWEST_UNITS:
         return Judged("open", None)
-    if not others:
-        return Judged("clear", 0.0, (place,))
-    leads = [with_ends(lead, cells.units) for lead in differences(_against(cells, place, others, sign=-1), seed=seed)]
-    runner_up = max(range(len(others)), key=lambda index: means[others[index]])
+    if not rivals:
+        return Judged("clear", 0.0, (chosen,))
+    leads = [with_ends(lead, cells.units) for lead in differences(_against(cells, chosen, rivals, sign=-1), seed=seed)]
+    runner_up = max(range(len(rivals)), key=lambda index: means[rivals[index]])
     clear = picked.place == picked.best and all(lead.low is not None and lead.low > 0 for lead in leads)
-    lacking = _against(cells, place, others)
+    lacking = _against(cells, chosen, rivals)
     ends = upper_ends(lacking, seed=seed)
     at_most = 0.0 if clear else growth * max(0.0, float(ends.max()))
     settled, allowed = at_most <= within + EQUAL, within / growth + EQUAL
-    near = [other for other in others if means.max() - means[other] <= allowed]
+    near = [other for other in rivals if means.max() - means[other] <= allowed]
     equivalent = [other for other in near if _lacks(cells, other, seed) <= allowed]
     return Judged(
         "clear" if clear else "settled" if settled else "open",
         at_most,
-        tuple(sorted([*equivalent, *([place] if settled else [])])),
-        others[runner_up],
+        tuple(sorted([*equivalent, *([chosen] if settled else [])])),
+        rivals[runner_up],
         leads[runner_up],
         None if settled else _units_needed(cells.units, lacking.means, ends, within / growth),
     )
@@ -119,19 +119,19 @@ def above(cells: UnitSums, *, seed: int = 0) -> NDArray[np.bool_]:
     """(C,) whether each mean is above 0 by one-sided simultaneous 95 % bands; all are with fewer than 10 units."""
     if cells.units < FEWEST_UNITS:
         return np.ones(len(cells.sums), bool)
-    found: NDArray[np.bool_] = upper_ends(UnitSums(-cells.sums, cells.counts), seed=seed) < 0
-    return found
+    is_above: NDArray[np.bool_] = upper_ends(UnitSums(-cells.sums, cells.counts), seed=seed) < 0
+    return is_above
 
 
-def _against(cells: UnitSums, place: int, others: Sequence[int], sign: int = 1) -> UnitSums:
+def _against(cells: UnitSums, reference: int, rivals: Sequence[int], sign: int = 1) -> UnitSums:
     """The differences of some candidates to another."""
-    return UnitSums(sign * (cells.sums[list(others)] - cells.sums[place]), cells.counts[list(others)])
+    return UnitSums(sign * (cells.sums[list(rivals)] - cells.sums[reference]), cells.counts[list(rivals)])
 
 
-def _lacks(cells: UnitSums, place: int, seed: int) -> float:
+def _lacks(cells: UnitSums, candidate: int, seed: int) -> float:
     """At most what a candidate lacks to the best."""
-    others = [other for other in range(len(cells.sums)) if other != place]
-    return max(0.0, float(upper_ends(_against(cells, place, others), seed=seed).max()))
+    rivals = [other for other in range(len(cells.sums)) if other != candidate]
+    return max(0.0, float(upper_ends(_against(cells, candidate, rivals), seed=seed).max()))
 
 
 def with_ends(difference: Difference, units: int) -> Difference:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike, NDArray
 
-from layerprobe.statistics.choice import Picked, cross_fitted, folds_of, optimism, pick, resampled
+from layerprobe.statistics.choice import Picked, cross_fit, folds_of, optimism, pick, resample_choice
 from layerprobe.statistics.units import UnitSums
 from layerprobe.system.errors import NumericError
 
@@ -74,7 +74,7 @@ def test_with_fewer_than_ten_units_the_best_mean_is_picked() -> None:
 def test_a_candidate_with_nan_is_never_picked() -> None:
     cells = cells_of([[np.nan] * 12, [0.5] * 12, [0.9] * 11 + [np.nan]])
     assert pick(cells, costs(3), [True] * 3).place == 1
-    assert resampled(cells, costs(3), [True] * 3).shares.tolist() == [0.0, 1.0, 0.0]
+    assert resample_choice(cells, costs(3), [True] * 3).shares.tolist() == [0.0, 1.0, 0.0]
     with pytest.raises(NumericError, match="no candidate has a valid number"):
         pick(cells_of([[np.nan] * 12]), costs(1), [True])
 
@@ -94,21 +94,21 @@ def test_a_resample_chooses_the_best_mean_of_copies_of_the_drawn_units() -> None
         picks[pick(UnitSums(cells.sums[:, drawn], counts[:, drawn]), costs(4), raw).place] += 1
     expected = [picks[place] / 4000 for place in range(4)]
     assert max(expected) < 0.95
-    found = resampled(cells, costs(4), raw, resamples=4000)
+    found = resample_choice(cells, costs(4), raw, resamples=4000)
     assert found.shares == pytest.approx(expected, abs=0.03)
     assert found.expected_loss == pytest.approx(float((cells.means.max() - cells.means) @ found.shares))
 
 
 def test_two_units_give_shares_by_hand() -> None:
     # The first wins only if the first unit is drawn twice: 1/4 of the draws, and then lacks 0.35.
-    found = resampled(cells_of([[0.6, 0.1], [0.5, 0.9]]), costs(2), [False] * 2, resamples=4000)
+    found = resample_choice(cells_of([[0.6, 0.1], [0.5, 0.9]]), costs(2), [False] * 2, resamples=4000)
     assert found.shares[0] == pytest.approx(0.25, abs=0.03)
     assert found.expected_loss == pytest.approx(0.35 * found.shares[0])
 
 
 def test_a_single_candidate_loses_nothing() -> None:
     for seed in range(8):  # sums round otherwise for each
-        found = resampled(cells_of(noise(np.random.default_rng(seed), 1, 20)), costs(1), [True])
+        found = resample_choice(cells_of(noise(np.random.default_rng(seed), 1, 20)), costs(1), [True])
         assert (found.expected_loss, found.shares.tolist()) == (0.0, [1.0])
 
 
@@ -122,7 +122,7 @@ def test_folds_are_of_equal_size_up_to_one_and_follow_the_seed() -> None:
 def test_cross_fitting_scores_each_fold_by_what_was_chosen_on_the_others() -> None:
     # On units 2 and 3 the second is best (0.9), on units 0 and 1 the first (0.8): each is scored where it is not.
     cells = cells_of([[0.8, 0.8, 0.1, 0.3], [0.2, 0.4, 0.9, 0.9]], size=10)
-    crossed = cross_fitted(cells, [0, 0, 1, 1], lambda others, _: int(others.means.argmax()))
+    crossed = cross_fit(cells, [0, 0, 1, 1], lambda others, _: int(others.means.argmax()))
     assert crossed.places == (1, 0)
     assert crossed.cells.sums.tolist() == [[2, 4, 1, 3]]
     assert crossed.cells.means[0] == pytest.approx(10 / 40)
@@ -135,16 +135,16 @@ def test_cross_fitting_never_shows_the_choice_the_fold_it_is_for() -> None:
         shown.append([fold, *others.sums[0].tolist()])
         return 0
 
-    cross_fitted(cells_of([np.arange(6) / 10], size=10), [0, 1, 2, 0, 1, 2], first)
+    cross_fit(cells_of([np.arange(6) / 10], size=10), [0, 1, 2, 0, 1, 2], first)
     assert shown == [[0, 1, 2, 4, 5], [1, 0, 2, 3, 5], [2, 0, 1, 3, 4]]
 
 
 def test_cross_fitting_needs_two_folds_and_a_fold_for_each_unit() -> None:
     cells = cells_of([[0.5] * 4])
     with pytest.raises(ValueError, match="1 folds: at least 2"):
-        cross_fitted(cells, [0] * 4, lambda *_: 0)
+        cross_fit(cells, [0] * 4, lambda *_: 0)
     with pytest.raises(ValueError, match="3 units have folds, 4 have sums"):
-        cross_fitted(cells, [0, 1, 1], lambda *_: 0)
+        cross_fit(cells, [0, 1, 1], lambda *_: 0)
 
 
 def test_optimism_is_the_luck_of_the_best_of_14_equals() -> None:

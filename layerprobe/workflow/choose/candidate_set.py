@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.statistics.choice import CrossFitted, Finer, cross_fitted, pick
+from layerprobe.statistics.choice import CrossFitted, Finer, cross_fit, pick
 from layerprobe.statistics.units import UnitSums
 from layerprobe.statistics.verdict import above, growth_of_differences
 from layerprobe.values.arrays import FloatArray
@@ -140,7 +140,7 @@ class CandidateSet:
         def choose(others: UnitSums, fold: int) -> int:
             return pick(others, self.costs, self.raw, self._finer_without(fold)).place
 
-        return cross_fitted(self.choosing, self.folds, choose)
+        return cross_fit(self.choosing, self.folds, choose)
 
     def _finer_without(self, fold: int) -> Finer | None:
         """The finer measure on the units of the other folds."""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.statistics.choice import Finer, folds_of
-from layerprobe.statistics.units import UnitSums, stacked, unit_sums
+from layerprobe.statistics.units import UnitSums, stack_means, unit_sums
 from layerprobe.system.arguments import names_of, require_type
 from layerprobe.system.errors import DataError, UnknownNameError
 from layerprobe.system.memory import memory_faults_told
@@ -238,7 +238,7 @@ def _average_precisions(row_splits: RowSplits, candidates: Sequence[Measured]) -
                 whitened = candidate.candidate.ranked.reduction != NO_REDUCTION
                 (again,) = measured(row_splits, candidate.member, [whitened], metric=NEAR_METRIC)
                 sums[place] = unit_sums(again.choosing.values, row_splits.units)
-        return stacked([sums[place] for place in places])
+        return stack_means([sums[place] for place in places])
 
     return finer
 

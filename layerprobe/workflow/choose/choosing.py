@@ -12,7 +12,7 @@ import numpy as np
 
 from layerprobe.statistics.advice import advise
 from layerprobe.statistics.bootstrap import differences
-from layerprobe.statistics.choice import EQUAL, CrossFitted, Picked, folds_of, optimism, pick, resampled
+from layerprobe.statistics.choice import EQUAL, CrossFitted, Picked, folds_of, optimism, pick
 from layerprobe.statistics.means import intervals
 from layerprobe.statistics.units import UnitSums
 from layerprobe.statistics.verdict import Judged, judge, with_ends
@@ -52,7 +52,7 @@ def choose_among(
     preferred = candidate_set.candidates[picked.place]
     certain = _Certainties(candidate_set, picked, share, growth, seed)
     known = certain.of_all.at_most is not None
-    again = resampled(choosing, candidate_set.costs, candidate_set.raw, seed=seed)
+    again = resample_choice(choosing, candidate_set.costs, candidate_set.raw, seed=seed)
     crossed = candidate_set.cross_fitted()
     folds = () if crossed is None else (f"cross-fitted, {len(crossed.places)} folds",)
     test = None if candidate_set.on_test is None else _row(candidate_set.on_test, picked.place)

@@ -12,7 +12,7 @@ from layerprobe.measure.choosing_folds import QueryValues
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.reductions.reduction import NotApplicableError
 from layerprobe.statistics.choice import Finer
-from layerprobe.statistics.units import UnitSums, stacked, unit_sums
+from layerprobe.statistics.units import UnitSums, stack_means, unit_sums
 from layerprobe.system.errors import DataError, NumericError
 from layerprobe.system.progress import Listener
 from layerprobe.system.signals import stoppable
@@ -115,7 +115,7 @@ class Refits:
                     except (DataError, NotApplicableError, NumericError) as error:
                         notes.append(f"near ties are decided by the mean alone, without {NEAR_METRIC}: {error.message}")
                         return None
-            return stacked([measured[place] for place in places])
+            return stack_means([measured[place] for place in places])
 
         return finer
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.statistics.choice import folds_of
-from layerprobe.statistics.units import UnitSums, mean_of, stacked
+from layerprobe.statistics.units import UnitSums, mean_of, stack_means
 from layerprobe.system.errors import BusyError, DataError
 from layerprobe.values.choice import FOLDS, Candidate, Choice, Price, TruncationSavings
 from layerprobe.values.facts import WITHIN_FOLDS
@@ -49,7 +49,7 @@ def candidate_set_of(
     only_compared = [one for group, name in pairs for one in _candidates(group, name, group.embeddings)]
 
     def rows(sums_of: Callable[[Group, Sequence[CandidateKey]], UnitSums]) -> UnitSums:
-        return stacked(
+        return stack_means(
             [
                 *(sums_of(group, group.keys) for group in groups),
                 *(sums_of(group, group.embeddings) for group in groups if group.embeddings),
