@@ -84,7 +84,7 @@ def rank(  # noqa: PLR0913 - the items, the exactness and the memory
     similarity: str = "cosine",
     *,
     ks: Collection[int] | None = None,
-    known: Ranks | None = None,
+    previous_ranks: Ranks | None = None,
     memory: int | None = None,
     rules: SearchRules | None = None,
 ) -> Ranks:
@@ -101,7 +101,7 @@ def rank(  # noqa: PLR0913 - the items, the exactness and the memory
         queries.labels,
         **_search(queries, gallery, similarity, rules),
         resolve="all" if ks is None else ks,
-        previous_ranks=known,
+        previous_ranks=previous_ranks,
         memory=memory,
     )
 
@@ -185,7 +185,7 @@ def without_value(metrics: Sequence[str], subject: Subject, n: int, reason: str)
     return [subject.score(name, None, n, [reason]) for name in metrics]
 
 
-def searched(
+def prepare_retrieval(
     queries: Features, gallery: Features | None, similarity: str, ranks: Ranks, rules: SearchRules | None = None
 ) -> Retrieval:
     """What a metric takes.
@@ -193,12 +193,12 @@ def searched(
     Args:
         gallery: in memory; None for the queries themselves.
     """
-    made = retrieval(queries.values, queries.labels, **_search(queries, gallery, similarity, rules))  # type: ignore[arg-type] # in memory
-    return replace(made, count=partial(rank, queries, gallery, similarity, known=ranks, rules=rules))
+    search = retrieval(queries.values, queries.labels, **_search(queries, gallery, similarity, rules))  # type: ignore[arg-type] # in memory
+    return replace(search, count=partial(rank, queries, gallery, similarity, previous_ranks=ranks, rules=rules))
 
 
 def score_metric(
-    metric: Metric, names: Sequence[str], given: Retrieval, subject: Subject, notes: Sequence[str] = ()
+    metric: Metric, names: Sequence[str], retrieval: Retrieval, subject: Subject, notes: Sequence[str] = ()
 ) -> Scored:
     """The scores of a layer by one metric, one for each of its requested numbers.
 
@@ -206,14 +206,16 @@ def score_metric(
         No value, and the reason as the note, where the metric is not defined on these features.
     """
     try:
-        values = metric.of_queries(given) if isinstance(metric, QueryMetric) else {}
-        numbers = means_of(values) if isinstance(metric, QueryMetric) else metric(given)
+        values = metric.of_queries(retrieval) if isinstance(metric, QueryMetric) else {}
+        numbers = means_of(values) if isinstance(metric, QueryMetric) else metric(retrieval)
     except (DataError, NumericError) as error:
-        return Scored(without_value(names, subject, len(given.labels), error.message))
-    wanted = [name for name in numbers if any(name == asked or name.startswith(f"{asked}-") for asked in names)]
-    notes = (*notes, *metric.notes, *metric.notes_on(given))
-    scores = [subject.score(name, numbers[name], len(given.labels), notes) for name in wanted]
-    return Scored(scores, {name: values[name] for name in wanted if name in values})
+        return Scored(without_value(names, subject, len(retrieval.labels), error.message))
+    reported = [
+        name for name in numbers if any(name == name_asked or name.startswith(f"{name_asked}-") for name_asked in names)
+    ]
+    notes = (*notes, *metric.notes, *metric.notes_on(retrieval))
+    scores = [subject.score(name, numbers[name], len(retrieval.labels), notes) for name in reported]
+    return Scored(scores, {name: values[name] for name in reported if name in values})
 
 
 def recall_notes(ranks: Ranks) -> list[str]:

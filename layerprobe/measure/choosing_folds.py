@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from layerprobe.measure.analysis import Features, rank, searched
+from layerprobe.measure.analysis import Features, prepare_retrieval, rank
 from layerprobe.metrics.metric import QueryMetric
 from layerprobe.metrics.recall import chance_recall
 from layerprobe.reductions.applying import Blocks, Marked, reduce_blocks
@@ -83,8 +83,10 @@ def query_values_of(  # noqa: PLR0913 - the items, the rules and the metric
     above = ranks.hits(1) - chance_recall(queries.labels, 1, labels, rules=rules, **names)
     if recall:
         return QueryValues(ranks.hits(recall.k), above, ranks.hits_among_half(recall.k))
-    made: QueryMetric = load("metric", METRICS, metric)(**(options or {}).get(metric, {}))
-    return QueryValues(made.of_queries(searched(queries, gallery, similarity, ranks, rules))[metric], above)
+    query_metric: QueryMetric = load("metric", METRICS, metric)(**(options or {}).get(metric, {}))
+    return QueryValues(
+        query_metric.of_queries(prepare_retrieval(queries, gallery, similarity, ranks, rules))[metric], above
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,12 +153,12 @@ class FoldSearch:
     def joined(self, folds: Iterable[tuple[NDArray[np.intp], QueryValues]]) -> QueryValues:
         """(Q,) the values of all queries from those of each fold."""
         count, among_half = len(self.folds), np.full(len(self.folds), np.nan)
-        found = QueryValues(np.zeros(count), np.zeros(count), among_half)
-        for rows, own in folds:
-            found.values[rows], found.above_chance[rows] = own.values, own.above_chance
-            if own.among_half is not None:
-                among_half[rows] = own.among_half
-        return found if np.isfinite(among_half).all() else QueryValues(found.values, found.above_chance)
+        joint = QueryValues(np.zeros(count), np.zeros(count), among_half)
+        for rows, fold_values in folds:
+            joint.values[rows], joint.above_chance[rows] = fold_values.values, fold_values.above_chance
+            if fold_values.among_half is not None:
+                among_half[rows] = fold_values.among_half
+        return joint if np.isfinite(among_half).all() else QueryValues(joint.values, joint.above_chance)
 
     def _features(self, items: Searchable, rows: NDArray[np.intp], reduce: Reduce | None) -> Features:
         values = items.values[:][rows]

@@ -55,7 +55,7 @@ def layer_cka(own: EpochFeatures, *, split: str) -> Matrix:
         features = own.read(layer)
         count = len(features)
         vectors.append(_vector(features, name, own.epoch, faults))
-    values = tuple(tuple(_product(first, second) for second in vectors) for first in vectors)
+    values = tuple(tuple(_product(row, column) for column in vectors) for row in vectors)
     title = f"{MEASURE} of the layers {at_epoch_text(own.epoch, own.weights)}"
     used, notes = min(count, MAX_IMAGES), _notes(count, faults, own.weights)
     return Matrix(own.run, split, MEASURE, title, "layer", "layer", names, names, values, used, notes)
@@ -78,17 +78,17 @@ def epoch_cka(
         (L, E) for the L layers of the last epoch, whose column is 1; images are drawn as for `layer_cka`. There is no
         value where a layer was not stored, has NaN, or does not vary.
     """
-    last = max(stored)
-    names, faults, rows = _names(stored[last]), Faults(), []
+    final_epoch = max(stored)
+    names, faults, rows = _names(stored[final_epoch]), Faults(), []
     count = 0
-    for layer, name in zip(stored[last], names, strict=True):
-        features = read(last, layer)
+    for layer, name in zip(stored[final_epoch], names, strict=True):
+        features = read(final_epoch, layer)
         count = len(features)
-        final = _vector(features, name, last, faults)
+        final = _vector(features, name, final_epoch, faults)
         row = []
         for epoch, layers in stored.items():
             vector = None
-            if epoch == last or final is None:
+            if epoch == final_epoch or final is None:
                 vector = final
             elif layer in layers:
                 vector = _vector(read(epoch, layer), name, epoch, faults)
@@ -96,12 +96,12 @@ def epoch_cka(
                 faults.setdefault(f"{name}: not probed", []).append(epoch)
             row.append(_product(vector, final))
         rows.append(tuple(row))
-    title = f"{MEASURE} of each layer with itself at epoch {last}"
+    title = f"{MEASURE} of each layer with itself at epoch {final_epoch}"
     epochs, used = tuple(map(str, stored)), min(count, MAX_IMAGES)
     return Matrix(run, split, MEASURE, title, "layer", "epoch", names, epochs, tuple(rows), used, _notes(count, faults))
 
 
-def run_cka(first: EpochFeatures, second: EpochFeatures, *, split: str) -> Matrix:
+def run_cka(row_side: EpochFeatures, column_side: EpochFeatures, *, split: str) -> Matrix:
     """Linear CKA of every layer of one run with every layer of another.
 
     Returns:
@@ -110,7 +110,7 @@ def run_cka(first: EpochFeatures, second: EpochFeatures, *, split: str) -> Matri
     vectors: list[list[FloatArray | None]] = []
     notes: dict[str, None] = {}
     count = 0
-    for side in (first, second):
+    for side in (row_side, column_side):
         faults: Faults = {}
         vectors.append([])
         for layer, name in zip(side.layers, _names(side.layers), strict=True):
@@ -119,14 +119,14 @@ def run_cka(first: EpochFeatures, second: EpochFeatures, *, split: str) -> Matri
             vectors[-1].append(_vector(features, name, side.epoch, faults))
         notes |= dict.fromkeys(f"{side.run}: {note}" for note in _notes(0, faults, side.weights))
     return Matrix(
-        run=f"{first.run} and {second.run}",
+        run=f"{row_side.run} and {column_side.run}",
         split=split,
         measure=MEASURE,
         title=f"{MEASURE} of the layers of two runs",
-        row_axis=f"layer of {first.run}, {weights_or_epoch(first.weights, first.epoch)}",
-        column_axis=f"layer of {second.run}, {weights_or_epoch(second.weights, second.epoch)}",
-        rows=_names(first.layers),
-        columns=_names(second.layers),
+        row_axis=f"layer of {row_side.run}, {weights_or_epoch(row_side.weights, row_side.epoch)}",
+        column_axis=f"layer of {column_side.run}, {weights_or_epoch(column_side.weights, column_side.epoch)}",
+        rows=_names(row_side.layers),
+        columns=_names(column_side.layers),
         values=tuple(tuple(_product(row, column) for column in vectors[1]) for row in vectors[0]),
         n=min(count, MAX_IMAGES),
         notes=(*_notes(count, {}), *notes),
@@ -144,8 +144,8 @@ def _vector(features: NDArray[np.float32], name: str, epoch: int, faults: Faults
         return None
 
 
-def _product(first: FloatArray | None, second: FloatArray | None) -> float | None:
-    return None if first is None or second is None else min(float(first @ second), 1.0)
+def _product(row: FloatArray | None, column: FloatArray | None) -> float | None:
+    return None if row is None or column is None else min(float(row @ column), 1.0)
 
 
 def _notes(count: int, faults: Faults, weights: str = "") -> tuple[str, ...]:

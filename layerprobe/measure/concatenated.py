@@ -43,15 +43,15 @@ class SideBySide:
         start, stop, step = rows.indices(len(self))
         if step != 1:
             raise ValueError("rows are read one after the other")
-        found = np.empty((max(0, stop - start), self.shape[1]), np.float32)
-        for first in range(start, stop, _ROWS):
-            last = min(first + _ROWS, stop)
+        joint = np.empty((max(0, stop - start), self.shape[1]), np.float32)
+        for low in range(start, stop, _ROWS):
+            high = min(low + _ROWS, stop)
             done = 0
             for member in self.members:
-                part = np.asarray(member[first:last])
-                _normalise(part, out=found[first - start : last - start, done : done + part.shape[1]])
-                done += part.shape[1]
-        return found
+                block = np.asarray(member[low:high])
+                _normalise(block, out=joint[low - start : high - start, done : done + block.shape[1]])
+                done += block.shape[1]
+        return joint
 
 
 def side_by_side(members: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:

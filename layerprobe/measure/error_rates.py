@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from layerprobe.measure.pair_thresholds import PairCounts, accepted, count_pairs, thresholds_at
+from layerprobe.measure.pair_thresholds import PairCounts, count_accepted, count_pairs, thresholds_at
 from layerprobe.ranking.all_pairs import AllPairs
 from layerprobe.system.errors import DataError, NumericError
 from layerprobe.values.scores import Subject
@@ -28,21 +28,21 @@ def error_rates(subject: Subject, pairs_of: Callable[[str], AllPairs], set_on: s
         Without rates, and with the reason as a note, where there is no genuine or no impostor pair, or NaN or Inf.
     """
     pairs_of = functools.cache(pairs_of)
-    found, measured = _rates(subject, lambda: [pairs_of(subject.split)])
+    split_rates, measured = _rates(subject, lambda: [pairs_of(subject.split)])
     if set_on is None or not measured:
-        return found
+        return split_rates
     pairs = pairs_of(subject.split)
     try:
         setting = pairs_of(set_on)
         thresholds = thresholds_at(setting, count_pairs(setting), FALSE_ACCEPT_RATES)
     except (DataError, NumericError) as error:
-        return replace(found, notes=(*found.notes, f"no thresholds set on {set_on}: {error.message}"))
-    of = accepted(pairs, thresholds)
+        return replace(split_rates, notes=(*split_rates.notes, f"no thresholds set on {set_on}: {error.message}"))
+    counts = count_accepted(pairs, thresholds)
     placed = [
-        SetThreshold(asked, impostor.sum() / of.impostor_pairs.sum(), 1 - genuine.sum() / of.genuine_pairs.sum())
-        for asked, impostor, genuine in zip(FALSE_ACCEPT_RATES, of.impostor, of.genuine, strict=True)
+        SetThreshold(rate, impostor.sum() / counts.impostor_pairs.sum(), 1 - genuine.sum() / counts.genuine_pairs.sum())
+        for rate, impostor, genuine in zip(FALSE_ACCEPT_RATES, counts.impostor, counts.genuine, strict=True)
     ]
-    return replace(found, set_on=set_on, thresholds=tuple(placed))
+    return replace(split_rates, set_on=set_on, thresholds=tuple(placed))
 
 
 def error_rates_within_folds(subject: Subject, folds: Callable[[], Sequence[AllPairs]]) -> ErrorRates:
@@ -56,19 +56,24 @@ def error_rates_within_folds(subject: Subject, folds: Callable[[], Sequence[AllP
 
 def _rates(subject: Subject, parts: Callable[[], Sequence[AllPairs]]) -> tuple[ErrorRates, bool]:
     """The rates of all parts together, or the reason why there are none; and whether there are any."""
-    found = ErrorRates(subject.run, subject.epoch, subject.split, subject.ranked, (), (), None, 0, notes=subject.notes)
+    split_rates = ErrorRates(
+        subject.run, subject.epoch, subject.split, subject.ranked, (), (), None, 0, notes=subject.notes
+    )
     try:
         pairs = parts()
-        found = replace(found, n=sum(len(part.queries) for part in pairs))
-        counted = [count_pairs(part) for part in pairs]
+        split_rates = replace(split_rates, n=sum(len(part_pairs.queries) for part_pairs in pairs))
+        counted = [count_pairs(part_pairs) for part_pairs in pairs]
         counts = PairCounts(
-            np.sum([one.genuine for one in counted], axis=0), np.sum([one.impostor for one in counted], axis=0)
+            np.sum([counts_of_part.genuine for counts_of_part in counted], axis=0),
+            np.sum([counts_of_part.impostor for counts_of_part in counted], axis=0),
         )
         accepts, rejects = counts.thinned()
     except (DataError, NumericError) as error:
-        return replace(found, notes=(*found.notes, error.message)), False
+        return replace(split_rates, notes=(*split_rates.notes, error.message)), False
     equal = counts.equal_error_rate()
     if counts.collapsed:
-        return replace(found, equal_error_rate=equal, notes=(*found.notes, "all similarities are equal to 1e-6")), False
+        return replace(
+            split_rates, equal_error_rate=equal, notes=(*split_rates.notes, "all similarities are equal to 1e-6")
+        ), False
     rates = tuple(accepts.tolist()), tuple(rejects.tolist())
-    return replace(found, false_accepts=rates[0], false_rejects=rates[1], equal_error_rate=equal), True
+    return replace(split_rates, false_accepts=rates[0], false_rejects=rates[1], equal_error_rate=equal), True

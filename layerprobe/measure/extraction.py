@@ -56,9 +56,12 @@ def extract(
 def on_host(features: Mapping[LayerKey, Tensor]) -> Callable[[], Arrays]:
     """A function that waits for features as arrays; they leave each device in one copy."""
     keys = list(features)
-    arrays = {key: each.numpy() for key, each in features.items() if each.device.type == "cpu"}
-    devices = {each.device for each in features.values() if each.device.type != "cpu"}
-    copies = [copied_at_once({key: each for key, each in features.items() if each.device == of}) for of in devices]
+    arrays = {key: tensor.numpy() for key, tensor in features.items() if tensor.device.type == "cpu"}
+    devices = {tensor.device for tensor in features.values() if tensor.device.type != "cpu"}
+    copies = [
+        copied_at_once({key: tensor for key, tensor in features.items() if tensor.device == device})
+        for device in devices
+    ]
 
     def arrived() -> Arrays:
         for copy in copies:
@@ -72,12 +75,14 @@ def copied_at_once(features: Mapping[LayerKey, Tensor]) -> Callable[[], Arrays]:
     """A function that waits for features of one device as arrays of their own, so that each can be freed."""
     import torch
 
-    shapes = {key: each.shape for key, each in features.items()}
-    parts = fetched(torch.cat([each.flatten() for each in features.values()]))
+    shapes = {key: tensor.shape for key, tensor in features.items()}
+    parts = fetched(torch.cat([tensor.flatten() for tensor in features.values()]))
 
     def arrived() -> Arrays:
-        own = parts().split([shape.numel() for shape in shapes.values()])
-        return {key: part.view(shape).clone().numpy() for (key, shape), part in zip(shapes.items(), own, strict=True)}
+        flat = parts().split([shape.numel() for shape in shapes.values()])
+        return {
+            key: values.view(shape).clone().numpy() for (key, shape), values in zip(shapes.items(), flat, strict=True)
+        }
 
     return arrived
 

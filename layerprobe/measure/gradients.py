@@ -79,10 +79,10 @@ class Classified:
         logits = alpha * (x @ self.weight.T + self.bias)
         p = np.exp(logits - logits.max(1, keepdims=True))
         p /= p.sum(1, keepdims=True)
-        own = np.arange(len(x)), self.labels
+        own_logits = np.arange(len(x)), self.labels
         # 1 - p of the own class as the sum of the others, which does not cancel where p is almost 1.
-        p[own] = 0
-        p[own] = -p.sum(1)
+        p[own_logits] = 0
+        p[own_logits] = -p.sum(1)
         return np.asarray(alpha * (p @ self.weight), np.float64)
 
     def margins(self) -> FloatArray:
@@ -90,19 +90,19 @@ class Classified:
 
         The least over the other classes m of (z_y - z_m) / |w_y - w_m|; infinite for classes of equal weights.
         """
-        found = []
+        distances_of_blocks = []
         squares = (self.weight**2).sum(1)
         for start in range(0, len(self.labels), _ROWS):
-            part = self.of(np.arange(start, min(start + _ROWS, len(self.labels))))
-            x, rows, own = part.x, np.arange(len(part.labels)), self.weight[part.labels]
+            block = self.of(np.arange(start, min(start + _ROWS, len(self.labels))))
+            x, rows, own_weights = block.x, np.arange(len(block.labels)), self.weight[block.labels]
             z = x @ self.weight.T + self.bias
-            ahead = z[rows, part.labels][:, None] - z
-            apart = np.sqrt(np.maximum(squares[part.labels][:, None] + squares - 2 * own @ self.weight.T, 0))
+            ahead = z[rows, block.labels][:, None] - z
+            apart = np.sqrt(np.maximum(squares[block.labels][:, None] + squares - 2 * own_weights @ self.weight.T, 0))
             distances = np.divide(ahead, apart, out=np.copysign(np.inf, ahead), where=apart > 0)
             distances[(apart == 0) & (ahead == 0)] = 0
-            distances[rows, part.labels] = np.inf
-            found.append(distances.min(1))
-        return np.concatenate(found)
+            distances[rows, block.labels] = np.inf
+            distances_of_blocks.append(distances.min(1))
+        return np.concatenate(distances_of_blocks)
 
 
 def kinds_of(margins: FloatArray) -> dict[str, IntArray]:
@@ -119,8 +119,8 @@ def kinds_of(margins: FloatArray) -> dict[str, IntArray]:
     wrong = order[margins[order] <= 0]
     correct = order[len(wrong) :]
     count = max(1, round(_SHARE * len(correct)))
-    found = {CENTROID: correct[-count:], BOUNDARY: correct[: min(count, len(correct) - 1)], INCORRECT: wrong}
-    return {kind: _thinned(rows) for kind, rows in found.items() if len(rows)}
+    rows_by_kind = {CENTROID: correct[-count:], BOUNDARY: correct[: min(count, len(correct) - 1)], INCORRECT: wrong}
+    return {kind: _thinned(rows) for kind, rows in rows_by_kind.items() if len(rows)}
 
 
 def _thinned(rows: IntArray) -> IntArray:

@@ -60,8 +60,8 @@ class Searched:
             return relevance_of(
                 queries.labels, None, find_self_indices(len(queries.labels), None, None, None), self.rules
             )
-        own = find_self_indices(len(queries.labels), queries.ids, len(gallery.labels), gallery.ids)
-        return relevance_of(queries.labels, gallery.labels, own, self.rules)
+        self_indices = find_self_indices(len(queries.labels), queries.ids, len(gallery.labels), gallery.ids)
+        return relevance_of(queries.labels, gallery.labels, self_indices, self.rules)
 
 
 def index_costs(searched: Searched, kinds: Sequence[IndexKind], *, layer: str, k: int = 1) -> IndexCosts:
@@ -86,7 +86,7 @@ def index_costs(searched: Searched, kinds: Sequence[IndexKind], *, layer: str, k
     neighbours = min(k + int(relevance.excluded_counts().max()), len(items.labels))
     hits = rank(queries, searched.gallery, searched.similarity, ks=[k], rules=rules).hits(k)
     exact = means_of({"": hits})[""]
-    found = _Nearest.of(searched)
+    exact_nearest = _Nearest.of(searched)
     vectors = vectors_of(cast("Any", queries.values), searched.similarity)
     rows: list[IndexCost] = []
     notes = []
@@ -101,11 +101,11 @@ def index_costs(searched: Searched, kinds: Sequence[IndexKind], *, layer: str, k
             notes.append(f"left out: {error.message}")
             continue
         alone, batch, results = _timed(index, vectors, neighbours)
-        first = _first(results, relevance, k)
-        recall = _recall(first, relevance)
+        leading = _leading_results(results, relevance, k)
+        recall = _recall(leading, relevance)
         cost = IndexCost(
-            kind, index.parameters, recall, recall - exact, found.share(first[:, 0]), _bytes(index) / len(index),
-            alone, batch, seconds,
+            kind, index.parameters, recall, recall - exact, exact_nearest.share(leading[:, 0]),
+            _bytes(index) / len(index), alone, batch, seconds,
         )  # fmt: skip
         if not rows:
             rows.append(IndexCost(EXACT, {}, exact, 0.0, 1.0, cost.bytes_per_image, alone, batch, seconds))
@@ -162,8 +162,8 @@ class _Nearest:
         """The share of the queries whose item (Q,) is nearest, or tied with it; -1 for none."""
         similar = _similarities(self.queries, self.items, rows)
         there = torch.from_numpy(rows >= 0).to(similar.device)
-        asked = ~self.least.isnan()
-        return float((there & (similar >= self.least))[asked].double().mean())
+        has_nearest = ~self.least.isnan()
+        return float((there & (similar >= self.least))[has_nearest].double().mean())
 
 
 def _similarities(queries: torch.Tensor, items: torch.Tensor, rows: NDArray[np.int64]) -> torch.Tensor:
@@ -186,18 +186,18 @@ def _timed(index: Index, vectors: NDArray[Any], neighbours: int) -> tuple[float,
     return 1e3 * float(np.median(alone)), 1e3 * batch / len(vectors), rows
 
 
-def _first(rows: NDArray[np.int64], relevance: Relevance, k: int) -> NDArray[np.int64]:
+def _leading_results(rows: NDArray[np.int64], relevance: Relevance, k: int) -> NDArray[np.int64]:
     """(Q, K) the first results that are not taken out; -1 where there are fewer."""
     out = relevance.is_excluded(torch.from_numpy(rows)).numpy() | (rows < 0)
     order = np.argsort(out, axis=1, kind="stable")[:, :k]
-    first = np.where(np.take_along_axis(out, order, 1), -1, np.take_along_axis(rows, order, 1))
-    return cast("NDArray[np.int64]", first)
+    leading = np.where(np.take_along_axis(out, order, 1), -1, np.take_along_axis(rows, order, 1))
+    return cast("NDArray[np.int64]", leading)
 
 
-def _recall(first: NDArray[np.int64], relevance: Relevance) -> float:
+def _recall(leading: NDArray[np.int64], relevance: Relevance) -> float:
     """The share of the queries with an item of their class among the first (Q, K)."""
-    queries = np.repeat(np.arange(len(first)), first.shape[1])
-    right = relevance.pairs_of_one_class(queries, first.ravel()).reshape(first.shape) & (first >= 0)
+    queries = np.repeat(np.arange(len(leading)), leading.shape[1])
+    right = relevance.pairs_of_one_class(queries, leading.ravel()).reshape(leading.shape) & (leading >= 0)
     return float(right.any(1).mean())
 
 
@@ -209,7 +209,6 @@ def _bytes(index: Index) -> int:
 
 
 def _cpu() -> str:
-    """The name of the CPU."""
     with suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         return next(line for line in lines if line.startswith("model name")).partition(":")[2].strip()

@@ -58,22 +58,22 @@ def pair_histograms(splits: Mapping[str, Labelled], *, run: str, epoch: int, ran
         In the order of the splits. A split with NaN or Inf has counts of 0, and the reason as a note.
     """
     counted: dict[str, Counts] = {}
-    notes = {split: found.notes for split, found in splits.items()}
-    for split, found in splits.items():
+    notes = {split: labelled.notes for split, labelled in splits.items()}
+    for split, labelled in splits.items():
         try:
-            counted[split] = _counted(found)
+            counted[split] = _count_by_fold(labelled)
         except NumericError as error:
             notes[split] = (*notes[split], error.message)
-    steps = _edges([counts for own in counted.values() for counts in own.values()])
+    steps = _edges([counts for split_counts in counted.values() for counts in split_counts.values()])
     edges = tuple((step - STEPS) / STEPS for step in steps)
     histograms = []
-    for split, found in splits.items():
-        own = counted.get(split, {})
-        middle = _middle(own[SAME]) if own else None
+    for split, labelled in splits.items():
+        split_counts = counted.get(split, {})
+        middle = _middle(split_counts[SAME]) if split_counts else None
         for pairs in (SAME, DIFFERENT):
             counts = [0] * (len(steps) - 1)
-            if own:
-                counts = [int(own[pairs][low:high].sum()) for low, high in pairwise(steps)]
+            if split_counts:
+                counts = [int(split_counts[pairs][low:high].sum()) for low, high in pairwise(steps)]
             histograms.append(
                 Histogram(
                     run=run,
@@ -83,23 +83,23 @@ def pair_histograms(splits: Mapping[str, Labelled], *, run: str, epoch: int, ran
                     pairs=pairs,
                     edges=edges,
                     counts=tuple(counts),
-                    n=len(found.labels),
-                    median=_median(own[pairs]) if own else None,
-                    above=_above(own[pairs], middle) if own else None,
+                    n=len(labelled.labels),
+                    median=_median(split_counts[pairs]) if split_counts else None,
+                    above=_above(split_counts[pairs], middle) if split_counts else None,
                     notes=notes[split],
                 )
             )
     return histograms
 
 
-def _counted(split: Labelled) -> Counts:
+def _count_by_fold(split: Labelled) -> Counts:
     """The pairs of a split, each within its fold."""
     units = unit_rows(split.features)
     if split.folds is None:
         return count_pairs(units, split.labels)
     folds = [split.folds == fold for fold in np.unique(split.folds)]
     parts = [count_pairs(units[rows], split.labels[rows]) for rows in folds]
-    return {pairs: np.sum([part[pairs] for part in parts], axis=0) for pairs in (SAME, DIFFERENT)}
+    return {pairs: np.sum([fold_counts[pairs] for fold_counts in parts], axis=0) for pairs in (SAME, DIFFERENT)}
 
 
 def count_pairs(units: FloatArray, labels: NDArray[np.integer]) -> Counts:
@@ -112,34 +112,36 @@ def count_pairs(units: FloatArray, labels: NDArray[np.integer]) -> Counts:
     Returns:
         (2,000,000,) each. A step has its lower end, not the upper one; the last one has both.
     """
-    found = {pairs: np.zeros(2 * STEPS, np.int64) for pairs in (SAME, DIFFERENT)}
+    counts = {pairs: np.zeros(2 * STEPS, np.int64) for pairs in (SAME, DIFFERENT)}
     rows = max(1, _BLOCK // len(units))
     for start in range(0, len(units), rows):
         block = slice(start, start + rows)
         cosines = units[block] @ units[start:].T
         steps = np.clip(((cosines + 1) * STEPS).astype(np.int64), 0, 2 * STEPS - 1)
         later = np.triu(np.ones(steps.shape, bool), 1)  # each pair once, and no image with itself
-        alike = labels[block, None] == labels[None, start:]
-        for pairs, kind in ((SAME, later & alike), (DIFFERENT, later & ~alike)):
-            found[pairs] += np.bincount(steps[kind], minlength=2 * STEPS)
-    return found
+        is_same_class = labels[block, None] == labels[None, start:]
+        for pairs, kind in ((SAME, later & is_same_class), (DIFFERENT, later & ~is_same_class)):
+            counts[pairs] += np.bincount(steps[kind], minlength=2 * STEPS)
+    return counts
 
 
 def _edges(counts: list[NDArray[np.int64]]) -> list[int]:
     """Ends of bins that hold all pairs, in steps; the bins' width is 1, 2 or 5 times a power of ten."""
-    counts = [each for each in counts if each.any()]
+    counts = [histogram for histogram in counts if histogram.any()]
     if not counts:
         return list(_ONE_BIN)
-    taken = [np.flatnonzero(each)[[0, -1]] for each in counts]
-    middle = [np.searchsorted(np.cumsum(each), np.array([0.01, 0.99]) * each.sum()) for each in counts]
-    (low, high), (first, last) = ((min(x[0] for x in ends), max(x[1] for x in ends) + 1) for ends in (taken, middle))
+    extremes = [np.flatnonzero(histogram)[[0, -1]] for histogram in counts]
+    middle = [np.searchsorted(np.cumsum(histogram), np.array([0.01, 0.99]) * histogram.sum()) for histogram in counts]
+    (low, high), (inner_low, inner_high) = (
+        (min(x[0] for x in ends), max(x[1] for x in ends) + 1) for ends in (extremes, middle)
+    )
     narrowest = min(ends[1] - ends[0] + 1 for ends in middle)
-    wanted = max(min((last - first) / _BINS, narrowest / _FEWEST_BINS), (high - low) / _MOST_BINS)
-    power = 10 ** max(0, math.floor(math.log10(wanted))) if wanted > 1 else 1
-    width = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= wanted)
+    least_width = max(min((inner_high - inner_low) / _BINS, narrowest / _FEWEST_BINS), (high - low) / _MOST_BINS)
+    power = 10 ** max(0, math.floor(math.log10(least_width))) if least_width > 1 else 1
+    width = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least_width)
     # From a cosine of 0, so that the ends are round numbers.
     places = range((int(low) - STEPS) // width, -((STEPS - int(high)) // width) + 1)
-    return [min(max(STEPS + place * width, 0), 2 * STEPS) for place in places]
+    return [min(max(STEPS + multiple * width, 0), 2 * STEPS) for multiple in places]
 
 
 def _middle(counts: NDArray[np.int64]) -> tuple[int, int] | None:
@@ -148,8 +150,8 @@ def _middle(counts: NDArray[np.int64]) -> tuple[int, int] | None:
     total = int(below[-1])
     if not total:
         return None
-    first, second = np.searchsorted(below, [(total - 1) // 2, total // 2], side="right")
-    return int(first), int(second)
+    lower, upper = np.searchsorted(below, [(total - 1) // 2, total // 2], side="right")
+    return int(lower), int(upper)
 
 
 def _median(counts: NDArray[np.int64]) -> float | None:
@@ -162,8 +164,8 @@ def _above(counts: NDArray[np.int64], middle: tuple[int, int] | None) -> float |
     total = int(counts.sum())
     if middle is None or not total:
         return None
-    first, second = middle
-    median = (first + second) / 2
+    lower, upper = middle
+    median = (lower + upper) / 2
     above = int(counts[math.floor(median) + 1 :].sum())
     tied = int(counts[int(median)]) if median == int(median) else 0
     return (above + tied / 2) / total

@@ -66,12 +66,14 @@ class PairCounts:
         from scipy.special import ndtri
 
         accepts, rejects = self.rates()
-        kept = np.zeros(len(accepts), bool)
+        selected = np.zeros(len(accepts), bool)
         for rates in (accepts, rejects):
-            _, first = np.unique(np.round(_PER_DEVIATE * ndtri(np.clip(rates, 1e-300, 1 - 1e-16))), return_index=True)
-            kept[first] = True
-        kept &= (accepts > 0) & (accepts < 1) | (rejects > 0) & (rejects < 1)
-        return accepts[kept], rejects[kept]
+            _, first_of_step = np.unique(
+                np.round(_PER_DEVIATE * ndtri(np.clip(rates, 1e-300, 1 - 1e-16))), return_index=True
+            )
+            selected[first_of_step] = True
+        selected &= (accepts > 0) & (accepts < 1) | (rejects > 0) & (rejects < 1)
+        return accepts[selected], rejects[selected]
 
     def equal_error_rate(self) -> float:
         """The rate at which false accepts and false rejects are equally many, linear between thresholds.
@@ -114,11 +116,11 @@ def require_pairs(genuine: int, impostor: int) -> None:
 def count_pairs(pairs: AllPairs) -> PairCounts:
     """Count all pairs by their similarity."""
     grid = _Grid.of(pairs)
-    found = np.zeros((2, grid.bins), np.int64)
+    counts = np.zeros((2, grid.bins), np.int64)
     for tile, steps in grid.steps(pairs):
-        for place, kind in enumerate((tile.genuine, tile.impostor)):
-            found[place] += np.bincount(steps[kind].cpu().numpy() // grid.width, minlength=grid.bins)
-    return PairCounts(found[0], found[1])
+        for row, kind in enumerate((tile.genuine, tile.impostor)):
+            counts[row] += np.bincount(steps[kind].cpu().numpy() // grid.width, minlength=grid.bins)
+    return PairCounts(counts[0], counts[1])
 
 
 def thresholds_at(pairs: AllPairs, counts: PairCounts, rates: Sequence[float]) -> list[float]:
@@ -139,21 +141,23 @@ def thresholds_at(pairs: AllPairs, counts: PairCounts, rates: Sequence[float]) -
     above = np.r_[np.cumsum(counts.impostor[::-1])[::-1], 0]  # in a bin or a higher one
     ranks = [_allowed(rate, total) for rate in rates]  # of the most similar pair that is rejected, from 0
     bins = [int(np.flatnonzero(above > rank)[-1]) for rank in ranks]
-    within = {place: np.zeros(grid.width, np.int64) for place in bins}
+    within = {bin_index: np.zeros(grid.width, np.int64) for bin_index in bins}
     for tile, steps in grid.steps(pairs):
         upper = steps.div(grid.width, rounding_mode="floor")
-        for place, found in within.items():
-            some = steps[tile.impostor & (upper == place)] % grid.width
-            found += np.bincount(some.cpu().numpy(), minlength=grid.width)
+        for bin_index, counts_in_bin in within.items():
+            some = steps[tile.impostor & (upper == bin_index)] % grid.width
+            counts_in_bin += np.bincount(some.cpu().numpy(), minlength=grid.width)
     thresholds = []
-    for rank, place in zip(ranks, bins, strict=True):
-        beyond = above[place + 1] + np.cumsum(within[place][::-1])[::-1]
-        step = place * grid.width + int(np.flatnonzero(beyond > rank)[-1])
+    for rank, bin_index in zip(ranks, bins, strict=True):
+        beyond = above[bin_index + 1] + np.cumsum(within[bin_index][::-1])[::-1]
+        step = bin_index * grid.width + int(np.flatnonzero(beyond > rank)[-1])
         thresholds.append((step + grid.lowest + 0.5) * pairs.step)
     return thresholds
 
 
-def accepted(pairs: AllPairs, thresholds: Sequence[float], *, units: tuple[Units, Units] | None = None) -> Accepted:
+def count_accepted(
+    pairs: AllPairs, thresholds: Sequence[float], *, units: tuple[Units, Units] | None = None
+) -> Accepted:
     """Count the pairs that thresholds accept.
 
     Args:
@@ -162,16 +166,16 @@ def accepted(pairs: AllPairs, thresholds: Sequence[float], *, units: tuple[Units
     of_images = units or (pairs.queries.labels, pairs.gallery.labels)
     numbers = np.unique(np.concatenate(of_images))
     size = min(len(numbers), _MOST_UNITS)
-    rows, columns = (np.searchsorted(numbers, own) % size for own in of_images)
+    rows, columns = (np.searchsorted(numbers, units_of_images) % size for units_of_images in of_images)
     genuine, impostor = (np.zeros((len(thresholds) + 1, cells), np.int64) for cells in (size, size * size))
     for tile in pairs.tiles():
-        for place, threshold in enumerate([*thresholds, -np.inf]):
+        for row, threshold in enumerate([*thresholds, -np.inf]):
             above = tile.similarities >= threshold
             where, _ = _places(tile.genuine & above)
-            genuine[place] += np.bincount(rows[tile.rows][where], minlength=size)
+            genuine[row] += np.bincount(rows[tile.rows][where], minlength=size)
             where, which = _places(tile.impostor & above)
             cells = rows[tile.rows][where] * size + columns[tile.columns][which]
-            impostor[place] += np.bincount(cells, minlength=size * size)
+            impostor[row] += np.bincount(cells, minlength=size * size)
     tables = impostor.reshape(-1, size, size)
     return Accepted(genuine[:-1], genuine[-1], tables[:-1], tables[-1])
 

@@ -76,14 +76,14 @@ def left_out_values(  # noqa: PLR0913 - the items, the rules and the measures
         raise ValueError("lists of right items name items of units that are left out")
     search: dict[str, Any] = {"similarity": similarity, "rules": rules}
     if gallery is not None:
-        named = {"ids": queries.ids, "gallery_ids": gallery.ids}
-        search |= {"gallery": gallery.values, "gallery_labels": gallery.labels, **named}
+        ids = {"ids": queries.ids, "gallery_ids": gallery.ids}
+        search |= {"gallery": gallery.values, "gallery_labels": gallery.labels, **ids}
     most = groups_of(units, gallery_units, MOST_UNITS, seed=0)
     counted = {**search, "gallery_units": most[1]}
-    found: dict[str, FloatArray] = {}
+    parts_by_name: dict[str, FloatArray] = {}
     if ks:
         recalls = left_out_recall(queries.values, queries.labels, most[0], ks=ks, **counted)
-        found |= {str(Recall(k)): table for k, table in zip(ks, recalls, strict=True)}
+        parts_by_name |= {str(Recall(k)): table for k, table in zip(ks, recalls, strict=True)}
     for metric, names in metrics:
         if isinstance(metric, ReciprocalRank):
             tables = left_out_means(
@@ -94,12 +94,12 @@ def left_out_values(  # noqa: PLR0913 - the items, the rules and the measures
                 lone=metric.lone,
                 **counted,
             )
-            found["MRR"] = tables[0]
+            parts_by_name["MRR"] = tables[0]
         elif isinstance(metric, QueryMetric):
             fewer = groups_of(units, gallery_units, MOST_COMPUTED, seed=0)
-            again = _computed_again(metric, queries, fewer, search)
-            found |= {name: table for name, table in again.items() if name in names}
-    return found
+            computed = _recompute(metric, queries, fewer, search)
+            parts_by_name |= {name: table for name, table in computed.items() if name in names}
+    return parts_by_name
 
 
 def groups_of(
@@ -118,11 +118,11 @@ def groups_of(
         numbers[order] = np.arange(len(names)) * most // len(names)
     if gallery_units is None:
         return numbers[places], None
-    found = np.searchsorted(names, gallery_units).clip(max=len(names) - 1)
-    return numbers[places], np.where(names[found] == gallery_units, numbers[found], -1)
+    indices = np.searchsorted(names, gallery_units).clip(max=len(names) - 1)
+    return numbers[places], np.where(names[indices] == gallery_units, numbers[indices], -1)
 
 
-def _computed_again(
+def _recompute(
     metric: QueryMetric, queries: InMemory, groups: tuple[IntArray, IntArray | None], search: Mapping[str, Any]
 ) -> dict[str, FloatArray]:
     """(U, U) parts of each mean over queries that a metric gives, computed without each group.
@@ -130,17 +130,17 @@ def _computed_again(
     Nothing of a metric that is not defined without one of the groups: kNN@200 of 201 items, for example.
     """
     size = int(groups[0].max()) + 1
-    found: dict[str, FloatArray] = {}
-    for group, (made, places) in enumerate(_without_each(queries, groups, search)):
+    tables: dict[str, FloatArray] = {}
+    for group, (search_without, places) in enumerate(_without_each(queries, groups, search)):
         try:
-            of_queries = metric.of_queries(made)
+            of_queries = metric.of_queries(search_without)
         except DataError:  # too few items or classes are left
             return {}
         for name, values in of_queries.items():
             there = ~np.isnan(values)
-            table = found.setdefault(name, np.full((size, size), np.nan))
+            table = tables.setdefault(name, np.full((size, size), np.nan))
             table[group] = np.bincount(places[there], values[there], size) / there.sum()
-    return found
+    return tables
 
 
 def _without_each(
@@ -149,24 +149,27 @@ def _without_each(
     """What is left of a search without each group, and the groups of the queries that are left."""
     places, searched_places = groups
     for group in range(int(places.max()) + 1):
-        rest = np.flatnonzero(places != group)
-        items = rest if searched_places is None else np.flatnonzero(searched_places != group)
+        queries_without = np.flatnonzero(places != group)
+        items = queries_without if searched_places is None else np.flatnonzero(searched_places != group)
         rules: SearchRules | None = search["rules"]
         if rules is not None:
-            rules = rules.of_rows(rest, items)
+            rules = rules.of_rows(queries_without, items)
             rules = replace(rules, gallery_groups=None) if searched_places is None else rules
-        left = {**search, "rules": rules}
+        search_without = {**search, "rules": rules}
         if searched_places is not None:
-            left |= {
+            search_without |= {
                 "gallery": _rows(search["gallery"], items),
                 "gallery_labels": search["gallery_labels"][items],
-                "ids": [search["ids"][row] for row in rest],
+                "ids": [search["ids"][row] for row in queries_without],
                 "gallery_ids": [search["gallery_ids"][row] for row in items],
             }
-        yield retrieval(_rows(queries.values, rest), queries.labels[rest], **left), places[rest]
+        yield (
+            retrieval(_rows(queries.values, queries_without), queries.labels[queries_without], **search_without),
+            places[queries_without],
+        )
 
 
 def _rows(values: Any, rows: IntArray) -> NDArray[Any] | Tensor:
     """Some rows of features in memory, an array or a tensor on any device."""
-    found: NDArray[Any] | Tensor = values[rows if isinstance(values, np.ndarray) else rows.tolist()]
-    return found
+    chosen: NDArray[Any] | Tensor = values[rows if isinstance(values, np.ndarray) else rows.tolist()]
+    return chosen

@@ -54,8 +54,8 @@ def variance_shares(units: FloatArray) -> FloatArray:
     for start in range(0, count, rows):
         factor = np.asarray(np.linalg.qr(np.concatenate([factor, units[start : start + rows]]), mode="r"), np.float64)
     values = np.asarray(np.linalg.svd(factor, compute_uv=False), np.float64)
-    kept = values[values > values[0] * max(count, dim) * np.finfo(np.float64).eps]
-    if not len(kept):
+    nonzero = values[values > values[0] * max(count, dim) * np.finfo(np.float64).eps]
+    if not len(nonzero):
         raise NumericError("no spectrum: all features are zero")
-    shares: FloatArray = kept**2 / (kept**2).sum()
+    shares: FloatArray = nonzero**2 / (nonzero**2).sum()
     return shares

@@ -5,7 +5,7 @@ import hashlib
 import numpy as np
 import pytest
 
-from layerprobe.measure.analysis import Features, query_values, rank, score_thinned, search_sha256, searched
+from layerprobe.measure.analysis import Features, prepare_retrieval, query_values, rank, score_thinned, search_sha256
 from layerprobe.metrics.precision import PrecisionAtPositives, ReciprocalRank
 from layerprobe.system.errors import DataError
 from layerprobe.values.keys import LayerKey, RankedLayer
@@ -45,7 +45,7 @@ def test_ranks_and_metrics_follow_the_rules() -> None:
     rules = SearchRules(ignored=np.array([[0, 0]]), positives=np.array([[0, 0], [0, 2], [1, 0]]))
     ranks = rank(QUERIES, GALLERY, rules=rules)
     assert ranks.closer.tolist() == [1, 2]
-    given = searched(QUERIES, GALLERY, "cosine", rank(QUERIES, GALLERY, ks=(1,), rules=rules), rules)
+    given = prepare_retrieval(QUERIES, GALLERY, "cosine", rank(QUERIES, GALLERY, ks=(1,), rules=rules), rules)
     assert ReciprocalRank()(given)["MRR"] == (1 / 2 + 1 / 3) / 2
     assert PrecisionAtPositives()(given)["mAP"] == (1 / 2 + 1 / 3) / 2
 

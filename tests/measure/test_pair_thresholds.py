@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import roc_curve
 
 from layerprobe.measure import pair_thresholds
-from layerprobe.measure.pair_thresholds import accepted, count_pairs, thresholds_at
+from layerprobe.measure.pair_thresholds import count_accepted, count_pairs, thresholds_at
 from layerprobe.ranking.all_pairs import AllPairs, all_pairs
 from layerprobe.system.errors import DataError, NotFiniteError
 from layerprobe.values.retrieval import SearchRules
@@ -26,7 +26,7 @@ OF_EIGHT = np.repeat([0, 1], 4)
 def measured(pairs: AllPairs, rates: Sequence[float]) -> list[tuple[float, int, int]]:
     """Threshold, accepted impostor pairs and accepted genuine pairs at each rate."""
     found = thresholds_at(pairs, count_pairs(pairs), rates)
-    counts = accepted(pairs, found)
+    counts = count_accepted(pairs, found)
     each = zip(found, counts.impostor.sum((1, 2)).tolist(), counts.genuine.sum(1).tolist(), strict=True)
     return [(pairs.in_user_units(threshold), *of) for threshold, *of in each]
 
@@ -111,7 +111,7 @@ def test_nothing_is_accepted_where_images_of_two_classes_are_the_same() -> None:
 
 def test_classes_of_one_image_have_impostor_pairs_only() -> None:
     pairs = all_pairs(EIGHT[:4], [0, 0, 1, 2])
-    counts = accepted(pairs, [-2.0])
+    counts = count_accepted(pairs, [-2.0])
     # the pairs of 0, 10, 50 and 90 degrees
     assert counts.genuine_pairs.tolist() == [1, 0, 0]
     assert counts.impostor_pairs.tolist() == [[0, 2, 2], [0, 0, 1], [0, 0, 0]]
@@ -128,7 +128,7 @@ def test_nan_is_refused() -> None:
 
 def test_more_classes_than_units_share_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pair_thresholds, "_MOST_UNITS", 2)
-    counts = accepted(all_pairs(EIGHT[:4], [0, 1, 2, 2]), [np.cos(np.radians(45))])
+    counts = count_accepted(all_pairs(EIGHT[:4], [0, 1, 2, 2]), [np.cos(np.radians(45))])
     # class 2 is in the unit of class 0; 0 and 1 are 10 degrees apart, 1 and the first of 2 are 40
     assert counts.impostor_pairs.tolist() == [[2, 1], [2, 0]]
     assert counts.impostor.tolist() == [[[0, 1], [1, 0]]]
@@ -149,7 +149,7 @@ def test_points_of_a_curve_are_thinned_and_keep_its_ends() -> None:
 
 def test_rules_decide_which_pairs_count() -> None:
     rules = SearchRules(groups=np.array([0, 0, 1, 1, 0, 0, 0, 1]), ignored=np.array([[0, 4], [4, 1]]))
-    counts = accepted(all_pairs(EIGHT, OF_EIGHT, rules=rules), [-2.0])
+    counts = count_accepted(all_pairs(EIGHT, OF_EIGHT, rules=rules), [-2.0])
     # of 6 pairs of each class 2 and 3 are of one group; two impostor pairs are ignored
     assert counts.genuine_pairs.tolist() == [4, 3]
     assert counts.impostor_pairs.sum() == 14

@@ -12,7 +12,7 @@ import numpy as np
 
 from layerprobe.statistics.advice import advise
 from layerprobe.statistics.bootstrap import differences
-from layerprobe.statistics.choice import EQUAL, CrossFitted, Picked, folds_of, optimism, pick
+from layerprobe.statistics.choice import EQUAL, CrossFitted, Picked, folds_of, optimism, pick, resample_choice
 from layerprobe.statistics.means import intervals
 from layerprobe.statistics.units import UnitSums
 from layerprobe.statistics.verdict import Judged, judge, with_ends

@@ -13,11 +13,11 @@ from layerprobe.measure.analysis import (
     Features,
     Scored,
     layer_notes,
+    prepare_retrieval,
     rank,
     score_metric,
     score_recall,
     score_thinned,
-    searched,
     without_value,
 )
 from layerprobe.metrics.metric import means_of
@@ -51,7 +51,7 @@ def _ranks_for(  # noqa: PLR0913 - the items, the rules and the stored ranks
     few = len((gallery or queries).labels) < RESOLVE_ALL_BELOW
     ks = None if few else measures.exact
     try:
-        return rank(queries, gallery, similarity, ks=ks, known=known, memory=measures.memory, rules=rules), ""
+        return rank(queries, gallery, similarity, ks=ks, previous_ranks=known, memory=measures.memory, rules=rules), ""
     except NotFiniteError as error:
         return None, _not_finite(error)
 
@@ -158,7 +158,7 @@ class Scorer:
         with self.searches.reduced.opened(subject.epoch, subject.split, subject.ranked, None) as (queries, gallery):
             rules = self.searches.rules(subject.split)
             given = replace(
-                searched(queries, gallery, subject.ranked.similarity, ranks, rules),
+                prepare_retrieval(queries, gallery, subject.ranked.similarity, ranks, rules),
                 classifier=self._classifier(subject, int(queries.values.shape[1])),
             )
             notes = layer_notes(ranks)

@@ -14,7 +14,7 @@ from layerprobe.measure.pair_thresholds import (
     Accepted,
     PairCounts,
     Units,
-    accepted,
+    count_accepted,
     count_pairs,
     require_pairs,
     thresholds_at,
@@ -143,11 +143,11 @@ def measured_thresholds(
         task.advance()
         found = thresholds_at(setting, counts, sorted(rates))
         task.advance()
-        set_at = accepted(setting, found)
+        set_at = count_accepted(setting, found)
         task.advance()
         tested = count_pairs(testing)
         task.advance()
-        test_at = accepted(testing, found, units=of.units)
+        test_at = count_accepted(testing, found, units=of.units)
         task.advance()
     splits = _paired(split, setting, counts), _paired("test", testing, tested)
     kind, classes = IntervalKind(cluster=of.cluster), splits[1].classes
