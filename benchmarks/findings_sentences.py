@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.findings import HALF_WHITENED, Trainings, cells_of, shift_recalls, shown
-from layerprobe.data.subsets import divided_classes
+from layerprobe.data.subsets import divide_classes
 from layerprobe.statistics.seeds import mean_interval
 from layerprobe.values.intervals import Interval
 from layerprobe.values.keys import NO_REDUCTION, LayerKey
@@ -270,14 +270,14 @@ def overlap(_: Stored) -> Iterator[Sentence]:
     """How many test classes two trainings share, and what the intervals are then."""
     shared, share = [], []
     for classes, of_test in ((700, 350), (136, 68)):
-        test = [set(divided_classes(classes, classes - of_test, seed)[1]) for seed in range(3)]
+        test = [set(divide_classes(classes, classes - of_test, seed)[1]) for seed in range(3)]
         counts = [len(one & other) for one, other in combinations(test, 2)]
         shared.append(f"{min(counts)} to {max(counts)} of {of_test}")
         share.append(np.mean(counts) / of_test)
     ratio = np.sqrt((1 + 2 * max(share)) / (1 - max(share)))
     yield Sentence(
         "The three splits of a data set are drawn independently of each other from the same classes, so that two"
-        f" test sets share about half: {shared[0]} emoji, {shared[1]} characters (`divided_classes` of"
+        f" test sets share about half: {shared[0]} emoji, {shared[1]} characters (`divide_classes` of"
         " `layerprobe/data/subsets.py` with each seed). So the intervals hold for further trainings and splits of"
         f" these classes. For other emoji or characters they are too narrow, by a factor of up to {ratio:.1f}: that"
         " of trainings whose values correlate by the shared half.",

@@ -13,7 +13,7 @@ from layerprobe.attribution.scoring import Score
 from layerprobe.taps import Layer, Measured, extracted
 from layerprobe.taps.hooks import parts_by_path, plain_path
 from layerprobe.taps.layouts import Layout
-from layerprobe.taps.outputs import taken
+from layerprobe.taps.outputs import tensor_at
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def watch_map(module: nn.Module, at: MapCall) -> Iterator[nn.Module]:
         if calls != at.number:
             return None
         # Of an output of several parts, the part itself is overwritten.
-        tensor = output.clone() if isinstance(output, Tensor) else taken(output, at.layout.part)
+        tensor = output.clone() if isinstance(output, Tensor) else tensor_at(output, at.layout.part)
         places = at.layout.patches(at.layout.arranged(tensor))
         places.copy_(through(places.clone()))
         return tensor if isinstance(output, Tensor) else None

@@ -68,7 +68,7 @@ class SplitCount:
     singletons: int
 
 
-def examined(split: Split, *, workers: int) -> Generator[Examined, None, None]:
+def examine(split: Split, *, workers: int) -> Generator[Examined, None, None]:
     """Read every image of a split, whatever the files hold.
 
     If a process dies while it reads (a decoder crashed, or memory ran out), the image that caused it is found and the

@@ -82,7 +82,7 @@ def with_digests(dataset: Dataset, tables: Path, listener: Listener | None) -> D
     return replace(dataset, splits=splits, rules=rules, largest_grey=largest)
 
 
-def unread(dataset: Dataset, tables: Path) -> list[Callable[[], object]]:
+def pending_reads(dataset: Dataset, tables: Path) -> list[Callable[[], object]]:
     """What `with_digests` would read: a call for each image whose content is not known, which reads it."""
     if all(split.digests is not None for split in dataset.splits.values()):
         return []

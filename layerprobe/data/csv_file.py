@@ -16,7 +16,7 @@ from layerprobe.data.image_files import Files, fingerprint, image_id, missing, s
 from layerprobe.data.images import Box
 from layerprobe.data.label_sets import label_sets_of, separator_note, split_labels
 from layerprobe.data.listed_paths import below
-from layerprobe.data.row_splits import SPLITS, Row, divided_rows, with_test
+from layerprobe.data.row_splits import SPLITS, Row, divide_rows, with_test
 from layerprobe.data.spec import DatasetSpec
 from layerprobe.data.splits import Dataset, Split
 from layerprobe.system.errors import DataError
@@ -109,7 +109,7 @@ def load(root: Path, *, label_separator: str = "") -> Dataset:
     _require_plain_validation(root, rows)
     _require_files(root, rows)
     rows, label_sets = _with_label_sets(root, rows, label_separator)
-    members, _ = divided_rows(rows)
+    members, _ = divide_rows(rows)
     for name, problem in _EMPTY.items():
         if not members.get(name, True):
             raise DataError(problem, file=root, fix=_EXPECTED)
@@ -143,7 +143,7 @@ def _unchecked(root: Path, *, label_separator: str = "") -> Dataset:
 
 def _dataset(root: Path, rows: Sequence[_Row]) -> Dataset:
     class_names = tuple(sorted({row.label for row in rows}))
-    members, search_in = divided_rows(rows)
+    members, search_in = divide_rows(rows)
     splits = {name: _split(name, root.parent, listed, class_names) for name, listed in members.items() if listed}
     return Dataset(splits, class_names, search_in)
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from layerprobe.data.counts import Count
 from layerprobe.data.spec import DatasetSpec
 from layerprobe.data.splits import Dataset, Split
-from layerprobe.data.subsets import count_train_classes, divided_classes, require_no_class_chosen
+from layerprobe.data.subsets import count_train_classes, divide_classes, require_no_class_chosen
 from layerprobe.data.torchvision_sets import Pixels
 
 _WHITE = 16  # the highest level
@@ -50,7 +50,7 @@ def load(
         note = f"classification protocol: half of the images of all {classes} classes on each side"
         return Dataset(_splits(sides, labels, pixels), names, classification=True, notes=(note,))
     count = count_train_classes(classes, train_classes, "digits")
-    divided = divided_classes(classes, count, class_seed)
+    divided = divide_classes(classes, count, class_seed)
     sides = {
         side: [of_classes[label] for label in class_labels]
         for side, class_labels in zip(("train", "test"), divided, strict=True)

@@ -14,7 +14,7 @@ from layerprobe.data.formats import is_image_name
 from layerprobe.data.image_files import Files, file_sizes, require_utf8
 from layerprobe.data.spec import DatasetSpec
 from layerprobe.data.splits import IN_GALLERY, Dataset, Split
-from layerprobe.data.subsets import divided_classes, numeric_order_note
+from layerprobe.data.subsets import divide_classes, numeric_order_note
 from layerprobe.data.unread_files import UnreadFiles, unread_among
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.system.wording import first_named
@@ -66,7 +66,7 @@ def load(root: Path, *, train_classes: int | None = None, class_seed: int | None
     sorted_classes = sorted(classes)
     splits = {
         name: _split(name, root, [(label, classes[sorted_classes[label]]) for label in labels])
-        for name, labels in zip(("train", "test"), divided_classes(len(classes), count, class_seed), strict=True)
+        for name, labels in zip(("train", "test"), divide_classes(len(classes), count, class_seed), strict=True)
         if labels
     }
     order = numeric_order_note(sorted_classes, count) if class_seed is None else None

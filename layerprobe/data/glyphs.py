@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from layerprobe.data.counts import Count
 from layerprobe.data.spec import DatasetSpec
 from layerprobe.data.splits import Dataset, Image, Split
-from layerprobe.data.subsets import divided_classes
+from layerprobe.data.subsets import divide_classes
 from layerprobe.system.errors import RecipeError
 
 Points = NDArray[np.float64]  # (P, 2): x to the right, y downwards; 0 ... 1 inside the character's box
@@ -81,7 +81,7 @@ def load(  # noqa: PLR0913 - its keys of [data]
     _require("seed", seed, 0)
     classes = range(train_classes + test_classes)
     splits = {}
-    for name, side in zip(("train", "test"), divided_classes(len(classes), train_classes, class_seed), strict=True):
+    for name, side in zip(("train", "test"), divide_classes(len(classes), train_classes, class_seed), strict=True):
         if not side:
             continue
         members = [(c, i) for c in side for i in range(images_per_class)]

@@ -37,7 +37,7 @@ def with_test(rows: Sequence[AnyRow]) -> Sequence[AnyRow]:
     return [replace(row, split="test") if row.split == "validation" else row for row in rows]
 
 
-def divided_rows(rows: Sequence[AnyRow]) -> tuple[dict[str, list[AnyRow]], Mapping[str, str]]:
+def divide_rows(rows: Sequence[AnyRow]) -> tuple[dict[str, list[AnyRow]], Mapping[str, str]]:
     """The rows of each split, which may be empty, and the data set's `search_in`."""
     members = {name: [row for row in rows if row.split == name] for name in SPLITS}
     if all(row.is_query and row.is_gallery for row in members["test"]):

@@ -55,7 +55,7 @@ def require_no_class_chosen(**chosen: int | None) -> None:
             raise RecipeError(problem, fix="Leave out one of the two keys")
 
 
-def divided_classes(classes: int, train: int, class_seed: int | None) -> tuple[list[int], list[int]]:
+def divide_classes(classes: int, train: int, class_seed: int | None) -> tuple[list[int], list[int]]:
     """The classes for training and those for testing, each ascending, of the classes 0 ... C - 1 of a data set.
 
     Args:

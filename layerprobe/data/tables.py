@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from layerprobe.data.image_files import Files, fingerprint, leaves_folder, missing, require_inside, sizes_of
-from layerprobe.data.row_splits import Row, divided_rows, with_test
+from layerprobe.data.row_splits import Row, divide_rows, with_test
 from layerprobe.data.spec import DatasetSpec
 from layerprobe.data.splits import Dataset, Split
-from layerprobe.data.subsets import count_train_classes, divided_classes
+from layerprobe.data.subsets import count_train_classes, divide_classes
 from layerprobe.data.table_columns import Table, read_table
 from layerprobe.data.table_files import table_files
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
@@ -169,7 +169,7 @@ def _by_class(root: Path, listed: _Listed, *, train_classes: int | None, class_s
     fix = "Name a table that has more, or put all into test by --set data.train_classes=0"
     count = count_train_classes(classes, train_classes, str(root), fix=fix)
     splits = {}
-    for name, side in zip(("train", "test"), divided_classes(classes, count, class_seed), strict=True):
+    for name, side in zip(("train", "test"), divide_classes(classes, count, class_seed), strict=True):
         if side:
             members = {listed.class_names[label] for label in side}
             splits[name] = listed.split(name, [row for row, label in enumerate(listed.labels) if label in members])
@@ -302,7 +302,7 @@ def _by_split(root: Path, listed: _Listed, rows: Sequence[_Row]) -> Dataset:
     if any(row.split == "validation" and not (row.is_query and row.is_gallery) for row in with_tests):
         problem = "only test rows are divided into queries and gallery, and validation rows are"
         raise DataError(problem, file=root, fix="If their classes are what you test on, call their split test")
-    members, search_in = divided_rows(with_tests)
+    members, search_in = divide_rows(with_tests)
     for name in ("test", "gallery"):
         if not members.get(name, True):
             problem = {"test": "no row is a query of the split test", "gallery": "no row is in the gallery"}[name]

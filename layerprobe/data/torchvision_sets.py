@@ -20,7 +20,7 @@ from layerprobe.data.annotation_files import classified
 from layerprobe.data.image_files import Files, file_sizes, leaves_folder, missing, sizes_of
 from layerprobe.data.spec import DatasetSpec
 from layerprobe.data.splits import Dataset, Image, Split, distinct_names
-from layerprobe.data.subsets import count_train_classes, divided_classes, require_no_class_chosen
+from layerprobe.data.subsets import count_train_classes, divide_classes, require_no_class_chosen
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 
 # Beside torch's weights, which are in hub/.
@@ -153,7 +153,7 @@ def unchecked(  # noqa: PLR0913 - its keys of [data]
             raise RecipeError(problem, fix="Leave it out")
     else:
         count = count_train_classes(len(occurring), train_classes, set)
-        sides = [np.isin(labels, side) for side in divided_classes(len(occurring), count, class_seed)]
+        sides = [np.isin(labels, side) for side in divide_classes(len(occurring), count, class_seed)]
     splits = {}
     for name, is_member in zip(("train", "test"), sides, strict=True):
         if not is_member.any():

@@ -23,7 +23,7 @@ from layerprobe.system.errors import DataError
 
 _ROOT = "base_model.model."  # before the names of the model that was adapted
 _A, _B = ".lora_A.weight", ".lora_B.weight"
-# Settings that change nothing in the merged weights, or that `merged` follows.
+# Settings that change nothing in the merged weights, or that `merge_adapter` follows.
 _FOLLOWED = {
     "auto_mapping", "base_model_name_or_path", "bias", "ensure_weight_tying", "exclude_modules", "fan_in_fan_out",
     "inference_mode", "init_lora_weights", "layers_pattern", "layers_to_transform", "lora_alpha", "lora_dropout",
@@ -36,7 +36,7 @@ _LEFT_OUT = ("text_model.", "text_projection.", "pooler.")
 _STARTS = (True, False, "gaussian", "eva", "orthogonal")
 
 
-def merged(
+def merge_adapter(
     adapter: FileWeights, base: Mapping[str, Tensor], *, name: str, convert: Convert | None
 ) -> tuple[dict[str, Tensor], tuple[str, ...]]:
     """The weights of a model with an adapter merged into them, and notes on it.

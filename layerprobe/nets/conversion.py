@@ -18,7 +18,7 @@ _PLAIN = "Save them after torch.nn.utils.parametrize.remove_parametrizations(lay
 Convert = Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
 
 
-def fitted(
+def fit_module(
     weights: FileWeights | Mapping[str, Tensor],
     module: nn.Module,
     *,

@@ -132,7 +132,7 @@ def bare(name: str) -> str:
     return ".".join(step for step in name.split(".") if step not in _WRAPPERS)
 
 
-def lacking(weights_fit: Fit, module: nn.Module) -> list[str]:
+def missing_names(weights_fit: Fit, module: nn.Module) -> list[str]:
     """Names of a module's tensors that a fit has not, without those that the module makes itself."""
     return [key for key in shapes(module) if key not in weights_fit.tensors and not key.endswith(_DERIVED)]
 

@@ -153,7 +153,7 @@ def left_out_means(  # noqa: PLR0913 - as left_out_recall
         raise ValueError("gallery_units need a gallery")
     self_indices = find_self_indices(len(classes), ids, None if gallery is None else len(items.gallery), gallery_ids)
     relevance = relevance_of(classes, searched_classes, self_indices, rules)
-    divided = divided_class(
+    divided = find_divided_class(
         np.concatenate([classes, relevance.gallery_labels]),
         np.concatenate([members, members if searched_members is None else searched_members]),
     )
@@ -188,7 +188,7 @@ def _parts(sums: FloatArray, changes: FloatArray, counts: IntArray) -> FloatArra
     return parts
 
 
-def divided_class(labels: IntArray, units: IntArray) -> int | None:
+def find_divided_class(labels: IntArray, units: IntArray) -> int | None:
     """The first class that lies in more than one unit; None if there is none.
 
     Args:

@@ -18,7 +18,7 @@ from layerprobe.nets.fitting import TargetNetwork, shapes, unused_note, with_ver
 from layerprobe.nets.head import Head
 from layerprobe.nets.net import Net
 from layerprobe.sources.foreign import NO_OWN_SIZE, Foreign
-from layerprobe.sources.readout import Readout, measured_output
+from layerprobe.sources.readout import Readout, measure_output
 from layerprobe.system.errors import UnknownNameError
 from layerprobe.values.image_size import ImageSize
 from layerprobe.values.keys import OUTPUT
@@ -71,7 +71,7 @@ def build(  # noqa: PLR0913 - the keys of a recipe's [net]
         foreign = make(name, pretrained=weights == "model", image_size=image_size)
         model = foreign.module.cpu().float()
         size = foreign.image_size or (foreign.own_input.size if foreign.own_input else NO_OWN_SIZE)
-        output = measured_output(
+        output = measure_output(
             full,
             model,
             size,

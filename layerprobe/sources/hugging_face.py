@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from layerprobe.sources.foreign import Foreign
 from layerprobe.sources.hub import absent, first_line, require_named, unreachable
-from layerprobe.sources.libraries import imported, quiet, version
-from layerprobe.sources.source import Source, interpolated
+from layerprobe.sources.libraries import import_package, quiet, version
+from layerprobe.sources.source import Source, interpolation_note
 from layerprobe.sources.user_code import require_outside_runs
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.system.files import sha256
@@ -127,7 +127,7 @@ def _load(name: str, content: str, load: Callable[..., _Found]) -> _Found:
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
     """Without what transformers logs, and its progress bars."""
-    logging = imported("transformers.utils.logging", "hf")
+    logging = import_package("transformers.utils.logging", "hf")
     had_progress_bars = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
@@ -139,7 +139,7 @@ def _silent() -> Iterator[None]:
 
 
 def _own_input(name: str) -> OwnInput | None:
-    transformers = imported("transformers", "hf")
+    transformers = import_package("transformers", "hf")
     _load(name, "config.json", transformers.AutoConfig.from_pretrained)
     try:
         processor = _load(name, "preprocessor_config.json", transformers.AutoImageProcessor.from_pretrained)
@@ -231,7 +231,7 @@ def _pil_number(resample: Any) -> int:
 
 
 def _model(name: str, *, pretrained: bool, image_size: ImageSize | None) -> Foreign:
-    transformers = imported("transformers", "hf")
+    transformers = import_package("transformers", "hf")
     config = _load(name, "config.json", transformers.AutoConfig.from_pretrained)
     with torch.device("meta"):
         kind = type(_load(name, "config.json", lambda *_, **__: transformers.AutoModel.from_config(config)))
@@ -296,7 +296,7 @@ def _vision_model(name: str, model: Any, config: Any, image_size: ImageSize | No
         if "interpolate_pos_encoding" in parameters:
             model.register_forward_pre_hook(_interpolating, with_kwargs=True)
         if positions and pretrained:
-            notes.append(interpolated(f"hf:{name}", own_size, image_size or own_size))
+            notes.append(interpolation_note(f"hf:{name}", own_size, image_size or own_size))
     return Foreign(model, own_input, image_size or own_size, _FINAL_NORMS, notes=tuple(notes))
 
 

@@ -14,7 +14,7 @@ from layerprobe.system.errors import EnvironmentFault, RecipeError, near_miss
 from layerprobe.system.memory import memory_faults_told
 
 
-def imported(package: str, extra: str) -> ModuleType:
+def import_package(package: str, extra: str) -> ModuleType:
     """A package of one of layerprobe's extras."""
     fix = f"pip install 'layerprobe[{extra}]'"
     try:

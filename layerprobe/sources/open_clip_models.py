@@ -11,8 +11,8 @@ from torch import nn
 
 from layerprobe.sources.foreign import Foreign
 from layerprobe.sources.hub import OTHER_WEIGHTS, absent, first_line, hub_file, require_named, unreachable
-from layerprobe.sources.libraries import imported, quiet, unknown_model, version
-from layerprobe.sources.source import Source, interpolated
+from layerprobe.sources.libraries import import_package, quiet, unknown_model, version
+from layerprobe.sources.source import Source, interpolation_note
 from layerprobe.system.errors import RecipeError, UnknownNameError
 from layerprobe.values.image_size import ImageSize, as_size, size_text
 from layerprobe.values.own_input import OwnInput
@@ -31,7 +31,7 @@ def _versions(name: str) -> dict[str, str]:
 
 def _parse_name(name: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
     """The architecture's name, its configuration, and open_clip's description of the weights; empty without a tag."""
-    open_clip = imported("open_clip", "open_clip")
+    open_clip = import_package("open_clip", "open_clip")
     architecture, slash, tag = name.partition("/")
     if architecture not in open_clip.list_models():
         raise unknown_model("open_clip:", name, open_clip.list_models(), "open_clip.list_models()")
@@ -47,7 +47,7 @@ def _parse_name(name: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
 
 def _own_input(name: str) -> OwnInput | None:
     _, configuration, weights = _parse_name(name)
-    transform = imported("open_clip.transform", "open_clip")
+    transform = import_package("open_clip.transform", "open_clip")
     steps = transform.merge_preprocess_dict(transform.PreprocessCfg(), weights)
     stated = configuration["vision_cfg"].get("image_size", steps["size"])
     if steps["resize_mode"] == "longest":
@@ -72,7 +72,7 @@ def _channels(value: Any) -> tuple[float, float, float]:
 
 
 def _model(name: str, *, pretrained: bool, image_size: ImageSize | None) -> Foreign:
-    open_clip = imported("open_clip", "open_clip")
+    open_clip = import_package("open_clip", "open_clip")
     architecture, configuration, weights = _parse_name(name)
     full, own_input = f"open_clip:{name}", _own_input(name)
     if pretrained and not weights:
@@ -98,13 +98,13 @@ def _model(name: str, *, pretrained: bool, image_size: ImageSize | None) -> Fore
             f"{full} cannot be built for {size_text(size)} px: {first_line(error)}",
             fix="Choose another size with --set data.image_size=N, or another model",
         ) from error
-    notes = (interpolated(full, own_size, size),) if pretrained and size != own_size else ()
+    notes = (interpolation_note(full, own_size, size),) if pretrained and size != own_size else ()
     return Foreign(model, own_input, size, _FINAL_NORMS, notes=notes)
 
 
 def _build_untrained(configuration: dict[str, Any], size: ImageSize, *, quick: bool) -> nn.Module:
     vision = {**configuration["vision_cfg"], "image_size": size, "timm_model_pretrained": False}
-    model = imported("open_clip", "open_clip").CLIP(
+    model = import_package("open_clip", "open_clip").CLIP(
         configuration["embed_dim"], vision_cfg=vision, text_cfg=_NO_TEXT, quick_gelu=quick
     )
     visual: nn.Module = model.visual
@@ -115,7 +115,7 @@ def _build_untrained(configuration: dict[str, Any], size: ImageSize, *, quick: b
 
 def _weights(full: str, weights: dict[str, Any]) -> Path:
     """The file of a model's weights, fetched where it is not in the local cache."""
-    open_clip = imported("open_clip", "open_clip")
+    open_clip = import_package("open_clip", "open_clip")
     if "file" in weights:
         return Path(weights["file"])
     if weights.get("hf_hub"):

@@ -15,7 +15,7 @@ from layerprobe.system.memory import memory_faults_told
 from layerprobe.taps.hooks import hooked, parts_by_path, prepared
 from layerprobe.taps.layouts import Layout, Unclear
 from layerprobe.taps.measuring import REFUSALS, measure_layers
-from layerprobe.taps.outputs import structure, taken, tensor_part
+from layerprobe.taps.outputs import structure, tensor_at, tensor_part
 from layerprobe.values.image_size import ImageSize, height_width, images_text
 
 _IMAGES = 2  # of a dry forward
@@ -35,7 +35,7 @@ class Output:
     channels: int
 
 
-def measured_output(  # noqa: PLR0913 - what a source knows of a model
+def measure_output(  # noqa: PLR0913 - what a source knows of a model
     name: str,
     model: nn.Module,
     image_size: ImageSize,
@@ -76,9 +76,13 @@ def measured_output(  # noqa: PLR0913 - what a source knows of a model
         )
     tensor_path = tensor_part(value)
     final = next((path for path in norms if path in ran), None)
-    if tensor_path is not None and taken(value, tensor_path).ndim == 2 and len(taken(value, tensor_path)) == _IMAGES:
+    if (
+        tensor_path is not None
+        and tensor_at(value, tensor_path).ndim == 2
+        and len(tensor_at(value, tensor_path)) == _IMAGES
+    ):
         return Output(
-            Layout("vector", tensor_path, 0, 1, tuple(taken(value, tensor_path).shape[1:])), final, taken_channels
+            Layout("vector", tensor_path, 0, 1, tuple(tensor_at(value, tensor_path).shape[1:])), final, taken_channels
         )
     net = Net(model, {}, 0, frozenset(), channels=taken_channels, prefix_tokens=prefix_tokens)
     layout = measure_layers(net, image_size).calls[""][-1].layout
@@ -130,7 +134,7 @@ class Readout(nn.Module):
 
     def forward(self, output: object) -> Tensor:
         """What the model gives -> (B, D)."""
-        values = self.layout.arranged(taken(output, self.layout.part))
+        values = self.layout.arranged(tensor_at(output, self.layout.part))
         if self.layout.kind == "vector":
             return values
         if self.pool == "cls":

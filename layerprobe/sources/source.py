@@ -52,7 +52,7 @@ class Source:
         return partial(build, self.prefix, self.model, self.origin)
 
 
-def interpolated(name: str, own_size: ImageSize, size: ImageSize) -> str:
+def interpolation_note(name: str, own_size: ImageSize, size: ImageSize) -> str:
     """The note on a model with position embeddings that takes images of another size than its own."""
     own_text, other = size_text(own_size), size_text(size)
     return f"{name} is made for {own_text} px: its position embeddings are interpolated to {other} px"

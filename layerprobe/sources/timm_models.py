@@ -13,8 +13,8 @@ from unittest import mock
 
 from layerprobe.sources.foreign import Foreign
 from layerprobe.sources.hub import OTHER_WEIGHTS, first_line, hub_file, url_file
-from layerprobe.sources.libraries import imported, quiet, unknown_model, version
-from layerprobe.sources.source import Source, interpolated
+from layerprobe.sources.libraries import import_package, quiet, unknown_model, version
+from layerprobe.sources.source import Source, interpolation_note
 from layerprobe.system.errors import RecipeError
 from layerprobe.values.image_size import ImageSize, as_size, size_text
 from layerprobe.values.own_input import OwnInput
@@ -37,7 +37,7 @@ def _versions(name: str) -> dict[str, str]:  # noqa: ARG001 - the same of all mo
 
 def _configuration(name: str) -> Any:
     """Timm's description of a model, by its name with or without a tag."""
-    timm = imported("timm", "timm")
+    timm = import_package("timm", "timm")
     architecture, _, tag = name.partition(".")
     if not timm.is_model(architecture) or ":" in name or "/" in name:
         raise unknown_model("timm:", name, timm.list_models(), "timm.list_models()")
@@ -53,7 +53,7 @@ def _configuration(name: str) -> Any:
 
 def _own_input(name: str) -> OwnInput | None:
     configuration = _configuration(name).to_dict()
-    data = imported("timm.data", "timm").resolve_data_config(pretrained_cfg=configuration)
+    data = import_package("timm.data", "timm").resolve_data_config(pretrained_cfg=configuration)
     channels, *sides = data["input_size"]
     size, crop_share = as_size(*sides), data["crop_pct"]
     squeezed = data["crop_mode"] == "squash"
@@ -75,14 +75,14 @@ def _own_input(name: str) -> OwnInput | None:
 
 
 def _model(name: str, *, pretrained: bool, image_size: ImageSize | None) -> Foreign:
-    timm, configuration, own_input = imported("timm", "timm"), _configuration(name), _own_input(name)
+    timm, configuration, own_input = import_package("timm", "timm"), _configuration(name), _own_input(name)
     options: dict[str, Any] = {"num_classes": 0}
     # timm's version decides which weights a name without a tag means.
     notes = (f"timm:{name}: {configuration.tag}",) if "." not in name and configuration.tag else ()
     own_size = as_size(*configuration.input_size[1:])
     if image_size not in (None, own_size) and configuration.fixed_input_size:
         options["img_size"] = image_size
-        notes = (*notes, interpolated(f"timm:{name}", own_size, image_size or own_size))
+        notes = (*notes, interpolation_note(f"timm:{name}", own_size, image_size or own_size))
     if pretrained:
         options |= {"pretrained": True, "pretrained_cfg_overlay": _weights(name, configuration)}
     try:
@@ -126,8 +126,8 @@ def _filter(architecture: str) -> Callable[..., Any] | None:
     """The filter that timm hands to the function that loads weights, and keeps nowhere; None where there is none."""
     import torch
 
-    timm, load_options = imported("timm", "timm"), {}
-    builder = imported("timm.models._builder", "timm")
+    timm, load_options = import_package("timm", "timm"), {}
+    builder = import_package("timm.models._builder", "timm")
     instead = mock.patch.object(builder, "load_pretrained", lambda *_, **options: load_options.update(options))
     with instead, quiet(), torch.device("meta"), torch.random.fork_rng(devices=[]):
         timm.create_model(architecture, pretrained=True, num_classes=0)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from layerprobe.sources.foreign import NO_OWN_SIZE, Foreign
 from layerprobe.sources.hub import OTHER_WEIGHTS, first_line, url_file
 from layerprobe.sources.libraries import quiet, unknown_model
-from layerprobe.sources.source import Source, interpolated, take_off
+from layerprobe.sources.source import Source, interpolation_note, take_off
 from layerprobe.system.errors import RecipeError, UnknownNameError
 from layerprobe.values.image_size import ImageSize, size_text
 from layerprobe.values.own_input import OwnInput
@@ -88,7 +88,7 @@ def _model(name: str, *, pretrained: bool, image_size: ImageSize | None) -> Fore
     if pretrained:
         tensors = dict(read_checkpoint(url_file(full, weights.url)).tensors)
         if takes_size and options["image_size"] != own_size:
-            notes.append(interpolated(full, own_size, options["image_size"]))
+            notes.append(interpolation_note(full, own_size, options["image_size"]))
             tensors = dict(interpolate_embeddings(options["image_size"], model.patch_size, OrderedDict(tensors)))
         tensors = {key: tensor for key, tensor in tensors.items() if not key.startswith(_AUXILIARY)}
         model.load_state_dict(with_versions(tensors, model))

@@ -13,7 +13,7 @@ from layerprobe.system.errors import NumericError, RecipeError
 from layerprobe.taps.classifier import without_classifier
 from layerprobe.taps.hooks import hooked, part_at, prepared
 from layerprobe.taps.layouts import Layout
-from layerprobe.taps.outputs import taken
+from layerprobe.taps.outputs import tensor_at
 from layerprobe.values.keys import LayerKey
 from layerprobe.values.pooling import NO_POOL, POOLS, TOKEN_POOLS, gem
 
@@ -115,7 +115,7 @@ def _features(output: object, tap: Tap, norm: Callable[[Tensor], Tensor] | None,
     """Pool a layer's output to (B, dim) float32 that shares no memory with it."""
     import torch
 
-    tensor = taken(output, tap.layout.part)
+    tensor = tensor_at(output, tap.layout.part)
     tensor = tap.layout.arranged(tensor if norm is None else norm(tensor))
     if tap.pool == NO_POOL:
         return tensor.to(torch.float32, copy=True)

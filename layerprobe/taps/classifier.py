@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from layerprobe.system.memory import memory_faults_told
 from layerprobe.taps.hooks import hooked, part_at, parts_by_path, prepared
 from layerprobe.taps.measuring import REFUSALS
-from layerprobe.taps.outputs import taken, tensor_part
+from layerprobe.taps.outputs import tensor_at, tensor_part
 from layerprobe.values.image_size import ImageSize, height_width
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def find_classifier(module: nn.Module, image_size: ImageSize, channels: Sequence
     tensor_path = tensor_part(model_output)
     if tensor_path is None:
         return None
-    final = taken(model_output, tensor_path).flatten(1)
+    final = tensor_at(model_output, tensor_path).flatten(1)
     for path in candidates:
         for inputs, output in seen[path] if len(seen[path]) == 1 else []:
             if (

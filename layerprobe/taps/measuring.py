@@ -14,7 +14,7 @@ from layerprobe.system.memory import memory_faults_told
 from layerprobe.taps.final_pool import FinalPool
 from layerprobe.taps.hooks import hooked, parts_by_path, prepared
 from layerprobe.taps.layouts import Layout, Model, Part, Seen, Shape, Unclear, find_layouts
-from layerprobe.taps.outputs import structure, taken, tensor_part
+from layerprobe.taps.outputs import structure, tensor_at, tensor_part
 from layerprobe.values.image_size import ImageSize, as_size, height_width, images_text
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ def _see(
         shape: Shape = ()
         negative = False
         if tensor_path is not None:
-            tensor = taken(output, tensor_path)
+            tensor = tensor_at(output, tensor_path)
             shape = tuple(tensor.shape)
             negative = count == 2 and _has_negatives(tensor)  # once in three forwards: it costs as much as a layer
         outputs.append(_Output(path, called[path], structure(output), tensor_path, shape, negative))

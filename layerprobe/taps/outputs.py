@@ -30,7 +30,7 @@ def tensor_part(output: object) -> Part | None:
     return None
 
 
-def taken(output: object, tensor_path: Part) -> Tensor:
+def tensor_at(output: object, tensor_path: Part) -> Tensor:
     """The tensor at a part of an output."""
     from torch import Tensor
 

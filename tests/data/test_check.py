@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from layerprobe.data.check import Examined, Finding, SplitCount, counts, duplicates, examined, printable
+from layerprobe.data.check import Examined, Finding, SplitCount, counts, duplicates, examine, printable
 from layerprobe.data.glyphs import load as glyphs
 from layerprobe.data.image_files import Files
 from layerprobe.data.splits import Dataset, Image, Split
@@ -51,7 +51,7 @@ def spoiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Files, dict[str, 
 
 
 def kinds_found(files: Files, *, workers: int) -> dict[str, list[Finding]]:
-    return {files.names[one.index]: list(one.findings) for one in examined(split_of(files), workers=workers)}
+    return {files.names[one.index]: list(one.findings) for one in examine(split_of(files), workers=workers)}
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -83,14 +83,14 @@ def test_nothing_is_said_of_a_plain_photo(tmp_path: Path) -> None:
 def test_an_image_that_ends_its_process_is_found_and_the_others_are_read(tmp_path: Path) -> None:
     seeds = {f"{i:02}.jpg": i for i in range(10)} | {"deadly.jpg": 10} | {f"{i}.jpg": i for i in range(11, 25)}
     files = Deadly(tmp_path, folder(tmp_path, seeds).names)
-    results = list(examined(split_of(files), workers=2))
+    results = list(examine(split_of(files), workers=2))
     assert sorted(one.index for one in results) == list(range(25))
     assert [(one.index, one.findings[0].kind) for one in results if one.pixels is None] == [(10, "crash")]
 
 
 def test_the_processes_end_with_the_iterator(tmp_path: Path) -> None:
     files = Marking(tmp_path, folder(tmp_path, {f"{i}.jpg": i for i in range(100)}).names)
-    results = examined(split_of(files), workers=2)
+    results = examine(split_of(files), workers=2)
     next(results)
     results.close()
     assert multiprocessing.active_children() == []
@@ -102,14 +102,14 @@ def test_workers_do_not_change_what_is_found(tmp_path: Path) -> None:
     split = split_of(folder(tmp_path, {f"{i}.jpg": i for i in range(20)}))
 
     def in_order(workers: int) -> list[Examined]:
-        return sorted(examined(split, workers=workers), key=lambda one: one.index)
+        return sorted(examine(split, workers=workers), key=lambda one: one.index)
 
     assert in_order(0) == in_order(2)
 
 
 def test_made_images_are_read_too() -> None:
     split = glyphs(train_classes=2, test_classes=2, images_per_class=2).splits["train"]
-    results = list(examined(split, workers=2))
+    results = list(examine(split, workers=2))
     assert [(one.index, one.findings) for one in results] == [(i, ()) for i in range(4)]
     assert len({one.pixels for one in results}) == 4
 
@@ -124,7 +124,7 @@ def test_the_hash_sees_pixels_and_size_and_no_format(tmp_path: Path) -> None:
     with PIL.Image.open(tmp_path / "a.png") as image:
         PIL.Image.fromarray(np.asarray(image).reshape(32, 24, 3)).save(tmp_path / "d.png")
     files = Files(tmp_path, ("a.png", "b.bmp", "c.png", "d.png"))
-    first, same, other, reshaped = (one.pixels for one in examined(split_of(files), workers=0))
+    first, same, other, reshaped = (one.pixels for one in examine(split_of(files), workers=0))
     assert first == same
     assert len({first, other, reshaped}) == 3
 
@@ -208,16 +208,16 @@ def test_too_little_memory_for_an_image_is_found(tmp_path: Path) -> None:
         raise MemoryError
 
     split = Split("train", np.zeros(1, np.int64), ("a",), endless)
-    assert [finding.kind for one in examined(split, workers=0) for finding in one.findings] == ["memory"]
+    assert [finding.kind for one in examine(split, workers=0) for finding in one.findings] == ["memory"]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_each_box_is_examined(tmp_path: Path, workers: int) -> None:
     files = replace(folder(tmp_path, {"a.jpg": 0}), names=("a.jpg",) * 9, boxes=[(0, 0, 9 - i, 9) for i in range(9)])
     found = {
-        one.index: one for one in examined(Split("train", np.zeros(9, np.int64), files.ids, files), workers=workers)
+        one.index: one for one in examine(Split("train", np.zeros(9, np.int64), files.ids, files), workers=workers)
     }
     assert len({found[index].pixels for index in range(9)}) == 9
     beyond = replace(files, names=("a.jpg",), boxes=[(0, 0, 9999, 9)])
-    (one,) = examined(Split("train", np.zeros(1, np.int64), beyond.ids, beyond), workers=0)
+    (one,) = examine(Split("train", np.zeros(1, np.int64), beyond.ids, beyond), workers=0)
     assert [finding.kind for finding in one.findings] == ["box"]

@@ -10,7 +10,7 @@ import PIL.Image
 import pytest
 
 from layerprobe.data import contents
-from layerprobe.data.contents import table_of, unread, with_digests
+from layerprobe.data.contents import pending_reads, table_of, with_digests
 from layerprobe.data.image_files import Files
 from layerprobe.data.splits import Dataset, Split
 from layerprobe.system.errors import DataError
@@ -147,7 +147,9 @@ def test_boxes_of_a_file_are_contents_of_their_own_and_the_file_is_read_once(roo
     def of_boxes(*boxes: tuple[int, int, int, int] | None) -> list[str]:
         files = Files(root, ("a.png",) * len(boxes), boxes=boxes)
         split = Split("train", np.zeros(len(boxes), np.int64), files.ids, files)
-        assert len(unread(Dataset({"train": split}, ("one",)), tmp_path)) == (not table_of(root, tmp_path).exists())
+        assert len(pending_reads(Dataset({"train": split}, ("one",)), tmp_path)) == (
+            not table_of(root, tmp_path).exists()
+        )
         return hashes(with_digests(Dataset({"train": split}, ("one",)), tmp_path, Silent()))
 
     one, other, whole = of_boxes((0, 0, 4, 5), (0, 0, 5, 4), None)

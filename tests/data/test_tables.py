@@ -181,5 +181,5 @@ def test_processes_check_every_row_of_a_damaged_table(tmp_path: Path) -> None:
     assert PARQUET.unchecked is not None
     path = table(tmp_path, image=[*IMAGES[:5], None, IMAGES[6][:99], b"text"], split=["train", "test"] * 4)
     split = PARQUET.unchecked(path).splits["test"]
-    found = {result.index: [finding.kind for finding in result.findings] for result in check.examined(split, workers=1)}
+    found = {result.index: [finding.kind for finding in result.findings] for result in check.examine(split, workers=1)}
     assert found == {0: [], 1: [], 2: ["missing"], 3: ["not an image"]}

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 from torchvision import datasets
 
-from layerprobe.data.check import examined
+from layerprobe.data.check import examine
 from layerprobe.data.images import read_image
 from layerprobe.data.splits import Dataset, Split, require_retrieval
 from layerprobe.data.torchvision_sets import SETS, SPEC, load, unchecked
@@ -255,7 +255,7 @@ def test_every_image_of_all_official_splits_is_there_once_and_can_be_read(
     assert sorted(image.tobytes() for image in pixels) == sorted(
         np.asarray(image.convert("RGB")).tobytes() for image, _ in own
     )
-    assert {one.pixels is None for split in dataset.splits.values() for one in examined(split, workers=0)} == {False}
+    assert {one.pixels is None for split in dataset.splits.values() for one in examine(split, workers=0)} == {False}
 
 
 def test_an_array_keeps_its_pixels_and_its_label(tmp_path: Path, monkeypatch: Patch) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torchvision.models import mnasnet0_5, resnet
 
 from layerprobe.nets.checkpoint_files import FileWeights, read_checkpoint
-from layerprobe.nets.conversion import fitted
+from layerprobe.nets.conversion import fit_module
 from layerprobe.nets.fitting import Fit, TargetNetwork, fit, shapes, with_versions
 from layerprobe.system.errors import DataError, NumericError, UnknownNameError
 
@@ -171,7 +171,7 @@ def assert_is_the_network(found: Fit) -> None:
 def test_the_file_of_a_trainer_is_read_bit_by_bit(tmp_path: Path, layout: str, as_zip: bool) -> None:
     make, part, prefix = LAYOUTS[layout]
     torch.save(make(), tmp_path / "w.pt", _use_new_zipfile_serialization=as_zip)
-    found = fitted(read_checkpoint(tmp_path / "w.pt", part), network(5))
+    found = fit_module(read_checkpoint(tmp_path / "w.pt", part), network(5))
     assert found.prefix == prefix
     assert_is_the_network(found)
 
@@ -179,12 +179,12 @@ def test_the_file_of_a_trainer_is_read_bit_by_bit(tmp_path: Path, layout: str, a
 @pytest.mark.parametrize("prefix", ["", "module.", "model.", "net."])
 def test_a_safetensors_file_is_read_bit_by_bit(tmp_path: Path, prefix: str) -> None:
     safetensors.torch.save_file(under(prefix), tmp_path / "w.safetensors")
-    assert_is_the_network(fitted(read_checkpoint(tmp_path / "w.safetensors"), network(5)))
+    assert_is_the_network(fit_module(read_checkpoint(tmp_path / "w.safetensors"), network(5)))
 
 
 @pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "module._orig_mod.", "a._orig_mod.module.b.module."])
 def test_prefixes_of_wrappers_are_taken_off_and_said(prefix: str) -> None:
-    found = fitted(FileWeights(under(prefix), Path("folder/w.pt")), network(5))
+    found = fit_module(FileWeights(under(prefix), Path("folder/w.pt")), network(5))
     assert_is_the_network(found)
     assert found.notes == (f"w.pt: {prefix!r} is taken off the names of {COUNT} tensors",)
 
@@ -193,13 +193,13 @@ def test_wrappers_may_stand_within_the_names() -> None:
     wrapped = r"\1._fsdp_wrapped_module._checkpoint_wrapped_module._orig_mod.module"
     state = {re.sub(r"^(layer\d\.\d)", wrapped, name): value for name, value in STATE.items()}
     assert state.keys() != STATE.keys()
-    assert_is_the_network(fitted(under("model.", state), network(5)))
+    assert_is_the_network(fit_module(under("model.", state), network(5)))
 
 
 def test_a_wrapped_network_takes_a_bare_file_and_a_wrapped_one() -> None:
     wrapped = nn.DataParallel(network(5))
     for state in (STATE, under("module."), under("state_dict.module.")):
-        wrapped.load_state_dict(dict(fitted(state, wrapped).tensors))
+        wrapped.load_state_dict(dict(fit_module(state, wrapped).tensors))
         assert all(torch.equal(value, STATE[name[7:]]) for name, value in wrapped.state_dict().items())
 
 
@@ -213,47 +213,47 @@ def test_student_and_teacher_are_an_error_that_lists_both_and_how_to_choose(tmp_
         f" Choose one: {path}#student.backbone or {path}#teacher.backbone."
     )
     with pytest.raises(DataError, match=f"^{re.escape(message)}$"):
-        fitted(read_checkpoint(path), network(5))
+        fit_module(read_checkpoint(path), network(5))
     student = network(1).state_dict()
     for part in ("student", "student.backbone", "student.module", "student.module.backbone"):
-        found = fitted(read_checkpoint(path, part), network(5)).tensors
+        found = fit_module(read_checkpoint(path, part), network(5)).tensors
         assert all(torch.equal(found[name], value) for name, value in student.items())
 
 
 def test_a_moving_average_beside_the_weights_is_an_error_and_can_be_chosen(tmp_path: Path) -> None:
     path = written(tmp_path / "w.pt", timm_saver())
     with pytest.raises(DataError, match=r"several sets of weights fit: 'state_dict', 'state_dict_ema'\. Choose one"):
-        fitted(read_checkpoint(path), network(5))
-    found = fitted(read_checkpoint(path, "state_dict_ema"), network(5)).tensors
+        fit_module(read_checkpoint(path), network(5))
+    found = fit_module(read_checkpoint(path, "state_dict_ema"), network(5)).tensors
     assert torch.equal(found["conv1.weight"], network(1).state_dict()["conv1.weight"])
 
 
 def test_a_part_that_is_itself_a_fit_is_taken_before_those_inside_of_it() -> None:
     tensors = under("model.") | under("model.ema.", network(1).state_dict())
     with pytest.raises(DataError, match="Choose one: FILE#model or FILE#model.ema"):
-        fitted(tensors, network(5))
-    assert_is_the_network(fitted(FileWeights(tensors, part="model"), network(5)))
+        fit_module(tensors, network(5))
+    assert_is_the_network(fit_module(FileWeights(tensors, part="model"), network(5)))
     top = STATE | under("ema.", network(1).state_dict())
     with pytest.raises(DataError, match="fit: the top of the file, 'ema'. Choose one: FILE# or FILE#ema"):
-        fitted(top, network(5))
-    assert_is_the_network(fitted(FileWeights(top, part=""), network(5)))
+        fit_module(top, network(5))
+    assert_is_the_network(fit_module(FileWeights(top, part=""), network(5)))
 
 
 def test_copies_with_the_same_numbers_are_one_fit(tmp_path: Path) -> None:
     copies = {"model": STATE, "best": copy.deepcopy(STATE), "tied": STATE}
-    assert_is_the_network(fitted(read_checkpoint(written(tmp_path / "w.pt", copies)), network(5)))
+    assert_is_the_network(fit_module(read_checkpoint(written(tmp_path / "w.pt", copies)), network(5)))
 
 
 def test_an_unknown_part_names_the_known_ones(tmp_path: Path) -> None:
     path = written(tmp_path / "w.pt", dino())
     with pytest.raises(UnknownNameError, match=r"unknown part of the file 'teachr'\. Did you mean 'teacher'\?"):
-        fitted(read_checkpoint(path, "teachr"), network(5))
+        fit_module(read_checkpoint(path, "teachr"), network(5))
 
 
 def test_a_part_without_the_network_is_refused_though_another_has_it() -> None:
     tensors = under("a.") | {"b.conv1.weight": STATE["conv1.weight"]}
     with pytest.raises(DataError, match=f"{NEEDED - 1} of {NEEDED} tensors are missing .* under 'b': conv1.bias is"):
-        fitted(FileWeights(tensors, part="b"), network(5))
+        fit_module(FileWeights(tensors, part="b"), network(5))
 
 
 # --- other networks
@@ -269,39 +269,39 @@ def test_a_narrower_network_is_told_how_much_does_not_fit_and_where(tmp_path: Pa
         " conv1.weight has shape (4, 1, 3, 3), not (4, 3, 3, 3). Name the network"
     )
     with pytest.raises(DataError, match=re.escape(message)):
-        fitted(read_checkpoint(path), network(5), name="mine")
+        fit_module(read_checkpoint(path), network(5), name="mine")
 
 
 def test_a_file_that_shares_no_name_is_refused() -> None:
     with pytest.raises(DataError, match=r"than this network: none of its \d+ tensors is there\. Name the network"):
-        fitted({"a.b": torch.ones(1)}, network(5))
+        fit_module({"a.b": torch.ones(1)}, network(5))
 
 
 def test_a_deeper_network_is_refused_although_it_has_every_tensor() -> None:
     deeper = network(0, blocks=3).state_dict()
     with pytest.raises(DataError, match=r"there is no place for layer1\.2\.conv1\.weight and 9 more\. Name"):
-        fitted(under("model.", deeper), network(5))
+        fit_module(under("model.", deeper), network(5))
 
 
 def test_a_network_beside_a_deeper_one_is_found() -> None:
     tensors = under("large.", network(1, blocks=3).state_dict()) | under("small.")
-    assert_is_the_network(fitted(tensors, network(5)))
+    assert_is_the_network(fit_module(tensors, network(5)))
 
 
 @pytest.mark.parametrize("name", ["num_batches_tracked", "relative_position_index", "attn_mask"])
 def test_buffers_that_a_network_makes_itself_may_be_missing_or_too_many(name: str) -> None:
     with_buffer, without = network(5), network(5)
     with_buffer.layer1.register_buffer(name, torch.ones(3))
-    assert_is_the_network(fitted(STATE, with_buffer))
+    assert_is_the_network(fit_module(STATE, with_buffer))
     more = under("", STATE) | {f"layer1.{name}": torch.ones(3)}
-    found = fitted(more, without)
+    found = fit_module(more, without)
     assert_is_the_network(found)
     assert found.notes == ()
 
 
 def test_an_extra_number_of_a_layer_is_no_such_buffer() -> None:
     with pytest.raises(DataError, match=r"there is no place for layer1\.scale\. Name"):
-        fitted(STATE | {"layer1.scale": torch.ones(3)}, network(5))
+        fit_module(STATE | {"layer1.scale": torch.ones(3)}, network(5))
 
 
 @pytest.mark.parametrize(
@@ -329,7 +329,7 @@ def test_a_runs_head_is_taken_with_the_network_below_the_root() -> None:
 def test_many_fits_are_counted() -> None:
     tensors = {f"layers.{i}.weight": torch.full((2, 2), float(i)) for i in range(9)}
     with pytest.raises(DataError, match=r"'layers\.3' and 5 more\. Choose one: FILE#layers\.0 or .* and 5 more\."):
-        fitted(tensors, nn.Linear(2, 2, bias=False))
+        fit_module(tensors, nn.Linear(2, 2, bias=False))
 
 
 class Headed(nn.Module):
@@ -344,7 +344,7 @@ class Headed(nn.Module):
 
 
 def test_a_classifier_beside_a_norm_of_the_network_is_left_and_said() -> None:
-    found = fitted(Headed(3).state_dict(), Headed(0))
+    found = fit_module(Headed(3).state_dict(), Headed(0))
     assert found.notes == (
         "not used of the weights: head.fc.weight (there is no such layer), head.fc.bias (there is no such layer)",
     )
@@ -354,14 +354,14 @@ def test_a_classifier_beside_a_norm_of_the_network_is_left_and_said() -> None:
 def test_what_is_no_classifier_needs_a_place(name: str) -> None:
     tensor = torch.ones(4) if name.startswith("head") else torch.ones(4, 4)
     with pytest.raises(DataError, match=rf"there is no place for {re.escape(name)}\. Name"):
-        fitted(Headed(0).state_dict() | {name: tensor}, Headed(0))
+        fit_module(Headed(0).state_dict() | {name: tensor}, Headed(0))
 
 
 # --- what is said
 
 
 def test_what_is_not_used_is_said_heads_above_all(tmp_path: Path) -> None:
-    found = fitted(read_checkpoint(written(tmp_path / "w.pt", timm_saver()), "state_dict"), network(5))
+    found = fit_module(read_checkpoint(written(tmp_path / "w.pt", timm_saver()), "state_dict"), network(5))
     assert found.notes == (
         f"w.pt: 'state_dict.' is taken off the names of {COUNT + 2} tensors",
         "w.pt: not used, since not under 'state_dict': state_dict_ema.conv1.weight, state_dict_ema.conv1.bias,"
@@ -387,14 +387,14 @@ def test_a_small_file_that_claims_many_numbers_is_refused_before_they_are_made(t
     net = nn.Linear(10**4, 10**6, bias=False, device="meta")
     path = written(tmp_path / "w.pt", {"weight": torch.zeros(1).expand(10**6, 10**4)})
     with pytest.raises(DataError, match=r"w\.pt: the file holds fewer numbers than weight has by its shape\. Download"):
-        fitted(read_checkpoint(path), net)
+        fit_module(read_checkpoint(path), net)
 
 
 @pytest.mark.parametrize(("value", "word"), [(float("nan"), "NaN"), (float("inf"), "infinite")])
 def test_weights_that_are_not_finite_are_refused_by_tensor(tmp_path: Path, value: float, word: str) -> None:
     path = written(tmp_path / "w.pt", {"weight": torch.tensor([[1.0, value]]), "bias": torch.ones(1)})
     with pytest.raises(NumericError, match=rf"w\.pt: weight has {word} values") as caught:
-        fitted(read_checkpoint(path), nn.Linear(2, 1))
+        fit_module(read_checkpoint(path), nn.Linear(2, 1))
     assert caught.value.exit_code == 4
 
 
@@ -403,24 +403,24 @@ def test_complex_weights_are_refused_by_tensor(tmp_path: Path, save: Callable[[o
     path = tmp_path / ("w.pt" if save is torch.save else "w.safetensors")
     save({"weight": torch.ones(1, 2), "bias": torch.ones(1) * 1j}, path)
     with pytest.raises(DataError, match=r"bias holds complex numbers\. Use"):
-        fitted(read_checkpoint(path), nn.Linear(2, 1))
+        fit_module(read_checkpoint(path), nn.Linear(2, 1))
 
 
 def test_numbers_of_8_bits_are_asked_too() -> None:
     state = {"weight": torch.ones(1, 2).to(torch.float8_e4m3fn), "bias": torch.ones(1)}
     module = nn.Linear(2, 1)
-    module.load_state_dict(dict(fitted(state, module).tensors))
+    module.load_state_dict(dict(fit_module(state, module).tensors))
     assert torch.equal(module.weight, torch.ones(1, 2))
 
 
 def test_what_is_not_used_need_not_be_finite() -> None:
-    assert_is_the_network(fitted(STATE | {"fc.weight": torch.tensor([torch.nan])}, network(5)))
+    assert_is_the_network(fit_module(STATE | {"fc.weight": torch.tensor([torch.nan])}, network(5)))
 
 
 def test_a_network_that_asks_for_its_version_is_loaded() -> None:
     """torchvision's MNASNet refuses tensors of which it does not know the version."""
     first, second = mnasnet0_5(), mnasnet0_5()
-    tensors = dict(fitted(under("model.", first.state_dict()), second).tensors)
+    tensors = dict(fit_module(under("model.", first.state_dict()), second).tensors)
     with pytest.raises(ValueError, match="version"):
         second.load_state_dict(tensors)
     second.load_state_dict(with_versions(tensors, second))
@@ -431,5 +431,5 @@ def test_weights_with_parametrizations_are_called_so() -> None:
     net = copy.deepcopy(NET)
     nn.utils.parametrizations.weight_norm(net.conv1)
     with pytest.raises(DataError, match=r"weights with torch's parametrizations, such as weight_norm"):
-        fitted({f"model.{name}": tensor for name, tensor in net.state_dict().items()}, NET)
-    assert fitted(net.state_dict(), net).prefix == ""
+        fit_module({f"model.{name}": tensor for name, tensor in net.state_dict().items()}, NET)
+    assert fit_module(net.state_dict(), net).prefix == ""

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from layerprobe.metrics.precision import reciprocal_ranks
 from layerprobe.ranking import nearest_positive_ranks, vectors
-from layerprobe.ranking.left_out import divided_class, left_out_means, left_out_recall
+from layerprobe.ranking.left_out import find_divided_class, left_out_means, left_out_recall
 from layerprobe.system.errors import DataError, NotFiniteError
 from layerprobe.values.retrieval import Ranks, SearchRules, Similarity
 from tests.ranking.conftest import KINDS, make
@@ -126,8 +126,8 @@ def test_nothing_is_left_of_a_single_unit() -> None:
 
 
 def test_a_class_is_never_divided() -> None:
-    assert divided_class(np.array([3, 1, 3, 1]), np.array([0, 0, 0, 1])) == 1
-    assert divided_class(np.array([3, 1, 3]), np.array([0, 0, 0])) is None
+    assert find_divided_class(np.array([3, 1, 3, 1]), np.array([0, 0, 0, 1])) == 1
+    assert find_divided_class(np.array([3, 1, 3]), np.array([0, 0, 0])) is None
     with pytest.raises(ValueError, match="class 4 is in two units"):
         left_out_recall(on_circle(0, 5, 90), [4, 4, 5], [0, 1, 1])
     with pytest.raises(ValueError, match="class 4 is in two units"):

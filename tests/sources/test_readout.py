@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from layerprobe.sources.readout import Readout, measured_output
+from layerprobe.sources.readout import Readout, measure_output
 from layerprobe.system.errors import RecipeError
 from tests.sources.conftest import noise
 
@@ -32,7 +32,7 @@ def with_class_token(maps: Tensor) -> Tensor:
 def read(arrange: Any, pool: str | None = None) -> tuple[Tensor, Tensor]:
     """What a readout gives of a model's output, and the model's patches (B, 6, 5, 5)."""
     model = Gives(arrange)
-    output = measured_output("it", model, 40, final_norms=(), prefix_tokens=None)
+    output = measure_output("it", model, 40, final_norms=(), prefix_tokens=None)
     with torch.no_grad():
         maps = model.patches(noise(40))
         return Readout("it", output.layout, pool)(arrange(maps)), maps
@@ -87,5 +87,5 @@ def test_a_final_norm_is_one_that_is_there_normalises_and_runs() -> None:
             normed: Tensor = self.c(self.a(images.mean((2, 3))))
             return normed
 
-    output = measured_output("it", Normed(), 8, final_norms=("none", "a", "b", "c"), prefix_tokens=None)
+    output = measure_output("it", Normed(), 8, final_norms=("none", "a", "b", "c"), prefix_tokens=None)
     assert output.final_norm == "c"

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from layerprobe.ranking.left_out import divided_class
+from layerprobe.ranking.left_out import find_divided_class
 from layerprobe.reductions.l2 import unit
 from layerprobe.system.errors import DataError, NotFiniteError, NumericError, UnknownNameError
 from layerprobe.values.keys import LayerKey
@@ -254,7 +254,7 @@ def _require_classes(given: GivenFeatures, classes: NDArray[Any], file: Path | N
                 called = classes[np.flatnonzero(given.labels == label)[0]]
                 what = f"class {called} is in {other} and {name}, but no class may be in two splits"
                 raise DataError(what, file=file, fix="Put all rows of a class into one split, or give no splits")
-    divided = divided_class(given.labels, given.units)
+    divided = find_divided_class(given.labels, given.units)
     if divided is not None:
         called = classes[np.flatnonzero(given.labels == divided)[0]]
         raise DataError(f"rows of class {called} are of several clusters", file=file, fix="Give one to all its rows")

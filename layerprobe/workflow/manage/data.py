@@ -97,7 +97,7 @@ def check_data(data: str, listener: Listener, *, settings: Sequence[str] = (), w
     with stoppable() as stop, listener.task(f"check {data}", images, "images") as task:
         try:
             for name, split in dataset.splits.items():
-                with contextlib.closing(check.examined(split, workers=workers)) as results:
+                with contextlib.closing(check.examine(split, workers=workers)) as results:
                     for result in stop.between(results, "interrupted"):
                         pixels[name][result.index] = result.pixels
                         findings[name][result.index] = result.findings

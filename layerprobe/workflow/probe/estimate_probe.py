@@ -11,7 +11,7 @@ import numpy as np
 
 from layerprobe.data.cache import FOLDER
 from layerprobe.data.contents import FOLDER as CONTENTS
-from layerprobe.data.contents import unread
+from layerprobe.data.contents import pending_reads
 from layerprobe.data.loading import batches_of
 from layerprobe.data.memory import is_small
 from layerprobe.data.processes import default_workers
@@ -66,7 +66,7 @@ def estimate_new_probe(run: Run, recipe: Recipe, request: ProbeRequest, epochs: 
 def _sampled(opened: ProbedRun, request: ProbeRequest) -> tuple[Dataset, Sequence[Callable[[], object]]]:
     """The data set, of which nothing is read yet, and what reads the files whose content is not known."""
     decoding, loaded = decoding_of(opened, request, None), from_recipe.load_dataset(opened.recipe)
-    to_hash = unread(loaded, decoding.cache / FOLDER / CONTENTS)
+    to_hash = pending_reads(loaded, decoding.cache / FOLDER / CONTENTS)
     # Decoded images are known by the hashes of their files.
     return from_recipe.build_dataset(opened.recipe, None if to_hash else decoding, loaded), to_hash
 

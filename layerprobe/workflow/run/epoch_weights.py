@@ -92,20 +92,20 @@ def load_file(net: Net, name: str, path: Path, part: str | None, *, optional: Co
         optional: names of the network's tensors that the file need not have. Empty: the file may lack those of the last
             layers.
     """
-    from layerprobe.nets.adapters import merged
+    from layerprobe.nets.adapters import merge_adapter
     from layerprobe.nets.checkpoint_files import read_checkpoint
-    from layerprobe.nets.conversion import fitted
-    from layerprobe.nets.fitting import lacking, with_versions
+    from layerprobe.nets.conversion import fit_module
+    from layerprobe.nets.fitting import missing_names, with_versions
 
     model, root = net.module.get_submodule(net.root), f"{net.root}." if net.root else ""
     weights = read_checkpoint(path, part)
     if weights.adapter is not None and net.own_weights is not None:
-        tensors, notes = merged(weights, net.own_weights(), name=name, convert=net.convert)
+        tensors, notes = merge_adapter(weights, net.own_weights(), name=name, convert=net.convert)
         model.load_state_dict(with_versions(tensors, model), strict=False)
         return LoadedFile(notes)
     absent = {key.removeprefix(root) for key in optional}
     try:
-        fit = fitted(weights, model, name=name, optional=absent, convert=net.convert)
+        fit = fit_module(weights, model, name=name, optional=absent, convert=net.convert)
     except DataError:
         found = _fit_of_first_layers(net, weights, name)
         if found is None:
@@ -113,13 +113,13 @@ def load_file(net: Net, name: str, path: Path, part: str | None, *, optional: Co
         fit = found
     # Not strict: the model makes some buffers itself.
     model.load_state_dict(with_versions(fit.tensors, model), strict=False)
-    return LoadedFile(fit.notes, tuple(f"{root}{key}" for key in lacking(fit, model)))
+    return LoadedFile(fit.notes, tuple(f"{root}{key}" for key in missing_names(fit, model)))
 
 
 def _fit_of_first_layers(net: Net, weights: FileWeights, name: str) -> Fit | None:
     """The tensors of a file that lacks those of the last layers, as a backbone alone does; None for any other."""
-    from layerprobe.nets.conversion import fitted
-    from layerprobe.nets.fitting import lacking, shapes
+    from layerprobe.nets.conversion import fit_module
+    from layerprobe.nets.fitting import missing_names, shapes
     from layerprobe.taps import first_use, measure_layers
     from layerprobe.taps.hooks import plain_path
 
@@ -131,10 +131,10 @@ def _fit_of_first_layers(net: Net, weights: FileWeights, name: str) -> Fit | Non
     ends = [call.order for path in net.layers.values() for call in measured.calls.get(plain_path(path), ())]
     try:
         late = {key for key in use if use[key] > min(ends)}
-        found = fitted(weights, model, name=name, optional=late, convert=net.convert)
+        found = fit_module(weights, model, name=name, optional=late, convert=net.convert)
     except DataError:
         return None
-    absent = lacking(found, model)
+    absent = missing_names(found, model)
     first = min(use[key] for key in absent)
     # Another network may share first layers: a tensor has another shape or belongs to a later layer, or few are there.
     other = any(key in found.left for key in absent)

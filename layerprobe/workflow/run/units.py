@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from layerprobe import store
 from layerprobe.data.splits import Dataset
-from layerprobe.ranking.left_out import divided_class
+from layerprobe.ranking.left_out import find_divided_class
 from layerprobe.recipe.recipe import recorded_recipe
 from layerprobe.system.errors import DataError, LayerprobeError, RecipeError, UnknownNameError
 from layerprobe.system.wording import first_named
@@ -105,7 +105,7 @@ def require_whole_classes(
         units: (N,) unit of each.
         class_names: of class 0, 1 ...; empty: unknown.
     """
-    divided = divided_class(labels.astype(np.int64), units)
+    divided = find_divided_class(labels.astype(np.int64), units)
     if divided is not None:
         called = class_names[divided] if class_names else str(divided)
         raise RecipeError(f"--cluster {cluster}: images of class {called} are of several", fix=_WHOLE)
@@ -152,7 +152,7 @@ def column_note(dataset: Dataset, ids: Sequence[str], labels: NDArray[np.int64])
     for column in dict.fromkeys(column for split in dataset.splits.values() for column in split.columns):
         units = units_of(dataset, ids, labels, column)
         values = len(np.unique(units))
-        if divided_class(labels, units) is None and 2 <= values <= classes / 2:
+        if find_divided_class(labels, units) is None and 2 <= values <= classes / 2:
             return (
                 f"classes share {values:,} values of column {column}: if those of a value are alike, add --cluster"
                 f" {column}"
@@ -178,7 +178,7 @@ def require_redrawable(
             raise RecipeError(f"--interval redraw: {why}", fix="Leave --interval out")
         names = list(dict.fromkeys([name, dataset.search_in.get(name, name)]))
         labels = np.concatenate([dataset.splits[part].labels for part in names])
-        divided = divided_class(labels, np.concatenate([units[part] for part in names]))
+        divided = find_divided_class(labels, np.concatenate([units[part] for part in names]))
         if divided is not None:
             why = f"column {cluster} divides class {dataset.class_names[divided]}"
             raise RecipeError(f"--interval redraw leaves out whole classes; {why}", fix=_WHOLE)
