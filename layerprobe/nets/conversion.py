@@ -38,7 +38,7 @@ def fit_module(
         convert: as in `fit_or_convert`.
 
     Returns:
-        The module's names -> tensors; the notes name the prefix and the unused_note tensors.
+        The module's names -> tensors; the notes name the prefix and the unused tensors.
     """
     places = shapes(module)
     fit_of_file = fit_or_convert(weights, TargetNetwork(name, places, optional), convert)

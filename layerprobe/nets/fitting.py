@@ -114,15 +114,15 @@ def fit(weights: FileWeights | Mapping[str, Tensor], network: TargetNetwork) -> 
     for prefix in complete:
         under = _under(prefix, file_weights.tensors, network)
         fits.append(Fit(prefix, right[prefix], {key: tensor for key, tensor in under if key not in right[prefix]}))
-    unambiguous = [candidate for candidate in fits if not _without_place(candidate, network)]
-    if not unambiguous:
+    fully_placed = [candidate for candidate in fits if not _without_place(candidate, network)]
+    if not fully_placed:
         unplaced_name, *further_names = _without_place(fits[0], network)
         raise other_network(
             f"there is no place for {unplaced_name}{_and_more(len(further_names))}", network, file_weights
         )
-    for candidate in unambiguous:
+    for candidate in fully_placed:
         require_storage(candidate.tensors, file_weights.source)
-    chosen = _only(unambiguous, network, file_weights)
+    chosen = _only(fully_placed, network, file_weights)
     require_finite_reals(chosen.tensors, file_weights.source)
     return Fit(chosen.prefix, chosen.tensors, chosen.left, _notes(chosen, file_weights))
 

@@ -50,10 +50,8 @@ def _count(  # type: ignore[no-untyped-def] # noqa: PLR0913 - pointers and sizes
     here, there = i < queries, j < items
     negative = here[:, None] & there[None, :]
     similarity = tl.load(similarities + i[:, None] * query_stride + j[None, :] * item_stride, mask=negative, other=0)
-    query_labels, gallery_labels = (
-        tl.load(labels + i, mask=here, other=0),
-        tl.load(item_labels + j, mask=there, other=0),
-    )
+    query_labels = tl.load(labels + i, mask=here, other=0)
+    gallery_labels = tl.load(item_labels + j, mask=there, other=0)
     negative = negative & (query_labels[:, None] != gallery_labels[None, :])
     above = negative & (similarity > tl.load(high + i, mask=here, other=0)[:, None])
     between = negative & (similarity >= tl.load(low + i, mask=here, other=0)[:, None]) & ~above

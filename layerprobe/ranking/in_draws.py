@@ -57,7 +57,7 @@ def hits_in_draws(
         labels: (Q,).
         drawn: rows of each draw, ascending; they are searched among themselves, ties at their expected value.
         similarity: cosine, dot, euclidean or hamming.
-        progress: goes through the draws, to show progress.
+        progress: goes through the draws, and shows how far.
 
     Returns:
         (Q,) in [0, 1]; NaN where a query is in no draw.

@@ -372,28 +372,20 @@ class _Counts:
         row_indices = places // width
         column_indices = places - row_indices * width
         sure, unclear = [], []  # by side
-        residual_bounds = None
+        slack = None
         if self.way.leading is not None:
-            residual_bounds = (
-                2
-                * self.residuals[0][sides[0]].numpy()[row_indices]
-                * self.residuals[1][columns].numpy()[column_indices]
-            )
+            of_rows = self.residuals[0][sides[0]].numpy()[row_indices]
+            slack = 2 * of_rows * self.residuals[1][columns].numpy()[column_indices]
         for queries, mine in zip(sides, (row_indices, column_indices), strict=False):
             bounds = self.thresholds[-1][queries]
             listed = similarities >= bounds.low.numpy()[mine]
-            sure.append(
-                listed
-                & (
-                    (similarities if residual_bounds is None else similarities - residual_bounds)
-                    > bounds.high.numpy()[mine]
-                )
-            )
+            lowest = similarities if slack is None else similarities - slack
+            sure.append(listed & (lowest > bounds.high.numpy()[mine]))
             unclear.append(listed & ~sure[-1])
         which = np.flatnonzero(np.logical_or.reduce(unclear))
         pairs = row_indices[which], column_indices[which]
         similarities = similarities[which]
-        if residual_bounds is not None:
+        if slack is not None:
             similarities = pair_products(
                 row_factors, self.gallery[0].values[columns], *map(torch.from_numpy, pairs)
             ).numpy()

@@ -118,4 +118,4 @@ def _declared_classifiers(submodule: nn.Module) -> list[nn.Module]:
     names = (*_NAMES, *(_TORCHVISION if "torchvision" in libraries else ()))
     children = [child for name, child in submodule.named_children() if name in names]
     linear = [[x for x in child.modules() if isinstance(x, nn.Linear)] for child in children]
-    return [classifier[-1] for classifier in linear if classifier]
+    return [layers[-1] for layers in linear if layers]
