@@ -167,7 +167,7 @@ def check_some_ks(kind: str, similarity: Any, seed: int) -> None:
         assert (found.closer <= wanted.closer).all()
         assert (found.closer_high + found.tied_negatives >= wanted.closer + wanted.tied_negatives).all()
         assert (found.tied_positives == wanted.tied_positives).all()
-        whole = nearest_positive_ranks(queries, classes, **given_ | {"resolve": "all", "known": found})
+        whole = nearest_positive_ranks(queries, classes, **given_ | {"resolve": "all", "previous_ranks": found})
         assert counts(whole) == counts(wanted)
         alone = nearest_positive_ranks(queries, classes, **given_ | {"resolve": RecallAlone(frozenset((2, 5)))})
         for k in (2, 5):
