@@ -26,7 +26,7 @@ from layerprobe.data.batches import shuffled_batches
 from layerprobe.data.cache import DecodedPixels, Entry
 from layerprobe.data.contents import with_digests
 from layerprobe.data.decoding import fill
-from layerprobe.data.framing import Framing, framed
+from layerprobe.data.framing import Framing, frame_dataset
 from layerprobe.data.image_files import Files
 from layerprobe.data.loading import load_batches, plain_batches
 from layerprobe.data.resizing import Method
@@ -127,7 +127,7 @@ def split_of(folder: Path, names: list[str], method: Method) -> Split:
     labels = np.arange(len(names)) % 8
     split = Split("train", labels, tuple(names), Files(folder, tuple(names), fast=method == "fast"))
     dataset = Dataset({"train": split}, tuple(map(str, range(8))))
-    return framed(with_digests(dataset, folder, None), Framing("D2", 224, method)).splits["train"]
+    return frame_dataset(with_digests(dataset, folder, None), Framing("D2", 224, method)).splits["train"]
 
 
 def ways(folder: Path, names: list[str]) -> dict[str, Callable[[], None]]:

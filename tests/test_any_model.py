@@ -21,7 +21,7 @@ from layerprobe.nets.blocks import block_names, part_names
 from layerprobe.nets.net import Net
 from layerprobe.registry import SOURCES, load_apart
 from layerprobe.system.naming import name_model
-from layerprobe.taps import list_layers, resolve_taps, tapped
+from layerprobe.taps import list_layers, resolve_taps, tap_module
 
 MAP = ("max", "avg", "grid:2")
 PATCHES = ("avg", "grid:2")
@@ -376,7 +376,7 @@ def largest_difference(case: Case, net: Net) -> float:
     assert len(given) > 2
     taps = resolve_taps(list(given), net, pools=case.pools, image_size=case.size)
     assert {(tap.layer, tap.pool) for tap in taps} == {(name, pool) for name in given for pool in case.pools}
-    with tapped(net.module, taps) as features_of:
+    with tap_module(net.module, taps) as features_of:
         features = features_of(images)
     expected = {tap.key: given[tap.layer].pooled(tap.pool) for tap in taps}
     return max(
@@ -410,7 +410,7 @@ def test_at_least_36_models_are_compared() -> None:
 
 def features_of(net: Net, layer: str, images: Tensor) -> Tensor:
     taps = resolve_taps([f"{layer}@avg"], net, image_size=images.shape[-1])
-    with tapped(net.module, taps) as taken:
+    with tap_module(net.module, taps) as taken:
         (features,) = taken(images).values()
     return features
 

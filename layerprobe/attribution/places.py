@@ -10,7 +10,7 @@ from math import prod
 from torch import Tensor, nn
 
 from layerprobe.attribution.scoring import Score
-from layerprobe.taps import Layer, Measured, extracted
+from layerprobe.taps import Layer, Measured, member_taps
 from layerprobe.taps.hooks import parts_by_path, plain_path
 from layerprobe.taps.layouts import Layout
 from layerprobe.taps.outputs import tensor_at
@@ -38,8 +38,8 @@ def maps_before(layer: Layer, measured: Measured) -> list[MapCall]:
 
     The layer need not depend on each of them: a class token does not on the patch tokens beside it.
     """
-    calls = [measured.calls[tap.module][tap.call - 1].order for tap in extracted([layer])]
-    tapped_names = {tap.module: tap.layer for tap in extracted([layer])}
+    calls = [measured.calls[tap.module][tap.call - 1].order for tap in member_taps([layer])]
+    tapped_names = {tap.module: tap.layer for tap in member_taps([layer])}
     names = {plain_path(path): name for name, path in measured.net.layers.items()} | tapped_names
     maps = {
         call.order: MapCall(name, path, number, call.layout)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from layerprobe.reductions.l2 import unit
 from layerprobe.reductions.reduction import Reduce
-from layerprobe.taps import Layer, extracted, tapped
+from layerprobe.taps import Layer, member_taps, tap_module
 from layerprobe.values.keys import RankedLayer
 
 Embed = Callable[[Tensor], Tensor]  # images (B, C, H, W) -> (B, D) float64
@@ -33,9 +33,9 @@ class ScoredLayer:
 
     @contextlib.contextmanager
     def embedding(self, module: nn.Module) -> Iterator[Embed]:
-        """The pooled and reduced features of images, for as long as the block lasts; see `taps.tapped`."""
-        taps = extracted([self.layer])
-        with _out_of_place(module), tapped(module, taps, differentiable=True) as features_of:
+        """The pooled and reduced features of images, for as long as the block lasts; see `taps.tap_module`."""
+        taps = member_taps([self.layer])
+        with _out_of_place(module), tap_module(module, taps, differentiable=True) as features_of:
 
             def embed(images: Tensor) -> Tensor:
                 features = features_of(images)

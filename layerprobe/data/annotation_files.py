@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from layerprobe.data.counts import Count, count, differences, partial_notes
-from layerprobe.data.image_files import Files, fingerprint, missing, require_inside, require_utf8, sizes_of
+from layerprobe.data.image_files import Files, fingerprint, missing_message, require_inside, require_utf8, sizes_of
 from layerprobe.data.splits import ClassId, Dataset, Split, distinct_names
 from layerprobe.system.errors import DataError
 from layerprobe.system.files import require_file
@@ -136,7 +136,7 @@ def dataset_of(annotations: Annotations, published: Mapping[str, Count], *, allo
         },
     )
     absent = [name for name in names if sizes[name] is None]
-    problems = [missing(absent, len(names))] * bool(absent) + differences(there.counts(), published)
+    problems = [missing_message(absent, len(names))] * bool(absent) + differences(there.counts(), published)
     if problems and not allow_partial:
         raise DataError("; ".join(problems), file=folder, fix=_COMPLETE)
     dataset = _dataset(there, [fingerprint([sizes[name] or 0 for name, _ in split]) for split in there.splits.values()])
@@ -149,7 +149,7 @@ def every_image(annotations: Annotations) -> Dataset:
     return _dataset(replace(annotations, splits=once), [""] * len(once))
 
 
-def unchecked(read: Callable[[Path], Annotations]) -> Callable[[Path], Dataset]:
+def unchecked_loader(read: Callable[[Path], Annotations]) -> Callable[[Path], Dataset]:
     """A DatasetSpec's `unchecked`, from the function that reads the annotation files below a root."""
 
     def every_listed(root: Path) -> Dataset:
@@ -160,7 +160,7 @@ def unchecked(read: Callable[[Path], Annotations]) -> Callable[[Path], Dataset]:
     return every_listed
 
 
-def classified(dataset: Dataset) -> Dataset:
+def mark_classification(dataset: Dataset) -> Dataset:
     """The data set marked as one that tests on the training classes, with a note that says so."""
     note = f"classification protocol: the official split, all {len(dataset.class_names)} classes on both sides"
     return replace(dataset, classification=True, notes=(*dataset.notes, note))

@@ -67,7 +67,7 @@ def _load(
 ) -> Dataset:
     annotations = _read_annotations(root, protocol, last_train_class)
     dataset = annotation_files.dataset_of(annotations, counts, allow_partial=allow_partial)
-    return annotation_files.classified(dataset) if protocol == "classification" else dataset
+    return annotation_files.mark_classification(dataset) if protocol == "classification" else dataset
 
 
 def _read_annotations(
@@ -216,7 +216,7 @@ def _variable(path: Path, name: str) -> Any:
 
 SPEC = DatasetSpec(
     load=load,
-    unchecked=annotation_files.unchecked(_read_annotations),
+    unchecked=annotation_files.unchecked_loader(_read_annotations),
     defaults=annotation_files.DEFAULTS,
     holds="Cars196, cars",
     layout=_LAYOUT,

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.data.csv_text import SEPARATORS, read_text, rows_of, separator_of
-from layerprobe.data.image_files import Files, fingerprint, image_id, missing, sizes_of
+from layerprobe.data.image_files import Files, fingerprint, image_id, missing_message, sizes_of
 from layerprobe.data.images import Box
 from layerprobe.data.label_sets import label_sets_of, separator_note, split_labels
 from layerprobe.data.listed_paths import below
@@ -319,7 +319,7 @@ def _require_files(file: Path, rows: Sequence[_Row]) -> None:
     absent = [row.path for row in rows if row.size is None]
     if absent:
         fix = f"Put them below {file.parent} or leave their rows out"
-        raise DataError(missing(absent, len(rows)), file=file, fix=fix)
+        raise DataError(missing_message(absent, len(rows)), file=file, fix=fix)
 
 
 def _bad(file: Path, line: int, why: str, fix: str) -> DataError:

@@ -22,12 +22,12 @@ _BATCH = 16  # images that a worker decodes at once
 _COMMIT = 512  # images between two syncs; after a power failure, decoding goes on from the last sync
 
 
-def begun(entry: Entry, digests: Digests) -> int:
+def count_decoded(entry: Entry, digests: Digests) -> int:
     """Number of leading images that are on the disk and were decoded from the present files."""
     return _count_intact(entry, digests)[0]
 
 
-def dropped(entry: Entry, digests: Digests) -> int:
+def bytes_to_remove(entry: Entry, digests: Digests) -> int:
     """Bytes of pixels that decoding removes before it goes on, since they belong to no image that it can keep."""
     return entry.pixels.stat().st_size - _count_intact(entry, digests)[1] if entry.pixels.exists() else 0
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from layerprobe.data.resizing import Method, mirrored, resize
+from layerprobe.data.resizing import Method, mirror, resize
 from layerprobe.data.splits import Dataset, Image, Split
 
 # Images are scaled up by at most as much before they are cropped (Vo & Hays, section 5).
@@ -83,7 +83,7 @@ class Framing:
         height, width = image.shape[:2]
         top_edge, left_edge = rng.integers(height - self.size + 1), rng.integers(width - self.size + 1)
         square = self._square(image, int(top_edge), int(left_edge))
-        return mirrored(square) if rng.random() < 0.5 else square
+        return mirror(square) if rng.random() < 0.5 else square
 
     def _square(self, image: Image, top_edge: int, left_edge: int) -> Image:
         return image[top_edge : top_edge + self.size, left_edge : left_edge + self.size]
@@ -103,7 +103,7 @@ class _Done:
         return self.step(self.image(index))
 
 
-def framed(dataset: Dataset, framing: Framing) -> Dataset:
+def frame_dataset(dataset: Dataset, framing: Framing) -> Dataset:
     """The data set with `keep` done to every image and its splits' views: `train`, and `test` or, for D1, `tested`."""
 
     def frame_split(split: Split) -> Split:

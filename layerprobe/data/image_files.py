@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from layerprobe.data.images import Box, ImageFile, cropped, read_image
+from layerprobe.data.images import Box, ImageFile, crop, read_image
 from layerprobe.data.splits import Dataset, Image, Split
 from layerprobe.data.table_images import TableImage
 from layerprobe.data.white_level import WHITE
@@ -70,7 +70,7 @@ class Files:
         path = self.file(self.names[index])
         image = read_image(path, exif_rotation=self.exif_rotation, fast=self.fast, white=self.white)
         box = None if self.boxes is None else self.boxes[index]
-        return image if box is None else cropped(image, box, path)
+        return image if box is None else crop(image, box, path)
 
 
 def image_id(name: str, box: Box | None) -> str:
@@ -117,7 +117,7 @@ def sizes_of(folder: Path, names: Iterable[str]) -> list[int | None]:
     return sizes
 
 
-def missing(names: Sequence[str], listed_count: int) -> str:
+def missing_message(names: Sequence[str], listed_count: int) -> str:
     """The message that these images are missing, the first five of them named."""
     return f"{len(names):,} of {listed_count:,} listed images are missing: {first_named(names)}"
 

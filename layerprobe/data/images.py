@@ -17,7 +17,7 @@ import PIL.ImageOps
 from PIL.Image import DecompressionBombError, Transpose
 
 from layerprobe.data.formats import HEIF_FIX, formats_of, is_heif, reads_heif
-from layerprobe.data.jpeg import decoded
+from layerprobe.data.jpeg import decode_jpeg
 from layerprobe.data.splits import Image
 from layerprobe.data.table_images import TableImage
 from layerprobe.data.white_level import WHITE, in_8_bits, is_16_bit_grey
@@ -69,7 +69,7 @@ def read_image(path: ImageFile, *, exif_rotation: bool = False, fast: bool = Fal
                 if image.width * image.height > _PIXEL_LIMIT:
                     raise _too_large(path, f"{image.width}x{image.height} pixels")
                 _require_not_thin(image.width, image.height, path)
-                pixels = decoded(stream, image) if fast and not exif_rotation else None
+                pixels = decode_jpeg(stream, image) if fast and not exif_rotation else None
                 return _rgb(_apply_orientation(image, exif_rotation), path, white) if pixels is None else pixels
     except DecompressionBombError as error:
         # Beyond about twice the limit PIL refuses to open the file; the size is in its message alone.
@@ -82,7 +82,7 @@ def read_image(path: ImageFile, *, exif_rotation: bool = False, fast: bool = Fal
         raise _broken(path, error) from error
 
 
-def cropped(image: Image, box: Box, path: ImageFile) -> Image:
+def crop(image: Image, box: Box, path: ImageFile) -> Image:
     """The part of an image in a box, in memory of its own.
 
     Args:

@@ -100,7 +100,7 @@ def _split(status: str) -> str:
 
 SPEC = DatasetSpec(
     load=load,
-    unchecked=annotation_files.unchecked(_read_annotations),
+    unchecked=annotation_files.unchecked_loader(_read_annotations),
     defaults=annotation_files.DEFAULTS,
     holds="In-Shop Clothes Retrieval of DeepFashion",
     layout=_LAYOUT,

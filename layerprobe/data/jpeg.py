@@ -23,7 +23,7 @@ _RGB = 3  # torchvision.io.ImageReadMode.RGB
 _SCAN, _END = b"\xff\xda", b"\xff\xd9"  # JPEG's markers
 
 
-def decoded(stream: BinaryIO, image: PIL.Image.Image) -> Image | None:
+def decode_jpeg(stream: BinaryIO, image: PIL.Image.Image) -> Image | None:
     """The pixels of an image that PIL has opened, and not decoded, as the file stores them.
 
     Args:

@@ -95,7 +95,7 @@ def _read(folder: Path, name: str) -> tuple[int, str]:
 
 SPEC = DatasetSpec(
     load=load,
-    unchecked=annotation_files.unchecked(_read_annotations),
+    unchecked=annotation_files.unchecked_loader(_read_annotations),
     defaults={"group": "camera"},
     holds="Market-1501, people seen by six cameras",
     layout=_LAYOUT,

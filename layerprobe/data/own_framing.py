@@ -12,7 +12,7 @@ from layerprobe.data.splits import Dataset, Image
 from layerprobe.values.own_input import OwnInput
 
 
-def own_framed(dataset: Dataset, own_input: OwnInput) -> Dataset:
+def frame_as_model(dataset: Dataset, own_input: OwnInput) -> Dataset:
     """The data set with every image as the model's own library makes it, before normalisation."""
     splits = {name: replace(split, image=_Own(split.image, own_input)) for name, split in dataset.splits.items()}
     return replace(dataset, splits=splits)

@@ -52,7 +52,7 @@ def _read_annotations(root: Path) -> Annotations:
 
 SPEC = DatasetSpec(
     load=load,
-    unchecked=annotation_files.unchecked(_read_annotations),
+    unchecked=annotation_files.unchecked_loader(_read_annotations),
     defaults=annotation_files.DEFAULTS,
     holds="Stanford Online Products",
     layout=_LAYOUT,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from layerprobe.data.image_files import Files, fingerprint, leaves_folder, missing, require_inside, sizes_of
+from layerprobe.data.image_files import Files, fingerprint, leaves_folder, missing_message, require_inside, sizes_of
 from layerprobe.data.row_splits import Row, divide_rows, with_test
 from layerprobe.data.spec import DatasetSpec
 from layerprobe.data.splits import Dataset, Split
@@ -322,7 +322,7 @@ def _require_files(root: Path, dataset: Dataset) -> None:
     absent = [name for name, size in zip(names, sizes, strict=True) if size is None]
     if absent:
         fix = f"Put them below {files[0].root} or remove their rows"
-        raise DataError(missing(absent, len(names)), file=root, fix=fix)
+        raise DataError(missing_message(absent, len(names)), file=root, fix=fix)
 
 
 _COLUMNS = "columns image (bytes or a path) and label, others by data.image_column, data.label_column; perhaps split"

@@ -16,8 +16,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.data.annotation_files import classified
-from layerprobe.data.image_files import Files, file_sizes, leaves_folder, missing, sizes_of
+from layerprobe.data.annotation_files import mark_classification
+from layerprobe.data.image_files import Files, file_sizes, leaves_folder, missing_message, sizes_of
 from layerprobe.data.spec import DatasetSpec
 from layerprobe.data.splits import Dataset, Image, Split, distinct_names
 from layerprobe.data.subsets import count_train_classes, divide_classes, require_no_class_chosen
@@ -117,12 +117,12 @@ def load(  # noqa: PLR0913 - its keys of [data]
         protocol: "classification" trains on the first official split and tests on the last, with every class in both.
     """
     classes = {"train_classes": train_classes, "class_seed": class_seed}
-    dataset = unchecked(root, set=set, **classes, protocol=protocol, download=download)
+    dataset = load_unchecked(root, set=set, **classes, protocol=protocol, download=download)
     _require_files(root, dataset)
     return replace(dataset, splits={name: _fingerprinted(split) for name, split in dataset.splits.items()})
 
 
-def unchecked(  # noqa: PLR0913 - its keys of [data]
+def load_unchecked(  # noqa: PLR0913 - its keys of [data]
     root: Path,
     *,
     set: str = "",
@@ -163,14 +163,14 @@ def unchecked(  # noqa: PLR0913 - its keys of [data]
         image = Files(root, chosen) if pixels is None else Pixels(pixels[members])
         splits[name] = Split(name, labels[members], chosen, image)
     dataset = Dataset(splits, tuple(names[number] for number in occurring.tolist()))
-    return classified(dataset) if protocol == "classification" else dataset
+    return mark_classification(dataset) if protocol == "classification" else dataset
 
 
 def _require_files(root: Path, dataset: Dataset) -> None:
     names = [name for split in dataset.splits.values() if isinstance(split.image, Files) for name in split.ids]
     absent = [name for name, size in zip(names, sizes_of(root, names), strict=True) if size is None]
     if absent:
-        raise DataError(missing(absent, len(names)), file=root, fix="Get the set again")
+        raise DataError(missing_message(absent, len(names)), file=root, fix="Get the set again")
 
 
 def _fingerprinted(split: Split) -> Split:
@@ -258,7 +258,7 @@ def _names(classes: Iterable[str | tuple[str, ...]]) -> tuple[str, ...]:
 
 SPEC = DatasetSpec(
     load=load,
-    unchecked=unchecked,
+    unchecked=load_unchecked,
     defaults={"root": str(Path(_CACHE).expanduser().absolute() / "datasets")},
     argument="SET[:ROOT]",
     holds="torchvision's sets (classes): " + ", ".join(f"{name} ({found.classes:,})" for name, found in SETS.items()),

@@ -52,7 +52,7 @@ class _Inverted:
         return ~self.image(index)
 
 
-def resized(dataset: Dataset, size: ImageSize, method: resizing.Method = "exact") -> Dataset:
+def resize_dataset(dataset: Dataset, size: ImageSize, method: resizing.Method = "exact") -> Dataset:
     """The data set with its images resized to one size, whatever their aspect ratio."""
 
     def resize_split(split: Split) -> Split:
@@ -61,7 +61,7 @@ def resized(dataset: Dataset, size: ImageSize, method: resizing.Method = "exact"
     return replace(dataset, splits={name: resize_split(split) for name, split in dataset.splits.items()})
 
 
-def inverted(dataset: Dataset) -> Dataset:
+def invert_dataset(dataset: Dataset) -> Dataset:
     """The data set with 255 - x for every pixel: black strokes on white become white on black."""
 
     def invert_split(split: Split) -> Split:
@@ -239,7 +239,7 @@ def _photo(image: Image, rng: np.random.Generator) -> Image:
     # Enlarging a window of the original is the same, in one step.
     box = (left_edge * width, top_edge * height, (left_edge + side) * width, (top_edge + side) * height)
     cropped = np.asarray(PIL.Image.fromarray(image).resize((width, height), Resampling.BILINEAR, box))
-    return resizing.mirrored(cropped) if rng.random() < 0.5 else cropped
+    return resizing.mirror(cropped) if rng.random() < 0.5 else cropped
 
 
 # Name -> (uint8 (H, W, 3), generator) -> an image of the same size.

@@ -16,7 +16,7 @@ from layerprobe.sources.libraries import quiet
 from layerprobe.system.errors import LayerprobeError
 from layerprobe.system.files import SteadyFile
 from layerprobe.system.wording import as_size
-from layerprobe.taps import Layer, extracted, tapped
+from layerprobe.taps import Layer, member_taps, tap_module
 from layerprobe.taps.measuring import REFUSALS
 from layerprobe.values.keys import LayerKey
 
@@ -55,13 +55,13 @@ class Parts:
         Raises:
             NumericError: GeM meets a negative value.
         """
-        with tapped(self.net, extracted([self.layer])) as features_of:
+        with tap_module(self.net, member_taps([self.layer])) as features_of:
             return self.pooled_by(features_of, images)
 
     def pooled_by(self, features_of: Callable[[Tensor], dict[LayerKey, Tensor]], images: Tensor) -> Tensor:
         """As `pooled`, by hooks that stand already."""
         features = features_of(self.normalise(~images if self.invert else images))
-        members = [features[tap.key] for tap in extracted([self.layer])]
+        members = [features[tap.key] for tap in member_taps([self.layer])]
         return members[0] if len(members) == 1 else torch.cat(members, dim=1)
 
 
@@ -97,7 +97,7 @@ def record_graph(parts: Parts) -> ExportedProgram:
     images = torch.zeros(_RECORDED_BATCH, *parts.shape, dtype=torch.uint8)
     sizes = ({0: torch.export.Dim("batch")},)
     try:
-        with quiet(), tapped(parts.net, extracted([parts.layer]), recorded=True) as features_of:
+        with quiet(), tap_module(parts.net, member_taps([parts.layer]), recorded=True) as features_of:
             module = _RecordedModule(parts, features_of)
             program = torch.export.export(module, (images,), dynamic_shapes=sizes).run_decompositions({})
             needed = _without_unused(cast("GraphModule", program.module()))

@@ -15,7 +15,7 @@ class MultiSimilarity(Loss):
     """Mean over images of ln(1 + sum_P e^(-alpha (s - lambda))) / alpha + ln(1 + sum_N e^(beta (s - lambda))) / beta.
 
     Wang et al., Multi-Similarity Loss with General Pair Weighting for Deep Metric Learning, CVPR 2019; s the cosine, P
-    and N the image's pairs that `mined_pairs` keeps. Images without a kept pair count 0, as in the authors' code and in
+    and N the image's pairs that `mine_pairs` keeps. Images without a kept pair count 0, as in the authors' code and in
     pytorch-metric-learning. `informative` counts the kept pairs.
 
     Args:
@@ -55,14 +55,14 @@ class MultiSimilarity(Loss):
         """
         x = unit(embeddings)
         cosines = x @ x.T
-        positives, negatives = mined_pairs(cosines.detach(), labels, self.epsilon)
+        positives, negatives = mine_pairs(cosines.detach(), labels, self.epsilon)
         self.informative = positives.sum() + negatives.sum()
         near = _log1p_sum(-self.alpha * (cosines - self.base), positives) / self.alpha
         far = _log1p_sum(self.beta * (cosines - self.base), negatives) / self.beta
         return (near + far).mean()
 
 
-def mined_pairs(cosines: Tensor, labels: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+def mine_pairs(cosines: Tensor, labels: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
     """The pairs that are hard for their image.
 
     A negative is kept where its cosine + epsilon is above that of the image's least similar positive, a positive where

@@ -27,7 +27,7 @@ class Triplet(Loss):
         embedding_dim: not used.
         num_classes: not used.
         margin: a squared distance, at least 0.
-        mining: see `mined_triplets`.
+        mining: see `mine_triplets`.
         normalise: give the embeddings length 1, as Schroff et al.; the paper's table 1 takes them as they are.
     """
 
@@ -56,13 +56,13 @@ class Triplet(Loss):
             ValueError: the batch has no triplet: one class only, or no class twice.
         """
         distances = squared_euclidean(unit(embeddings) if self.normalise else embeddings)
-        anchors, positives, negatives = mined_triplets(distances.detach(), labels, self.mining)
+        anchors, positives, negatives = mine_triplets(distances.detach(), labels, self.mining)
         losses = F.relu(distances[anchors, positives] - distances[anchors, negatives] + self.margin)
         self.informative = (losses.detach() > 0).sum()
         return losses.sum() / self.informative.clamp(min=1)
 
 
-def mined_triplets(distances: Tensor, labels: Tensor, mining: Mining) -> tuple[Tensor, Tensor, Tensor]:
+def mine_triplets(distances: Tensor, labels: Tensor, mining: Mining) -> tuple[Tensor, Tensor, Tensor]:
     """Anchors, positives and negatives.
 
     Args:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.system.numerics import full_precision
-from layerprobe.taps import Tap, tapped
+from layerprobe.taps import Tap, tap_module
 from layerprobe.values.keys import LayerKey
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def extract(
     behind = 0 if device.type == "cpu" else 1
     launched: deque[Callable[[], Arrays]] = deque()
     for batch in batches:
-        with full_precision(device), tapped(module, taps) as features_of:
+        with full_precision(device), tap_module(module, taps) as features_of:
             placed = sent(batch, device)
             features = features_of(normalise(placed) if normalise else placed)
         launched.append(on_host(features))

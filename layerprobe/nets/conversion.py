@@ -11,7 +11,16 @@ from torch import Tensor, nn
 
 from layerprobe.nets.checkpoint_files import FileWeights
 from layerprobe.nets.file_formats import of_adapter
-from layerprobe.nets.fitting import Fit, OtherNetworkError, TargetNetwork, bare, fit, other_network, shapes, unused_note
+from layerprobe.nets.fitting import (
+    Fit,
+    OtherNetworkError,
+    TargetNetwork,
+    fit,
+    other_network,
+    shapes,
+    strip_wrappers,
+    unused_note,
+)
 from layerprobe.system.errors import DataError
 
 _PLAIN = "Save them after torch.nn.utils.parametrize.remove_parametrizations(layer, 'weight') of every such layer"
@@ -116,8 +125,8 @@ def _convert_prefixes(weights: FileWeights, network: TargetNetwork, convert: Con
 
 def _by_prefix(weights: FileWeights, least: int) -> Iterator[tuple[str, dict[str, Tensor]]]:
     """Prefixes with at least so many tensors below them, the shortest first: names after the prefix -> tensors."""
-    part_name = None if weights.part is None else bare(weights.part)
-    tensors = {bare(name): tensor for name, tensor in weights.tensors.items()}
+    part_name = None if weights.part is None else strip_wrappers(weights.part)
+    tensors = {strip_wrappers(name): tensor for name, tensor in weights.tensors.items()}
     starts = [f"{start}." for name in tensors for start in accumulate(name.split(".")[:-1], _join_names)]
     for start in sorted(dict.fromkeys(["", *starts]), key=lambda start: start.count(".")):
         below = {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}

@@ -75,7 +75,9 @@ class TargetNetwork:
     @cached_property
     def places(self) -> Mapping[str, str]:
         """Names in a file after the prefix, without wrappers -> the network's names."""
-        return {self.below(bare(key)): key for key in self.own} | {bare(key): key for key in self.own}
+        return {self.below(strip_wrappers(key)): key for key in self.own} | {
+            strip_wrappers(key): key for key in self.own
+        }
 
     def below(self, name: str) -> str:
         """The name without the root before it."""
@@ -127,7 +129,7 @@ def fit(weights: FileWeights | Mapping[str, Tensor], network: TargetNetwork) -> 
     return Fit(chosen.prefix, chosen.tensors, chosen.left, _notes(chosen, file_weights))
 
 
-def bare(name: str) -> str:
+def strip_wrappers(name: str) -> str:
     """A name without the wrappers in it."""
     return ".".join(step for step in name.split(".") if step not in _WRAPPERS)
 
@@ -172,7 +174,7 @@ def _match_names(tensors: Mapping[str, Tensor], network: TargetNetwork) -> dict[
         for start, step in enumerate(parts):
             if step in _WRAPPERS:  # they belong to the prefix
                 continue
-            for key, value in network.translate({bare(".".join(parts[start:])): tensor}).items():
+            for key, value in network.translate({strip_wrappers(".".join(parts[start:])): tensor}).items():
                 if key in network.places:
                     by_prefix.setdefault(".".join(parts[:start]), {})[network.places[key]] = value
     return by_prefix
@@ -183,7 +185,7 @@ def _under(prefix: str, tensors: Mapping[str, Tensor], network: TargetNetwork) -
     for name, tensor in tensors.items():
         if name.startswith(f"{prefix}." if prefix else ""):
             name_below = name[len(prefix) + 1 :] if prefix else name
-            for key, value in network.translate({bare(name_below): tensor}).items():
+            for key, value in network.translate({strip_wrappers(name_below): tensor}).items():
                 yield network.places.get(key, key), value
 
 
@@ -191,11 +193,15 @@ def _below_part(by_prefix: Mapping[str, dict[str, Tensor]], weights: FileWeights
     """The prefixes in the requested part."""
     if not weights.part:
         return by_prefix
-    part_name = bare(weights.part)
-    if not any(bare(name).startswith(f"{part_name}.") for name in weights.tensors):
-        top_names = dict.fromkeys(bare(name).partition(".")[0] for name in weights.tensors)
+    part_name = strip_wrappers(weights.part)
+    if not any(strip_wrappers(name).startswith(f"{part_name}.") for name in weights.tensors):
+        top_names = dict.fromkeys(strip_wrappers(name).partition(".")[0] for name in weights.tensors)
         raise UnknownNameError("part of the file", weights.part, top_names, file=weights.source)
-    return {prefix: tensors for prefix, tensors in by_prefix.items() if f"{bare(prefix)}.".startswith(f"{part_name}.")}
+    return {
+        prefix: tensors
+        for prefix, tensors in by_prefix.items()
+        if f"{strip_wrappers(prefix)}.".startswith(f"{part_name}.")
+    }
 
 
 def _fitting_shapes(tensors: Mapping[str, Tensor], network_shapes: Mapping[str, Shape]) -> dict[str, Tensor]:
@@ -257,10 +263,12 @@ def _only(fits: Collection[Fit], network: TargetNetwork, weights: FileWeights) -
         if not any(_same(candidate, other, network) for other in different):
             different.append(candidate)
     if weights.part is not None and len(different) > 1:
-        exact = [candidate for candidate in different if bare(candidate.prefix) == bare(weights.part)]
+        exact = [
+            candidate for candidate in different if strip_wrappers(candidate.prefix) == strip_wrappers(weights.part)
+        ]
         different = exact or different
     if len(different) > 1:
-        prefixes = [bare(candidate.prefix) for candidate in different]
+        prefixes = [strip_wrappers(candidate.prefix) for candidate in different]
         prefix_texts = [repr(prefix) if prefix else "the top of the file" for prefix in prefixes]
         choices = [f"{weights.source or 'FILE'}#{prefix}" for prefix in prefixes]
         raise DataError(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, get_args
 
 from layerprobe.sources.foreign import NO_OWN_SIZE, Foreign
 from layerprobe.sources.source import Source, take_off
-from layerprobe.sources.user_code import imported_file
+from layerprobe.sources.user_code import import_file
 from layerprobe.system.errors import DataError, LayerprobeError, RecipeError, UnknownNameError
 from layerprobe.system.files import sha256
 from layerprobe.system.naming import split_python
@@ -72,7 +72,7 @@ def _call_build(name: str) -> tuple[nn.Module, OwnInput | None, Mapping[str, str
 def _call_function(path: Path, function: str) -> tuple[object, Mapping[str, str]]:
     """The return value of a function of a file, and the hashes of the imported files, as for `Foreign.files`."""
     try:
-        with imported_file(path, function) as (module, files):
+        with import_file(path, function) as (module, files):
             build = getattr(module, function, None)
             if not callable(build):
                 functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]

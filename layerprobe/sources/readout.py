@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from layerprobe.nets.net import Net
 from layerprobe.system.errors import RecipeError
 from layerprobe.system.memory import memory_faults_told
-from layerprobe.taps.hooks import hooked, parts_by_path, prepared
+from layerprobe.taps.hooks import hook_modules, parts_by_path, prepare_images
 from layerprobe.taps.layouts import Layout, Unclear
 from layerprobe.taps.measuring import REFUSALS, measure_layers
 from layerprobe.taps.outputs import structure, tensor_at, tensor_part
@@ -57,13 +57,15 @@ def measure_output(  # noqa: PLR0913 - what a source knows of a model
     def hook(path: str, *_: object) -> None:
         ran.add(path)
 
-    with hooked(model, {path: partial(hook, path) for path in norms}), torch.inference_mode():
+    with hook_modules(model, {path: partial(hook, path) for path in norms}), torch.inference_mode():
         before = torch.get_rng_state()
         refused: dict[int, Exception] = {}
         for taken_channels in channels:
             try:
                 with memory_faults_told():
-                    value = model(prepared(torch.zeros(_IMAGES, taken_channels, *height_width(image_size)), model))
+                    value = model(
+                        prepare_images(torch.zeros(_IMAGES, taken_channels, *height_width(image_size)), model)
+                    )
                 break
             except REFUSALS as error:
                 refused[taken_channels] = error

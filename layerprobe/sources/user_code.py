@@ -55,7 +55,7 @@ def known_modules(path: Path, function: str) -> Mapping[str, str] | None:
 
 
 @contextlib.contextmanager
-def imported_file(path: Path, function: str) -> Iterator[tuple[ModuleType, Mapping[str, str]]]:
+def import_file(path: Path, function: str) -> Iterator[tuple[ModuleType, Mapping[str, str]]]:
     """Import a file; its imports from its own folder tree are checked from now on, also after the block.
 
     When the block ends without an error, and the user names the file now, it is put on the user's list.

@@ -6,13 +6,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from layerprobe.taps.capture import Tap, outlying_tokens, tapped
+    from layerprobe.taps.capture import Tap, outlying_tokens, tap_module
     from layerprobe.taps.classifier import find_classifier, without_classifier
-    from layerprobe.taps.concatenated import Concatenated, Layer, extracted, find_layers, skipped_pool_lines
+    from layerprobe.taps.concatenated import Concatenated, Layer, find_layers, member_taps, skipped_pool_lines
     from layerprobe.taps.expressions import LayerInfo, execution_order, find_taps, list_layers, resolve_taps
     from layerprobe.taps.measuring import Measured, NamedLayers, measure_layers
     from layerprobe.taps.recorded import forwards_as_json, recorded_forwards
-    from layerprobe.taps.sufficient import computed_without, first_use, is_computed
+    from layerprobe.taps.sufficient import first_use, is_computed, keep_calls_without
 
 __all__ = [
     "Concatenated",
@@ -21,22 +21,22 @@ __all__ = [
     "Measured",
     "NamedLayers",
     "Tap",
-    "computed_without",
     "execution_order",
-    "extracted",
     "find_classifier",
     "find_layers",
     "find_taps",
     "first_use",
     "forwards_as_json",
     "is_computed",
+    "keep_calls_without",
     "list_layers",
     "measure_layers",
+    "member_taps",
     "outlying_tokens",
     "recorded_forwards",
     "resolve_taps",
     "skipped_pool_lines",
-    "tapped",
+    "tap_module",
     "without_classifier",
 ]
 
@@ -47,9 +47,9 @@ _MODULES = {
     "Measured": "measuring",
     "NamedLayers": "measuring",
     "Tap": "capture",
-    "computed_without": "sufficient",
+    "keep_calls_without": "sufficient",
     "execution_order": "expressions",
-    "extracted": "concatenated",
+    "member_taps": "concatenated",
     "find_classifier": "classifier",
     "find_layers": "concatenated",
     "find_taps": "expressions",
@@ -62,7 +62,7 @@ _MODULES = {
     "skipped_pool_lines": "concatenated",
     "recorded_forwards": "recorded",
     "resolve_taps": "expressions",
-    "tapped": "capture",
+    "tap_module": "capture",
     "without_classifier": "classifier",
 }
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from layerprobe.system.errors import NumericError, RecipeError
 from layerprobe.taps.classifier import without_classifier
-from layerprobe.taps.hooks import hooked, part_at, prepared
+from layerprobe.taps.hooks import hook_modules, part_at, prepare_images
 from layerprobe.taps.layouts import Layout
 from layerprobe.taps.outputs import tensor_at
 from layerprobe.values.keys import LayerKey
@@ -57,7 +57,7 @@ class _ForwardEnded(Exception):  # noqa: N818 - no error
 
 
 @contextlib.contextmanager
-def tapped(
+def tap_module(
     module: nn.Module, taps: Sequence[Tap], *, recorded: bool = False, differentiable: bool = False
 ) -> Iterator[Callable[[Tensor], dict[LayerKey, Tensor]]]:
     """Hooks on a module that take features for as long as the block lasts.
@@ -100,14 +100,17 @@ def tapped(
         called.clear()
         mode = torch.no_grad() if recorded else torch.inference_mode(not differentiable)
         with mode, contextlib.suppress(_ForwardEnded):
-            module(prepared(images, module))
+            module(prepare_images(images, module))
         for tap in taps:
             if tap.key not in features:
                 raise ValueError(f"{tap.module} was called {called[tap.module]} times, {tap.key} needs {tap.call}")
         return {tap.key: features[tap.key] for tap in taps}
 
     classifier = next((tap.classifier for tap in taps if tap.classifier), None)
-    with without_classifier(module, classifier), hooked(module, {path: partial(hook, path) for path in taps_by_module}):
+    with (
+        without_classifier(module, classifier),
+        hook_modules(module, {path: partial(hook, path) for path in taps_by_module}),
+    ):
         yield features_of
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from layerprobe.system.memory import memory_faults_told
-from layerprobe.taps.hooks import hooked, part_at, parts_by_path, prepared
+from layerprobe.taps.hooks import hook_modules, part_at, parts_by_path, prepare_images
 from layerprobe.taps.measuring import REFUSALS
 from layerprobe.taps.outputs import tensor_at, tensor_part
 from layerprobe.values.image_size import ImageSize, height_width
@@ -45,13 +45,13 @@ def find_classifier(module: nn.Module, image_size: ImageSize, channels: Sequence
     if not candidates:
         return None
     model_output: object = None
-    with hooked(module, {path: partial(hook, path) for path in candidates}), torch.inference_mode():
+    with hook_modules(module, {path: partial(hook, path) for path in candidates}), torch.inference_mode():
         for count in channels:
             seen.clear()
             noise = torch.randn(2, count, *height_width(image_size), generator=torch.Generator().manual_seed(0))
             # A refusal of all is told by whoever measures the layers.
             with contextlib.suppress(*REFUSALS), memory_faults_told():
-                model_output = module(prepared(noise, module))
+                model_output = module(prepare_images(noise, module))
                 break
     tensor_path = tensor_part(model_output)
     if tensor_path is None:

@@ -62,7 +62,7 @@ def find_layers(expressions: Sequence[str], measured: Measured, *, pools: Sequen
     layers: list[Layer] = [*find_taps([text for text in expressions if text not in joint], measured, pools=pools)]
     layers += [layer for text in joint for layer in _joints(text, pools, measured)]
     by_key = {layer.key: layer for layer in layers}
-    names = [tap.layer for tap in extracted(layers)]
+    names = [tap.layer for tap in member_taps(layers)]
     places = {name: index for index, name in enumerate(execution_order(names, measured))}
     return sorted(by_key.values(), key=lambda layer: _place(layer, places))
 
@@ -75,7 +75,7 @@ def skipped_pool_lines(
     return [f"{pool} skipped for {', '.join(why)}: {next(iter(why.values()))}" for pool, why in skipped.items()]
 
 
-def extracted(layers: Iterable[Layer]) -> list[Tap]:
+def member_taps(layers: Iterable[Layer]) -> list[Tap]:
     """The taps that layers are made of, each once."""
     taps = (tap for layer in layers for tap in (layer.members if isinstance(layer, Concatenated) else [layer]))
     return list({tap.key: tap for tap in taps}.values())
@@ -90,7 +90,7 @@ def _is_joint(expression: str, measured: Measured) -> bool:
 
 def _place(layer: Layer, places: Mapping[str, int]) -> list[int]:
     """Where a layer stands: `A+B` after B and before whatever follows B."""
-    return [places[tap.layer] for tap in reversed(extracted([layer]))]
+    return [places[tap.layer] for tap in reversed(member_taps([layer]))]
 
 
 def _joints(expression: str, pools: Sequence[str] | None, measured: Measured) -> list[Concatenated]:

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from layerprobe.system.errors import RecipeError
 from layerprobe.taps.capture import Tap
-from layerprobe.taps.hooks import hooked, parts_by_path, prepared
+from layerprobe.taps.hooks import hook_modules, parts_by_path, prepare_images
 from layerprobe.taps.measuring import REFUSALS
 from layerprobe.values.image_size import ImageSize, height_width
 
@@ -40,7 +40,7 @@ def shares_after(
         cannot count the multiply-adds.
     """
     shape = 1, channels, *height_width(image_size)
-    image = prepared(torch.randn(shape, generator=torch.Generator().manual_seed(0)), module)
+    image = prepare_images(torch.randn(shape, generator=torch.Generator().manual_seed(0)), module)
     counter: FlopCounterMode | None = FlopCounterMode(display=False)
     try:
         before, begun = _forward(module, taps, image, counter)
@@ -83,7 +83,7 @@ def _forward(
         before[path, calls[path]] = frozenset(begun), 0 if counter is None else counter.get_total_flops()
 
     with ExitStack() as stack:
-        stack.enter_context(hooked(module, {tap.module: partial(end, tap.module) for tap in taps}))
+        stack.enter_context(hook_modules(module, {tap.module: partial(end, tap.module) for tap in taps}))
         for path, submodule in parts_by_path(module).items():
             stack.callback(submodule.register_forward_pre_hook(partial(begin, path)).remove)
         # The counter also follows gradients, and fails at a view of a parameter, such as attention pooling's query.

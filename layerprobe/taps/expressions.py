@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from layerprobe.system.errors import RecipeError, UnknownNameError
 from layerprobe.taps.capture import Tap, default_pools, pooled_dim, possible_pools
-from layerprobe.taps.hooks import hooked, parts_by_path, plain_path, prepared
+from layerprobe.taps.hooks import hook_modules, parts_by_path, plain_path, prepare_images
 from layerprobe.taps.layouts import Layout, Unclear
 from layerprobe.taps.measuring import REFUSALS, Call, Measured, NamedLayers, measure_layers
 from layerprobe.values.image_size import ImageSize
@@ -293,9 +293,9 @@ def _final_norm(name: str, call: Call, measured: Measured) -> str:
     norm = parts_by_path(net.module)[path]
     forward: Callable[[torch.Tensor], object] = norm.forward
     output: object = None
-    with hooked(net.module, {}), torch.inference_mode():
+    with hook_modules(net.module, {}), torch.inference_mode():
         try:
-            output = forward(prepared(torch.zeros(call.shape), net.module))
+            output = forward(prepare_images(torch.zeros(call.shape), net.module))
         except REFUSALS:
             output = None
     if not isinstance(output, torch.Tensor) or output.shape != call.shape or not _over_channels(call, path, measured):

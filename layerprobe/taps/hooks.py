@@ -37,7 +37,7 @@ def part_at(module: nn.Module, path: str) -> nn.Module:
     return submodule
 
 
-def prepared(images: Tensor, module: nn.Module) -> Tensor:
+def prepare_images(images: Tensor, module: nn.Module) -> Tensor:
     """Images in the type that a module computes in and on its device; unchanged if it has no parameters."""
     tensors = chain(module.parameters(), module.buffers())
     floats = next((tensor for tensor in tensors if tensor.is_floating_point()), None)
@@ -45,7 +45,7 @@ def prepared(images: Tensor, module: nn.Module) -> Tensor:
 
 
 @contextlib.contextmanager
-def hooked(module: nn.Module, hooks: Mapping[str, Hook]) -> Iterator[None]:
+def hook_modules(module: nn.Module, hooks: Mapping[str, Hook]) -> Iterator[None]:
     """Evaluation mode and a hook on each module path; at the end hooks are removed and all modes restored.
 
     In the block, compiled modules run as they were before, since hooks see nothing of compiled code, and attention runs

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from layerprobe.system.errors import RecipeError
 from layerprobe.system.memory import memory_faults_told
 from layerprobe.taps.final_pool import FinalPool
-from layerprobe.taps.hooks import hooked, parts_by_path, prepared
+from layerprobe.taps.hooks import hook_modules, parts_by_path, prepare_images
 from layerprobe.taps.layouts import Layout, Model, Part, Seen, Shape, Unclear, find_layouts
 from layerprobe.taps.outputs import structure, tensor_at, tensor_part
 from layerprobe.values.image_size import ImageSize, as_size, height_width, images_text
@@ -245,8 +245,8 @@ def _see(
 
     shape = count, net.channels, *height_width(image_size)
     noise = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-    with hooked(module, {path: partial(hook, path) for path in parts_by_path(module)}), torch.inference_mode():
-        module(prepared(noise, module))
+    with hook_modules(module, {path: partial(hook, path) for path in parts_by_path(module)}), torch.inference_mode():
+        module(prepare_images(noise, module))
 
 
 def _has_negatives(tensor: Tensor) -> bool:

@@ -25,7 +25,7 @@ def first_use(measured: Measured, tensor: str) -> int:
     return min(call.order for of_path in inside for call in of_path)
 
 
-def computed_without(measured: Measured, tensors: Collection[str]) -> Measured:
+def keep_calls_without(measured: Measured, tensors: Collection[str]) -> Measured:
     """The calls that end before any of some tensors may be used; all without such tensors."""
     if not tensors:
         return measured

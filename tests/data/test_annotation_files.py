@@ -12,7 +12,7 @@ from layerprobe.data.annotation_files import (
     dataset_of,
     every_image,
     read_rows,
-    unchecked,
+    unchecked_loader,
     whole_number,
 )  # fmt: skip
 from layerprobe.data.counts import Count
@@ -132,4 +132,4 @@ def test_an_image_that_is_listed_twice_is_one(tmp_path: Path) -> None:
 
 def test_listed_paths_that_leave_the_folder_are_refused_even_unchecked(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="leaves the data folder"):
-        unchecked(lambda root: Annotations(root, {"train": [("../secret.jpg", 1)]}))(tmp_path)
+        unchecked_loader(lambda root: Annotations(root, {"train": [("../secret.jpg", 1)]}))(tmp_path)

@@ -13,7 +13,7 @@ import pytest
 
 from layerprobe.data import decoding
 from layerprobe.data.cache import DecodedPixels, Entry
-from layerprobe.data.decoding import begun, dropped
+from layerprobe.data.decoding import bytes_to_remove, count_decoded
 from layerprobe.data.splits import Image
 from layerprobe.system.errors import DataError
 from tests.data.noise import DIGESTS, Noise, filled
@@ -85,7 +85,7 @@ def test_sizes_that_a_power_failure_left_at_zero_are_not_believed(tmp_path: Path
     with entry.index.open("r+b") as stream:
         stream.seek(32 * 5)
         stream.write(bytes(16))
-    assert begun(entry, DIGESTS) == 5
+    assert count_decoded(entry, DIGESTS) == 5
 
 
 def test_an_image_whose_file_changed_is_decoded_again_with_all_after_it(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_what_a_full_disk_had_room_for_is_not_decoded_again(tmp_path: Path, monk
         with pytest.raises(OSError, match="No space left"):
             filled(tmp_path, Noise())
     # 45, 60, 75, 90 bytes, and so on: 15 images take 990.
-    assert (begun(Entry(tmp_path), DIGESTS), dropped(Entry(tmp_path), DIGESTS)) == (15, 10)
+    assert (count_decoded(Entry(tmp_path), DIGESTS), bytes_to_remove(Entry(tmp_path), DIGESTS)) == (15, 10)
     rest = Noise()
     entry, _ = filled(tmp_path, rest)
     assert rest.asked == list(range(15, 40))

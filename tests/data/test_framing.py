@@ -5,7 +5,7 @@ import PIL.Image
 import pytest
 from PIL.Image import Resampling
 
-from layerprobe.data.framing import Framing, framed
+from layerprobe.data.framing import Framing, frame_dataset
 from layerprobe.data.loading import load_batches, plain_batches
 from layerprobe.data.splits import Dataset, Image, Split
 
@@ -88,7 +88,7 @@ def numbered(index: int) -> Image:
 def test_batches_have_the_view_of_their_purpose_whatever_the_workers() -> None:
     names = tuple(f"{i}" for i in range(4))
     split = Split("train", np.array([0, 0, 1, 1]), names, numbered)
-    train = framed(Dataset({"train": split}, ("a", "b")), Framing("D1", 32)).splits["train"]
+    train = frame_dataset(Dataset({"train": split}, ("a", "b")), Framing("D1", 32)).splits["train"]
     plain = np.concatenate([batch.numpy() for batch in plain_batches(train, batch_size=2, workers=0)])
     assert plain.shape == (4, 32, 32, 3)
     framing = Framing("D1", 32)

@@ -12,7 +12,7 @@ from layerprobe.data.image_files import (
     file_sizes,
     fingerprint,
     leaves_folder,
-    missing,
+    missing_message,
     require_inside,
     sizes_of,
 )
@@ -38,7 +38,7 @@ def test_only_a_file_has_a_size(tmp_path: Path) -> None:
 
 
 def test_a_message_names_the_first_five_missing_images() -> None:
-    assert missing(list("abcdefg"), 1200) == "7 of 1,200 listed images are missing: a, b, c, d, e and 2 more"
+    assert missing_message(list("abcdefg"), 1200) == "7 of 1,200 listed images are missing: a, b, c, d, e and 2 more"
 
 
 @pytest.mark.parametrize("name", ["../a", "a/../b", "..", "/a", "a\\b", "a\0"])

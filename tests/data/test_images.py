@@ -14,7 +14,7 @@ import PIL.ImageOps
 import pytest
 from numpy.typing import NDArray
 
-from layerprobe.data.images import cropped, read_image
+from layerprobe.data.images import crop, read_image
 from layerprobe.system.errors import DataError
 
 
@@ -350,23 +350,23 @@ def test_tiffs_are_turned_only_where_asked_for_however_they_are_stored(
 def test_a_box_is_what_pil_crops() -> None:
     box = (3, 5, 20, 24)
     expected = np.asarray(PIL.Image.fromarray(colours()).crop(box))
-    np.testing.assert_array_equal(cropped(colours(), box, Path("x.png")), expected)
+    np.testing.assert_array_equal(crop(colours(), box, Path("x.png")), expected)
 
 
 def test_a_crop_does_not_hold_the_whole_image_in_memory() -> None:
-    assert cropped(colours(), (0, 0, 32, 2), Path("x.png")).base is None
+    assert crop(colours(), (0, 0, 32, 2), Path("x.png")).base is None
 
 
 @pytest.mark.parametrize("box", [(0, 0, 33, 24), (0, 0, 32, 25)])
 def test_a_box_that_leaves_its_image_is_named(box: tuple[int, int, int, int]) -> None:
     problem = f"a/x.png: the box from 0,0 to {box[2]},{box[3]} leaves the image of 32x24 pixels"
     with pytest.raises(DataError, match=problem) as caught:
-        cropped(colours(), box, Path("a/x.png"))
+        crop(colours(), box, Path("a/x.png"))
     assert caught.value.kind == "box"
 
 
 def test_a_box_may_be_as_thin_as_an_image() -> None:
     wide = np.zeros((2, 1001, 3), np.uint8)
-    assert cropped(wide, (1, 0, 1001, 1), Path("x.png")).shape == (1, 1000, 3)
+    assert crop(wide, (1, 0, 1001, 1), Path("x.png")).shape == (1, 1000, 3)
     with pytest.raises(DataError, match="x.png: 1001x1 pixels, thinner than 1 to 1,000"):
-        cropped(wide, (0, 0, 1001, 1), Path("x.png"))
+        crop(wide, (0, 0, 1001, 1), Path("x.png"))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from layerprobe.data import jpeg
-from layerprobe.data.jpeg import decoded
+from layerprobe.data.jpeg import decode_jpeg
 from layerprobe.data.splits import Image
 
 with_decoder = pytest.mark.skipif(
@@ -34,7 +34,7 @@ def file_of(image: PIL.Image.Image, format: str = "JPEG", **options: Any) -> byt
 def found(file: bytes) -> Image | None:
     stream = io.BytesIO(file)
     with PIL.Image.open(stream) as image:
-        return decoded(stream, image)
+        return decode_jpeg(stream, image)
 
 
 @with_decoder
@@ -82,7 +82,7 @@ def test_a_truncated_file_is_left_to_pil(progressive: bool) -> None:
 def test_pil_can_decode_what_is_left_to_it() -> None:
     stream = io.BytesIO(file_of(photo(8, 8).convert("CMYK")))
     with PIL.Image.open(stream) as image:
-        assert decoded(stream, image) is None
+        assert decode_jpeg(stream, image) is None
         assert np.asarray(image.convert("RGB")).shape == (8, 8, 3)
 
 

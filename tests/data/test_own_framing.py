@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn.datasets import load_sample_images
 
-from layerprobe.data.own_framing import own_framed
+from layerprobe.data.own_framing import frame_as_model
 from layerprobe.data.splits import Dataset, Image, Split
 from layerprobe.data.transforms import Normalise
 from layerprobe.values.own_input import OwnInput
@@ -183,5 +183,5 @@ def test_a_hugging_face_processor_that_uses_torch_is_a_grey_level_away(name: str
 def test_every_split_of_a_data_set_is_framed() -> None:
     photo = photos()[2]
     split = Split("test", np.zeros(1, np.int64), ("a",), lambda _: photo)
-    framed = own_framed(Dataset({"test": split}, ("one",)), OwnInput(32, 40))
+    framed = frame_as_model(Dataset({"test": split}, ("one",)), OwnInput(32, 40))
     np.testing.assert_array_equal(framed.splits["test"].image(0), square(photo, OwnInput(32, 40)))

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from PIL.Image import Resampling
 
-from layerprobe.data.resizing import describe, mirrored, resize
+from layerprobe.data.resizing import describe, mirror, resize
 from layerprobe.data.splits import Image
 
 SIZES = [(375, 500), (768, 1024), (500, 333), (97, 131), (30, 40)]
@@ -83,8 +83,8 @@ def test_the_ways_have_different_names() -> None:
 def test_mirroring_exchanges_left_and_right_of_any_part_of_an_image() -> None:
     image = photo(40, 50)
     image.flags.writeable = False
-    np.testing.assert_array_equal(mirrored(image), image[:, ::-1])
-    np.testing.assert_array_equal(mirrored(image[5:30, 7:22]), image[5:30, 7:22][:, ::-1])
+    np.testing.assert_array_equal(mirror(image), image[:, ::-1])
+    np.testing.assert_array_equal(mirror(image[5:30, 7:22]), image[5:30, 7:22][:, ::-1])
 
 
 def test_the_words_name_the_filter() -> None:

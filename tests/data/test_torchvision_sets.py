@@ -17,7 +17,7 @@ from torchvision import datasets
 from layerprobe.data.check import examine
 from layerprobe.data.images import read_image
 from layerprobe.data.splits import Dataset, Split, require_retrieval
-from layerprobe.data.torchvision_sets import SETS, SPEC, load, unchecked
+from layerprobe.data.torchvision_sets import SETS, SPEC, load, load_unchecked
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 
 Patch = pytest.MonkeyPatch
@@ -351,7 +351,7 @@ def test_a_missing_image_ends_the_loader_and_not_the_listing(tmp_path: Path, mon
     message = "1 of 8 listed images are missing: food-101/images/donuts/8.jpg. Get the set again"
     with pytest.raises(DataError, match=message):
         load(tmp_path, set="Food101")
-    assert unchecked(tmp_path, set="Food101").splits["test"].ids[0] == "food-101/images/donuts/8.jpg"
+    assert load_unchecked(tmp_path, set="Food101").splits["test"].ids[0] == "food-101/images/donuts/8.jpg"
 
 
 def test_missing_images_of_both_splits_are_counted_and_five_named(tmp_path: Path, monkeypatch: Patch) -> None:

@@ -20,8 +20,8 @@ from layerprobe.data.transforms import (
     Normalise,
     describe_decoding,
     describe_transform,
-    inverted,
-    resized,
+    invert_dataset,
+    resize_dataset,
 )
 from layerprobe.system.errors import RecipeError
 
@@ -59,19 +59,21 @@ def centres(image: Image) -> NDArray[np.float64]:
 
 
 def test_resizing_makes_a_square_whatever_the_aspect_ratio() -> None:
-    assert only_image(resized(dataset(np.zeros((30, 50, 3), np.uint8)), 8)).shape == (8, 8, 3)
+    assert only_image(resize_dataset(dataset(np.zeros((30, 50, 3), np.uint8)), 8)).shape == (8, 8, 3)
 
 
 def test_resizing_to_height_and_width_is_torchvisions() -> None:
     image = np.random.default_rng(0).integers(0, 256, (50, 30, 3), np.uint8)
     expected = np.asarray(functional.resize(PIL.Image.fromarray(image), [24, 10]))
     assert expected.shape == (24, 10, 3)
-    np.testing.assert_array_equal(only_image(resized(dataset(image), (24, 10))), expected)
+    np.testing.assert_array_equal(only_image(resize_dataset(dataset(image), (24, 10))), expected)
 
 
 def test_the_fast_resize_to_height_and_width_is_a_grey_level_away() -> None:
     image = np.random.default_rng(0).integers(0, 256, (50, 30, 3), np.uint8)
-    exact, fast = (only_image(resized(dataset(image), (24, 10), method)).astype(int) for method in ("exact", "fast"))
+    exact, fast = (
+        only_image(resize_dataset(dataset(image), (24, 10), method)).astype(int) for method in ("exact", "fast")
+    )
     assert np.abs(exact - fast).max() <= 1
 
 
@@ -85,18 +87,18 @@ def test_resizing_antialiases() -> None:
     # Every fourth column is white; four times smaller, every pixel has the mean, 255 / 4.
     image = np.zeros((32, 32, 3), np.uint8)
     image[:, ::4] = 255
-    inner = only_image(resized(dataset(image), 8))[:, 1:-1]
+    inner = only_image(resize_dataset(dataset(image), 8))[:, 1:-1]
     assert set(np.unique(inner)) <= {63, 64}
 
 
 def test_an_image_of_the_size_is_left_alone() -> None:
     image = np.random.default_rng(0).integers(0, 256, (8, 8, 3), dtype=np.uint8)
-    assert only_image(resized(dataset(image), 8)) is image
+    assert only_image(resize_dataset(dataset(image), 8)) is image
 
 
 def test_resizing_keeps_labels_ids_and_names() -> None:
     before = dataset(np.zeros((4, 4, 3), np.uint8))
-    after = resized(before, 2)
+    after = resize_dataset(before, 2)
     assert after.class_names == before.class_names
     assert after.splits["train"].ids == ("a",)
     assert after.splits["train"].labels is before.splits["train"].labels
@@ -104,11 +106,11 @@ def test_resizing_keeps_labels_ids_and_names() -> None:
 
 def test_inverting_takes_the_difference_to_255() -> None:
     image = np.array([[[0, 1, 255]]], np.uint8)
-    assert only_image(inverted(dataset(image))).tolist() == [[[255, 254, 0]]]
+    assert only_image(invert_dataset(dataset(image))).tolist() == [[[255, 254, 0]]]
 
 
 def test_a_transformed_split_can_be_sent_to_a_worker() -> None:
-    transformed = inverted(resized(dataset(np.full((4, 4, 3), 9, np.uint8)), 2)).splits["train"]
+    transformed = invert_dataset(resize_dataset(dataset(np.full((4, 4, 3), 9, np.uint8)), 2)).splits["train"]
     assert np.unique(pickle.loads(pickle.dumps(transformed.image))(0)).tolist() == [246]
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from layerprobe.losses.multi_similarity import MultiSimilarity, mined_pairs
+from layerprobe.losses.multi_similarity import MultiSimilarity, mine_pairs
 from tests.losses.pairwise import (
     LABELS,
     agrees,
@@ -63,7 +63,7 @@ def test_value_and_gradient_equal_the_loops(options: tuple[float, float, float, 
 @pytest.mark.parametrize("epsilon", [0.0, 0.1, 2.0])
 def test_the_kept_pairs_are_the_loops(epsilon: float) -> None:
     x = torch.stack(normalised(rows().detach()))
-    near, far = mined_pairs(x @ x.T, LABELS, epsilon)
+    near, far = mine_pairs(x @ x.T, LABELS, epsilon)
     found = tuple({(int(i), int(k)) for i, k in mask.nonzero()} for mask in (near, far))
     assert found == mined_by_loops(list(x), epsilon)
 
@@ -102,7 +102,7 @@ def test_an_image_without_a_positive_counts_nothing() -> None:
     loss = build(epsilon=2.0)
     x = rows(3).detach()
     alone = loss(x, labels)
-    near, far = mined_pairs(torch.stack(normalised(x)) @ torch.stack(normalised(x)).T, labels, 2.0)
+    near, far = mine_pairs(torch.stack(normalised(x)) @ torch.stack(normalised(x)).T, labels, 2.0)
     assert not near[2].any()
     assert not far[2].any()
     assert alone.isfinite()

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from layerprobe.losses.triplet import Mining, Triplet, mined_triplets
+from layerprobe.losses.triplet import Mining, Triplet, mine_triplets
 from tests.losses.pairwise import (
     LABELS,
     agrees,
@@ -66,24 +66,24 @@ def squares(x: Tensor) -> Tensor:
 def test_semi_hard_triplets_are_the_loops() -> None:
     for seed in range(5):
         distances = squares(torch.stack(normalised(rows(seed=seed).detach())))
-        assert sorted(as_list(mined_triplets(distances, LABELS, "semi_hard"))) == sorted(semi_hard(distances))
+        assert sorted(as_list(mine_triplets(distances, LABELS, "semi_hard"))) == sorted(semi_hard(distances))
 
 
 def test_a_positive_beyond_all_negatives_gets_the_farthest() -> None:
     line = torch.tensor([0.0, 10.0, 1.0, 2.0])
     distances = (line[:, None] - line[None]).square()
-    assert (0, 1, 3) in as_list(mined_triplets(distances, torch.tensor([0, 0, 1, 1]), "semi_hard"))
+    assert (0, 1, 3) in as_list(mine_triplets(distances, torch.tensor([0, 0, 1, 1]), "semi_hard"))
 
 
 def test_all_triplets_are_all() -> None:
-    assert sorted(as_list(mined_triplets(squares(rows().detach()), LABELS, "all"))) == sorted(every_triplet())
+    assert sorted(as_list(mine_triplets(squares(rows().detach()), LABELS, "all"))) == sorted(every_triplet())
 
 
 def test_random_triplets_have_each_pair_once_and_any_negative() -> None:
     torch.manual_seed(0)
     distances, seen = squares(rows().detach()), set()
     for _ in range(200):
-        found = as_list(mined_triplets(distances, LABELS, "random"))
+        found = as_list(mine_triplets(distances, LABELS, "random"))
         assert [(a, p) for a, p, _ in found] == list(dict.fromkeys((a, p) for a, p, _ in every_triplet()))
         seen |= set(found)
     assert seen == set(every_triplet())
@@ -95,7 +95,7 @@ def test_value_and_gradient_equal_the_loops_for_the_same_triplets(mining: Mining
     ours, theirs = rows(), rows()
     x = normalised(theirs) if normalise else list(theirs.unbind())
     torch.manual_seed(4)
-    triplets = as_list(mined_triplets(squares(torch.stack(x).detach()), LABELS, mining))
+    triplets = as_list(mine_triplets(squares(torch.stack(x).detach()), LABELS, mining))
     torch.manual_seed(4)
     value = build(mining=mining, normalise=normalise, margin=0.3)(ours, LABELS)
     agrees(value, by_loops(x, triplets, 0.3), ours, theirs)
@@ -145,13 +145,13 @@ def test_a_negative_margin_is_refused() -> None:
 def test_a_negative_as_far_as_the_positive_is_not_semi_hard() -> None:
     line = torch.tensor([0.0, 2.0, -2.0, 3.0])
     distances = (line[:, None] - line[None]).square()
-    assert (0, 1, 3) in as_list(mined_triplets(distances, torch.tensor([0, 0, 1, 1]), "semi_hard"))
+    assert (0, 1, 3) in as_list(mine_triplets(distances, torch.tensor([0, 0, 1, 1]), "semi_hard"))
 
 
 def test_random_draws_every_negative_equally_often() -> None:
     torch.manual_seed(0)
     distances = squares(rows().detach())
-    draws = [t for _ in range(600) for t in as_list(mined_triplets(distances, LABELS, "random"))]
+    draws = [t for _ in range(600) for t in as_list(mine_triplets(distances, LABELS, "random"))]
     shares = [draws.count((0, 1, n)) / 600 for n in range(3, 8)]
     assert max(abs(part - 1 / 5) for part in shares) < 0.065  # four standard deviations
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from layerprobe.sources.user_code import imported_file
+from layerprobe.sources.user_code import import_file
 from layerprobe.system.errors import RecipeError
 from layerprobe.system.naming import name_model
 
@@ -32,7 +32,7 @@ def file(tmp_path: Path) -> Path:
 @pytest.fixture
 def value(file: Path) -> Value:
     def call() -> object:
-        with imported_file(file, "build") as (module, _):
+        with import_file(file, "build") as (module, _):
             return module.build()
 
     return call
@@ -57,7 +57,7 @@ def test_a_file_that_was_named_once_is_imported_again(later: Value) -> None:
 
 
 def test_another_function_of_it_is_not(later: Value, file: Path) -> None:
-    with pytest.raises(RecipeError, match="net.py:other .* you have not named"), imported_file(file, "other"):
+    with pytest.raises(RecipeError, match="net.py:other .* you have not named"), import_file(file, "other"):
         pass
 
 
@@ -136,7 +136,7 @@ def test_a_link_is_the_file_that_it_leads_to(file: Path, later: Value, tmp_path:
     with pytest.raises(
         RecipeError, match=r"net.py: lies in the run folder .*/cache/m \(by its run.json\), of which nothing"
     ):
-        imported_file(file.resolve(), "build").__enter__()
+        import_file(file.resolve(), "build").__enter__()
 
 
 def test_a_module_in_a_run_folder_is_refused_though_the_user_names_the_file(file: Path, value: Value) -> None:
@@ -148,7 +148,7 @@ def test_a_module_in_a_run_folder_is_refused_though_the_user_names_the_file(file
 
 def test_what_was_imported_is_told_with_its_hash(file: Path) -> None:
     name_model(f"python:{file}:build")
-    with imported_file(file, "build") as (_, taken):
+    with import_file(file, "build") as (_, taken):
         assert set(taken) == {"", "parts/__init__.py", "parts/beside.py"}
 
 
@@ -235,5 +235,5 @@ def test_two_files_with_a_module_of_the_same_name_take_their_own(file: Path, val
     for path in (file, other):
         name_model(f"python:{path}:build")
     assert value() == 1
-    with imported_file(other, "build") as (module, _):
+    with import_file(other, "build") as (module, _):
         assert module.build() == 7

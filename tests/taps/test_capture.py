@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from layerprobe.nets import vgg16_bn
 from layerprobe.system.errors import NumericError
-from layerprobe.taps import Tap, list_layers, resolve_taps, tapped
+from layerprobe.taps import Tap, list_layers, resolve_taps, tap_module
 from layerprobe.taps.layouts import Layout
 from layerprobe.values.keys import LayerKey
 from tests.taps.models import Layers, TorchEncoder, images, timm_vit
@@ -32,7 +32,7 @@ def resolve(net: Layers, *expressions: str, pools: tuple[str, ...] = ("max",)) -
 
 
 def features(net: Layers, *expressions: str) -> dict[LayerKey, Tensor]:
-    with tapped(net.module, resolve(net, *expressions)) as features_of:
+    with tap_module(net.module, resolve(net, *expressions)) as features_of:
         return features_of(images(8))
 
 
@@ -40,7 +40,7 @@ def test_differentiable_features_carry_gradients_to_the_images() -> None:
     # the mean of the first channel of a map that is the image itself: 1 / (8 x 8) at its places
     net = Layers(nn.Identity(), {"whole": ""})
     given = images(8).requires_grad_()
-    with tapped(net.module, resolve(net, "whole@avg"), differentiable=True) as features_of:
+    with tap_module(net.module, resolve(net, "whole@avg"), differentiable=True) as features_of:
         (found,) = features_of(given).values()
     (gradient,) = torch.autograd.grad(found[:, 0].sum(), given)
     assert torch.equal(gradient[:, 0], torch.full((2, 8, 8), 1 / 64))
@@ -98,7 +98,7 @@ def test_a_layer_overwritten_in_place_keeps_what_it_gave(net: Layers) -> None:
 
 
 def test_calls_are_counted_anew_for_each_batch(net: Layers) -> None:
-    with tapped(net.module, resolve(net, "relu#1", "relu#2")) as features_of:
+    with tap_module(net.module, resolve(net, "relu#1", "relu#2")) as features_of:
         first = features_of(images(8))
         second = features_of(images(8))
     assert all(torch.equal(first[key], second[key]) for key in first)
@@ -106,7 +106,7 @@ def test_calls_are_counted_anew_for_each_batch(net: Layers) -> None:
 
 
 def test_a_batch_that_failed_leaves_nothing_to_the_next(net: Layers) -> None:
-    with tapped(net.module, resolve(net, "relu#2", "output")) as features_of:
+    with tap_module(net.module, resolve(net, "relu#2", "output")) as features_of:
         expected = features_of(images(8))[RELU2]
         net.module.fc6 = nn.Linear(5, 4)
         with pytest.raises(RuntimeError, match="mat1 and mat2"):
@@ -129,7 +129,7 @@ class Once(nn.Module):
 
 
 def test_a_layer_that_stops_running_gives_no_old_features() -> None:
-    with tapped(Once(), [Tap("pool1", "here", 1, "max", 3, MAP)]) as features_of:
+    with tap_module(Once(), [Tap("pool1", "here", 1, "max", 3, MAP)]) as features_of:
         features_of(images(8))
         with pytest.raises(ValueError, match=r"here was called 0 times, pool1@max needs 1"):
             features_of(images(8))
@@ -158,14 +158,14 @@ def test_weights_loaded_after_the_dry_forwards_are_those_that_compute() -> None:
     net = Layers(Keeping(), {"out": "out"})
     taps = resolve_taps(["out"], net, image_size=8)
     net.module.load_state_dict({"weight": torch.full((1,), 5.0)})
-    with tapped(net.module, taps) as features_of:
+    with tap_module(net.module, taps) as features_of:
         found = features_of(images(8))[LayerKey("out", "none")]
     torch.testing.assert_close(found, 10 * images(8).mean((2, 3)))
 
 
 def test_features_come_in_the_order_of_the_taps_and_carry_no_graph(net: Layers) -> None:
     taps = resolve(net, "fc6", "pool1")[::-1]
-    with tapped(net.module, taps) as features_of:
+    with tap_module(net.module, taps) as features_of:
         found = features_of(images(8))
     assert list(found) == [FC6, POOL1]
     assert not any(values.requires_grad for values in found.values())
@@ -173,7 +173,7 @@ def test_features_come_in_the_order_of_the_taps_and_carry_no_graph(net: Layers) 
 
 def test_a_tap_that_does_not_fire_is_an_error(net: Layers) -> None:
     with (
-        tapped(net.module, [Tap("relu#3", "relu", 3, "max", 4, MAP)]) as features_of,
+        tap_module(net.module, [Tap("relu#3", "relu", 3, "max", 4, MAP)]) as features_of,
         pytest.raises(ValueError, match=r"relu was called 2 times, relu#3@max needs 3"),
     ):
         features_of(images(8))
@@ -203,7 +203,7 @@ def test_each_module_gets_its_own_mode_back_and_no_hook_stays(trained: Layers) -
     before = modes(trained.module)
     assert not before["norm"]
     assert before["drop"]
-    with tapped(trained.module, resolve(trained, "pool1", "fc6")):
+    with tap_module(trained.module, resolve(trained, "pool1", "fc6")):
         assert hooks(trained.module) == 2
         assert not any(modes(trained.module).values())
     assert modes(trained.module) == before
@@ -223,7 +223,7 @@ def test_a_module_that_refuses_other_modes_keeps_its_own(by: str) -> None:
     if by == "instance":
         refusing.train = lambda mode=True: refusing  # type: ignore[method-assign]
     net = Layers(nn.Sequential(refusing, nn.Dropout()), {"out": "1"})
-    with tapped(net.module, [Tap("out", "1", 1, "max", 3, MAP)]):
+    with tap_module(net.module, [Tap("out", "1", 1, "max", 3, MAP)]):
         assert list(modes(net.module).values()) == [False, True, False]
     assert all(modes(net.module).values())
 
@@ -231,7 +231,7 @@ def test_a_module_that_refuses_other_modes_keeps_its_own(by: str) -> None:
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 def test_a_scripted_part_runs_in_evaluation_mode_and_gets_its_own_back() -> None:
     net = Layers(nn.Sequential(torch.jit.script(nn.Dropout()), nn.Identity()), {"out": "1"})
-    with tapped(net.module, [Tap("out", "1", 1, "max", 3, MAP)]) as features_of:
+    with tap_module(net.module, [Tap("out", "1", 1, "max", 3, MAP)]) as features_of:
         found = features_of(images(8))[LayerKey("out", "max")]
     assert torch.equal(found, images(8).amax((2, 3)))
     assert all(modes(net.module).values())
@@ -239,7 +239,7 @@ def test_a_scripted_part_runs_in_evaluation_mode_and_gets_its_own_back() -> None
 
 def test_after_an_error_too_each_module_gets_its_mode_back_and_no_hook_stays(trained: Layers) -> None:
     before, taps = modes(trained.module), resolve(trained, "pool1")
-    with pytest.raises(KeyError, match="stop"), tapped(trained.module, taps):
+    with pytest.raises(KeyError, match="stop"), tap_module(trained.module, taps):
         raise KeyError("stop")
     assert modes(trained.module) == before
     assert hooks(trained.module) == 0
@@ -247,7 +247,7 @@ def test_after_an_error_too_each_module_gets_its_mode_back_and_no_hook_stays(tra
 
 def test_a_tap_of_a_module_that_is_not_there_leaves_no_hook(trained: Layers) -> None:
     before, wrong = modes(trained.module), Tap("pool9", "pool9", 1, "max", 4, MAP)
-    with pytest.raises(AttributeError, match="pool9"), tapped(trained.module, [*resolve(trained, "pool1"), wrong]):
+    with pytest.raises(AttributeError, match="pool9"), tap_module(trained.module, [*resolve(trained, "pool1"), wrong]):
         pass
     assert modes(trained.module) == before
     assert hooks(trained.module) == 0
@@ -284,7 +284,7 @@ def test_a_users_own_hook_stays(net: Layers) -> None:
 
 def tapped_at(module: nn.Module, size: int, *expressions: str, **net: object) -> dict[str, Tensor]:
     taps = resolve_taps(expressions, Layers(module, **net), image_size=size)  # type: ignore[arg-type]
-    with tapped(module, taps) as features_of:
+    with tap_module(module, taps) as features_of:
         return {str(key): values for key, values in features_of(images(size)).items()}
 
 
@@ -304,7 +304,10 @@ def test_gem_stops_at_a_negative_value_that_dry_forwards_did_not_show() -> None:
     model = nn.Sequential(nn.ReLU(), nn.Flatten())
     taps = resolve_taps(["0@gem"], Layers(model), image_size=8)
     model[0] = nn.Identity()
-    with tapped(model, taps) as features_of, pytest.raises(NumericError, match="0@gem: the layer has values below 0"):
+    with (
+        tap_module(model, taps) as features_of,
+        pytest.raises(NumericError, match="0@gem: the layer has values below 0"),
+    ):
         features_of(images(8))
 
 
@@ -412,7 +415,7 @@ def test_a_forward_to_the_third_stage_runs_61_percent_of_vgg16() -> None:
     taps = resolve_taps(["pool1.2", "pool3.3"], net, image_size=32)
     with FlopCounterMode(display=False) as whole, torch.inference_mode():
         net.module.eval()(images(32))
-    with FlopCounterMode(display=False) as part, tapped(net.module, taps) as features_of:
+    with FlopCounterMode(display=False) as part, tap_module(net.module, taps) as features_of:
         features_of(images(32))
     # Stages in units of 64 x 64 channels at a quarter of the pixels of the stage before. Convolutions from 1.1:
     # 3/64 + 1, then (2 + 4) / 4, (8 + 16 + 16) / 16, (32 + 64 + 64) / 64, 3 * 64 / 256; fc6 is 2 in 10,000.
@@ -425,9 +428,9 @@ def test_features_are_the_same_to_the_last_bit_whether_the_forward_ends_early_or
     net = vgg16_bn.build(seed=0)
     early = resolve_taps(["pool1.2@avg", "pool3.3"], net, image_size=32)
     late = resolve_taps(["pool1.2@avg", "pool3.3", "fc6"], net, image_size=32)
-    with tapped(net.module, early) as features_of:
+    with tap_module(net.module, early) as features_of:
         ended = features_of(images(32))
-    with tapped(net.module, late) as features_of:
+    with tap_module(net.module, late) as features_of:
         whole = features_of(images(32))
     assert all(torch.equal(ended[tap.key], whole[tap.key]) for tap in early)
 
@@ -441,10 +444,10 @@ def test_a_hook_that_always_runs_runs_when_the_forward_ends_early(net: Layers) -
 
 def test_a_recorded_forward_goes_to_its_end_with_the_same_features(net: Layers) -> None:
     taps, ended = resolve(net, "pool1"), []
-    with tapped(net.module, taps) as features_of:
+    with tap_module(net.module, taps) as features_of:
         wanted = features_of(images(8))[POOL1]
     net.module.get_submodule("fc6").register_forward_hook(lambda *_: ended.append(True))
-    with tapped(net.module, taps, recorded=True) as features_of:
+    with tap_module(net.module, taps, recorded=True) as features_of:
         found = features_of(images(8))[POOL1]
     assert ended == [True]
     assert torch.equal(found, wanted)
@@ -454,6 +457,6 @@ def test_a_recorded_forward_goes_to_its_end_with_the_same_features(net: Layers) 
 def test_recorded_gem_raises_negative_values_without_an_error() -> None:
     net = Layers(Constant([[-1.0, 1.0]]), {"here": "here"})
     tap = Tap("here", "here", 1, "gem", 1, Layout("map", shape=(1, 1, 2)))
-    with tapped(net.module, [tap], recorded=True) as features_of:
+    with tap_module(net.module, [tap], recorded=True) as features_of:
         found = features_of(torch.zeros(1, 3, 4, 4))[tap.key]
     assert found.item() == pytest.approx(0.5 ** (1 / 3))  # of 1e-6 and 1

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from layerprobe.system.errors import LayerprobeError
-from layerprobe.taps import extracted, find_layers, measure_layers, skipped_pool_lines
+from layerprobe.taps import find_layers, measure_layers, member_taps, skipped_pool_lines
 from layerprobe.values.keys import LayerKey
 from tests.taps.models import Layers, timm_vit
 
@@ -23,7 +23,7 @@ def test_layers_side_by_side_have_the_networks_order_and_one_pool(net: Layers) -
 def test_a_map_and_a_vector_have_the_maps_pool(net: Layers) -> None:
     (layer,) = find_layers(["fc6+pool1@avg"], measure_layers(net, 8))
     assert layer.key == LayerKey("pool1+fc6", "avg")
-    assert [tap.key for tap in extracted([layer])] == [LayerKey("pool1", "avg"), LayerKey("fc6", "none")]
+    assert [tap.key for tap in member_taps([layer])] == [LayerKey("pool1", "avg"), LayerKey("fc6", "none")]
     assert layer.dim == 4 + 4
     assert found(net, "last+fc6", pools=("max", "avg")) == ["fc6+last"]
 
@@ -64,7 +64,7 @@ def test_a_pool_is_said_that_a_layer_lacks_beside_another(net: Layers) -> None:
 
 def test_a_layer_is_extracted_once(net: Layers) -> None:
     layers = find_layers(["pool1+pool2", "pool1+fc6", "pool1"], measure_layers(net, 8), pools=["max"])
-    assert sorted(tap.layer for tap in extracted(layers)) == ["fc6", "pool1", "pool2"]
+    assert sorted(tap.layer for tap in member_taps(layers)) == ["fc6", "pool1", "pool2"]
 
 
 def test_a_module_whose_own_name_has_a_plus_is_a_layer(net: Layers) -> None:

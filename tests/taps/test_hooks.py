@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from layerprobe.taps.hooks import hooked
+from layerprobe.taps.hooks import hook_modules
 
 
 class Cyclic(nn.Module):
@@ -21,7 +21,7 @@ class Cyclic(nn.Module):
 
 def test_a_module_that_contains_itself_is_hooked() -> None:
     module, seen = Cyclic(), []
-    with hooked(module, {"part": lambda *_: seen.append(module.part.training)}):
+    with hook_modules(module, {"part": lambda *_: seen.append(module.part.training)}):
         module.part(torch.ones(1, 2))
     assert seen == [False]
     assert module.training
@@ -41,5 +41,5 @@ class Fusing(nn.Linear):
 
 def test_a_modules_own_eval_is_called() -> None:
     module = Fusing(2, 2)
-    with hooked(module, {}):
+    with hook_modules(module, {}):
         assert module.ready

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from layerprobe.system.errors import RecipeError
-from layerprobe.taps import list_layers, resolve_taps, tapped
+from layerprobe.taps import list_layers, resolve_taps, tap_module
 from layerprobe.taps.layouts import Layout, Model, Seen, Unclear, find_layouts
 from tests.taps.models import Layers, images, timm_swin, timm_vit
 
 
 def features(net: Layers, size: int, *expressions: str) -> dict[str, Tensor]:
     """Features by layer and pool."""
-    with tapped(net.module, resolve_taps(expressions, net, image_size=size)) as features_of:
+    with tap_module(net.module, resolve_taps(expressions, net, image_size=size)) as features_of:
         return {str(key): values for key, values in features_of(images(size)).items()}
 
 
@@ -113,7 +113,7 @@ def test_patches_of_an_image_that_is_no_square_keep_their_rows(takes_other_sizes
     images = torch.randn(2, 3, 32, 64, generator=torch.Generator().manual_seed(1))
     taps = resolve_taps(["blocks.1@grid:2", "blocks.1@avg"], Layers(model, prefix_tokens=1), image_size=(32, 64))
     assert [(tap.layout.grid, tap.layout.prefix) for tap in taps] == [((4, 8), 1)] * 2
-    with tapped(model, taps) as features_of:
+    with tap_module(model, taps) as features_of:
         found = {str(key): values for key, values in features_of(images).items()}
     tokens: list[Tensor] = []
     handle = model.blocks[1].register_forward_hook(lambda _module, _inputs, output: tokens.append(output))

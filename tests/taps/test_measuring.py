@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from layerprobe.system.errors import EnvironmentFault, RecipeError
-from layerprobe.taps import list_layers, measure_layers, resolve_taps, tapped
+from layerprobe.taps import list_layers, measure_layers, resolve_taps, tap_module
 from layerprobe.taps.layouts import Unclear
 from tests.taps.models import Layers, images, timm_vit
 
@@ -61,7 +61,7 @@ def test_the_part_that_the_listing_names_is_the_one_that_is_pooled() -> None:
     (info,) = list_layers(net, 8)
     assert (info.kind, info.dim, info.layout.part) == ("vector", 2, ("pooler_output",))
     taps = resolve_taps(["first"], net, image_size=8)
-    with tapped(module, taps) as features_of:
+    with tap_module(module, taps) as features_of:
         assert torch.equal(features_of(images(8))[taps[0].key], images(8)[:, 1:, 0, 0])
 
 
@@ -188,7 +188,7 @@ def test_tokens_that_come_window_by_window_have_no_grid() -> None:
     assert [layer.pools for layer in list_layers(net, 64)] == [("avg", "max")]
     with pytest.raises(RecipeError, match="blocks.0@grid:2: its tokens do not come row by row. Choose max or avg"):
         resolve_taps(["blocks.0@grid:2"], net, image_size=64)
-    with tapped(model, resolve_taps(["blocks.0"], net, pools=["avg"], image_size=64)) as features_of:
+    with tap_module(model, resolve_taps(["blocks.0"], net, pools=["avg"], image_size=64)) as features_of:
         (found,) = features_of(images(64)).values()
     with torch.inference_mode():
         expected = model.forward_intermediates(images(64), indices=[0], intermediates_only=True)[0]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from layerprobe.nets import googlenet, resnet50, vgg16_bn
 from layerprobe.nets.net import Net
-from layerprobe.taps import list_layers, resolve_taps, tapped
+from layerprobe.taps import list_layers, resolve_taps, tap_module
 
 SIZES = {"vgg16_bn": 32, "resnet50": 64, "googlenet": 64}
 
@@ -117,7 +117,7 @@ BY_HAND = {"vgg16_bn": vgg16_bn_by_hand, "resnet50": resnet50_by_hand, "googlene
 def captured(net: Net, name: str, expressions: list[str]) -> dict[str, Tensor]:
     """Layer -> features, by hooks."""
     taps = resolve_taps(expressions, net, image_size=SIZES[name])
-    with tapped(net.module, taps) as features_of:
+    with tap_module(net.module, taps) as features_of:
         features = features_of(images_for(name))
     return {tap.layer: features[tap.key] for tap in taps}
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from layerprobe.taps import computed_without, find_taps, first_use, is_computed
+from layerprobe.taps import find_taps, first_use, is_computed, keep_calls_without
 from layerprobe.workflow.python.own_model import measured, net_of
 
 
@@ -49,9 +49,9 @@ class Block(nn.Module):
 def test_a_layer_is_computed_without_the_tensors_of_what_ends_after_it(tensor: str, computed: list[str]) -> None:
     network = measured(net_of(Attending()), (3, 4, 4))
     assert first_use(network, tensor) == len(computed)
-    without = computed_without(network, [tensor, "head.bias"])
+    without = keep_calls_without(network, [tensor, "head.bias"])
     assert {path for path, calls in without.calls.items() if calls} == set(computed)
     names = ["stem", "block.first", "head"]
     taps = find_taps(names, network)
     assert {tap.layer for tap in taps if is_computed(tap, without)} == {*names} & {*computed}
-    assert computed_without(network, []) is network
+    assert keep_calls_without(network, []) is network

@@ -20,7 +20,7 @@ from layerprobe.measure.extraction import extract
 from layerprobe.recipe.recipe import Recipe
 from layerprobe.system.files import free_bytes
 from layerprobe.system.memory import peak_memory
-from layerprobe.taps import extracted
+from layerprobe.taps import member_taps
 from layerprobe.values.estimate import Estimate
 from layerprobe.workflow.probe.extractors import BATCH_SIZE
 from layerprobe.workflow.probe.probe import selected
@@ -54,7 +54,7 @@ def estimate_new_probe(run: Run, recipe: Recipe, request: ProbeRequest, epochs: 
     opened = opened_anew(run, recipe, request)
     dataset, to_hash = _sampled(opened, request)
     selection, _ = selected(opened, request, dataset, None)
-    taps = tuple(extracted(selection.taps))
+    taps = tuple(member_taps(selection.taps))
     missing = [
         Missing(epoch, split, taps, frozenset(), len(dataset.splits[split]))
         for epoch in range(epochs)

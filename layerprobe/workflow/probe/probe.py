@@ -11,7 +11,7 @@ from layerprobe.data.splits import Dataset
 from layerprobe.measure.analysis import Scored
 from layerprobe.system.progress import Listener, Task
 from layerprobe.system.signals import Stop, stoppable
-from layerprobe.taps import execution_order, extracted, skipped_pool_lines
+from layerprobe.taps import execution_order, member_taps, skipped_pool_lines
 from layerprobe.values.records import RecordedNetwork
 from layerprobe.values.scores import Score, ScoreTable, in_network_order, read_scores
 from layerprobe.workflow.probe.classifiers import (
@@ -110,7 +110,7 @@ def known_scores(
     scores = [replace(score, run=opened.run.name, experiment=opened.record.experiment) for score in stored]
     scores = features.without_stale(scores, listener)
     names = [*opened.record.layer_order, *(score.ranked.layer.layer for score in scores)]
-    names += [tap.layer for tap in extracted(selection.taps)]
+    names += [tap.layer for tap in member_taps(selection.taps)]
     order = execution_order(dict.fromkeys(names), opened.measured)
     return ScoreTable(scores, layer_order=order, stored=stored)
 

@@ -15,10 +15,10 @@ from layerprobe.taps import (
     Layer,
     Measured,
     Tap,
-    computed_without,
-    extracted,
     find_layers,
     is_computed,
+    keep_calls_without,
+    member_taps,
     outlying_tokens,
 )
 from layerprobe.values.epochs import named_epochs
@@ -110,7 +110,7 @@ def doubts_of(selection: Selection) -> list[str]:
     dropped = ", ".join(map(str, selection.measures.dropped))
     found = [f"K = {dropped} skipped: fewer items to search"] if dropped else []
     found += map(str, selection.unfit)
-    return found + outlying_tokens(extracted(selection.taps))
+    return found + outlying_tokens(member_taps(selection.taps))
 
 
 def select_taps(
@@ -125,8 +125,8 @@ def select_taps(
     taps = storable(find_layers(layers, measured, pools=pools))
     if not lacking:
         return taps
-    computed = computed_without(measured, lacking)
-    kept = {layer.key for layer in taps if all(is_computed(tap, computed) for tap in extracted([layer]))}
+    computed = keep_calls_without(measured, lacking)
+    kept = {layer.key for layer in taps if all(is_computed(tap, computed) for tap in member_taps([layer]))}
     for text in layers:
         if not any(layer.key in kept for layer in find_layers([text], measured, pools=pools)):
             names = first_named([key.removeprefix(f"{measured.net.root}.") for key in lacking])
@@ -137,7 +137,7 @@ def select_taps(
 
 def storable(taps: list[Layer]) -> list[Layer]:
     """The layers themselves, if features can be stored under their names."""
-    for tap in extracted(taps):
+    for tap in member_taps(taps):
         if "/" in tap.layer:
             what = f"layer {tap.layer}: features cannot be stored under a name with '/'"
             raise RecipeError(what, fix="Leave the layer out, or rename the module in the model's code")

@@ -15,7 +15,7 @@ from layerprobe.nets.net import Net
 from layerprobe.system.arguments import names_of, require_type
 from layerprobe.system.errors import RecipeError, UnknownNameError
 from layerprobe.taps import find_layers
-from layerprobe.taps.hooks import prepared
+from layerprobe.taps.hooks import prepare_images
 from layerprobe.values.explanations import Explanation
 from layerprobe.values.keys import NO_REDUCTION, VECTOR_SIMILARITIES, RankedLayer
 from layerprobe.workflow.python.loaders import image_shape, require_images
@@ -87,7 +87,7 @@ def explain(  # noqa: PLR0913 - what, of which two images, at which layers, and 
     random, doubt = (untrained, ()) if untrained is not None else _redrawn(net.module)
     with placed(net.module, "auto"):
         network = measured(net, image_shape(first))
-        pair = prepared(first, net.module), prepared(second, net.module)
+        pair = prepare_images(first, net.module), prepare_images(second, net.module)
         found = {}
         for layer in find_layers(named, network):
             scored = ScoredLayer(layer, RankedLayer(layer.key, NO_REDUCTION, similarity))

@@ -29,12 +29,12 @@ from layerprobe.taps import (
     LayerInfo,
     Measured,
     execution_order,
-    extracted,
     find_classifier,
     find_layers,
     find_taps,
     list_layers,
     measure_layers,
+    member_taps,
     outlying_tokens,
     skipped_pool_lines,
     without_classifier,
@@ -258,7 +258,7 @@ def extract(
     with placed(net.module, "auto") as device:
         network = measured(net, image_shape(first))
         asked = find_layers(named, network)
-        taps = extracted(asked)
+        taps = member_taps(asked)
         for doubt in [*skipped_pool_lines(named, network), *outlying_tokens(taps)]:
             warnings.warn(doubt, stacklevel=2)
         found = list(extraction.extract(net.module, taps, chain([first], batches), device=device))

@@ -20,8 +20,8 @@ from layerprobe.system.arguments import names_of, require_type, wrong_type
 from layerprobe.system.errors import RecipeError, UnknownNameError
 from layerprobe.taps import (
     execution_order,
-    extracted,
     find_layers,
+    member_taps,
     outlying_tokens,
     skipped_pool_lines,
 )
@@ -171,7 +171,7 @@ def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
             raise RecipeError("layers is empty", fix='Name some, such as layers="*"')
         unfit = left_out(taps, chains, taps[0].key, _NO_CLASSIFIER)
         require_some(taps, chains, unfit)
-        members = extracted(taps)
+        members = member_taps(taps)
         for doubt in [*skipped_pools, *network.unknown_pool(named), *outlying_tokens(members), *map(str, unfit)]:
             warnings.warn(doubt, stacklevel=2)
         by_split = {

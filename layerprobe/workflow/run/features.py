@@ -16,7 +16,7 @@ from layerprobe.recipe.recipe import Recipe
 from layerprobe.store.features import FeatureArray
 from layerprobe.system.errors import BusyError, DataError
 from layerprobe.system.progress import Listener
-from layerprobe.taps import Layer, Tap, extracted
+from layerprobe.taps import Layer, Tap, member_taps
 from layerprobe.values.keys import LayerKey
 from layerprobe.values.scores import Score
 from layerprobe.workflow.run import from_recipe
@@ -83,9 +83,9 @@ class RunFeatures:
         stored: set[LayerKey] = set()
         with store.stale_passed():
             stored = self.run.feature_head(epoch, split).made_from(key)
-        if read or any(tap.key not in stored for tap in extracted(layers)):  # the others are copied to the new file
+        if read or any(tap.key not in stored for tap in member_taps(layers)):  # the others are copied to the new file
             stored = store.stored_layers(path, key)
-        absent = tuple(tap for tap in extracted(layers) if tap.key not in stored)
+        absent = tuple(tap for tap in member_taps(layers) if tap.key not in stored)
         return Missing(epoch, split, absent, frozenset(stored), len(self.dataset.splits[split]))
 
     def stale_note(self, epoch: int, split: str) -> str:

@@ -10,15 +10,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from layerprobe import registry
-from layerprobe.data.framing import Framing, framed
+from layerprobe.data.framing import Framing, frame_dataset
 from layerprobe.data.image_files import Files, read_with
 from layerprobe.data.memory import held, is_small
-from layerprobe.data.own_framing import own_framed
+from layerprobe.data.own_framing import frame_as_model
 from layerprobe.data.rules import GREY_16
 from layerprobe.data.search_rules import Searching, read_searching, with_search_rules
 from layerprobe.data.splits import Dataset, label_notes, overlaps, require_retrieval, shared_labels
 from layerprobe.data.subsets import with_share, with_validation, with_validation_fold
-from layerprobe.data.transforms import Channels, Normalise, describe_decoding, describe_transform, inverted, resized
+from layerprobe.data.transforms import (
+    Channels,
+    Normalise,
+    describe_decoding,
+    describe_transform,
+    invert_dataset,
+    resize_dataset,
+)
 from layerprobe.data.white_level import WHITE, level_note
 from layerprobe.nets.weight_paths import split_part
 from layerprobe.recipe.recipe import Recipe
@@ -65,12 +72,12 @@ def build_dataset(
     describe = partial(describe_decoding, method=data.resize, exif_rotation=data.exif_rotation, white=data.white)
     if data.transform == "square":
         kept = size_text(height_width(data.image_size))
-        dataset = resized(dataset, data.image_size, data.resize)
+        dataset = resize_dataset(dataset, data.image_size, data.resize)
     elif data.transform == "model":
         own = scaled_input(recipe)
-        dataset, kept, describe = own_framed(dataset, own), own.steps(), partial(describe, filter=own.filter)
+        dataset, kept, describe = frame_as_model(dataset, own), own.steps(), partial(describe, filter=own.filter)
     else:
-        dataset, kept = framed(dataset, framing), framing.kept
+        dataset, kept = frame_dataset(dataset, framing), framing.kept
     kept_on_disk = decode and data.cache == "auto" and len(files) == len(dataset.splits)
     if decoding and kept_on_disk and not (decoding.in_process and is_small(dataset)):
         decoded = partial(with_decoded, decoding=decoding, files=files, source=f"{data.name}:{data.root}")
@@ -79,7 +86,7 @@ def build_dataset(
         else:
             dataset = decoded(dataset, steps=describe(kept))
     dataset = _with_splits(dataset, recipe, searching)
-    dataset = inverted(dataset) if data.invert else dataset
+    dataset = invert_dataset(dataset) if data.invert else dataset
     return held(dataset) if decode else dataset
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from layerprobe.data.cache import FOLDER, DecodedPixels, Digests, Entry, is_held_here
 from layerprobe.data.contents import FOLDER as CONTENTS
 from layerprobe.data.contents import with_digests
-from layerprobe.data.decoding import begun, dropped, fill
+from layerprobe.data.decoding import bytes_to_remove, count_decoded, fill
 from layerprobe.data.image_files import Files
 from layerprobe.data.processes import default_workers
 from layerprobe.data.splits import Dataset, Split, digests_of
@@ -67,12 +67,14 @@ def with_decoded(
 
 
 def _require_room(dataset: Dataset, missing: Mapping[str, tuple[Entry, Digests]], listener: Listener) -> None:
-    left = {name: len(dataset.splits[name]) - begun(entry, digests) for name, (entry, digests) in missing.items()}
+    left = {
+        name: len(dataset.splits[name]) - count_decoded(entry, digests) for name, (entry, digests) in missing.items()
+    }
     images = sum(left.values())
     needed = sum(_estimated(dataset, name) * count // len(dataset.splits[name]) for name, count in left.items())
     folder = next(iter(missing.values()))[0].folder.parent
     require_writable(folder)
-    free = free_bytes(folder) + sum(dropped(entry, digests) for entry, digests in missing.values())
+    free = free_bytes(folder) + sum(bytes_to_remove(entry, digests) for entry, digests in missing.values())
     if needed > free:
         raise EnvironmentFault(
             f"{images:,} decoded images need about {as_size(needed)} more, {as_size(free)} are free",
@@ -105,7 +107,7 @@ def _decoded(  # noqa: PLR0913 - what, where, and progress
     # The lock is outside `stoppable`: a signal may end the wait at once, as nothing is partly done.
     with entry.locked(wait=wait), stoppable() as stop:
         if not entry.is_complete(digests):  # another process may have decoded it meanwhile
-            if done := begun(entry, digests):
+            if done := count_decoded(entry, digests):
                 listener.say(f"{split.name}: {done:,} of {len(split):,} images are decoded already")
             try:
                 task_name = f"decoding {split.name}"
@@ -115,7 +117,7 @@ def _decoded(  # noqa: PLR0913 - what, where, and progress
                 stop.raise_if_asked("stopped")  # a signal may have come while the workers ended
             except (LayerprobeError, KeyboardInterrupt):
                 # A signal to the process group may end a data worker first, whose error is not a fault.
-                done = begun(entry, digests)
+                done = count_decoded(entry, digests)
                 stop.raise_if_asked(
                     f"{split.name}: {done:,} of {len(split):,} images are decoded; the same command resumes"
                 )

@@ -12,7 +12,7 @@ from layerprobe.registry import is_source
 from layerprobe.system.errors import DataError, EnvironmentFault, RecipeError
 from layerprobe.system.files import sha256
 from layerprobe.system.naming import PYTHON, split_python
-from layerprobe.taps import Layer, Measured, Tap, extracted, find_taps
+from layerprobe.taps import Layer, Measured, Tap, find_taps, member_taps
 from layerprobe.values.image_size import ImageSize
 from layerprobe.values.records import RecordedNetwork, RunRecord
 from layerprobe.workflow.run import from_recipe
@@ -45,7 +45,7 @@ def with_layers(
     known: RecordedNetwork, net: Callable[[], Net], image_size: ImageSize, layers: Iterable[Layer]
 ) -> RecordedNetwork:
     """The entry of a network in run.json, with the shares after further layers; it is built only for these."""
-    taps = [tap for tap in extracted(layers) if tap.layer not in known.cuts]
+    taps = [tap for tap in member_taps(layers) if tap.layer not in known.cuts]
     return replace(known, cuts={**known.cuts, **_cuts(net(), taps, image_size)}) if taps else known
 
 

@@ -11,7 +11,7 @@ from layerprobe.losses.loss import Loss
 from layerprobe.nets.net import Net
 from layerprobe.recipe.recipe import Recipe
 from layerprobe.system.progress import Listener
-from layerprobe.taps import Measured, extracted, find_layers, measure_layers
+from layerprobe.taps import Measured, find_layers, measure_layers, member_taps
 from layerprobe.training.loop import Trainer
 from layerprobe.workflow.probe.selection import ProbeRequest, select_splits, select_taps, splits_to_store
 from layerprobe.workflow.run import from_recipe
@@ -92,7 +92,7 @@ def _feature_bytes(request: TrainRequest, dataset: Dataset, measured: Measured) 
     if request.probe is None:
         return {}
     layers = select_taps(ProbeRequest(layers=request.probe), request.recipe, measured)
-    dims = [tap.dim for tap in extracted(layers)]
+    dims = [tap.dim for tap in member_taps(layers)]
     splits = splits_to_store(select_splits(None, dataset), dataset)
     return {name: feature_disk(dims, len(dataset.splits[name])) for name in splits}
 

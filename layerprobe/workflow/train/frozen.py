@@ -179,13 +179,13 @@ def _begin(request: FrozenRequest, recipe: Recipe, files: list[WeightsFile], lis
 
 def _without_weights(net: Net, loaded: Mapping[WeightsFile, LoadedFile]) -> list[str]:
     """A line on each file that lacks tensors of the last layers, which names these layers."""
-    from layerprobe.taps import computed_without, measure_layers
+    from layerprobe.taps import keep_calls_without, measure_layers
     from layerprobe.taps.hooks import plain_path
 
     lines = []
     for file, found in loaded.items():
         if found.lacking and net.image_size is not None:
-            computed = computed_without(measure_layers(net, net.image_size), found.lacking)
+            computed = keep_calls_without(measure_layers(net, net.image_size), found.lacking)
             layers = [name for name, path in net.layers.items() if not computed.calls.get(plain_path(path))]
             names = first_named([key.removeprefix(f"{net.root}.") for key in found.lacking])
             lines.append(

@@ -12,8 +12,8 @@ from torch import nn
 from layerprobe.data.splits import require_retrieval
 from layerprobe.nets.net import Net
 from layerprobe.system.errors import RecipeError
-from layerprobe.taps import Tap, execution_order, extracted, find_layers, outlying_tokens, skipped_pool_lines
-from layerprobe.taps.hooks import hooked, prepared
+from layerprobe.taps import Tap, execution_order, find_layers, member_taps, outlying_tokens, skipped_pool_lines
+from layerprobe.taps.hooks import hook_modules, prepare_images
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer, network_order
 from layerprobe.values.records import RecordedNetwork
 from layerprobe.workflow.probe.measures import Measures
@@ -72,7 +72,7 @@ def watched_network(
     taps = storable(find_layers(layers, network, pools=pools))
     if not taps:
         raise RecipeError("layers is empty", fix='Name some, such as layers="*"')
-    members = extracted(taps)
+    members = member_taps(taps)
     notes = [
         *classifier_notes([network.net.classifier]),
         *skipped_pool_lines(layers, network, pools=pools),
@@ -124,8 +124,8 @@ def measure_epoch(  # noqa: PLR0913 - the network, its images, and where their v
 
 def least_epoch(module: nn.Module, batch: Batch, images: int, device: torch.device) -> float:
     """Seconds that an epoch of so many training images takes at least: three forwards."""
-    with hooked(module, {}), torch.inference_mode():
-        inputs = prepared(batch.images.to(device), module)
+    with hook_modules(module, {}), torch.inference_mode():
+        inputs = prepare_images(batch.images.to(device), module)
         module(inputs)  # the first one allocates
         wait_for(device)
         began = time.perf_counter()
