@@ -20,12 +20,12 @@ batches = plain_batches(split, batch_size=1, workers=1)
 """
 CHECKING = """
 from pathlib import Path
-from layerprobe.data.check import examined
+from layerprobe.data.check import examine
 from layerprobe.data.image_files import Files
 from layerprobe.data.splits import Split
 import numpy as np
 files = Files(Path("."), tuple(f"{i}.png" for i in range(50)))
-batches = examined(Split("train", np.zeros(50, np.int64), files.names, files), workers=1)
+batches = examine(Split("train", np.zeros(50, np.int64), files.names, files), workers=1)
 """
 WAITING = """
 import multiprocessing, time
