@@ -285,7 +285,7 @@ def test_train_probe_plot_and_a_second_time(layerprobe: Command, tmp_path: Path)
     assert (code, shown["schema"], shown["run"]) == (0, 1, "tiny")
     assert set(shown["scores"][0]) == {
         "run", "experiment", "seed", "epoch", "split", "layer", "pool", "reduction", "similarity", "metric", "value",
-        "low", "high", "n", "note",
+        "low", "high", "interval", "n", "note",
     }  # fmt: skip
     assert [layer["layer"] for layer in shown["summary"]["layers"]] == ["pool5.3", "fc6"]
 
