@@ -23,7 +23,7 @@ def encoded(value: Any) -> Any:
     if is_dataclass(value):
         return {field.name: encoded(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
-        return {key: encoded(each) for key, each in value.items()}
+        return {key: encoded(element) for key, element in value.items()}
     if isinstance(value, tuple | list):
-        return [encoded(each) for each in value]
+        return [encoded(element) for element in value]
     return str(value) if isinstance(value, Path) else value

@@ -22,7 +22,11 @@ class LayerprobeError(Exception):
 
     def __str__(self) -> str:
         head = self.message if self.file is None else f"{self.file}: {self.message}"
-        parts = [part if part.endswith("?") else f"{part.rstrip('.')}." for part in (head, self.fix) if part]
+        parts = [
+            sentence if sentence.endswith("?") else f"{sentence.rstrip('.')}."
+            for sentence in (head, self.fix)
+            if sentence
+        ]
         return visible(" ".join(parts))
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -83,8 +87,8 @@ class NumericError(LayerprobeError):
 class NotFiniteError(NumericError):
     """Features in which some rows hold NaN or Inf."""
 
-    def __init__(self, rows: int, of: int) -> None:
-        super().__init__(f"{rows} of {of} feature rows hold NaN or Inf")
+    def __init__(self, rows: int, total: int) -> None:
+        super().__init__(f"{rows} of {total} feature rows hold NaN or Inf")
         self.rows = rows
 
 

@@ -34,14 +34,14 @@ def disk_fault(error: OSError, path: Path | None = None, needed: int | None = No
     match error.errno:
         case errno.ENOSPC:
             free = "" if path is None else f": {disk} has {as_size(free_bytes(path))} free"
-            what = f"disk full{free}" + (f", this file needs {as_size(needed)}" if needed and path else "")
+            fault = f"disk full{free}" + (f", this file needs {as_size(needed)}" if needed and path else "")
         case errno.EDQUOT:
-            what = f"your quota on {disk} is used up"
+            fault = f"your quota on {disk} is used up"
         case errno.EFBIG:
-            what, fix = _too_large(), "Raise the limit, then run the same command again"
+            fault, fix = _too_large(), "Raise the limit, then run the same command again"
         case _:
-            what, fix = f"{disk} reports an input/output error", "Check that disk, then run the same command again"
-    return EnvironmentFault(f"{what}; the files already written are complete", file=path, fix=fix)
+            fault, fix = f"{disk} reports an input/output error", "Check that disk, then run the same command again"
+    return EnvironmentFault(f"{fault}; the files already written are complete", file=path, fix=fix)
 
 
 def _too_large() -> str:
@@ -66,8 +66,8 @@ def require_file(path: _HasStatus) -> None:
     """Refuse a pipe, socket or device before it is opened, which could block forever."""
     mode = path.stat().st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        what = "a pipe, socket or device, not a file"
-        raise DataError(what, file=path, fix="Put a file in its place, or remove it", kind="not a file")
+        refusal = "a pipe, socket or device, not a file"
+        raise DataError(refusal, file=path, fix="Put a file in its place, or remove it", kind="not a file")
 
 
 def require_replaceable(path: Path) -> None:
@@ -104,11 +104,11 @@ class SteadyFile(io.FileIO):
 
     def write(self, data: Buffer, /) -> int:
         """Write all data, or store the error."""
-        rest = memoryview(data).cast("B")
-        length = len(rest)
+        remaining = memoryview(data).cast("B")
+        length = len(remaining)
         with self._stored_fault():
-            while self.fault is None and len(rest):
-                rest = rest[super().write(rest) :]
+            while self.fault is None and len(remaining):
+                remaining = remaining[super().write(remaining) :]
         return length
 
     def truncate(self, size: int | None = None, /) -> int:
@@ -270,8 +270,8 @@ def _remove_leftovers(folder: Path, names: re.Pattern[str], *, folders: bool = F
     import fcntl
 
     flags = os.O_RDONLY | os.O_DIRECTORY if folders else os.O_RDWR
-    found = [path for path in folder.iterdir() if names.fullmatch(path.name)]
-    for path in [path for path in found if (path.is_dir() if folders else path.is_file())]:
+    leftovers = [path for path in folder.iterdir() if names.fullmatch(path.name)]
+    for path in [path for path in leftovers if (path.is_dir() if folders else path.is_file())]:
         # A file that is gone, somebody else's, or locked by its living writer stays, as do all on a disk without locks.
         with contextlib.suppress(OSError):
             descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)

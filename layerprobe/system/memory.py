@@ -43,8 +43,8 @@ def free_memory() -> int:
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY:
         with contextlib.suppress(OSError):
-            taken = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-            limits.append(limit - taken * resource.getpagesize())
+            pages_used = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+            limits.append(limit - pages_used * resource.getpagesize())
     return max(0, min(limits))
 
 

@@ -40,9 +40,9 @@ class NamedFile:
 
 def name_model(model: str) -> None:
     """Record that the user named a model, such as `timm:resnet50`, for this process and its children."""
-    name, known = _resolved(model), _named()
-    if name not in known:
-        os.environ[_VARIABLE] = json.dumps([*known, name])
+    name, model_names = _resolved(model), _named()
+    if name not in model_names:
+        os.environ[_VARIABLE] = json.dumps([*model_names, name])
 
 
 def user_named(model: str) -> bool:

@@ -24,8 +24,8 @@ def require_default_device() -> None:
     import torch
 
     if torch.get_default_device().type == "meta":
-        what = "torch's default device is meta, whose tensors hold no numbers"
-        raise DataError(what, fix='Call torch.set_default_device("cpu") first')
+        refusal = "torch's default device is meta, whose tensors hold no numbers"
+        raise DataError(refusal, fix='Call torch.set_default_device("cpu") first')
 
 
 def require_numbers(module: nn.Module, *, name: str = "the model") -> None:
@@ -33,8 +33,8 @@ def require_numbers(module: nn.Module, *, name: str = "the model") -> None:
     require_default_device()
     for tensor_name, tensor in (*module.named_parameters(), *module.named_buffers()):
         if tensor.device.type == "meta":
-            what = f"{tensor_name} of {name} is on the device meta, and holds no numbers"
-            raise DataError(what, fix="Build it on the CPU, and load its weights")
+            refusal = f"{tensor_name} of {name} is on the device meta, and holds no numbers"
+            raise DataError(refusal, fix="Build it on the CPU, and load its weights")
 
 
 @contextmanager

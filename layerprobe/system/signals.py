@@ -60,9 +60,9 @@ def stoppable(*, at_once: bool = False) -> Iterator[Stop]:
         return
 
     def handler(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a signal handler's signature
-        again = bool(stop)
+        is_second = bool(stop)
         stop.signal_number = stop.signal_number or number
-        if again or at_once:
+        if is_second or at_once:
             raise KeyboardInterrupt(f"ended by {signal.Signals(number).name}")
 
     arrivals, wakeup = os.pipe()
@@ -86,21 +86,24 @@ def stoppable(*, at_once: bool = False) -> Iterator[Stop]:
 def _insist(arrivals: int, main: int) -> None:
     """In a thread: make the block end after a signal."""
     with open(arrivals, "rb", buffering=0) as stream:
-        if not (first := _arrival(stream, None)):
+        if not (signal_number := _arrival(stream, None)):
             return
         second: int | None = 0
         while second == 0:
             used = time.process_time()
             second = _arrival(stream, _PATIENCE)
             if second == 0 and time.process_time() - used < _PATIENCE / 10:
-                signal.pthread_kill(main, first)  # it ends a blocking system call, and arrives here too
+                signal.pthread_kill(main, signal_number)  # it ends a blocking system call, and arrives here too
         deadline = time.monotonic() + _LAST_PATIENCE
-        while second is not None and (left := deadline - time.monotonic()) > 0:
-            second = _arrival(stream, left)
+        while second is not None and (patience := deadline - time.monotonic()) > 0:
+            second = _arrival(stream, patience)
     if second is not None:
-        shown = "\x1b[?25h" if os.isatty(2) else ""  # the cursor, which a progress bar hides
-        os.write(2, f"{shown}ended at once ({signal.Signals(first).name}); stored files are complete\n".encode())
-        os._exit(128 + first)
+        show_cursor = "\x1b[?25h" if os.isatty(2) else ""  # the cursor, which a progress bar hides
+        os.write(
+            2,
+            f"{show_cursor}ended at once ({signal.Signals(signal_number).name}); stored files are complete\n".encode(),
+        )
+        os._exit(128 + signal_number)
 
 
 def _arrival(stream: FileIO, seconds: float | None) -> int | None:

@@ -26,8 +26,8 @@ def as_duration(seconds: float) -> str:
     """Seconds as `3 min 20 s`."""
     if seconds < 60:
         return f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+    minutes, remaining = divmod(round(seconds), 60)
+    return f"{minutes} min {remaining} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def as_moment(seconds: float) -> str:

@@ -37,12 +37,12 @@ def best_layer(values: Mapping[str, Values]) -> Best | None:
     Returns:
         None without a value.
     """
-    tested = [place for place, value in enumerate(values.get("test", ())) if value is not None]
+    tested = [index for index, value in enumerate(values.get("test", ())) if value is not None]
     for split in ("validation", "train", "test"):
-        own = values.get(split, ())
-        found = [value for value in own if value is not None]
-        if found and all(own[i] is not None for i in tested):
-            return Best(own.index(max(found)), split, own.count(max(found)))
+        split_values = values.get(split, ())
+        valid = [value for value in split_values if value is not None]
+        if valid and all(split_values[i] is not None for i in tested):
+            return Best(split_values.index(max(valid)), split, split_values.count(max(valid)))
     return None
 
 
@@ -60,9 +60,9 @@ def best_text(
     test = values.get("test", [None] * len(names))[best.place] if best.split != "test" else None
     then = "" if test is None else f"; on test {_percent(test)}"
     value = values[best.split][best.place]
-    shown = "" if value is None else f", {_percent(value)}"
+    value_text = "" if value is None else f", {_percent(value)}"
     apart = "" if alike is None else f"; {apart_text(best, alike)}"
-    return f"best on {chosen_on_text(best.split)}{how}: {names[best.place]}{shown}{equal}{then}{apart}"
+    return f"best on {chosen_on_text(best.split)}{how}: {names[best.place]}{value_text}{equal}{then}{apart}"
 
 
 def tied_text(equals: int) -> str:
@@ -87,14 +87,16 @@ def worse_text(names: Sequence[str], before: Values, trained: Values, metric: st
     made test R@1 worse at 2 of 5 layers, such as pool5: 57.2 %, untrained 60.0 %`.
     """
     both = [(b, a, name) for b, a, name in zip(before, trained, names, strict=True) if not (b is None or a is None)]
-    lost = [(first, after, name) for first, after, name in both if round(100 * after, 1) < round(100 * first, 1)]
+    lost = [
+        (untrained, after, name) for untrained, after, name in both if round(100 * after, 1) < round(100 * untrained, 1)
+    ]
     if not lost:
         return ""
-    first, after, name = max(lost, key=lambda layer: layer[0])
-    reached = any(value is not None and value >= first for value in trained)
+    untrained, after, name = max(lost, key=lambda layer: layer[0])
+    reached = any(value is not None and value >= untrained for value in trained)
     unreached = "" if reached else ", which no trained layer reaches"
     which = f"{len(lost)} of {len(both)} layers, such as {name}" if len(both) > 1 else name
-    return f"training made test {metric} worse at {which}: {_percent(after)}, {start} {_percent(first)}{unreached}"
+    return f"training made test {metric} worse at {which}: {_percent(after)}, {start} {_percent(untrained)}{unreached}"
 
 
 def _percent(share: float) -> str:

@@ -294,8 +294,8 @@ def choice_lines(choice: Choice, *, full: bool = False) -> list[str]:
     """
     head = f"{choice.run}: " if choice.run else ""
     first = [f"{choice.basis[0].upper()}{choice.basis[1:]}."] if choice.basis else []
-    first, *others = [*first, advice_text(choice), verdict_text(choice)]
-    lines = [*_wrapped(f"{head}{first}"), *(line for text in others for line in _wrapped(text))]
+    first, *later_texts = [*first, advice_text(choice), verdict_text(choice)]
+    lines = [*_wrapped(f"{head}{first}"), *(line for text in later_texts for line in _wrapped(text))]
     lines += ["", *_aligned(choice_table(choice)), ""]
     lines += _wrapped(certainty_text(choice))
     lines += _wrapped(_gain_of_the_layer(choice))
@@ -329,16 +329,16 @@ def advice_text(choice: Choice) -> str:
     if choice.advice == "keep":
         return f"Switch? No, keep {old}: {new} is worse, {points} ({_measured(choice)})."
     if choice.advice == "either":
-        kept = _spoken(choice.ship, embedding.layer if choice.ship == choice.preferred else choice.preferred)
+        selected_name = _spoken(choice.ship, embedding.layer if choice.ship == choice.preferred else choice.preferred)
         size = f"{choice.ship.bytes_per_image:,} bytes an image"
-        return f"Switch? Either will do: from {old} to {new} is {points}. Selected: {kept}, {size}."
-    few = ""
+        return f"Switch? Either will do: from {old} to {new} is {points}. Selected: {selected_name}, {size}."
+    why_unclear = ""
     if choice.at_most is None:
-        few = f" {_units(choice)} are too few to choose on."
+        why_unclear = f" {_units(choice)} are too few to choose on."
     elif not choice.gain_elsewhere and (choice.gain_classes or 0) >= 2 * FEWEST_UNITS:
-        few = f" The halves of the test {choice.units} contradict each other."
+        why_unclear = f" The halves of the test {choice.units} contradict each other."
     sure = "" if gain.low is None else " (95 %)"
-    return f"Switch? It cannot be told from these classes, so keep {old}: {new} is {points}{sure}.{few}"
+    return f"Switch? It cannot be told from these classes, so keep {old}: {new} is {points}{sure}.{why_unclear}"
 
 
 def verdict_text(choice: Choice) -> str:
@@ -406,8 +406,8 @@ def _measured(choice: Choice) -> str:
     if choice.gain_classes is None or choice.test_classes is None:
         return "95 %"
     if not choice.gain_elsewhere:
-        few = choice.gain_classes < 2 * FEWEST_UNITS
-        why = "too few to divide" if few else "as neither half does"
+        are_too_few = choice.gain_classes < 2 * FEWEST_UNITS
+        why = "too few to divide" if are_too_few else "as neither half does"
         return f"95 %; on the same {choice.gain_classes:,} test {choice.units} that decide, {why}"
     if choice.gain_classes < choice.test_classes:
         return f"95 %; on {choice.gain_classes:,} of {choice.test_classes:,} test {choice.units}; the others decided"
@@ -421,8 +421,8 @@ def _units(choice: Choice) -> str:
 
 def _certainty(name: str, certainty: Certainty, other: str, within: float) -> str:
     if certainty.verdict == "clear":
-        others = "the other" if certainty.others == 1 else f"each of the {certainty.others} others"
-        return f"{name}: clear, better than {others}."
+        rivals = "the other" if certainty.others == 1 else f"each of the {certainty.others} others"
+        return f"{name}: clear, better than {rivals}."
     bound = f"{certainty.at_most:.1f} points (95 %)"
     if certainty.verdict == "settled" and round(certainty.at_most or 0.0, 1) == 0:
         return f"{name}: settled, no other {other} is better (95 %)."
@@ -440,20 +440,25 @@ def choice_table(choice: Choice) -> list[list[str]]:
     elif choice.preferred == embedding.layer:
         columns = [("current, selected", choice.ship, choice.test, choice.price)]
     else:
-        kept = choice.ship == embedding.layer
+        keeps_embedding = choice.ship == embedding.layer
         columns = [
-            ("current, selected" if kept else "current", embedding.layer, embedding.test, embedding.price),
-            ("candidate" if kept else "selected", choice.preferred, choice.preferred_test, choice.preferred_price),
+            ("current, selected" if keeps_embedding else "current", embedding.layer, embedding.test, embedding.price),
+            (
+                "candidate" if keeps_embedding else "selected",
+                choice.preferred,
+                choice.preferred_test,
+                choice.preferred_price,
+            ),
         ]
     ships, tests = [ship for _, ship, _, _ in columns], [test for *_, test, _ in columns]
     dims, sizes = [ship.dim for ship in ships], [ship.bytes_per_image for ship in ships]
     pools, epochs = [ship.pool.replace(NO_POOL, "-") for ship in ships], [str(ship.epoch) for ship in ships]
-    last = [None if price is None else price.share_of_multiply_adds for *_, price in columns]
-    shares = ["?" if share is None else _percent(share) for share in last]
+    price_shares = [None if price is None else price.share_of_multiply_adds for *_, price in columns]
+    shares = ["?" if share is None else _percent(share) for share in price_shares]
     where = "on test" if choice.test is not None else f"on {chosen_on_text(choice.chosen.split)}"
     if any(test is not None and WITHIN_FOLDS in test.notes for test in tests):
         where = "in fifths"
-    whole = None if embedding is None else embedding.whole_gallery
+    whole_gallery = None if embedding is None else embedding.whole_gallery
     rows = [
         ("", [title for title, *_ in columns], "difference"),
         ("layer", [ship.layer for ship in ships], ""),
@@ -463,8 +468,12 @@ def choice_table(choice: Choice) -> list[list[str]]:
         ("dimension", [f"{dim:,}" for dim in dims], f"{dims[-1] - dims[0]:+,}"),
         ("bytes an image", [f"{size:,}" for size in sizes], f"{sizes[-1] - sizes[0]:+,}"),
         (f"{metric} {where}, %", [_percents(test) for test in tests], _difference(choice, tests)),
-        *([(f"{metric} in all, %", [_percents(whole), ""][: len(ships)], "")] if whole is not None else []),
-        *([("multiply-adds", shares, "")] if any(share is not None for share in last) else []),
+        *(
+            [(f"{metric} in all, %", [_percents(whole_gallery), ""][: len(ships)], "")]
+            if whole_gallery is not None
+            else []
+        ),
+        *([("multiply-adds", shares, "")] if any(share is not None for share in price_shares) else []),
     ]
     return [[name, *cells, *([difference] if len(columns) == 2 else [])] for name, cells, difference in rows]
 
@@ -475,7 +484,7 @@ def _difference(choice: Choice, tests: Sequence[Score | None]) -> str:
     if len(values) < 2:
         return ""
     if choice.gain is not None and choice.gain_classes == choice.test_classes:
-        return f"{100 * choice.gain.difference:+.1f}{_ends(choice.gain, few='')}"
+        return f"{100 * choice.gain.difference:+.1f}{_ends(choice.gain, without_interval='')}"
     return f"{100 * (values[-1] - values[0]):+.1f}"
 
 
@@ -547,14 +556,14 @@ def _on_test(choice: Choice) -> list[str]:
 def _resamples(choice: Choice) -> list[str]:
     if choice.at_most is None:
         return []
-    shown = [f"{name} {_percent(share)}" for name, share in list(choice.shares.items())[:_SHOWN]]
-    more = len(choice.shares) - _SHOWN
-    others = f" and {more} more" if more > 0 else ""
+    name_shares = [f"{name} {_percent(share)}" for name, share in list(choice.shares.items())[:_SHOWN]]
+    unnamed = len(choice.shares) - _SHOWN
+    unnamed_text = f" and {unnamed} more" if unnamed > 0 else ""
     equivalent = (
         f"equivalent within {choice.within:g} points (95 %), the cheapest first: {', '.join(choice.equivalent)}"
     )
     return [
-        f"chosen in resamples of the {choice.units}: {', '.join(shown)}{others}",
+        f"chosen in resamples of the {choice.units}: {', '.join(name_shares)}{unnamed_text}",
         *[equivalent] * bool(choice.equivalent),
     ]
 
@@ -565,9 +574,9 @@ def _why_unknown(choice: Choice) -> str:
 
 def _notes(choice: Choice) -> list[str]:
     """The notes of the scores that are not among those of the choice."""
-    own = [(chosen.split, chosen.all_notes) for chosen in (choice.chosen, choice.test) if chosen is not None]
+    notes_by_split = [(chosen.split, chosen.all_notes) for chosen in (choice.chosen, choice.test) if chosen is not None]
     splits: dict[str, list[str]] = {}
-    for split, notes in dict(own).items():
+    for split, notes in dict(notes_by_split).items():
         for note in notes:
             splits.setdefault(note, []).append(chosen_on_text(split))
     lines: dict[str, list[str]] = {}
@@ -589,14 +598,14 @@ def _holds_zero(gain: Gain) -> bool:
     return gain.low is not None and gain.high is not None and gain.low <= 0 <= gain.high
 
 
-def _ends(gain: Gain, few: str = ", too few classes for an interval") -> str:
+def _ends(gain: Gain, without_interval: str = ", too few classes for an interval") -> str:
     if gain.low is None or gain.high is None:
-        return few
+        return without_interval
     return f" [{100 * gain.low:.1f}, {100 * gain.high:.1f}]"
 
 
-def _count(number: int, one: str, several: str) -> str:
-    return f"{number:,} {one if number == 1 else several}"
+def _count(number: int, singular: str, plural: str) -> str:
+    return f"{number:,} {singular if number == 1 else plural}"
 
 
 def _points(share: float) -> str:

@@ -16,28 +16,28 @@ def named_epochs(
         words: word -> its epochs, computed only if used.
         known: the valid numbers, ascending.
     """
-    found: set[int] = set()
+    epochs: set[int] = set()
     for word in require_epochs(text, words):
         if word in words:
-            found.update(words[word]())
+            epochs.update(words[word]())
         elif int(word) not in known:
             raise RecipeError(f"--epochs {text}: {run} has epochs {epochs_text(known)}", fix="Choose among these")
         else:
-            found.add(int(word))
-    return sorted(found)
+            epochs.add(int(word))
+    return sorted(epochs)
 
 
 def require_epochs(text: str, words: Collection[str]) -> list[str]:
     """The parts of `last,best` or `0,5`, each a word or a number, whether or not a run has it."""
-    parts = [part.strip() for part in text.split(",")]
+    parts = [word_text.strip() for word_text in text.split(",")]
     for word in parts:
         if word not in words and not (word.isascii() and word.isdecimal()):
-            what = f"--epochs {text}: {word!r} is neither {', '.join(words)} nor an epoch"
-            raise RecipeError(what, fix="For example --epochs last or --epochs 0,5")
+            refusal = f"--epochs {text}: {word!r} is neither {', '.join(words)} nor an epoch"
+            raise RecipeError(refusal, fix="For example --epochs last or --epochs 0,5")
     return parts
 
 
-def epochs_text(known: Sequence[int]) -> str:
+def epochs_text(epochs: Sequence[int]) -> str:
     """`0 to 12`, or `5, 12, 300`."""
-    whole = len(known) > 1 and list(known) == list(range(known[0], known[-1] + 1))
-    return f"{known[0]} to {known[-1]}" if whole else ", ".join(map(str, known))
+    is_range = len(epochs) > 1 and list(epochs) == list(range(epochs[0], epochs[-1] + 1))
+    return f"{epochs[0]} to {epochs[-1]}" if is_range else ", ".join(map(str, epochs))

@@ -55,8 +55,8 @@ def agreements(scores: Sequence[Score]) -> tuple[Agreement, ...]:
 
 def last_agreements(scores: Sequence[Score]) -> tuple[Agreement, ...]:
     """The same for the last epoch with label-free metrics."""
-    last = max((score.epoch for score in scores if score.metric in LABEL_FREE), default=None)
-    return agreements([score for score in scores if score.epoch == last])
+    last_epoch = max((score.epoch for score in scores if score.metric in LABEL_FREE), default=None)
+    return agreements([score for score in scores if score.epoch == last_epoch])
 
 
 def _spearman(pairs: Sequence[tuple[float, float]]) -> float | None:
@@ -68,33 +68,35 @@ def _spearman(pairs: Sequence[tuple[float, float]]) -> float | None:
     return round(float(spearmanr(*zip(*pairs, strict=True)).statistic), 12)
 
 
-def agreement_lines(found: Sequence[Agreement], data: Sequence[DataFacts] = ()) -> list[str]:
+def agreement_lines(correlations: Sequence[Agreement], data: Sequence[DataFacts] = ()) -> list[str]:
     """A line for each metric, epoch, reduction and similarity, with its splits, and a definition.
 
     `two-nn at epoch 20: rank correlation with R@1 on train -0.60, on test 0.81, over 6 layers`
     """
     lines: dict[tuple[str, ...], list[Agreement]] = {}
-    for each in found:
-        reduced = f" of {each.reduction}" if each.reduction != NO_REDUCTION else ""
-        similarity = f", {each.similarity}" if len({other.similarity for other in found}) > 1 else ""
-        given = data[0].weights if len(data) == 1 else ""
-        subject = f"{each.metric}{reduced}{f' of the {given}' if given else f' at epoch {each.epoch}'}{similarity}"
-        enough = each.layers >= FEWEST_LAYERS
-        over = f"over {each.layers} layers" if enough else f"of fewer than {FEWEST_LAYERS} layers"
-        lines.setdefault((subject, each.recall, over), []).append(each)
-    texts = [
-        f"{subject}: no rank correlation with {recall} {over}"
-        if all(each.layers < FEWEST_LAYERS for each in of_line)
-        else f"{subject}: rank correlation with {recall} {', '.join(_of_split(each, data) for each in of_line)}, {over}"
-        for (subject, recall, over), of_line in lines.items()
-    ]
+    weights = data[0].weights if len(data) == 1 else ""
+    for agreement in correlations:
+        reduced = f" of {agreement.reduction}" if agreement.reduction != NO_REDUCTION else ""
+        similarity = f", {agreement.similarity}" if len({other.similarity for other in correlations}) > 1 else ""
+        network = f" of the {weights}" if weights else f" at epoch {agreement.epoch}"
+        subject = f"{agreement.metric}{reduced}{network}{similarity}"
+        enough = agreement.layers >= FEWEST_LAYERS
+        over = f"over {agreement.layers} layers" if enough else f"of fewer than {FEWEST_LAYERS} layers"
+        lines.setdefault((subject, agreement.recall, over), []).append(agreement)
+    texts = []
+    for (subject, recall, over), of_line in lines.items():
+        if all(agreement.layers < FEWEST_LAYERS for agreement in of_line):
+            texts.append(f"{subject}: no rank correlation with {recall} {over}")
+        else:
+            splits = ", ".join(_of_split(agreement, data) for agreement in of_line)
+            texts.append(f"{subject}: rank correlation with {recall} {splits}, {over}")
     return [*texts, "rank correlations are Spearman's over these layers; no layer is chosen by such numbers"] * bool(
-        found
+        correlations
     )
 
 
-def _of_split(each: Agreement, data: Sequence[DataFacts]) -> str:
-    split = split_text(each.split, data)
-    if each.correlation is None:
+def _of_split(agreement: Agreement, data: Sequence[DataFacts]) -> str:
+    split = split_text(agreement.split, data)
+    if agreement.correlation is None:
         return f"on {split} none, as all values of one are equal"
-    return f"on {split} {each.correlation:.2f}"
+    return f"on {split} {agreement.correlation:.2f}"

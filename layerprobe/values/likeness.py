@@ -16,13 +16,14 @@ def unlike_text(first: RankedLayer, second: RankedLayer, dims: tuple[int | None,
     Args:
         dims: of the two; None if unknown.
     """
-    pools, found = (first.layer.pool, second.layer.pool), []
+    pools, differences = (first.layer.pool, second.layer.pool), []
     if NO_POOL not in pools and pools[0] != pools[1]:
-        found.append(f"pool ({pools[0]}, {pools[1]})")
+        differences.append(f"pool ({pools[0]}, {pools[1]})")
     if None not in dims and dims[0] != dims[1]:
-        found.append(f"dimensions ({dims[0]:,}, {dims[1]:,})")
+        differences.append(f"dimensions ({dims[0]:,}, {dims[1]:,})")
     if first.reduction != second.reduction:
-        found.append(f"post-processing ({first.reduction}, {second.reduction})")
-    if not found:
+        differences.append(f"post-processing ({first.reduction}, {second.reduction})")
+    if not differences:
         return ""
-    return f"{UNLIKE} {' and '.join([', '.join(found[:-1]), found[-1]] if len(found) > 1 else found)}"
+    before = f"{', '.join(differences[:-1])} and " if len(differences) > 1 else ""
+    return f"{UNLIKE} {before}{differences[-1]}"

@@ -57,8 +57,8 @@ class OwnInput:
         if self.resized is None or size == self.size:
             return replace(self, size=size)
         height, width = (
-            round(resized * side / own) if self.kept is None else math.floor(side / self.kept)
-            for resized, side, own in zip(*map(height_width, (self.resized, size, self.size)), strict=True)
+            round(resized * side / side_before) if self.kept is None else math.floor(side / self.kept)
+            for resized, side, side_before in zip(*map(height_width, (self.resized, size, self.size)), strict=True)
         )
         return replace(self, size=size, resized=as_size(height, width))
 
@@ -74,8 +74,8 @@ class OwnInput:
         if self.resized is None:
             return image.resize((width, height), resampling)
         resized = image.resize(self._resized(*image.size), resampling)
-        left, top = self._start(resized.width - width), self._start(resized.height - height)
-        return resized.crop((left, top, left + width, top + height))
+        left_edge, top_edge = self._start(resized.width - width), self._start(resized.height - height)
+        return resized.crop((left_edge, top_edge, left_edge + width, top_edge + height))
 
     def _resized(self, width: int, height: int) -> tuple[int, int]:
         """Width and height that an image is resized to before the crop."""
@@ -93,15 +93,15 @@ class OwnInput:
         """The steps of `framed` except its filter, in words; equal words mean equal results."""
         if self.resized is None:
             return f"squeezed to {_sides(self.size)}"
-        first = f"squeezed to {_sides(self.resized)}" if self.squeezed else f"shorter side {self.resized}"
+        resizing = f"squeezed to {_sides(self.resized)}" if self.squeezed else f"shorter side {self.resized}"
         if not self.squeezed and not isinstance(self.resized, int):
-            first = f"as small as covers {_sides(self.resized)}"
+            resizing = f"as small as covers {_sides(self.resized)}"
         rounded = {"down": "down", "even": "to even"}[self.crop_rounding]
-        return f"{first}, central {_sides(self.size)} from half the rest rounded {rounded}"
+        return f"{resizing}, central {_sides(self.size)} from half the rest rounded {rounded}"
 
-    def _start(self, rest: int) -> int:
+    def _start(self, margin: int) -> int:
         """The start of the crop on a side."""
-        return rest // 2 if self.crop_rounding == "down" else round(rest / 2)
+        return margin // 2 if self.crop_rounding == "down" else round(margin / 2)
 
 
 def _sides(size: ImageSize) -> str:

@@ -153,8 +153,8 @@ class Ranks:
         open_ = np.flatnonzero((places > 0) & (places <= negatives))
         for i in range(int(short[open_].max(initial=0))):
             open_ = open_[short[open_] > i]
-            left = negatives[open_] + positives[open_] - i
-            missed[open_] *= (left - long[open_]) / left
+            tied_remaining = negatives[open_] + positives[open_] - i
+            missed[open_] *= (tied_remaining - long[open_]) / tied_remaining
         return missed
 
     def recall(self, k: int, ties: Ties = "expected", lone: Lone = "miss") -> float:
@@ -260,11 +260,11 @@ def _pairs_among(pairs: IntArray | None, rows: IntArray, items: IntArray | None)
     if pairs is None:
         return None
     remaining = pairs
-    for column, kept in enumerate((rows, items)):
-        if kept is not None:
-            remaining = remaining[np.isin(remaining[:, column], kept)]
-            order = np.argsort(kept)
-            remaining[:, column] = order[np.searchsorted(kept, remaining[:, column], sorter=order)]
+    for column, selection in enumerate((rows, items)):
+        if selection is not None:
+            remaining = remaining[np.isin(remaining[:, column], selection)]
+            order = np.argsort(selection)
+            remaining[:, column] = order[np.searchsorted(selection, remaining[:, column], sorter=order)]
     return remaining
 
 

@@ -169,8 +169,8 @@ def note_text(notes: Iterable[str]) -> str:
 
 def shared_notes(notes: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
     """The notes that all of some scores share, each once, in the first one's order."""
-    first, *others = notes
-    return tuple(note for note in dict.fromkeys(first) if all(note in other for other in others))
+    first_notes, *further_notes = notes
+    return tuple(note for note in dict.fromkeys(first_notes) if all(note in other for other in further_notes))
 
 
 def in_network_order(scores: Iterable[Score], layer_order: Sequence[str]) -> list[Score]:

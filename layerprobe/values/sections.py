@@ -98,8 +98,8 @@ class Data(Section):
         sides = value if isinstance(value, list | tuple) and len(value) == 2 else [value]
         for side in sides:
             if type(side) is not int:
-                what = "input should be a whole number, or two, [height, width]"
-                raise PydanticCustomError("image_size", what)
+                refusal = "input should be a whole number, or two, [height, width]"
+                raise PydanticCustomError("image_size", refusal)
             if side not in _SIDES:
                 limit = "greater than or equal to 1" if side < _SIDES.start else "less than or equal to 4096"
                 raise PydanticCustomError("image_size", f"input should be {limit}")

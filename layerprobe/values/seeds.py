@@ -23,10 +23,10 @@ def over_seeds(scores: Sequence[Score]) -> list[Score]:
     by_run: dict[str, list[Score]] = {}
     for score in scores:
         by_run.setdefault(score.run, []).append(score)
-    found: list[Score] = []
+    means: list[Score] = []
     for name, runs in trainings(scores).items():
-        found += by_run[name] if runs == (name,) else _mean(name, [by_run[run] for run in runs])
-    return found
+        means += by_run[name] if runs == (name,) else _mean(name, [by_run[run] for run in runs])
+    return means
 
 
 def trainings(scores: Iterable[Score]) -> dict[str, tuple[str, ...]]:
@@ -59,26 +59,26 @@ def facts_over_seeds(data: Mapping[str, DataFacts], groups: Mapping[str, Sequenc
     Args:
         groups: name -> runs, from `trainings`.
     """
-    found = {}
+    shared_facts = {}
     for name, runs in groups.items():
-        known = [data[run] for run in runs if run in data]
-        if known:
-            first = known[0]
+        run_facts = [data[run] for run in runs if run in data]
+        if run_facts:
+            first_facts = run_facts[0]
             same = {
                 split: facts
-                for split, facts in first.splits.items()
-                if all(k.splits.get(split) == facts for k in known)
+                for split, facts in first_facts.splits.items()
+                if all(k.splits.get(split) == facts for k in run_facts)
             }
-            found[name] = replace(first, splits=same)
-    return found
+            shared_facts[name] = replace(first_facts, splits=same)
+    return shared_facts
 
 
 def _name(runs: Mapping[str, int | None]) -> str:
     # Folds of one experiment may have the same seed.
-    what = "seeds" if len(set(runs.values())) == len(runs) else "trainings"
+    noun = "seeds" if len(set(runs.values())) == len(runs) else "trainings"
     shared = takewhile(lambda letters: len(set(letters)) == 1, zip(*runs, strict=False))
     prefix = "".join(letters[0] for letters in shared)
-    return f"{f'{prefix}*' if prefix else ', '.join(runs)} ({len(runs)} {what})"
+    return f"{f'{prefix}*' if prefix else ', '.join(runs)} ({len(runs)} {noun})"
 
 
 def _cell(score: Score) -> _Cell:
@@ -87,14 +87,16 @@ def _cell(score: Score) -> _Cell:
 
 def _mean(name: str, runs: Sequence[Sequence[Score]]) -> list[Score]:
     """The means over some trainings, in the order of the first one's scores."""
-    tables = [{_cell(score): score for score in own} for own in runs]
+    tables = [{_cell(score): score for score in run_scores} for run_scores in runs]
     shared = set.intersection(*(set(table) for table in tables))
     kinds: dict[tuple[str, str], list[Score]] = {}
-    for score in (score for own in runs for score in own):
+    for score in (score for run_scores in runs for score in run_scores):
         kinds.setdefault(_kind(score), []).append(score)
-    notes = {kind: (f"mean of {len(runs)} trainings", *_left_out(own, shared)) for kind, own in kinds.items()}
-    kept = [score for score in runs[0] if _cell(score) in shared]
-    return [_mean_of([table[_cell(score)] for table in tables], name, notes[_kind(score)]) for score in kept]
+    notes = {
+        kind: (f"mean of {len(runs)} trainings", *_left_out(run_scores, shared)) for kind, run_scores in kinds.items()
+    }
+    shared_scores = [score for score in runs[0] if _cell(score) in shared]
+    return [_mean_of([table[_cell(score)] for table in tables], name, notes[_kind(score)]) for score in shared_scores]
 
 
 def _kind(score: Score) -> tuple[str, str]:
@@ -104,33 +106,33 @@ def _kind(score: Score) -> tuple[str, str]:
 
 def _left_out(scores: Sequence[Score], shared: Set[_Cell]) -> list[str]:
     """A note on the epochs without any shared number, and the number of skipped ones at other epochs."""
-    kept = {score.epoch for score in scores if _cell(score) in shared}
+    shared_epochs = {score.epoch for score in scores if _cell(score) in shared}
     alone = [score for score in scores if _cell(score) not in shared]
-    epochs = sorted({score.epoch for score in alone} - kept)
-    others = {_cell(score) for score in alone if score.epoch in kept}
-    layers = {score.ranked for score in alone if score.epoch in kept}
+    epochs = sorted({score.epoch for score in alone} - shared_epochs)
+    skipped = {_cell(score) for score in alone if score.epoch in shared_epochs}
+    layers = {score.ranked for score in alone if score.epoch in shared_epochs}
     parts = [f"epoch{'s' * (len(epochs) > 1)} {', '.join(map(str, epochs))}"] if epochs else []
-    parts += [f"{_count(len(others), 'number')} of {_count(len(layers), 'layer')}"] if others else []
+    parts += [f"{_count(len(skipped), 'number')} of {_count(len(layers), 'layer')}"] if skipped else []
     return [f"left out, as not all trainings have them: {' and '.join(parts)}"] if parts else []
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'s' * (number != 1)}"
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def _mean_of(scores: Sequence[Score], name: str, notes: Sequence[str]) -> Score:
     values = [score.value for score in scores]
     valid = [value for value in values if value is not None]
-    whole = len(valid) == len(values)
+    all_valid = len(valid) == len(values)
     common = shared_notes(score.notes for score in scores)
     single = [f"{score.run}: {note}" for score in scores for note in score.notes if note not in common]
     return replace(
         scores[0],
         run=name,
         seed=None,
-        value=sum(valid) / len(valid) if whole else None,
-        interval=Interval(min(valid), max(valid)) if whole else None,
+        value=sum(valid) / len(valid) if all_valid else None,
+        interval=Interval(min(valid), max(valid)) if all_valid else None,
         n=len(scores),
         notes=(*common, *single, *notes),
-        units=SamplingUnits(IntervalKind(trainings=True), len(scores)) if whole else None,
+        units=SamplingUnits(IntervalKind(trainings=True), len(scores)) if all_valid else None,
     )

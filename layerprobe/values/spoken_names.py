@@ -30,13 +30,13 @@ def spoken_name(ranked: RankedLayer, *, pool: bool = False) -> str:
 
 def spoken_reduction(chain: str, *, dimensions: bool = False) -> str:
     """`half-whitened`, or `half-whitened to 128`; the chain itself where nothing else says what it does."""
-    words = [word for part in chain.removesuffix(_ON_GALLERY).split("+") if (word := _word(part, dimensions))]
+    words = [word for step in chain.removesuffix(_ON_GALLERY).split("+") if (word := _word(step, dimensions))]
     return ", ".join(words + ["fitted on the gallery"] * chain.endswith(_ON_GALLERY)) or chain
 
 
-def _word(part: str, dimensions: bool) -> str:
-    name, _, argument = part.partition(":")
+def _word(step: str, dimensions: bool) -> str:
+    name, _, argument = step.partition(":")
     power = argument.rpartition(":")[2]
-    word = _POWERS.get(power, f"whitened by {power}") if name == "whiten" else _WORDS.get(name, part)
+    word = _POWERS.get(power, f"whitened by {power}") if name == "whiten" else _WORDS.get(name, step)
     size = re.match(r"[0-9]+", argument)
-    return f"{word} to {size[0]}" if word and dimensions and size and word != part else word
+    return f"{word} to {size[0]}" if word and dimensions and size and word != step else word

@@ -105,12 +105,12 @@ class MeasuredThresholds:
 
     def as_json(self) -> Mapping[str, Any]:
         """The fields, with the parts of the layer."""
-        own = {one.name: getattr(self, one.name) for one in fields(self)}
-        ranked = own.pop("ranked")
+        cells = {column.name: getattr(self, column.name) for column in fields(self)}
+        ranked = cells.pop("ranked")
         parts = {
             "layer": ranked.layer.layer,
             "pool": ranked.layer.pool,
             "reduction": ranked.reduction,
             "similarity": ranked.similarity,
         }
-        return {"run": own.pop("run"), "epoch": own.pop("epoch"), **parts, **own}
+        return {"run": cells.pop("run"), "epoch": cells.pop("epoch"), **parts, **cells}

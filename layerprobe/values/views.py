@@ -235,9 +235,9 @@ class Reductions:
     notes: tuple[str, ...] = ()
 
 
-def equal_dimensions(found: Iterable[Reductions]) -> list[int]:
+def equal_dimensions(reductions: Iterable[Reductions]) -> list[int]:
     """The equal dimensions of the layers, ascending."""
-    return sorted({sized.dim or 0 for each in found for sized in each.values if sized.equal})
+    return sorted({sized.dim or 0 for of_run in reductions for sized in of_run.values if sized.equal})
 
 
 @dataclass(frozen=True)
