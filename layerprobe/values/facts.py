@@ -15,6 +15,7 @@ CHOOSING = "choosing classes"  # train, where no network was trained on it
 WITHIN_FOLDS = (
     "each fifth of the classes is searched in itself, with reductions fitted on the other four: easier than all at once"
 )
+PAIRS_WITHIN_FOLDS = "pairs within each fifth of the classes, with reductions fitted on the other four"
 _HEADERS = {"validation": "valid.", CHOOSING: "choosing"}
 
 

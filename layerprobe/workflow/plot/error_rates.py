@@ -11,7 +11,7 @@ from layerprobe.measure.error_rates import error_rates, error_rates_within_folds
 from layerprobe.plots.asked import asked_epoch, asked_layers
 from layerprobe.ranking.all_pairs import AllPairs, all_pairs
 from layerprobe.system.errors import DataError
-from layerprobe.values.facts import WITHIN_FOLDS
+from layerprobe.values.facts import PAIRS_WITHIN_FOLDS
 from layerprobe.values.scores import Score, Subject, shared_notes
 from layerprobe.values.views import ErrorRates, Selected
 from layerprobe.workflow.choose.given_layer import require_one_map
@@ -66,7 +66,7 @@ def selected_error_rates(run: Run, scores: Sequence[Score], selected: Selected) 
         parts = search.in_folds(ranked, int(run.read().seed))
         return [all_pairs(part.values, part.labels, similarity=ranked.similarity) for part in parts]  # type: ignore[arg-type] # text, checked there
 
-    return [error_rates_within_folds(replace(subject, notes=(*subject.notes, WITHIN_FOLDS)), folds)]
+    return [error_rates_within_folds(replace(subject, notes=(*subject.notes, PAIRS_WITHIN_FOLDS)), folds)]
 
 
 def _error_rates(run: Run, scores: Sequence[Score], subject: Subject) -> ErrorRates:

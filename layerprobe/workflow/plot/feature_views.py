@@ -14,7 +14,7 @@ from layerprobe.plots.asked import asked_epoch, asked_layers
 from layerprobe.plots.plot import PlotOptions
 from layerprobe.store import read_index
 from layerprobe.system.errors import DataError, RecipeError
-from layerprobe.values.facts import WITHIN_FOLDS
+from layerprobe.values.facts import PAIRS_WITHIN_FOLDS
 from layerprobe.values.headline_layers import headline_layers
 from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer
 from layerprobe.values.scores import Score, shared_notes
@@ -98,7 +98,7 @@ def _in_folds(run: Run, epoch: int, split: str, ranked: RankedLayer) -> Labelled
     return Labelled(
         np.concatenate([np.asarray(part.values) for part in parts]),
         np.concatenate([part.labels for part in parts]),
-        (WITHIN_FOLDS,),
+        (PAIRS_WITHIN_FOLDS,),
         np.repeat(np.arange(len(parts)), [len(part.labels) for part in parts]),
     )
 
