@@ -209,6 +209,18 @@ def seeds_table(sets: int) -> None:
                 kept = held.min() >= 0.92 and (held.max() <= 0.98 or share > 0.5)
                 print(f"{number:3} trainings, {effects:6}, sd {spread} of trainings, {own:4} of interaction:"
                       f" {shown} | {100 * share:3.0f} %{'' if kept else ', NOT AS EXPECTED'}", flush=True)  # fmt: skip
+    print(
+        "The same over 3 trainings, normal effects, classes of 2 to 300 queries: 6 e^N(0, 1), or 3 (1 + Pareto(shape))"
+    )
+    for sizes in SIZES:
+        for classes in (20, 60):
+            for spread, own in ((1.0, 0.0), (0.0, 10.0)):
+                held = np.mean([unequal_hold(sizes, classes, spread, own, seed) for seed in range(sets)], axis=0)
+                shown = "  ".join(f"{100 * one:5.1f}" for one in held)
+                print(
+                    f"{sizes:10}, {classes} classes, sd {spread} of trainings, {own:4} of interaction: {shown}",
+                    flush=True,
+                )
 
 
 def seeds_hold(number: int, effects: Effects, spread: float, own: float, seed: int) -> FloatArray:
@@ -227,6 +239,28 @@ def seeds_hold(number: int, effects: Effects, spread: float, own: float, seed: i
         found.same_classes.low <= same <= found.same_classes.high,
         found.other_classes.low <= other <= found.other_classes.high,
     ], np.float64)  # fmt: skip
+
+
+SIZES: dict[str, Callable[[np.random.Generator, int], FloatArray]] = {
+    "lognormal": lambda rng, classes: 6 * np.exp(rng.standard_normal(classes)),
+    "Pareto 2": lambda rng, classes: 3 * (1 + rng.pareto(2, classes)),
+    "Pareto 1.2": lambda rng, classes: 3 * (1 + rng.pareto(1.2, classes)),
+}
+
+
+def unequal_hold(sizes: str, classes: int, spread: float, own: float, seed: int) -> FloatArray:
+    """(2,) whether the mean over 3 trainings, and one further training on other classes, lie in their intervals."""
+    rng = np.random.default_rng([classes, seed])
+    here, elsewhere = (np.clip(np.round(SIZES[sizes](rng, classes)), 2, 300) for _ in range(2))
+    means = (
+        2 + rng.normal(0, spread, (4, 1)) + 10 * rng.normal(size=2 * classes) + own * rng.normal(size=(4, 2 * classes))
+    )
+    found = over_seeds(UnitSums(means[:3, :classes] * here, np.tile(here, (3, 1))), seed=seed, resamples=100)
+    if found.other_classes is None:
+        raise SystemExit("no interval")
+    low, high = ends(found.trainings)
+    other = np.average(means[3, classes:], weights=elsewhere)
+    return np.array([low <= 2 <= high, found.other_classes.low <= other <= found.other_classes.high], np.float64)
 
 
 def ends(found: Difference) -> tuple[float, float]:

@@ -14,7 +14,7 @@ from layerprobe.plots.chance import draw_chance
 from layerprobe.plots.place_axis import PlaceAxis
 from layerprobe.plots.plot import LOSS
 from layerprobe.plots.saving import csv_text
-from layerprobe.values.facts import DataFacts, common_chance, run_lines
+from layerprobe.values.facts import DataFacts, common_chance, run_lines, weights_or_epoch
 from layerprobe.values.metric_names import is_fraction
 from layerprobe.values.scores import note_text
 from layerprobe.values.seeds import facts_over_seeds
@@ -157,7 +157,7 @@ def _plain(value: float) -> str:
 
 def _epochs(view: OverTrainings) -> str:
     first, last = view.epochs[0], view.epochs[-1]
-    return f"epoch {first}" if first == last else f"last epoch of each, {first} to {last}"
+    return weights_or_epoch(view.weights, first) if first == last else f"last epoch of each, {first} to {last}"
 
 
 def _labels(panel: _Panel, axis: PlaceAxis) -> list[fig.Label]:

@@ -73,7 +73,7 @@ window.layerprobe.table = () => {
     list.append(body);
     const { layer, pool, reduction, similarity } = row.layer;
     return html("tr", { class: "details" }, html("td", { colspan: span },
-      html("p", {}, `${row.run.name}, epoch ${row.run.epochs[row.e]}, layer ${layer}, pool ${pool}, reduction ${reduction}, similarity ${similarity}`), list));
+      html("p", {}, `${row.run.name}, ${P.when(row.run, row.run.epochs[row.e])}, layer ${layer}, pool ${pool}, reduction ${reduction}, similarity ${similarity}`), list));
   };
 
   const sort = (key) => {

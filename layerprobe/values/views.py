@@ -182,6 +182,7 @@ class OverTrainings:
         epochs: that the numbers are of, ascending.
         runs: all of them.
         own_classes: whether trainings of one point have test classes of their own.
+        weights: of a single run of one weights file, instead of its epoch; else empty.
     """
 
     measure: str
@@ -193,6 +194,7 @@ class OverTrainings:
     runs: tuple[str, ...]
     own_classes: bool = False
     notes: tuple[str, ...] = ()
+    weights: str = ""
 
 
 @dataclass(frozen=True)

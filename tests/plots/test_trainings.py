@@ -147,3 +147,10 @@ def test_the_csv_has_means_and_single_trainings() -> None:
     assert numbers == pytest.approx([0.45, 0.25, 0.65, 0.05, 0.01])
     assert (one["seed"], one["low"]) == ("0", "")
     assert [float(one[name]) for name in ("test R@1", "difference")] == pytest.approx([0.35, 0.03])
+
+
+def test_the_weights_of_one_file_stand_in_the_title_instead_of_the_epoch() -> None:
+    view = replace(view_of(4, 64, names=("",)), epochs=(0,), runs=("own",), weights="weights of own.pth")
+    title = draw(view).axes[0].get_title("left")
+    assert "weights of own.pth" in title
+    assert "epoch" not in title

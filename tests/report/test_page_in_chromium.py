@@ -288,6 +288,14 @@ def test_the_name_of_a_layer_opens_all_that_is_stored_of_it(open_page: Open) -> 
         assert any(text.startswith(f"{score.split}{score.metric}{score.value!r}") for text in rows)
 
 
+def test_what_opens_names_the_weights_of_one_file_instead_of_an_epoch(open_page: Open) -> None:
+    run = run_page("one", epochs=(0,))
+    opened = open_page(report_of(replace(run, data=replace(run.data, weights="weights of own.pth"))))
+    opened.page.get_by_role("button", name="pool3@max", exact=True).click()
+    (text,) = opened.texts("tr.details p")
+    assert text.startswith("one, weights of own.pth, layer pool3, pool max")
+
+
 def test_a_run_that_is_not_chosen_is_not_shown(open_page: Open) -> None:
     opened = open_page(report_of(run_page("one"), run_page("two")))
     opened.page.locator("#choose-runs > summary").click()

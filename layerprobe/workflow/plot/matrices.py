@@ -16,9 +16,9 @@ from layerprobe.store import read_features, read_index
 from layerprobe.system.errors import DataError
 from layerprobe.values.keys import NO_REDUCTION, LayerKey
 from layerprobe.values.scores import Matrix, Score
-from layerprobe.workflow.run.facts import weights_text
 from layerprobe.workflow.run.manifests import have_other_images
 from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.run.seen import weights_text
 
 COMPARED = "test"  # the split whose features CKA compares
 

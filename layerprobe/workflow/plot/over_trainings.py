@@ -20,6 +20,7 @@ from layerprobe.workflow.plot.recipe_lines import Placed, places_in_order
 from layerprobe.workflow.plot.training_log import logged_losses
 from layerprobe.workflow.run.manifests import have_other_images
 from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.run.seen import weights_text
 
 SPLIT = "test"
 _EMBEDDING = "embedding"
@@ -138,6 +139,7 @@ def _view(measured: Sequence[_Measured], measure: str, axis: str, notes: Iterabl
     points = [each for own in cells.values() for each in own.values()]
     tested = [{each.of.record.contents.get(SPLIT) for each in own.values() if each.of.record} for own in points]
     first = next(iter(cells.values()))
+    weights = {weights_text(each.of.record) if each.of.record else "" for each in measured}
     return OverTrainings(
         measure,
         SPLIT,
@@ -156,6 +158,7 @@ def _view(measured: Sequence[_Measured], measure: str, axis: str, notes: Iterabl
         tuple(dict.fromkeys(each.of.run for each in measured)),
         any(len(found - {None}) > 1 for found in tested),
         (*notes, *_notes(measured), *_uneven(points)),
+        weights.pop() if len(weights) == 1 else "",
     )
 
 

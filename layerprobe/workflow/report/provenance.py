@@ -14,6 +14,7 @@ from layerprobe.system.files import sha256
 from layerprobe.system.wording import as_moment
 from layerprobe.values.records import RunRecord
 from layerprobe.workflow.run.runs import Run, command_line
+from layerprobe.workflow.run.seen import weights_text
 
 Made = tuple[tuple[str, str], ...]  # headings and texts
 
@@ -87,7 +88,8 @@ def _recipe(sections: Mapping[str, Mapping[str, Any]]) -> str:
 
 def _weights(run: Run, record: RunRecord) -> str:
     """The hash of the last epoch's weights, or of the files that they came from."""
-    files = [f"epoch {each.epoch}: {each.path}, sha256 {each.sha256}" for each in record.weights_files]
+    numbered = not weights_text(record)
+    files = [f"epoch {file.epoch}: " * numbered + f"{file.path}, sha256 {file.sha256}" for file in record.weights_files]
     name = run.checkpoint_file(record.epochs_done).name
     found = record.hashes.get(name)
     return "\n".join([*files, *([f"{name}, sha256 {found}"] if found else [])])

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from layerprobe.metrics.recall import chance_recall
 from layerprobe.system.errors import BusyError, DataError
 from layerprobe.tables.tables import TextTable, layer_table, metric_table, overview_table, remarks_of
-from layerprobe.values.facts import AS_GIVEN, EPOCH_0, START, DataFacts, IdenticalImages, SplitFacts
+from layerprobe.values.facts import EPOCH_0, START, DataFacts, IdenticalImages, SplitFacts
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer
 from layerprobe.values.metric_names import is_recall
 from layerprobe.values.records import RunRecord
@@ -24,7 +24,7 @@ from layerprobe.values.sections import SEARCH_KEYS
 from layerprobe.workflow.run.embedding import embedding_among
 from layerprobe.workflow.run.indistinguishable import Searches, alike_of, searches_of
 from layerprobe.workflow.run.runs import Run
-from layerprobe.workflow.run.seen import trains_on_train, unverified_weights, weights_name
+from layerprobe.workflow.run.seen import trains_on_train, unverified_weights, weights_text
 from layerprobe.workflow.run.starred import selected_line
 
 
@@ -55,13 +55,6 @@ def start_of(record: RunRecord) -> str:
     if record.from_python:
         return START
     return "untrained" if record.net.get("weights", "none") == "none" else "pretrained"
-
-
-def weights_text(record: RunRecord) -> str:
-    """`weights of own.pth` of a run of this one file, which says no epoch; empty where epochs have numbers."""
-    if record.from_python:
-        return "" if record.untrained else AS_GIVEN
-    return f"weights of {weights_name(record)}" if [file.epoch for file in record.weights_files] == [0] else ""
 
 
 def _data_name(data: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.values.epochs import named_epochs
-from layerprobe.values.facts import cross_fitted_text
+from layerprobe.values.facts import AS_GIVEN, cross_fitted_text
 from layerprobe.values.records import RunRecord
 from layerprobe.workflow.run.runs import Run, command_line, locked
 from layerprobe.workflow.run.stored_terms import ranked_epochs
@@ -123,6 +123,13 @@ def weights_name(record: RunRecord) -> str:
     """The weights that a run was given: the name of a file, a folder or a pattern, or `run:NAME`."""
     weights = str(record.net.get("weights", "none"))
     return weights if weights.startswith("run:") else Path(weights).name
+
+
+def weights_text(record: RunRecord) -> str:
+    """`weights of own.pth` of a run of this one file, which says no epoch; empty where epochs have numbers."""
+    if record.from_python:
+        return "" if record.untrained else AS_GIVEN
+    return f"weights of {weights_name(record)}" if [file.epoch for file in record.weights_files] == [0] else ""
 
 
 def unverified_weights(record: RunRecord) -> str:

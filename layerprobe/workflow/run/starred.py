@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from layerprobe.values.facts import at_epoch_text
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer
 from layerprobe.values.spoken_names import spoken_name
 from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.run.seen import weights_text
 from layerprobe.workflow.run.stored_choice import stored_choice
 
 
@@ -27,4 +29,5 @@ def selected_line(run: Run, sign: str, marked: RankedLayer, epoch: int) -> str:
     raw = "raw " * (marked.reduction == NO_REDUCTION)
     when = "" if chosen.epoch == epoch else f", epoch {chosen.epoch}"
     name = f"{spoken_name(chosen.ranked)}{when}"
-    return f"{sign} is the best {raw}layer at epoch {epoch}; choose selected {name} ({run.command('choose')})"
+    at = at_epoch_text(epoch, weights_text(run.read()))
+    return f"{sign} is the best {raw}layer {at}; choose selected {name} ({run.command('choose')})"

@@ -19,6 +19,7 @@ from layerprobe.system.files import require_file, write_text
 from layerprobe.values.choice import Choice
 from layerprobe.values.scores import SPLITS
 from layerprobe.workflow.run.runs import Run, named_run
+from layerprobe.workflow.run.seen import weights_text
 from layerprobe.workflow.run.stored_terms import ranked_epochs
 
 # Raised with every change of what is chosen from the same values, and of the fields of a `Choice`.
@@ -184,7 +185,8 @@ def store_choice(stored: StoredChoice, runs: Sequence[Run], say: Callable[[str],
 
 def taken_text(run: Run, choice: Choice, why: str) -> str:
     """Which layer a command takes, and why."""
-    return f"{run.name}: layer {choice.ship.name} of epoch {choice.ship.epoch}, {why}"
+    network = weights_text(run.read()) or f"epoch {choice.ship.epoch}"
+    return f"{run.name}: layer {choice.ship.name} of {network}, {why}"
 
 
 def _sha256(text: str) -> str:

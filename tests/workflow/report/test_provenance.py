@@ -38,6 +38,15 @@ def test_a_run_says_its_command_recipe_versions_and_hashes(tmp_path: Path) -> No
     assert "" not in made.values()
 
 
+def test_weights_of_one_file_have_no_epoch(tmp_path: Path) -> None:
+    file = {"path": "/x/own.pth", "part": None, "sha256": "ab", "size": 3}
+    net = {"net": {"weights": "/x/own.pth"}, "data": {}}
+    alone = run_of(tmp_path / "a", weights_files=[file | {"epoch": 0}], recipe=net, epochs_done=0)
+    assert dict(made_of_run(alone))["weights"] == "/x/own.pth, sha256 ab"
+    several = run_of(tmp_path / "b", weights_files=[file | {"epoch": epoch} for epoch in (0, 5)], recipe=net)
+    assert dict(made_of_run(several))["weights"].startswith("epoch 0: /x/own.pth, sha256 ab\nepoch 5: ")
+
+
 def test_a_record_that_cannot_be_read_says_why(tmp_path: Path) -> None:
     run = run_of(tmp_path)
     run.record_file.write_text("{")

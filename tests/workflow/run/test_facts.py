@@ -13,8 +13,9 @@ from layerprobe.values.facts import SplitFacts
 from layerprobe.values.intervals import Interval
 from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.scores import Score, ScoreTable
-from layerprobe.workflow.run.facts import data_facts, score_tables, weights_text
+from layerprobe.workflow.run.facts import data_facts, score_tables
 from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.run.seen import weights_text
 from tests.records import recorded
 from tests.scores import CLUSTERS, with_layer
 from tests.workflow.rank_files import FC6 as FC6_RANKED

@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from layerprobe.values.records import WeightsFile
 from layerprobe.workflow.choose.choose_once import choose_once
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.run.facts import overview
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.starred import selected_line
+from layerprobe.workflow.run.stored_choice import taken_text
 from layerprobe.workflow.summary.summary import stored_summary
 from tests.workflow.choosing_runs import C1, C2, hits, write_run
 from tests.workflow.conftest import Silent
@@ -48,3 +50,13 @@ def test_without_a_choice_nothing_is_said(run: Run) -> None:
     run.choice_file.unlink()
     assert selected_line(run, "*", C2, 2) == ""
     assert not any("choose selected" in note for note in stored_summary(run).notes)
+
+
+def test_weights_of_one_file_are_named_instead_of_their_epoch(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "own", {split: {C1: FAIR, C2: GOOD} for split in ("validation", "test")}, epochs=(0,))
+    file = WeightsFile("/x/own.pth", None, "ab", 3, 0)
+    recipe = {"net": {"weights": "/x/own.pth"}, "data": {}}
+    run.write(replace(run.read(), recipe=recipe, weights_files=(file,), epochs_done=0))
+    choice = choose_once([run], ChooseRequest(device="cpu", layers=("c1",)), Silent())
+    assert "is the best raw layer with weights of own.pth; choose selected c1" in selected_line(run, "*", C2, 0)
+    assert taken_text(run, choice, "the stored choice") == "own: layer c1@max of weights of own.pth, the stored choice"
