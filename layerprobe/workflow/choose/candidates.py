@@ -38,7 +38,6 @@ from layerprobe.workflow.run.references import (
 )
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.seen import epochs_to_choose_among, split_to_choose_on
-from layerprobe.workflow.run.stored_terms import ranked_epochs
 from layerprobe.workflow.run.units import require_whole_classes, units_of_run
 
 CandidateKey = tuple[int, RankedLayer]  # epoch and layer
@@ -226,7 +225,7 @@ def open_candidates(run: Run, request: ChooseRequest) -> CandidateRun:
         raise DataError(f"{run.name} has no classes to choose a layer on", file=run.folder, fix="Give a split test")
     splits = list(dict.fromkeys([split, *(["test"] if "test" in record.manifests else [])]))
     ranked = _ranked_on_all(run, record, splits) if "all" in epochs else requested
-    last = max(ranked_epochs(run, "test"), default=ranked[-1])
+    last = max(run.ranked_epochs("test"), default=ranked[-1])
     stored = {}
     for name in splits:
         also = [last] if name == "test" and last not in ranked else []
@@ -263,7 +262,7 @@ def _requested(keys: Sequence[CandidateKey], layers: Sequence[str], run: Run) ->
 
 def _ranked_on_all(run: Run, record: RunRecord, splits: Sequence[str]) -> list[int]:
     """The epochs that are ranked on all of some splits."""
-    each = {split: ranked_epochs(run, split) for split in splits}
+    each = {split: run.ranked_epochs(split) for split in splits}
     both = sorted(set.intersection(*map(set, each.values())))
     if not both:
         missing = [split for split in splits if not each[split]] or list(splits)

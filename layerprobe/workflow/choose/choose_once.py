@@ -25,7 +25,6 @@ from layerprobe.workflow.run.stored_choice import (
     store_choice,
     stored_choice,
 )
-from layerprobe.workflow.run.stored_terms import ranked_epochs
 
 _SELECT_NOTHING = ("device", "indexes")  # options of `choose`
 _TEST = "test"
@@ -109,7 +108,7 @@ def _half_whitened(run: Run, request: ChooseRequest, listener: Listener) -> list
     """The half-whitened layers of a run that is chosen on test classes, or a line on why there are none."""
     record = run.read()
     epochs = epochs_to_choose_among(run, record, request.epochs)
-    ranked = [epoch for epoch in ranked_epochs(run, _TEST) if epoch in epochs]
+    ranked = [epoch for epoch in run.ranked_epochs(_TEST) if epoch in epochs]
     try:
         if split_to_choose_on(run, record, epochs) == _TEST and ranked:
             layers = ranked_unreduced(run, _TEST)

@@ -19,7 +19,6 @@ from layerprobe.workflow.run.references import (
     probe_layers_fix,
     require_same_queries,
 )
-from layerprobe.workflow.run.stored_terms import ranked_epochs
 
 Pair = tuple[RankedLayer, RankedLayer]
 SplitPair = tuple[RankedSplit, RankedSplit]
@@ -61,7 +60,7 @@ def before_training(
 
 def at_start(ranked_split: RankedSplit) -> RankedSplit | None:
     """The same split at epoch 0; None for epoch 0 itself, and where that is not ranked on the same images."""
-    if ranked_split.epoch == 0 or 0 not in ranked_epochs(ranked_split.run, ranked_split.split):
+    if ranked_split.epoch == 0 or 0 not in ranked_split.run.ranked_epochs(ranked_split.split):
         return None
     found = open_ranked_split(ranked_split.run, 0, ranked_split.split)
     try:

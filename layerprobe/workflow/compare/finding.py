@@ -30,7 +30,6 @@ from layerprobe.workflow.run.references import RankedSplit, open_ranked_split, p
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.seen import trains_on_train
 from layerprobe.workflow.run.stored_layers import equal_layers
-from layerprobe.workflow.run.stored_terms import ranked_epochs
 from layerprobe.workflow.run.trainings import Trainings
 
 METRIC = "R@1"
@@ -78,7 +77,7 @@ def inputs_of(run: Run) -> FindingInputs:
             fix=f"Name two layers of {run.name} to layerprobe compare",
         )
     scored = {score.epoch for score in run.scores() if score.split == "test"}
-    epochs = [epoch for epoch in ranked_epochs(run, "test") if epoch in scored]
+    epochs = [epoch for epoch in run.ranked_epochs("test") if epoch in scored]
     ranked_split = open_ranked_split(run, epochs[-1] if epochs else None, "test")
     same = equal_layers(run, ranked_split.epoch, "test", record.network.embedding.layer)
     others = [ranked for ranked in ranked_split.layers if ranked.layer not in same]
@@ -88,7 +87,7 @@ def inputs_of(run: Run) -> FindingInputs:
         what = f"the embedding {name} and a layer before it are not both ranked at epoch {ranked_split.epoch}"
         raise DataError(what, fix=probe_fix(run, record, ranked_split.epoch, "test"))
     train, validation = (
-        open_ranked_split(run, ranked_split.epoch, split) if ranked_split.epoch in ranked_epochs(run, split) else None
+        open_ranked_split(run, ranked_split.epoch, split) if ranked_split.epoch in run.ranked_epochs(split) else None
         for split in ("train", "validation")
     )
     return FindingInputs(ranked_split, train, validation, found, same)

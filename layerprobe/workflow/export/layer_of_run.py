@@ -13,7 +13,6 @@ from layerprobe.values.keys import NO_REDUCTION, RankedLayer
 from layerprobe.workflow.export.request import ExportRequest
 from layerprobe.workflow.run.references import find_layers, open_ranked_split, parse_reference
 from layerprobe.workflow.run.runs import Run
-from layerprobe.workflow.run.stored_terms import ranked_epochs
 
 _SPLITS = ("test", "validation", "train")  # on whose images an export is checked, the first that is ranked
 
@@ -62,9 +61,9 @@ def named_layer(run: Run, name: str, request: ExportRequest) -> LayerOfRun:
     if len(draws) > 1:
         what = f"{reference.reduction} is a mean over {len(draws)} random draws, each of which is another map"
         raise LayerprobeError(what, fix=f"Name one of them, such as {draws[0]}")
-    split = next((split for split in _SPLITS if ranked_epochs(run, split)), _SPLITS[0])
+    split = next((split for split in _SPLITS if run.ranked_epochs(split)), _SPLITS[0])
     epoch = reference.epoch if request.epoch is None else request.epoch
-    known = ranked_epochs(run, split)
+    known = run.ranked_epochs(split)
     ranks = open_ranked_split(run, known[-1] if epoch is None and known else epoch, split)
     found = find_layers(ranks, reference)
     if len(found) > 1:

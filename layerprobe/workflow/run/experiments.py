@@ -17,7 +17,6 @@ from layerprobe.values.records import RunRecord
 from layerprobe.values.scores import SPLITS, Score
 from layerprobe.workflow.run.manifests import have_other_images
 from layerprobe.workflow.run.runs import Run
-from layerprobe.workflow.run.stored_terms import ranked_epochs
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +31,7 @@ class Conditions:
         """Ranked split -> hash of its search rules."""
         rules = {}
         for split in SPLITS:
-            for epoch in ranked_epochs(self.run, split)[-1:]:
+            for epoch in self.run.ranked_epochs(split)[-1:]:
                 with contextlib.suppress(DataError, BusyError):  # damaged ranks are unknown
                     rules[split] = read_search(self.run.rank_file(epoch, split))
         return {split: sha256 for split, sha256 in rules.items() if sha256}

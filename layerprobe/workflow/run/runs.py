@@ -43,6 +43,7 @@ _LONGEST = 240  # of the 255 bytes of a folder's name: the rest is for `~1` of -
 _KEPT = 2**26  # bytes of what is kept in memory of the rank files, so that one command reads each once
 WATCHED = ".watched"  # locked by a watched training from its first epoch to its end
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+~-]*")
+_RANK_FILE = re.compile(r"epoch-(\d+)\.\w+\.h5")
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,11 @@ class Run:
     def rank_file(self, epoch: int, split: str) -> Path:
         """Ranks of an epoch and split."""
         return self.folder / "ranks" / f"epoch-{epoch:04d}.{split}.h5"
+
+    def ranked_epochs(self, split: str) -> list[int]:
+        """The epochs with a rank file of a split, ascending."""
+        names = (path.name for path in self.rank_file(0, split).parent.glob(f"epoch-*.{split}.h5"))
+        return sorted(int(match[1]) for name in names if (match := _RANK_FILE.fullmatch(name)))
 
     def ranks(self, epoch: int, split: str) -> RankFile:
         """The rank file of an epoch and split, read once while it does not change."""

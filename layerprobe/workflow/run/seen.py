@@ -16,7 +16,6 @@ from layerprobe.values.epochs import named_epochs
 from layerprobe.values.facts import AS_GIVEN, cross_fitted_text
 from layerprobe.values.records import RunRecord
 from layerprobe.workflow.run.runs import Run, command_line, locked
-from layerprobe.workflow.run.stored_terms import ranked_epochs
 
 _OWN_WEIGHTS = ("none", "model", "imagenet")  # random, or the source's own
 _UNSEEN_FIX = (
@@ -187,7 +186,7 @@ def _cost(run: Run) -> tuple[float, str]:
 
 def _train_labels(run: Run) -> NDArray[np.integer] | None:
     """The class of each training image; None where none of them is ranked."""
-    for epoch in ranked_epochs(run, "train")[-1:]:
+    for epoch in run.ranked_epochs("train")[-1:]:
         with contextlib.suppress(DataError):
             labels: NDArray[np.integer] = run.ranks(epoch, "train").rows[0]
             return labels

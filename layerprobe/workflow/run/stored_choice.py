@@ -20,7 +20,6 @@ from layerprobe.values.choice import Choice
 from layerprobe.values.scores import SPLITS
 from layerprobe.workflow.run.runs import Run, named_run
 from layerprobe.workflow.run.seen import weights_text
-from layerprobe.workflow.run.stored_terms import ranked_epochs
 
 # Raised with every change of what is chosen from the same values, and of the fields of a `Choice`.
 RULE = 1
@@ -153,7 +152,7 @@ def run_state(run: Run, metric: str) -> RunState:
     return RunState(
         _sha256(json.dumps([dict(record.manifests), dict(record.contents)], sort_keys=True)),
         bool(record.data.get("seen", True)),
-        {split: tuple(ranked_epochs(run, split)) for split in SPLITS},
+        {split: tuple(run.ranked_epochs(split)) for split in SPLITS},
         {split: _sha256("\n".join(sorted(of_split))) for split, of_split in rows.items()},
     )
 

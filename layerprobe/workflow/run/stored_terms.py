@@ -6,7 +6,6 @@ stored_terms(run, epoch, split, terms)  # the draws and each layer's values
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -62,7 +61,7 @@ def offered_terms(run: Run) -> Offered:
     """The terms of the ranked splits that are searched in themselves, without groups or lists."""
     splits, reasons, from_python = {}, [], run.read().from_python
     for split in SPLITS:
-        epochs = ranked_epochs(run, split)
+        epochs = run.ranked_epochs(split)
         if not epochs:
             continue
         ranks = run.ranks(epochs[-1], split)
@@ -86,12 +85,6 @@ def offered_terms(run: Run) -> Offered:
         counted = ", ".join(f"{count} of {split}" for split, count in single.items())
         reasons.append(f"equal terms leave out classes of a single image: {counted}")
     return Offered(terms, splits, tuple(reasons))
-
-
-def ranked_epochs(run: Run, split: str) -> list[int]:
-    """The epochs with a rank file of a split, ascending."""
-    names = (path.name for path in run.rank_file(0, split).parent.glob(f"epoch-*.{split}.h5"))
-    return sorted(int(match[1]) for name in names if (match := re.fullmatch(r"epoch-(\d+)\.\w+\.h5", name)))
 
 
 def stored_terms(run: Run, epoch: int, split: str, terms: Terms) -> DrawnTerms | None:

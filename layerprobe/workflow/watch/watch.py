@@ -32,7 +32,6 @@ from layerprobe.workflow.python.probe_inputs import folder_name
 from layerprobe.workflow.python.probe_model import asked_metrics, require_types
 from layerprobe.workflow.python.stored_probe import probe_record, store_probe
 from layerprobe.workflow.run.runs import Run, named_run
-from layerprobe.workflow.run.stored_terms import ranked_epochs
 from layerprobe.workflow.watch.epoch_line import LayerEpochs, best_words
 from layerprobe.workflow.watch.random_state import kept_random_state
 from layerprobe.workflow.watch.watched_images import WatchedImages, image_rows, read_images
@@ -251,7 +250,7 @@ class Watch:
             require_same_images(run, record, training.first.features.inputs)
         splits = training.first.features.dataset.splits
         training.epochs = LayerEpochs(network.rows[-1], {split: splits[split].labels for split in images})
-        stored = ranked_epochs(run, next(iter(images))) if record else []
+        stored = run.ranked_epochs(next(iter(images))) if record else []
         for known in (each for each in stored if each < epoch):
             training.epochs = training.epochs.with_stored(run, known)
         watched = "; ".join(f"{split}: {found}" for split, found in training.images.items())

@@ -15,7 +15,6 @@ from layerprobe.values.records import RunRecord
 from layerprobe.values.scores import SPLITS, ScoreTable, read_scores
 from layerprobe.workflow.python.probe_inputs import ProbeInputs
 from layerprobe.workflow.run.runs import WATCHED, Run, locked, set_aside
-from layerprobe.workflow.run.stored_terms import ranked_epochs
 
 COMMAND = "layerprobe.Watch"
 
@@ -47,7 +46,7 @@ def continued_run(run: Run, epoch: int, say: Callable[[str], None]) -> RunRecord
 
 def stored_counts(run: Run, split: str) -> dict[str, int] | None:
     """Class -> number of its stored images of a split; None where none are stored."""
-    for epoch in reversed(ranked_epochs(run, split)):
+    for epoch in reversed(run.ranked_epochs(split)):
         path = run.feature_file(epoch, split)
         with contextlib.suppress(DataError):
             names = read_classes(path)[0]
@@ -75,7 +74,7 @@ def forget_from(run: Run, epoch: int) -> None:
             kept = [score for score in known if score.epoch < epoch]
             ScoreTable(kept, layer_order=run.read().layer_order, stored=known).write(run.scores_file)
         for split in SPLITS:
-            for later in [each for each in ranked_epochs(run, split) if each >= epoch]:
+            for later in [each for each in run.ranked_epochs(split) if each >= epoch]:
                 run.rank_file(later, split).unlink(missing_ok=True)
                 run.feature_file(later, split).unlink(missing_ok=True)
 

@@ -259,3 +259,13 @@ def test_a_header_without_a_score_is_no_score(tmp_path: Path) -> None:
     assert not run.has_scores
     with pytest.raises(DataError, match=r"scores\.csv: no scores yet. Run layerprobe probe .* first"):
         run.scores()
+
+
+def test_the_ranked_epochs_of_a_split_are_ascending_numbers(tmp_path: Path) -> None:
+    run = Run(tmp_path / "one")
+    (run.folder / "ranks").mkdir(parents=True)
+    for epoch, split in ((12, "test"), (0, "test"), (10_000, "test"), (3, "train")):
+        run.rank_file(epoch, split).touch()
+    (run.folder / "ranks" / "epoch-best.test.h5").touch()
+    assert run.ranked_epochs("test") == [0, 12, 10_000]
+    assert run.ranked_epochs("validation") == []
