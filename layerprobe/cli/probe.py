@@ -182,15 +182,13 @@ def probe(
         damaged, scores = error, error.scores
         if not scores:
             raise
-    summary = stored_summary(found, cluster)
-    values = {
-        "run": found.name,
-        "scores": scores,
-        "label_free": agreements(scores),
-        "summary": summary_values(summary),
-    }
+    values: dict[str, object] = {"run": found.name, "scores": scores, "label_free": agreements(scores)}
+    tables = score_tables(found, scores) if full else [overview(found, scores)]
+    if full or as_json:
+        summary = stored_summary(found, cluster)
+        values["summary"] = summary_values(summary)
+        tables = [*tables, *(summary_tables(summary) if full else ())]
     damage = {} if damaged is None else {"error": error_values(damaged)}
-    tables = [*score_tables(found, scores), *summary_tables(summary)] if full else [overview(found, scores)]
     terminal.result(values | damage, *tables)
     commands = [found.command(*command.split()) for command in _next(found, scores)]
     terminal.say(f"{len(scores)} scores in {found.scores_file}; next: {' or '.join(commands)}")

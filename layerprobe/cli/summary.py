@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from layerprobe.cli.formats import chosen_format
-from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Device, Format, Json, Quiet, RunName
+from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Format, Json, Quiet, RunName
 from layerprobe.cli.output import Terminal
 
 
@@ -18,10 +18,6 @@ def register(app: typer.Typer) -> None:
 
 def summary(
     run: RunName = None,
-    epochs: Annotated[
-        str,
-        typer.Option("--epochs", metavar="last,best|all|0,5", help="Epochs to compare on equal terms."),
-    ] = "last,best",
     cluster: Annotated[
         str | None,
         typer.Option(
@@ -32,7 +28,6 @@ def summary(
         str,
         typer.Option("--metric", metavar="NAME", help="Mean over queries to show: R@1, R@10, MAP@R, mAP ..."),
     ] = "R@1",
-    device: Device = "auto",
     form: Format = None,
     cache: Cache = DEFAULT_CACHE,
     as_json: Json = False,
@@ -41,7 +36,7 @@ def summary(
 ) -> None:
     """Show the recall and gap of each layer with intervals.
 
-    Splits are compared on equal terms: the mean over 20 draws of equally many classes and images. Draws are stored.
+    Train and test are compared in galleries of one size: the larger one is thinned by image, from stored ranks.
     """
     from layerprobe.workflow.run.metric_values import require_mean_over_queries
     from layerprobe.workflow.run.runs import find_run
@@ -50,11 +45,11 @@ def summary(
     found = find_run(cache, run)
     require_mean_over_queries(metric)
 
-    # All that imports torch comes after what can be refused without it.
+    # All that takes long to import comes after what can be refused without it.
     from layerprobe.summary.table import summary_tables, summary_values
-    from layerprobe.workflow.summary.summary import SummaryRequest, summarise
+    from layerprobe.workflow.summary.summary import stored_summary
 
     if run is None:
         terminal.say(f"run {found.name}")
-    made = summarise(found, SummaryRequest(epochs, cluster, device, metric), terminal)
+    made = stored_summary(found, cluster, metric)
     terminal.result(summary_values(made), *summary_tables(made))

@@ -120,8 +120,11 @@ def _other_sets(data: Mapping[str, DataFacts]) -> list[str]:
     """A note if the splits differ in size: recall falls with the number of classes."""
     for facts in data.values():
         seen, unseen = facts.splits.get(_SEEN), facts.splits.get(_UNSEEN)
-        if seen and unseen and (seen.queries, seen.classes) != (unseen.queries, unseen.classes):
-            return ["The splits differ in size and so in difficulty; layerprobe summary compares them on equal terms."]
+        if seen and unseen and seen.queries != unseen.queries:
+            more = "layerprobe summary compares them in galleries of one size."
+            return [f"The splits differ in size and so in difficulty; {more}"]
+        if seen and unseen and seen.classes != unseen.classes:
+            return ["The splits differ in their number of classes and so in difficulty."]
     return []
 
 

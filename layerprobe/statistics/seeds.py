@@ -31,8 +31,7 @@ _ROUNDING = 1e-12  # a spread that equal values have by the order of their sums
 def over_seeds(cells: UnitSums, *, resamples: int = 10_000, seed: int = 0) -> OverSeeds:
     """The mean over S trainings, with the three statements of this module and its interval for these networks.
 
-    Every training is measured on every unit; on equal terms by images that its own seed draws, of which there are as
-    many. `classes` resamples the units of the mean over the trainings.
+    Every training is measured on every unit. `classes` resamples the units of the mean over the trainings.
 
     Args:
         cells: (S, U) of a value, or of a difference, in each training.

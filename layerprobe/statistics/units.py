@@ -108,29 +108,24 @@ def stack_means(parts: Sequence[UnitSums]) -> UnitSums:
     return UnitSums(np.vstack([cells.sums for cells in parts]), np.vstack([cells.counts for cells in parts]))
 
 
-def unit_sums(values: ArrayLike, units: ArrayLike, weights: ArrayLike | None = None) -> UnitSums:
+def unit_sums(values: ArrayLike, units: ArrayLike) -> UnitSums:
     """Sum the values of queries over their units.
 
     Args:
         values: (C, Q), or (Q,) for a single mean; NaN where a query does not take part in a mean.
         units: (Q,) the unit of each query, any integers.
-        weights: (Q,) how often each query counts; None for once.
 
     Raises:
-        ValueError: values, units and weights of different lengths, infinite values, or a mean of no query at all.
+        ValueError: values and units of different lengths, infinite values, or a mean of no query at all.
     """
     table, names = np.atleast_2d(np.asarray(values, np.float64)), np.asarray(units)
-    often = np.ones(len(names)) if weights is None else np.asarray(weights, np.float64)
-    if table.ndim != 2 or names.ndim != 1 or table.shape[1] != len(names) or often.shape != names.shape:
-        raise ValueError(f"expected a value, unit and weight for each query, got {table.shape}, {names.shape}")
+    if table.ndim != 2 or names.ndim != 1 or table.shape[1] != len(names):
+        raise ValueError(f"expected a value and unit for each query, got {table.shape}, {names.shape}")
     if np.isinf(table).any():
         raise ValueError("values must not be infinite")
     _, members = np.unique(names, return_inverse=True)
     size = int(members.max(initial=-1)) + 1
     takes_part = ~np.isnan(table)
-    sums = [
-        np.bincount(members, np.where(there, row, 0.0) * often, size)
-        for row, there in zip(table, takes_part, strict=True)
-    ]
-    counts = [np.bincount(members, there * often, size) for there in takes_part]
+    sums = [np.bincount(members, np.where(there, row, 0.0), size) for row, there in zip(table, takes_part, strict=True)]
+    counts = [np.bincount(members, there.astype(np.float64), size) for there in takes_part]
     return UnitSums(np.array(sums), np.array(counts))

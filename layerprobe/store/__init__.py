@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from layerprobe.store.added import add_values, is_fitted_on, is_made_from
+    from layerprobe.store.added import is_fitted_on, is_made_from
     from layerprobe.store.feature_key import FeatureKey
     from layerprobe.store.features import (
         Columns,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     )
     from layerprobe.store.rows import Rows, read_classes, read_dims, read_epoch, read_index, read_layers, read_transform
 
-_ADDED = ("add_values", "is_fitted_on", "is_made_from")
+_ADDED = ("is_fitted_on", "is_made_from")
 _FOREIGN = ("is_feature_file", "read_arrays")
 _HDF5 = ("stale_passed",)
 _RANKS = (
@@ -61,7 +61,6 @@ __all__ = [
     "Rows",
     "StoredFeatures",
     "StoredRanks",
-    "add_values",
     "equal_layers",
     "is_feature_file",
     "is_fitted_on",

@@ -1,59 +1,17 @@
-"""Values of each query that are added to stored ranks, from the features that these were made from."""
+"""Whether stored ranks were made from, and their maps fitted on, the features that are stored."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
 from dataclasses import fields
-from pathlib import Path
 from typing import Literal
-
-import h5py
-import numpy as np
-from numpy.typing import NDArray
 
 from layerprobe.store.feature_key import FeatureKey
 from layerprobe.store.features import FeatureHead
-from layerprobe.store.hdf5 import create_file, open_file, reading
-from layerprobe.store.ranks import RankFile, group_path
-from layerprobe.store.rows import has_facts, write_values
-from layerprobe.system.files import written_whole
+from layerprobe.store.ranks import RankFile
+from layerprobe.store.rows import has_facts
 from layerprobe.values.keys import RankedLayer, members_of
-
-
-def add_values(path: Path, values: Mapping[RankedLayer, Mapping[str, NDArray[np.float64]]]) -> None:
-    """Put values of each query into a rank file, beside or in place of those it has; all else is unchanged.
-
-    Args:
-        values: layer that has ranks there -> metric -> (N,); NaN where a query is excluded.
-    """
-    added = sum(len(new) for of_layer in values.values() for new in of_layer.values())
-    with reading(path):
-        size = path.stat().st_size
-    with written_whole(path, needed=size + 8 * added) as aside, create_file(aside) as (file, _):
-        _copy(path, file)
-        count = len(file["labels"])
-        for ranked, of_layer in values.items():
-            if group_path(ranked) not in file:
-                raise ValueError(f"{path}: no ranks of {ranked}")
-            group = file[group_path(ranked)].require_group("values")
-            for metric, new in of_layer.items():
-                if new.shape != (count,):
-                    raise ValueError(f"{metric} of {ranked.layer}: expected {count} values, got {new.shape}")
-                if metric in group:
-                    del group[metric]
-                write_values(group, metric, new.astype(np.float64))
-
-
-def _copy(path: Path, file: h5py.File) -> None:
-    """Put all that a rank file holds into a new one."""
-    with open_file(path, holds="labels") as old:
-        for name in old.attrs:
-            file.attrs[name] = old.attrs[name]
-        for name in old:
-            if isinstance(old.get(name, getlink=True), h5py.HardLink):
-                old.copy(name, file)  # with checksums, as they are; links in it stay links
 
 
 def is_made_from(

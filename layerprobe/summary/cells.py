@@ -72,18 +72,16 @@ class Cells:
         epoch: int,
         values: Mapping[RankedLayer, NDArray[np.float64]],
         units: NDArray[np.int64],
-        weights: NDArray[np.float64] | None = None,
     ) -> Cells:
         """These means and those of a further epoch.
 
         Args:
             values: layer -> (Q,) values of the queries; NaN where a mean excludes one.
             units: (Q,) the same for every epoch.
-            weights: (Q,) multiplicity of each query; None for 1.
         """
         if not values:
             return self
-        new = unit_sums(np.stack(list(values.values())), units, weights)
+        new = unit_sums(np.stack(list(values.values())), units)
         known = [] if self.sums is None else [self.sums]
         rows = {(ranked, epoch): len(self.rows) + row for row, ranked in enumerate(values)}
         together = UnitSums(
@@ -99,11 +97,16 @@ class SplitCells:
 
     Args:
         raw: Recall@1 of all its queries in its whole gallery.
-        equal: stored Recall@1 on equal terms.
+        thinned: the same in a gallery of the other split's size; None where it is not thinned.
         faults: layer and epoch -> caveats on it, also where it has no value.
     """
 
     raw: Cells
-    equal: Cells
+    thinned: Cells | None
     faults: Mapping[LayerEpoch, Faults]
     units: frozenset[int]
+
+    @property
+    def compared(self) -> Cells:
+        """The values that a gap is made of."""
+        return self.raw if self.thinned is None else self.thinned

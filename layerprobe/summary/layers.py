@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from layerprobe.statistics.best_of_many import indistinguishable_from_best
 from layerprobe.statistics.bootstrap import RESAMPLES, between
@@ -16,9 +16,8 @@ from layerprobe.values.facts import DataFacts
 from layerprobe.values.intervals import Difference, Interval, IntervalKind
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer
 from layerprobe.values.label_free import Agreement
-from layerprobe.values.metric_names import Terms
 
-_SEEN, _UNSEEN = "train", "test"  # the gap is the first - the second
+SEEN, UNSEEN = "train", "test"  # the gap is the first - the second
 
 
 @dataclass(frozen=True)
@@ -28,29 +27,14 @@ class Level:
     Args:
         epoch: 0 = before any step.
         value: a fraction; None where the features have no valid one.
-        equal: the same on equal terms; None where it is not stored.
+        thinned: the same in a gallery of the other split's size; None where that is not told.
     """
 
     epoch: int
     value: float | None
     interval: Interval | None = None
-    equal: float | None = None
-    equal_interval: Interval | None = None
-
-    @property
-    def differs(self) -> bool:
-        """Whether the value on equal terms lies outside the interval of the other one."""
-        if self.equal is None or self.interval is None:
-            return False
-        return not self.interval.low <= self.equal <= self.interval.high
-
-
-@dataclass(frozen=True)
-class Gap:
-    """Train recall - test recall."""
-
-    difference: Difference
-    equal: bool
+    thinned: float | None = None
+    thinned_interval: Interval | None = None
 
 
 @dataclass(frozen=True)
@@ -62,7 +46,6 @@ class GapOnset:
     """
 
     epoch: int | None
-    equal: bool
 
 
 @dataclass(frozen=True)
@@ -71,9 +54,9 @@ class LayerSummary:
 
     Args:
         levels: split -> its recall at the layer's last epoch.
-        gap: train - test there; None where one of them is missing.
+        gap: train - test there, in galleries of `RunSummary.gap_metric`; None where one of them is missing.
         gap_over_start: that gap - the gap of epoch 0; None where epoch 0 is not measured, or not a start.
-        opening: None where the last of these differences is missing or has no interval.
+        opening: None where one of these differences is missing, or the last has no interval.
         best_epochs: split -> the epoch of its highest recall, the first of equals; on test it is chosen on test.
         faults: split -> caveats on the last epoch.
         broken: split -> number of earlier epochs that have collapsed or have no value.
@@ -81,8 +64,8 @@ class LayerSummary:
 
     ranked: RankedLayer
     levels: Mapping[str, Level]
-    gap: Gap | None
-    gap_over_start: Gap | None
+    gap: Difference | None
+    gap_over_start: Difference | None
     opening: GapOnset | None
     best_epochs: Mapping[str, int]
     epochs: int
@@ -96,18 +79,17 @@ class RunSummary:
 
     Args:
         units: split -> number of resampled units.
-        terms: the equal terms, if any are known.
         alike: the layers not significantly different from the best of `main` at the end, on its split; None if unknown.
         sections: the layers after reductions.
         processed: each layer after its best post-processing; None where no reduction is measured.
         label_free: rank correlations of label-free metrics with recall, at the last epoch with any.
+        gap_metric: the metric whose gaps they are: `R@1(G=200)` where a gallery is thinned to the other's size.
     """
 
     run: str
     kind: IntervalKind
     data: DataFacts
     units: Mapping[str, int]
-    terms: Terms | None
     layers: tuple[LayerSummary, ...]
     alike: tuple[RankedLayer, ...] | None = None
     notes: tuple[str, ...] = ()
@@ -115,6 +97,7 @@ class RunSummary:
     processed: BestPostProcessing | None = None
     label_free: tuple[Agreement, ...] = ()
     metric: str = "R@1"
+    gap_metric: str = "R@1"
 
     @property
     def main(self) -> tuple[LayerSummary, ...]:
@@ -147,8 +130,8 @@ def layer_summaries(
             LayerSummary(
                 ranked,
                 {split: known[ranked] for split, known in levels.items() if ranked in known},
-                _gap(gaps.last, key),
-                _gap(gaps.over_start, key),
+                gaps.last.get(key),
+                gaps.over_start.get(key),
                 gaps.opening(*key),
                 {split: best for split, cells in splits.items() if (best := best_epoch(cells.raw, ranked)) is not None},
                 len(_epochs(ranked, splits)),
@@ -195,15 +178,21 @@ def _epochs(ranked: RankedLayer, splits: Mapping[str, SplitCells]) -> set[int]:
 
 
 def _levels(cells: SplitCells, last: Mapping[RankedLayer, int]) -> dict[RankedLayer, Level]:
-    raw = [key for key in last.items() if key in cells.raw]
-    equal = [key for key in last.items() if key in cells.equal]
-    raw_ends = dict(zip(raw, intervals(cells.raw.of(raw)) if raw else [], strict=True))
-    equal_ends = dict(zip(equal, intervals(cells.equal.of(equal)) if equal else [], strict=True))
+    raw, thinned = _ends(cells.raw, last), _ends(cells.thinned or Cells(), last)
     return {
-        key[0]: Level(key[1], cells.raw.mean(key), raw_ends.get(key), cells.equal.mean(key), equal_ends.get(key))
+        key[0]: Level(key[1], *raw.get(key, (None, None)), *thinned.get(key, (None, None)))
         for key in last.items()
         if key in cells.faults
     }
+
+
+def _ends(cells: Cells, last: Mapping[RankedLayer, int]) -> dict[LayerEpoch, tuple[float, Interval | None]]:
+    """The means at the layers' last epochs, with their intervals."""
+    keys = [key for key in last.items() if key in cells]
+    if not keys:
+        return {}
+    sums = cells.of(keys)
+    return dict(zip(keys, zip(sums.means.tolist(), intervals(sums), strict=True), strict=True))
 
 
 def _broken(cells: SplitCells, last: LayerEpoch) -> int:
@@ -214,44 +203,41 @@ def _broken(cells: SplitCells, last: LayerEpoch) -> int:
 
 @dataclass(frozen=True)
 class _Gaps:
-    """Gaps by whether they are on equal terms, and by layer and epoch.
+    """Gaps by layer and epoch.
 
     Args:
         over_start: of each layer at every later epoch than 0, minus the gap of epoch 0.
+        later: the layers and epochs that have one, in whichever gallery.
     """
 
-    last: Mapping[bool, Mapping[LayerEpoch, Difference]]
-    over_start: Mapping[bool, Mapping[LayerEpoch, Difference]]
+    last: Mapping[LayerEpoch, Difference] = field(default_factory=dict)
+    over_start: Mapping[LayerEpoch, Difference] = field(default_factory=dict)
+    later: Collection[LayerEpoch] = ()
 
     def opening(self, ranked: RankedLayer, last: int) -> GapOnset | None:
-        """The onset of a layer's gap; None where it is unknown for its last epoch."""
-        raw, equal = ({key for key in self.over_start[kind] if key[0] == ranked} for kind in (False, True))
-        on_equal_terms = raw == equal
-        if (ranked, last) not in raw or self.over_start[on_equal_terms][ranked, last].interval is None:
+        """The onset of a layer's gap; None where it is unknown for its last epoch, or a difference is missing."""
+        epochs = [epoch for layer, epoch in self.later if layer == ranked]
+        curve = {epoch: self.over_start[ranked, epoch] for epoch in epochs if (ranked, epoch) in self.over_start}
+        if last not in curve or curve[last].interval is None or len(curve) < len(epochs):
             return None
-        curve = {key[1]: self.over_start[on_equal_terms][key] for key in raw}
-        return GapOnset(opens_at(curve), on_equal_terms)
+        return GapOnset(opens_at(curve))
 
 
 def _gaps(splits: Mapping[str, SplitCells], last: Mapping[RankedLayer, int], *, from_start: bool) -> _Gaps:
-    found: dict[bool, dict[LayerEpoch, Difference]] = {True: {}, False: {}}
-    over_start: dict[bool, dict[LayerEpoch, Difference]] = {True: {}, False: {}}
-    seen, unseen = splits.get(_SEEN), splits.get(_UNSEEN)
-    if seen is not None and unseen is not None:
-        apart = not seen.units & unseen.units
-        for equal, ours, others in ((False, seen.raw, unseen.raw), (True, seen.equal, unseen.equal)):
-            both = {key: None for key in ours.rows if key in others}
-            ends = [key for key in last.items() if key in both]
-            later = [key for key in both if key[1] > 0 and (key[0], 0) in both] if from_start else []
-            found[equal] = _differences(ours, others, ends, apart)
-            over_start[equal] = _differences(_from_zero(ours, later), _from_zero(others, later), later, apart)
-    return _Gaps(found, over_start)
+    seen, unseen = splits.get(SEEN), splits.get(UNSEEN)
+    if seen is None or unseen is None:
+        return _Gaps()
+    ours, others, apart = seen.compared, unseen.compared, not seen.units & unseen.units
+    ends = [key for key in last.items() if key in ours and key in others]
+    later = _later(ours, others) if from_start else []
+    over_start = _differences(_from_zero(ours, later), _from_zero(others, later), later, apart)
+    return _Gaps(_differences(ours, others, ends, apart), over_start, _later(seen.raw, unseen.raw))
 
 
-def _gap(found: Mapping[bool, Mapping[LayerEpoch, Difference]], key: LayerEpoch) -> Gap | None:
-    """The gap on equal terms, else the other one, if any."""
-    equal = key in found[True]
-    return Gap(found[equal][key], equal) if key in found[equal] else None
+def _later(ours: Cells, others: Cells) -> list[LayerEpoch]:
+    """The layers and epochs but 0 that both have, of layers of which both have epoch 0."""
+    both = [key for key in ours.rows if key in others]
+    return [key for key in both if key[1] > 0 and (key[0], 0) in both]
 
 
 def opens_at(curve: Mapping[int, Difference]) -> int | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from layerprobe.summary.cells import Faults
-from layerprobe.summary.layers import Gap, LayerSummary, Level, RunSummary, end_values
+from layerprobe.summary.layers import LayerSummary, Level, RunSummary, end_values
 from layerprobe.summary.reduced import Reduced
 from layerprobe.summary.reduced_table import (
     ends_text,
@@ -28,7 +28,9 @@ from layerprobe.values.keys import layer_names
 from layerprobe.values.label_free import agreement_lines
 
 _ABSENT, _BEST, _NEVER = "-", "*", "never"
-_RAW = "raw"
+
+
+_NO_LEVEL = Level(0, None)
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ def summary_table(summary: RunSummary) -> TextTable:
     """A row for each layer: its recalls, its gap, the gap minus that of epoch 0, and its best epochs.
 
     Values are percent and differences points, with their 95 % interval in brackets. The heading has what all layers
-    share; empty columns are omitted. Columns on equal terms say `14x20`, and lack layers whose terms are not stored.
+    share; empty columns are omitted. Columns of a thinned gallery say `R@1(G=200)`.
     """
     layers = summary.layers
     names = layer_names(layer.ranked for layer in layers)
@@ -75,7 +77,7 @@ def summary_table(summary: RunSummary) -> TextTable:
         heading=(_title(summary), *fact_lines(summary.data), *kind.lines("in brackets")),
         notes=(
             *([f"{_BEST} {best_text(best, names, values, near)}"] if best else []),
-            *_column_notes(summary, names),
+            *_column_notes(summary),
             *_layer_notes(summary, names),
             *_unit_notes(summary),
             *summary.notes,
@@ -111,38 +113,28 @@ def _layer_values(summary: RunSummary, layer: LayerSummary) -> dict[str, Any]:
         "gap": _gap_values(summary, layer.gap),
         "gap_over_untrained": _gap_values(summary, layer.gap_over_start),
         "opens_at": opening.epoch if opening else None,
-        "opens_at_terms": _terms(summary, opening.equal) if opening else None,
+        "opens_at_metric": summary.gap_metric if opening else None,
         "best_epoch": dict(layer.best_epochs),
-        "notes": [f"{split}: {text}" for split in summary.data.splits for text in _texts(summary, layer, split)],
+        "notes": [f"{split}: {text}" for split in summary.data.splits for text in _texts(layer, split)],
     }
 
 
 def _level_values(summary: RunSummary, level: Level | None) -> dict[str, Any] | None:
     if level is None:
         return None
-    metric = summary.terms.name() if summary.terms else None
-    equal = {"metric": metric, "value": level.equal, **interval_values(level.equal_interval)}
+    thinned = {"metric": summary.gap_metric, "value": level.thinned, **interval_values(level.thinned_interval)}
     return {
         "value": level.value,
         **interval_values(level.interval),
         "epoch": level.epoch,
-        "equal_terms": None if level.equal is None else equal,
+        "thinned": None if level.thinned is None else thinned,
     }
 
 
-def _gap_values(summary: RunSummary, gap: Gap | None) -> dict[str, Any] | None:
+def _gap_values(summary: RunSummary, gap: Difference | None) -> dict[str, Any] | None:
     if gap is None:
         return None
-    return {
-        "value": gap.difference.value,
-        **interval_values(gap.difference.interval),
-        "terms": _terms(summary, gap.equal),
-    }
-
-
-def _terms(summary: RunSummary, equal: bool) -> str:
-    """`14x20`, or `raw`."""
-    return f"{summary.terms.classes}x{summary.terms.images}" if equal and summary.terms else _RAW
+    return {"value": gap.value, **interval_values(gap.interval), "metric": summary.gap_metric}
 
 
 def _title(summary: RunSummary) -> str:
@@ -158,44 +150,29 @@ def _level_columns(summary: RunSummary) -> list[_Column]:
     splits = [split for split in summary.data.splits if any(split in layer.levels for layer in summary.layers)]
     columns = []
     for split in splits:
-        levels = [layer.levels.get(split) for layer in summary.layers]
-        ends = [None if level is None else level.interval for level in levels]
-        columns.append(
-            _Column(
-                f"{split_header(split, [summary.data])}\n{summary.metric}",
-                [share_text(_value(level)) for level in levels],
-                ends,
-            )
-        )
-    # If all splits have equal sizes, the numbers on equal terms are the same.
-    if summary.terms and any(
-        level.equal not in (None, level.value) for layer in summary.layers for level in layer.levels.values()
-    ):
-        short = "/".join(split_header(split, [summary.data]) for split in splits)
-        cells = ["/".join(share_text(_equal(layer.levels.get(split))) for split in splits) for layer in summary.layers]
-        columns.append(_Column(f"{short}\n{_terms(summary, True)}", cells))
+        levels = [layer.levels.get(split) or _NO_LEVEL for layer in summary.layers]
+        header = split_header(split, [summary.data])
+        shown = [share_text(level.value) for level in levels]
+        columns.append(_Column(f"{header}\n{summary.metric}", shown, [level.interval for level in levels]))
+        if any(level.thinned is not None for level in levels):
+            shown = [share_text(level.thinned) for level in levels]
+            ends = [level.thinned_interval for level in levels]
+            columns.append(_Column(f"{header}\n{summary.gap_metric}", shown, ends))
     return columns
 
 
 def _gap_columns(summary: RunSummary) -> list[_Column]:
-    """Gaps and their onsets, each column on one kind of terms; equal ones where any layer has them."""
     columns = []
     gaps = [layer.gap for layer in summary.layers]
     over_start = [layer.gap_over_start for layer in summary.layers]
     for name, found in (("gap", gaps), (f"gap - {summary.data.start}", over_start)):
         if any(found):
-            equal = any(gap.equal for gap in found if gap)
-            shown = [gap.difference if gap and gap.equal == equal else None for gap in found]
-            header = f"{name}\n{_terms(summary, equal)}"
-            ends = [None if gap is None else gap.interval for gap in shown]
-            columns.append(_Column(header, [_points(gap) for gap in shown], ends))
+            ends = [gap.interval if gap else None for gap in found]
+            columns.append(_Column(f"{name}\n{summary.gap_metric}", [_points(gap) for gap in found], ends))
     openings = [layer.opening for layer in summary.layers]
     if any(openings):
-        equal = all(opening.equal for opening in openings if opening)
-        cells = [
-            _ABSENT if not o or o.equal != equal else _NEVER if o.epoch is None else f"{o.epoch}" for o in openings
-        ]
-        columns.append(_Column(f"opens at\n{_terms(summary, equal)}", cells))
+        cells = [_ABSENT if not o else _NEVER if o.epoch is None else f"{o.epoch}" for o in openings]
+        columns.append(_Column(f"opens at\n{summary.gap_metric}", cells))
     return columns
 
 
@@ -209,18 +186,8 @@ def _epoch_columns(summary: RunSummary) -> list[_Column]:
     return [_Column(f"best epoch\n{short}", cells)]
 
 
-def _column_notes(summary: RunSummary, names: Sequence[str]) -> list[str]:
+def _column_notes(summary: RunSummary) -> list[str]:
     notes = []
-    lacking = [
-        name
-        for name, layer in zip(names, summary.layers, strict=True)
-        if layer.gap and not layer.gap.equal and any(other.gap and other.gap.equal for other in summary.layers)
-    ]
-    if lacking:
-        notes.append(f"no equal terms stored: {first_named(lacking)}")
-    if summary.terms:
-        many = f"{summary.terms.classes} classes of {summary.terms.images} images"
-        notes.append(f"{_terms(summary, True)}: on equal terms, {many} of every split")
     if any(layer.opening for layer in summary.layers):
         start = summary.data.start
         notes.append(f"opens at: first measured epoch from which gap - {start} keeps its interval above 0 to the end")
@@ -235,7 +202,7 @@ def _layer_notes(summary: RunSummary, names: Sequence[str]) -> list[str]:
     for split in summary.data.splits:
         noted: dict[str, list[str]] = {}
         for name, layer in zip(names, summary.layers, strict=True):
-            for text in _texts(summary, layer, split):
+            for text in _texts(layer, split):
                 noted.setdefault(text, []).append(name)
         for text, having in noted.items():
             where = "every layer" if len(having) == len(names) > 1 else first_named(having)
@@ -243,13 +210,10 @@ def _layer_notes(summary: RunSummary, names: Sequence[str]) -> list[str]:
     return lines
 
 
-def _texts(summary: RunSummary, layer: LayerSummary, split: str) -> list[str]:
+def _texts(layer: LayerSummary, split: str) -> list[str]:
     found = [*_fault_texts(layer.faults.get(split, Faults()))]
     if broken := layer.broken.get(split):
         found.append(f"collapsed or without a value at {broken} earlier epoch{'s' * (broken > 1)}")
-    level = layer.levels.get(split)
-    if level and level.differs:
-        found.append(f"on equal terms ({_terms(summary, True)}) outside the interval: the number of classes matters")
     return found
 
 
@@ -282,14 +246,6 @@ def _unit_notes(summary: RunSummary) -> list[str]:
     few = [f"{split} {count}" for split, count in counts if FEWEST_UNITS <= count < FEW_UNITS]
     notes = [f"no interval below {FEWEST_UNITS} {units}: {', '.join(without)}"] if without else []
     return notes + ([f"few {units}, so that an interval is rough: {', '.join(few)}"] if few else [])
-
-
-def _value(level: Level | None) -> float | None:
-    return None if level is None else level.value
-
-
-def _equal(level: Level | None) -> float | None:
-    return None if level is None else level.equal
 
 
 def _points(difference: Difference | None) -> str:

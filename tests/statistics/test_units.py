@@ -18,11 +18,6 @@ def test_a_query_that_is_left_out_counts_in_no_unit() -> None:
     assert (found.sums.tolist(), found.counts.tolist(), found.means.tolist()) == ([[1, 0]], [[1, 1]], [0.5])
 
 
-def test_a_weight_counts_a_query_several_times() -> None:
-    found = unit_sums([1, 0, 0.5], [0, 0, 1], weights=[2, 0, 3])
-    assert (found.sums.tolist(), found.counts.tolist()) == ([[2, 1.5]], [[2, 3]])
-
-
 def test_a_unit_without_a_query_is_none() -> None:
     assert unit_sums([np.nan, 1, 0], [0, 1, 2]).units == 2
 
@@ -37,7 +32,7 @@ def test_the_difference_of_means_of_the_same_queries() -> None:
 @pytest.mark.parametrize(
     ("values", "units", "message"),
     [
-        ([1, 0], [0, 1, 2], "a value, unit and weight for each query"),
+        ([1, 0], [0, 1, 2], "a value and unit for each query"),
         ([1, np.inf], [0, 1], "must not be infinite"),
         ([np.nan, np.nan], [0, 1], "no query at all"),
     ],

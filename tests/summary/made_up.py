@@ -28,8 +28,9 @@ def cells_of(curves: Mapping[RankedLayer, Curve], first_class: int = 0) -> Cells
 
 
 def split_of(
-    curves: Mapping[RankedLayer, Curve], equal: Mapping[RankedLayer, Curve] | None = None, first_class: int = 0
+    curves: Mapping[RankedLayer, Curve], thinned: Mapping[RankedLayer, Curve] | None = None, first_class: int = 0
 ) -> SplitCells:
     raw = cells_of(curves, first_class)
     units = frozenset(range(first_class, first_class + CLASSES))
-    return SplitCells(raw, cells_of(equal or {}, first_class), dict.fromkeys(raw.rows, Faults()), units)
+    of_thinned = None if thinned is None else cells_of(thinned, first_class)
+    return SplitCells(raw, of_thinned, dict.fromkeys(raw.rows, Faults()), units)

@@ -9,7 +9,7 @@ import pytest
 from layerprobe.summary.cells import Faults, SplitCells
 from layerprobe.summary.layers import GapOnset, LayerSummary, Level, alike_layers, end_values, layer_summaries, opens_at
 from layerprobe.values.facts import DataFacts
-from layerprobe.values.intervals import Difference, Interval
+from layerprobe.values.intervals import Difference
 from layerprobe.values.keys import RankedLayer
 from tests.summary.made_up import CLASSES, FC6, POOL5, split_of
 
@@ -17,13 +17,12 @@ from tests.summary.made_up import CLASSES, FC6, POOL5, split_of
 def both(
     train: Mapping[int, float],
     test: Mapping[int, float],
-    equal: tuple[Mapping[int, float], Mapping[int, float]] | None = None,
+    thinned: Mapping[int, float] | None = None,
 ) -> dict[str, SplitCells]:
-    """Both splits of fc6, of different classes."""
-    first, second = equal or ({}, {})
+    """Both splits of fc6, of different classes; the gallery of train may be thinned."""
     return {
-        "train": split_of({FC6: train}, {FC6: first}),
-        "test": split_of({FC6: test}, {FC6: second}, first_class=CLASSES),
+        "train": split_of({FC6: train}, None if thinned is None else {FC6: thinned}),
+        "test": split_of({FC6: test}, first_class=CLASSES),
     }
 
 
@@ -47,16 +46,16 @@ def test_a_layers_recalls_are_those_of_its_last_epoch() -> None:
 def test_the_gap_is_train_less_test() -> None:
     gap = summed(both({5: 0.9}, {5: 0.7})).gap
     assert gap is not None
-    assert gap.difference.value == pytest.approx(0.2)
+    assert gap.value == pytest.approx(0.2)
     # the standard error of two independent means is sqrt(2) times that of one: 0.0112
-    assert (gap.difference.low, gap.difference.high) == pytest.approx((0.178, 0.222), abs=0.003)
+    assert (gap.low, gap.high) == pytest.approx((0.178, 0.222), abs=0.003)
 
 
 def test_the_gap_of_epoch_0_is_taken_off() -> None:
     found = summed(both({0: 0.55, 5: 0.9}, {0: 0.5, 5: 0.7})).gap_over_start
     assert found is not None
     # every class moved by the same: 0.35 on train, 0.2 on test, so that nothing is left to be uncertain about
-    assert found.difference.value == pytest.approx(0.15)
+    assert found.value == pytest.approx(0.15)
 
 
 @pytest.mark.parametrize("from_start", [True, False])
@@ -71,21 +70,19 @@ def test_epoch_0_alone_has_a_gap_but_none_over_itself() -> None:
     assert (found.gap_over_start, found.opening) == (None, None)
 
 
-def test_the_gaps_are_on_equal_terms_where_these_are_stored() -> None:
-    curves = {0: 0.5, 5: 0.9, 9: 0.9}, {0: 0.5, 5: 0.7, 9: 0.7}
-    found = summed(both(*curves, equal=({0: 0.6, 9: 0.9}, {0: 0.5, 9: 0.8})))
+def test_the_gaps_are_those_of_the_thinned_gallery_where_one_is() -> None:
+    found = summed(both({0: 0.5, 5: 0.9, 9: 0.9}, {0: 0.5, 5: 0.7, 9: 0.7}, thinned={0: 0.6, 5: 0.95, 9: 0.9}))
     assert found.gap is not None
     assert found.gap_over_start is not None
-    assert (found.gap.equal, found.gap_over_start.equal) == (True, True)
-    assert found.gap.difference.value == pytest.approx(0.1)
-    assert found.gap_over_start.difference.value == pytest.approx(0.1 - 0.1)
+    assert found.gap.value == pytest.approx(0.2)
+    assert found.gap_over_start.value == pytest.approx(0.2 - 0.1)
+    assert found.levels["train"].thinned == pytest.approx(0.9)
+    assert found.levels["test"].thinned is None
 
 
-def test_a_gap_that_one_split_lacks_on_equal_terms_is_the_raw_one() -> None:
-    gap = summed(both({9: 0.9}, {9: 0.7}, equal=({9: 0.9}, {}))).gap
-    assert gap is not None
-    assert not gap.equal
-    assert gap.difference.value == pytest.approx(0.2)
+def test_a_layer_that_lacks_the_thinned_value_has_no_gap() -> None:
+    found = summed(both({0: 0.5, 9: 0.9}, {0: 0.5, 9: 0.7}, thinned={0: 0.6}))
+    assert (found.gap, found.gap_over_start, found.opening) == (None, None, None)
 
 
 @pytest.mark.parametrize(
@@ -118,9 +115,9 @@ def spread_out(split: SplitCells, rng: np.random.Generator) -> SplitCells:
     ("train", "opening"),
     [
         # test stays at 0.5, epoch 0 has no gap, and intervals are a few tenths of a point wide
-        ({0: 0.5, 1: 0.5, 2: 0.6, 3: 0.7}, GapOnset(2, equal=False)),
-        ({0: 0.5, 1: 0.6, 2: 0.5, 3: 0.7}, GapOnset(3, equal=False)),
-        ({0: 0.5, 1: 0.6, 2: 0.6, 3: 0.45}, GapOnset(None, equal=False)),
+        ({0: 0.5, 1: 0.5, 2: 0.6, 3: 0.7}, GapOnset(2)),
+        ({0: 0.5, 1: 0.6, 2: 0.5, 3: 0.7}, GapOnset(3)),
+        ({0: 0.5, 1: 0.6, 2: 0.6, 3: 0.45}, GapOnset(None)),
     ],
 )
 def test_the_opening_is_read_off_the_gaps_over_epoch_0(train: dict[int, float], opening: GapOnset) -> None:
@@ -129,15 +126,15 @@ def test_the_opening_is_read_off_the_gaps_over_epoch_0(train: dict[int, float], 
     assert summed(splits).opening == opening
 
 
-@pytest.mark.parametrize(("drawn", "equal"), [([0, 1, 2], True), ([0, 2], False)])
-def test_the_opening_is_on_equal_terms_where_every_epoch_is(drawn: list[int], equal: bool) -> None:
+@pytest.mark.parametrize(("thinned", "opening"), [([0, 1, 2], GapOnset(1)), ([0, 2], None), ([1, 2], None)])
+def test_the_opening_is_known_where_every_epoch_has_a_gap(thinned: list[int], opening: GapOnset | None) -> None:
     rng = np.random.default_rng(0)
-    splits = {}
-    for name, split in both({0: 0.5, 1: 0.6, 2: 0.7}, dict.fromkeys(range(3), 0.5)).items():
-        raw = spread_out(split, rng).raw
-        rows = {(ranked, epoch): row for (ranked, epoch), row in raw.rows.items() if epoch in drawn}
-        splits[name] = replace(split, raw=raw, equal=replace(raw, rows=rows))
-    assert summed(splits).opening == GapOnset(1, equal=equal)
+    made = both({0: 0.5, 1: 0.5, 2: 0.5}, dict.fromkeys(range(3), 0.5), thinned={0: 0.5, 1: 0.6, 2: 0.7})
+    splits = {name: spread_out(split, rng) for name, split in made.items()}
+    cells = spread_out(replace(made["train"], raw=made["train"].compared), rng).raw
+    rows = {(ranked, epoch): row for (ranked, epoch), row in cells.rows.items() if epoch in thinned}
+    splits["train"] = replace(splits["train"], thinned=replace(cells, rows=rows))
+    assert summed(splits).opening == opening
 
 
 def test_best_epochs_are_the_first_of_equals() -> None:
@@ -149,8 +146,8 @@ def test_splits_that_share_classes_have_a_gap_without_interval() -> None:
     splits = {"train": split_of({FC6: {5: 0.9}}), "test": split_of({FC6: {5: 0.7}})}
     gap = summed(splits).gap
     assert gap is not None
-    assert gap.difference.value == pytest.approx(0.2)
-    assert gap.difference.interval is None
+    assert gap.value == pytest.approx(0.2)
+    assert gap.interval is None
 
 
 def test_a_layer_ends_at_its_own_last_epoch() -> None:
@@ -189,8 +186,3 @@ def test_a_layer_without_a_value_at_its_end_has_its_fault_and_earlier_ones_are_c
     assert found.levels["test"] == Level(2, None)
     assert found.faults == {"test": Faults(invalid="NaN (3 rows)")}
     assert found.broken == {"test": 1}
-
-
-@pytest.mark.parametrize(("equal", "differs"), [(0.75, False), (0.85, True), (0.65, True), (None, False)])
-def test_terms_matter_where_the_equal_value_lies_outside_the_interval(equal: float | None, differs: bool) -> None:
-    assert Level(1, 0.75, Interval(0.7, 0.8), equal).differs is differs

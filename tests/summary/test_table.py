@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from layerprobe.summary.cells import Faults
-from layerprobe.summary.layers import Gap, GapOnset, LayerSummary, Level, RunSummary
+from layerprobe.summary.layers import GapOnset, LayerSummary, Level, RunSummary
 from layerprobe.summary.table import summary_table, summary_values
 from layerprobe.system.encoding import encoded
 from layerprobe.tables.formats import as_csv, as_markdown
@@ -13,7 +13,6 @@ from layerprobe.values.facts import DataFacts, SplitFacts
 from layerprobe.values.intervals import Difference, Interval, IntervalKind
 from layerprobe.values.keys import RankedLayer
 from layerprobe.values.label_free import Agreement
-from layerprobe.values.metric_names import Terms
 from tests.summary.made_up import FC6, POOL5
 
 DATA = DataFacts("glyphs", {"train": SplitFacts(400, 40, None, 0.02), "test": SplitFacts(100, 40, None, 0.01)})
@@ -21,18 +20,18 @@ LAYER = LayerSummary(
     POOL5,
     {
         "train": Level(9, 0.9, Interval(0.88, 0.92), 0.94, Interval(0.92, 0.96)),
-        "test": Level(9, 0.7, Interval(0.66, 0.74), 0.72, Interval(0.7, 0.74)),
+        "test": Level(9, 0.7, Interval(0.66, 0.74)),
     },
-    Gap(Difference(0.22, 0.19, 0.25, 0.001), equal=True),
-    Gap(Difference(0.15, 0.1, 0.2, 0.001), equal=True),
-    GapOnset(4, equal=False),
+    Difference(0.24, 0.21, 0.27, 0.001),
+    Difference(0.15, 0.1, 0.2, 0.001),
+    GapOnset(4),
     {"train": 9, "test": 7},
     10,
     {},
     {},
 )
-OTHER = replace(LAYER, ranked=FC6, gap=replace(LAYER.gap, equal=False) if LAYER.gap else None, best_epochs={"train": 9})
-SUMMARY = RunSummary("one", IntervalKind(), DATA, {"train": 40, "test": 40}, Terms(14, 20), (LAYER, OTHER))
+OTHER = replace(LAYER, ranked=FC6, gap=None, best_epochs={"train": 9})
+SUMMARY = RunSummary("one", IntervalKind(), DATA, {"train": 40, "test": 40}, (LAYER, OTHER), gap_metric="R@1(G=99)")
 
 
 def cell(summary: RunSummary, column: str, row: int = 0) -> str:
@@ -54,7 +53,7 @@ def test_json_has_the_fields_of_the_contract() -> None:
             "low": 0.88,
             "high": 0.92,
             "epoch": 9,
-            "equal_terms": {"metric": "R@1(14x20)", "value": 0.94, "low": 0.92, "high": 0.96},
+            "thinned": {"metric": "R@1(G=99)", "value": 0.94, "low": 0.92, "high": 0.96},
         },
         "validation": None,
         "test": {
@@ -62,55 +61,44 @@ def test_json_has_the_fields_of_the_contract() -> None:
             "low": 0.66,
             "high": 0.74,
             "epoch": 9,
-            "equal_terms": {"metric": "R@1(14x20)", "value": 0.72, "low": 0.7, "high": 0.74},
+            "thinned": None,
         },
-        "gap": {"value": 0.22, "low": 0.19, "high": 0.25, "terms": "14x20"},
-        "gap_over_untrained": {"value": 0.15, "low": 0.1, "high": 0.2, "terms": "14x20"},
+        "gap": {"value": 0.24, "low": 0.21, "high": 0.27, "metric": "R@1(G=99)"},
+        "gap_over_untrained": {"value": 0.15, "low": 0.1, "high": 0.2, "metric": "R@1(G=99)"},
         "opens_at": 4,
-        "opens_at_terms": "raw",
+        "opens_at_metric": "R@1(G=99)",
         "best_epoch": {"train": 9, "test": 7},
-        "notes": ["train: on equal terms (14x20) outside the interval: the number of classes matters"],
+        "notes": [],
     }
 
 
 def test_what_is_not_known_is_null_in_json() -> None:
     bare = replace(LAYER, levels={}, gap=None, gap_over_start=None, opening=None, best_epochs={})
     values = summary_values(replace(SUMMARY, layers=(bare,)))["layers"][0]
-    names = ("train", "validation", "test", "gap", "gap_over_untrained", "opens_at", "opens_at_terms")
+    names = ("train", "validation", "test", "gap", "gap_over_untrained", "opens_at", "opens_at_metric")
     assert [values[name] for name in names] == [None] * 7
 
 
 def test_a_row_has_percents_points_and_epochs() -> None:
-    columns = ("train\nR@1", "train/test\n14x20", "gap\n14x20", "gap - untrained\n14x20", "opens at\nraw")
-    assert [cell(SUMMARY, column) for column in columns] == ["90.0", "94.0/72.0", "+22.0", "+15.0", "4"]
+    columns = ("train\nR@1", *(f"{name}\nR@1(G=99)" for name in ("train", "gap", "gap - untrained", "opens at")))
+    assert [cell(SUMMARY, column) for column in columns] == ["90.0", "94.0", "+24.0", "+15.0", "4"]
     assert cell(SUMMARY, "best epoch\ntrain/test") == "9/7"
     table = summary_table(SUMMARY)
-    assert table.intervals[table.columns.index("gap\n14x20")] == (("19.0", "25.0"), None)
-
-
-def test_a_column_has_one_kind_of_terms_and_a_line_names_the_layers_without() -> None:
-    assert cell(SUMMARY, "gap\n14x20", row=1) == "-"
-    assert "no equal terms stored: fc6" in summary_table(SUMMARY).notes
+    assert "test\nR@1(G=99)" not in table.columns
+    assert table.intervals[table.columns.index("gap\nR@1(G=99)")] == (("21.0", "27.0"), None)
 
 
 def test_an_opening_that_never_comes_says_so() -> None:
-    layers = (replace(LAYER, opening=GapOnset(None, equal=False)), replace(LAYER, opening=None))
-    assert [cell(replace(SUMMARY, layers=layers), "opens at\nraw", row) for row in (0, 1)] == ["never", "-"]
+    layers = (replace(LAYER, opening=GapOnset(None)), replace(LAYER, opening=None))
+    assert [cell(replace(SUMMARY, layers=layers), "opens at\nR@1(G=99)", row) for row in (0, 1)] == ["never", "-"]
 
 
 def test_columns_that_say_nothing_are_left_out() -> None:
     frozen = replace(LAYER, gap=None, gap_over_start=None, opening=None, epochs=1, levels={"test": Level(0, 0.7)})
-    table = summary_table(replace(SUMMARY, terms=None, layers=(frozen,)))
+    table = summary_table(replace(SUMMARY, layers=(frozen,)))
     assert table.columns == ("", "layer", "test\nR@1")
     assert table.heading[0] == "summary of one, epoch 0, R@1 in %, cosine"
     assert not any("in brackets" in line for line in table.heading)  # there is no interval
-
-
-def test_equal_terms_that_change_nothing_have_no_column() -> None:
-    levels = {split: replace(level, equal=level.value) for split, level in LAYER.levels.items()}
-    table = summary_table(replace(SUMMARY, layers=(replace(LAYER, levels=levels),)))
-    assert "train/test\n14x20" not in table.columns
-    assert "gap\n14x20" in table.columns
 
 
 def test_the_best_layer_is_marked_and_told_to_be_chosen_on_test() -> None:
@@ -138,7 +126,6 @@ def test_notes_name_the_split_and_the_layers() -> None:
     assert "test, pool5@max: 3 zero vectors" in notes
     assert "test, every layer: 5 lone queries count as misses" in notes
     assert "train, fc6: collapsed or without a value at 2 earlier epochs" in notes
-    assert "train, every layer: on equal terms (14x20) outside the interval: the number of classes matters" in notes
 
 
 @pytest.mark.parametrize(
@@ -159,7 +146,11 @@ def test_a_heading_says_what_the_intervals_are() -> None:
 
 def test_every_format_writes_it() -> None:
     assert "| \\* | pool5@max | 90.0 \\[88.0, 92.0] |" in as_markdown(summary_table(SUMMARY))
-    assert as_csv(summary_table(SUMMARY)).splitlines()[1].startswith("*,pool5@max,90.0,88.0,92.0,70.0,66.0,74.0,")
+    assert (
+        as_csv(summary_table(SUMMARY))
+        .splitlines()[1]
+        .startswith("*,pool5@max,90.0,88.0,92.0,94.0,92.0,96.0,70.0,66.0,74.0,")
+    )
 
 
 def test_the_rank_correlations_of_numbers_without_labels_stand_below_and_in_json() -> None:

@@ -24,7 +24,7 @@ from layerprobe.workflow.compare.compare import CompareRequest, compare
 from layerprobe.workflow.report.report import made_report
 from layerprobe.workflow.run.facts import score_tables
 from layerprobe.workflow.run.runs import Run
-from layerprobe.workflow.summary.summary import SummaryRequest, summarise
+from layerprobe.workflow.summary.summary import stored_summary
 from tests.records import rewrite
 from tests.workflow.choosing_runs import hits, write_run
 from tests.workflow.conftest import Silent
@@ -71,7 +71,7 @@ def printed(run: Run, layers: list[RankedLayer]) -> set[str]:
     """The names in what probe, summary, choose, compare and report print of a run."""
     scores = run.scores()
     found = {name for table in score_tables(run, scores) for name in names_in(table)}
-    found |= {name for table in summary_tables(summarise(run, SummaryRequest(), Silent())) for name in names_in(table)}
+    found |= {name for table in summary_tables(stored_summary(run)) for name in names_in(table)}
     choice = choose_runs([run], ChooseRequest(), Silent())
     values = json.loads(json.dumps(encoded(choice)))
     found |= {*values["shares"], *values["equivalent"]}

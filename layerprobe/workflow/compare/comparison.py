@@ -301,9 +301,7 @@ def network_text(a: ComparedLayer, b: ComparedLayer) -> str:
 def metric_text(metric: str) -> str:
     """The metric, with what its name means where it is measured otherwise than in the whole gallery."""
     recall = recall_of(metric)
-    if recall and recall.gallery:
-        return f"{metric}, thinned by image,"
-    return f"{metric}, on equal terms," if recall and recall.terms else metric
+    return f"{metric}, thinned by image," if recall and recall.gallery else metric
 
 
 def interval_text(difference: Difference, basis: Basis) -> str:

@@ -10,15 +10,12 @@ from numpy.typing import NDArray
 
 from layerprobe.measure.redraw import groups_of
 from layerprobe.statistics.bootstrap import differences
-from layerprobe.statistics.draws import draws, times_drawn
 from layerprobe.statistics.jackknife import jackknife, jackknife_over_seeds
 from layerprobe.statistics.seeds import over_seeds
 from layerprobe.statistics.units import UnitSums, unit_sums
-from layerprobe.system.errors import RecipeError
 from layerprobe.values.arrays import FloatArray
 from layerprobe.values.intervals import Difference, IntervalKind, OverSeeds
 from layerprobe.values.keys import RankedLayer
-from layerprobe.values.metric_names import recall_of
 from layerprobe.workflow.compare.redrawn import Redrawn
 from layerprobe.workflow.run.metric_values import metric_values_of
 from layerprobe.workflow.run.references import RankedSplit
@@ -121,11 +118,11 @@ def gather(
     metric = measure.metric
     values = metric_values_of([*((a, first) for first, _ in pairs), *((b, second) for _, second in pairs)], metric)
     firsts, seconds = np.array(values[: len(pairs)]), np.array(values[len(pairs) :])
-    gained, weights = firsts - seconds, _weights(a, b, metric)
+    gained = firsts - seconds
     shared = np.where(np.isnan(gained), np.nan, [firsts, seconds])
-    means = [unit_sums(values, units, weights).means for values in shared]
+    means = [unit_sums(values, units).means for values in shared]
     left_out = _left_out(a, b, pairs, measure) if measure.kind.estimand == "redraw" else None
-    return Evidence(np.stack(means, axis=1), unit_sums(gained, units, weights), left_out)
+    return Evidence(np.stack(means, axis=1), unit_sums(gained, units), left_out)
 
 
 def _left_out(
@@ -141,21 +138,3 @@ def _left_out(
         firsts = Redrawn(a, cluster).tables(dict.fromkeys(first for first, _ in pairs), metric)
         seconds = Redrawn(b, cluster).tables(dict.fromkeys(second for _, second in pairs), metric)
     return np.stack([firsts[first] - seconds[second] for first, second in pairs])
-
-
-def _weights(a: RankedSplit, b: RankedSplit, metric: str) -> NDArray[np.int64] | None:
-    """(Q,) number of draws on equal terms that include each query; None for a metric without draws."""
-    recall = recall_of(metric)
-    terms = recall.terms if recall else None
-    if terms is None:
-        return None
-    each = []
-    for ranked_split in (a, b):
-        drawn = draws(ranked_split.stored.labels, terms, seed=ranked_split.record.seed, split=ranked_split.split)
-        each.append(times_drawn(drawn, len(ranked_split.stored.labels)))
-    if not np.array_equal(each[0], each[1]):
-        seeds = f"{a.run.name} by seed {a.record.seed}, {b.run.name} by seed {b.record.seed}"
-        raise RecipeError(
-            f"{metric} was measured on other draws: {seeds}", fix="Compare runs of one seed, or use --seeds"
-        )
-    return each[0]

@@ -30,7 +30,7 @@ def metric_values(ranked_split: RankedSplit, ranked: RankedLayer, metric: str) -
     try:
         return mean_of_queries(draws, lambda x: query_values(stored.ranks[x], stored.values.get(x, {}), metric))
     except DataError as error:
-        fix = _command(ranked_split, ranked, metric)
+        fix = probe_layers_fix([(ranked_split, ranked)], *metric_flags(metric))
         raise DataError(f"{ranked_split.run.name}, {ranked_split.name(ranked)}: {error.message}", fix=fix) from error
 
 
@@ -43,8 +43,7 @@ def metric_values_of(layers: Sequence[tuple[RankedSplit, RankedLayer]], metric: 
         except DataError as error:
             lacking.append((ranked_split, ranked))
             errors.append(error)
-    recall = recall_of(metric)
-    if len(errors) > 1 and not (recall and recall.terms):
+    if len(errors) > 1:
         what = "; ".join(dict.fromkeys(error.message for error in errors))
         raise DataError(what, fix=probe_layers_fix(lacking, *metric_flags(metric)))
     if errors:
@@ -70,11 +69,3 @@ def metric_flags(metric: str) -> list[str]:
     if recall is None:
         return ["--metrics", metric]
     return ["--k", str(recall.k), *(["--gallery-size", str(recall.gallery)] if recall.gallery else [])]
-
-
-def _command(ranked_split: RankedSplit, ranked: RankedLayer, metric: str) -> str:
-    """The command that stores each query's contribution to a metric."""
-    recall = recall_of(metric)
-    if recall and recall.terms:
-        return f"Run {ranked_split.run.command('summary')}, and name the terms that it shows"
-    return probe_layers_fix([(ranked_split, ranked)], *metric_flags(metric))

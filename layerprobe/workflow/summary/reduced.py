@@ -49,13 +49,6 @@ def hits_of(stored: StoredRanks, ranked: RankedLayer) -> NDArray[np.float64]:
     return mean_of_queries(members, lambda member: stored.ranks[member].hits(1))
 
 
-def values_of(stored: StoredRanks, ranked: RankedLayer, metric: str) -> NDArray[np.float64] | None:
-    """(Q,) contribution of each query to a stored metric of a layer; None where it is not stored."""
-    known = {member: values[metric] for member, values in stored.values.items() if metric in values}
-    members = ranked_as(ranked, known)
-    return mean_of_queries(members, known.__getitem__) if members else None
-
-
 def faults_in(stored: StoredRanks, layers: Iterable[RankedLayer]) -> dict[RankedLayer, Faults]:
     """The caveats on each stored layer; for a mean of draws, the worst."""
     found: dict[RankedLayer, Faults] = {}

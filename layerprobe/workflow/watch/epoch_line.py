@@ -52,9 +52,7 @@ class LayerEpochs:
     def text(self, epoch: int) -> str:
         """`fc1 train 81.2 %, test 40.1 %, gap +41.1 (opens at epoch 1)`."""
         splits = {
-            split: SplitCells(
-                cells, Cells(), dict.fromkeys(cells.rows, Faults()), frozenset(self.units[split].tolist())
-            )
+            split: SplitCells(cells, None, dict.fromkeys(cells.rows, Faults()), frozenset(self.units[split].tolist()))
             for split, cells in self.cells.items()
             if (self.ranked, epoch) in cells
         }
@@ -64,7 +62,7 @@ class LayerEpochs:
         values = {split: level.value for split, level in row.levels.items()}
         parts = [f"{split} {100 * value:.1f} %" for split, value in values.items() if value is not None]
         if row.gap:
-            parts.append(f"gap {100 * row.gap.difference.value:+.1f}")
+            parts.append(f"gap {100 * row.gap.value:+.1f}")
         opens = f" (opens at epoch {row.opening.epoch})" if row.opening and row.opening.epoch is not None else ""
         return f"{self.ranked} {', '.join(parts)}{opens}"
 

@@ -9,11 +9,9 @@ import pytest
 
 from layerprobe import store
 from layerprobe.statistics.bootstrap import differences
-from layerprobe.statistics.draws import draws
 from layerprobe.statistics.units import unit_sums
 from layerprobe.system.errors import DataError, LayerprobeError, NumericError, RecipeError
 from layerprobe.values.intervals import IntervalKind
-from layerprobe.values.metric_names import Terms
 from layerprobe.workflow.compare.compare import CompareRequest, compare
 from layerprobe.workflow.compare.comparison import Comparison, sentence
 from layerprobe.workflow.compare.evidence import Measure
@@ -225,20 +223,6 @@ def test_other_metrics_are_means_of_the_queries_that_have_a_value(tmp_path: Path
     assert found.basis.units == 39
 
 
-def test_equal_terms_count_a_query_as_often_as_it_was_drawn(tmp_path: Path) -> None:
-    terms, rng = Terms(5, 2), np.random.default_rng(0)
-    per_query = {"a": rng.random(80), "b": rng.random(80)}
-    for name, values in per_query.items():
-        store_ranks(write_run(tmp_path, name, seed=3), HITS, LABELS, values={"R@1(5x2)": values})
-    (found,) = compared(tmp_path, "a:c1", "b:c1", metric="R@1(5x2)")
-    drawn = draws(LABELS, terms, seed=3, split="test")
-    for mean, values in zip(found.values or (), per_query.values(), strict=True):
-        assert mean == pytest.approx(np.mean([values[rows].mean() for rows in drawn]))
-    store_ranks(write_run(tmp_path, "c", seed=4), HITS, LABELS, values={"R@1(5x2)": per_query["a"]})
-    with pytest.raises(RecipeError, match="measured on other draws: a by seed 3, c by seed 4"):
-        compared(tmp_path, "a:c1", "c:c1", metric="R@1(5x2)")
-
-
 @pytest.mark.parametrize(
     ("metric", "message"),
     [
@@ -247,7 +231,6 @@ def test_equal_terms_count_a_query_as_often_as_it_was_drawn(tmp_path: Path) -> N
         ("NMI", "NMI is not the mean of a value for each query: classes cannot be resampled. Choose R@K, MAP@R"),
         ("kNN@10", "no kNN@10 of each query is stored. Run layerprobe probe netA --epochs 2"),
         ("R@2(G=50)", "no R@2(G=50) of each query is stored. Run layerprobe probe netA --epochs 2 --splits test"),
-        ("R@1(9x2)", "no R@1(9x2) of each query is stored. Run layerprobe summary netA"),
         ("MAP@R", "no MAP@R of each query is stored. Run layerprobe probe netA --epochs 2 --splits test --layers c1"),
     ],
 )

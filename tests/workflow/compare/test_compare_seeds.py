@@ -6,12 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from layerprobe.statistics.draws import draws
 from layerprobe.statistics.seeds import over_seeds
 from layerprobe.statistics.units import UnitSums, unit_sums
 from layerprobe.system.errors import NumericError, RecipeError
 from layerprobe.values.intervals import Difference, Interval, IntervalKind, OverSeeds
-from layerprobe.values.metric_names import Terms
 from layerprobe.values.scores import Subject
 from layerprobe.workflow.compare.compare import CompareRequest
 from layerprobe.workflow.compare.compare_seeds import compare_seeds
@@ -76,20 +74,6 @@ def test_holm_corrects_both_intervals_p(cache: Path) -> None:
         corrected = [getattr(one.over, kind).p for one in found if one.over]
         assert min(corrected) == 2 * min(p)
         assert max(corrected) == max(2 * min(p), max(p))
-
-
-def test_equal_terms_are_paired_by_the_draws_of_each_seed(tmp_path: Path) -> None:
-    rng, means = np.random.default_rng(0), []
-    for seed in (0, 1):
-        values = {"a": rng.random(80), "b": rng.random(80)}
-        for name, numbers in values.items():
-            run = write_run(tmp_path, f"{name}{seed}", experiment=name, seed=seed)
-            store_ranks(run, HITS[0], LABELS, values={"R@1(5x2)": numbers})
-        drawn = draws(LABELS, Terms(5, 2), seed=seed, split="test")
-        means.append(np.mean([(values["a"] - values["b"])[rows].mean() for rows in drawn]))
-    (found,) = compared(tmp_path, "a0:c1", "b0:c1", "R@1(5x2)")
-    assert found.over is not None
-    assert (found.over.mean, found.over.sd) == pytest.approx((np.mean(means), np.std(means, ddof=1)))
 
 
 def test_what_one_seed_lacks_is_told(cache: Path) -> None:

@@ -87,7 +87,6 @@ def test_training_classes_that_no_network_has_seen_are_choosing_classes(seen: tu
         (replace(BASIS, kind=IntervalKind("redraw")), "95 % interval over 68 classes, queries and gallery drawn anew:"),
         (replace(BASIS, kind=IntervalKind("gallery", "parent"), units=31), "over 31 clusters of classes (parent), "),
         (replace(BASIS, metric="R@1(G=500)"), ": R@1(G=500), thinned by image, 85.8 % against"),
-        (replace(BASIS, metric="R@1(14x20)"), ": R@1(14x20), on equal terms, 85.8 % against"),
         (replace(BASIS, units=29), "p = 0.004). 29 classes are few: the interval itself is uncertain."),
     ],
 )  # fmt: skip

@@ -25,7 +25,6 @@ from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run.damage import PartlyReducedError
 from layerprobe.workflow.run.features import RunFeatures
 from layerprobe.workflow.run.runs import Run
-from layerprobe.workflow.summary.equal_terms import equal_terms
 from layerprobe.workflow.train.building import TrainRequest
 from layerprobe.workflow.train.train import train
 from tests.workflow.conftest import Silent
@@ -290,14 +289,3 @@ def test_shift_is_for_the_layer_that_the_classifier_multiplies(classified: Run) 
 def test_shift_without_a_classifier_says_why(run: Run) -> None:
     with pytest.raises(RecipeError, match="no layer can take shift: .* smooth_triplet has no classifier"):
         prepare(run, replace(REQUEST, reduce=("shift",)))
-
-
-def test_equal_terms_of_all_images_are_the_recall_of_every_reduction(classified: Run) -> None:
-    names = ("none", "shift", "pca:1", "pca:1@gallery", "random:2x3", "l2+binary")
-    whole = probe(classified, replace(REQUEST, layers=("fc6",), similarity="euclidean", reduce=names), Silent())
-    found = equal_terms(classified, [1], Silent())
-    assert not found.reasons
-    for split in ("train", "test"):
-        equal = {score.ranked.reduction: score.value for score in found.scores if score.split == split}
-        assert equal == pytest.approx(r1(whole, split))
-        assert set(equal) == {*names}

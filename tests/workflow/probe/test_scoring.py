@@ -107,7 +107,7 @@ def test_stale_ranks_are_not_used(run: Run) -> None:
 def test_scores_whose_ranks_are_replaced_leave_the_table(run: Run) -> None:
     recalls = probe(run, REQUEST, Silent())
     probe(run, replace(REQUEST, gallery_size=10, metrics=("MRR",)), Silent())
-    drawn = [replace(score, metric="R@1(2x4)") for score in recalls if score.metric == "R@1"]
+    drawn = [replace(score, metric="R@1(G=4)") for score in recalls if score.metric == "R@1"]
     ScoreTable([*run.scores(), *drawn], stored=[]).write(run.scores_file)
     with h5py.File(run.rank_file(2, "test"), "r+") as file:
         for layer in ("fc6@none", "pool5.3@max"):
@@ -116,7 +116,7 @@ def test_scores_whose_ranks_are_replaced_leave_the_table(run: Run) -> None:
     left = {(score.split, score.ranked.layer.layer, score.metric) for score in run.scores()}
     assert {metric for split, layer, metric in left if (split, layer) == ("test", "fc6")} == {"R@1", "R@2"}
     others = {("train", "fc6"), ("test", "pool5.3")}  # what holds, and what is not measured
-    assert {(*other, metric) for other in others for metric in ("R@1(2x4)", "R@1(G=10)", "MRR")} <= left
+    assert {(*other, metric) for other in others for metric in ("R@1(G=4)", "R@1(G=10)", "MRR")} <= left
 
 
 def by_metric(scores: list[Score], split: str, layer: str) -> dict[str, Score]:

@@ -14,9 +14,7 @@ from layerprobe.system.errors import RecipeError, UnknownNameError
 from layerprobe.workflow.compare.compare import CompareRequest, compare
 from layerprobe.workflow.python.probed import Probed
 from layerprobe.workflow.run.runs import Run
-from layerprobe.workflow.summary.equal_terms import equal_terms
-from tests.workflow.conftest import Silent
-from tests.workflow.python.test_probe_model import TEST, TRAIN, loader_of, nearest_has_the_class, number, small_model
+from tests.workflow.python.test_probe_model import TEST, TRAIN, nearest_has_the_class, number, small_model
 
 BOTH = {"train": TRAIN, "test": TEST}
 
@@ -166,23 +164,6 @@ def test_features_fitted_on_images_in_another_order_are_ranked_again(tmp_path: P
     assert again.name == first.name
     ranks = read_stored_ranks(Run(tmp_path / first.name).rank_file(0, "test")).ranks
     assert [ranked.reduction for ranked in ranks] == ["none"]
-
-
-def test_equal_terms_are_drawn_of_what_was_reduced(tmp_path: Path) -> None:
-    splits = {
-        "train": loader_of(*np.repeat(range(3), 4).tolist()),
-        "test": loader_of(*np.repeat(range(3, 6), 4).tolist(), seed=1),
-    }
-    found = probed("none", "l2+pca:3+l2", layers="0.0+0.1", cache=tmp_path, splits=splits)
-    drawn = equal_terms(Run(tmp_path / found.name), [0], Silent())
-    assert not drawn.reasons
-    # as many classes and images in both splits: one draw, of all images
-    by_hand = {
-        (split, reduction): found.ranks[split, "0.0+0.1" + ("" if reduction == "none" else f"/{reduction}")].recall(1)
-        for split in splits
-        for reduction in ("none", "l2+pca:3+l2")
-    }
-    assert {(score.split, score.ranked.reduction): score.value for score in drawn.scores} == by_hand
 
 
 def test_features_are_extracted_side_by_side() -> None:

@@ -118,10 +118,10 @@ def test_a_probe_that_is_killed_leaves_no_score_whose_features_are_gone(
 def test_scores_of_ranks_in_another_order_leave_the_table(tmp_path: Path) -> None:
     first = probed(tmp_path, "output", splits={"test": TEST})
     run = Run(tmp_path / first.name)
-    drawn = [replace(score, metric="R@1(2x3)") for score in run.scores()]
+    drawn = [replace(score, metric="R@1(G=3)") for score in run.scores()]
     ScoreTable([*run.scores(), *drawn], stored=[]).write(run.scores_file)
     probed(tmp_path, "output", splits={"test": TEST})
-    assert [score.metric for score in run.scores()] == ["R@1", "R@1(2x3)"]
+    assert [score.metric for score in run.scores()] == ["R@1", "R@1(G=3)"]
     # Draws are of rows, which are others now.
     with pytest.warns(UserWarning, match="1 score leaves"):
         probed(tmp_path, "output", splits={"test": shuffled()})

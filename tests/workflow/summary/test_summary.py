@@ -9,18 +9,12 @@ import numpy as np
 import pytest
 
 from layerprobe.data.splits import Dataset, Image, Split
-from layerprobe.statistics.draws import draws
 from layerprobe.summary.cells import Faults
-from layerprobe.system.errors import BusyError, DataError, RecipeError
-from layerprobe.values.metric_names import Terms, recall_of
-from layerprobe.values.records import WeightsFile
-from layerprobe.values.scores import Score, ScoreTable
+from layerprobe.system.errors import DataError
 from layerprobe.workflow.run import from_recipe, units
-from layerprobe.workflow.run.runs import Run, locked
-from layerprobe.workflow.summary.summary import SummaryRequest, stored_summary, summarise
-from tests.records import rewrite
-from tests.scores import CLUSTERS, with_layer
-from tests.workflow.conftest import Silent
+from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.summary.summary import stored_summary
+from tests.scores import with_layer
 from tests.workflow.drawn_run import write_run
 from tests.workflow.rank_files import CLASSES, FC6, LABELS, POOL5, first_hit, ranks_of, stored, written
 
@@ -42,11 +36,11 @@ def test_recalls_gaps_and_counts_come_from_the_stored_ranks(tmp_path: Path) -> N
         (9 / 24, 6 / 24),
     ]
     assert fc6.gap is not None
-    assert fc6.gap.difference.value == pytest.approx(3 / 24)
+    assert fc6.gap.value == pytest.approx(3 / 24)
     assert fc6.gap_over_start is not None
-    assert fc6.gap_over_start.difference.value == pytest.approx(3 / 24 - 0)
+    assert fc6.gap_over_start.value == pytest.approx(3 / 24 - 0)
     assert pool5.gap_over_start is not None
-    assert pool5.gap_over_start.difference.value == pytest.approx(-2 / 24 + 1 / 24)
+    assert pool5.gap_over_start.value == pytest.approx(-2 / 24 + 1 / 24)
     assert found.units == {"train": 12, "test": 12}
 
 
@@ -56,14 +50,6 @@ def test_stored_numbers_without_labels_are_compared_with_recall(tmp_path: Path) 
     written(run, recalls, [replace(score, metric="two-nn", value=7.5) for score in recalls])
     (found,) = stored_summary(run).label_free
     assert (found.metric, found.epoch, found.split, found.layers, found.correlation) == ("two-nn", 5, "test", 2, None)
-
-
-def test_splits_of_equal_classes_are_on_equal_terms_already(tmp_path: Path) -> None:
-    run = Run(tmp_path / "one")
-    written(run, stored(run, 5, "train", {FC6: first_hit(9)}), stored(run, 5, "test", {FC6: first_hit(6)}))
-    found = stored_summary(run)
-    assert found.terms == Terms(12, 2)
-    assert found.layers[0].levels["test"].equal == found.layers[0].levels["test"].value
 
 
 def test_scores_without_ranks_are_told(tmp_path: Path) -> None:
@@ -81,9 +67,8 @@ def test_a_run_of_scores_without_any_ranks_of_them_is_told(tmp_path: Path) -> No
     run = Run(tmp_path / "one")
     (score,) = stored(run, 5, "test", {FC6: first_hit(9)})
     written(run, [with_layer(score, layer="gone")])
-    for read in (stored_summary, lambda run: summarise(run, SummaryRequest(), Silent())):
-        with pytest.raises(DataError, match=r"test, epoch 5: gone skipped, .* Run layerprobe probe one"):
-            read(run)
+    with pytest.raises(DataError, match=r"test, epoch 5: gone skipped, .* Run layerprobe probe one"):
+        stored_summary(run)
 
 
 def test_a_gap_between_splits_of_the_same_classes_has_no_interval_and_says_why(tmp_path: Path) -> None:
@@ -92,7 +77,7 @@ def test_a_gap_between_splits_of_the_same_classes_has_no_interval_and_says_why(t
     written(run, *files)
     found = stored_summary(run)
     assert found.layers[0].gap is not None
-    assert found.layers[0].gap.difference.interval is None
+    assert found.layers[0].gap.interval is None
     assert "no interval of a gap: train and test share classes" in found.notes
 
 
@@ -136,27 +121,6 @@ def test_gaps_are_compared_with_those_of_a_start_alone(
     assert (found.layers[0].gap_over_start is not None) is compared
 
 
-def test_recall_on_equal_terms_is_the_mean_over_the_draws(tmp_path: Path) -> None:
-    run = Run(tmp_path / "one")
-    labels = np.concatenate([LABELS["test"], [CLASSES] * 3])  # the first class has five images
-    terms, hits = Terms(12, 2), np.random.default_rng(0).random(len(labels))
-    drawn = draws(labels, terms, seed=0, split="test")
-    times = np.bincount(np.concatenate(drawn), minlength=len(labels))
-    values = {terms.name(): np.where(times > 0, hits, np.nan)}
-    entries = {FC6: ranks_of([1.0] * len(labels))}
-    written(
-        run,
-        stored(run, 5, "test", entries, values=values, labels=labels),
-        stored(run, 5, "train", {FC6: first_hit(9)}),
-    )
-    found = stored_summary(run)
-    assert found.terms == terms
-    assert found.layers[0].levels["test"].equal == pytest.approx(np.mean([hits[rows].mean() for rows in drawn]))
-    assert found.layers[0].levels["train"].equal is None
-    assert found.layers[0].gap is not None
-    assert not found.layers[0].gap.equal
-
-
 def test_epochs_that_cannot_be_read_or_have_other_images_are_left_out(tmp_path: Path) -> None:
     run = Run(tmp_path / "one")
     scores = [stored(run, epoch, "test", {FC6: first_hit(epoch)}) for epoch in (1, 2)]
@@ -182,136 +146,26 @@ def test_a_run_without_ranks_is_told(tmp_path: Path) -> None:
         stored_summary(run)
 
 
-class Counting(Silent):
-    """A listener that counts draws."""
-
-    draws = 0
-
-    def advance(self, steps: int = 1, **figures: float) -> None:
-        self.draws += steps
-
-
-def has_terms(score: Score) -> bool:
-    recall = recall_of(score.metric)
-    return recall is not None and recall.terms is not None
-
-
-def places(run: Run) -> set[tuple[int, str]]:
-    """Epochs and splits of which scores on equal terms are stored."""
-    return {(score.epoch, score.split) for score in run.scores() if has_terms(score)}
-
-
-def test_missing_draws_are_made_once(tmp_path: Path) -> None:
+def test_nothing_is_written(tmp_path: Path) -> None:
     run = write_run(tmp_path, epochs=(0, 1))
-    first, second = Counting(), Counting()
-    found = summarise(run, SummaryRequest(), first)
-    # 2 layers x 2 epochs x 2 splits x 20 draws
-    assert first.draws == 160
-    assert found.terms == Terms(11, 4)
-    assert all(layer.gap and layer.gap.equal for layer in found.layers)
-    assert summarise(run, SummaryRequest("all"), second) == found
-    assert second.draws == 0
+    before = {path: path.read_bytes() for path in run.folder.rglob("*") if path.is_file()}
+    stored_summary(run)
+    assert {path: path.read_bytes() for path in run.folder.rglob("*") if path.is_file()} == before
 
 
-def test_a_gap_on_equal_terms_is_the_difference_of_these_scores(tmp_path: Path) -> None:
-    run = write_run(tmp_path, epochs=(0, 1))
-    found = summarise(run, SummaryRequest(), Silent()).layers[0]
-    scores = {
-        (score.epoch, score.split): score.value or 0.0
-        for score in run.scores()
-        if score.ranked == found.ranked and has_terms(score)
-    }
-    gaps = [scores[epoch, "train"] - scores[epoch, "test"] for epoch in (0, 1)]
-    assert found.gap is not None
-    assert found.gap.difference.value == pytest.approx(gaps[1])
-    assert found.gap_over_start is not None
-    assert found.gap_over_start.difference.value == pytest.approx(gaps[1] - gaps[0])
-
-
-def test_draws_without_a_score_or_with_an_interval_of_another_kind_are_scored_again(tmp_path: Path) -> None:
-    run = write_run(tmp_path)
-    summarise(run, SummaryRequest(), Silent())
-    scores = run.scores()
-    drawn = [score for score in scores if has_terms(score)]
-    others = [score for score in scores if score not in drawn]
-    clustered = [replace(score, units=CLUSTERS) for score in drawn]
-    for known in (others, [*others, *clustered]):
-        ScoreTable(known, stored=[]).write(run.scores_file)
-        summarise(run, SummaryRequest(), Silent())
-        assert {score for score in run.scores() if has_terms(score)} == set(drawn)
-
-
-def test_what_is_stored_is_summed_up_without_draws(tmp_path: Path) -> None:
-    run = write_run(tmp_path, epochs=(0, 1))
-    found = stored_summary(run)
-    assert found.terms is None
-    assert all(layer.gap and not layer.gap.equal for layer in found.layers)
-    assert f"raw: all classes and images; {run.command('summary')} draws equal terms" in found.notes
-    assert places(run) == set()
-
-
-@pytest.mark.parametrize(
-    ("asked", "drawn"),
-    [("last", {0, 2}), ("1, last", {0, 1, 2}), ("all", {0, 1, 2})],
-)
-def test_draws_are_made_of_the_epochs_asked_for_and_of_epoch_0(tmp_path: Path, asked: str, drawn: set[int]) -> None:
-    run = write_run(tmp_path, epochs=(0, 1, 2))
-    summarise(run, SummaryRequest(asked), Silent())
-    assert places(run) == {(epoch, split) for epoch in drawn for split in ("train", "test")}
-
-
-@pytest.mark.parametrize(("split", "unseen"), [("test", False), ("train", True)])
-def test_the_best_epoch_is_that_of_the_best_layer(tmp_path: Path, split: str, unseen: bool) -> None:
-    run = write_run(tmp_path, epochs=range(6))
-    if unseen:
-        files = tuple(WeightsFile(f"{epoch}.pt", None, "", 1, epoch) for epoch in range(6))
-        recipe = {**run.read().recipe, "train": {"epochs": 0}, "data": {"name": "glyphs", "seen": False}}
-        rewrite(run, weights_files=files, recipe=recipe)
-    summarise(run, SummaryRequest("best"), Silent())
-    tested = {(s.epoch, s.ranked): s.value or 0.0 for s in run.scores() if (s.split, s.metric) == (split, "R@1")}
-    layer = max((ranked for epoch, ranked in tested if epoch == 5), key=lambda ranked: tested[5, ranked])
-    best = max(range(6), key=lambda epoch: tested[epoch, layer])
-    assert {epoch for epoch, _ in places(run)} == {0, best}
-
-
-def test_epochs_that_are_not_measured_are_refused(tmp_path: Path) -> None:
-    run = write_run(tmp_path, epochs=(0, 1))
-    with pytest.raises(RecipeError, match="--epochs last,7: .* has epochs 0 to 1"):
-        summarise(run, SummaryRequest("last,7"), Silent())
-
-
-def test_a_run_in_use_is_read_but_not_drawn_from(tmp_path: Path) -> None:
-    run = write_run(tmp_path, epochs=(0, 1))
-    with locked(run):
-        stored_summary(run)
-        with pytest.raises(BusyError):
-            summarise(run, SummaryRequest(), Silent())
-
-
-def test_without_training_images_there_is_nothing_to_draw(tmp_path: Path) -> None:
+def test_without_training_images_there_is_no_gap(tmp_path: Path) -> None:
     run = Run(tmp_path / "one")
     written(run, stored(run, 0, "test", {FC6: first_hit(9)}))
-    found = summarise(run, SummaryRequest(), Silent())
-    assert (found.terms, found.notes) == (None, ())
+    found = stored_summary(run)
+    assert found.notes == ()
     assert found.layers[0].gap is None
 
 
-def test_training_images_alone_have_no_best_epoch_to_draw_from(tmp_path: Path) -> None:
+def test_training_images_alone_have_their_recall(tmp_path: Path) -> None:
     run = Run(tmp_path / "one")
     written(run, stored(run, 5, "train", {FC6: first_hit(9)}))
-    found = summarise(run, SummaryRequest(), Silent())
+    found = stored_summary(run)
     assert found.layers[0].levels["train"].value == 9 / 24
-
-
-def test_ranks_of_other_images_that_have_no_score_offer_no_terms(tmp_path: Path) -> None:
-    run = Run(tmp_path / "one")
-    scores = [stored(run, 5, split, {FC6: first_hit(9)}) for split in ("train", "test")]
-    stored(run, 6, "test", {FC6: ranks_of([1.0] * 60)}, labels=np.repeat(np.arange(30), 2))
-    stored(run, 6, "train", {FC6: ranks_of([1.0] * 60)}, labels=np.repeat(np.arange(30, 60), 2))
-    written(run, *scores)
-    gap = stored_summary(run).layers[0].gap
-    assert gap is not None
-    assert not gap.equal
 
 
 def no_image(index: int) -> Image:
