@@ -9,32 +9,32 @@ from layerprobe.values.keys import RankedLayer, named
 from layerprobe.values.scores import Score
 
 
-def asked_layers(names: Sequence[str] | None, known: Collection[RankedLayer]) -> list[RankedLayer] | None:
+def asked_layers(names: Sequence[str] | None, ranked_layers: Collection[RankedLayer]) -> list[RankedLayer] | None:
     """The layers that some names mean, in the order of the names, each once; None without names."""
     if names is None:
         return None
-    return list(dict.fromkeys(ranked for name in names for ranked in _named(name, list(dict.fromkeys(known)))))
+    return list(dict.fromkeys(ranked for name in names for ranked in _named(name, list(dict.fromkeys(ranked_layers)))))
 
 
-def _named(name: str, known: Sequence[RankedLayer]) -> list[RankedLayer]:
-    if found := named(name, known):
-        return found
-    layers = {row.layer for row in named(name.partition("/")[0], known)}
-    raise UnknownNameError("layer", name, [str(row) for row in known if not layers or row.layer in layers])
+def _named(name: str, ranked_layers: Sequence[RankedLayer]) -> list[RankedLayer]:
+    if matches := named(name, ranked_layers):
+        return matches
+    layers = {row.layer for row in named(name.partition("/")[0], ranked_layers)}
+    raise UnknownNameError("layer", name, [str(row) for row in ranked_layers if not layers or row.layer in layers])
 
 
 def of_layers(scores: Sequence[Score], names: Sequence[str] | None) -> list[Score]:
     """The scores of the requested layers; all without names."""
-    asked = asked_layers(names, [score.ranked for score in scores])
-    return [score for score in scores if asked is None or score.ranked in asked]
+    layers = asked_layers(names, [score.ranked for score in scores])
+    return [score for score in scores if layers is None or score.ranked in layers]
 
 
 def asked_epoch(scores: Sequence[Score], epoch: int | None) -> int:
     """The requested epoch; None: the last."""
-    known = sorted({score.epoch for score in scores})
-    if epoch not in (None, *known):
-        raise RecipeError(f"no scores of epoch {epoch}", fix=f"Known: {', '.join(map(str, known))}")
-    return known[-1] if epoch is None else epoch
+    epochs = sorted({score.epoch for score in scores})
+    if epoch not in (None, *epochs):
+        raise RecipeError(f"no scores of epoch {epoch}", fix=f"Known: {', '.join(map(str, epochs))}")
+    return epochs[-1] if epoch is None else epoch
 
 
 def until_epoch(scores: Sequence[Score], epoch: int | None) -> list[Score]:

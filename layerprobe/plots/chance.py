@@ -22,6 +22,6 @@ def draw_chance(axes: Axes, floors: Mapping[str, float]) -> None:
         axes.axhline(floor, color="0.55", linewidth=1, linestyle=":", zorder=1, label=f"_chance {split}")
     if inside:
         text = "chance: " + ", ".join(f"{split} {level_text(floor)}" for split, floor in inside.items())
-        place = (axes.get_xlim()[1], max(inside.values()))
-        note = axes.annotate(text, place, xytext=(-3, 3), textcoords="offset points")
+        corner = (axes.get_xlim()[1], max(inside.values()))
+        note = axes.annotate(text, corner, xytext=(-3, 3), textcoords="offset points")
         note.set(ha="right", fontsize=FONT - 1, color=GREY)

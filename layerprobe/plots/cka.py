@@ -54,10 +54,10 @@ def draw(matrices: Sequence[Matrix], *, data: Mapping[str, DataFacts] | None = N
         notes=image_lines(data or {}, {matrix.split for matrix in matrices}) + _notes(matrices),
     )
     figure, panels = fig.panels([f"{matrix.run}, {matrix.split}:\n{matrix.title}" for matrix in matrices], layout)
-    for place, (axes, matrix) in enumerate(zip(panels, matrices, strict=True)):
+    for position, (axes, matrix) in enumerate(zip(panels, matrices, strict=True)):
         image = _draw_cells(axes, matrix, side)
         _name(axes, matrix, side)
-        if (place + 1) % columns == 0 or place == len(panels) - 1:
+        if (position + 1) % columns == 0 or position == len(panels) - 1:
             _draw_bar(axes, image, matrix.measure)
     return figure
 
@@ -65,9 +65,9 @@ def draw(matrices: Sequence[Matrix], *, data: Mapping[str, DataFacts] | None = N
 def _notes(matrices: Sequence[Matrix]) -> list[str]:
     """The notes that all matrices share, then the others, each once for a run."""
     common = shared_notes(matrix.notes for matrix in matrices)
-    several = len({matrix.run for matrix in matrices}) > 1
+    has_several_runs = len({matrix.run for matrix in matrices}) > 1
     notes = [(matrix.run, note) for matrix in matrices for note in matrix.notes if note not in common]
-    return [*common, *(f"{run}: " * several + note for run, note in dict.fromkeys(notes))]
+    return [*common, *(f"{run}: " * has_several_runs + note for run, note in dict.fromkeys(notes))]
 
 
 def _draw_cells(axes: Axes, matrix: Matrix, side: float) -> AxesImage:

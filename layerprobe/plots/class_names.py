@@ -57,7 +57,7 @@ def distinct(names: Iterable[str], width: float, size: float) -> dict[str, str]:
             if len(group) > 1
             for name in group
         }
-        further = {name: place for name, place in differ.items() if place > begins[name]}
+        further = {name: difference for name, difference in differ.items() if difference > begins[name]}
         if not further:
             return texts
         begins |= further

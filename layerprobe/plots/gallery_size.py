@@ -45,19 +45,19 @@ def draw(curves: Sequence[Curve], *, data: Mapping[str, DataFacts] | None = None
         runs.setdefault(curve.run, []).append(curve)
     names = names_by_layer(curve.ranked for curve in curves)
     styles = fig.styles(list(dict.fromkeys(names.values())))
-    x_limits = _limits([place for curve in curves for place in curve.places])
-    labels = {run: _labels(own, names, styles, x_limits[1]) for run, own in runs.items()}
-    right = fig.width_of([label.text for own in labels.values() for label in own]) + 0.25
+    x_limits = _limits([size for curve in curves for size in curve.places])
+    labels = {run: _labels(run_curves, names, styles, x_limits[1]) for run, run_curves in runs.items()}
+    right = fig.width_of([label.text for run_curves in labels.values() for label in run_curves]) + 0.25
     width = max(_LEAST, _FIGURE - _LEFT - right)
-    titles = [f"{run}\n{_facts(own, data or {})}" for run, own in runs.items()]
+    titles = [f"{run}\n{_facts(run_curves, data or {})}" for run, run_curves in runs.items()]
     notes = [*run_lines(data or {}, {curve.split for curve in curves}), _HOW, *kind.lines("Bands")]
-    notes += merged_lines({run: _remarks(own, names) for run, own in runs.items()})
+    notes += merged_lines({run: _remarks(run_curves, names) for run, run_curves in runs.items()})
     layout = fig.Layout(width, _HEIGHT, right, below=0.6, columns=2, notes=notes)
     figure, panels = fig.panels(titles, layout)
     y_limits = fig.limits(_heights(curves) or [0.0, 100.0])
-    for axes, (run, own) in zip(panels, runs.items(), strict=True):
-        _set_axes(axes, x_limits, y_limits, own[0].measure)
-        for curve in own:
+    for axes, (run, run_curves) in zip(panels, runs.items(), strict=True):
+        _set_axes(axes, x_limits, y_limits, run_curves[0].measure)
+        for curve in run_curves:
             _draw_curve(axes, curve, styles[names[curve.ranked]], names[curve.ranked])
         fig.label_right(axes, labels[run])
     return figure
@@ -71,22 +71,22 @@ def table(curves: Iterable[Curve]) -> str:
         key = [c.run, c.epoch, c.split, layer, pool, c.ranked.reduction, c.ranked.similarity]
         note = note_text((*c.remarks, *c.kind.notes))
         ends = c.low or (None,) * len(c.places), c.high or (None,) * len(c.places)
-        for place, value, low, high in zip(c.places, c.values, *ends, strict=True):
-            rows.append([*key, int(place), value, low, high, c.n, note])
+        for size, value, low, high in zip(c.places, c.values, *ends, strict=True):
+            rows.append([*key, int(size), value, low, high, c.n, note])
     return csv_text(rows)
 
 
-def _facts(own: Sequence[Curve], data: Mapping[str, DataFacts]) -> str:
+def _facts(curves: Sequence[Curve], data: Mapping[str, DataFacts]) -> str:
     """Split, epoch and similarities."""
-    similarities = dict.fromkeys(curve.ranked.similarity for curve in own)
-    return ", ".join([own[0].split, epoch_text(own[0].epoch, data.get(own[0].run)), *similarities])
+    similarities = dict.fromkeys(curve.ranked.similarity for curve in curves)
+    return ", ".join([curves[0].split, epoch_text(curves[0].epoch, data.get(curves[0].run)), *similarities])
 
 
-def _remarks(own: Sequence[Curve], names: Mapping[RankedLayer, str]) -> list[str]:
+def _remarks(curves: Sequence[Curve], names: Mapping[RankedLayer, str]) -> list[str]:
     """The notes of a run's curves: those that all have, and those of single layers."""
-    common = shared_notes(curve.remarks for curve in own)
+    common = shared_notes(curve.remarks for curve in curves)
     remarks = [*common]
-    for curve in own:
+    for curve in curves:
         fault = "not valid: " * all(value is None for value in curve.values)
         text = note_text(note for note in curve.remarks if note not in common)
         remarks += [f"{fault}{names[curve.ranked]}: {text}"] if text or fault else []
@@ -98,13 +98,13 @@ def _heights(curves: Sequence[Curve]) -> list[float]:
 
 
 def _labels(
-    own: Sequence[Curve], names: Mapping[RankedLayer, str], styles: Mapping[str, fig.Style], x: float
+    curves: Sequence[Curve], names: Mapping[RankedLayer, str], styles: Mapping[str, fig.Style], x: float
 ) -> list[fig.Label]:
     """The labels of the lines, which end at `x`."""
     return [
-        fig.Label(f"{names[curve.ranked]} {100 * last:.1f} %", x, 100 * last, styles[names[curve.ranked]].text)
-        for curve in own
-        if (last := curve.values[-1]) is not None
+        fig.Label(f"{names[curve.ranked]} {100 * recall:.1f} %", x, 100 * recall, styles[names[curve.ranked]].text)
+        for curve in curves
+        if (recall := curve.values[-1]) is not None
     ]
 
 
@@ -130,13 +130,13 @@ def _set_axes(axes: Axes, ends: tuple[float, float], y_limits: tuple[float, floa
 def _ticks(low: float, high: float, inches: float) -> list[float]:
     """As many round numbers in the range as fit."""
     powers = range(len(f"{high:.0f}"))
-    found: list[float] = []
+    steps: list[float] = []
     for factors, decades in ((1, 2, 5), 0.30), ((1, 3), 0.47), ((1,), 1.0):
-        found = [step for power in powers for factor in factors if low <= (step := factor * 10.0**power) <= high]
+        steps = [step for power in powers for factor in factors if low <= (step := factor * 10.0**power) <= high]
         room = decades / max(math.log10(high / low), decades) * inches
-        if fig.width_of([f"{step:,.0f}" for step in found]) + _BETWEEN <= room:
-            return found
-    return found
+        if fig.width_of([f"{step:,.0f}" for step in steps]) + _BETWEEN <= room:
+            return steps
+    return steps
 
 
 def _draw_curve(axes: Axes, curve: Curve, style: fig.Style, name: str) -> None:

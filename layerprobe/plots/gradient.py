@@ -34,78 +34,94 @@ _HOW = (
 )
 
 
-def draw(found: Sequence[GradientSizes], *, data: Mapping[str, DataFacts] | None = None) -> Figure:
+def draw(gradients: Sequence[GradientSizes], *, data: Mapping[str, DataFacts] | None = None) -> Figure:
     """Draw a row for each run, by alpha and by norm, on logarithmic axes.
 
     Args:
         data: run -> the data it was measured on.
     """
-    runs = list(dict.fromkeys(each.run for each in found))
+    runs = list(dict.fromkeys(gradient.run for gradient in gradients))
     cells = [(run, axis) for run in runs for axis in _AXES]
     layout = fig.Layout(
-        _WIDTH, _HEIGHT, 0.1, below=0.5, left=0.6, columns=len(_AXES), key=0.75, notes=_notes(found, data or {})
+        _WIDTH, _HEIGHT, 0.1, below=0.5, left=0.6, columns=len(_AXES), key=0.75, notes=_notes(gradients, data or {})
     )
     figure, panels = fig.panels([f"{run}\nby {axis}" for run, axis in cells], layout)
     for axes, (run, axis) in zip(panels, cells, strict=True):
-        own = [each for each in found if (each.run, each.axis) == (run, axis)]
-        _set_axes(axes, own)
-        _draw_lines(axes, own)
-    shown = [kind for kind in _KINDS if any(each.samples == kind for each in found)]
-    fig.key_below(panels[-len(_AXES)], [_KINDS[kind] | {"label": kind, "marker": ""} for kind in shown], columns=1)
+        panel_gradients = [gradient for gradient in gradients if (gradient.run, gradient.axis) == (run, axis)]
+        _set_axes(axes, panel_gradients)
+        _draw_lines(axes, panel_gradients)
+    kinds = [kind for kind in _KINDS if any(gradient.samples == kind for gradient in gradients)]
+    fig.key_below(panels[-len(_AXES)], [_KINDS[kind] | {"label": kind, "marker": ""} for kind in kinds], columns=1)
     return figure
 
 
-def _set_axes(axes: Axes, own: Sequence[GradientSizes]) -> None:
+def _set_axes(axes: Axes, gradients: Sequence[GradientSizes]) -> None:
     axes.set(xscale="log", yscale="log")
-    axes.set_xlim(min(own[0].places), max(own[0].places))
-    top = max(max(each.high) for each in own)
+    axes.set_xlim(min(gradients[0].places), max(gradients[0].places))
+    top = max(max(gradient.high) for gradient in gradients)
     axes.set_ylim(top / 10**_DECADES, 1.5 * top)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(LogLocator(numticks=6))
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axis.set_minor_formatter(NullFormatter())
-    axes.set_xlabel(_AXES[own[0].axis], fontsize=fig.FONT)
-    if own[0].axis == next(iter(_AXES)):
+    axes.set_xlabel(_AXES[gradients[0].axis], fontsize=fig.FONT)
+    if gradients[0].axis == next(iter(_AXES)):
         axes.set_ylabel("length of the gradient", fontsize=fig.FONT)
 
 
-def _draw_lines(axes: Axes, own: Sequence[GradientSizes]) -> None:
-    axes.axvline(own[0].own, color=fig.GREY, linewidth=0.9, linestyle=":", zorder=1, label="_trained")
-    for each in own:
-        style = _KINDS[each.samples]
-        (line,) = axes.plot(each.places, each.values)
-        line.set(**style, label=each.samples)
-        band = axes.fill_between(each.places, each.low, each.high, color=style["color"], alpha=_BAND)
-        band.set(linewidth=0, zorder=0.5, label=f"_middle half of {each.samples}")
+def _draw_lines(axes: Axes, gradients: Sequence[GradientSizes]) -> None:
+    axes.axvline(gradients[0].own, color=fig.GREY, linewidth=0.9, linestyle=":", zorder=1, label="_trained")
+    for gradient in gradients:
+        style = _KINDS[gradient.samples]
+        (line,) = axes.plot(gradient.places, gradient.values)
+        line.set(**style, label=gradient.samples)
+        band = axes.fill_between(gradient.places, gradient.low, gradient.high, color=style["color"], alpha=_BAND)
+        band.set(linewidth=0, zorder=0.5, label=f"_middle half of {gradient.samples}")
 
 
-def _notes(found: Sequence[GradientSizes], data: Mapping[str, DataFacts]) -> list[str]:
-    common = shared_notes(each.notes for each in found)
+def _notes(gradients: Sequence[GradientSizes], data: Mapping[str, DataFacts]) -> list[str]:
+    common = shared_notes(gradient.notes for gradient in gradients)
     counts: dict[str, dict[str, int]] = {}
-    for each in found:
-        of = f"{each.run}, {each.ranked.layer.layer}, {epoch_text(each.epoch, data.get(each.run))}"
-        counts.setdefault(of, {})[each.samples] = each.n
-    lines = [f"{run}: " + ", ".join(f"{n:,} {kind}" for kind, n in own.items()) for run, own in counts.items()]
-    others = dict.fromkeys(f"{each.run}: {note}" for each in found for note in each.notes if note not in common)
-    return [_HOW, *image_lines(data, {"train"}), *lines, *common, *others]
+    for gradient in gradients:
+        layer_text = (
+            f"{gradient.run}, {gradient.ranked.layer.layer}, {epoch_text(gradient.epoch, data.get(gradient.run))}"
+        )
+        counts.setdefault(layer_text, {})[gradient.samples] = gradient.n
+    lines = [
+        f"{run}: " + ", ".join(f"{n:,} {kind}" for kind, n in class_counts.items())
+        for run, class_counts in counts.items()
+    ]
+    single_notes = dict.fromkeys(
+        f"{gradient.run}: {note}" for gradient in gradients for note in gradient.notes if note not in common
+    )
+    return [_HOW, *image_lines(data, {"train"}), *lines, *common, *single_notes]
 
 
-def gradients_csv(found: Sequence[GradientSizes]) -> str:
+def gradients_csv(gradients: Sequence[GradientSizes]) -> str:
     """A line for each place of each line; `own` as in `GradientSizes`."""
     head = ["run", "epoch", "layer", "pool", "samples", "n", "axis", "own", "place", "median", "low", "high", "note"]
     rows: list[list[object]] = [[*head]]
-    for each in found:
-        layer = each.ranked.layer
-        key = [each.run, each.epoch, layer.layer, layer.pool, each.samples, each.n, each.axis, each.own]
-        lines = zip(each.places, each.values, each.low, each.high, strict=True)
-        rows += [[*key, *cells, note_text(each.notes)] for cells in lines]
+    for gradient in gradients:
+        layer = gradient.ranked.layer
+        key = [
+            gradient.run,
+            gradient.epoch,
+            layer.layer,
+            layer.pool,
+            gradient.samples,
+            gradient.n,
+            gradient.axis,
+            gradient.own,
+        ]
+        lines = zip(gradient.places, gradient.values, gradient.low, gradient.high, strict=True)
+        rows += [[*key, *cells, note_text(gradient.notes)] for cells in lines]
     return csv_text(rows)
 
 
 def plot(source: PlotSource, options: PlotOptions) -> Drawing:
     """Draw the gradients of each run at an epoch."""
-    found = source.gradients(options)
-    return Drawing(draw(found, data=source.data(each.run for each in found)), gradients_csv(found))
+    gradients = source.gradients(options)
+    return Drawing(draw(gradients, data=source.data(gradient.run for gradient in gradients)), gradients_csv(gradients))
 
 
 PLOT = Plot(plot, ("epoch",))

@@ -60,13 +60,13 @@ def draw(
         data: run -> the data it was measured on.
         selected: run -> the selected candidate of its choice.
     """
-    names = [shown.name for shown in shown_layers(histograms, selected or {})]
+    names = [layer.name for layer in shown_layers(histograms, selected or {})]
     runs = list(dict.fromkeys(histogram.run for histogram in histograms))
     splits = list(dict.fromkeys(histogram.split for histogram in histograms))
-    found: dict[Row, dict[str, list[Histogram]]] = {(name, run): {} for name in names for run in runs}
+    by_row: dict[Row, dict[str, list[Histogram]]] = {(name, run): {} for name in names for run in runs}
     for histogram, name in zip(histograms, names, strict=True):
-        found[name, histogram.run].setdefault(histogram.split, []).append(histogram)
-    rows = [row for row, own in found.items() if own]
+        by_row[name, histogram.run].setdefault(histogram.split, []).append(histogram)
+    rows = [row for row, by_split in by_row.items() if by_split]
     head = {run: f"{run}\n" if len(runs) > 1 else "" for run in runs}
     # The last line of a title is left empty for the number.
     titles = [f"{head[run]}{name}, {split}\n " for name, run in rows for split in splits]
@@ -84,8 +84,8 @@ def draw(
     figure, panels = fig.panels(titles, layout)
     for axes, (row, split) in zip(panels, product(rows, splits), strict=True):
         axes.set_xlim(_limits([x for x, name in zip(histograms, names, strict=True) if name == row[0]]))
-        if split in found[row]:
-            _draw_panel(axes, found[row][split])
+        if split in by_row[row]:
+            _draw_panel(axes, by_row[row][split])
         else:
             _leave_blank(axes)
     corner = panels[len(panels) - len(splits)]
@@ -108,18 +108,22 @@ def _draw_panel(axes: Axes, histograms: Sequence[Histogram]) -> None:
     axes.grid(visible=False)
     axes.xaxis.set_major_locator(MaxNLocator(_TICKS))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    heights = {own.pairs: _density(own) for own in histograms}
-    top = max((float(own.max()) for own in heights.values()), default=0) or 1
+    heights = {histogram.pairs: _density(histogram) for histogram in histograms}
+    top = max((float(histogram.max()) for histogram in heights.values()), default=0) or 1
     axes.set_ylim(0, 1.05 * top)
-    for own in histograms:
-        same = own.pairs == _SAME
-        area = StepPatch(heights[own.pairs], np.array(own.edges), fill=same, color=_COLOURS[own.pairs])
-        area.set(alpha=0.4 if same else 1, linewidth=0 if same else 1.4, label=own.pairs)
+    for histogram in histograms:
+        same = histogram.pairs == _SAME
+        area = StepPatch(
+            heights[histogram.pairs], np.array(histogram.edges), fill=same, color=_COLOURS[histogram.pairs]
+        )
+        area.set(alpha=0.4 if same else 1, linewidth=0 if same else 1.4, label=histogram.pairs)
         axes.add_patch(area)
-        if same and own.median is not None:
-            axes.axvline(own.median, color="black", linewidth=1, linestyle=":", label="median")
-        if own.pairs == _DIFFERENT:
-            text_above = "no number" if own.above is None else f"{level_text(100 * own.above)} beyond the line"
+        if same and histogram.median is not None:
+            axes.axvline(histogram.median, color="black", linewidth=1, linestyle=":", label="median")
+        if histogram.pairs == _DIFFERENT:
+            text_above = (
+                "no number" if histogram.above is None else f"{level_text(100 * histogram.above)} beyond the line"
+            )
             text = axes.annotate(
                 text_above, (0, 1), xycoords="axes fraction", xytext=(0, _PAD), textcoords="offset points"
             )
@@ -138,29 +142,29 @@ def _density(histogram: Histogram) -> NDArray[np.float64]:
 def _limits(histograms: Sequence[Histogram]) -> tuple[float, float]:
     """Ends of the axis: few pairs of any histogram lie outside."""
     lows, highs = [], []
-    for own in histograms:
-        below = np.cumsum(own.counts)
+    for histogram in histograms:
+        below = np.cumsum(histogram.counts)
         if below[-1]:
-            lows.append(own.edges[int(np.searchsorted(below, _TAIL * below[-1], side="right"))])
-            highs.append(own.edges[int(np.searchsorted(below, (1 - _TAIL) * below[-1])) + 1])
+            lows.append(histogram.edges[int(np.searchsorted(below, _TAIL * below[-1], side="right"))])
+            highs.append(histogram.edges[int(np.searchsorted(below, (1 - _TAIL) * below[-1])) + 1])
     return (min(lows), max(highs)) if lows else (-1.0, 1.0)
 
 
 def _notes(histograms: Sequence[Histogram], names: Sequence[str], data: Mapping[str, DataFacts]) -> list[str]:
     epochs: dict[str, int] = {}
-    for own in histograms:
-        epochs.setdefault(own.run, own.epoch)
-    common = shared_notes(own.notes for own in histograms)
+    for histogram in histograms:
+        epochs.setdefault(histogram.run, histogram.epoch)
+    common = shared_notes(histogram.notes for histogram in histograms)
     lines = dict.fromkeys(
-        f"{own.run}, {name}, {own.split}: {note}"
-        for own, name in zip(histograms, names, strict=True)
-        for note in own.notes
+        f"{histogram.run}, {name}, {histogram.split}: {note}"
+        for histogram, name in zip(histograms, names, strict=True)
+        for note in histogram.notes
         if note not in common
     )
     return [
         "; ".join(f"{run}, {epoch_text(epoch, data.get(run))}" for run, epoch in epochs.items()) + ".",
         _HOW,
-        *image_lines(data, {own.split for own in histograms}),
+        *image_lines(data, {histogram.split for histogram in histograms}),
         *common,
         *lines,
     ]
@@ -170,11 +174,19 @@ def histograms_csv(histograms: Sequence[Histogram], selected: Mapping[str, Selec
     """A line for each bin: its ends and its number of pairs; `median` and `above` as in `Histogram`."""
     facts = ["run", "epoch", "split", "layer", "pool", "reduction", "pairs"]
     rows: list[list[object]] = [[*facts, "low", "high", "count", "median", "above", "note"]]
-    for own, shown in zip(histograms, shown_layers(histograms, selected or {}), strict=True):
-        ranked = own.ranked
-        head = [own.run, own.epoch, own.split, ranked.layer.layer, ranked.layer.pool, ranked.reduction, own.pairs]
-        end = [own.median, own.above, note_text((*own.notes, *shown.csv_notes))]
-        bins = zip(own.edges[:-1], own.edges[1:], own.counts, strict=True)
+    for histogram, shown_layer in zip(histograms, shown_layers(histograms, selected or {}), strict=True):
+        ranked = histogram.ranked
+        head = [
+            histogram.run,
+            histogram.epoch,
+            histogram.split,
+            ranked.layer.layer,
+            ranked.layer.pool,
+            ranked.reduction,
+            histogram.pairs,
+        ]
+        end = [histogram.median, histogram.above, note_text((*histogram.notes, *shown_layer.csv_notes))]
+        bins = zip(histogram.edges[:-1], histogram.edges[1:], histogram.counts, strict=True)
         rows += [[*head, low, high, count, *end] for low, high, count in bins]
     return csv_text(rows)
 

@@ -48,17 +48,17 @@ class Window:
         return lines
 
 
-def window_of(found: Sequence[Point], floors: Mapping[str, float]) -> Window:
+def window_of(points: Sequence[Point], floors: Mapping[str, float]) -> Window:
     """The window that shows every point with its interval, and both chance levels if there is room.
 
     Args:
-        found: points, with the intervals that are drawn.
+        points: points, with the intervals that are drawn.
         floors: split -> chance level in percent.
     """
-    x, y = _limits(found, "train", floors), _limits(found, "test", floors)
+    x, y = _limits(points, "train", floors), _limits(points, "test", floors)
     # A chance level on one axis only is not worth the room.
     if x and y and any(not low < floors.get(split, high) < high for split, (low, high) in (("train", x), ("test", y))):
-        x, y = _limits(found, "train", {}), _limits(found, "test", {})
+        x, y = _limits(points, "train", {}), _limits(points, "test", {})
     if x is None or y is None:
         both = x or y or (0.0, 100.0)
         return Window(both, both, _HEIGHT)
@@ -71,9 +71,9 @@ def window_of(found: Sequence[Point], floors: Mapping[str, float]) -> Window:
     return Window((left, right), (bottom, top), WIDTH * (top - bottom) / (right - left), equal=True)
 
 
-def _limits(found: Sequence[Point], split: str, floors: Mapping[str, float]) -> Limits | None:
-    values = [value for point in found if (value := point.percent(split)) is not None]
-    values += [end for point in found for end in point.ends(split) or ()]
+def _limits(points: Sequence[Point], split: str, floors: Mapping[str, float]) -> Limits | None:
+    values = [value for point in points if (value := point.percent(split)) is not None]
+    values += [end for point in points for end in point.ends(split) or ()]
     return fig.limits(values, floors.get(split)) if values else None
 
 
@@ -122,13 +122,13 @@ def draw_diagonal(axes: Axes, window: Window, paths: Sequence[Sequence[fig.Place
     if not window.names_the_diagonal:
         return
     scale = 72 / axes.figure.dpi
-    start, end = (axes.transData.transform((place, place)) * scale for place in (low, high))
+    start, end = (axes.transData.transform((coordinate, coordinate)) * scale for coordinate in (low, high))
     along = (end - start) / np.hypot(*(end - start))
     across = np.array([-along[1], along[0]])
-    taken = Samples.of([axes.transData.transform(path) * scale for path in paths]).places
+    path_samples = Samples.of([axes.transData.transform(path) * scale for path in paths]).places
     reach = np.array([36 * fig.width_of([_DIAGONAL]) + 4, fig.FONT])  # half a length and height, with room around
     shares = np.linspace(0.15, 0.85, 29)
-    off = taken - (start + shares[:, None] * (end - start))[:, None] - across * fig.FONT
+    off = path_samples - (start + shares[:, None] * (end - start))[:, None] - across * fig.FONT
     covered = (np.abs(np.stack([off @ along, off @ across], -1)) < reach).all(-1).sum(1)
     fewest = [i for i in range(len(shares)) if covered[i] == covered.min()]
     share = shares[min(fewest, key=lambda i: abs(shares[i] - 0.5))]

@@ -45,13 +45,17 @@ def reducer_names(reductions: Sequence[Reductions]) -> dict[Reducer, str]:
 
     `none` is first, the others are sorted by chain, so that a reducer has the same colour in most figures.
     """
-    known = {reducer_of(sized) for each in reductions for sized in each.values if _is_drawn(sized)}
-    reducers = sorted(known, key=lambda reducer: (reducer.chain != NO_REDUCTION, reducer.chain, reducer.similarity))
+    drawn_reducers = {
+        reducer_of(sized) for run_reductions in reductions for sized in run_reductions.values if _is_drawn(sized)
+    }
+    reducers = sorted(
+        drawn_reducers, key=lambda reducer: (reducer.chain != NO_REDUCTION, reducer.chain, reducer.similarity)
+    )
     names = {reducer: _name(reducer.chain) for reducer in reducers}
     for reducer, name in list(names.items()):
-        alike = [other for other in reducers if _name(other.chain) == name]
-        parts = [reducer.chain if len({other.chain for other in alike}) > 1 else name]
-        parts += [reducer.similarity] if len({other.similarity for other in alike}) > 1 else []
+        namesakes = [other for other in reducers if _name(other.chain) == name]
+        parts = [reducer.chain if len({other.chain for other in namesakes}) > 1 else name]
+        parts += [reducer.similarity] if len({other.similarity for other in namesakes}) > 1 else []
         names[reducer] = ", ".join(parts)
     return names
 

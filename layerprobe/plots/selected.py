@@ -115,15 +115,17 @@ def stars_on(
         selected: run -> its selected candidate.
         last: panel -> the epoch that it shows.
     """
-    found: dict[str, tuple[P, int]] = {}
+    positions: dict[str, tuple[P, int]] = {}
     for exact in (True, False):
         for panel, series in panels.items():
             run, layers = run_of[panel], [layer[0].ranked for layer in series.values()]
-            if run in selected and run not in found:
-                own = selected[run].score.ranked
-                if places := [i for i, x in enumerate(layers) if (x == own if exact else x.layer == own.layer)]:
-                    found[run] = (panel, places[0])
-    return {panel: star_of(selected[run], place, last[panel]) for run, (panel, place) in found.items()}
+            if run in selected and run not in positions:
+                candidate = selected[run].score.ranked
+                if places := [
+                    i for i, x in enumerate(layers) if (x == candidate if exact else x.layer == candidate.layer)
+                ]:
+                    positions[run] = (panel, places[0])
+    return {panel: star_of(selected[run], place, last[panel]) for run, (panel, place) in positions.items()}
 
 
 class OfLayer(Protocol):
@@ -157,33 +159,39 @@ class ShownLayer:
         return [] if self.selected is None else [IN_CSV]
 
 
-def shown_layers(shown: Sequence[T], selected: Mapping[str, Selected]) -> list[ShownLayer]:
+def shown_layers(entries: Sequence[T], selected: Mapping[str, Selected]) -> list[ShownLayer]:
     """How each thing shown is named; the first of a run has the epoch that the figure says."""
-    names, epochs = names_by_layer(one.ranked for one in shown), {one.run: one.epoch for one in reversed(shown)}
-    found = []
-    for one in shown:
-        own = selected.get(one.run)
-        if own is not None and (own.score.epoch, own.score.ranked) == (one.epoch, one.ranked):
-            found.append(ShownLayer(selected_text(own, epochs[one.run]), own))
+    names, epochs = (
+        names_by_layer(entry.ranked for entry in entries),
+        {entry.run: entry.epoch for entry in reversed(entries)},
+    )
+    layers = []
+    for entry in entries:
+        candidate = selected.get(entry.run)
+        if candidate is not None and (candidate.score.epoch, candidate.score.ranked) == (entry.epoch, entry.ranked):
+            layers.append(ShownLayer(selected_text(candidate, epochs[entry.run]), candidate))
         else:
-            found.append(ShownLayer(names[one.ranked]))
-    return found
+            layers.append(ShownLayer(names[entry.ranked]))
+    return layers
 
 
-def fold_lines(shown: Iterable[Selected]) -> list[str]:
+def fold_lines(candidates: Iterable[Selected]) -> list[str]:
     """A note where a score is not of the whole gallery."""
-    return [_FOLDED] if any(one.within_folds for one in shown) else []
+    return [_FOLDED] if any(candidate.within_folds for candidate in candidates) else []
 
 
 def with_selected(scores: Sequence[Score], selected: Iterable[Selected]) -> list[Score]:
     """The scores with those of selected candidates, which have a note that says so."""
-    marked = {_key(one.score): replace(one.score, notes=(*one.score.notes, IN_CSV)) for one in selected}
+    marked = {
+        _key(candidate.score): replace(candidate.score, notes=(*candidate.score.notes, IN_CSV))
+        for candidate in selected
+    }
     return [*(marked.pop(_key(score), score) for score in scores), *marked.values()]
 
 
 def selected_at(selected: Mapping[str, Selected], epoch: int | None) -> dict[str, Selected]:
     """Those of a requested epoch; all without one."""
-    return {run: one for run, one in selected.items() if epoch in (None, one.score.epoch)}
+    return {run: candidate for run, candidate in selected.items() if epoch in (None, candidate.score.epoch)}
 
 
 def _key(score: Score) -> tuple[object, ...]:

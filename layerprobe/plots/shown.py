@@ -25,8 +25,8 @@ def shown_first(
         data: run -> its network, where that is known.
     """
     groups = by_network({run: layer_names_of(series) for run, series in runs.items()}, data)
-    found = [ranked for group in groups for ranked in _of_network({run: runs[run] for run in group}, embeddings)]
-    return list(dict.fromkeys(found))
+    layers = [ranked for group in groups for ranked in _of_network({run: runs[run] for run in group}, embeddings)]
+    return list(dict.fromkeys(layers))
 
 
 def _of_network(runs: Mapping[str, Series], embeddings: Mapping[str, RankedLayer]) -> list[RankedLayer]:
@@ -34,16 +34,16 @@ def _of_network(runs: Mapping[str, Series], embeddings: Mapping[str, RankedLayer
     by_label: dict[str, RankedLayer] = {}
     validation: dict[RankedLayer, list[float]] = {}
     for series in runs.values():
-        last = max((point.epoch for layer in series.values() for point in layer), default=0)
+        last_epoch = max((point.epoch for layer in series.values() for point in layer), default=0)
         for label, layer in series.items():
             ranked = by_label.setdefault(label, layer[-1].ranked)
             value = layer[-1].values.get("validation")
-            if layer[-1].epoch == last and value is not None:
+            if layer[-1].epoch == last_epoch and value is not None:
                 validation.setdefault(ranked, []).append(value)
     layers = [by_label[label] for label in names_in_order(runs)]
     if len(layers) <= _ALL:
         return layers
     names = [ranked.layer.layer for ranked in layers]
-    known = [embeddings[run] for run in runs if run in embeddings and embeddings[run].layer.layer in names]
-    embedding = max(known, key=lambda ranked: names.index(ranked.layer.layer), default=None)
+    known_embeddings = [embeddings[run] for run in runs if run in embeddings and embeddings[run].layer.layer in names]
+    embedding = max(known_embeddings, key=lambda ranked: names.index(ranked.layer.layer), default=None)
     return headline_layers(layers, {ranked: fmean(values) for ranked, values in validation.items()}, embedding)

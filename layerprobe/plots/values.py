@@ -55,8 +55,8 @@ class Point:
 
     def ends(self, split: str) -> tuple[float, float] | None:
         """Lower and upper end of a split's interval in percent; None without one."""
-        found = self.intervals.get(split)
-        return None if found is None else found.percent
+        interval = self.intervals.get(split)
+        return None if interval is None else interval.percent
 
 
 Series = dict[str, list[Point]]  # label of a layer -> its points by epoch; layers in network order
@@ -74,20 +74,23 @@ def points(scores: Iterable[Score], data: Mapping[str, DataFacts] | None = None)
         if score.metric == metric:
             chosen.setdefault((score.run, score.ranked, score.epoch), {})[score.split] = score
     if not chosen:
-        known = ", ".join(dict.fromkeys(score.metric for score in scores))
-        raise LayerprobeError(f"no scores of {metric}", fix=f"There is {known}" if known else "Probe a layer first")
+        metrics = ", ".join(dict.fromkeys(score.metric for score in scores))
+        raise LayerprobeError(f"no scores of {metric}", fix=f"There is {metrics}" if metrics else "Probe a layer first")
     order = {key[:-1]: position for position, key in reversed(list(enumerate(chosen)))}
-    found = [_point(splits) for splits in chosen.values()]
+    layer_points = [_point(splits) for splits in chosen.values()]
     facts = data or {}
-    found = [replace(p, chosen_on=facts[p.run].chosen_on([p.ranked.reduction])) if p.run in facts else p for p in found]
-    runs = list(dict.fromkeys(point.run for point in found))
-    return sorted(found, key=lambda p: (runs.index(p.run), order[_layer(p)], p.epoch))
+    layer_points = [
+        replace(p, chosen_on=facts[p.run].chosen_on([p.ranked.reduction])) if p.run in facts else p
+        for p in layer_points
+    ]
+    runs = list(dict.fromkeys(point.run for point in layer_points))
+    return sorted(layer_points, key=lambda p: (runs.index(p.run), order[_layer(p)], p.epoch))
 
 
 def metric_of(scores: Iterable[Score]) -> str:
     """The metric that a plot of some scores draws: R@1, or theirs if they have one other metric."""
-    found = {score.metric for score in scores}
-    return found.pop() if len(found) == 1 else _DEFAULT
+    metrics = {score.metric for score in scores}
+    return metrics.pop() if len(metrics) == 1 else _DEFAULT
 
 
 def _point(splits: Mapping[str, Score]) -> Point:
@@ -99,28 +102,30 @@ def _point(splits: Mapping[str, Score]) -> Point:
     return Point(any_.run, any_.ranked, any_.epoch, values, notes, units, intervals, any_.metric)
 
 
-def of_one_kind(found: Sequence[Point], shown: Callable[[Point, str], bool]) -> tuple[list[Point], ShownKind]:
+def of_one_kind(points: Sequence[Point], is_drawn: Callable[[Point, str], bool]) -> tuple[list[Point], ShownKind]:
     """The points with the intervals to draw, and the kind of these intervals; none if they are of different kinds.
 
     Ranges over trainings take precedence over other intervals. The points' notes lose those that the kind implies.
 
     Args:
-        shown: whether the figure draws the interval of a point on a split.
+        is_drawn: whether the figure draws the interval of a point on a split.
     """
-    kept = [{s: ends for s, ends in point.intervals.items() if shown(point, s)} for point in found]
-    if any(_of_trainings(point, split) for point, own in zip(found, kept, strict=True) for split in own):
-        kept = [
-            {split: ends for split, ends in own.items() if _of_trainings(point, split)}
-            for point, own in zip(found, kept, strict=True)
+    drawn = [{s: ends for s, ends in point.intervals.items() if is_drawn(point, s)} for point in points]
+    if any(_of_trainings(point, split) for point, intervals in zip(points, drawn, strict=True) for split in intervals):
+        drawn = [
+            {split: ends for split, ends in intervals.items() if _of_trainings(point, split)}
+            for point, intervals in zip(points, drawn, strict=True)
         ]
-    kind = ShownKind.of(point.kind(split) for point, own in zip(found, kept, strict=True) for split in own)
+    kind = ShownKind.of(
+        point.kind(split) for point, intervals in zip(points, drawn, strict=True) for split in intervals
+    )
     return [
         replace(
             point,
-            intervals=own if kind.kind else {},
+            intervals=intervals if kind.kind else {},
             notes=point.notes if kind.mixed else {split: point.remarks(split) for split in point.notes},
         )
-        for point, own in zip(found, kept, strict=True)
+        for point, intervals in zip(points, drawn, strict=True)
     ], kind
 
 
@@ -133,16 +138,18 @@ def points_csv(scores: Iterable[Score]) -> str:
 
     The cells of invalid values and absent intervals are empty. The notes have the intervals' kind.
     """
-    found = points(scores)
-    splits, metric = _splits(found), found[0].metric
+    layer_points = points(scores)
+    splits, metric = _splits(layer_points), layer_points[0].metric
     ends = [f"{split} {metric} {end}" for split in splits for end in ("low", "high")]
     notes = [f"{split} note" for split in splits]
     rows: list[list[object]] = [[*_KEY, *(f"{split} {metric}" for split in splits), *ends, *notes]]
-    for point in found:
+    for point in layer_points:
         key = [point.run, *point.ranked.as_columns().values(), point.epoch]
         values = map(point.values.get, splits)
         intervals = [point.intervals.get(split) for split in splits]
-        bounds = [end for own in intervals for end in ((own.low, own.high) if own else (None, None))]
+        bounds = [
+            end for interval in intervals for end in ((interval.low, interval.high) if interval else (None, None))
+        ]
         rows.append([*key, *values, *bounds, *(note_text(point.notes.get(split, ())) for split in splits)])
     return csv_text(rows)
 
@@ -157,11 +164,11 @@ def matrices_csv(matrices: Iterable[Matrix]) -> str:
     return csv_text(rows)
 
 
-def by_run(found: Sequence[Point]) -> dict[str, Series]:
+def by_run(points: Sequence[Point]) -> dict[str, Series]:
     """Run -> name of a layer -> points."""
-    labels = names_by_layer(point.ranked for point in found)
+    labels = names_by_layer(point.ranked for point in points)
     runs: dict[str, Series] = {}
-    for point in found:
+    for point in points:
         runs.setdefault(point.run, {}).setdefault(labels[point.ranked], []).append(point)
     return runs
 
@@ -183,10 +190,10 @@ def names_in_order(runs: Mapping[str, Series]) -> list[str]:
     return names
 
 
-def by_search(found: Sequence[Point]) -> list[Point]:
+def by_search(points: Sequence[Point]) -> list[Point]:
     """The points, with reduction and similarity added to the run's name if there are several."""
-    several = len({(point.ranked.reduction, point.ranked.similarity) for point in found}) > 1
-    return [replace(point, run=search_name(point)) if several else point for point in found]
+    has_several_searches = len({(point.ranked.reduction, point.ranked.similarity) for point in points}) > 1
+    return [replace(point, run=search_name(point)) if has_several_searches else point for point in points]
 
 
 def search_name(point: Point | Score) -> str:
@@ -210,18 +217,18 @@ def unreduced(scores: Sequence[Score], layers: Collection[RankedLayer] | None = 
 
 def omitted(scores: Sequence[Score], layers: Collection[RankedLayer] | None = None) -> list[str]:
     """A note on the reductions that `unreduced` skips, if any."""
-    kept = {score.ranked.reduction for score in unreduced(scores, layers)}
-    left_out = [name for name in dict.fromkeys(score.ranked.reduction for score in scores) if name not in kept]
+    reductions = {score.ranked.reduction for score in unreduced(scores, layers)}
+    left_out = [name for name in dict.fromkeys(score.ranked.reduction for score in scores) if name not in reductions]
     which = "it" if len(left_out) == 1 else f"one of {len(left_out)} reductions"
     return [f"Unreduced layers; --layers '*/{left_out[0]}' shows them after {which}."] if left_out else []
 
 
 def compared(series: Series) -> str:
     """The similarities of a panel, for its title, after the reduction that all layers share, if any."""
-    found = [point for layer in series.values() for point in layer]
-    reductions = {point.ranked.reduction for point in found} - {"none"}
-    shared = reductions if len({point.ranked.reduction for point in found}) == 1 else ()
-    return ", ".join([*shared, *dict.fromkeys(point.ranked.similarity for point in found)])
+    layer_points = [point for layer in series.values() for point in layer]
+    reductions = {point.ranked.reduction for point in layer_points} - {"none"}
+    shared = reductions if len({point.ranked.reduction for point in layer_points}) == 1 else ()
+    return ", ".join([*shared, *dict.fromkeys(point.ranked.similarity for point in layer_points)])
 
 
 def shared(runs: Mapping[str, Series]) -> list[str]:
@@ -234,17 +241,17 @@ def shared(runs: Mapping[str, Series]) -> list[str]:
 
 def merged_lines(lines: Mapping[str, Sequence[str]]) -> list[str]:
     """The lines of some runs: first those that all share, once, then the others with the run's name."""
-    first, *others = lines.values()
-    common = [line for line in first if all(line in other for other in others)]
-    return common + [f"{run}: {line}" for run, own in lines.items() for line in own if line not in common]
+    first_run, *other_runs = lines.values()
+    common = [line for line in first_run if all(line in other for other in other_runs)]
+    return common + [f"{run}: {line}" for run, run_lines in lines.items() for line in run_lines if line not in common]
 
 
 def _shared_notes(series: Series) -> list[str]:
-    found = [point for layer in series.values() for point in layer]
-    lines = list(everywhere := shared_notes(notes for point in found for notes in point.notes.values()))
-    for split in _splits(found):
+    layer_points = [point for layer in series.values() for point in layer]
+    lines = list(everywhere := shared_notes(notes for point in layer_points for notes in point.notes.values()))
+    for split in _splits(layer_points):
         # For a split without any valid value, `missing` has the reasons.
-        valid = [point.notes[split] for point in found if point.values.get(split) is not None]
+        valid = [point.notes[split] for point in layer_points if point.values.get(split) is not None]
         lines += [f"{split}: {note}" for note in (shared_notes(valid) if valid else ()) if note not in everywhere]
     return lines
 
@@ -293,6 +300,6 @@ def _layer(point: Point) -> tuple[str, RankedLayer]:
     return point.run, point.ranked
 
 
-def _splits(found: Sequence[Point]) -> list[str]:
-    names = dict.fromkeys(split for point in found for split in point.values)
+def _splits(points: Sequence[Point]) -> list[str]:
+    names = dict.fromkeys(split for point in points for split in point.values)
     return sorted(names, key=lambda split: [*SPLITS, split].index(split))
