@@ -83,26 +83,26 @@ def _labels(
 ) -> list[fig.Label]:
     """The name and the equal error rate of each layer, at the end of its line with the most false accepts."""
     labels = []
-    for name, one in layers.items():
-        if points := _points(one):
-            text = f"{'selected' if name in stars else name} {100 * (one.equal_error_rate or 0):.1f}"
+    for name, rates in layers.items():
+        if points := _points(rates):
+            text = f"{'selected' if name in stars else name} {100 * (rates.equal_error_rate or 0):.1f}"
             labels.append(fig.Label(text, *points[0], styles[name].text))
     return labels
 
 
-def _points(one: ErrorRates) -> list[fig.Place]:
+def _points(rates: ErrorRates) -> list[fig.Place]:
     """The points of a line in normal deviates, most false accepts first."""
-    both = zip(one.false_accepts, one.false_rejects, strict=True)
+    both = zip(rates.false_accepts, rates.false_rejects, strict=True)
     return [
         (float(ndtri(accepts)), float(ndtri(rejects)))
         for accepts, rejects in both
-        if _LEAST <= accepts <= _MOST and _LEAST <= rejects <= _MOST and accepts <= _widest(one)
+        if _LEAST <= accepts <= _MOST and _LEAST <= rejects <= _MOST and accepts <= _widest(rates)
     ]
 
 
-def _widest(one: ErrorRates) -> float:
+def _widest(rates: ErrorRates) -> float:
     """The largest false accept rate shown."""
-    return max(0.5, one.equal_error_rate or 0.5)
+    return max(0.5, rates.equal_error_rate or 0.5)
 
 
 def _set_axes(axes: Axes, found: Sequence[ErrorRates]) -> None:
@@ -118,8 +118,8 @@ def _set_axes(axes: Axes, found: Sequence[ErrorRates]) -> None:
     axes.set_ylabel("false reject rate (%)", fontsize=fig.FONT + 1)
 
 
-def _is_inside(each: SetThreshold) -> bool:
-    return _LEAST <= each.false_accepts <= _MOST and _LEAST <= each.false_rejects <= _MOST
+def _is_inside(threshold: SetThreshold) -> bool:
+    return _LEAST <= threshold.false_accepts <= _MOST and _LEAST <= threshold.false_rejects <= _MOST
 
 
 def _marks(layers: Mapping[str, ErrorRates]) -> dict[float, str]:

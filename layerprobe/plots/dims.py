@@ -39,14 +39,19 @@ def draw(
     """
     selected = selected or {}
     names = reducer_names(reductions)
-    kind = ShownKind.of(sized.score.kind for each in reductions for sized in each.values if sized.score.interval)
+    kind = ShownKind.of(
+        sized.score.kind for run_reductions in reductions for sized in run_reductions.values if sized.score.interval
+    )
     if kind.kind is None:
-        reductions = [replace(each, values=tuple(map(_without_interval, each.values))) for each in reductions]
+        reductions = [
+            replace(run_reductions, values=tuple(map(_without_interval, run_reductions.values)))
+            for run_reductions in reductions
+        ]
     by_size = len(equal_dimensions(reductions)) >= MANY
-    notes = run_lines(data or {}, {each.split for each in reductions})
+    notes = run_lines(data or {}, {run_reductions.split for run_reductions in reductions})
     notes += ["; ".join(_chains(reductions, names)), *_signs(reductions, by_size=by_size)]
     notes += kind.lines("Bands" if by_size else "Bars")
-    notes += merged_lines({each.run: _remarks(each, names) for each in reductions})
+    notes += merged_lines({run_reductions.run: _remarks(run_reductions, names) for run_reductions in reductions})
     notes += fold_lines(selected.values())
     draw_panels = dims_by_size.draw if by_size else dims_by_layer.draw
     return draw_panels(reductions, names, notes, data or {}, selected)
@@ -62,11 +67,11 @@ def table(reductions: Iterable[Reductions], selected: Mapping[str, Selected] | N
     metric = reductions[0].values[0].score.metric
     numbers = ["dimensions", metric, "low", "high", "n", "best post-processing, chosen on", "note"]
     rows: list[list[object]] = [[*_KEY, *numbers]]
-    for each in reductions:
-        star = (selected or {}).get(each.run)
-        for sized in _with_selected(each, star):
+    for run_reductions in reductions:
+        star = (selected or {}).get(run_reductions.run)
+        for sized in _with_selected(run_reductions, star):
             s = sized.score
-            chosen = each.chosen_on if sized.chosen else None
+            chosen = run_reductions.chosen_on if sized.chosen else None
             key = [s.run, s.epoch, s.split, *s.ranked.as_columns().values()]
             rows.append([*key, sized.dim, s.value, s.low, s.high, s.n, chosen, note_text(s.all_notes)])
     return csv_text(rows)
@@ -76,10 +81,10 @@ def _with_selected(reductions: Reductions, selected: Selected | None) -> list[Si
     """The values drawn, with that of the selected candidate, which has a note that says so."""
     if selected is None:
         return list(reductions.values)
-    known = {sized.score: sized for sized in reductions.values}
-    scores = with_selected(list(known), [selected])
-    own = [*known.values(), Sized(selected.score, selected.dim, False)][: len(scores)]
-    return [replace(sized, score=score) for sized, score in zip(own, scores, strict=True)]
+    by_score = {sized.score: sized for sized in reductions.values}
+    scores = with_selected(list(by_score), [selected])
+    drawn = [*by_score.values(), Sized(selected.score, selected.dim, False)][: len(scores)]
+    return [replace(sized, score=score) for sized, score in zip(drawn, scores, strict=True)]
 
 
 def _without_interval(sized: Sized) -> Sized:
@@ -88,10 +93,16 @@ def _without_interval(sized: Sized) -> Sized:
 
 def _signs(reductions: Sequence[Reductions], *, by_size: bool) -> list[str]:
     """The legend of rings and hollow points."""
-    chosen = dict.fromkeys(each.chosen_on for each in reductions if any(sized.chosen for sized in each.values))
+    chosen = dict.fromkeys(
+        run_reductions.chosen_on
+        for run_reductions in reductions
+        if any(sized.chosen for sized in run_reductions.values)
+    )
     rings = [f"Ring: a layer's best post-processing, chosen on {split}" for split in chosen]
     raw = any(
-        sized.score.ranked.reduction == NO_REDUCTION and sized.dim for each in reductions for sized in each.values
+        sized.score.ranked.reduction == NO_REDUCTION and sized.dim
+        for run_reductions in reductions
+        for sized in run_reductions.values
     )
     return ["Hollow: the unreduced layer, at its own dimensions"] * (by_size and raw) + rings
 
@@ -100,8 +111,10 @@ def _chains(reductions: Sequence[Reductions], names: Mapping[Reducer, str]) -> l
     """The chain of reductions of each name."""
     lines = []
     for reducer, name in names.items():
-        own = [sized for each in reductions for sized in each.values if reducer_of(sized) == reducer]
-        dims = sorted({sized.dim for sized in own if sized.dim is not None})
+        chain_values = [
+            sized for run_reductions in reductions for sized in run_reductions.values if reducer_of(sized) == reducer
+        ]
+        dims = sorted({sized.dim for sized in chain_values if sized.dim is not None})
         if reducer.chain != NO_REDUCTION:
             lines.append(f"{name}: {reducer.chain.replace(':D', f':{dims[0]}') if len(dims) == 1 else reducer.chain}")
         elif dims:
@@ -115,12 +128,12 @@ def _remarks(reductions: Reductions, names: Mapping[Reducer, str]) -> list[str]:
     everywhere = shared_notes(sized.score.remarks for sized in reductions.values)
     lines = [*everywhere, *reductions.notes]
     for reducer in dict.fromkeys(map(reducer_of, reductions.values)):
-        own = [sized.score for sized in reductions.values if reducer_of(sized) == reducer]
+        reducer_scores = [sized.score for sized in reductions.values if reducer_of(sized) == reducer]
         name = names.get(reducer, reducer.chain)
-        common = shared_notes(score.remarks for score in own)
+        common = shared_notes(score.remarks for score in reducer_scores)
         if notes := [note for note in common if note not in everywhere]:
             lines.append(f"{name}: {note_text(notes)}")
-        for score in own:
+        for score in reducer_scores:
             notes = [note for note in score.remarks if note not in common]
             if score.value is None:
                 lines.append(f"not valid: {score.ranked.layer} {name}: {note_text(notes or score.notes)}")
@@ -132,10 +145,14 @@ def _remarks(reductions: Reductions, names: Mapping[Reducer, str]) -> list[str]:
 def plot(source: PlotSource, options: PlotOptions) -> Drawing:
     """Draw the layers at equal dimensions, or the requested ones."""
     reductions = source.reductions(options)
-    layers = {(each.run, sized.score.ranked.layer) for each in reductions for sized in each.values}
+    layers = {
+        (run_reductions.run, sized.score.ranked.layer)
+        for run_reductions in reductions
+        for sized in run_reductions.values
+    }
     selected = selected_at(source.selected(), options.epoch)
-    selected = {run: one for run, one in selected.items() if (run, one.score.ranked.layer) in layers}
-    figure = draw(reductions, data=source.data(each.run for each in reductions), selected=selected)
+    selected = {run: candidate for run, candidate in selected.items() if (run, candidate.score.ranked.layer) in layers}
+    figure = draw(reductions, data=source.data(run_reductions.run for run_reductions in reductions), selected=selected)
     return Drawing(figure, table(reductions, selected))
 
 

@@ -34,7 +34,7 @@ _RAYS = (
 Key = tuple[str, str]  # run and layer
 
 
-def draw(found: Sequence[PlaneFeatures], *, data: Mapping[str, DataFacts] | None = None) -> Figure:
+def draw(features: Sequence[PlaneFeatures], *, data: Mapping[str, DataFacts] | None = None) -> Figure:
     """Draw a row of panels for each run and layer, with a panel for each split, both on the same axes.
 
     The classes have a colour each, and a name at their median; above 10 classes colours repeat with other markers.
@@ -42,31 +42,38 @@ def draw(found: Sequence[PlaneFeatures], *, data: Mapping[str, DataFacts] | None
     Args:
         data: run -> the data it was measured on.
     """
-    names = names_by_layer(each.ranked for each in found)
+    names = names_by_layer(layer_features.ranked for layer_features in features)
     rows: dict[Key, dict[str, PlaneFeatures]] = {}
-    for each in found:
-        rows.setdefault((each.run, names[each.ranked]), {})[each.split] = each
-    splits = list(dict.fromkeys(each.split for each in found))
-    cells = [(own, split) for own in rows.values() for split in splits]
-    titles = [_title(own, split, key, data or {}) for key, own in rows.items() for split in splits]
-    layout = fig.Layout(_SIDE, _SIDE, 0.12, below=0.45, left=_GAP, columns=len(splits), notes=_notes(found, data or {}))
+    for layer_features in features:
+        rows.setdefault((layer_features.run, names[layer_features.ranked]), {})[layer_features.split] = layer_features
+    splits = list(dict.fromkeys(layer_features.split for layer_features in features))
+    cells = [(by_split, split) for by_split in rows.values() for split in splits]
+    titles = [_title(by_split, split, key, data or {}) for key, by_split in rows.items() for split in splits]
+    layout = fig.Layout(
+        _SIDE, _SIDE, 0.12, below=0.45, left=_GAP, columns=len(splits), notes=_notes(features, data or {})
+    )
     figure, panels = fig.panels(titles, layout)
-    for axes, (own, split) in zip(panels, cells, strict=True):
-        _set_axes(axes, list(own.values()))
-        if split in own:
+    for axes, (by_split, split) in zip(panels, cells, strict=True):
+        _set_axes(axes, list(by_split.values()))
+        if split in by_split:
             # Those of the other split are as long.
-            _draw_points(axes, own[split], _rays(next(iter(own.values()))))
+            _draw_points(axes, by_split[split], _rays(next(iter(by_split.values()))))
     return figure
 
 
-def _title(own: Mapping[str, PlaneFeatures], split: str, key: Key, data: Mapping[str, DataFacts]) -> str:
+def _title(by_split: Mapping[str, PlaneFeatures], split: str, key: Key, data: Mapping[str, DataFacts]) -> str:
     run, layer = key
     name = split_text(split, [data[run]] if run in data else [])
-    return f"{run}, {layer}\n{name}" if split in own else f"{run}, {layer}\nno {name}"
+    return f"{run}, {layer}\n{name}" if split in by_split else f"{run}, {layer}\nno {name}"
 
 
-def _set_axes(axes: Axes, own: Sequence[PlaneFeatures]) -> None:
-    places = np.concatenate([np.array([*each.points, *(end for _, ray in _rays(each) for end in ray)]) for each in own])
+def _set_axes(axes: Axes, features: Sequence[PlaneFeatures]) -> None:
+    places = np.concatenate(
+        [
+            np.array([*split_features.points, *(end for _, ray in _rays(split_features) for end in ray)])
+            for split_features in features
+        ]
+    )
     low, high = places.min(0), places.max(0)
     half = (0.5 + _MARGIN) * float((high - low).max()) or 1.0
     for which, middle in zip("xy", (low + high) / 2, strict=True):
@@ -76,26 +83,31 @@ def _set_axes(axes: Axes, own: Sequence[PlaneFeatures]) -> None:
     axes.set_ylabel("dimension 2", fontsize=fig.FONT)
 
 
-def _rays(found: PlaneFeatures) -> list[tuple[str, list[fig.Place]]]:
+def _rays(features: PlaneFeatures) -> list[tuple[str, list[fig.Place]]]:
     """Class, start and end of each ray."""
-    if not found.weights:
+    if not features.weights:
         return []
-    places = np.array([*found.points, found.origin])
+    places = np.array([*features.points, features.origin])
     reach = _REACH * float(np.ptp(places, 0).max())
-    longest = max(float(np.hypot(*weight)) for _, weight in found.weights) or 1.0
-    (x, y), factor = found.origin, reach / longest
-    return [(name, [(x, y), (x + factor * across, y + factor * up)]) for name, (across, up) in found.weights]
+    longest = max(float(np.hypot(*weight)) for _, weight in features.weights) or 1.0
+    (x, y), factor = features.origin, reach / longest
+    return [(name, [(x, y), (x + factor * across, y + factor * up)]) for name, (across, up) in features.weights]
 
 
-def _draw_points(axes: Axes, found: PlaneFeatures, rays: Sequence[tuple[str, list[fig.Place]]]) -> None:
-    points, classes = np.array(found.points), np.array(found.classes)
-    names = sorted(set(found.classes))
+def _draw_points(axes: Axes, features: PlaneFeatures, rays: Sequence[tuple[str, list[fig.Place]]]) -> None:
+    points, classes = np.array(features.points), np.array(features.classes)
+    names = sorted(set(features.classes))
     size = float(np.clip(2500 / len(points), 1.5, 9))
-    for place, name in enumerate(names):
-        own = points[classes == name]
-        marker = _MARKERS[place // len(_COLOURS) % len(_MARKERS)]
+    for number, name in enumerate(names):
+        class_points = points[classes == name]
+        marker = _MARKERS[number // len(_COLOURS) % len(_MARKERS)]
         dots = axes.scatter(
-            own[:, 0], own[:, 1], s=size, color=_COLOURS[place % len(_COLOURS)], marker=marker, linewidths=0
+            class_points[:, 0],
+            class_points[:, 1],
+            s=size,
+            color=_COLOURS[number % len(_COLOURS)],
+            marker=marker,
+            linewidths=0,
         )
         dots.set(alpha=0.6, rasterized=True, label=name, zorder=2)
     for name, ray in rays:
@@ -105,9 +117,9 @@ def _draw_points(axes: Axes, found: PlaneFeatures, rays: Sequence[tuple[str, lis
         line.set(markevery=[1], markeredgecolor="black", markeredgewidth=0.6, label=f"_weight of {name}", zorder=5.5)
     labels = []
     if len(names) <= _NAMED:
-        for place, name in enumerate(names):
+        for number, name in enumerate(names):
             middle = np.median(points[classes == name], 0)
-            colour = fig.Style(_COLOURS[place % len(_COLOURS)], "o").text
+            colour = fig.Style(_COLOURS[number % len(_COLOURS)], "o").text
             labels.append(fig.Label(_short(name), float(middle[0]), float(middle[1]), colour, fig.FONT - 1))
     fig.label_points(axes, labels, [ray for _, ray in rays], [ray[-1] for _, ray in rays])
 
@@ -117,39 +129,56 @@ def _short(name: str) -> str:
     return name if len(name) <= _NAME else f"…{name[1 - _NAME :]}"
 
 
-def _notes(found: Sequence[PlaneFeatures], data: Mapping[str, DataFacts]) -> list[str]:
-    common = shared_notes(each.notes for each in found)
-    epochs = dict.fromkeys((each.run, each.epoch) for each in found)
-    lines = [f"{each.run}, {each.split}: {note}" for each in found for note in each.notes if note not in common]
-    many = any(len(set(each.classes)) > _NAMED for each in found)
+def _notes(features: Sequence[PlaneFeatures], data: Mapping[str, DataFacts]) -> list[str]:
+    common = shared_notes(layer_features.notes for layer_features in features)
+    epochs = dict.fromkeys((layer_features.run, layer_features.epoch) for layer_features in features)
+    lines = [
+        f"{layer_features.run}, {layer_features.split}: {note}"
+        for layer_features in features
+        for note in layer_features.notes
+        if note not in common
+    ]
+    has_unnamed_classes = any(len(set(layer_features.classes)) > _NAMED for layer_features in features)
     return [
         "; ".join(f"{run}, {epoch_text(epoch, data.get(run))}" for run, epoch in epochs) + ". A colour is a class.",
-        *([_RAYS] if any(each.weights for each in found) else []),
-        *([f"Above {_NAMED} classes none is named."] if many else []),
-        *image_lines(data, {each.split for each in found}),
+        *([_RAYS] if any(layer_features.weights for layer_features in features) else []),
+        *([f"Above {_NAMED} classes none is named."] if has_unnamed_classes else []),
+        *image_lines(data, {layer_features.split for layer_features in features}),
         *common,
         *dict.fromkeys(lines),
     ]
 
 
-def plane_csv(found: Sequence[PlaneFeatures]) -> str:
+def plane_csv(features: Sequence[PlaneFeatures]) -> str:
     """A line for each image, and for each weight of the classifier."""
     head = ["run", "epoch", "split", "layer", "pool", "reduction", "kind", "class", "x", "y", "note"]
     rows: list[list[object]] = [[*head]]
-    for each in found:
-        layer = each.ranked.layer
-        key = [each.run, each.epoch, each.split, layer.layer, layer.pool, each.ranked.reduction]
-        end = note_text(each.notes)
-        rows += [[*key, "image", name, *point, end] for name, point in zip(each.classes, each.points, strict=True)]
-        rows += [[*key, "weight", name, *weight, end] for name, weight in each.weights]
-        rows += [[*key, "origin", "", *each.origin, end]] if each.weights else []
+    for layer_features in features:
+        layer = layer_features.ranked.layer
+        key = [
+            layer_features.run,
+            layer_features.epoch,
+            layer_features.split,
+            layer.layer,
+            layer.pool,
+            layer_features.ranked.reduction,
+        ]
+        end = note_text(layer_features.notes)
+        rows += [
+            [*key, "image", name, *point, end]
+            for name, point in zip(layer_features.classes, layer_features.points, strict=True)
+        ]
+        rows += [[*key, "weight", name, *weight, end] for name, weight in layer_features.weights]
+        rows += [[*key, "origin", "", *layer_features.origin, end]] if layer_features.weights else []
     return csv_text(rows)
 
 
 def plot(source: PlotSource, options: PlotOptions) -> Drawing:
     """Draw the embedding of each run, or the requested layers of two dimensions."""
-    found = source.plane_features(options)
-    return Drawing(draw(found, data=source.data(each.run for each in found)), plane_csv(found))
+    features = source.plane_features(options)
+    return Drawing(
+        draw(features, data=source.data(layer_features.run for layer_features in features)), plane_csv(features)
+    )
 
 
 PLOT = Plot(plot)

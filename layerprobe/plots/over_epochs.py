@@ -42,7 +42,7 @@ def draw(scores: Sequence[Score], *, data: Mapping[str, DataFacts] | None = None
     order = dict.fromkeys(score.metric for score in scores)
     styles = fig.styles(list(dict.fromkeys(score.run for score in scores)))
     labels = {metric: _labels(lines, styles) for metric, lines in metrics.items()}
-    room = fig.width_of([label.text for own in labels.values() for label in own]) + 0.25
+    room = fig.width_of([label.text for metric_labels in labels.values() for label in metric_labels]) + 0.25
     height = max(_HEIGHT, _LABEL * max(map(len, labels.values())))
     layout = fig.Layout(_WIDTH, height, room, below=0.6, above=0.45, columns=1, notes=_notes(scores, data or {}, how))
     titles = [_title(metric, metrics[metric]) for metric in order]
@@ -56,7 +56,7 @@ def draw(scores: Sequence[Score], *, data: Mapping[str, DataFacts] | None = None
 
 
 def _title(metric: str, lines: Lines) -> str:
-    of_test = all(score.split == "test" for own in lines.values() for score in own)
+    of_test = all(score.split == "test" for run_scores in lines.values() for score in run_scores)
     return f"{metric} of the embedding on test" if of_test else metric
 
 
@@ -64,8 +64,8 @@ def _factor(score: Score) -> float:
     return 100.0 if score.split == "test" else 1.0
 
 
-def _points(own: Sequence[Score]) -> list[tuple[float, float]]:
-    return [(score.epoch, _factor(score) * score.value) for score in own if score.value is not None]
+def _points(scores: Sequence[Score]) -> list[tuple[float, float]]:
+    return [(score.epoch, _factor(score) * score.value) for score in scores if score.value is not None]
 
 
 def _ends(score: Score) -> tuple[float, float] | None:
@@ -75,12 +75,12 @@ def _ends(score: Score) -> tuple[float, float] | None:
 
 
 def _labels(lines: Lines, styles: Mapping[str, fig.Style]) -> list[fig.Label]:
-    found = []
-    for run, own in lines.items():
-        if points := _points(own):
-            value = f"{points[-1][1]:.1f}" if own[0].split == "test" else f"{points[-1][1]:.3g}"
-            found.append(fig.Label(f"{run} {value}", *points[-1], styles[run].text))
-    return found
+    labels = []
+    for run, scores in lines.items():
+        if points := _points(scores):
+            value = f"{points[-1][1]:.1f}" if scores[0].split == "test" else f"{points[-1][1]:.3g}"
+            labels.append(fig.Label(f"{run} {value}", *points[-1], styles[run].text))
+    return labels
 
 
 def _on_axes(axes: Axes, label: fig.Label) -> fig.Label:
@@ -93,12 +93,12 @@ def _on_axes(axes: Axes, label: fig.Label) -> fig.Label:
 
 
 def _set_axes(axes: Axes, epochs: tuple[int, int], lines: Lines) -> None:
-    scores = [score for own in lines.values() for score in own]
-    values = [value for own in lines.values() for _, value in _points(own)]
+    scores = [score for run_scores in lines.values() for score in run_scores]
+    values = [value for run_scores in lines.values() for _, value in _points(run_scores)]
     values += [end for score in scores for end in _ends(score) or ()]
-    first, last = epochs
-    margin = 0.02 * (last - first) or 0.5
-    axes.set_xlim(first - margin, last + margin)
+    first_epoch, last_epoch = epochs
+    margin = 0.02 * (last_epoch - first_epoch) or 0.5
+    axes.set_xlim(first_epoch - margin, last_epoch + margin)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("epoch", fontsize=fig.FONT + 1)
     if scores[0].split == "test":
@@ -120,14 +120,14 @@ def _set_axes(axes: Axes, epochs: tuple[int, int], lines: Lines) -> None:
 
 
 def _draw_lines(axes: Axes, lines: Lines, styles: Mapping[str, fig.Style]) -> None:
-    for i, (run, own) in enumerate(lines.items()):
-        style, points = styles[run], _points(own)
+    for i, (run, scores) in enumerate(lines.items()):
+        style, points = styles[run], _points(scores)
         if not points:
             continue
         (line,) = axes.plot(*zip(*points, strict=True), color=style.colour, linewidth=1.5, label=run)
         step = max(1, len(points) // _MARKS)
         line.set(marker=style.marker, markersize=style.size * 0.55, markevery=(i % step, step), clip_on=False)
-        if bands := [(score.epoch, *ends) for score in own if (ends := _ends(score))]:
+        if bands := [(score.epoch, *ends) for score in scores if (ends := _ends(score))]:
             epochs, low, high = zip(*bands, strict=True)
             band = axes.fill_between(epochs, low, high, color=style.colour, alpha=_BAND)
             band.set(linewidth=0, zorder=0.5, label=f"_range of {run}")
