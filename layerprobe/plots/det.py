@@ -31,7 +31,7 @@ _HOW = (
 
 
 def draw(
-    found: Sequence[ErrorRates],
+    error_rates: Sequence[ErrorRates],
     *,
     data: Mapping[str, DataFacts] | None = None,
     selected: Mapping[str, Selected] | None = None,
@@ -45,27 +45,27 @@ def draw(
         data: run -> the data it was measured on.
         selected: run -> the selected candidate of its choice, whose line is black with a star.
     """
-    names = shown_layers(found, selected or {})
+    names = shown_layers(error_rates, selected or {})
     styles = _styles(names)
     runs: dict[str, dict[str, ErrorRates]] = {}
-    for one, shown in zip(found, names, strict=True):
-        runs.setdefault(one.run, {})[shown.name] = one
-    stars = {shown.name: star_look(shown.selected) for shown in names if shown.selected}
-    epochs = {one.run: one.epoch for one in reversed(found)}
+    for rates, layer in zip(error_rates, names, strict=True):
+        runs.setdefault(rates.run, {})[layer.name] = rates
+    stars = {layer.name: star_look(layer.selected) for layer in names if layer.selected}
+    epochs = {rates.run: rates.epoch for rates in reversed(error_rates)}
     titles = [f"{run}, {epoch_text(epochs[run], (data or {}).get(run))}: test" for run in runs]
     labels = [_labels(layers, styles, stars) for layers in runs.values()]
     room = fig.width_of([label.text for panel in labels for label in panel]) + 0.25
     rows = fig.KEY_ROW * any(map(_marks, runs.values())) * bool(stars)
     layout = fig.Layout(
-        _WIDTH, _HEIGHT, max(room, 0.3), below=0.85 + rows, columns=2, notes=_notes(found, names, data or {})
+        _WIDTH, _HEIGHT, max(room, 0.3), below=0.85 + rows, columns=2, notes=_notes(error_rates, names, data or {})
     )
     figure, panels = fig.panels(titles, layout)
-    for axes, layers, named in zip(panels, runs.values(), labels, strict=True):
-        _set_axes(axes, [one for panel in runs.values() for one in panel.values()])
+    for axes, layers, panel_labels in zip(panels, runs.values(), labels, strict=True):
+        _set_axes(axes, [rates for panel in runs.values() for rates in panel.values()])
         _draw_layers(axes, layers, styles, stars)
         bottom, top = axes.get_ylim()
-        fig.label_right(axes, [fig.Label(x.text, x.x, min(max(x.y, bottom), top), x.colour) for x in named])
-        if set_on := dict.fromkeys(one.set_on for one in layers.values() if one.set_on and _marks(layers)):
+        fig.label_right(axes, [fig.Label(x.text, x.x, min(max(x.y, bottom), top), x.colour) for x in panel_labels])
+        if set_on := dict.fromkeys(rates.set_on for rates in layers.values() if rates.set_on and _marks(layers)):
             fig.key_below(axes, _key(layers, ", ".join(map(chosen_on_text, set_on))))
         if kinds := [{"label": name, **stars[name], "markersize": 9} for name in layers if name in stars]:
             fig.key_below(axes, kinds, row=bool(set_on))
@@ -74,8 +74,8 @@ def draw(
 
 def _styles(names: Sequence[ShownLayer]) -> dict[str, fig.Style]:
     """The styles of layers in network order, and of selected candidates."""
-    layers = list(dict.fromkeys(shown.name for shown in names if not shown.selected))
-    return fig.styles(layers) | {shown.name: _SELECTED for shown in names if shown.selected}
+    layers = list(dict.fromkeys(layer.name for layer in names if not layer.selected))
+    return fig.styles(layers) | {layer.name: _SELECTED for layer in names if layer.selected}
 
 
 def _labels(
@@ -105,8 +105,8 @@ def _widest(rates: ErrorRates) -> float:
     return max(0.5, rates.equal_error_rate or 0.5)
 
 
-def _set_axes(axes: Axes, found: Sequence[ErrorRates]) -> None:
-    points = [point for one in found for point in _points(one)]
+def _set_axes(axes: Axes, error_rates: Sequence[ErrorRates]) -> None:
+    points = [point for rates in error_rates for point in _points(rates)]
     places = points or [(float(ndtri(rate)), float(ndtri(rate))) for rate in _ALONE]
     for which, values in (("x", [x for x, _ in places]), ("y", [y for _, y in places])):
         low, high = min(values) - _MARGIN, max(values) + _MARGIN
@@ -124,13 +124,15 @@ def _is_inside(threshold: SetThreshold) -> bool:
 
 def _marks(layers: Mapping[str, ErrorRates]) -> dict[float, str]:
     """Rate at which thresholds were set -> their marker."""
-    asked = sorted({each.asked for one in layers.values() for each in one.thresholds if _is_inside(each)})
-    return dict(zip(asked, _MARKERS, strict=False))
+    set_rates = sorted(
+        {threshold.asked for rates in layers.values() for threshold in rates.thresholds if _is_inside(threshold)}
+    )
+    return dict(zip(set_rates, _MARKERS, strict=False))
 
 
 def _key(layers: Mapping[str, ErrorRates], set_on: str) -> list[dict[str, object]]:
     """Legend entries of the thresholds."""
-    texts = [f"{100 * asked:g} %" for asked in _marks(layers)]
+    texts = [f"{100 * rate:g} %" for rate in _marks(layers)]
     texts[0] = f"threshold set on {set_on} at {texts[0]}"
     marks = zip(texts, _marks(layers).values(), strict=True)
     return [{"label": text, "marker": marker, "markerfacecolor": "white"} for text, marker in marks]
@@ -143,59 +145,63 @@ def _draw_layers(
     stars: Mapping[str, Look],
 ) -> None:
     marks = _marks(layers)
-    for name, one in layers.items():
+    for name, rates in layers.items():
         colour = styles[name].colour
-        if points := _points(one):
+        if points := _points(rates):
             (line,) = axes.plot(*zip(*points, strict=True), color=colour, linewidth=1.6)
             line.set(label=name, marker="." if len(points) == 1 else "")
             if name in stars:
                 line.set(**stars[name], markersize=11, markevery=[len(points) // 2], zorder=5)
-        for each in one.thresholds:
-            if _is_inside(each):
-                (mark,) = axes.plot([ndtri(each.false_accepts)], [ndtri(each.false_rejects)], color=colour)
+        for threshold in rates.thresholds:
+            if _is_inside(threshold):
+                (mark,) = axes.plot([ndtri(threshold.false_accepts)], [ndtri(threshold.false_rejects)], color=colour)
                 mark.set(
-                    marker=marks[each.asked],
+                    marker=marks[threshold.asked],
                     markerfacecolor="white",
                     markersize=5,
                     zorder=4,
-                    label=f"_{name} at {each.asked:g}",
+                    label=f"_{name} at {threshold.asked:g}",
                 )
 
 
-def _notes(found: Sequence[ErrorRates], names: Sequence[ShownLayer], data: Mapping[str, DataFacts]) -> list[str]:
-    common, both = shared_notes(one.notes for one in found), zip(found, names, strict=True)
-    lines = [f"{one.run}, {shown.name}: {note}" for one, shown in both for note in one.notes if note not in common]
-    return [_HOW, *image_lines(data, {one.split for one in found}), *common, *lines]
+def _notes(error_rates: Sequence[ErrorRates], names: Sequence[ShownLayer], data: Mapping[str, DataFacts]) -> list[str]:
+    common, both = shared_notes(rates.notes for rates in error_rates), zip(error_rates, names, strict=True)
+    lines = [
+        f"{rates.run}, {layer.name}: {note}" for rates, layer in both for note in rates.notes if note not in common
+    ]
+    return [_HOW, *image_lines(data, {rates.split for rates in error_rates}), *common, *lines]
 
 
-def error_rates_csv(found: Sequence[ErrorRates], selected: Mapping[str, Selected] | None = None) -> str:
+def error_rates_csv(error_rates: Sequence[ErrorRates], selected: Mapping[str, Selected] | None = None) -> str:
     """A line for each point of a layer's line, and for each threshold, with the rate it was set at."""
     head = ["run", "epoch", "split", "layer", "pool", "reduction", "similarity"]
     rows: list[list[object]] = [[*head, "false_accept", "false_reject", "set_at", "equal_error_rate", "n", "note"]]
-    for one, shown in zip(found, shown_layers(found, selected or {}), strict=True):
-        ranked = one.ranked
+    for rates, layer in zip(error_rates, shown_layers(error_rates, selected or {}), strict=True):
+        ranked = rates.ranked
         key = [
-            one.run,
-            one.epoch,
-            one.split,
+            rates.run,
+            rates.epoch,
+            rates.split,
             ranked.layer.layer,
             ranked.layer.pool,
             ranked.reduction,
             ranked.similarity,
         ]
-        end = [one.equal_error_rate, one.n, note_text((*one.notes, *shown.csv_notes))]
-        points = zip(one.false_accepts, one.false_rejects, strict=True)
+        end = [rates.equal_error_rate, rates.n, note_text((*rates.notes, *layer.csv_notes))]
+        points = zip(rates.false_accepts, rates.false_rejects, strict=True)
         of_line: list[list[object]] = [[*point, None] for point in points] or [[None, None, None]]
-        of_line += [[each.false_accepts, each.false_rejects, each.asked] for each in one.thresholds]
+        of_line += [
+            [threshold.false_accepts, threshold.false_rejects, threshold.asked] for threshold in rates.thresholds
+        ]
         rows += [[*key, *cells, *end] for cells in of_line]
     return csv_text(rows)
 
 
 def plot(source: PlotSource, options: PlotOptions) -> Drawing:
     """Draw the error rates of a few layers, or of the requested ones."""
-    found = source.error_rates(options)
-    selected, data = source.selected(), source.data(one.run for one in found)
-    return Drawing(draw(found, data=data, selected=selected), error_rates_csv(found, selected))
+    error_rates = source.error_rates(options)
+    selected, data = source.selected(), source.data(rates.run for rates in error_rates)
+    return Drawing(draw(error_rates, data=data, selected=selected), error_rates_csv(error_rates, selected))
 
 
 PLOT = Plot(plot)

@@ -109,7 +109,7 @@ def pool_kinds(lines: Iterable[Track]) -> list[dict[str, object]]:
     """Legend entries of the pools that have a line of their own."""
     dashes = {track.pool: track.dashes for track in lines if track.pool}
     line = {"marker": "", "linewidth": 1.6}
-    return [line | {"label": f"pool {pool}", "linestyle": own} for pool, own in dashes.items()]
+    return [line | {"label": f"pool {pool}", "linestyle": pool_dashes} for pool, pool_dashes in dashes.items()]
 
 
 def fractions(layers: Series, split: str) -> list[float | None]:
@@ -131,8 +131,8 @@ def alike_lines(runs: Mapping[str, Series], scores: Sequence[Score], indistingui
         best, _ = best_of(series)
         epochs = {point.epoch for layer in series.values() for point in layer}
         # With several reductions or similarities, `by_search` has named the panels.
-        own = [s for s in scores if s.epoch in epochs and run in (s.run, search_name(s))]
-        near = indistinguishable(own, metric_of(scores)) if best else None
+        panel_scores = [s for s in scores if s.epoch in epochs and run in (s.run, search_name(s))]
+        near = indistinguishable(panel_scores, metric_of(scores)) if best else None
         if best and near is not None:
             names = [name for name, layer in series.items() if layer and layer[0].ranked in near]
             text = apart_text(
@@ -157,8 +157,8 @@ def mark_best(axes: Axes, layers: Series, names: Sequence[str], colour: fig.Colo
     """Draw a ring around the best layer, at its test value, or at the one it was chosen by."""
     best, values = best_of(layers)
     if best:
-        place, on_test = names.index(list(layers)[best.place]), values["test"][best.place]
+        position, on_test = names.index(list(layers)[best.place]), values["test"][best.place]
         height = on_test if on_test is not None else values[best.split][best.place]
-        (ring,) = axes.plot(place, 100 * (height or 0), marker="o", markersize=12, linestyle="none")
+        (ring,) = axes.plot(position, 100 * (height or 0), marker="o", markersize=12, linestyle="none")
         ring.set(markerfacecolor="none", markeredgecolor=colour, markeredgewidth=1.3, zorder=4, label="_best")
-        axes.get_xticklabels()[place].set(weight="bold")
+        axes.get_xticklabels()[position].set(weight="bold")

@@ -22,11 +22,11 @@ def by_network(measured: Mapping[str, Collection[str]], data: Mapping[str, DataF
     networks = {run: data.get(run, unknown).layers or tuple(layers) for run, layers in measured.items()}
     groups: list[list[str]] = []
     for run in sorted(measured, key=lambda name: -len(networks[name])):  # stable: the largest network is first
-        own, layers = data.get(run, unknown), networks[run]
+        facts, layers = data.get(run, unknown), networks[run]
         for group in groups:
             other, longest = data.get(group[0], unknown), networks[group[0]]
-            if own.layers and other.layers:
-                same = longest == layers or (own.network == other.network and longest[: len(layers)] == layers)
+            if facts.layers and other.layers:
+                same = longest == layers or (facts.network == other.network and longest[: len(layers)] == layers)
             else:
                 same = set(layers) <= set(longest)
             if same:
