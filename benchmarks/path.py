@@ -72,7 +72,7 @@ def steps(images: Path, weights: Path, layers: Sequence[str]) -> dict[str, list[
     chosen = [] if len(layers) == len(LAYERS) else layers
     ours = {
         "probe": ["probe", *given, *asked, "--run", RUN],
-        "summary": ["summary", RUN, "--device", "cpu"],
+        "summary": ["summary", RUN],
         "choose": ["choose", RUN, "--device", "cpu"],
         "report": ["report", RUN],
         "repeat": ["probe", RUN, *asked],
