@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from layerprobe.system.wording import BYTES, visible
-from layerprobe.values.facts import WITHIN_FOLDS, chosen_on_text
+from layerprobe.values.facts import chosen_on_text
 from layerprobe.values.indexes import IndexCosts
 from layerprobe.values.intervals import FEWEST_UNITS
 from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, layer_names
@@ -224,6 +224,7 @@ class Choice:
             reaches on the fifth. None without test classes, or with fewer than 10.
         shares: candidate -> share of the resamples of classes that choose it, the largest first; without those that are
             never chosen.
+        within_folds: whether scores on test are searched within each fold of the classes, but for `whole_gallery`.
         within: points of the metric that do not matter.
         units: what intervals resample: classes, or clusters of classes.
         notes: what the numbers are conditional on.
@@ -265,6 +266,7 @@ class Choice:
     regret: float | None
     optimism: float | None
     shares: Mapping[str, float]
+    within_folds: bool
     within: float = 1.0
     units: str = "classes"
     notes: tuple[str, ...] = field(default=())
@@ -314,8 +316,7 @@ def advice_text(choice: Choice) -> str:
     old = _spoken(embedding.layer, choice.preferred)
     if choice.preferred == embedding.layer:
         return f"Switch? No: {old}, the current embedding, is the preferred candidate."
-    test = choice.preferred_test
-    folded = " in fifths of the classes" * (test is not None and WITHIN_FOLDS in test.notes)
+    folded = " in fifths of the classes" * choice.within_folds
     points = f"{100 * gain.difference:+.1f} points of {metric}{folded}{_ends(gain)}"
     if choice.advice in ("switch", "keep") and _holds_zero(gain) and choice.test_classes is not None:
         deciding = choice.test_classes - (choice.gain_classes or 0)
@@ -456,7 +457,7 @@ def choice_table(choice: Choice) -> list[list[str]]:
     price_shares = [None if price is None else price.share_of_multiply_adds for *_, price in columns]
     shares = ["?" if share is None else _percent(share) for share in price_shares]
     where = "on test" if choice.test is not None else f"on {chosen_on_text(choice.chosen.split)}"
-    if any(test is not None and WITHIN_FOLDS in test.notes for test in tests):
+    if choice.within_folds and any(tests):
         where = "in fifths"
     whole_gallery = None if embedding is None else embedding.whole_gallery
     rows = [
@@ -520,7 +521,7 @@ def _gain_of_the_layer(choice: Choice) -> str:
         return ""
     alike, gain = embedding.alike, embedding.gain
     epoch = "" if choice.preferred.epoch == embedding.layer.epoch else f" at epoch {choice.preferred.epoch}"
-    where = "in fifths of the test classes" if WITHIN_FOLDS in alike.notes else "on test"
+    where = "in fifths of the test classes" if choice.within_folds else "on test"
     return (
         f"{spoken_name(alike.ranked)}{epoch} has {_value(alike)} {where}: over that, the layer alone gains"
         f" {100 * gain.difference:+.1f} points{_ends(gain)}."

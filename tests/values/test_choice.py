@@ -17,7 +17,6 @@ from layerprobe.values.choice import (
     rounded_classes,
     verdict_text,
 )
-from layerprobe.values.facts import WITHIN_FOLDS
 from layerprobe.values.scores import Subject
 from tests.workflow.choosing_runs import C1, C2, FC6
 
@@ -34,7 +33,7 @@ CHOICE = Choice(
     layer=Certainty("clear", 0.0, 6, Gain(0.021, 0.009, 0.033)), post_processing=Certainty("open", 1.9, 2, None),
     runner_up="c2@max", lead=Gain(0.021, 0.009, 0.033), ties=0, equivalent=("c1@max",), candidates=14, classes=60,
     test_classes=68, gallery_classes=68, extrapolated=True, classes_needed=None, best_on_test=BEST, regret=0.03,
-    optimism=0.012, shares={"#2:c1": 0.55, "#2:c2": 0.45},
+    optimism=0.012, shares={"#2:c1": 0.55, "#2:c2": 0.45}, within_folds=False,
 )  # fmt: skip
 KEPT = replace(
     CHOICE, ship=FC, test=TODAY, price=Price(512, 1.0), advice="unknown", gain=Gain(0.1, -0.02, 0.22), regret=0.13
@@ -132,9 +131,8 @@ def test_where_the_embedding_is_kept_the_candidate_stands_beside_it() -> None:
 
 
 def test_recall_within_fifths_is_called_so_where_it_stands() -> None:
-    test, today = replace(TEST, notes=(WITHIN_FOLDS,)), replace(TODAY, notes=(WITHIN_FOLDS,))
-    embedding = Embedding(FC, today, whole_gallery=replace(TODAY, value=0.6))
-    lines = choice_lines(replace(CHOICE, test=test, preferred_test=test, embedding=embedding))
+    embedding = Embedding(FC, TODAY, whole_gallery=replace(TODAY, value=0.6))
+    lines = choice_lines(replace(CHOICE, embedding=embedding, within_folds=True))
     assert "points of R@1 in fifths of the classes [7.1, 12.9]" in " ".join(line.strip() for line in lines)
     assert [line.split("%")[0] + "%" for line in lines if line.startswith("R@1")] == [
         "R@1 in fifths, %", "R@1 in all, %",
@@ -184,10 +182,9 @@ def test_few_classes_give_no_figures() -> None:
 
 
 def test_what_the_layer_alone_gains_in_fifths_is_called_so() -> None:
-    alike = replace(Subject("a", "e", 0, 1, "test", FC6).score("R@1", 0.75, 80), notes=(WITHIN_FOLDS,))
-    lines = choice_lines(
-        replace(CHOICE, embedding=Embedding(replace(FC, epoch=1), TODAY, alike, Gain(0.05, 0.02, 0.08)))
-    )
+    alike = Subject("a", "e", 0, 1, "test", FC6).score("R@1", 0.75, 80)
+    embedding = Embedding(replace(FC, epoch=1), TODAY, alike, Gain(0.05, 0.02, 0.08))
+    lines = choice_lines(replace(CHOICE, embedding=embedding, within_folds=True))
     assert "fc6 at epoch 2 has R@1 75.0 % in fifths of the test classes: over that" in " ".join(lines)
 
 

@@ -13,6 +13,7 @@ from layerprobe.statistics.units import UnitSums
 from layerprobe.statistics.verdict import above, growth_of_differences
 from layerprobe.values.arrays import FloatArray
 from layerprobe.values.choice import Candidate
+from layerprobe.values.facts import WITHIN_FOLDS
 from layerprobe.values.scores import Subject
 
 SubjectOf = Callable[[Candidate, str], Subject]  # candidate and split -> what is scored
@@ -39,7 +40,7 @@ class CandidateSet:
 
     Args:
         split: whose classes are chosen on: validation; train where the network has not seen them; test if cross-fitted.
-        subject_of: the notes of a subject are those of all its scores.
+        subject_of: the notes of a subject are those of all its scores, but that it is searched within folds.
         choosing: (C, U) values on these classes; of a reduction that is fitted on them, out of fold.
         above_chance: (C, U) Recall@1 over that of a random ranking.
         identities: C; candidates of one identity rank every query alike.
@@ -51,6 +52,7 @@ class CandidateSet:
         baselines: run, as in `Candidate` -> its embedding; empty if that is unknown or not measured.
         only_compared: the places of those that are no candidates, and only compared.
         cluster: whose values are the units; None for the classes.
+        within_folds: whether each fold of the classes that are chosen on is searched in itself.
         finer: the measure that decides between near means, on the classes that are chosen on; None without one.
     """
 
@@ -68,7 +70,15 @@ class CandidateSet:
     baselines: Mapping[str, Baseline] = field(default_factory=dict)
     only_compared: frozenset[int] = frozenset()
     cluster: str | None = None
+    within_folds: bool = False
     finer: Finer | None = None
+
+    def subject(self, candidate: Candidate, split: str, *, whole_gallery: bool = False) -> Subject:
+        """What is scored of a candidate; `whole_gallery` of one that is not searched within folds."""
+        subject = self.subject_of(candidate, split)
+        if not self.within_folds or whole_gallery or split != self.split:
+            return subject
+        return replace(subject, notes=(*subject.notes, WITHIN_FOLDS))
 
     @property
     def costs(self) -> list[tuple[int, ...]]:

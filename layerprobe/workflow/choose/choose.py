@@ -57,7 +57,7 @@ def choose_runs(
         refitted = Refits(device, seed, request.metric, listener).within_folds(groups, further)
         groups = refitted.groups
         where = "" if first.split == "test" else f"{chosen_on_text(first.split)}: "
-        notes += [f"{where}{note}" if note == WITHIN_FOLDS else note for note in refitted.notes]
+        notes += [f"{where}{WITHIN_FOLDS}"] * refitted.folded + list(refitted.notes)
     if first.split == "test" and not refitted.folded:
         notes.append("every fold searches the whole gallery")
     if request.cluster is None and (note := folders_note_of_run(first.run, first.choosing.last.epoch, first.split)):
@@ -75,7 +75,7 @@ def choose_runs(
         within=request.within,
         seed=seed,
     )
-    notes = [*dict.fromkeys(missing), *_identical(group_of(groups, choice.run), choice)]
+    notes = [*dict.fromkeys(missing), *_identical(group_of(groups, choice.run), choice, folded=refitted.folded)]
     choice = replace(of_groups(choice, groups), notes=(*choice.notes, *notes), basis=_basis(first))
     if not request.indexes:
         return choice
@@ -83,19 +83,19 @@ def choose_runs(
     return replace(choice, indexes=indexes_of_run(run, choice, request.indexes, device))
 
 
-def _identical(group: Group, choice: Choice) -> list[str]:
+def _identical(group: Group, choice: Choice, *, folded: bool) -> list[str]:
     """The notes on identical images among those chosen on and tested on, with the choice's values without them.
 
     Of several trainings, and of a candidate that is measured anew, the number of queries alone.
     """
     run, notes = group.runs[0], []
     key = (choice.chosen.epoch, choice.chosen.ranked)
-    for part, score in ((run.choosing, choice.chosen), (run.test, choice.test)):
+    for part in (run.choosing, run.test):
         identical = None if part is None else run.run.ranks(part.last.epoch, part.last.split).identical
         if part is None or identical is None:
             continue
-        folded = score is not None and WITHIN_FOLDS in score.notes
-        name = f"{spoken_name(key[1])}, in fifths of the classes," if folded else spoken_name(key[1])
+        in_fifths = ", in fifths of the classes," * (folded and part.last.split == run.split)
+        name = f"{spoken_name(key[1])}{in_fifths}"
         values = part.of[key].values if key in part.of and len(group.runs) == 1 else None
         facts = identical_facts(name, values, identical, metric=choice.chosen.metric)
         notes.append(f"{chosen_on_text(part.last.split)}: {identical_text(facts, len(identical))}" if facts else "")

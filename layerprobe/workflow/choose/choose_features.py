@@ -289,4 +289,5 @@ def _candidate_set(
         baselines,
         frozenset(place for place, each in enumerate(candidates) if each.candidate.ranked.layer not in requested),
         cluster=how.cluster,
+        within_folds=row_splits.fitted_on is None,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -18,7 +18,7 @@ from layerprobe.statistics.units import UnitSums
 from layerprobe.statistics.verdict import Judged, judge, with_ends
 from layerprobe.system.errors import DataError, NumericError
 from layerprobe.values.choice import Advice, Candidate, Certainty, Choice, Embedding, Gain, Price, candidate_names
-from layerprobe.values.facts import WITHIN_FOLDS, chosen_on_text
+from layerprobe.values.facts import chosen_on_text
 from layerprobe.values.intervals import FEWEST_UNITS, IntervalKind, SamplingUnits
 from layerprobe.values.scores import Score, Subject
 from layerprobe.workflow.choose.candidate_set import Baseline, CandidateSet
@@ -61,7 +61,7 @@ def choose_among(
     kept, selected = compared.kept, preferred if compared.kept is None else compared.kept.candidate
 
     def scored(candidate: Candidate, split: str, row: UnitSums | None, own: tuple[str, ...]) -> Score:
-        return _score(candidate_set.subject_of(candidate, split), metric, row, own, kind)
+        return _score(candidate_set.subject(candidate, split), metric, row, own, kind)
 
     among = selected in candidate_set.candidates
     place = given.candidates.index(selected) if selected in given.candidates else None
@@ -98,6 +98,7 @@ def choose_among(
         shares=_largest_first(dict(zip(names, again.shares.tolist(), strict=True))),
         within=within,
         units="classes" if given.cluster is None else "clusters",
+        within_folds=given.within_folds and given.split == "test",
         notes=(*folds, *_agreement(crossed, names), *dict.fromkeys(notes)),
         details=tuple(skipped),
     )
@@ -258,16 +259,16 @@ def _embedding(  # noqa: PLR0913 - the candidates and their values
 ) -> Embedding:
     """The embedding, and as it is at the preferred epoch and post-processing."""
     kind = IntervalKind(cluster=given.cluster)
-    subject = given.subject_of(baseline.candidate, "test")
+    subject = given.subject(baseline.candidate, "test")
     score, whole = _score(subject, metric, baseline.test, (), kind), None
     if baseline.whole_gallery is not None:
-        notes = tuple(note for note in subject.notes if note != WITHIN_FOLDS)
-        whole = _score(replace(subject, notes=notes), metric, baseline.whole_gallery, (), kind)
+        subject_of_whole = given.subject(baseline.candidate, "test", whole_gallery=True)
+        whole = _score(subject_of_whole, metric, baseline.whole_gallery, (), kind)
     alike = _alike(given, preferred, baseline)
     if alike is None or given.on_test is None:
         return Embedding(baseline.candidate.ship, score, whole_gallery=whole)
     test = _row(given.on_test, alike)
-    of_alike = _score(given.subject_of(given.candidates[alike], "test"), metric, test, (), kind)
+    of_alike = _score(given.subject(given.candidates[alike], "test"), metric, test, (), kind)
     gain = _difference(row, test, seed)
     return Embedding(baseline.candidate.ship, score, of_alike, gain, whole_gallery=whole)
 

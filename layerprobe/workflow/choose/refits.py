@@ -16,7 +16,6 @@ from layerprobe.statistics.units import UnitSums, stack_means, unit_sums
 from layerprobe.system.errors import DataError, NumericError
 from layerprobe.system.progress import Listener
 from layerprobe.system.signals import stoppable
-from layerprobe.values.facts import WITHIN_FOLDS
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer
 from layerprobe.values.retrieval import SearchRules
 from layerprobe.workflow.choose.candidates import CandidateKey, CandidateRun, Group
@@ -60,7 +59,7 @@ class Refits:
         if not any(_is_fitted(key) for group in groups for key in [*group.keys, *added[group]]):
             return Refitted(groups)
         steps = sum((len(group.keys) + len(added[group])) * len(group.runs) for group in groups)
-        notes: dict[str, None] = {WITHIN_FOLDS: None}
+        notes = dict[str, None]()
         found, rules = [], dict[str, SearchRules | None]()
         with stoppable() as stop, self.listener.task("searching within folds", steps, "layers") as task:
             for group in groups:
@@ -79,7 +78,7 @@ class Refits:
                 lost = {key for key in [*group.keys, *added[group]] if any(key not in own for own in values)}
                 if not all(map(_is_fitted, lost)):
                     # Others than fitted ones cannot be searched within folds: all keep their stored values.
-                    return Refitted([_unfitted(each) for each in groups], notes=tuple(notes)[1:])
+                    return Refitted([_unfitted(each) for each in groups], notes=tuple(notes))
                 pairs = zip(group.runs, values, strict=True)
                 found.append(Group(tuple(_replaced(each, own, lost) for each, own in pairs)))
         return Refitted(found, folded=True, notes=tuple(notes))

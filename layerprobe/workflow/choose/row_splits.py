@@ -55,8 +55,7 @@ class RowSplits:
 
     def score_notes(self) -> dict[str, tuple[str, ...]]:
         """Split -> the notes of its scores."""
-        within_folds = (WITHIN_FOLDS,) if self.fitted_on is None else ()
-        return {"test": self._notes_on(self.test), self.split: (*self._notes_on(self.choosing), *within_folds)}
+        return {"test": self._notes_on(self.test), self.split: self._notes_on(self.choosing)}
 
     def _notes_on(self, rows: Rows) -> tuple[str, ...]:
         lone = self.given.lone(rows) if len(rows) else 0

@@ -14,7 +14,6 @@ from layerprobe.statistics.choice import folds_of
 from layerprobe.statistics.units import UnitSums, mean_of, stack_means
 from layerprobe.system.errors import BusyError, DataError
 from layerprobe.values.choice import FOLDS, Candidate, Choice, Price, TruncationSavings
-from layerprobe.values.facts import WITHIN_FOLDS
 from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, members_of
 from layerprobe.values.scores import SPLITS, Score, Subject, shared_notes
 from layerprobe.workflow.choose.candidate_set import Baseline, CandidateSet
@@ -39,9 +38,7 @@ def candidate_set_of(
 
     def subject_of(candidate: Candidate, split: str) -> Subject:
         part: Part = "choosing" if split == first.split else "test"
-        subject = _subject(group_of(groups, candidate.run), candidate, split, part)
-        within_folds = folded and part == "choosing"
-        return replace(subject, notes=(*subject.notes, WITHIN_FOLDS)) if within_folds else subject
+        return _subject(group_of(groups, candidate.run), candidate, split, part)
 
     names = [group.name if several else "" for group in groups]
     pairs = list(zip(groups, names, strict=True))
@@ -72,6 +69,7 @@ def candidate_set_of(
         folds_of(range(choosing.sums.shape[1]), seed=seed) if crossed else None,
         {name: baseline for group, name in pairs if (baseline := _baseline(group, name))},
         frozenset(range(len(candidates), len(candidates) + len(only_compared))),
+        within_folds=folded,
     )
 
 

@@ -10,7 +10,6 @@ from layerprobe.plots.plot import PlotOptions
 from layerprobe.plots.selected import selected_text
 from layerprobe.plots.values import metric_of
 from layerprobe.system.errors import LayerprobeError
-from layerprobe.values.facts import WITHIN_FOLDS
 from layerprobe.values.pooling import NO_POOL
 from layerprobe.values.scores import Score
 from layerprobe.values.spoken_names import spoken_name
@@ -48,7 +47,7 @@ def stored_selected(name: str, runs: Sequence[Run], scores: Sequence[Score]) -> 
     of_choice = choice.test or choice.chosen
     if of_choice.metric != metric or set(first.states) != {run.name for run in runs}:
         return None
-    folded = choice.test is not None and WITHIN_FOLDS in choice.test.notes
+    folded = choice.test is not None and choice.within_folds
     embedding = choice.embedding.test if choice.embedding is not None and folded else None
     return Selected(spoken, replace(of_choice, run=name), dim, folded, embedding)
 

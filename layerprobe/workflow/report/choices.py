@@ -11,7 +11,6 @@ from layerprobe.report.values import ShownChoice
 from layerprobe.system.errors import LayerprobeError
 from layerprobe.system.progress import Silent
 from layerprobe.values.choice import Choice, advice_text, certainty_text, choice_table, verdict_text
-from layerprobe.values.facts import WITHIN_FOLDS
 from layerprobe.values.keys import RankedLayer
 from layerprobe.values.scores import Score
 from layerprobe.values.spoken_names import spoken_name
@@ -127,7 +126,7 @@ def _notes(choice: Choice) -> tuple[str, ...]:
     best = choice.best_on_test
     if best is None:
         return choice.notes
-    likewise = " (likewise in fifths)" * (WITHIN_FOLDS in best.notes)
+    likewise = " (likewise in fifths)" * choice.within_folds
     looked = f"Best on test, chosen by looking: {spoken_name(best.ranked)}, {_value(best)}{likewise}"
     return (looked, *choice.notes)
 
