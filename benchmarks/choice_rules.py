@@ -64,7 +64,7 @@ def candidates_of(run: Path) -> tuple[list[Candidate], NDArray[np.int64]]:
     test = max((run / "features").glob("epoch-*.test.h5"))
     train = test.with_name(test.name.replace("test", "train"))
     cpu, made = torch.device("cpu"), []
-    for place, (layer, dim) in enumerate(store.read_dims(test).items()):
+    for place, (layer, dim) in enumerate(store.read_feature_head(test).dims.items()):
         features, fitted_on = store.read_features(test, layer), store.read_features(train, layer)
         for text in ("none", *DIMENSIONS):
             chain, size = parse_chain(text), DIMENSIONS.get(text, dim)
@@ -78,7 +78,7 @@ def candidates_of(run: Path) -> tuple[list[Candidate], NDArray[np.int64]]:
             similarities = values @ values.T
             np.fill_diagonal(similarities, -np.inf)
             made.append(Candidate(place, text == "none", similarities, (4 * size, place, len(chain.parts))))
-    return made, store.read_index(test)[0].astype(np.int64)
+    return made, store.read_feature_head(test).rows[0].astype(np.int64)
 
 
 def closer_of(

@@ -28,7 +28,7 @@ from layerprobe.measure.analysis import query_values
 from layerprobe.statistics.bootstrap import bands, between, differences
 from layerprobe.statistics.means import intervals
 from layerprobe.statistics.units import UnitSums, unit_sums
-from layerprobe.store import FeatureKey, RankEntry, RankKey, Rows, read_stored_ranks, write_ranks
+from layerprobe.store import FeatureKey, RankEntry, RankKey, Rows, read_rank_file, write_ranks
 from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.retrieval import Ranks
 
@@ -69,7 +69,7 @@ def read(paths: list[Path]) -> list[UnitSums]:
     for split in range(SPLITS):
         parts = []
         for path in paths[split::SPLITS]:
-            stored = read_stored_ranks(path)
+            stored = read_rank_file(path).stored
             values = [query_values(ranks, {}, f"R@{k}") for ranks in stored.ranks.values() for k in KS]
             parts.append(unit_sums(np.array(values), stored.labels))
         found.append(

@@ -88,7 +88,7 @@ def measure(text: str, folder: Path, *, ranked: bool) -> None:
         values = reduce_blocks(Blocks(test, cpu), reduce, test.shape[0])
     print(f"  {values.shape[0]:,} reduced to {values.shape[1]} numbers {clock}, peak {peak():,.0f} MB")
     if ranked:
-        ranks = nearest_positive_ranks(values, store.read_index(folder / "test.h5")[0])
+        ranks = nearest_positive_ranks(values, store.read_feature_head(folder / "test.h5").rows[0])
         print(f"  ranked {clock}, R@1 {ranks.recall(1):.4f}, peak {peak():,.0f} MB")
     print(f"  limit {LIMIT / 1e6:,.0f} MB; {before:,.0f} MB before the first feature was read", flush=True)
 

@@ -27,13 +27,10 @@ if TYPE_CHECKING:
         RankFile,
         RankKey,
         StoredRanks,
-        read_chance,
         read_rank_file,
-        read_search,
-        read_stored_ranks,
         write_ranks,
     )
-    from layerprobe.store.rows import Rows, read_classes, read_dims, read_epoch, read_index, read_layers, read_transform
+    from layerprobe.store.rows import Rows
 
 _ADDED = ("is_fitted_on", "is_made_from")
 _FOREIGN = ("is_feature_file", "read_arrays")
@@ -43,13 +40,10 @@ _RANKS = (
     "RankFile",
     "RankKey",
     "StoredRanks",
-    "read_chance",
     "read_rank_file",
-    "read_search",
-    "read_stored_ranks",
     "write_ranks",
 )
-_ROWS = ("Rows", "read_classes", "read_dims", "read_epoch", "read_index", "read_layers", "read_transform")
+_ROWS = ("Rows",)
 __all__ = [
     "Columns",
     "FeatureFile",
@@ -67,18 +61,9 @@ __all__ = [
     "is_made_from",
     "open_feature_file",
     "read_arrays",
-    "read_chance",
-    "read_classes",
-    "read_dims",
-    "read_epoch",
     "read_feature_head",
     "read_features",
-    "read_index",
-    "read_layers",
     "read_rank_file",
-    "read_search",
-    "read_stored_ranks",
-    "read_transform",
     "stale_note",
     "stale_passed",
     "stored_layers",

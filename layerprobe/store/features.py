@@ -37,6 +37,7 @@ from layerprobe.store.rows import (
     layers_in,
     require_rows,
     rows_nbytes,
+    texts_of,
     write_rows,
 )
 from layerprobe.system.errors import BusyError, DataError
@@ -118,7 +119,7 @@ def stale_note(path: Path, key: FeatureKey) -> str:
 
 @dataclass(frozen=True, eq=False)
 class StoredFeatures:
-    """The features of one layer, read from disk in slices: float32 (N, D) in the order of `read_index`.
+    """The features of one layer, read from disk in slices: float32 (N, D) in the order of the file's rows.
 
     Args:
         rows: the layer's HDF5 data set.
@@ -169,7 +170,7 @@ class FeatureFile:
         """The features of one layer.
 
         Returns:
-            float32 (N, D) in the order of `read_index`.
+            float32 (N, D) in the order of the file's rows.
         """
         table = self.table(layer)
         with reading(self.path):
@@ -210,11 +211,13 @@ class FeatureHead:
         facts: its attributes as text.
         columns: layer -> length of its features and the type that they were computed in, of those that are as
             layerprobe stores them.
+        class_names: empty if it has none.
     """
 
     index: tuple[NDArray[np.int32], tuple[str, ...]] | DataError
     facts: Mapping[str, str]
     columns: Mapping[LayerKey, tuple[int, str]]
+    class_names: tuple[str, ...] = ()
 
     @property
     def rows(self) -> tuple[NDArray[np.int32], tuple[str, ...]]:
@@ -249,7 +252,8 @@ def read_feature_head(path: Path) -> FeatureHead:
             with contextlib.suppress(DataError, *HDF5_ERRORS):
                 dataset = _features(file, layer)
                 columns[layer] = int(dataset.shape[1]), attribute(dataset, "compute")
-        return FeatureHead(index, {name: attribute(file, name) for name in file.attrs}, columns)
+        names = () if isinstance(index, DataError) else texts_of(file, "class_names")
+        return FeatureHead(index, {name: attribute(file, name) for name in file.attrs}, columns, names)
 
 
 def equal_layers(path: Path, layer: str) -> frozenset[LayerKey]:

@@ -276,24 +276,6 @@ def read_rank_file(path: Path) -> RankFile:
     return RankFile(index, chance, groups, identical)
 
 
-def read_stored_ranks(path: Path) -> StoredRanks:
-    """The entries of a file that are intact, as they were stored."""
-    return read_rank_file(path).stored
-
-
-def read_chance(path: Path) -> float | None:
-    """Recall@1 of a random order, as passed to `write_ranks`; None if it was not passed."""
-    with open_file(path, holds="labels") as file:
-        text = attribute(file, "chance")
-        return float(text) if text else None
-
-
-def read_search(path: Path) -> str:
-    """The `search_sha256` of the ranks in a file, which have one in common; empty where there are none."""
-    with open_file(path, holds="labels") as file:
-        return next((attribute(group, "search_sha256") for _, group in ranked_groups(file)), "")
-
-
 def ranked_groups(file: h5py.File) -> Iterator[tuple[RankedLayer, h5py.Group]]:
     """The groups of the ranked layers, three levels down; anything else in the file is skipped."""
     for layer, of_layer in _subgroups(file):

@@ -18,7 +18,6 @@ from layerprobe.store.hdf5 import (
     attribute,
     damage_error,
     fixed_text,
-    open_file,
     read_dataset,
     reading,
     set_attributes,
@@ -80,12 +79,6 @@ def write_values(group: h5py.Group, name: str, values: NDArray[Any]) -> None:
     group.create_dataset(name, data=values, chunks=(min(CHUNK_ROWS, len(values)),), fletcher32=True)
 
 
-def read_index(path: Path, holds: str = "features") -> tuple[NDArray[np.int32], tuple[str, ...]]:
-    """The labels (N,) and ids of a file's rows."""
-    with open_file(path, holds) as file:
-        return index_of(file)
-
-
 def index_of(file: h5py.File) -> tuple[NDArray[np.int32], tuple[str, ...]]:
     """The labels (N,) and ids of an open file's rows."""
     labels, ids = stored_dataset(file, "labels"), stored_dataset(file, "ids")
@@ -114,36 +107,6 @@ def has_facts(facts: Mapping[str, str], expected: Mapping[str, object]) -> bool:
     return all(facts.get(name, "") == str(value) for name, value in expected.items())
 
 
-def read_classes(path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The names of the classes of a feature file, and the data set's own ids of them.
-
-    Returns:
-        Each is empty if the file has none.
-    """
-    with open_file(path) as file:
-        names, ids = _texts(file, "class_names"), _texts(file, "class_ids")
-        require_rows(file)
-        return names, ids
-
-
-def read_transform(path: Path) -> str:
-    """Every step from an image file to the network's input, of the features in a file."""
-    with open_file(path) as file:
-        return attribute(file, "transform")
-
-
-def read_epoch(path: Path) -> int:
-    """The epoch of the features in a file."""
-    with open_file(path) as file:
-        return int(attribute(file, "epoch"))
-
-
-def read_layers(path: Path) -> tuple[LayerKey, ...]:
-    """The layers whose features are in a file, by name."""
-    with open_file(path) as file:
-        return layers_in(file)
-
-
 def layers_in(file: h5py.File) -> tuple[LayerKey, ...]:
     """The layers of an open feature file."""
     layers = []
@@ -153,17 +116,8 @@ def layers_in(file: h5py.File) -> tuple[LayerKey, ...]:
     return tuple(layers)
 
 
-def read_dims(path: Path) -> dict[LayerKey, int]:
-    """Layer -> how many numbers its features have, of those in a file."""
-    with open_file(path) as file:
-        shapes = {layer: stored_dataset(file, f"features/{layer.stored}").shape for layer in layers_in(file)}
-    for layer, shape in shapes.items():
-        if len(shape) != 2:
-            raise damage_error(path, f"{layer} is not a matrix")
-    return {layer: int(shape[1]) for layer, shape in shapes.items()}
-
-
-def _texts(file: h5py.File, name: str) -> tuple[str, ...]:
+def texts_of(file: h5py.File, name: str) -> tuple[str, ...]:
+    """The texts of an open file, such as the names of its classes; empty if it has none."""
     if name not in file:
         return ()
     dataset = stored_dataset(file, name)

@@ -299,7 +299,7 @@ def test_a_flipped_bit_in_the_labels_or_ids_is_refused(path: Path) -> None:
         path.write_bytes(whole)
         flip(path, part)
         with pytest.raises(DataError, match=r"not a readable feature file: truncated or damaged\. Delete it"):
-            store.read_index(path)
+            _ = store.read_feature_head(path).rows
 
 
 def test_no_flipped_bit_goes_unnoticed_or_is_more_than_one_line(tmp_path: Path) -> None:
@@ -314,7 +314,7 @@ def test_no_flipped_bit_goes_unnoticed_or_is_more_than_one_line(tmp_path: Path) 
         path.write_bytes(damaged)
         store.stored_layers(path, KEY)
         try:
-            found = store.read_features(path, FC6), store.read_index(path)
+            found = store.read_features(path, FC6), store.read_feature_head(path).rows
         except DataError:
             unread += 1
         else:
@@ -455,7 +455,7 @@ def test_a_file_that_another_program_writes_to_is_busy_and_not_damaged(path: Pat
         assert holder.stdout.readline() == "held\n"
         busy = pytest.raises(BusyError, match=re.escape(f"{path}: is open for writing in another program. Close it"))
         with busy:
-            store.read_index(path)
+            _ = store.read_feature_head(path).rows
         with busy:
             store.read_features(path, FC6)
         with busy:
@@ -467,14 +467,14 @@ def test_a_file_that_another_program_writes_to_is_busy_and_not_damaged(path: Pat
 def test_a_file_that_may_not_be_read_is_not_called_damaged(path: Path) -> None:
     path.chmod(0)
     with pytest.raises(DataError, match=r"cannot be read \(Permission denied\)"):
-        store.read_index(path)
+        _ = store.read_feature_head(path).rows
 
 
 def test_another_hdf5_file_is_not_a_feature_file(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "f.h5", "w") as file:
         file["x"] = [1, 2]
     with pytest.raises(DataError, match=r"not a feature file of layerprobe\. Move it away"):
-        store.read_index(tmp_path / "f.h5")
+        _ = store.read_feature_head(tmp_path / "f.h5").rows
 
 
 def test_layers_of_the_same_numbers_are_one_by_several_names(tmp_path: Path) -> None:
@@ -504,7 +504,7 @@ from layerprobe import store
 from layerprobe.system.errors import LayerprobeError
 from layerprobe.values.keys import LayerKey
 path, layer = Path({str(path)!r}), LayerKey("a", "max")
-store.read_layers(path)
+store.read_feature_head(path)
 taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (taken + 60_000_000, taken + 60_000_000))
 try:

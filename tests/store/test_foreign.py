@@ -15,7 +15,7 @@ def test_a_file_of_another_program_in_a_runs_folder_is_not_to_be_deleted(tmp_pat
     with h5py.File(path, "w") as file:
         file["features"] = [[1.0]]
     with pytest.raises(DataError) as told:
-        store.read_index(path)
+        _ = store.read_feature_head(path).rows
     command = f"layerprobe probe netA --cache '{tmp_path}/my cache'"
     assert told.value.fix == f"Move it away; {command} computes the features again"
 

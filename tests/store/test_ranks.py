@@ -14,10 +14,7 @@ from layerprobe.store import (
     RankKey,
     Rows,
     open_feature_file,
-    read_chance,
     read_rank_file,
-    read_search,
-    read_stored_ranks,
     stale_passed,
     write_features,
     write_ranks,
@@ -79,15 +76,15 @@ def test_the_file_has_the_groups_and_types_that_are_promised(tmp_path: Path) -> 
 
 
 def test_a_file_says_by_what_search_and_against_which_chance_its_ranks_are(tmp_path: Path) -> None:
-    assert read_search(written(tmp_path / "r.h5")) == "s"
-    assert read_chance(tmp_path / "r.h5") is None
+    assert read_rank_file(written(tmp_path / "r.h5")).search_sha256 == "s"
+    assert read_rank_file(tmp_path / "r.h5").chance is None
     write_ranks(tmp_path / "r.h5", ROWS, {}, chance=1 / 3)
-    assert read_search(tmp_path / "r.h5") == ""
-    assert read_chance(tmp_path / "r.h5") == 1 / 3
+    assert read_rank_file(tmp_path / "r.h5").search_sha256 == ""
+    assert read_rank_file(tmp_path / "r.h5").chance == 1 / 3
     with h5py.File(tmp_path / "r.h5", "r+") as file:
         file.attrs["chance"] = np.bytes_(b"x")
     with pytest.raises(DataError):
-        read_chance(tmp_path / "r.h5")
+        _ = read_rank_file(tmp_path / "r.h5").chance
 
 
 @pytest.mark.parametrize(
@@ -232,7 +229,7 @@ def test_what_goes_wrong_beside_an_open_table_is_not_blamed_on_the_file(tmp_path
 def test_everything_stored_is_read_without_its_keys(tmp_path: Path) -> None:
     kept = RankEntry(KEY, some_ranks(), values={"mAP": np.array([0.5, 1.0, np.nan])})
     write_ranks(tmp_path / "r.h5", ROWS, {LAYER: kept, OTHER: BAD})
-    found = read_stored_ranks(tmp_path / "r.h5")
+    found = read_rank_file(tmp_path / "r.h5").stored
     assert (found.labels.tolist(), found.ids) == ([4, 5, 4], ("a/é.png", "b.png", "c.png"))
     assert (found.search_sha256, found.transform) == ("s", "resize")
     assert found.ranks[LAYER].closer.tolist() == [0, 2, 1]
@@ -243,7 +240,7 @@ def test_everything_stored_is_read_without_its_keys(tmp_path: Path) -> None:
 
 def test_an_absent_rank_file_is_told(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such feature file"):
-        read_stored_ranks(tmp_path / "r.h5")
+        _ = read_rank_file(tmp_path / "r.h5").stored
 
 
 def test_which_queries_have_an_identical_image_comes_back(tmp_path: Path) -> None:

@@ -27,25 +27,25 @@ def test_the_names_and_ids_of_the_classes_are_read_as_they_were(tmp_path: Path, 
     rows = store.Rows(np.array([0, 699]), ["a", "b"], names, ids)
     columns = store.Columns({LayerKey("a", "max"): 1}, "cpu", 1)
     store.write_features(tmp_path / "f.h5", KEY, rows, columns, [{LayerKey("a", "max"): values(1, 1, 2)}])
-    assert store.read_classes(tmp_path / "f.h5") == (names, ids)
+    assert store.read_feature_head(tmp_path / "f.h5").class_names == names
     with h5py.File(tmp_path / "f.h5") as file:
         assert file["class_names"].fletcher32
 
 
 def test_a_file_without_the_names_of_its_classes_is_whole(path: Path) -> None:
-    assert store.read_classes(path) == ((), ())
+    assert store.read_feature_head(path).class_names == ()
     assert store.stored_layers(path, KEY) == set(DIMS)
 
 
 def test_names_of_classes_that_are_no_texts_are_refused(path: Path) -> None:
     with h5py.File(path, "r+") as file:
         file.create_dataset("class_names", data=np.arange(7), chunks=(7,), fletcher32=True)
-    with pytest.raises(DataError, match="class_names is not a list of texts"):
-        store.read_classes(path)
+    with pytest.raises(DataError, match="its labels, ids or classes are not those that layerprobe wrote"):
+        _ = store.read_feature_head(path).rows
 
 
 def test_labels_and_ids_are_read_in_the_order_of_the_rows(path: Path) -> None:
-    labels, ids = store.read_index(path)
+    labels, ids = store.read_feature_head(path).rows
     assert labels.dtype == np.int32
     assert labels.tolist() == ROWS.labels.tolist()
     assert ids == tuple(ROWS.ids)
@@ -59,9 +59,8 @@ def test_rows_that_a_program_changed_are_refused_though_their_checksums_are_righ
     store.write_features(path, KEY, rows, store.Columns({layer: 2}, "cpu", 96), [{layer: values(1, 2)}])
     with h5py.File(path, "r+") as file:
         file[name][:] = file[name][:][::-1]
-    for read in (store.read_index, store.read_classes):
-        with pytest.raises(DataError, match="its labels, ids or classes are not those that layerprobe wrote"):
-            read(path)
+    with pytest.raises(DataError, match="its labels, ids or classes are not those that layerprobe wrote"):
+        _ = store.read_feature_head(path).rows
     assert store.stored_layers(path, KEY) == set()
     assert store.stale_note(path, KEY) == "its labels, ids or classes are not those that layerprobe wrote"
 
@@ -70,16 +69,8 @@ def test_a_file_without_the_hash_of_its_rows_is_refused(path: Path) -> None:
     with h5py.File(path, "r+") as file:
         del file.attrs["rows_sha256"]
     with pytest.raises(DataError, match="its labels, ids or classes are not those that layerprobe wrote"):
-        store.read_index(path)
+        _ = store.read_feature_head(path).rows
     assert store.stored_layers(path, KEY) == set()
-
-
-def test_the_epoch_of_a_file_is_read_and_one_without_is_damaged(path: Path) -> None:
-    assert store.read_epoch(path) == KEY.epoch
-    with h5py.File(path, "r+") as file:
-        del file.attrs["epoch"]
-    with pytest.raises(DataError, match="not a readable feature file: truncated or damaged"):
-        store.read_epoch(path)
 
 
 def test_an_id_that_is_not_utf8_comes_back_as_it_was(tmp_path: Path) -> None:
@@ -88,12 +79,12 @@ def test_an_id_that_is_not_utf8_comes_back_as_it_was(tmp_path: Path) -> None:
     store.write_features(
         tmp_path / "f.h5", KEY, store.Rows(np.zeros(1, int), [name]), columns, [{LayerKey("a", "max"): values(1, 1, 1)}]
     )
-    assert store.read_index(tmp_path / "f.h5")[1] == (name,)
+    assert store.read_feature_head(tmp_path / "f.h5").rows[1] == (name,)
 
 
 def test_an_absent_file_says_what_to_run(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"f\.h5: no such feature file\. Run layerprobe probe first\."):
-        store.read_index(tmp_path / "f.h5")
+        _ = store.read_feature_head(tmp_path / "f.h5").rows
 
 
 def test_labels_and_ids_of_different_length_are_refused(path: Path) -> None:
@@ -101,8 +92,8 @@ def test_labels_and_ids_of_different_length_are_refused(path: Path) -> None:
         del file["labels"]
         file.create_dataset("labels", data=np.zeros(3, np.int32), chunks=(3,), fletcher32=True)
     with pytest.raises(DataError, match="labels and ids are not two lists of one length"):
-        store.read_index(path)
+        _ = store.read_feature_head(path).rows
 
 
 def test_the_layers_of_a_file_are_listed(path: Path) -> None:
-    assert set(store.read_layers(path)) == set(DIMS)
+    assert set(store.read_feature_head(path).columns) == set(DIMS)

@@ -94,8 +94,8 @@ def _write(
 def change_entry(run: Run, epoch: int, split: str, ranked: RankedLayer, **facts: object) -> None:
     """Write a rank file again, with another fact of one layer."""
     path = run.rank_file(epoch, split)
-    labels, ids = store.read_index(path, holds="labels")
-    stored = store.read_stored_ranks(path)
+    labels, ids = store.read_rank_file(path).rows
+    stored = store.read_rank_file(path).stored
     gone = {name: value for name, value in facts.items() if name == "invalid"}
     entries = {}
     for each, ranks in stored.ranks.items():

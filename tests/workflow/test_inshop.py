@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from sklearn.decomposition import PCA
 
 from layerprobe.cli import main
-from layerprobe.store import read_classes
 from layerprobe.workflow.run.runs import Run
 from tests.data import fabricated
 
@@ -107,7 +106,7 @@ def test_both_sides_are_stored_and_no_image_is_in_both(layerprobe: Callable[...,
     for split in ("train", "test", "gallery"):
         with h5py.File(Run(tmp_path / "cache/shop").feature_file(1, split)) as file:
             ids[split] = {name.decode() for name in file["ids"][:]}
-        assert read_classes(Run(tmp_path / "cache/shop").feature_file(1, split)) == (items, items)
+        assert Run(tmp_path / "cache/shop").feature_head(1, split).class_names == items
     assert {split: len(names) for split, names in ids.items()} == {"train": 10, "test": 7, "gallery": 7}
     assert not ids["test"] & ids["gallery"]
     assert all(name.startswith("img/WOMEN/") for names in ids.values() for name in names)

@@ -312,18 +312,19 @@ def _numpy_types() -> list[Any]:
 def _read_feature_file(path: Path, classes: NDArray[Any] | None) -> GivenFeatures:
     if classes is not None:
         raise RecipeError(_HAS_LABELS, file=path, fix="Leave out --labels")
-    labels, ids = store.read_index(path)
-    dims = store.read_dims(path)
-    layers = sorted(dims, key=lambda layer: _natural(str(layer)))
-    if not layers:
-        raise DataError("no features in it", file=path, fix="Run layerprobe probe, which writes them")
-    require_memory(len(labels) * sum(dims.values()) * np.dtype(np.float32).itemsize, path)
-    arrays = {str(layer): store.read_features(path, layer) for layer in layers}
+    head = store.read_feature_head(path)
+    labels, ids = head.rows
+    with store.open_feature_file(path) as file:
+        layers = sorted(file.layers, key=lambda layer: _natural(str(layer)))
+        if not layers:
+            raise DataError("no features in it", file=path, fix="Run layerprobe probe, which writes them")
+        dims = [file.table(layer).shape[1] for layer in layers]
+        require_memory(len(labels) * sum(dims) * np.dtype(np.float32).itemsize, path)
+        arrays = {str(layer): file.read(layer) for layer in layers}
     given = given_features(arrays, labels, ids=ids, file=path)
     features = dict(zip(layers, given.features.values(), strict=True))
-    names, _ = store.read_classes(path)
+    names, epoch = head.class_names, int(head.facts["epoch"])
     called = tuple(names[label] for label in np.unique(labels).tolist()) if names else ()
-    epoch = store.read_epoch(path)
     return replace(given, features=features, epoch=epoch, notes=(_IN_ORDER_OF_NAMES,), class_names=called)
 
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from layerprobe import store
 from layerprobe.reductions.applying import Blocks
 from layerprobe.reductions.half_whitening import half_whitened, half_whitening
 from layerprobe.statistics.choice import folds_of
@@ -16,6 +15,7 @@ from layerprobe.values.keys import NO_REDUCTION, RankedLayer
 from layerprobe.workflow.choose.candidates import whole_units
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.seen import split_to_choose_on
+from layerprobe.workflow.run.stored_layers import read_layer
 
 
 def half_whitened_layers(
@@ -30,14 +30,14 @@ def half_whitened_layers(
         layers: without a reduction.
         cluster: whose values the folds divide; None for the classes.
     """
-    path, record = run.feature_file(epoch, split), run.read()
-    units = whole_units(run, split, *store.read_index(path), cluster)
+    record = run.read()
+    units = whole_units(run, split, *run.feature_head(epoch, split).rows, cluster)
     folds = folds_of(units, seed=int(record.seed))[np.unique(units, return_inverse=True)[1]]
     is_chosen_on = split_to_choose_on(run, record, record.epochs) == split
     left_out = np.unique(folds).tolist() if is_chosen_on else []
     suited = []
     for ranked in layers:
-        blocks = Blocks(store.read_features(path, ranked.layer), torch.device("cpu"))
+        blocks = Blocks(read_layer(run, epoch, split, ranked.layer), torch.device("cpu"))
         if fitted := half_whitening(blocks, folds, [None, *left_out]):
             suited.append(replace(ranked, reduction=half_whitened(fitted.dim)))
     return suited

@@ -183,7 +183,7 @@ class _Dims:
         self.known: dict[LayerKey, int] = {}
         for epoch in run.read().epochs:
             for split in SPLITS:
-                if run.feature_file(epoch, split).exists():
+                if run.has_features(epoch, split):
                     with contextlib.suppress(DataError, BusyError):
                         columns = run.feature_head(epoch, split).columns
                         self.known |= {layer: size for layer, (size, _) in columns.items()}

@@ -103,7 +103,8 @@ class Redrawn:
             ranked_split.split,
             *layer_flags(ranked_split.record, [ranked]),
         )
-        if not path.exists() or not members_of(ranked.layer, tuple(head().columns)):
+        is_stored = ranked_split.run.has_features(ranked_split.epoch, split)
+        if not is_stored or not members_of(ranked.layer, tuple(head().columns)):
             what = f"no features of {ranked.layer} at epoch {ranked_split.epoch} are stored of the {split} split"
             raise DataError(f"--interval redraw: {what}", file=ranked_split.run.folder, fix=fix)
         if head().rows[1] != tuple(images.ids):

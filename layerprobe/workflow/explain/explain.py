@@ -126,7 +126,7 @@ def _with_the_choice(run: Run, options: PlotOptions, embedding: RankedLayer | No
         return options
     choice = stored.choice
     selected, epoch = choice.chosen.ranked, choice.chosen.epoch
-    known = run.ranks(epoch, _SPLIT).stored.ranks if run.rank_file(epoch, _SPLIT).exists() else {}
+    known = run.ranks(epoch, _SPLIT).stored.ranks if run.has_ranks(epoch, _SPLIT) else {}
     plain = [x for x in known if (x.layer, x.reduction) == (selected.layer, NO_REDUCTION)]
     can_be_shown = selected in known and selected.similarity != "hamming"
     shown = selected if can_be_shown or not plain else plain[0]

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from layerprobe import store
 from layerprobe.data.loading import batches_of
 from layerprobe.data.transforms import in_grey
 from layerprobe.encoder.fitted_map import with_ends
@@ -189,10 +188,10 @@ def _finish(layer: LayerOfRun, record: RunRecord, opened: ProbedRun | None) -> t
     trained = None
     if chain.needs_classifier:
         recipe = recorded_recipe(record, run.record_file) if opened is None else opened.recipe
-        trained = classifier_of(run, recipe, store.read_index(run.feature_file(epoch, FITTED_ON))[0], lambda: _CPU)
+        trained = classifier_of(run, recipe, run.feature_head(epoch, FITTED_ON).rows[0], lambda: _CPU)
     features = stored_features(run, lambda _: layer.gallery, _CPU, trained)
     reduce = features.map_of(epoch, layer.split, ranked)
-    dims = store.read_dims(run.feature_file(epoch, layer.split))
+    dims = run.feature_head(epoch, layer.split).dims
     sizes = [dims[member] for member in members_of(ranked.layer, dims)]
     return with_ends(reduce, sizes=sizes, similarity=ranked.similarity), fitted_on
 
@@ -210,7 +209,7 @@ def _samples(layer: LayerOfRun, opened: ProbedRun, parts: Parts, finish: Reduce)
 
 def _stored_samples(layer: LayerOfRun, finish: Reduce, opened: ProbedRun | None) -> CheckSamples:
     run, epoch, split = layer.run, layer.epoch, layer.split
-    with open_layer(run.feature_file(epoch, split), layer.ranked.layer) as table:
+    with open_layer(run, epoch, split, layer.ranked.layer) as table:
         rows = sampled(table.shape[0])
         pooled = np.concatenate([table[row : row + 1] for row in rows.tolist()])
     images = None if opened is None else _images(layer, opened, rows)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from layerprobe import store
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.system.errors import LayerprobeError, RecipeError
 from layerprobe.values.choice import Choice
@@ -75,6 +74,5 @@ def chosen_layer(choice: Choice, runs: Sequence[Run]) -> LayerOfRun:
     """What a choice ships; of several trainings of an experiment, that of the first."""
     run = next(run for run in runs if choice.run in (run.name, run.read().experiment))
     epoch, ranked = choice.chosen.epoch, choice.chosen.ranked
-    on_test = run.rank_file(epoch, "test")
-    layers = store.read_stored_ranks(on_test).ranks if on_test.exists() else {}
+    layers = run.ranks(epoch, "test").stored.ranks if run.has_ranks(epoch, "test") else {}
     return LayerOfRun(run, epoch, "test" if ranked in layers else choice.chosen.split, ranked)

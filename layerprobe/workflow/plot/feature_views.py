@@ -12,7 +12,6 @@ from layerprobe.measure.pair_similarities import Labelled, pair_histograms
 from layerprobe.measure.spectrum import spectrum
 from layerprobe.plots.asked import asked_epoch, asked_layers
 from layerprobe.plots.plot import PlotOptions
-from layerprobe.store import read_index
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.values.facts import PAIRS_WITHIN_FOLDS
 from layerprobe.values.headline_layers import headline_layers
@@ -124,16 +123,15 @@ def stored(run: Run, scores: Sequence[Score], epoch: int | None) -> tuple[list[S
         scores: of this run, at least one.
     """
     at = asked_epoch(scores, epoch)
-    gone = {score.split for score in scores if not run.feature_file(at, score.split).exists()} & {*SPLITS}
+    gone = {score.split for score in scores if not run.has_features(at, score.split)} & {*SPLITS}
     gone = set() if gone == {*SPLITS} else gone
     lost = [f"no features of {split} are stored" for split in SPLITS if split in gone]
 
     def read(split: str, ranked: RankedLayer) -> Labelled:
-        path = run.feature_file(at, split)
         said = shared_notes(score.notes for score in scores if (score.epoch, score.split) == (at, split))
         notes = (*said, *lost)
         if ranked.reduction == NO_REDUCTION:
-            return Labelled(read_layer(path, ranked.layer), read_index(path)[0], notes)
+            return Labelled(read_layer(run, at, split, ranked.layer), run.feature_head(at, split).rows[0], notes)
         import torch
 
         from layerprobe.workflow.probe.rerank import StoredSearch  # it imports torch, which other plots do without

@@ -15,7 +15,7 @@ from layerprobe.plots.asked import asked_layers
 from layerprobe.recipe.recipe import recorded_recipe
 from layerprobe.statistics.means import intervals
 from layerprobe.statistics.units import unit_sums
-from layerprobe.store import StoredRanks, read_chance, read_index, read_stored_ranks
+from layerprobe.store import StoredRanks
 from layerprobe.system.errors import DataError
 from layerprobe.values.headline_layers import headline_layers
 from layerprobe.values.intervals import IntervalKind, SamplingUnits
@@ -143,7 +143,7 @@ def _run_curves(run: Run, scores: Sequence[Score], layers: Sequence[RankedLayer]
     epoch = scores[0].epoch
     path = run.rank_file(epoch, SPLIT)
     probe = run.command("probe", "--epochs", str(epoch), "--splits", SPLIT)
-    stored = read_stored_ranks(path)
+    stored = run.ranks(epoch, SPLIT).stored
     ranks: dict[RankedLayer, list[Ranks]] = {}
     for ranked in layers:
         found = ranked_as(ranked, stored.ranks)
@@ -155,7 +155,7 @@ def _run_curves(run: Run, scores: Sequence[Score], layers: Sequence[RankedLayer]
 
 def _items(run: Run, epoch: int, stored: StoredRanks) -> ItemCounts:
     """The number of positives and negatives that each query searches."""
-    if read_chance(run.rank_file(epoch, SPLIT)) is not None:  # groups or lists decide, which only the data set has
+    if run.ranks(epoch, SPLIT).chance is not None:  # groups or lists decide, which only the data set has
         from layerprobe.workflow.probe.measures import items_searched
         from layerprobe.workflow.run.from_recipe import build_dataset  # it imports torch, which a plot does without
 
@@ -163,10 +163,9 @@ def _items(run: Run, epoch: int, stored: StoredRanks) -> ItemCounts:
         if tuple(dataset.splits[SPLIT].ids) != stored.ids:
             raise DataError("the data set has other images than the run", fix="Restore it as it was when it was probed")
         return items_searched(dataset, SPLIT)
-    gallery = run.feature_file(epoch, "gallery")
-    if not gallery.exists():
+    if not run.has_features(epoch, "gallery"):
         return positives_and_negatives(stored.labels)
-    labels, ids = read_index(gallery)
+    labels, ids = run.feature_head(epoch, "gallery").rows
     return positives_and_negatives(stored.labels, labels, ids=stored.ids, gallery_ids=ids)
 
 

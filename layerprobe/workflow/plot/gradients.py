@@ -12,7 +12,6 @@ from layerprobe.measure.gradients import Classified, kinds_of
 from layerprobe.plots.asked import asked_epoch
 from layerprobe.recipe.recipe import Recipe, recorded_recipe
 from layerprobe.registry import LOSSES, load
-from layerprobe.store import read_index
 from layerprobe.system.errors import DataError, NumericError, RecipeError
 from layerprobe.values.arrays import FloatArray
 from layerprobe.values.keys import RankedLayer
@@ -43,11 +42,10 @@ def stored_gradients(
     _require_softmax(run, recipe)
     require_kept(run, record, epoch)
     own = [s for s in scores if (s.epoch, s.split, s.ranked) == (epoch, SPLIT, embedding)]
-    path = run.feature_file(epoch, SPLIT)
-    if embedding is None or not own or not path.exists():
+    if embedding is None or not own or not run.has_features(epoch, SPLIT):
         fix = f"Run {run.command('probe', '--epochs', str(epoch), '--splits', SPLIT)}"
         raise DataError(f"{run.name}: no features of its embedding on {SPLIT} at epoch {epoch}", fix=fix)
-    features, labels = read_layer(path, embedding.layer), read_index(path)[0]
+    features, labels = read_layer(run, epoch, SPLIT, embedding.layer), run.feature_head(epoch, SPLIT).rows[0]
     classes, targets = np.unique(labels, return_inverse=True)
     classifier = classifier_of(run, recipe, labels, lambda: torch.device("cpu"))
     loss = classifier.loss(epoch, features.shape[1], classes).double()

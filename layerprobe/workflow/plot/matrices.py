@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.measure.cka import EpochFeatures, epoch_cka, layer_cka, run_cka
-from layerprobe.store import read_features, read_index
 from layerprobe.system.errors import DataError
 from layerprobe.values.keys import NO_REDUCTION, LayerKey
 from layerprobe.values.scores import Matrix, Score
 from layerprobe.workflow.run.manifests import have_other_images
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.seen import weights_text
+from layerprobe.workflow.run.stored_layers import read_layer
 
 COMPARED = "test"  # the split whose features CKA compares
 
@@ -56,12 +56,12 @@ class RunLayers:
 
     def images(self, epoch: int) -> tuple[list[int], tuple[str, ...]]:
         """The classes and ids of the stored features of an epoch."""
-        labels, ids = read_index(self.run.feature_file(epoch, COMPARED))
+        labels, ids = self.run.feature_head(epoch, COMPARED).rows
         return labels.tolist(), ids
 
     def read(self, epoch: int, layer: LayerKey) -> NDArray[np.float32]:
         """(N, D) features of a layer."""
-        return read_features(self.run.feature_file(epoch, COMPARED), layer)
+        return read_layer(self.run, epoch, COMPARED, layer)
 
 
 def layers_of(run: Run, scores: Sequence[Score], notes: Sequence[str]) -> RunLayers:
@@ -102,7 +102,7 @@ def _have_other_images(first: Run, second: Run) -> bool:
 
 def _own_matrices(own: RunLayers) -> list[Matrix]:
     images = own.images(own.last)
-    stored = {e: layers for e, layers in own.layers.items() if own.run.feature_file(e, COMPARED).exists()}
+    stored = {e: layers for e, layers in own.layers.items() if own.run.has_features(e, COMPARED)}
     for epoch in stored:
         if own.images(epoch) != images:
             path = own.run.feature_file(epoch, COMPARED)

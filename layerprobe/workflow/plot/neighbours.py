@@ -224,7 +224,7 @@ def _require_images(opened: RunGallery, epoch: int) -> None:
     """Check that the stored features of an epoch are of the images of the data set."""
     for split in dict.fromkeys([opened.queries, opened.items]):
         path = opened.run.feature_file(epoch, split.name)
-        if not path.exists():
+        if not opened.run.has_features(epoch, split.name):
             raise DataError(
                 f"no features of {split.name} at epoch {epoch} are stored",
                 file=opened.run.folder,

@@ -10,7 +10,6 @@ import torch
 
 from layerprobe.plots.asked import asked_epoch
 from layerprobe.recipe.recipe import recorded_recipe
-from layerprobe.store import read_classes, read_index
 from layerprobe.system.errors import DataError, NumericError, RecipeError
 from layerprobe.values.scores import Score
 from layerprobe.values.views import PlaneFeatures
@@ -58,7 +57,7 @@ def stored_plane_features(run: Run, scores: Sequence[Score], which: ShownLayers)
         fix = f"Run {run.command('probe', '--epochs', str(epoch))}, or name a layer by --layers"
         raise DataError(f"{run.name}: its embedding was not probed at epoch {epoch}", fix=fix)
     scores, read = stored(run, scores, epoch)
-    names = read_classes(run.feature_file(epoch, scores[0].split))[0]
+    names = run.feature_head(epoch, scores[0].split).class_names
     found = list(plane_features_of(scores, read, which, names))
     return [_with_weights(run, each, names) if each.ranked == embedding else each for each in found]
 
@@ -73,12 +72,12 @@ def _with_weights(run: Run, found: PlaneFeatures, names: Sequence[str]) -> Plane
     if record.from_python or record.weights_files or record.members:
         return found
     recipe = recorded_recipe(record, run.record_file)
-    if why_no_weight(recipe) is not None or not run.feature_file(found.epoch, "train").exists():
+    if why_no_weight(recipe) is not None or not run.has_features(found.epoch, "train"):
         return found
     if found.epoch not in kept_epochs(run, record):
         note = f"the checkpoint of epoch {found.epoch} was removed, and the classifier's weights with it"
         return replace(found, notes=(*found.notes, note))
-    labels = np.unique(read_index(run.feature_file(found.epoch, "train"))[0])
+    labels = np.unique(run.feature_head(found.epoch, "train").rows[0])
     classifier = classifier_of(run, recipe, labels, lambda: torch.device("cpu"))
     loss = classifier.loss(found.epoch, 2, labels)
     weight: torch.Tensor = loss.classifier_weight  # type: ignore[assignment] # a Module's attribute

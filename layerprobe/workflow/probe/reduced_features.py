@@ -127,7 +127,7 @@ def _open_stored(
     import torch
 
     labels, ids = run.feature_head(epoch, split).rows
-    values = torch.from_numpy(read_layer(run.feature_file(epoch, split), layer))
+    values = torch.from_numpy(read_layer(run, epoch, split, layer))
     yield Features(values.to(device), labels.astype(np.int64), ids)
 
 
@@ -139,9 +139,7 @@ def are_stored(run: Run, epoch: int, split: str, gallery: str, ranked: RankedLay
     """
     chain = parse_chain(ranked.reduction)
     fitted_on = gallery if chain.on_gallery else FITTED_ON
-    if chain.needs_classifier and not (
-        run.checkpoint_file(epoch).exists() and run.feature_file(epoch, fitted_on).exists()
-    ):
+    if chain.needs_classifier and not (run.checkpoint_file(epoch).exists() and run.has_features(epoch, fitted_on)):
         return False
     return (
         is_made_from(run, epoch, split, split, ranked)

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from layerprobe import store
 from layerprobe.measure.analysis import Features, rank, search_sha256
 from layerprobe.measure.choosing_folds import FoldSearch, QueryValues, query_values_of
 from layerprobe.recipe.recipe import recorded_recipe
@@ -45,11 +43,6 @@ class StoredSearch:
     epoch: int
     split: str
     device: torch.device
-
-    @property
-    def rank_file(self) -> Path:
-        """Where its ranks are stored."""
-        return self.run.rank_file(self.epoch, self.split)
 
     @cached_property
     def _itself(self) -> bool:
@@ -85,7 +78,11 @@ class StoredSearch:
         found = from_recipe.build_dataset(recorded_recipe(record, self.run.record_file)).search_rules.get(self.split)
         if self._search_sha256(found) != self.recorded:
             fix = probe_fix(self.run, record, self.epoch, self.split)
-            raise DataError("classes, groups or lists have changed since the probe", file=self.rank_file, fix=fix)
+            raise DataError(
+                "classes, groups or lists have changed since the probe",
+                file=self.run.rank_file(self.epoch, self.split),
+                fix=fix,
+            )
         return found
 
     @cached_property
@@ -172,8 +169,5 @@ class StoredSearch:
         return query_values_of(queries, gallery, ranked.similarity, metric=metric, rules=self.rules(), options=options)
 
     def _index(self, split: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-        labels, ids = store.read_index(self._path(split))
+        labels, ids = self.run.feature_head(self.epoch, split).rows
         return labels.astype(np.int64), ids
-
-    def _path(self, split: str) -> Path:
-        return self.run.feature_file(self.epoch, split)

@@ -144,7 +144,7 @@ def _shown(run: Run, page: RunPage, rows: int) -> _Shown:
     stored = [
         epoch
         for epoch in sorted({score.epoch for score in scored})
-        if run.feature_file(epoch, SPLIT).exists() and run.rank_file(epoch, SPLIT).exists()
+        if run.has_features(epoch, SPLIT) and run.has_ranks(epoch, SPLIT)
     ]
     measured = {score.ranked for score in scored}
     every = [ranked for ranked in page.layers if ranked in measured]

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from layerprobe.store import read_search
 from layerprobe.system.errors import BusyError, DataError
 from layerprobe.values.records import RunRecord
 from layerprobe.values.scores import SPLITS, Score
@@ -33,7 +32,7 @@ class Conditions:
         for split in SPLITS:
             for epoch in self.run.ranked_epochs(split)[-1:]:
                 with contextlib.suppress(DataError, BusyError):  # damaged ranks are unknown
-                    rules[split] = read_search(self.run.rank_file(epoch, split))
+                    rules[split] = self.run.ranks(epoch, split).search_sha256
         return {split: sha256 for split, sha256 in rules.items() if sha256}
 
 

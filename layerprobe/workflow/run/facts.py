@@ -66,7 +66,7 @@ def _data_name(data: Mapping[str, Any]) -> str:
 def _split_facts(run: Run, data: Mapping[str, Any], split: str, scores: Sequence[Score]) -> SplitFacts:
     measured = [score for score in scores if score.split == split]
     for epoch in sorted({score.epoch for score in measured}, reverse=True):
-        has_gallery = split == "test" and run.feature_file(epoch, "gallery").exists()
+        has_gallery = split == "test" and run.has_features(epoch, "gallery")
         with contextlib.suppress(DataError, BusyError):  # the next epoch has the same images
             labels, ids = run.feature_head(epoch, split).rows
             searched = run.feature_head(epoch, "gallery").rows if has_gallery else None

@@ -134,7 +134,7 @@ class RunFeatures:
 
     def read_values(self, epoch: int, split: str, layer: LayerKey) -> FeatureArray:
         """The features of a layer, (N, D)."""
-        return read_layer(self.run.feature_file(epoch, split), layer)
+        return read_layer(self.run, epoch, split, layer)
 
     @contextlib.contextmanager
     def opened(
@@ -159,7 +159,7 @@ class RunFeatures:
         try:
             with contextlib.ExitStack() as stack:
                 for place in places:
-                    self._open[place] = stack.enter_context(store.open_feature_file(self.run.feature_file(*place)))
+                    self._open[place] = stack.enter_context(self.run.open_features(*place))
                 yield
         finally:
             for place in places:
@@ -168,7 +168,7 @@ class RunFeatures:
     def _file(self, epoch: int, split: str) -> contextlib.AbstractContextManager[store.FeatureFile]:
         if (epoch, split) in self._open:
             return contextlib.nullcontext(self._open[epoch, split])
-        return store.open_feature_file(self.run.feature_file(epoch, split))
+        return self.run.open_features(epoch, split)
 
 
 def features_of(run: Run, recipe: Recipe, dataset: Dataset) -> RunFeatures:

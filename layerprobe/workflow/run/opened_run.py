@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.store import read_index, read_layers
+from layerprobe.store import FeatureHead
 from layerprobe.system.errors import DataError, EnvironmentFault
 from layerprobe.values.keys import concatenated_layers, find_layer
 from layerprobe.values.scores import COLUMNS, Score
@@ -56,18 +56,17 @@ class OpenedRun:
             UnknownNameError: the layer is not stored.
             RecipeError: the layer is stored with several pools, and none is given.
         """
-        path = self._feature_file(epoch, split)
-        stored = read_layers(path)
+        stored = list(self._head(epoch, split).columns)
         concatenated = concatenated_layers(layer, stored, self.run.read().layer_order)
-        return read_layer(path, find_layer(layer, [*stored, *concatenated]))
+        return read_layer(self.run, epoch, split, find_layer(layer, [*stored, *concatenated]))
 
     def labels(self, *, epoch: int, split: str) -> NDArray[np.int32]:
         """(N,) class of each image, as an index of the data set's classes."""
-        return read_index(self._feature_file(epoch, split))[0]
+        return self._head(epoch, split).rows[0]
 
     def ids(self, *, epoch: int, split: str) -> tuple[str, ...]:
         """Names of the N images; of files, the path relative to the data's root."""
-        return read_index(self._feature_file(epoch, split))[1]
+        return self._head(epoch, split).rows[1]
 
     def __repr__(self) -> str:
         return f"OpenedRun({str(self.run.folder)!r}; features of {_listed(self._stored()) or 'no epoch'})"
@@ -77,7 +76,7 @@ class OpenedRun:
         matches = (_FEATURE_FILE.fullmatch(path.name) for path in self.run.feature_file(0, "test").parent.glob("*.h5"))
         return sorted((match[2], int(match[1])) for match in matches if match)
 
-    def _feature_file(self, epoch: int, split: str) -> Path:
+    def _head(self, epoch: int, split: str) -> FeatureHead:
         stored = self._stored()
         if (split, epoch) not in stored:
             raise DataError(
@@ -85,7 +84,7 @@ class OpenedRun:
                 file=self.run.folder,
                 fix=f"Stored: {_listed(stored)}" if stored else f"Run {self.run.command('probe')} first",
             )
-        return self.run.feature_file(epoch, split)
+        return self.run.feature_head(epoch, split)
 
 
 def _listed(stored: Iterable[tuple[str, int]]) -> str:

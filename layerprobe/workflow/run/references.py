@@ -164,8 +164,7 @@ def open_ranked_split(run: Run, epoch: int | None, split: str) -> RankedSplit:
     if epoch is not None and epoch not in record.epochs:
         raise RecipeError(f"{run.name} has no epoch {epoch}", fix=f"Choose one from {epochs_text(record.epochs)}")
     epoch = done if epoch is None else epoch
-    path = run.rank_file(epoch, split)
-    if not path.exists():
+    if not run.has_ranks(epoch, split):
         raise DataError(
             f"epoch {epoch} is not ranked on the {split} split",
             file=run.folder,

@@ -36,7 +36,7 @@ from layerprobe.values.scores import Score, in_network_order, no_scores, read_sc
 
 if TYPE_CHECKING:
     from layerprobe.recipe.recipe import Recipe
-    from layerprobe.store import FeatureHead, RankFile
+    from layerprobe.store import FeatureFile, FeatureHead, RankFile
 
 SCHEMA = 1
 _LONGEST = 240  # of the 255 bytes of a folder's name: the rest is for `~1` of --fresh and the members of ensembles
@@ -103,6 +103,14 @@ class Run:
         """Ranks of an epoch and split."""
         return self.folder / "ranks" / f"epoch-{epoch:04d}.{split}.h5"
 
+    def has_features(self, epoch: int, split: str) -> bool:
+        """Whether features of an epoch and split are stored."""
+        return self.feature_file(epoch, split).exists()
+
+    def has_ranks(self, epoch: int, split: str) -> bool:
+        """Whether ranks of an epoch and split are stored."""
+        return self.rank_file(epoch, split).exists()
+
     def ranked_epochs(self, split: str) -> list[int]:
         """The epochs with a rank file of a split, ascending."""
         names = (path.name for path in self.rank_file(0, split).parent.glob(f"epoch-*.{split}.h5"))
@@ -123,6 +131,10 @@ class Run:
     @functools.cached_property
     def _read_heads(self) -> ReadOnce[FeatureHead]:
         return ReadOnce(store.read_feature_head, _KEPT)
+
+    def open_features(self, epoch: int, split: str) -> contextlib.AbstractContextManager[FeatureFile]:
+        """The features of the layers of an epoch and split."""
+        return store.open_feature_file(self.feature_file(epoch, split))
 
     def plot_file(self, kind: str) -> Path:
         """Default file of a plot."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 
 from layerprobe import store
 from layerprobe.measure.concatenated import SideBySide
@@ -15,15 +14,15 @@ from layerprobe.workflow.run.runs import Run
 
 
 @contextlib.contextmanager
-def open_layer(path: Path, layer: LayerKey) -> Iterator[StoredFeatures | SideBySide]:
+def open_layer(run: Run, epoch: int, split: str, layer: LayerKey) -> Iterator[StoredFeatures | SideBySide]:
     """Open the features of a layer to read slices."""
-    with store.open_feature_file(path) as file:
+    with run.open_features(epoch, split) as file:
         yield table_of(file, layer)
 
 
-def read_layer(path: Path, layer: LayerKey) -> FeatureArray:
+def read_layer(run: Run, epoch: int, split: str, layer: LayerKey) -> FeatureArray:
     """The features of a layer, float32 (N, D)."""
-    with store.open_feature_file(path) as file:
+    with run.open_features(epoch, split) as file:
         return values_of(file, layer)
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe import store
 from layerprobe.data.splits import Dataset
 from layerprobe.ranking.left_out import find_divided_class
 from layerprobe.recipe.recipe import recorded_recipe
@@ -130,7 +129,7 @@ def folders_note_of_run(run: Run, epoch: int, split: str) -> str | None:
     """
     try:
         labels, ids = run.ranks(epoch, split).rows
-        names, _ = store.read_classes(run.feature_file(epoch, split))
+        names = run.feature_head(epoch, split).class_names
         note = folders_note(names[label] for label in np.unique(labels).tolist()) if names else None
         if note is None and run.read().data.get("name") == "csv":
             from layerprobe.workflow.run.from_recipe import load_dataset

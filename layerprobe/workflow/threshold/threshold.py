@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe import store
 from layerprobe.measure.pair_thresholds import (
     Accepted,
     PairCounts,
@@ -169,10 +168,10 @@ def _units(run: Run, cluster: str) -> tuple[Units, Units]:
     images: dict[str, tuple[NDArray[np.integer], Sequence[str]]] = {"test": (stored.labels, stored.ids)}
     gallery = "test" if run.ranks(epoch, "test").searched_itself else "gallery"
     if gallery != "test":
-        images[gallery] = store.read_index(run.feature_file(epoch, gallery))
+        images[gallery] = run.feature_head(epoch, gallery).rows
     units = units_of_run(run, images, cluster)
     labels, numbers = (np.concatenate(list(parts)) for parts in ((own for own, _ in images.values()), units.values()))
-    require_whole_classes(labels, numbers, cluster, store.read_classes(run.feature_file(epoch, "test"))[0])
+    require_whole_classes(labels, numbers, cluster, run.feature_head(epoch, "test").class_names)
     return units["test"], units[gallery]
 
 

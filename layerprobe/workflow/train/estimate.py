@@ -89,6 +89,6 @@ def _disk(run: Run, built: Built, keep: Keep, fresh: bool) -> int:
         size
         for epoch in range(trainer.plan.epochs + 1)
         for split, size in built.features.items()
-        if fresh or not run.feature_file(epoch, split).exists()
+        if fresh or not run.has_features(epoch, split)
     )
     return weights * (_checkpoints(left, keep) + states * kept) + features

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.store import RankEntry, read_stored_ranks
+from layerprobe.store import RankEntry
 from layerprobe.summary.cells import Cells, Faults, SplitCells
 from layerprobe.summary.layers import layer_summaries
 from layerprobe.values.best import best_layer, tied_text
@@ -38,7 +38,7 @@ class LayerEpochs:
 
     def with_stored(self, run: Run, epoch: int) -> LayerEpochs:
         """These epochs and one that a run has stored."""
-        stored = {split: read_stored_ranks(run.rank_file(epoch, split)) for split in self.units}
+        stored = {split: run.ranks(epoch, split).stored for split in self.units}
         hits = {split: hits_of(each, self.ranked) for split, each in stored.items() if self.ranked in each.ranks}
         return self._with(epoch, hits)
 

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from layerprobe.store import read_classes, read_index
 from layerprobe.system.errors import BusyError, DataError, RecipeError
 from layerprobe.values.records import RunRecord
 from layerprobe.values.scores import SPLITS, ScoreTable, read_scores
@@ -47,10 +46,9 @@ def continued_run(run: Run, epoch: int, say: Callable[[str], None]) -> RunRecord
 def stored_counts(run: Run, split: str) -> dict[str, int] | None:
     """Class -> number of its stored images of a split; None where none are stored."""
     for epoch in reversed(run.ranked_epochs(split)):
-        path = run.feature_file(epoch, split)
         with contextlib.suppress(DataError):
-            names = read_classes(path)[0]
-            return {names[label]: count for label, count in Counter(read_index(path)[0].tolist()).items()}
+            head = run.feature_head(epoch, split)
+            return {head.class_names[label]: count for label, count in Counter(head.rows[0].tolist()).items()}
     return None
 
 

@@ -241,7 +241,7 @@ def test_a_metric_that_is_not_there_is_told(run: Run, tmp_path: Path, metric: st
 
 
 def test_counts_that_are_open_are_told_with_their_command(run: Run, tmp_path: Path) -> None:
-    found = store.read_stored_ranks(run.rank_file(2, "test"))
+    found = store.read_rank_file(run.rank_file(2, "test")).stored
     opened = replace(found.ranks[C1], closer_high=found.ranks[C1].closer + 9)
     key = store.RankKey(store.FeatureKey("netA", 2, "test", "w", "{}", "m"), None, "s", 1e-12)
     store.write_ranks(run.rank_file(2, "test"), store.Rows(found.labels, found.ids), {C1: store.RankEntry(key, opened)})
@@ -271,6 +271,7 @@ def test_a_probed_run_is_compared_by_its_scores_and_in_clusters(
 
 
 def test_a_note_says_that_classes_lie_in_folders(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "read_classes", lambda _: (tuple(f"{label // 2}/{label}" for label in range(40)), ()))
+    names = tuple(f"{label // 2}/{label}" for label in range(40))
+    monkeypatch.setattr(Run, "feature_head", lambda *_: store.FeatureHead(DataError("not read"), {}, {}, names))
     (found,) = compared(tmp_path, "netA:c1", "netA:fc6")
     assert found.notes[-2].startswith("classes lie in 20 folders (0, 1, 10, 11, 12 and 15 more): if those of a folder")

@@ -12,7 +12,7 @@ from layerprobe.measure.analysis import Features, rank
 from layerprobe.measure.redraw import groups_of
 from layerprobe.statistics.jackknife import jackknife
 from layerprobe.statistics.units import UnitSums
-from layerprobe.store import read_features, read_index
+from layerprobe.store import read_feature_head, read_features
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.values.intervals import IntervalKind
 from layerprobe.workflow.compare.compare import CompareRequest, compare
@@ -61,7 +61,7 @@ def without_each_class(run: Run, layer: str) -> list[float]:
     path = run.feature_file(0, "test")
     place = open_ranked_split(run, 0, "test")
     (ranked,) = find_layers(place, parse_reference(f"tiny:{layer}"))
-    values, (labels, ids) = read_features(path, ranked.layer), read_index(path)
+    values, (labels, ids) = read_features(path, ranked.layer), read_feature_head(path).rows
     found = []
     for label in np.unique(labels):
         rest = np.flatnonzero(labels != label)

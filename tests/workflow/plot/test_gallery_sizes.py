@@ -141,7 +141,7 @@ def test_groups_decide_what_is_searched(monkeypatch: pytest.MonkeyPatch, tmp_pat
     run, scores = run_with(tmp_path, {FC6: ranks_of([1.0] * 24)})
     run.write(recorded(RECORD))
     path = run.rank_file(5, "test")
-    found = store.read_stored_ranks(path)
+    found = store.read_rank_file(path).stored
     key = store.RankKey(store.FeatureKey("one", 5, "test", "", "", ""), None, "s", 0.0)
     entry = store.RankEntry(key, found.ranks[FC6])
     store.write_ranks(path, store.Rows(found.labels, found.ids), {FC6: entry}, chance=0.04)

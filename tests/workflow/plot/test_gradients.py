@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 
 from layerprobe.plots.plot import PlotOptions
-from layerprobe.store import read_index
+from layerprobe.store import read_feature_head
 from layerprobe.system.errors import RecipeError
 from layerprobe.values.keys import LayerKey
 from layerprobe.values.views import GradientSizes
@@ -28,10 +28,10 @@ def test_at_the_trained_alpha_the_gradient_is_that_of_the_run_s_loss(toy: Toy) -
     run = toy("learnt", *LEARNT)
     weights = {name: tensor.double() for name, tensor in load_file(run.checkpoint_file(2)).items()}
     path = run.feature_file(2, "train")
-    x = torch.tensor(read_layer(path, LayerKey("fc6", "none"))).double()
+    x = torch.tensor(read_layer(run, 2, "train", LayerKey("fc6", "none"))).double()
     unit = F.normalize(x).requires_grad_()
     logits = weights["loss.scale"] * unit @ F.normalize(weights["loss.weight"]).T + weights["loss.bias"]
-    labels = torch.tensor(read_index(path)[0]).long()
+    labels = torch.tensor(read_feature_head(path).rows[0]).long()
     F.cross_entropy(logits, labels, reduction="sum").backward()
     assert unit.grad is not None
     own, others = logits.gather(1, labels[:, None])[:, 0], logits.scatter(1, labels[:, None], -torch.inf).amax(1)
@@ -49,7 +49,7 @@ def test_at_the_trained_alpha_the_gradient_is_that_of_the_run_s_loss(toy: Toy) -
 
 def test_the_axis_of_norms_is_around_the_median_norm(toy: Toy) -> None:
     run = toy("sm", "loss.variant=SM")
-    x = read_layer(run.feature_file(1, "train"), LayerKey("fc6", "none"))
+    x = read_layer(run, 1, "train", LayerKey("fc6", "none"))
     (norms,) = {each.own for each in gradients(run, epoch=1) if each.axis == "norm"}
     assert norms == pytest.approx(float(np.median(np.linalg.norm(x, axis=1))))
 

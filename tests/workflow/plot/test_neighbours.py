@@ -81,7 +81,7 @@ def test_neighbours_are_those_of_brute_force_without_the_query_itself(probed: Ru
 
 def test_a_reduction_finds_what_the_stored_ranks_count(probed: Run) -> None:
     opened = open_gallery(probed, "test")
-    ranks = store.read_stored_ranks(probed.rank_file(0, "test")).ranks[REDUCED]
+    ranks = store.read_rank_file(probed.rank_file(0, "test")).stored.ranks[REDUCED]
     found = neighbours_of(opened, 0, [REDUCED], range(16), 1)
     assert not ranks.tied_negatives.any()
     assert found.right[0, :, 0].tolist() == (ranks.closer == 0).tolist()

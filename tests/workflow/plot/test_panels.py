@@ -34,13 +34,13 @@ def shown(run: Run, options: PlotOptions) -> list[Neighbours]:
 
 
 def ranks(run: Run) -> dict[str, Ranks]:
-    kept = store.read_stored_ranks(run.rank_file(0, "test"))
+    kept = store.read_rank_file(run.rank_file(0, "test")).stored
     return {ranked.layer.layer: own for ranked, own in kept.ranks.items() if ranked.reduction == "none"}
 
 
 def test_the_last_two_layers_are_shown_where_they_disagree_or_else_at_random(probed: Run) -> None:
     found = shown(probed, PlotOptions())
-    kept = store.read_stored_ranks(probed.rank_file(0, "test"))
+    kept = store.read_rank_file(probed.rank_file(0, "test")).stored
     of = ranks(probed)
     disagree = {
         name

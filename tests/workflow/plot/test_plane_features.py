@@ -34,7 +34,7 @@ def test_the_points_are_the_embedding_on_both_splits_with_the_names_of_classes(t
     found = features(run)
     assert found.keys() == {"train", "test"}
     for split, each in found.items():
-        values = read_layer(run.feature_file(2, split), LayerKey("fc6", "none"))
+        values = read_layer(run, 2, split, LayerKey("fc6", "none"))
         np.testing.assert_array_equal(np.array(each.points, np.float32), values)
     assert sorted(set(found["train"].classes)) == ["class-0000", "class-0001", "class-0002"]
     assert sorted(set(found["test"].classes)) == ["class-0003", "class-0004", "class-0005"]

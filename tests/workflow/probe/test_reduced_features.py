@@ -71,7 +71,7 @@ def test_features_that_ranks_were_not_made_from_are_not_those(run: Run) -> None:
     path, raw = run.feature_file(2, "test"), RankedLayer(FC6, "none", "cosine")
     assert are_stored(run, 2, "test", "test", raw)
     key = store.FeatureKey(run.name, 2, "test", "other", "", "")
-    labels, ids = store.read_index(path)
+    labels, ids = store.read_feature_head(path).rows
     columns = store.Columns({FC6: 2}, "cpu", 8)
     store.write_features(path, key, store.Rows(labels, ids), columns, [{FC6: np.zeros((len(ids), 2), np.float32)}])
     assert not are_stored(run, 2, "test", "test", raw)

@@ -235,7 +235,7 @@ def test_a_mean_of_draws_is_that_of_each_query_over_draws_that_are_ranked_each(r
         assert "mean of 3 draws" in mean[metric].notes
     assert mean["NMI"].value is None
     assert mean["NMI"].notes[0] == "left out of a mean of 3 draws: NMI is no mean over the queries"
-    stored = store.read_stored_ranks(run.rank_file(2, "test")).ranks
+    stored = store.read_rank_file(run.rank_file(2, "test")).stored.ranks
     assert {ranked.reduction for ranked in stored} == {"random:2", "random:2:1", "random:2:2"}
 
 
@@ -250,7 +250,7 @@ def test_the_interval_of_a_mean_of_draws_is_over_the_means_of_the_queries(
 
     monkeypatch.setattr("layerprobe.workflow.probe.resampling.unit_sums", caught)
     probe(run, replace(REQUEST, layers=("fc6",), splits=("test",), reduce=("random:2x3",)), Silent())
-    ranks = store.read_stored_ranks(run.rank_file(2, "test")).ranks
+    ranks = store.read_rank_file(run.rank_file(2, "test")).stored.ranks
     np.testing.assert_array_equal(seen, [np.mean([each.hits(1) for each in ranks.values()], axis=0)])
 
 

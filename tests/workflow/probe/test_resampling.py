@@ -134,7 +134,7 @@ def test_a_probe_fills_in_the_intervals_from_what_is_stored(request_for: Callabl
     run = train(request_for("train.epochs=0"), Silent())
     scores = probe(run, REQUEST, Silent())
     found = {score.metric: score for score in scores if score.split == "test"}
-    stored = store.read_stored_ranks(run.rank_file(0, "test"))
+    stored = store.read_rank_file(run.rank_file(0, "test")).stored
     per_query = np.stack([stored.ranks[RANKED].closer < 1, stored.values[RANKED]["MAP@R"]])
     sums = np.array([np.bincount(stored.labels - stored.labels.min(), row) for row in per_query])
     by_hand = intervals(UnitSums(sums, np.full(sums.shape, 3.0)))
@@ -174,7 +174,7 @@ def test_a_smaller_gallery_stands_beside_the_whole_one(request_for: Callable[...
     (score,) = [
         s for s in probe(run, replace(asked, gallery_size=3), Silent()) if "(" in s.metric and s.split == "test"
     ]
-    stored = store.read_stored_ranks(run.rank_file(0, "test"))
+    stored = store.read_rank_file(run.rank_file(0, "test")).stored
     ranks, values = stored.ranks[RANKED], stored.values[RANKED]
     # One of 33 negatives is kept: it is one of the closer with this probability.
     expected = 1 - ranks.closer / 33
@@ -186,7 +186,9 @@ def test_a_smaller_gallery_stands_beside_the_whole_one(request_for: Callable[...
     with h5py.File(run.rank_file(0, "test"), "r+") as file:
         file["fc6@none/none/cosine/closer"][:], file["fc6@none/none/cosine/closer_high"][:] = 5, 33
     assert probe(run, replace(asked, ks=(4,), splits=("test",), gallery_size=30), Silent())[1].value is not None
-    np.testing.assert_array_equal(store.read_stored_ranks(run.rank_file(0, "test")).ranks[RANKED].closer, ranks.closer)
+    np.testing.assert_array_equal(
+        store.read_rank_file(run.rank_file(0, "test")).stored.ranks[RANKED].closer, ranks.closer
+    )
 
 
 @pytest.mark.parametrize(("size", "fix"), [(36, "Choose a size from 3 to 35"), (2, "Choose a size from 3 to 35")])

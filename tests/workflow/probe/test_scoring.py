@@ -189,7 +189,7 @@ def test_layers_are_searched_by_the_similarity_asked_for(run: Run, similarity: s
     cosine = probe(run, REQUEST, Silent())
     found = by_metric(probe(run, replace(REQUEST, similarity=similarity), Silent()), "test", "fc6")["R@1"]
     features = store.read_features(run.feature_file(2, "test"), FC6).astype(np.float64)
-    labels = store.read_index(run.feature_file(2, "test"))[0]
+    labels = store.read_feature_head(run.feature_file(2, "test")).rows[0]
     close = features @ features.T
     if similarity == "euclidean":
         close = -((features[:, None] - features) ** 2).sum(2)
@@ -214,16 +214,16 @@ def test_what_each_query_adds_is_stored_beside_what_is_there(run: Run) -> None:
     fc6 = replace(REQUEST, layers=("fc6",), splits=("test",))
     found = by_metric(probe(run, replace(fc6, metrics=("MAP@R", "MRR", "NMI")), Silent()), "test", "fc6")
     path, ranked = run.rank_file(2, "test"), RankedLayer(FC6, "none", "cosine")
-    entry = store.read_stored_ranks(path).values[ranked]
+    entry = store.read_rank_file(path).stored.values[ranked]
     assert {name: values.mean() for name, values in entry.items()} == {
         name: found[name].value for name in ("MAP@R", "MRR")
     }
     probe(run, replace(fc6, metrics=("mAP",), similarity="dot"), Silent())
     probe(run, replace(fc6, metrics=("mAP",)), Silent())
-    both = store.read_stored_ranks(path).values[ranked]
+    both = store.read_rank_file(path).stored.values[ranked]
     assert set(both) == {"MAP@R", "MRR", "mAP"}
     # Every query has 3 others of its class: scikit-learn's average precision of each.
-    features, labels = store.read_features(run.feature_file(2, "test"), FC6), store.read_stored_ranks(path).labels
+    features, labels = store.read_features(run.feature_file(2, "test"), FC6), store.read_rank_file(path).stored.labels
     unit = features / np.linalg.norm(features, axis=1, keepdims=True)
     others = [np.arange(len(labels)) != row for row in range(len(labels))]
     expected = [

@@ -46,7 +46,7 @@ def reduced(searches: Searches, chain: str) -> NDArray[np.float64]:
 def replace_rows(run: Run, split: str) -> None:
     """Other features in the place of all but the first rows."""
     path = run.feature_file(1, split)
-    values, labels = store.read_features(path, FC6.layer), store.read_index(path)
+    values, labels = store.read_features(path, FC6.layer), store.read_feature_head(path).rows
     values[KEPT:] = np.random.default_rng(0).normal(size=values[KEPT:].shape) * [1, 5, 30] + 2
     key = store.FeatureKey(run.name, 1, split, "w1", "resize", "m")
     columns = store.Columns({FC6.layer: 3}, "cpu", 8)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from sklearn.decomposition import PCA
 
 import layerprobe
-from layerprobe.store import read_layers, read_stored_ranks
+from layerprobe.store import read_feature_head, read_rank_file
 from layerprobe.system.errors import RecipeError, UnknownNameError
 from layerprobe.workflow.compare.compare import CompareRequest, compare
 from layerprobe.workflow.python.probed import Probed
@@ -140,9 +140,9 @@ def test_a_reduced_layer_that_is_not_there_is_told(result: Probed) -> None:
 def test_a_run_keeps_what_was_reduced_and_its_ranks_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = probed("none", "l2+pca:3+l2", layers="0.1+0.0", cache=tmp_path)
     run = Run(tmp_path / found.name)
-    assert set(map(str, read_layers(run.feature_file(0, "test")))) == {"0.0@max", "0.1@max"}
+    assert set(map(str, read_feature_head(run.feature_file(0, "test")).columns)) == {"0.0@max", "0.1@max"}
     assert run.read().layer_order == ("0.0", "0.1")
-    stored = read_stored_ranks(run.rank_file(0, "test")).ranks
+    stored = read_rank_file(run.rank_file(0, "test")).stored.ranks
     assert {(ranked.layer.layer, ranked.reduction) for ranked in stored} == {
         ("0.0+0.1", "none"), ("0.0+0.1", "l2+pca:3+l2"),
     }  # fmt: skip
@@ -162,7 +162,7 @@ def test_features_fitted_on_images_in_another_order_are_ranked_again(tmp_path: P
     with pytest.warns(UserWarning, match="2 scores leave .*, as features or ranks hold no longer: 0.1@max"):
         again = probed("none", layers="0.1", cache=tmp_path, splits={"train": turned, "test": TEST})
     assert again.name == first.name
-    ranks = read_stored_ranks(Run(tmp_path / first.name).rank_file(0, "test")).ranks
+    ranks = read_rank_file(Run(tmp_path / first.name).rank_file(0, "test")).stored.ranks
     assert [ranked.reduction for ranked in ranks] == ["none"]
 
 

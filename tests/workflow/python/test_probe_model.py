@@ -298,7 +298,7 @@ def test_labels_as_texts_are_classes_by_name_in_all_splits(tmp_path: Path) -> No
     assert found.labels["test"].tolist() == [2, 0, 1]  # auk, owl, wren
     assert found.labels["gallery"].tolist() == [2, 2, 2, 0, 0, 0, 1, 1, 1]
     features = Run(tmp_path / found.name).feature_file(0, "test")
-    assert store.read_classes(features)[0] == ("auk", "owl", "wren")
+    assert store.read_feature_head(features).class_names == ("auk", "owl", "wren")
 
 
 def test_labels_of_different_kinds_in_two_splits_are_told() -> None:

@@ -13,7 +13,7 @@ from torch import nn
 import layerprobe
 from layerprobe import store
 from layerprobe.cli import main
-from layerprobe.store import read_layers
+from layerprobe.store import read_feature_head
 from layerprobe.system.errors import RecipeError
 from layerprobe.values.scores import ScoreTable, read_scores
 from layerprobe.workflow.python.probed import Probed
@@ -79,7 +79,7 @@ def test_images_in_another_order_are_the_same_run_with_features_in_that_order(tm
     # Features of the first order would not belong to the rows of the second.
     opened = layerprobe.open_run(tmp_path / first.name)
     assert np.array_equal(opened.features(epoch=0, split="test", layer="0.0"), second.features["test", "0.0"])
-    assert "output" not in str(read_layers(opened.run.feature_file(0, "test")))
+    assert "output" not in str(read_feature_head(opened.run.feature_file(0, "test")).columns)
 
 
 @pytest.mark.parametrize("reduce", ["none", "random:2x2"])
@@ -96,7 +96,7 @@ def test_no_score_is_left_whose_features_are_gone(tmp_path: Path, reduce: str) -
         ("train", "output"),
     ]
     for split in ("train", "test"):
-        stored = {str(layer) for layer in read_layers(run.feature_file(0, split))}
+        stored = {str(layer) for layer in read_feature_head(run.feature_file(0, split)).columns}
         assert {str(score.ranked.layer) for score in run.scores() if score.split == split} == stored
 
 
@@ -111,7 +111,7 @@ def test_a_probe_that_is_killed_leaves_no_score_whose_features_are_gone(
     monkeypatch.setattr(store, "write_ranks", killed)
     with pytest.raises(KeyboardInterrupt):
         probed(tmp_path, "0.0", splits={"test": shuffled()})
-    assert [str(layer) for layer in read_layers(run.feature_file(0, "test"))] == ["0.0@max"]
+    assert [str(layer) for layer in read_feature_head(run.feature_file(0, "test")).columns] == ["0.0@max"]
     assert not run.has_scores
 
 

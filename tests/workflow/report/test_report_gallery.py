@@ -85,7 +85,7 @@ def test_every_layer_shows_the_nearest_images_of_every_epoch(run: Run) -> None:
     assert (gallery.epochs, gallery.found.shape[2:]) == ((0, 1), (len(gallery.queries), 5))
     for i, epoch in enumerate(gallery.epochs):
         path = run.feature_file(epoch, "test")
-        ids = list(store.read_index(path)[1])
+        ids = list(store.read_feature_head(path).rows[1])
         for j, ranked in enumerate((C3, FC6)):
             vectors = store.read_features(path, ranked.layer)
             for q, query in enumerate(gallery.queries):
@@ -118,7 +118,7 @@ def test_epochs_are_left_out_where_too_many_images_are_searched(
 
 def test_queries_fulfil_the_rules_that_they_are_shown_for(run: Run) -> None:
     gallery = gallery_of(run)
-    stored = store.read_stored_ranks(run.rank_file(1, "test"))
+    stored = store.read_rank_file(run.rank_file(1, "test")).stored
     right = {layer: stored.ranks[layer].closer == 0 for layer in (C3, FC6)}
     assert not any(stored.ranks[layer].tied_negatives.any() for layer in (C3, FC6))
     shown: dict[str, set[str]] = {}
@@ -240,6 +240,6 @@ def test_queries_and_what_is_searched_may_be_different_images(tmp_path: Path) ->
     (gallery,) = galleries_of([(run, page)]).galleries
     asked = {gallery.items[query.item].id for query in gallery.queries}
     found = {gallery.items[item].id for item in np.unique(gallery.found) if item >= 0}
-    assert asked == set(store.read_index(run.feature_file(0, "test"))[1])
+    assert asked == set(store.read_feature_head(run.feature_file(0, "test")).rows[1])
     assert found
-    assert found <= set(store.read_index(run.feature_file(0, "gallery"))[1])
+    assert found <= set(store.read_feature_head(run.feature_file(0, "gallery")).rows[1])

@@ -47,7 +47,7 @@ def by_hand(path: Path) -> np.ndarray:
 
 def brute_force(path: Path) -> float:
     """Recall@1 of the members side by side, by every cosine."""
-    rows, labels = by_hand(path), store.read_index(path)[0]
+    rows, labels = by_hand(path), store.read_feature_head(path).rows[0]
     cosine = rows @ rows.T
     np.fill_diagonal(cosine, -1)
     return float((labels[cosine.argmax(axis=1)] == labels).mean())
@@ -62,8 +62,8 @@ def test_only_what_is_asked_for_is_scored_and_its_members_alone_are_stored(untra
     scores = probe(untrained, replace(REQUEST, layers=None), Silent())  # what its recipe says
     assert {str(score.ranked.layer) for score in scores} == {str(BOTH)}
     path = untrained.feature_file(0, "test")
-    assert set(map(str, store.read_layers(path))) == {"pool5.3@max", "fc6"}
-    np.testing.assert_allclose(read_layer(path, BOTH), by_hand(path), rtol=1e-6)
+    assert set(map(str, store.read_feature_head(path).columns)) == {"pool5.3@max", "fc6"}
+    np.testing.assert_allclose(read_layer(untrained, 0, "test", BOTH), by_hand(path), rtol=1e-6)
     assert number(scores, "test") == brute_force(path)
     assert untrained.read().layer_order == ("pool5.3", "fc6")
 
@@ -109,7 +109,7 @@ def test_python_reads_it_from_a_run(untrained: Run) -> None:
 def test_a_member_that_is_not_stored_is_told(untrained: Run) -> None:
     probe(untrained, replace(REQUEST, layers=("pool5.3",), splits=("test",)), Silent())
     message = r"no features of pool5.3\+fc6@max. Run layerprobe probe tiny --layers pool5.3\+fc6@max"
-    with pytest.raises(DataError, match=message), open_layer(untrained.feature_file(0, "test"), BOTH):
+    with pytest.raises(DataError, match=message), open_layer(untrained, 0, "test", BOTH):
         pass
 
 

@@ -162,9 +162,9 @@ def test_the_note_of_a_run_is_on_its_stored_classes_or_on_its_csv_table(
 ) -> None:
     run = write_run(tmp_path)
     names = tuple(f"{label // 2}/{label}" for label in range(11))
-    monkeypatch.setattr(store, "read_classes", lambda _: (names, ()))
+    monkeypatch.setattr(Run, "feature_head", lambda *_: store.FeatureHead(DataError("not read"), {}, {}, names))
     assert str(folders_note_of_run(run, 1, "test")).startswith("classes lie in 6 folders (0, 1, 2, 3, 4 and 1 more)")
-    monkeypatch.setattr(store, "read_classes", lambda _: ((), ()))
+    monkeypatch.setattr(Run, "feature_head", lambda *_: store.FeatureHead(DataError("not read"), {}, {}))
     assert folders_note_of_run(run, 1, "test") is None
     rewrite(run, recipe={"data": {"name": "csv"}})
     labels, ids = run.ranks(1, "test").rows

@@ -255,7 +255,8 @@ def test_what_is_no_cluster_is_refused_before_anything_is_compared(
 def test_a_note_says_that_classes_lie_in_folders_unless_they_are_the_units(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "read_classes", lambda _: (nested(2).class_names, ()))
+    head = store.FeatureHead(DataError("not read"), {}, {}, tuple(nested(2).class_names))
+    monkeypatch.setattr(Run, "feature_head", lambda *_: head)
     note = (
         "classes lie in 10 folders (100, 101, 102, 103, 104 and 5 more): if those of a folder are alike, add --cluster"
     )

@@ -69,7 +69,9 @@ def test_an_ensembles_features_are_its_members_unit_embeddings_side_by_side(requ
         parts = [store.read_features(member(run, n).feature_file(1, split), FC6) for n in (1, 2)]
         wanted = np.hstack([part / np.linalg.norm(part, axis=1, keepdims=True) for part in parts])
         found = store.read_features(run.feature_file(1, split), FC6)
-        assert store.read_classes(run.feature_file(1, split))[0] == tuple(f"class{label}" for label in range(8))
+        assert store.read_feature_head(run.feature_file(1, split)).class_names == tuple(
+            f"class{label}" for label in range(8)
+        )
         np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-7)
         labels = np.repeat(np.arange(4), 4)
         (score,) = [s for s in scores if (s.epoch, s.split, s.metric) == (1, split, "R@1")]

@@ -219,7 +219,7 @@ def test_texts_name_the_classes_of_a_watched_training_and_of_the_one_that_contin
     ignored = "watch: of each batch of 3 parts the first two are read as images and labels, the others are ignored"
     assert capsys.readouterr().err.splitlines().count(ignored) == 1
     run = Run(tmp_path / "a" / "watched")
-    assert store.read_classes(run.feature_file(0, "train"))[0][:2] == ("c0", "c1")
+    assert store.read_feature_head(run.feature_file(0, "train")).class_names[:2] == ("c0", "c1")
     given.close()
     again = watching(tmp_path / "a", splits=by_name, share=None)
     assert again(network(), 1) == expected(network(), 1)
