@@ -215,6 +215,8 @@ def test_a_package_imports_nothing_heavy(package: Path) -> None:
 
 def test_only_a_run_opens_its_feature_and_rank_files() -> None:
     readers = re.compile(r"\b(open_feature_file|read_feature_head|read_features|read_rank_file)\b")
-    opening = {path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py") if readers.search(path.read_text())}
+    opening = {
+        path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py") if readers.search(path.read_text())
+    }
     opening = {name for name in opening if not name.startswith("store/")}
     assert opening == {"workflow/run/runs.py", "workflow/choose/given_files.py"}  # the latter: files without a run

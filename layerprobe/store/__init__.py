@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from layerprobe.store.added import is_fitted_on, is_made_from
-    from layerprobe.store.feature_key import FeatureKey
+    from layerprobe.store.feature_key import FeatureKey, key_attributes
     from layerprobe.store.features import (
         Columns,
         FeatureFile,
         FeatureHead,
+        LayerTables,
         StoredFeatures,
-        equal_layers,
         open_feature_file,
         read_feature_head,
         read_features,
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         RankFile,
         RankKey,
         StoredRanks,
+        rank_file_of,
         read_rank_file,
         write_ranks,
     )
@@ -40,6 +41,7 @@ _RANKS = (
     "RankFile",
     "RankKey",
     "StoredRanks",
+    "rank_file_of",
     "read_rank_file",
     "write_ranks",
 )
@@ -49,17 +51,19 @@ __all__ = [
     "FeatureFile",
     "FeatureHead",
     "FeatureKey",
+    "LayerTables",
     "RankEntry",
     "RankFile",
     "RankKey",
     "Rows",
     "StoredFeatures",
     "StoredRanks",
-    "equal_layers",
     "is_feature_file",
     "is_fitted_on",
     "is_made_from",
+    "key_attributes",
     "open_feature_file",
+    "rank_file_of",
     "read_arrays",
     "read_feature_head",
     "read_features",

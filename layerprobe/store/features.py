@@ -8,11 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
+from typing import Protocol
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from layerprobe.ranking.items import Table
 from layerprobe.store.feature_key import FeatureKey, key_attributes
 from layerprobe.store.hdf5 import (
     HDF5_ERRORS,
@@ -40,7 +42,7 @@ from layerprobe.store.rows import (
     texts_of,
     write_rows,
 )
-from layerprobe.system.errors import BusyError, DataError
+from layerprobe.system.errors import DataError
 from layerprobe.system.files import require_file, written_whole
 from layerprobe.system.memory import memory_faults_told
 from layerprobe.values.keys import LayerKey
@@ -184,6 +186,20 @@ class FeatureFile:
         return values
 
 
+class LayerTables(Protocol):
+    """The features of layers by image: those of an open feature file, or in memory."""
+
+    @property
+    def layers(self) -> tuple[LayerKey, ...]:
+        """The layers that have features."""
+
+    def table(self, layer: LayerKey) -> Table:
+        """The features of one layer, (N, D), to be read in slices."""
+
+    def read(self, layer: LayerKey) -> FeatureArray:
+        """The features of one layer, (N, D)."""
+
+
 @contextlib.contextmanager
 def open_feature_file(path: Path) -> Iterator[FeatureFile]:
     """Open a feature file, for several layers or questions."""
@@ -254,25 +270,6 @@ def read_feature_head(path: Path) -> FeatureHead:
                 columns[layer] = int(dataset.shape[1]), attribute(dataset, "compute")
         names = () if isinstance(index, DataError) else texts_of(file, "class_names")
         return FeatureHead(index, {name: attribute(file, name) for name in file.attrs}, columns, names)
-
-
-def equal_layers(path: Path, layer: str) -> frozenset[LayerKey]:
-    """The layers in a feature file that are another one by a second name: their features are the same numbers."""
-    layers = set()
-    with contextlib.suppress(DataError, BusyError), open_file(path) as file:
-        tables = {key: _features(file, key) for key in layers_in(file)}
-        tables_of_layer = [table for key, table in tables.items() if key.layer == layer]
-        for key, table in tables.items():
-            if key.layer != layer and any(_are_equal(table, other) for other in tables_of_layer):
-                layers.add(key)
-    return frozenset(layers)
-
-
-def _are_equal(table: h5py.Dataset, other_table: h5py.Dataset) -> bool:
-    rows = (slice(start, start + CHUNK_ROWS) for start in range(0, len(table), CHUNK_ROWS))
-    return table.shape == other_table.shape and all(
-        np.array_equal(table[rows_of_chunk], other_table[rows_of_chunk]) for rows_of_chunk in rows
-    )
 
 
 def _write_head(file: h5py.File, key: FeatureKey, rows: Rows) -> None:

@@ -258,6 +258,24 @@ class RankFile:
         return StoredRanks(labels, ids, search, transform, ranks, values, invalid)
 
 
+def rank_file_of(
+    rows: Rows, entries: Mapping[RankedLayer, RankEntry], *, identical: NDArray[np.bool_] | None = None
+) -> RankFile:
+    """What `read_rank_file` gives of a file with some entries, which need not be written.
+
+    Args:
+        identical: as of `write_ranks`.
+    """
+    groups = {
+        ranked: _Group(
+            {name: str(value) for name, value in entry.key.facts().items()}, (entry.ranks, entry.invalid, entry.values)
+        )
+        for ranked, entry in entries.items()
+    }
+    there = identical is not None and identical.any()
+    return RankFile((rows.labels.astype(np.int32), tuple(rows.ids)), None, groups, identical if there else None)
+
+
 def read_rank_file(path: Path) -> RankFile:
     """All that a file holds; an entry that is damaged keeps its key."""
     groups: dict[RankedLayer, _Group] = {}

@@ -155,8 +155,6 @@ def unlike_notes(one: tuple[RankedSplit, RankedLayer], other: tuple[RankedSplit,
 
 def _dim(ranked_split: RankedSplit, ranked: RankedLayer) -> int | None:
     """The dimensions of a layer after its reduction; None where its features are gone."""
-    if ranked_split.dims is not None:
-        return dim_of(ranked_split.dims, ranked)
     return stored_dim(ranked_split.run, ranked_split.epoch, ranked_split.split, ranked)
 
 

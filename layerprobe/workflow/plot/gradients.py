@@ -23,6 +23,7 @@ from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.stored_layers import read_layer
 
 SPLIT = "train"  # of whose classes the loss has weights
+_FIX = "Name a run of softmax, norm_softmax or heated_softmax"
 _PLACES = 61
 _FACTORS = 30.0  # an axis reaches from the trained value over so many to so many times it
 
@@ -38,6 +39,8 @@ def stored_gradients(
         embedding: its layer that the loss takes, if measured.
     """
     record, epoch = run.read(), asked_epoch(scores, epoch)
+    if record.from_python:
+        raise RecipeError(f"{run.name} was measured from Python, which keeps no loss", fix=_FIX)
     recipe = recorded_recipe(record, run.record_file)
     _require_softmax(run, recipe)
     require_kept(run, record, epoch)
@@ -73,8 +76,7 @@ def _require_softmax(run: Run, recipe: Recipe) -> None:
     if reason is None and not hasattr(load("loss", LOSSES, recipe.loss.name), "linear"):
         reason = f"{recipe.loss.name} is no plain softmax"
     if reason is not None:
-        fix = "Name a run of softmax, norm_softmax or heated_softmax"
-        raise RecipeError(f"{run.name}: no gradient of a softmax loss: {reason}", fix=fix)
+        raise RecipeError(f"{run.name}: no gradient of a softmax loss: {reason}", fix=_FIX)
 
 
 def _classified(linear: LinearClassifier, labels: np.ndarray) -> tuple[Classified, int]:

@@ -51,7 +51,7 @@ def stored_plane_features(run: Run, scores: Sequence[Score], which: ShownLayers)
     """
     epoch = asked_epoch(scores, which.options.epoch)
     embedding = which.embeddings.get(run.name)
-    if which.options.layers is None:
+    if which.options.layers is None and (embedding is not None or not run.read().from_python):
         scores = [score for score in scores if score.ranked == embedding]
     if not any(score.epoch == epoch for score in scores):
         fix = f"Run {run.command('probe', '--epochs', str(epoch))}, or name a layer by --layers"

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import tempfile
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import cached_property
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 
 from layerprobe import store
-from layerprobe.system.errors import UnknownNameError
 from layerprobe.system.wording import first_named
 from layerprobe.values.keys import VECTOR_SIMILARITIES, RankedLayer
 from layerprobe.values.records import RecordedNetwork, RunRecord
@@ -24,9 +19,9 @@ from layerprobe.workflow.probe.searches import Searches
 from layerprobe.workflow.python.layer_search import SearchResults
 from layerprobe.workflow.python.memory_features import TRANSFORM, MemoryFeatures
 from layerprobe.workflow.python.probe_inputs import EPOCH, SEED, ProbeInputs
+from layerprobe.workflow.run.memory_run import MemoryRun, MemoryTables
 from layerprobe.workflow.run.new_record import made_with
 from layerprobe.workflow.run.reduction_draws import draws_of
-from layerprobe.workflow.run.references import RankedSplit
 from layerprobe.workflow.run.runs import Run, locked
 
 
@@ -59,47 +54,42 @@ class MemoryProbe:
         made = probe_record(self.features.inputs, self.device, layer_order)
         return replace(made, network=self.network, notes=self.notes)
 
-    def identical(self, split: str) -> NDArray[np.bool_] | None:
-        """(Q,) whether each image of a split has an identical one in what it searches; None where it is not known."""
-        return identical_images(self.features.dataset, split)
+    @cached_property
+    def run(self) -> MemoryRun:
+        """The run in memory: of these results alone, whatever else the run that keeps them has."""
+        return self._run_of(self._record())
 
-    def ranked_split(self, split: str) -> RankedSplit:
-        """The ranks of a split, as `open_ranked_split` reads them."""
-        if split not in self.results.entries:
-            raise UnknownNameError("split", split, self.results.entries)
-        entries, images = self.results.entries[split], self.features.dataset.splits[split]
-        stored = store.StoredRanks(
-            labels=images.labels.astype(np.int32),
-            ids=images.ids,
-            search_sha256=self.features.search_sha256(split),
-            transform=TRANSFORM,
-            ranks={ranked: entry.ranks for ranked, entry in entries.items() if entry.ranks is not None},
-            values={ranked: entry.values for ranked, entry in entries.items()},
-            invalid={ranked: entry.invalid for ranked, entry in entries.items() if entry.ranks is None},
-        )
-        dims = {layer: values.shape[1] for layer, values in self.features.splits[split].features.items()}
-        return RankedSplit(self.features.run, self._own_record(), EPOCH, split, stored, dims)
-
-    @contextlib.contextmanager
-    def as_run(self, *, seen: bool = True) -> Iterator[Run]:
-        """The run that keeps it, or one in a folder that lasts as long as the block.
+    def run_to_report(self, *, seen: bool) -> Run:
+        """The run that keeps it, else the one in memory.
 
         Args:
             seen: whether the model may have been trained on the train split; a kept run counts as if it was.
         """
-        if self.cached and self.features.run.exists() and seen:
-            yield self.features.run
-            return
-        with tempfile.TemporaryDirectory(prefix="layerprobe-") as folder:
-            features = replace(self.features, run=Run(Path(folder, self.features.run.name)))
-            experiment = features.inputs.experiment
-            searches = Searches(features, experiment, SEED, lambda: torch.device(self.device))
-            record = self._own_record()
-            record = record if seen else replace(record, recipe={**record.recipe, "data": {"seen": False}})
-            store_probe(features, searches, self.results, self.layer_order, record=record)
-            yield features.run
+        if self.run.kept is not None and seen:
+            return self.run.kept
+        record = self._record()
+        return self._run_of(record if seen else replace(record, recipe={**record.recipe, "data": {"seen": False}}))
 
-    def _own_record(self) -> RunRecord:
+    def _run_of(self, record: RunRecord) -> MemoryRun:
+        features, dataset = self.features, self.features.dataset
+        tables, rank_files = {}, {}
+        for split, of_split in features.splits.items():
+            rows, facts = _rows(features, split), store.key_attributes(features.key(EPOCH, split))
+            columns = {layer: (values.shape[1], "float32") for layer, values in of_split.features.items()}
+            head = store.FeatureHead(
+                (rows.labels.astype(np.int32), tuple(rows.ids)),
+                {name: str(value) for name, value in facts.items()},
+                columns,
+                tuple(rows.class_names),
+            )
+            tables[split] = MemoryTables(head, of_split.features)
+        for split, entries in self.results.entries.items():
+            identical = identical_images(dataset, split)
+            rank_files[split] = store.rank_file_of(_rows(features, split), entries, identical=identical)
+        kept = features.run if self.cached and features.run.exists() else None
+        return MemoryRun(features.run.folder, record, self.results.scores, tables, rank_files, kept)
+
+    def _record(self) -> RunRecord:
         """The record of a run of nothing else: its similarity is that of the results."""
         record = self.record(self.layer_order)
         found = [

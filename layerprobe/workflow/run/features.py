@@ -58,7 +58,7 @@ class RunFeatures:
     require_weights: Callable[[int], None]
     manifest_sha256: Callable[[str], str]
     network: str = ""
-    _open: dict[tuple[int, str], store.FeatureFile] = field(default_factory=dict, init=False)
+    _open: dict[tuple[int, str], store.LayerTables] = field(default_factory=dict, init=False)
 
     def key(self, epoch: int, split: str) -> store.FeatureKey:
         """The key of valid features of an epoch and split."""
@@ -165,7 +165,7 @@ class RunFeatures:
             for place in places:
                 self._open.pop(place, None)
 
-    def _file(self, epoch: int, split: str) -> contextlib.AbstractContextManager[store.FeatureFile]:
+    def _file(self, epoch: int, split: str) -> contextlib.AbstractContextManager[store.LayerTables]:
         if (epoch, split) in self._open:
             return contextlib.nullcontext(self._open[epoch, split])
         return self.run.open_features(epoch, split)

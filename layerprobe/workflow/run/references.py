@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -118,18 +118,13 @@ def reference_text(subject: Subject) -> str:
 
 @dataclass(frozen=True, eq=False)
 class RankedSplit:
-    """The ranks of a run's epoch and split.
-
-    Args:
-        dims: layer -> how many numbers its features have, of features in memory; None: those of the feature file.
-    """
+    """The ranks of a run's epoch and split."""
 
     run: Run
     record: RunRecord
     epoch: int
     split: str
     stored: StoredRanks
-    dims: Mapping[LayerKey, int] | None = None
 
     @property
     def similarity(self) -> str:

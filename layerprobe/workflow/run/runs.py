@@ -36,7 +36,7 @@ from layerprobe.values.scores import Score, in_network_order, no_scores, read_sc
 
 if TYPE_CHECKING:
     from layerprobe.recipe.recipe import Recipe
-    from layerprobe.store import FeatureFile, FeatureHead, RankFile
+    from layerprobe.store import FeatureHead, LayerTables, RankFile
 
 SCHEMA = 1
 _LONGEST = 240  # of the 255 bytes of a folder's name: the rest is for `~1` of --fresh and the members of ensembles
@@ -56,6 +56,11 @@ class Run:
     def name(self) -> str:
         """The folder's name."""
         return self.folder.name
+
+    @property
+    def in_folder(self) -> Run | None:
+        """The run whose folder keeps files beside its tables, such as its choice; None of one in memory alone."""
+        return self
 
     @property
     def record_file(self) -> Path:
@@ -132,7 +137,7 @@ class Run:
     def _read_heads(self) -> ReadOnce[FeatureHead]:
         return ReadOnce(store.read_feature_head, _KEPT)
 
-    def open_features(self, epoch: int, split: str) -> contextlib.AbstractContextManager[FeatureFile]:
+    def open_features(self, epoch: int, split: str) -> contextlib.AbstractContextManager[LayerTables]:
         """The features of the layers of an epoch and split."""
         return store.open_feature_file(self.feature_file(epoch, split))
 

@@ -22,7 +22,7 @@ from layerprobe.workflow.run.runs import Run, named_run
 from layerprobe.workflow.run.seen import weights_text
 
 # Raised with every change of what is chosen from the same values, and of the fields of a `Choice`.
-RULE = 1
+RULE = 2
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,9 @@ def stored_choice(run: Run, say: Callable[[str], None] | None = None) -> StoredC
     Args:
         say: is given a line that says why a choice is not taken.
     """
+    if (folder := run.in_folder) is None:
+        return None
+    run = folder
     try:
         stored = read_choice(run)
     except DataError as error:

@@ -5,16 +5,21 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+import numpy as np
+
 from layerprobe import store
 from layerprobe.measure.concatenated import SideBySide
-from layerprobe.store.features import FeatureArray, StoredFeatures
+from layerprobe.ranking.items import Table
+from layerprobe.store.features import FeatureArray
 from layerprobe.system.errors import BusyError, DataError
 from layerprobe.values.keys import LayerKey, members_of
 from layerprobe.workflow.run.runs import Run
 
+_ROWS = 512  # compared at once
+
 
 @contextlib.contextmanager
-def open_layer(run: Run, epoch: int, split: str, layer: LayerKey) -> Iterator[StoredFeatures | SideBySide]:
+def open_layer(run: Run, epoch: int, split: str, layer: LayerKey) -> Iterator[Table]:
     """Open the features of a layer to read slices."""
     with run.open_features(epoch, split) as file:
         yield table_of(file, layer)
@@ -26,13 +31,13 @@ def read_layer(run: Run, epoch: int, split: str, layer: LayerKey) -> FeatureArra
         return values_of(file, layer)
 
 
-def table_of(file: store.FeatureFile, layer: LayerKey) -> StoredFeatures | SideBySide:
+def table_of(file: store.LayerTables, layer: LayerKey) -> Table:
     """The features of a layer in an open file, to read slices."""
     tables = [file.table(member) for member in _members(file, layer)]
     return tables[0] if len(tables) == 1 else SideBySide(tables)
 
 
-def values_of(file: store.FeatureFile, layer: LayerKey) -> FeatureArray:
+def values_of(file: store.LayerTables, layer: LayerKey) -> FeatureArray:
     """The features of a layer in an open file, float32 (N, D)."""
     members = _members(file, layer)
     if len(members) == 1:
@@ -41,17 +46,23 @@ def values_of(file: store.FeatureFile, layer: LayerKey) -> FeatureArray:
     return features
 
 
-def _members(file: store.FeatureFile, layer: LayerKey) -> tuple[LayerKey, ...]:
+def _members(file: store.LayerTables, layer: LayerKey) -> tuple[LayerKey, ...]:
     return members_of(layer, file.layers) or (layer,)  # the store refuses one that is absent
 
 
 def equal_layers(run: Run, epoch: int, split: str, layer: str) -> frozenset[LayerKey]:
     """The stored layers that are another one by a second name; empty where no features can be read."""
-    try:
+    with contextlib.suppress(DataError, BusyError):
         dims = run.feature_head(epoch, split).dims
-    except (DataError, BusyError):
-        return frozenset()
-    own = {dim for key, dim in dims.items() if key.layer == layer}
-    if not any(dim in own for key, dim in dims.items() if key.layer != layer):  # nothing to compare
-        return frozenset()
-    return store.equal_layers(run.feature_file(epoch, split), layer)
+        same_dims = {dim for key, dim in dims.items() if key.layer == layer}
+        candidates = [key for key, dim in dims.items() if key.layer != layer and dim in same_dims]
+        if candidates:  # else the features need not be opened
+            with run.open_features(epoch, split) as file:
+                tables = [file.table(key) for key in dims if key.layer == layer]
+                return frozenset(key for key in candidates if any(_are_equal(file.table(key), x) for x in tables))
+    return frozenset()
+
+
+def _are_equal(table: Table, other_table: Table) -> bool:
+    chunks = (slice(start, start + _ROWS) for start in range(0, len(table), _ROWS))
+    return table.shape == other_table.shape and all(np.array_equal(table[rows], other_table[rows]) for rows in chunks)

@@ -163,4 +163,4 @@ def test_the_file_names_rule_request_runs_and_candidate(held: Run) -> None:
     values = json.loads(held.choice_file.read_text())
     request = {"epochs": "all", "within": 1, "layers": [], "metric": "R@1", "cluster": None}
     assert values["request"] == request
-    assert (values["rule"], list(values["states"]), values["choice"]["ship"]["layer"]) == (1, ["a"], "c2")
+    assert (values["rule"], list(values["states"]), values["choice"]["ship"]["layer"]) == (2, ["a"], "c2")

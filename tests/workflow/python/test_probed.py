@@ -2,21 +2,20 @@ from __future__ import annotations
 
 import pickle
 import re
-from dataclasses import replace
+from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from matplotlib.text import Text
 
 import layerprobe
-from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
-from layerprobe.values.intervals import Interval
-from layerprobe.values.scores import COLUMNS, Subject
-from layerprobe.workflow.python.probed import ByLayer, Probed
-from tests.scores import CLUSTERS
+from layerprobe.system.errors import DataError, LayerprobeError, RecipeError, UnknownNameError
+from layerprobe.tables.formats import as_text
+from layerprobe.values.scores import COLUMNS
+from layerprobe.workflow.python.probed import Probed
+from layerprobe.workflow.run.facts import score_tables
+from layerprobe.workflow.run.runs import Run
 from tests.workflow.python.test_probe_model import TEST, TRAIN, small_model
-from tests.workflow.rank_files import FC6, POOL5, ranks_of
 
 
 @pytest.fixture(scope="module")
@@ -50,19 +49,11 @@ def test_a_notebook_shows_the_tables(result: Probed) -> None:
     assert repr(result) == f"Probed(Sequential: 5 layers on train and test, {len(result.scores)} scores)"
 
 
-def test_the_table_names_the_layers_that_are_not_told_apart_from_the_best(result: Probed) -> None:
-    # 12 classes of 2: fc6 misses one query, pool5 that one and another
-    ranks = {FC6: ranks_of([0.0] + [1.0] * 23), POOL5: ranks_of([0.0] + [1.0] * 22 + [0.0])}
-    scores = [
-        replace(Subject("m", "e", 0, 0, "test", layer).score("R@1", own.recall(1), 24), interval=Interval(0.5, 1.0))
-        for layer, own in ranks.items()
-    ]
-    by_layer = ByLayer({("test", layer): own for layer, own in ranks.items()})
-    labels = {"test": np.repeat(np.arange(12), 2)}
-    probed = replace(result, name="m", scores=tuple(scores), ranks=by_layer, labels=labels)
-    assert "fc6, 95.8 %; not significantly different: pool5" in str(probed.table())
-    clusters = replace(probed, scores=tuple(replace(score, units=CLUSTERS) for score in scores))
-    assert "significantly" not in str(clusters.table())
+def test_the_tables_are_those_of_the_run_that_keeps_the_result(tmp_path: Path) -> None:
+    kept = layerprobe.probe(small_model(), {"train": TRAIN, "test": TEST}, ks=(1,), metrics="NMI", cache=tmp_path)
+    run = Run(tmp_path / kept.name)
+    tables = map(as_text, score_tables(run, run.scores()))
+    assert str(kept.table()) == "\n\n".join(tables)
 
 
 @pytest.mark.parametrize(
@@ -76,9 +67,16 @@ def test_every_plot_is_drawn(result: Probed, kind: str) -> None:
     assert kind != "layers" or any("output" in text for text in texts)
 
 
-@pytest.mark.parametrize("kind", ["loss", "learnt", "gradient"])
-def test_plots_of_a_training_are_refused(result: Probed, kind: str) -> None:
-    with pytest.raises(DataError, match="a probe from Python has no training loss. Train with layerprobe train"):
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("loss", "so that it has no loss of its own. Name a run of layerprobe train"),
+        ("learnt", "so that it has no loss of its own. Name a run of layerprobe train"),
+        ("gradient", "was measured from Python, which keeps no loss. Name a run of softmax"),
+    ],
+)
+def test_plots_of_a_training_are_refused(result: Probed, kind: str, message: str) -> None:
+    with pytest.raises(LayerprobeError, match=message):
         result.plot(kind)
 
 
@@ -104,7 +102,7 @@ def test_another_metric_is_drawn_and_named(result: Probed) -> None:
 
 
 def test_layers_at_one_dimension_are_drawn_or_how_to_bring_them_there_is_told(result: Probed) -> None:
-    with pytest.raises(DataError, match="no layer was brought to an equal dimension. Probe with reduce="):
+    with pytest.raises(DataError, match="no layer of epoch 0 is stored at an equal dimension. Probe with reduce="):
         result.plot("dims")
     reduced = layerprobe.probe(small_model(), {"test": TEST}, ks=(1,), layers="0.1", reduce=("none", "random:2+l2"))
     figure = reduced.plot("dims")
@@ -114,7 +112,7 @@ def test_layers_at_one_dimension_are_drawn_or_how_to_bring_them_there_is_told(re
 
 def test_cka_needs_test_images() -> None:
     trained = layerprobe.probe(small_model(), {"train": TRAIN}, ks=(1,))
-    with pytest.raises(DataError, match="CKA compares features of the test split. Probe a test split"):
+    with pytest.raises(DataError, match="no layer was probed on the test split. Run layerprobe.probe again"):
         trained.plot("cka")
     with pytest.raises(UnknownNameError, match="unknown plot 'layer'. Did you mean 'layers'"):
         trained.plot("layer")
@@ -122,17 +120,19 @@ def test_cka_needs_test_images() -> None:
 
 def test_sizes_of_galleries_need_test_queries() -> None:
     trained = layerprobe.probe(small_model(), {"train": TRAIN}, ks=(1,))
-    with pytest.raises(DataError, match="no R@1 on the test split. Probe a test split with ks="):
+    with pytest.raises(DataError, match="no R@1 on the test split. Run layerprobe.probe again"):
         trained.plot("gallery-size")
 
 
 def test_panels_need_images_that_a_probe_from_python_does_not_keep(result: Probed) -> None:
-    with pytest.raises(DataError, match="panels show images, and a probe from Python keeps none. Probe it by layerpr"):
+    with pytest.raises(
+        DataError, match="measured from Python, which keeps no images. Probe it by layerprobe probe --model"
+    ):
         result.plot("panels")
 
 
 def test_a_probe_from_python_has_no_recipe_with_a_key(result: Probed) -> None:
-    with pytest.raises(RecipeError, match="a probe from Python has no recipe. Draw runs by layerprobe plot over-key"):
+    with pytest.raises(RecipeError, match="plot over-key needs a key of the recipe. Name runs that differ"):
         result.plot("over-key")
 
 

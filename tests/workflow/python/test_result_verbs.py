@@ -152,7 +152,12 @@ def test_a_layer_is_compared_by_the_similarity_that_was_asked_for() -> None:
         ("0.11", {}, RecipeError, "layer '0.11' is not ranked. Known: 0.0@avg, 0.1@avg, output"),
         ("0.*", {}, RecipeError, "0.* may name several layers. Name one"),
         ("netA:0.1", {}, RecipeError, "netA:0.1 names a run. Name a layer of this result"),
-        ("0.1", {"split": "validation"}, UnknownNameError, "unknown split 'validation'. Known: train, test"),
+        (
+            "0.1",
+            {"split": "validation"},
+            UnknownNameError,
+            "unknown split of Sequential: 'validation'. Known: train, test",
+        ),
         ("0.1", {"metric": "mAP"}, DataError, "no scores of mAP. Probe with metrics='mAP'"),
         ("0.1", {"metric": "NMI"}, RecipeError, "NMI is not the mean of a value for each query"),
     ],

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from layerprobe import store
 from layerprobe.cli.output import Terminal
 from layerprobe.data.splits import Dataset, Split
 from layerprobe.statistics.means import intervals
@@ -255,8 +254,8 @@ def test_what_is_no_cluster_is_refused_before_anything_is_compared(
 def test_a_note_says_that_classes_lie_in_folders_unless_they_are_the_units(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    head = store.FeatureHead(DataError("not read"), {}, {}, tuple(nested(2).class_names))
-    monkeypatch.setattr(Run, "feature_head", lambda *_: head)
+    head_of, names = Run.feature_head, tuple(nested(2).class_names)
+    monkeypatch.setattr(Run, "feature_head", lambda *place: replace(head_of(*place), class_names=names))
     note = (
         "classes lie in 10 folders (100, 101, 102, 103, 104 and 5 more): if those of a folder are alike, add --cluster"
     )
