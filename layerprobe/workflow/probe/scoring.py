@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from layerprobe import store
 from layerprobe.measure.analysis import (
-    Features,
     Scored,
     layer_notes,
     prepare_retrieval,
@@ -25,39 +24,12 @@ from layerprobe.ranking.ranks import RESOLVE_ALL_BELOW
 from layerprobe.reductions.reduction import NotApplicableError
 from layerprobe.system.errors import NotFiniteError
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer
-from layerprobe.values.retrieval import Classifier, Ranks, SearchRules
+from layerprobe.values.retrieval import Classifier, Ranks
 from layerprobe.values.scores import Score, Subject
 from layerprobe.workflow.probe.measures import Measures
 from layerprobe.workflow.probe.resampling import Resampling
 from layerprobe.workflow.probe.searches import Searches
 from layerprobe.workflow.run.reduction_draws import draws_of
-
-
-def _ranks_for(  # noqa: PLR0913 - the items, the rules and the stored ranks
-    measures: Measures,
-    queries: Features,
-    gallery: Features | None,
-    similarity: str,
-    known: Ranks | None = None,
-    rules: SearchRules | None = None,
-) -> tuple[Ranks | None, str]:
-    """Ranks that are exact for the K to be measured, or None with the reason.
-
-    Args:
-        queries: searched for in `gallery`, or among themselves where that is None.
-        rules: right and excluded items where the class does not decide; None: the classes decide.
-    """
-    # Every count of a small gallery: a further K costs nothing then.
-    few = len((gallery or queries).labels) < RESOLVE_ALL_BELOW
-    ks = None if few else measures.exact
-    try:
-        return rank(queries, gallery, similarity, ks=ks, previous_ranks=known, memory=measures.memory, rules=rules), ""
-    except NotFiniteError as error:
-        return None, _not_finite(error)
-
-
-def _not_finite(error: NotFiniteError) -> str:
-    return f"NaN ({error.rows} rows)"
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,9 +44,9 @@ class Scorer:
         """Whether stored ranks do not suffice to score some layers."""
         if self.measures.metrics:
             return True
-        known = self.searches.read(epoch, split)
+        stored = self.searches.read(epoch, split)
         draws = (draw for ranked in layers for draw in draws_of(ranked))
-        return not all(draw in known and self._holds(known[draw]) for draw in draws)
+        return not all(draw in stored and self._holds(stored[draw]) for draw in draws)
 
     def scores(self, epoch: int, split: str, layers: Sequence[RankedLayer]) -> Generator[Scored]:
         """Score layers of an epoch and split one after the other, and keep their ranks and the values of queries.
@@ -82,36 +54,36 @@ class Scorer:
         Args:
             epoch: 0 = before any step.
         """
-        key_of, known = self.searches.key_of(epoch, split), self.searches.read(epoch, split)
-        entries = dict(known)
+        key_of, stored = self.searches.key_of(epoch, split), self.searches.read(epoch, split)
+        entries = dict(stored)
         try:
             for ranked in layers:
-                scored, made = self.layer(self.searches.subject(epoch, split, ranked), key_of, entries)
-                entries |= made
+                scored, layer_entries = self.layer(self.searches.subject(epoch, split, ranked), key_of, entries)
+                entries |= layer_entries
                 yield scored
         finally:
-            if entries != known:
+            if entries != stored:
                 self.searches.write(epoch, split, entries)
 
     def layer(
         self,
         subject: Subject,
         key_of: Callable[[RankedLayer], store.RankKey],
-        known: Mapping[RankedLayer, store.RankEntry],
+        stored: Mapping[RankedLayer, store.RankEntry],
     ) -> tuple[Scored, dict[RankedLayer, store.RankEntry]]:
         """Score a layer; beside its scores its ranks and the values of queries, or those of each of its draws."""
         draws = [self.searches.subject(subject.epoch, subject.split, draw) for draw in draws_of(subject.ranked)]
         try:
-            entries = {each.ranked: self._ranked(each, key_of(each.ranked), known.get(each.ranked)) for each in draws}
+            entries = {draw.ranked: self._rank(draw, key_of(draw.ranked), stored.get(draw.ranked)) for draw in draws}
         except NotApplicableError as error:
             return Scored(refused=error), {}
-        return self._scored(subject, draws, entries), entries
+        return self._score(subject, draws, entries), entries
 
-    def _scored(
+    def _score(
         self, subject: Subject, members: Sequence[Subject], entries: dict[RankedLayer, store.RankEntry]
     ) -> Scored:
         """The scores of a layer, or the mean of those of its draws; what queries add is put into the entries."""
-        found = []
+        scored = []
         # A mean of draws has the metrics that are means over the queries.
         measures = self.measures if len(members) == 1 else self.measures.of_queries
         for member in members:
@@ -120,50 +92,56 @@ class Scorer:
                 count = len(self.searches.features.dataset.splits[subject.split])
                 return Scored(without_value(self.measures.names, subject, count, entry.invalid))
             recalls = score_recall(entry.ranks, member, measures.ks)
-            further = self._thinned(member, entry.ranks) + self._further(member, entry.ranks, measures)
-            entries[member.ranked] = _with_values(entry, further.values)
-            found.append(recalls + further)
-        return found[0] if len(found) == 1 else _mean_of_draws(subject, found, self.measures.names)
+            further = self._score_thinned(member, entry.ranks) + self._score_metrics(member, entry.ranks, measures)
+            entries[member.ranked] = _add_values(entry, further.values)
+            scored.append(recalls + further)
+        return scored[0] if len(scored) == 1 else _mean_of_draws(subject, scored, self.measures.names)
 
-    def _ranked(self, subject: Subject, key: store.RankKey, entry: store.RankEntry | None) -> store.RankEntry:
+    def _rank(self, subject: Subject, key: store.RankKey, entry: store.RankEntry | None) -> store.RankEntry:
         """A stored entry that is valid for the requested K, or a new one."""
         if entry and self._holds(entry):
             return entry
-        known = entry.ranks if entry else None
-        memory = self.measures.memory
-        similarity, rules = subject.ranked.similarity, self.searches.rules(subject.split)
+        epoch, split, ranked, memory = subject.epoch, subject.split, subject.ranked, self.measures.memory
+        ranks, invalid = None, ""
         try:
-            with self.searches.reduced.opened(subject.epoch, subject.split, subject.ranked, memory) as (
-                queries,
-                gallery,
-            ):
-                ranks, invalid = _ranks_for(self.measures, queries, gallery, similarity, known, rules)
-        except NotFiniteError as error:  # in features that a reduction is fitted on, or binarises
-            ranks, invalid = None, _not_finite(error)
+            with self.searches.reduced.opened(epoch, split, ranked, memory) as (queries, gallery):
+                # Every count of a small gallery: a further K costs nothing then.
+                is_small = len((gallery or queries).labels) < RESOLVE_ALL_BELOW
+                ranks = rank(
+                    queries,
+                    gallery,
+                    ranked.similarity,
+                    ks=None if is_small else self.measures.exact,
+                    previous_ranks=entry.ranks if entry else None,
+                    memory=memory,
+                    rules=self.searches.rules(split),
+                )
+        except NotFiniteError as error:  # in these features, or in those that a reduction is fitted on
+            invalid = f"NaN ({error.rows} rows)"
         return store.RankEntry(key, ranks, invalid, values=entry.values if entry and ranks else {})
 
     def _holds(self, entry: store.RankEntry) -> bool:
         """Whether stored ranks are exact for the requested K, or there are none to be had."""
         return entry.ranks is None or not entry.ranks.open(self.measures.exact).any()
 
-    def _thinned(self, subject: Subject, ranks: Ranks) -> Scored:
+    def _score_thinned(self, subject: Subject, ranks: Ranks) -> Scored:
         size = self.measures.gallery_size
         if size is None:
             return Scored()
         return score_thinned(ranks, subject, self.measures.ks, size, self.searches.items(subject.split))
 
-    def _further(self, subject: Subject, ranks: Ranks, measures: Measures) -> Scored:
+    def _score_metrics(self, subject: Subject, ranks: Ranks, measures: Measures) -> Scored:
         if not measures.metrics:
             return Scored()
         with self.searches.reduced.opened(subject.epoch, subject.split, subject.ranked, None) as (queries, gallery):
             rules = self.searches.rules(subject.split)
-            given = replace(
+            retrieval = replace(
                 prepare_retrieval(queries, gallery, subject.ranked.similarity, ranks, rules),
                 classifier=self._classifier(subject, int(queries.values.shape[1])),
             )
             notes = layer_notes(ranks)
-            found = (score_metric(metric, names, given, subject, notes) for metric, names in measures.metrics)
-            return sum(found, Scored())
+            scored = (score_metric(metric, names, retrieval, subject, notes) for metric, names in measures.metrics)
+            return sum(scored, Scored())
 
     def _classifier(self, subject: Subject, dim: int) -> Classifier | None:
         """The classifier that was trained on the searched layer, which is not reduced."""
@@ -180,27 +158,27 @@ def _mean_of_draws(subject: Subject, draws: Sequence[Scored], names: Sequence[st
         draws: the scores of each, at least two.
     """
     count = draws[0].scores[0].n
-    found: list[Score] = []
+    scores: list[Score] = []
     values: dict[str, NDArray[np.float64]] = {}
     for name in names:
-        same = [score for scored in draws for score in scored.scores if score.metric == name]
-        notes = dict.fromkeys(note for score in same for note in score.notes if note not in subject.notes)
+        draw_scores = [score for scored in draws for score in scored.scores if score.metric == name]
+        notes = dict.fromkeys(note for score in draw_scores for note in score.notes if note not in subject.notes)
         if all(name in scored.values for scored in draws):
             values[name] = np.mean([scored.values[name] for scored in draws], axis=0)
-            found.append(subject.score(name, means_of(values)[name], count, [f"mean of {len(draws)} draws", *notes]))
+            scores.append(subject.score(name, means_of(values)[name], count, [f"mean of {len(draws)} draws", *notes]))
         else:
             reasons = notes or [f"left out of a mean of {len(draws)} draws: {name} is no mean over the queries"]
-            found.append(subject.score(name, None, count, [*reasons]))
-    return Scored(found, values)
+            scores.append(subject.score(name, None, count, [*reasons]))
+    return Scored(scores, values)
 
 
-def _with_values(entry: store.RankEntry, values: Mapping[str, NDArray[np.float64]]) -> store.RankEntry:
+def _add_values(entry: store.RankEntry, values: Mapping[str, NDArray[np.float64]]) -> store.RankEntry:
     """An entry with values of queries beside those it has; itself where it has them.
 
     Args:
         values: metric -> (Q,).
     """
-    known = entry.values
-    if all(name in known and np.array_equal(known[name], new, equal_nan=True) for name, new in values.items()):
+    stored = entry.values
+    if all(name in stored and np.array_equal(stored[name], new, equal_nan=True) for name, new in values.items()):
         return entry
-    return replace(entry, values={**known, **values})
+    return replace(entry, values={**stored, **values})
