@@ -21,7 +21,7 @@ from layerprobe.registry import LOSSES, load
 from layerprobe.taps import Tap, resolve_taps
 from layerprobe.training.loop import Trainer
 from layerprobe.workflow.probe.classifiers import why_no_weight
-from layerprobe.workflow.probe.reducing import asked_chains, left_out
+from layerprobe.workflow.probe.reducing import find_inapplicable, parse_reductions
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.train.plan import build_plan
@@ -137,8 +137,8 @@ def test_a_rows_layer_can_take_its_reductions(command: str, training: str) -> No
     recipe, layers = recipe_of(training), (asked["--layers"],)
     request = ProbeRequest(layers, similarity=asked.get("--similarity"), reduce=tuple(asked["--reduce"].split(",")))
     taps = taps_of(net_of(training), layers, recipe.data.image_size)
-    chains = asked_chains(request.reduce or ())
-    assert left_out(taps, chains, taps[0].key, why_no_weight(recipe) or "") == []
+    chains = parse_reductions(request.reduce or ())
+    assert find_inapplicable(taps, chains, taps[0].key, why_no_weight(recipe) or "") == []
     # The paper's Euclidean distance, of vectors of any length.
     if "shift" in asked["--reduce"]:
         assert request.similarity == "euclidean"

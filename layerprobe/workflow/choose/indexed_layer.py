@@ -49,7 +49,7 @@ def indexes_of_run(run: Run, choice: Choice, kinds: tuple[IndexKind, ...], devic
     """
     ranked, epoch = choice.chosen.ranked, choice.chosen.epoch
     searched, notes = searched_of_run(run, epoch, ranked, choice.chosen.split, device)
-    rules = StoredSearch(run, epoch, "test", device).rules()
+    rules = StoredSearch(run, epoch, "test", device).rules
     if rules is not None and rules.positives is not None:
         what = "--index: a list says which test images are right, and recall in an index is by class"
         raise DataError(what, file=run.folder, fix="Leave it out; layerprobe export --index writes an index")

@@ -127,7 +127,7 @@ class Refits:
     ) -> QueryValues:
         """The values of a layer's queries; the data set is read once for the rules of searches that are alike."""
         if search.recorded not in rules:
-            rules[search.recorded] = search.rules()
+            rules[search.recorded] = search.rules
         units = candidate_run.choosing.units
         return search.within_folds(ranked, self.seed, self.metric, rules=rules[search.recorded], units=units)
 

@@ -156,13 +156,13 @@ def _run_curves(run: Run, scores: Sequence[Score], layers: Sequence[RankedLayer]
 def _items(run: Run, epoch: int, stored: StoredRanks) -> ItemCounts:
     """The number of positives and negatives that each query searches."""
     if run.ranks(epoch, SPLIT).chance is not None:  # groups or lists decide, which only the data set has
-        from layerprobe.workflow.probe.measures import items_searched
+        from layerprobe.workflow.probe.measures import count_items
         from layerprobe.workflow.run.from_recipe import build_dataset  # it imports torch, which a plot does without
 
         dataset = build_dataset(recorded_recipe(run.read(), run.record_file), decode=False)
         if tuple(dataset.splits[SPLIT].ids) != stored.ids:
             raise DataError("the data set has other images than the run", fix="Restore it as it was when it was probed")
-        return items_searched(dataset, SPLIT)
+        return count_items(dataset, SPLIT)
     if not run.has_features(epoch, "gallery"):
         return positives_and_negatives(stored.labels)
     labels, ids = run.feature_head(epoch, "gallery").rows

@@ -19,7 +19,7 @@ from layerprobe.system.progress import Listener
 from layerprobe.taps import Layer, Tap
 from layerprobe.values.keys import LayerKey
 from layerprobe.values.retrieval import Classifier
-from layerprobe.workflow.probe.reducing import after_relu
+from layerprobe.workflow.probe.reducing import prepend_relu
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.epoch_weights import load_checkpoint
@@ -61,8 +61,8 @@ class RunClassifier:
         """(C, dim) what multiplies a layer, after the loss's own ReLU if it has one; None for any other layer."""
         if self.layer != layer or self.classes is None or why_no_weight(self.recipe) is not None:
             return None
-        found: Tensor = self.loss(epoch, dim, self.classes).classifier_weight  # type: ignore[assignment] # likewise
-        return found.double()
+        weight: Tensor = self.loss(epoch, dim, self.classes).classifier_weight  # type: ignore[assignment] # likewise
+        return weight.double()
 
     @property
     def relu(self) -> bool:
@@ -92,7 +92,7 @@ def classifier_of(
     return RunClassifier(run, recipe, layer, classes, device)
 
 
-def fitted(  # noqa: PLR0913 - what, on what, and of which epoch and layer
+def fit_chain(  # noqa: PLR0913 - what, on what, and of which epoch and layer
     chain: Chain,
     rows: Rows,
     device: torch.device,
@@ -111,7 +111,7 @@ def fitted(  # noqa: PLR0913 - what, on what, and of which epoch and layer
     blocks, dim, weight = Blocks(rows, device), rows.shape[1], None
     if chain.needs_classifier and trained is not None:
         weight = trained.weight(epoch, layer, dim)
-        chain = after_relu(chain) if trained.relu else chain
+        chain = prepend_relu(chain) if trained.relu else chain
     return chain.fit(blocks, dim, seed=seed, classifier_weight=weight)
 
 
@@ -133,7 +133,7 @@ def why_no_classifier(recipe: Recipe) -> str | None:
     return None
 
 
-def without_accuracy(
+def drop_accuracy(
     request: ProbeRequest, recipe: Recipe, why_none: Callable[[], str | None], listener: Listener | None
 ) -> ProbeRequest:
     """The request; without accuracy where there is no classifier.
@@ -141,16 +141,16 @@ def without_accuracy(
     Args:
         why_none: why there is no classifier; None where there is one. Asked only where accuracy is requested.
     """
-    named = request.metrics if request.metrics is not None else recipe.probe.metrics
-    if "accuracy" not in named or (reason := why_none()) is None:
+    metrics = request.metrics if request.metrics is not None else recipe.probe.metrics
+    if "accuracy" not in metrics or (reason := why_none()) is None:
         return request
     if listener:
         listener.say(f"accuracy skipped: {reason}")
-    return replace(request, metrics=tuple(name for name in named if name != "accuracy"))
+    return replace(request, metrics=tuple(name for name in metrics if name != "accuracy"))
 
 
-def require_classified(request: ProbeRequest, recipe: Recipe, embedding: Tap, taps: Sequence[Layer]) -> None:
+def require_accuracy_layer(request: ProbeRequest, recipe: Recipe, embedding: Tap, taps: Sequence[Layer]) -> None:
     """Check that the layer whose accuracy is requested is among those measured."""
-    named = request.metrics if request.metrics is not None else recipe.probe.metrics
-    if "accuracy" in named and embedding.key not in [tap.key for tap in taps]:
+    metrics = request.metrics if request.metrics is not None else recipe.probe.metrics
+    if "accuracy" in metrics and embedding.key not in [tap.key for tap in taps]:
         raise RecipeError(f"accuracy is measured on {embedding.key}", fix=f"Add {embedding.layer} to --layers")

@@ -23,8 +23,8 @@ from layerprobe.system.memory import peak_memory
 from layerprobe.taps import member_taps
 from layerprobe.values.estimate import Estimate
 from layerprobe.workflow.probe.extractors import BATCH_SIZE
-from layerprobe.workflow.probe.probe import selected
-from layerprobe.workflow.probe.probed_run import ProbedRun, decoding_of, open_for_probing, opened_anew
+from layerprobe.workflow.probe.probe import resolve_selection
+from layerprobe.workflow.probe.probed_run import ProbedRun, decoding_of, open_for_probing, open_new_run
 from layerprobe.workflow.probe.selection import ProbeRequest, select_epochs
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.features import Missing, feature_disk, features_of
@@ -39,31 +39,31 @@ def estimate_probe(run: Run, request: ProbeRequest) -> Estimate:
     The images are assumed to be those of the run.
     """
     opened = open_for_probing(run, request)
-    dataset, to_hash = _sampled(opened, request)
-    selection, _ = selected(opened, request, dataset, None)
+    dataset, to_hash = _load_unread(opened, request)
+    selection, _ = resolve_selection(opened, request, dataset, None)
     contents = opened.record.contents  # the images are not hashed
     features = replace(features_of(run, opened.recipe, dataset), manifest_sha256=lambda split: contents.get(split, ""))
     epochs = select_epochs(request.epochs, features, opened.record, selection.deciding, None)
     splits = selection.extracted_splits
     missing = [features.missing(epoch, split, selection.taps) for epoch in epochs for split in splits]
-    return _estimated(opened, request, dataset, to_hash, [item for item in missing if item.taps])
+    return _estimate(opened, request, dataset, to_hash, [item for item in missing if item.taps])
 
 
 def estimate_new_probe(run: Run, recipe: Recipe, request: ProbeRequest, epochs: int) -> Estimate:
     """As `estimate_probe`, of a run that there is not yet."""
-    opened = opened_anew(run, recipe, request)
-    dataset, to_hash = _sampled(opened, request)
-    selection, _ = selected(opened, request, dataset, None)
+    opened = open_new_run(run, recipe, request)
+    dataset, to_hash = _load_unread(opened, request)
+    selection, _ = resolve_selection(opened, request, dataset, None)
     taps = tuple(member_taps(selection.taps))
     missing = [
         Missing(epoch, split, taps, frozenset(), len(dataset.splits[split]))
         for epoch in range(epochs)
         for split in selection.extracted_splits
     ]
-    return _estimated(opened, request, dataset, to_hash, missing)
+    return _estimate(opened, request, dataset, to_hash, missing)
 
 
-def _sampled(opened: ProbedRun, request: ProbeRequest) -> tuple[Dataset, Sequence[Callable[[], object]]]:
+def _load_unread(opened: ProbedRun, request: ProbeRequest) -> tuple[Dataset, Sequence[Callable[[], object]]]:
     """The data set, of which nothing is read yet, and what reads the files whose content is not known."""
     decoding, loaded = decoding_of(opened, request, None), from_recipe.load_dataset(opened.recipe)
     to_hash = pending_reads(loaded, decoding.cache / FOLDER / CONTENTS)
@@ -71,14 +71,14 @@ def _sampled(opened: ProbedRun, request: ProbeRequest) -> tuple[Dataset, Sequenc
     return from_recipe.build_dataset(opened.recipe, None if to_hash else decoding, loaded), to_hash
 
 
-def _estimated(
+def _estimate(
     opened: ProbedRun,
     request: ProbeRequest,
     dataset: Dataset,
     to_hash: Sequence[Callable[[], object]],
     missing: Sequence[Missing],
 ) -> Estimate:
-    seconds = _seconds_each([to_hash[i] for i in _spread(len(to_hash), _FILES)]) * len(to_hash)
+    seconds = _seconds_each([to_hash[i] for i in _spread_rows(len(to_hash), _FILES)]) * len(to_hash)
     if missing:
         reading, running = _seconds_an_image(opened, dataset, missing[0])
         images = sum(item.images for item in missing)
@@ -101,7 +101,7 @@ def _images_read(opened: ProbedRun, request: ProbeRequest, dataset: Dataset, ima
 def _seconds_an_image(opened: ProbedRun, dataset: Dataset, item: Missing) -> tuple[float, float]:
     """To read an image of a split, and to run it through the network."""
     split = dataset.splits[item.split]
-    rows = _spread(len(split), BATCH_SIZE)
+    rows = _spread_rows(len(split), BATCH_SIZE)
     reader = batches_of(split, [rows], workers=0)
     started = time.perf_counter()
     batch = next(reader)
@@ -112,7 +112,7 @@ def _seconds_an_image(opened: ProbedRun, dataset: Dataset, item: Missing) -> tup
     return reading, running
 
 
-def _spread(count: int, most: int) -> np.ndarray:
+def _spread_rows(count: int, most: int) -> np.ndarray:
     """At most so many of some rows, evenly."""
     return np.unique(np.linspace(0, count - 1, min(count, most)).astype(np.int64))
 

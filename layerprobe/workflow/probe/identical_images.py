@@ -25,10 +25,10 @@ def identical_images(dataset: Dataset, split: str) -> NDArray[np.bool_] | None:
     rows = queries.digests if itself else np.concatenate([queries.digests, gallery.digests])
     if itself:
         return identical_rows(rows, queries.labels, rules)
-    contents = _numbered(rows)
+    contents = _number_contents(rows)
     self_items = find_self_indices(len(queries), queries.ids, len(gallery), gallery.ids)
     of_queries, of_gallery = contents[: len(queries)], contents[len(queries) :]
-    return _identical(of_queries, of_gallery, queries.labels, gallery.labels, self_items, rules)
+    return _find_identical(of_queries, of_gallery, queries.labels, gallery.labels, self_items, rules)
 
 
 def row_contents(*arrays: NDArray[Any]) -> NDArray[np.int64]:
@@ -45,7 +45,7 @@ def row_contents(*arrays: NDArray[Any]) -> NDArray[np.int64]:
         for start in range(0, len(rows), _ROWS):
             words = rows[start : start + _ROWS].view(np.uint64)
             words = words ^ (words >> np.uint64(29))  # a sign bit alone is a multiple of 2^63, which two of cancel out
-            hashes.append(np.stack([(words * one).sum(1) for one in weights], axis=1))
+            hashes.append(np.stack([(words * row_weights).sum(1) for row_weights in weights], axis=1))
     parts = np.concatenate(hashes).reshape(len(arrays), -1, 2)
     return (parts[0] if len(arrays) == 1 else row_contents(parts.swapaxes(0, 1))).view(np.int64)
 
@@ -58,17 +58,17 @@ def identical_rows(
     Args:
         contents: (N, M) hashes of each row.
     """
-    numbers = _numbered(contents)
-    return _identical(numbers, numbers, labels, None, np.arange(len(numbers)), rules)
+    numbers = _number_contents(contents)
+    return _find_identical(numbers, numbers, labels, None, np.arange(len(numbers)), rules)
 
 
-def _numbered(contents: NDArray[np.int64]) -> NDArray[np.int64]:
+def _number_contents(contents: NDArray[np.int64]) -> NDArray[np.int64]:
     """(N,) a number for each content, equal for equal hashes (N, M)."""
     _, numbers = np.unique(contents, axis=0, return_inverse=True)
     return numbers.reshape(-1).astype(np.int64)
 
 
-def _identical(  # noqa: PLR0913 - the contents and the classes of both sides, and what is taken out
+def _find_identical(  # noqa: PLR0913 - the contents and the classes of both sides, and what is taken out
     contents: NDArray[np.int64],
     searched: NDArray[np.int64],
     labels: NDArray[np.int64],
@@ -77,8 +77,8 @@ def _identical(  # noqa: PLR0913 - the contents and the classes of both sides, a
     rules: SearchRules | None,
 ) -> NDArray[np.bool_]:
     order = np.argsort(searched, kind="stable")
-    first = np.searchsorted(searched[order], contents, "left")
-    counts = np.searchsorted(searched[order], contents, "right") - first
+    starts = np.searchsorted(searched[order], contents, "left")
+    counts = np.searchsorted(searched[order], contents, "right") - starts
     itself = (self_items >= 0) & (searched[self_items] == contents)
     identical: NDArray[np.bool_] = counts > itself
     if rules is None or not identical.any():
@@ -88,9 +88,9 @@ def _identical(  # noqa: PLR0913 - the contents and the classes of both sides, a
     rows = np.flatnonzero(identical)
     for some in np.split(rows, np.flatnonzero(np.diff(np.cumsum(counts[rows]) // _PAIRS)) + 1):
         of_row = np.repeat(some, counts[some])
-        places = np.arange(len(of_row)) + np.repeat(first[some] - np.cumsum(counts[some]) + counts[some], counts[some])
+        places = np.arange(len(of_row)) + np.repeat(starts[some] - np.cumsum(counts[some]) + counts[some], counts[some])
         pairs = Pairs(of_row, order[places])
-        kept = ~relevance.grouped(pairs) & (pairs.items != self_items[pairs.queries])
-        kept &= ~np.isin(pairs.queries * len(searched) + pairs.items, ignored)
-        identical[some] = np.isin(some, pairs.queries[kept])
+        in_results = ~relevance.grouped(pairs) & (pairs.items != self_items[pairs.queries])
+        in_results &= ~np.isin(pairs.queries * len(searched) + pairs.items, ignored)
+        identical[some] = np.isin(some, pairs.queries[in_results])
     return identical

@@ -42,7 +42,7 @@ class Measures:
     @property
     def of_queries(self) -> Measures:
         """Those that are means over the queries."""
-        return replace(self, metrics=[part for part in self.metrics if isinstance(part[0], QueryMetric)])
+        return replace(self, metrics=[entry for entry in self.metrics if isinstance(entry[0], QueryMetric)])
 
     @property
     def exact(self) -> Sequence[int] | None:
@@ -68,25 +68,25 @@ def build_measures(
     for name in names:
         if name.startswith("R@") and not is_recall(name):
             raise RecipeError(f"metric {name}: K must be a whole number above 0", fix="Write it like R@10")
-    recalls = [found.k for name in names if (found := recall_of(name))]
+    recalls = [recall.k for name in names if (recall := recall_of(name))]
     metrics = _build_metrics([name for name in names if recall_of(name) is None], options)
     for k in ks:
         if isinstance(k, bool) or not isinstance(k, Integral) or k < 1:
             raise RecipeError(f"K = {k!r}: must be a whole number above 0", fix="Choose one such as 1")
-    wanted = list(dict.fromkeys((*map(int, ks), *recalls)))
-    if not wanted:
+    requested = list(dict.fromkeys((*map(int, ks), *recalls)))
+    if not requested:
         raise RecipeError("no K of Recall@K is given", fix="Choose one such as 1")
     if not galleries:
-        return Measures(wanted, metrics)
+        return Measures(requested, metrics)
     smallest = min(galleries, key=galleries.__getitem__)
-    large = [k for k in wanted if k >= galleries[smallest]]
+    large = [k for k in requested if k >= galleries[smallest]]
     by_name = [k for metric, _ in metrics if (k := metric.k) >= galleries[smallest]]
-    if by_name or (large and (not may_drop or len(large) == len(wanted) or set(large) & set(recalls))):
+    if by_name or (large and (not may_drop or len(large) == len(requested) or set(large) & set(recalls))):
         raise RecipeError(
             f"K = {[*by_name, *large][0]} is not below the {galleries[smallest]} images of the {smallest} split",
             fix="Choose a smaller K",
         )
-    return Measures([k for k in wanted if k not in large], metrics, dropped=sorted(large))
+    return Measures([k for k in requested if k not in large], metrics, dropped=sorted(large))
 
 
 def _build_metrics(
@@ -96,27 +96,27 @@ def _build_metrics(
     factories: dict[Any, list[str]] = {}
     for name in names:
         factories.setdefault(load("metric", METRICS, name), []).append(name)
-    found = []
-    for factory, asked in factories.items():
-        taken = {key: value for name in asked for key, value in options.get(name, {}).items()}
+    metrics = []
+    for factory, requested in factories.items():
+        arguments = {key: value for name in requested for key, value in options.get(name, {}).items()}
         try:
-            found.append((factory(**taken), tuple(asked)))
+            metrics.append((factory(**arguments), tuple(requested)))
         except (TypeError, ValueError) as error:  # no such option, or not such a value
-            raise RecipeError(f"[metrics.{asked[0]}]: {error}", fix="Change it, or leave it out") from error
-    return found
+            raise RecipeError(f"[metrics.{requested[0]}]: {error}", fix="Change it, or leave it out") from error
+    return metrics
 
 
-def with_gallery_size(measures: Measures, size: int, dataset: Dataset, splits: Sequence[str]) -> Measures:
+def add_gallery_size(measures: Measures, size: int, dataset: Dataset, splits: Sequence[str]) -> Measures:
     """The measures with Recall@K in a smaller gallery beside that in the whole one."""
     for split in splits:
         try:
-            require_gallery_size(size, measures.ks, *items_searched(dataset, split))
+            require_gallery_size(size, measures.ks, *count_items(dataset, split))
         except RecipeError as error:
             raise RecipeError(f"{split}: {error.message}", fix=error.fix) from error
     return replace(measures, gallery_size=size)
 
 
-def items_searched(dataset: Dataset, split: str) -> ItemCounts:
+def count_items(dataset: Dataset, split: str) -> ItemCounts:
     """How many items each image of a split may find that are right, and how many that are wrong."""
     gallery = dataset.search_in.get(split, split)
     searched = None if gallery == split else dataset.splits[gallery]

@@ -15,14 +15,14 @@ from layerprobe.taps import execution_order, member_taps, skipped_pool_lines
 from layerprobe.values.records import RecordedNetwork
 from layerprobe.values.scores import Score, ScoreTable, in_network_order, read_scores
 from layerprobe.workflow.probe.classifiers import (
-    require_classified,
+    drop_accuracy,
+    require_accuracy_layer,
     why_no_classifier,
     why_no_weight,
-    without_accuracy,
 )
 from layerprobe.workflow.probe.extractors import Extractor, RunExtractor
-from layerprobe.workflow.probe.probed_run import ProbedRun, decoded_later, hashed_dataset, open_for_probing
-from layerprobe.workflow.probe.reducing import InapplicableReduction, none_takes, refusal_lines
+from layerprobe.workflow.probe.probed_run import ProbedRun, decode_lazily, load_hashed_dataset, open_for_probing
+from layerprobe.workflow.probe.reducing import InapplicableReduction, inapplicable_error, refusal_lines
 from layerprobe.workflow.probe.scoring import Scorer
 from layerprobe.workflow.probe.searches import searches_of_run
 from layerprobe.workflow.probe.selection import (
@@ -65,19 +65,19 @@ def prepare(
 ) -> Probing:
     """Resolve a request for a single run; nothing is extracted."""
     opened = open_for_probing(run, request)
-    selection, built = selected(opened, request, dataset, listener)
+    selection, built = resolve_selection(opened, request, dataset, listener)
     opened.keep_forwards()
     features = features_of(opened.run, opened.recipe, built)
     searches = searches_of_run(features, opened.recipe, lambda: opened.device)
-    extractor = RunExtractor(features, opened, decoded_later(opened, request, dataset, listener), request.workers)
+    extractor = RunExtractor(features, opened, decode_lazily(opened, request, dataset, listener), request.workers)
     scorer = Scorer(searches, selection.measures, selection.resampling)
-    known = opened.record.network or network_facts(opened.recipe, opened.net, opened.measured)
-    network = with_layers(known, lambda: opened.net, opened.recipe.data.image_size, selection.taps)
-    table = known_scores(opened, features, selection, listener)
+    network_record = opened.record.network or network_facts(opened.recipe, opened.net, opened.measured)
+    network = with_layers(network_record, lambda: opened.net, opened.recipe.data.image_size, selection.taps)
+    table = read_score_table(opened, features, selection, listener)
     return Probing(selection, features, extractor, scorer, table, network)
 
 
-def selected(
+def resolve_selection(
     opened: ProbedRun, request: ProbeRequest, dataset: Dataset | None, listener: Listener | None
 ) -> tuple[Selection, Dataset]:
     """What is measured, and of which data set, whose images are hashed; arguments and errors of `prepare`."""
@@ -89,9 +89,9 @@ def selected(
         layers, pools = request.layers or recipe.probe.layers, request.pools or recipe.probe.pool
         for line in [*skipped_pool_lines(layers, measured, pools=pools), *measured.unknown_pool(pools)]:
             listener.say(line)
-    request = without_accuracy(request, recipe, lambda: why_no_classifier(recipe), listener)
-    require_classified(request, recipe, embedding, taps)
-    built = dataset or hashed_dataset(opened, request, listener)
+    request = drop_accuracy(request, recipe, lambda: why_no_classifier(recipe), listener)
+    require_accuracy_layer(request, recipe, embedding, taps)
+    built = dataset or load_hashed_dataset(opened, request, listener)
     selection = select(request, recipe, taps, embedding, built, unclassified=lambda: why_no_weight(recipe) or "")
     if dataset is None:
         settled = settled_splits(opened.run, selection.extracted_splits, trains=recipe.train.epochs > 0)
@@ -99,7 +99,7 @@ def selected(
     return selection, built
 
 
-def known_scores(
+def read_score_table(
     opened: ProbedRun, features: RunFeatures, selection: Selection, listener: Listener | None
 ) -> ScoreTable:
     """The scores that a run has, with its present name and experiment; none where it was never probed.
@@ -115,7 +115,7 @@ def known_scores(
     return ScoreTable(scores, layer_order=order, stored=stored)
 
 
-def keep_facts(
+def record_network(
     run: Run, order: Sequence[str], network: RecordedNetwork, dataset: Dataset, splits: Sequence[str]
 ) -> None:
     """Write the network and the execution order of all layers ever measured to run.json.
@@ -123,29 +123,30 @@ def keep_facts(
     Before anything is measured, also the images of the probed splits: some may have been removed since the run began.
     """
     record = run.read()
-    kept = replace(record, layer_order=tuple(order), network=network)
+    updated = replace(record, layer_order=tuple(order), network=network)
     trains = record.recipe.get("train", {}).get("epochs", 0) > 0
     free = {*splits} - {*settled_splits(run, splits, trains=trains)}
     if free and not record.members:
         some = replace(dataset, splits={name: split for name, split in dataset.splits.items() if name in free})
         manifests, contents = manifests_of(some)
-        kept = replace(kept, manifests={**record.manifests, **manifests}, contents={**record.contents, **contents})
-    if kept != record:
-        run.write(kept)
+        manifests, contents = {**record.manifests, **manifests}, {**record.contents, **contents}
+        updated = replace(updated, manifests=manifests, contents=contents)
+    if updated != record:
+        run.write(updated)
 
 
-def missing_of(probing: Probing, epochs: Sequence[int]) -> dict[int, list[Missing]]:
+def find_missing(probing: Probing, epochs: Sequence[int]) -> dict[int, list[Missing]]:
     """Epoch -> what has to be extracted of each split; stored features are checked where they will be read."""
     selection, scorer, features = probing.selection, probing.scorer, probing.features
-    found = {}
+    missing = {}
     for epoch in epochs:
         read = any(scorer.reads_features(epoch, split, selection.ranked) for split in selection.splits)
         splits = selection.extracted_splits
-        found[epoch] = [features.missing(epoch, split, selection.taps, read=read) for split in splits]
-    return found
+        missing[epoch] = [features.missing(epoch, split, selection.taps, read=read) for split in splits]
+    return missing
 
 
-def measurable(
+def drop_damaged(
     probing: Probing, missing: Mapping[int, Sequence[Missing]], listener: Listener
 ) -> dict[int, Sequence[Missing]]:
     """The epochs whose checkpoints are not needed, or whole; the others are reported."""
@@ -163,11 +164,11 @@ def measure(
     """Extract missing features, score the selection, and write scores.csv after each epoch.
 
     Args:
-        missing_by_epoch: of the epochs that are measured; see `missing_of`.
+        missing_by_epoch: of the epochs that are measured; see `find_missing`.
     """
     selection, features, extractor = probing.selection, probing.features, probing.extractor
     splits = selection.extracted_splits
-    keep_facts(features.run, probing.table.layer_order, probing.network, features.dataset, splits)
+    record_network(features.run, probing.table.layer_order, probing.network, features.dataset, splits)
     for doubt in doubts_of(selection):
         listener.say(doubt)
     missing = [item for items in missing_by_epoch.values() for item in items]
@@ -177,34 +178,34 @@ def measure(
             require_kept(features.run, record, item.epoch)  # fails before the work, not in the middle of it
         if item.taps and (note := features.stale_note(item.epoch, item.split)):
             listener.say(note)
-    work = {(item.epoch, item.split): _Work.of(probing, item) for item in missing}
+    work = {(item.epoch, item.split): _SplitProgress.of(probing, item) for item in missing}
     measured: list[Score] = []
     refused: list[tuple[int, InapplicableReduction]] = []
-    with listener.task(f"probing {features.run.name}", sum(of.images for of in work.values()), "images") as task:
+    with listener.task(f"probing {features.run.name}", sum(split.images for split in work.values()), "images") as task:
         for epoch, items in missing_by_epoch.items():
             _drop_stale(probing, epoch, listener)
             for item in items:
                 if item.taps:
-                    extractor.extract(item, _told(work[epoch, item.split], task, stop))
-            layers = _scored(probing, epoch, work, task, stop)
+                    extractor.extract(item, _report_extraction(work[epoch, item.split], task, stop))
+            scored_by_split = _score_epoch(probing, epoch, work, task, stop)
             refused += [
-                (epoch, InapplicableReduction(of.layer, of.reduction, error.message, error.fix))
-                for of_split in layers.values()
-                for of, one in zip(selection.ranked, of_split, strict=True)
-                if (error := one.refused)
+                (epoch, InapplicableReduction(ranked.layer, ranked.reduction, error.message, error.fix))
+                for scored_layers in scored_by_split.values()
+                for ranked, scored in zip(selection.ranked, scored_layers, strict=True)
+                if (error := scored.refused)
             ]
-            found: list[Score] = []
-            for split, of_split in layers.items():
-                found += in_network_order(selection.resampling.scores(split, of_split), probing.table.layer_order)
-            probing.table.add(found)
+            scores: list[Score] = []
+            for split, scored_layers in scored_by_split.items():
+                scores += in_network_order(selection.resampling.scores(split, scored_layers), probing.table.layer_order)
+            probing.table.add(scores)
             probing.table.write(features.run.scores_file)
-            measured += found
-    _tell_refused(refused, selection, measured, listener)
+            measured += scores
+    _report_refused(refused, selection, measured, listener)
     return measured
 
 
 @dataclass(frozen=True)
-class _Work:
+class _SplitProgress:
     """The images of an epoch and split: each counts once, half of it when it is extracted, half when it is ranked.
 
     Args:
@@ -217,37 +218,37 @@ class _Work:
     passes: int
 
     @classmethod
-    def of(cls, probing: Probing, item: Missing) -> _Work:
+    def of(cls, probing: Probing, item: Missing) -> _SplitProgress:
         """The work on a split: what is missing of it is extracted, and it is ranked unless it is only searched."""
         passes, ranked = probing.extractor.images(item), item.split in probing.selection.splits
         images = item.images if passes or ranked else 0
         return cls(images, images if not ranked else images // 2 if passes else 0, passes)
 
 
-def _scored(
-    probing: Probing, epoch: int, work: Mapping[tuple[int, str], _Work], task: Task, stop: Stop
+def _score_epoch(
+    probing: Probing, epoch: int, work: Mapping[tuple[int, str], _SplitProgress], task: Task, stop: Stop
 ) -> dict[str, list[Scored]]:
     """Split -> what each layer scores at an epoch.
 
     A layer is scored on all splits before the next, so that a map that is fitted on training features is fitted once.
     """
     selection = probing.selection
-    found: dict[str, list[Scored]] = {split: [] for split in selection.splits}
+    scored_by_split: dict[str, list[Scored]] = {split: [] for split in selection.splits}
     with contextlib.ExitStack() as stack:  # each split's ranks are stored when its scores end, however they end
         scores = [
             stack.enter_context(contextlib.closing(probing.scorer.scores(epoch, split, selection.ranked)))
             for split in selection.splits
         ]
         for number, of_layer in enumerate(stop.between(zip(*scores, strict=True), _STOPPED)):
-            for split, one in zip(selection.splits, of_layer, strict=True):
-                of_split, ranked = work[epoch, split], len(selection.ranked)
-                rest = of_split.images - of_split.extracted
-                task.advance(rest * (number + 1) // ranked - rest * number // ranked)
-                found[split].append(one)
-    return found
+            for split, scored in zip(selection.splits, of_layer, strict=True):
+                progress, num_layers = work[epoch, split], len(selection.ranked)
+                images = progress.images - progress.extracted
+                task.advance(images * (number + 1) // num_layers - images * number // num_layers)
+                scored_by_split[split].append(scored)
+    return scored_by_split
 
 
-def _tell_refused(
+def _report_refused(
     refused: Sequence[tuple[int, InapplicableReduction]],
     selection: Selection,
     measured: Sequence[Score],
@@ -258,9 +259,9 @@ def _tell_refused(
     for line in refusal_lines(refused):
         listener.say(line)
     for reduction in selection.reductions:
-        found = [item for _, item in refused if item.reduction == reduction]
-        if found and reduction not in applied:
-            error = none_takes(found)
+        inapplicable = [item for _, item in refused if item.reduction == reduction]
+        if inapplicable and reduction not in applied:
+            error = inapplicable_error(inapplicable)
             raise PartlyReducedError(error.message, fix=error.fix, scores=measured)
 
 
@@ -278,7 +279,7 @@ def _drop_stale(probing: Probing, epoch: int, listener: Listener) -> None:
         table.write(searches.features.run.scores_file)
 
 
-def _told(work: _Work, task: Task, stop: Stop) -> Callable[[Iterable[Tensor]], Iterator[Tensor]]:
+def _report_extraction(work: _SplitProgress, task: Task, stop: Stop) -> Callable[[Iterable[Tensor]], Iterator[Tensor]]:
     done = 0  # over all members of an ensemble
 
     def tell(batches: Iterable[Tensor]) -> Iterator[Tensor]:
@@ -295,13 +296,13 @@ def probe(
     run: Run,
     request: ProbeRequest,
     listener: Listener,
-    prepared: Callable[[Run, ProbeRequest, Dataset | None, Listener | None], Probing] = prepare,
+    prepare_probing: Callable[[Run, ProbeRequest, Dataset | None, Listener | None], Probing] = prepare,
 ) -> list[Score]:
     """Measure a run and return the requested scores; scores.csv keeps all scores."""
     with locked(run):
         run.remove_leftovers()
         # Hashing and decoding catch the signals themselves.
-        probing = prepared(run, request, None, listener)
+        probing = prepare_probing(run, request, None, listener)
         if run.scores_file.exists():  # `best` must not go by scores that hold no longer
             probing.table.write(run.scores_file)
         with stoppable() as stop:
@@ -309,11 +310,11 @@ def probe(
             deciding = probing.selection.deciding
             epochs = select_epochs(request.epochs, probing.features, record, deciding, listener)
             run.write(record)
-            whole = measurable(probing, missing_of(probing, epochs), listener)
+            missing = drop_damaged(probing, find_missing(probing, epochs), listener)
             stop.raise_if_asked(_STOPPED)
-        if any(probing.extractor.images(item) for items in whole.values() for item in items):
+        if any(probing.extractor.images(item) for items in missing.values() for item in items):
             probing.extractor.decode()
         with stoppable() as stop:
-            scores = measure(probing, whole, listener, stop)
-    require_measured(run, [epoch for epoch in epochs if epoch not in whole], scores)
+            scores = measure(probing, missing, listener, stop)
+    require_measured(run, [epoch for epoch in epochs if epoch not in missing], scores)
     return scores

@@ -34,20 +34,20 @@ class ProbedRun:
     """A run that is opened for probing.
 
     Args:
-        place: name of the device.
+        device_name: name of the device.
         build: builds the network of the recipe.
     """
 
     run: Run
     record: RunRecord
     recipe: Recipe
-    place: str
+    device_name: str
     build: Callable[[], Net]
 
     @functools.cached_property
     def device(self) -> torch.device:
         """Where the network runs and features are ranked."""
-        return from_recipe.choose_device(self.place)
+        return from_recipe.choose_device(self.device_name)
 
     @functools.cached_property
     def net(self) -> Net:
@@ -61,28 +61,28 @@ class ProbedRun:
     @functools.cached_property
     def measured(self) -> Measured:
         """The network's layers, by the dry forwards that the run keeps of this network, or by new ones."""
-        return self._recorded or measure_layers(self.net, self.recipe.data.image_size)
+        return self._recorded_layers or measure_layers(self.net, self.recipe.data.image_size)
 
     @functools.cached_property
-    def _recorded(self) -> Measured | None:
+    def _recorded_layers(self) -> Measured | None:
         with contextlib.suppress(OSError, DataError):
             require_file(self.run.forwards_file)
             text = self.run.forwards_file.read_bytes()
-            return recorded_forwards(text, self._made_from, lambda: self.net.module)
+            return recorded_forwards(text, self._facts, lambda: self.net.module)
         return None
 
     @functools.cached_property
-    def _made_from(self) -> Mapping[str, str]:
+    def _facts(self) -> Mapping[str, str]:
         """All that decides what dry forwards show; the files of the user's own code are compared on opening."""
         versions = {name: metadata.version(name) for name in ("layerprobe", "torch", "torchvision")}
         net, size = self.recipe.net.model_dump(mode="json"), self.recipe.data.image_size
-        own = {"net": json.dumps(net), "image_size": json.dumps(size), "network": network_text(self.recipe)}
-        return {**own, **versions}
+        network = {"net": json.dumps(net), "image_size": json.dumps(size), "network": network_text(self.recipe)}
+        return {**network, **versions}
 
     def keep_forwards(self) -> None:
         """Keep what dry forwards showed, for the next command; for the holder of the run's lock."""
-        if self._recorded is None:
-            write_text(self.run.forwards_file, forwards_as_json(self.measured, self._made_from))
+        if self._recorded_layers is None:
+            write_text(self.run.forwards_file, forwards_as_json(self.measured, self._facts))
 
 
 def open_for_probing(run: Run, request: ProbeRequest) -> ProbedRun:
@@ -98,7 +98,7 @@ def open_for_probing(run: Run, request: ProbeRequest) -> ProbedRun:
     return ProbedRun(run, record, recipe, request.device, build)
 
 
-def opened_anew(run: Run, recipe: Recipe, request: ProbeRequest) -> ProbedRun:
+def open_new_run(run: Run, recipe: Recipe, request: ProbeRequest) -> ProbedRun:
     """As `open_for_probing`, of a run that there is not yet."""
     from_recipe.require_device(request.device)
     record = record_of(recipe, state="training")
@@ -111,13 +111,13 @@ def decoding_of(opened: ProbedRun, request: ProbeRequest, listener: Listener | N
     return Decoding(opened.run.folder.parent, listener, request.workers, in_process=in_process)
 
 
-def hashed_dataset(opened: ProbedRun, request: ProbeRequest, listener: Listener | None) -> Dataset:
+def load_hashed_dataset(opened: ProbedRun, request: ProbeRequest, listener: Listener | None) -> Dataset:
     """The run's data set with the hashes of its images; none is decoded."""
     decoding = Decoding(opened.run.folder.parent, listener, request.workers)
     return from_recipe.build_dataset(opened.recipe, decoding, decode=False)
 
 
-def decoded_later(
+def decode_lazily(
     opened: ProbedRun, request: ProbeRequest, dataset: Dataset | None, listener: Listener | None
 ) -> Callable[[], Dataset]:
     """What gives the run's data set with its images decoded, where that is worth it: once, when it is first called.

@@ -18,7 +18,7 @@ from layerprobe.reductions.chain import parse_chain
 from layerprobe.reductions.reduction import Reduce
 from layerprobe.system.errors import BusyError, DataError
 from layerprobe.values.keys import LayerKey, RankedLayer
-from layerprobe.workflow.probe.classifiers import RunClassifier, fitted
+from layerprobe.workflow.probe.classifiers import RunClassifier, fit_chain
 from layerprobe.workflow.probe.reducing import FITTED_ON
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.stored_layers import read_layer
@@ -61,47 +61,47 @@ class ReducedFeatures:
         """
         names = dict.fromkeys((split, self.gallery_of(split)))
         with contextlib.ExitStack() as stack:
-            opened = [self._opened(epoch, split, name, ranked, memory) for name in names]
-            queries, *others = [stack.enter_context(features) for features in opened]
-            yield queries, others[0] if others else None
+            opened = [self._open(epoch, split, name, ranked, memory) for name in names]
+            queries, *gallery = [stack.enter_context(features) for features in opened]
+            yield queries, gallery[0] if gallery else None
 
-    def layer(self, epoch: int, split: str, ranked: RankedLayer, *, of: str | None = None) -> Features:
+    def layer(self, epoch: int, split: str, ranked: RankedLayer, *, searched: str | None = None) -> Features:
         """A layer's features of a split, in memory.
 
         Args:
-            of: another split, whose features take the map that those of `split` are searched by.
+            searched: another split, whose features take the map that those of `split` are searched by.
         """
-        with self._opened(epoch, split, of or split, ranked, None) as features:
+        with self._open(epoch, split, searched or split, ranked, None) as features:
             return features
 
-    def _opened(
+    def _open(
         self, epoch: int, split: str, name: str, ranked: RankedLayer, memory: int | None
     ) -> contextlib.AbstractContextManager[Features]:
         """The features of a split, or of its gallery, by the map that its images are searched by."""
         if not parse_chain(ranked.reduction).parts:
             return self.open_layer(epoch, name, ranked.layer, memory)
-        return self._reduced(self.map_of(epoch, split, ranked), epoch, name, ranked.layer, memory)
+        return self._reduce(self.map_of(epoch, split, ranked), epoch, name, ranked.layer, memory)
 
     def map_of(self, epoch: int, split: str, ranked: RankedLayer) -> Reduce:
         """The fitted map that the images of a split, and those of its gallery, are searched by."""
         chain = parse_chain(ranked.reduction)
         # What is not fitted takes only the dimensions, and no training features need be there.
         fitted_on = FITTED_ON if chain.fits_on_train else self.gallery_of(split)
-        return self._map(chain.text, epoch, fitted_on, ranked.layer)
+        return self._fit_once(chain.text, epoch, fitted_on, ranked.layer)
 
     @functools.cached_property
-    def _map(self) -> Callable[[str, int, str, LayerKey], Reduce]:
+    def _fit_once(self) -> Callable[[str, int, str, LayerKey], Reduce]:
         return functools.lru_cache(maxsize=_MAPS)(self._fit)
 
     def _fit(self, reduction: str, epoch: int, fitted_on: str, layer: LayerKey) -> Reduce:
         chain = parse_chain(reduction)
         with self.open_layer(epoch, fitted_on, layer, _ON_DISK) as features:
-            return fitted(
+            return fit_chain(
                 chain, features.values, self.device, seed=self.seed, epoch=epoch, layer=layer, trained=self.trained
             )
 
     @contextlib.contextmanager
-    def _reduced(
+    def _reduce(
         self, reduce: Reduce, epoch: int, split: str, layer: LayerKey, memory: int | None
     ) -> Iterator[Features]:
         with self.open_layer(epoch, split, layer, _ON_DISK) as features:
@@ -148,11 +148,11 @@ def are_stored(run: Run, epoch: int, split: str, gallery: str, ranked: RankedLay
     )
 
 
-def is_made_from(run: Run, epoch: int, split: str, of: str, ranked: RankedLayer) -> bool:
-    """Whether a layer's ranks of a split were made from the stored features of it, or of the gallery `of`."""
+def is_made_from(run: Run, epoch: int, split: str, feature_split: str, ranked: RankedLayer) -> bool:
+    """Whether ranks of a layer were made from the stored features of `feature_split`: the split, or its gallery."""
     with contextlib.suppress(DataError, BusyError):
-        part: Literal["queries", "gallery"] = "queries" if of == split else "gallery"
-        return store.is_made_from(run.ranks(epoch, split), run.feature_head(epoch, of), ranked, part)
+        side: Literal["queries", "gallery"] = "queries" if feature_split == split else "gallery"
+        return store.is_made_from(run.ranks(epoch, split), run.feature_head(epoch, feature_split), ranked, side)
     return False
 
 

@@ -43,7 +43,7 @@ class InapplicableReduction:
         return f"{self.reduction} skipped for {self.layer}: {self.reason}"
 
 
-def asked_chains(texts: Sequence[str], fit: str = FITTED_ON, equal_dim: int | None = None) -> list[Chain]:
+def parse_reductions(texts: Sequence[str], fit: str = FITTED_ON, equal_dim: int | None = None) -> list[Chain]:
     """The chains of some names, each once.
 
     Args:
@@ -52,10 +52,10 @@ def asked_chains(texts: Sequence[str], fit: str = FITTED_ON, equal_dim: int | No
     if fit not in FITS:
         raise UnknownNameError("split to fit on", fit, FITS)
     equal = () if equal_dim is None else equal_dimension(equal_dim)
-    found = [parse_chain(text) for text in (*texts, *equal)]
+    chains = [parse_chain(text) for text in (*texts, *equal)]
     if fit != FITTED_ON:
-        found = [parse_chain(f"{c.text}{ON_GALLERY}") if c.fits_on_train else c for c in found]
-    return list({chain.text: chain for chain in found}.values())
+        chains = [parse_chain(f"{c.text}{ON_GALLERY}") if c.fits_on_train else c for c in chains]
+    return list({chain.text: chain for chain in chains}.values())
 
 
 def require_fitting(chains: Sequence[Chain], dataset: Dataset) -> None:
@@ -68,7 +68,7 @@ def require_fitting(chains: Sequence[Chain], dataset: Dataset) -> None:
         )
 
 
-def left_out(
+def find_inapplicable(
     taps: Sequence[Layer], chains: Sequence[Chain], classified: LayerKey, unclassified: str
 ) -> list[InapplicableReduction]:
     """The inapplicable reductions of layers that are known before anything is fitted.
@@ -76,13 +76,13 @@ def left_out(
     Args:
         unclassified: why there is no classifier; empty where there is one.
     """
-    found = []
+    inapplicable = []
     for tap in taps:
         for chain in chains:
             reason, fix = _why_not(tap, chain, classified, unclassified)
             if reason:
-                found.append(InapplicableReduction(tap.key, chain.text, reason, fix))
-    return found
+                inapplicable.append(InapplicableReduction(tap.key, chain.text, reason, fix))
+    return inapplicable
 
 
 def _why_not(tap: Layer, chain: Chain, classified: LayerKey, unclassified: str) -> tuple[str, str]:
@@ -123,17 +123,19 @@ class _Relu:
         return torch.relu
 
 
-def after_relu(chain: Chain) -> Chain:
+def prepend_relu(chain: Chain) -> Chain:
     """A chain that follows a ReLU."""
     return replace(chain, parts=(_Relu(), *chain.parts))
 
 
-def require_some(layers: Sequence[Layer], chains: Sequence[Chain], unfit: Sequence[InapplicableReduction]) -> None:
+def require_applicable(
+    layers: Sequence[Layer], chains: Sequence[Chain], unfit: Sequence[InapplicableReduction]
+) -> None:
     """Check that every chain can be applied to a layer."""
     for chain in chains:
-        found = [item for item in unfit if item.reduction == chain.text]
-        if found and len(found) == len(layers):
-            raise none_takes(found)
+        inapplicable = [item for item in unfit if item.reduction == chain.text]
+        if inapplicable and len(inapplicable) == len(layers):
+            raise inapplicable_error(inapplicable)
 
 
 def refusal_lines(refused: Sequence[tuple[int, InapplicableReduction]]) -> list[str]:
@@ -142,12 +144,12 @@ def refusal_lines(refused: Sequence[tuple[int, InapplicableReduction]]) -> list[
     for epoch, item in refused:
         epochs.setdefault((item.layer, item.reduction), {}).setdefault(epoch, item)
     return [
-        f"{next(iter(found.values()))} (epoch{'s' * (len(found) > 1)} {', '.join(map(str, found))})"
-        for found in epochs.values()
+        f"{next(iter(by_epoch.values()))} (epoch{'s' * (len(by_epoch) > 1)} {', '.join(map(str, by_epoch))})"
+        for by_epoch in epochs.values()
     ]
 
 
-def none_takes(unfit: Sequence[InapplicableReduction]) -> NotApplicableError:
+def inapplicable_error(unfit: Sequence[InapplicableReduction]) -> NotApplicableError:
     """What is raised where no layer can take a reduction.
 
     Args:

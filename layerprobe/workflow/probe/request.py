@@ -12,7 +12,7 @@ from layerprobe.values.keys import VECTOR_SIMILARITIES
 from layerprobe.values.metric_names import recall_of
 from layerprobe.values.pooling import require_pool
 from layerprobe.values.scores import SPLITS
-from layerprobe.workflow.probe.reducing import FITTED_ON, asked_chains
+from layerprobe.workflow.probe.reducing import FITTED_ON, parse_reductions
 
 
 @dataclass(frozen=True)
@@ -63,4 +63,4 @@ class ProbeRequest:
                 raise UnknownNameError("split", name, SPLITS)
         require_epochs(self.epochs, ("all", "last", "best"))
         require_device_name(self.device)
-        asked_chains(self.reduce or (), self.fit, self.equal_dim)
+        parse_reductions(self.reduce or (), self.fit, self.equal_dim)

@@ -45,15 +45,15 @@ class StoredSearch:
     device: torch.device
 
     @cached_property
-    def _itself(self) -> bool:
+    def _searches_itself(self) -> bool:
         return self.run.ranks(self.epoch, self.split).searched_itself
 
     @cached_property
-    def _stored(self) -> ReducedFeatures:
+    def _reduced_features(self) -> ReducedFeatures:
         return stored_features(self.run, self._gallery_of, self.device)
 
     def _gallery_of(self, split: str) -> str:
-        return split if self._itself else _GALLERY
+        return split if self._searches_itself else _GALLERY
 
     @cached_property
     def is_plain(self) -> bool:
@@ -66,24 +66,21 @@ class StoredSearch:
         if not self.is_plain and any(self.run.read().data.get(key) for key in SEARCH_KEYS):
             raise DataError(f"groups or lists decide what images of {self.split} may find")
 
+    @cached_property
     def rules(self) -> SearchRules | None:
         """The groups, lists and sets of labels of the data set, which is read for them; None without any."""
-        return self._rules
-
-    @cached_property
-    def _rules(self) -> SearchRules | None:
         if self.is_plain:
             return None
         record = self.run.read()
-        found = from_recipe.build_dataset(recorded_recipe(record, self.run.record_file)).search_rules.get(self.split)
-        if self._search_sha256(found) != self.recorded:
+        rules = from_recipe.build_dataset(recorded_recipe(record, self.run.record_file)).search_rules.get(self.split)
+        if self._search_sha256(rules) != self.recorded:
             fix = probe_fix(self.run, record, self.epoch, self.split)
             raise DataError(
                 "classes, groups or lists have changed since the probe",
                 file=self.run.rank_file(self.epoch, self.split),
                 fix=fix,
             )
-        return found
+        return rules
 
     @cached_property
     def recorded(self) -> str:
@@ -92,7 +89,7 @@ class StoredSearch:
 
     def _search_sha256(self, rules: SearchRules | None) -> str:
         names = dict.fromkeys([self.split, self._gallery_of(self.split)])
-        queries, *gallery = [Features(np.empty(0, np.float32), *self._index(name)) for name in names]
+        queries, *gallery = [Features(np.empty(0, np.float32), *self._read_index(name)) for name in names]
         return search_sha256(queries, gallery[0] if gallery else None, rules)
 
     def require_stored(self, ranked: RankedLayer) -> None:
@@ -104,18 +101,18 @@ class StoredSearch:
         """The ranks of a layer, or the reason why there are none: features that are not finite."""
         queries, gallery = self.features(ranked)
         try:
-            return rank(queries, gallery, ranked.similarity, ks=[1], rules=self.rules())
+            return rank(queries, gallery, ranked.similarity, ks=[1], rules=self.rules)
         except NotFiniteError as error:
             return f"NaN ({error.rows} rows)"
 
     def features(self, ranked: RankedLayer) -> tuple[Features, Features | None]:
         """The features of a layer, reduced, in memory; and those of the searched items, None for itself."""
-        with self._stored.opened(self.epoch, self.split, ranked) as found:
-            return found
+        with self._reduced_features.opened(self.epoch, self.split, ranked) as features:
+            return features
 
     def features_of(self, split: str, ranked: RankedLayer) -> Features:
         """The features of another split, in memory, by the map that this one is searched by."""
-        return self._stored.layer(self.epoch, self.split, ranked, of=split)
+        return self._reduced_features.layer(self.epoch, self.split, ranked, searched=split)
 
     def within_folds(
         self,
@@ -133,9 +130,9 @@ class StoredSearch:
             rules: of the search, where they have been read; None: they are read if there are any.
             units: (Q,) that the folds divide, each a class or several; None for the classes.
         """
-        search = replace(self._fold_search(ranked, seed, units), metric=metric, rules=rules or self.rules())
+        search = replace(self._fold_search(ranked, seed, units), metric=metric, rules=rules or self.rules)
         chain = parse_chain(ranked.reduction)
-        return search.values(lambda fold: search.fitted_without(chain, fold, self._stored.seed))
+        return search.values(lambda fold: search.fitted_without(chain, fold, self._reduced_features.seed))
 
     def in_folds(self, ranked: RankedLayer, seed: int, *, units: NDArray[np.int64] | None = None) -> list[Features]:
         """The features of each fold of units, by a reduction fitted on the other folds, in memory.
@@ -147,11 +144,11 @@ class StoredSearch:
         Raises:
             DataError: the queries are searched in a gallery, or by groups or lists.
         """
-        if not (self._itself and self.is_plain):
+        if not (self._searches_itself and self.is_plain):
             raise DataError(f"{ranked} of {self.run.name} is not searched among classes alone")
         search, chain = self._fold_search(ranked, seed, units), parse_chain(ranked.reduction)
         return [
-            search.features_of(fold, search.fitted_without(chain, fold, self._stored.seed))[1]
+            search.features_of(fold, search.fitted_without(chain, fold, self._reduced_features.seed))[1]
             for fold in np.unique(search.folds).tolist()
         ]
 
@@ -166,7 +163,7 @@ class StoredSearch:
         """The values of all queries in the whole gallery."""
         queries, gallery = self.features(ranked)
         options = self.run.read().recipe.get("metrics", {})
-        return query_values_of(queries, gallery, ranked.similarity, metric=metric, rules=self.rules(), options=options)
+        return query_values_of(queries, gallery, ranked.similarity, metric=metric, rules=self.rules, options=options)
 
     def _index(self, split: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
         labels, ids = self.run.feature_head(self.epoch, split).rows

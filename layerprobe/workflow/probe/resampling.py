@@ -34,23 +34,22 @@ class Resampling:
         Returns:
             In the order given. Scores that are no means over the queries are unchanged.
         """
-        scores = [(layer, score) for layer in layers for score in layer.scores]
-        means = [place for place, (layer, score) in enumerate(scores) if score.metric in layer.values]
-        found = [score for _, score in scores]
+        layer_scores = [(layer, score) for layer in layers for score in layer.scores]
+        scores = [score for _, score in layer_scores]
+        means = [row for row, (layer, score) in enumerate(layer_scores) if score.metric in layer.values]
         if not means:
-            return found
-        cells = unit_sums([scores[place][0].values[found[place].metric] for place in means], self.units[split])
-        units = (cells.counts > 0).sum(1).tolist()
-        for place, count, ends in zip(means, units, intervals(cells), strict=True):
-            score = found[place]
-            if ends is not None or count < FEWEST_UNITS:
-                score = replace(score, interval=ends, units=SamplingUnits(self.kind, count))
-            found[place] = score
-        return found
+            return scores
+        cells = unit_sums([layer_scores[row][0].values[scores[row].metric] for row in means], self.units[split])
+        counts = (cells.counts > 0).sum(1).tolist()
+        for row, count, interval in zip(means, counts, intervals(cells), strict=True):
+            # The number of units is the reason why a score of too few has no interval.
+            if interval is not None or count < FEWEST_UNITS:
+                scores[row] = replace(scores[row], interval=interval, units=SamplingUnits(self.kind, count))
+        return scores
 
 
 def resampling_of(dataset: Dataset, splits: Sequence[str], kind: IntervalKind) -> Resampling:
     """The units of some splits and of their galleries."""
     names = list(dict.fromkeys([*splits, *(dataset.search_in.get(name, name) for name in splits)]))
-    images = {name: (part.labels, part.ids) for name in names for part in (dataset.splits[name],)}
+    images = {name: (dataset.splits[name].labels, dataset.splits[name].ids) for name in names}
     return Resampling(units_of_splits(dataset, images, kind.cluster), kind)

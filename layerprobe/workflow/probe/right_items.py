@@ -10,7 +10,7 @@ import numpy as np
 
 from layerprobe.data.splits import Dataset
 from layerprobe.system.errors import DataError
-from layerprobe.workflow.probe.measures import items_searched
+from layerprobe.workflow.probe.measures import count_items
 
 # What labels that mean one class may differ in -> the label without it.
 _SPELLINGS: Mapping[str, Callable[[str], str]] = {
@@ -35,20 +35,21 @@ def require_right_items(dataset: Dataset, splits: Collection[str], *, source: ob
             )
 
 
-def unranked_train(dataset: Dataset) -> list[str]:
+def check_right_items(dataset: Dataset) -> list[str]:
     """A line if no training image has a right item to find: one may train on them, or fit reductions.
 
     Raises:
         DataError: no image of another split has one, or none of train where it is the only split.
     """
-    others = [split for split in dataset.searched if split != "train"]
-    require_right_items(dataset, others or dataset.searched)
-    return [why for split in dataset.searched if split not in others and (why := why_no_right_item(dataset, split))]
+    ranked_splits = [split for split in dataset.searched if split != "train"]
+    require_right_items(dataset, ranked_splits or dataset.searched)
+    unranked = [split for split in dataset.searched if split not in ranked_splits]
+    return [why for split in unranked if (why := why_no_right_item(dataset, split))]
 
 
 def why_no_right_item(dataset: Dataset, split: str) -> str:
     """That no query of a split has a right item to find, and why; empty where one has."""
-    if _shares_labels(dataset, split) or items_searched(dataset, split)[0].any():
+    if _shares_labels(dataset, split) or count_items(dataset, split)[0].any():
         return ""
     return f"no query of {split} has a right item to find: {_why_none(dataset, split)}"
 
@@ -77,25 +78,25 @@ def _why_none(dataset: Dataset, split: str) -> str:
     if rules is not None and rules.positives is not None:
         return f"none of the listed pairs is of {split} images that are searched"
     if rules is not None and (rules.groups is not None or rules.ignored is not None):
-        without = items_searched(_without_rules(dataset), split)[0]
+        without = count_items(_without_rules(dataset), split)[0]
         if without.any():
             row = int(without.argmax())
             noted = ", ".join(dataset.search_notes.get(split, ()))
             name, count = dataset.class_names[queries.labels[row]], int(without[row])
             return f"{noted} takes every right item out, such as all {count:,} of class {name!r}"
     if len(sides) == 1:
-        return f"each of the {len(sides[0]):,} classes has one image, such as {_named(sides[0])}"
+        return f"each of the {len(sides[0]):,} classes has one image, such as {_quote(sides[0])}"
     if shared := set(sides[0]) & set(sides[1]):
-        return f"the gallery has of each class the query alone, such as of {_named(sorted(shared))}"
-    labels = f"labels of the queries ({_named(sides[0])}) and of the gallery ({_named(sides[1])})"
-    return f"{labels} {_alike(*sides) or 'share none'}"
+        return f"the gallery has of each class the query alone, such as of {_quote(sorted(shared))}"
+    labels = f"labels of the queries ({_quote(sides[0])}) and of the gallery ({_quote(sides[1])})"
+    return f"{labels} {_spelling_difference(*sides) or 'share none'}"
 
 
-def _alike(one: Sequence[str], other: Sequence[str]) -> str:
+def _spelling_difference(query_labels: Sequence[str], gallery_labels: Sequence[str]) -> str:
     """`are equal but for case: 'Ab' and 'ab'`; empty where two sides share no label in any spelling."""
     for difference, spelled in _SPELLINGS.items():
-        by_spelling = {spelled(label): label for label in one}
-        for label in other:
+        by_spelling = {spelled(label): label for label in query_labels}
+        for label in gallery_labels:
             if spelled(label) in by_spelling:
                 return f"are equal but for {difference}, such as {by_spelling[spelled(label)]!r} and {label!r}"
     return ""
@@ -106,7 +107,7 @@ def _labels(dataset: Dataset, split: str) -> list[str]:
     return [dataset.class_names[label] for label in np.unique(dataset.splits[split].labels).tolist()]
 
 
-def _named(labels: Sequence[str]) -> str:
+def _quote(labels: Sequence[str]) -> str:
     return " and ".join(map(repr, labels[:2]))
 
 

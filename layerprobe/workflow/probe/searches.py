@@ -21,7 +21,7 @@ from layerprobe.values.retrieval import SearchRules
 from layerprobe.values.scores import Subject
 from layerprobe.workflow.probe.classifiers import RunClassifier, classifier_of
 from layerprobe.workflow.probe.identical_images import identical_images
-from layerprobe.workflow.probe.measures import items_searched
+from layerprobe.workflow.probe.measures import count_items
 from layerprobe.workflow.probe.reduced_features import ReducedFeatures
 from layerprobe.workflow.probe.reducing import AFTER_RELU, FITTED_ON, TRANSDUCTIVE, fit_text
 from layerprobe.workflow.run.features import RunFeatures
@@ -79,7 +79,7 @@ class Searches:
 
     def items(self, split: str) -> ItemCounts:
         """How many items each image of a split may find that are right, and how many that are wrong."""
-        return items_searched(self.features.dataset, split)
+        return count_items(self.features.dataset, split)
 
     def subject(self, epoch: int, split: str, ranked: RankedLayer) -> Subject:
         """What is scored, with the notes that every number of it has."""
@@ -107,7 +107,7 @@ class Searches:
             tie_window=TIE_WINDOW,
             engine=ENGINE,
         )
-        return lambda ranked: replace(shared, reduction=self._fitted_on(epoch, split, ranked.reduction))
+        return lambda ranked: replace(shared, reduction=self._fit_text(epoch, split, ranked.reduction))
 
     def read(self, epoch: int, split: str) -> dict[RankedLayer, store.RankEntry]:
         """The stored ranks that hold; empty if their file is absent or unreadable."""
@@ -154,7 +154,7 @@ class Searches:
         gallery = self.features.dataset.splits[self.gallery(split)]
         return chance_recall(queries.labels, 1, gallery.labels, ids=queries.ids, gallery_ids=gallery.ids, rules=rules)
 
-    def _fitted_on(self, epoch: int, split: str, reduction: str) -> str:
+    def _fit_text(self, epoch: int, split: str, reduction: str) -> str:
         """What a reduction is fitted on, and with which seed it draws; empty where it does neither."""
         chain = parse_chain(reduction)
         fitted_on = self.gallery(split) if chain.on_gallery else FITTED_ON

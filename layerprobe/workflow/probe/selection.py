@@ -25,14 +25,14 @@ from layerprobe.values.epochs import named_epochs
 from layerprobe.values.intervals import IntervalKind
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer
 from layerprobe.values.records import RunRecord
-from layerprobe.workflow.probe.measures import Measures, build_measures, with_gallery_size
+from layerprobe.workflow.probe.measures import Measures, add_gallery_size, build_measures
 from layerprobe.workflow.probe.reducing import (
     FITTED_ON,
     InapplicableReduction,
-    asked_chains,
-    left_out,
+    find_inapplicable,
+    parse_reductions,
+    require_applicable,
     require_fitting,
-    require_some,
 )
 from layerprobe.workflow.probe.request import ProbeRequest as ProbeRequest
 from layerprobe.workflow.probe.resampling import Resampling, resampling_of
@@ -80,7 +80,7 @@ class Selection:
     @property
     def unfit(self) -> list[InapplicableReduction]:
         """The inapplicable reductions of layers that are known before anything is fitted."""
-        return left_out(self.taps, self.chains, self.embedding.key, self.unclassified)
+        return find_inapplicable(self.taps, self.chains, self.embedding.key, self.unclassified)
 
     @property
     def deciding(self) -> RankedLayer:
@@ -108,9 +108,9 @@ def ranked_layers(
 def doubts_of(selection: Selection) -> list[str]:
     """What the user should know of a selection before it is measured, in a line each."""
     dropped = ", ".join(map(str, selection.measures.dropped))
-    found = [f"K = {dropped} skipped: fewer items to search"] if dropped else []
-    found += map(str, selection.unfit)
-    return found + outlying_tokens(member_taps(selection.taps))
+    doubts = [f"K = {dropped} skipped: fewer items to search"] if dropped else []
+    doubts += map(str, selection.unfit)
+    return doubts + outlying_tokens(member_taps(selection.taps))
 
 
 def select_taps(
@@ -122,35 +122,35 @@ def select_taps(
         lacking: names of these tensors.
     """
     layers, pools = request.layers or recipe.probe.layers, request.pools or recipe.probe.pool
-    taps = storable(find_layers(layers, measured, pools=pools))
+    taps = require_storable(find_layers(layers, measured, pools=pools))
     if not lacking:
         return taps
     computed = keep_calls_without(measured, lacking)
-    kept = {layer.key for layer in taps if all(is_computed(tap, computed) for tap in member_taps([layer]))}
+    computed_layers = {layer.key for layer in taps if all(is_computed(tap, computed) for tap in member_taps([layer]))}
     for text in layers:
-        if not any(layer.key in kept for layer in find_layers([text], measured, pools=pools)):
+        if not any(layer.key in computed_layers for layer in find_layers([text], measured, pools=pools)):
             names = first_named([key.removeprefix(f"{measured.net.root}.") for key in lacking])
-            what = f"layer {text}: the file of weights has no {names}, which it needs"
-            raise RecipeError(what, fix="Choose an earlier layer, or a file with all weights")
-    return [layer for layer in taps if layer.key in kept]
+            message = f"layer {text}: the file of weights has no {names}, which it needs"
+            raise RecipeError(message, fix="Choose an earlier layer, or a file with all weights")
+    return [layer for layer in taps if layer.key in computed_layers]
 
 
-def storable(taps: list[Layer]) -> list[Layer]:
+def require_storable(taps: list[Layer]) -> list[Layer]:
     """The layers themselves, if features can be stored under their names."""
     for tap in member_taps(taps):
         if "/" in tap.layer:
-            what = f"layer {tap.layer}: features cannot be stored under a name with '/'"
-            raise RecipeError(what, fix="Leave the layer out, or rename the module in the model's code")
+            message = f"layer {tap.layer}: features cannot be stored under a name with '/'"
+            raise RecipeError(message, fix="Leave the layer out, or rename the module in the model's code")
     return taps
 
 
-def select_splits(asked: Sequence[str] | None, dataset: Dataset) -> list[str]:
+def select_splits(requested: Sequence[str] | None, dataset: Dataset) -> list[str]:
     """The splits of queries, without galleries."""
-    known = dataset.searched
-    for name in asked or ():
-        if name not in known:
-            raise UnknownNameError("split", name, known)
-    return [name for name in known if name in (asked or known)]
+    searched = dataset.searched
+    for name in requested or ():
+        if name not in searched:
+            raise UnknownNameError("split", name, searched)
+    return [name for name in searched if name in (requested or searched)]
 
 
 def select(  # noqa: PLR0913 - the request and its run
@@ -172,10 +172,10 @@ def select(  # noqa: PLR0913 - the request and its run
     require_right_items(dataset, splits, source=recipe.data.root or recipe.data.name)
     measures = select_measures(request, recipe, dataset, splits)
     names = recipe.probe.reduce if request.reduce is None else request.reduce
-    chains = asked_chains(names, request.fit, request.equal_dim)
+    chains = parse_reductions(names, request.fit, request.equal_dim)
     require_fitting(chains, dataset)
     reason = unclassified() if any(chain.needs_classifier for chain in chains) else ""
-    require_some(taps, chains, left_out(taps, chains, embedding.key, reason))
+    require_applicable(taps, chains, find_inapplicable(taps, chains, embedding.key, reason))
     return Selection(
         taps,
         splits,
@@ -200,37 +200,39 @@ def select_epochs(
     """The epochs of `--epochs`, ascending."""
     run, done = features.run, record.epochs_done
 
-    def kept() -> list[int]:
-        found = kept_epochs(run, record)
-        if not found:
+    def require_kept_epochs() -> list[int]:
+        epochs = kept_epochs(run, record)
+        if not epochs:
             fix = "Name epochs whose features are stored, like --epochs 0,5, or train it again with --fresh"
             raise RecipeError("all checkpoints were removed", file=run.folder, fix=fix)
-        return found
+        return epochs
 
-    words = {"all": kept, "last": lambda: [done], "best": lambda: [_best(features, kept(), deciding, listener)]}
+    def best() -> list[int]:
+        return [_best_epoch(features, require_kept_epochs(), deciding, listener)]
+
+    words = {"all": require_kept_epochs, "last": lambda: [done], "best": best}
     return named_epochs(text, words, record.epochs, run.name)
 
 
-def _best(features: RunFeatures, kept: Sequence[int], deciding: RankedLayer, listener: Listener | None) -> int:
+def _best_epoch(features: RunFeatures, epochs: Sequence[int], deciding: RankedLayer, listener: Listener | None) -> int:
     if "validation" not in features.dataset.splits:
         raise RecipeError("--epochs best needs validation classes, which this run has none of", fix="Use last")
     run = features.run
-    layer = deciding.layer.layer
-    wanted = (layer, "validation", deciding.reduction, deciding.similarity, "R@1")
+    layer, similarity = deciding.layer.layer, deciding.similarity
+    row_key = (layer, "validation", deciding.reduction, similarity, "R@1")
     rows = [
         score
         for score in (run.scores() if run.has_scores else [])
         if (score.ranked.layer.layer, score.split, score.ranked.reduction, score.ranked.similarity, score.metric)
-        == wanted
-        and score.epoch in kept
+        == row_key
+        and score.epoch in epochs
     ]
-    unmeasured = sorted({*kept} - {score.epoch for score in rows})
+    unmeasured = sorted({*epochs} - {score.epoch for score in rows})
     # An epoch whose checkpoint is damaged cannot be measured.
     if whole_epochs(features, unmeasured, listener, alone=not rows):
-        what = f"--epochs best needs {layer} measured on the validation split at every epoch, by {deciding.similarity}"
-        similarity = deciding.similarity
+        message = f"--epochs best needs {layer} measured on the validation split at every epoch, by {similarity}"
         command = run.command("probe", "--layers", layer, "--splits", "validation", "--similarity", similarity)
-        raise RecipeError(what, fix=f"First {command}")
+        raise RecipeError(message, fix=f"First {command}")
     return max(rows, key=lambda score: (score.value or 0.0, -score.epoch)).epoch
 
 
@@ -239,7 +241,7 @@ def select_measures(request: ProbeRequest, recipe: Recipe, dataset: Dataset, spl
     names = request.metrics if request.metrics is not None else recipe.probe.metrics
     sizes = {name: len(dataset.splits[name]) for name in (dataset.search_in.get(split, split) for split in splits)}
     may_drop = not request.ks
-    found = build_measures(names, request.ks or recipe.probe.k, sizes, options=recipe.metrics, may_drop=may_drop)
+    measures = build_measures(names, request.ks or recipe.probe.k, sizes, options=recipe.metrics, may_drop=may_drop)
     if request.gallery_size is not None:
-        found = with_gallery_size(found, request.gallery_size, dataset, splits)
-    return replace(found, memory=request.memory)
+        measures = add_gallery_size(measures, request.gallery_size, dataset, splits)
+    return replace(measures, memory=request.memory)

@@ -28,10 +28,16 @@ from layerprobe.taps import (
 from layerprobe.values.keys import NO_REDUCTION, VECTOR_SIMILARITIES, RankedLayer, network_order
 from layerprobe.values.scores import SPLITS
 from layerprobe.workflow.probe.measures import build_measures
-from layerprobe.workflow.probe.reducing import FITTED_ON, asked_chains, left_out, none_takes, require_some
-from layerprobe.workflow.probe.right_items import unranked_train
+from layerprobe.workflow.probe.reducing import (
+    FITTED_ON,
+    find_inapplicable,
+    inapplicable_error,
+    parse_reductions,
+    require_applicable,
+)
+from layerprobe.workflow.probe.right_items import check_right_items
 from layerprobe.workflow.probe.searches import Searches
-from layerprobe.workflow.probe.selection import ranked_layers, storable
+from layerprobe.workflow.probe.selection import ranked_layers, require_storable
 from layerprobe.workflow.python.layer_search import SearchResults, search
 from layerprobe.workflow.python.loaders import (
     Batch,
@@ -166,11 +172,11 @@ def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
         asked = (asked_layers, network)
         taps, skipped_pools = find_layers(*asked, pools=named), skipped_pool_lines(*asked, pools=named)
         if cache is not None:
-            storable(taps)
+            require_storable(taps)
         if not taps:
             raise RecipeError("layers is empty", fix='Name some, such as layers="*"')
-        unfit = left_out(taps, chains, taps[0].key, _NO_CLASSIFIER)
-        require_some(taps, chains, unfit)
+        unfit = find_inapplicable(taps, chains, taps[0].key, _NO_CLASSIFIER)
+        require_applicable(taps, chains, unfit)
         members = member_taps(taps)
         for doubt in [*skipped_pools, *network.unknown_pool(named), *outlying_tokens(members), *map(str, unfit)]:
             warnings.warn(doubt, stacklevel=2)
@@ -183,7 +189,7 @@ def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
         features = _features(net.module, by_split, cache)
         dataset = features.dataset
         require_retrieval(dataset, fix=_ONE_SPLIT)
-        for why in unranked_train(dataset):
+        for why in check_right_items(dataset):
             warnings.warn(why, stacklevel=2)
         sizes = {name: len(dataset.splits[name]) for name in (dataset.search_in.get(x, x) for x in dataset.searched)}
         searches = Searches(features, features.inputs.experiment, SEED, lambda: where)
@@ -283,7 +289,7 @@ def _read_ahead(
 
 def _chains(names: Sequence[str], fit: str, splits: Mapping[str, object]) -> list[Chain]:
     """The reductions, checked to have a split to fit on."""
-    chains = asked_chains(names, fit)
+    chains = parse_reductions(names, fit)
     if not chains:
         raise RecipeError("reduce is empty", fix='reduce="none" keeps the features unreduced')
     fitted = [chain.text for chain in chains if chain.fits_on_train]
@@ -301,6 +307,6 @@ def _tell_inapplicable(rows: Sequence[RankedLayer], results: SearchResults) -> N
     for reduction in dict.fromkeys(ranked.reduction for ranked in rows):
         inapplicable = [item for item in results.inapplicable if item.reduction == reduction]
         if inapplicable and reduction not in applied:
-            raise none_takes(inapplicable)
+            raise inapplicable_error(inapplicable)
         for item in inapplicable:
             warnings.warn(str(item), stacklevel=3)

@@ -32,7 +32,7 @@ def layer_pairs(search: StoredSearch, ranked: RankedLayer) -> AllPairs:
             similarity=ranked.similarity,  # type: ignore[arg-type] # text from a file, checked there
             ids=None if gallery is None else queries.ids,
             gallery_ids=None if gallery is None else gallery.ids,
-            rules=search.rules(),
+            rules=search.rules,
         )
     except NotFiniteError as error:
         what = f"{ranked} has no threshold on {search.split}: {error.message}"

@@ -19,10 +19,10 @@ from layerprobe.values.estimate import Estimate
 from layerprobe.values.records import RunRecord
 from layerprobe.values.scores import Score
 from layerprobe.workflow.probe import probe as single
-from layerprobe.workflow.probe.classifiers import without_accuracy
+from layerprobe.workflow.probe.classifiers import drop_accuracy
 from layerprobe.workflow.probe.extractors import RunExtractor
-from layerprobe.workflow.probe.probe import Probing, known_scores
-from layerprobe.workflow.probe.probed_run import ProbedRun, decoded_later, hashed_dataset, open_for_probing
+from layerprobe.workflow.probe.probe import Probing, read_score_table
+from layerprobe.workflow.probe.probed_run import ProbedRun, decode_lazily, load_hashed_dataset, open_for_probing
 from layerprobe.workflow.probe.scoring import Scorer
 from layerprobe.workflow.probe.searches import Searches
 from layerprobe.workflow.probe.selection import (
@@ -174,9 +174,9 @@ def prepare_ensemble(
             fix=f"Probe a member for other layers: {Run(run.folder.with_name(f'{run.name}.1')).command('probe')}",
         )
     opened.keep_forwards()
-    request = without_accuracy(request, recipe, lambda: _NO_CLASSIFIER, listener)
-    decoded = decoded_later(opened, request, dataset, listener)
-    dataset = dataset or hashed_dataset(opened, request, listener)
+    request = drop_accuracy(request, recipe, lambda: _NO_CLASSIFIER, listener)
+    decoded = decode_lazily(opened, request, dataset, listener)
+    dataset = dataset or load_hashed_dataset(opened, request, listener)
     members = []
     for member in (_opened(run, name, request) for name in opened.record.members):
         own = features_of(member.run, member.recipe, dataset)
@@ -202,7 +202,7 @@ def prepare_ensemble(
     searches = Searches(features, opened.record.experiment, opened.record.seed, lambda: opened.device)
     scorer = Scorer(searches, selection.measures, selection.resampling)
     network = opened.record.network or replace(network_facts(recipe, opened.net, opened.measured), cuts={})
-    table = known_scores(opened, features, selection, listener)
+    table = read_score_table(opened, features, selection, listener)
     return Probing(selection, features, extractor, scorer, table, network)
 
 

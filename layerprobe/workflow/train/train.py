@@ -17,7 +17,7 @@ from layerprobe.system.signals import Stop, stoppable
 from layerprobe.training.loop import EpochResult
 from layerprobe.values.records import RunRecord
 from layerprobe.values.sections import SEARCH_KEYS, Keep
-from layerprobe.workflow.probe.probe import Probing, measurable, measure, missing_of, prepare
+from layerprobe.workflow.probe.probe import Probing, drop_damaged, find_missing, measure, prepare
 from layerprobe.workflow.probe.right_items import why_no_right_item
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run import from_recipe
@@ -291,8 +291,8 @@ def _train_epochs(  # noqa: PLR0913 - the training, its storage, its measures an
     def measure_and_tidy(epochs: Sequence[int], *, earlier: bool = False) -> None:
         # No checkpoint goes before it is measured.
         if probing is not None:
-            missing = missing_of(probing, epochs)
-            measure(probing, measurable(probing, missing, listener) if earlier else missing, listener, stop)
+            missing = find_missing(probing, epochs)
+            measure(probing, drop_damaged(probing, missing, listener) if earlier else missing, listener, stop)
         finished = trainer.epoch >= trainer.plan.epochs
         remove_checkpoints(run, unwanted_epochs(run, keep, finished=finished))
 

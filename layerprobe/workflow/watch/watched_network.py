@@ -17,9 +17,9 @@ from layerprobe.taps.hooks import hook_modules, prepare_images
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer, network_order
 from layerprobe.values.records import RecordedNetwork
 from layerprobe.workflow.probe.measures import Measures
-from layerprobe.workflow.probe.right_items import unranked_train
+from layerprobe.workflow.probe.right_items import check_right_items
 from layerprobe.workflow.probe.searches import Searches
-from layerprobe.workflow.probe.selection import storable
+from layerprobe.workflow.probe.selection import require_storable
 from layerprobe.workflow.python.layer_search import SearchResults, search
 from layerprobe.workflow.python.loaders import Batch, ImageShape
 from layerprobe.workflow.python.memory_features import MemoryFeatures, extracted_features
@@ -69,7 +69,7 @@ def watched_network(
 ) -> tuple[WatchedNetwork, list[str]]:
     """The asked layers of a network that takes images (C, H, W), and notes on its classifier and their pools."""
     network = measured(net, shape)
-    taps = storable(find_layers(layers, network, pools=pools))
+    taps = require_storable(find_layers(layers, network, pools=pools))
     if not taps:
         raise RecipeError("layers is empty", fix='Name some, such as layers="*"')
     members = member_taps(taps)
@@ -116,7 +116,7 @@ def measure_epoch(  # noqa: PLR0913 - the network, its images, and where their v
     features = MemoryFeatures(run, inputs, by_split)
     require_retrieval(features.dataset, fix="Put all images of a class into one split")
     if all(len(found.labels) == sum(found.counts.values()) for found in images.values()):  # else others were not drawn
-        unranked_train(features.dataset)
+        check_right_items(features.dataset)
     searches = Searches(features, experiment, SEED, lambda: device)
     results = search(searches, measures, network.rows, lambda layers, _: layers, epoch=epoch)
     return MeasuredEpoch(features, searches, results)

@@ -20,7 +20,7 @@ from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.retrieval import Ranks
 from layerprobe.values.scores import Score
 from layerprobe.workflow.probe.probe import prepare, probe
-from layerprobe.workflow.probe.reducing import AFTER_RELU, TRANSDUCTIVE, asked_chains
+from layerprobe.workflow.probe.reducing import AFTER_RELU, TRANSDUCTIVE, parse_reductions
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run.damage import PartlyReducedError
 from layerprobe.workflow.run.features import RunFeatures
@@ -51,12 +51,12 @@ def features(run: Run, split: str) -> np.ndarray:
 
 
 def test_names_stand_for_chains_each_once() -> None:
-    assert [chain.text for chain in asked_chains(["none", "l2", "pca:4+l2", "l2"])] == ["none", "l2", "pca:4+l2"]
+    assert [chain.text for chain in parse_reductions(["none", "l2", "pca:4+l2", "l2"])] == ["none", "l2", "pca:4+l2"]
 
 
 def test_fit_gallery_is_said_of_every_chain_that_learns_from_features() -> None:
     asked = ["l2", "pca:4+l2", "pca:4+l2@gallery"]
-    assert [chain.text for chain in asked_chains(asked, "gallery")] == ["l2", "pca:4+l2@gallery"]
+    assert [chain.text for chain in parse_reductions(asked, "gallery")] == ["l2", "pca:4+l2@gallery"]
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_an_equal_dimension_above_that_of_every_layer_is_refused(run: Run) -> No
 
 
 def test_an_equal_dimension_is_fitted_on_the_gallery_where_that_is_asked_for() -> None:
-    found = [chain.text for chain in asked_chains(["none"], "gallery", 4)]
+    found = [chain.text for chain in parse_reductions(["none"], "gallery", 4)]
     assert found == ["none", "l2+pca:4+l2@gallery", "l2+whiten:4:0.5+l2@gallery", "random:4x5+l2"]
 
 

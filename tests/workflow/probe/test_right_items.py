@@ -10,7 +10,7 @@ from layerprobe.data.splits import IN_GALLERY, Dataset, Split
 from layerprobe.system.errors import DataError
 from layerprobe.values.retrieval import SearchRules
 from layerprobe.workflow.probe import right_items
-from layerprobe.workflow.probe.right_items import require_right_items, unranked_train, why_no_right_item
+from layerprobe.workflow.probe.right_items import check_right_items, require_right_items, why_no_right_item
 
 
 def no_image(_: int) -> np.ndarray:
@@ -102,15 +102,15 @@ def test_shared_labels_are_right_items_and_need_no_count_of_pairs(monkeypatch: p
     apart[2, 1] = 5  # b of the second set is another label
     alone = replace(sets, label_sets=apart, search_rules={"test": SearchRules(label_sets=apart)})
     assert "each of the 3 classes has one image" in why_no_right_item(alone, "test")
-    monkeypatch.setattr(right_items, "items_searched", lambda *_: pytest.fail("pairs are counted"))
+    monkeypatch.setattr(right_items, "count_items", lambda *_: pytest.fail("pairs are counted"))
     assert why_no_right_item(shared, "test") == ""
 
 
 def test_training_images_without_a_right_item_are_told_and_no_error() -> None:
     both = dataset(["a", "a", "b"], ["c", "d"])
     trained = replace(both, splits={"test": both.splits["test"], "train": both.splits["gallery"]}, search_in={})
-    (line,) = unranked_train(trained)
+    (line,) = check_right_items(trained)
     assert line.startswith("no query of train has a right item to find: each of the 2 classes has one image")
     alone = replace(trained, splits={"train": trained.splits["train"]})
     with pytest.raises(DataError, match="no query of train"):
-        unranked_train(alone)
+        check_right_items(alone)

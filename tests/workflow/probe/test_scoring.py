@@ -17,7 +17,7 @@ from layerprobe.system.signals import stoppable
 from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.scores import Score, ScoreTable
 from layerprobe.workflow.probe import scoring as module
-from layerprobe.workflow.probe.probe import measure, missing_of, prepare, probe
+from layerprobe.workflow.probe.probe import find_missing, measure, prepare, probe
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.train.building import TrainRequest
@@ -170,7 +170,7 @@ def test_a_reduction_is_fitted_on_training_classes_and_has_ranks_of_its_own(
     probing = prepare(run, replace(REQUEST, splits=("test",)))  # the training split is extracted all the same
     both = replace(probing, selection=replace(probing.selection, reductions=("none", "centred")))
     with stoppable() as stop:
-        scores = measure(both, missing_of(both, [2]), Silent(), stop)
+        scores = measure(both, find_missing(both, [2]), Silent(), stop)
     (found,) = [
         s.value
         for s in scores
