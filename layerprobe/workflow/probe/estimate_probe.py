@@ -64,7 +64,7 @@ def estimate_new_probe(run: Run, recipe: Recipe, request: ProbeRequest, epochs: 
 
 
 def _load_unread(opened: ProbedRun, request: ProbeRequest) -> tuple[Dataset, Sequence[Callable[[], object]]]:
-    """The data set, of which nothing is read yet, and what reads the files whose content is not known."""
+    """Load the data set without reading an image; and the calls that would hash the files of unknown content."""
     decoding, loaded = decoding_of(opened, request, None), from_recipe.load_dataset(opened.recipe)
     to_hash = pending_reads(loaded, decoding.cache / FOLDER / CONTENTS)
     # Decoded images are known by the hashes of their files.
@@ -99,7 +99,7 @@ def _images_read(opened: ProbedRun, request: ProbeRequest, dataset: Dataset, ima
 
 
 def _seconds_an_image(opened: ProbedRun, dataset: Dataset, item: Missing) -> tuple[float, float]:
-    """To read an image of a split, and to run it through the network."""
+    """Seconds to read an image of a split, and seconds to run it through the network."""
     split = dataset.splits[item.split]
     rows = _spread_rows(len(split), BATCH_SIZE)
     reader = batches_of(split, [rows], workers=0)
@@ -113,12 +113,12 @@ def _seconds_an_image(opened: ProbedRun, dataset: Dataset, item: Missing) -> tup
 
 
 def _spread_rows(count: int, most: int) -> np.ndarray:
-    """At most so many of some rows, evenly."""
+    """At most `most` row numbers, evenly spaced."""
     return np.unique(np.linspace(0, count - 1, min(count, most)).astype(np.int64))
 
 
 def _seconds_each(calls: Sequence[Callable[[], object]]) -> float:
-    """The mean time of some calls but the first, which also sets things up."""
+    """Mean seconds of a call, without the first one, which also allocates and caches."""
     if not calls:
         return 0.0
     calls[0]()

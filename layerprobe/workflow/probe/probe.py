@@ -80,7 +80,7 @@ def prepare(
 def resolve_selection(
     opened: ProbedRun, request: ProbeRequest, dataset: Dataset | None, listener: Listener | None
 ) -> tuple[Selection, Dataset]:
-    """What is measured, and of which data set, whose images are hashed; arguments and errors of `prepare`."""
+    """Select what is measured, and load the data set with the hashes of its images; errors as of `prepare`."""
     recipe, measured = opened.recipe, opened.measured
     # A misspelt layer is reported before images are decoded.
     lacking = opened.record.new_parameters if opened.record.weights_files else ()
@@ -102,9 +102,10 @@ def resolve_selection(
 def read_score_table(
     opened: ProbedRun, features: RunFeatures, selection: Selection, listener: Listener | None
 ) -> ScoreTable:
-    """The scores that a run has, with its present name and experiment; none where it was never probed.
+    """Read a run's scores; the table is empty before the first probe.
 
-    Its layer order has every layer that is selected, was measured or is scored.
+    Its layer order has every layer that is selected, was measured or is scored. Scores get the present name and
+    experiment of the run, which may have been renamed since.
     """
     stored = read_scores(opened.run.scores_file) if opened.run.scores_file.exists() else []
     scores = [replace(score, run=opened.run.name, experiment=opened.record.experiment) for score in stored]
@@ -120,7 +121,7 @@ def record_network(
 ) -> None:
     """Write the network and the execution order of all layers ever measured to run.json.
 
-    Before anything is measured, also the images of the probed splits: some may have been removed since the run began.
+    Splits of which nothing is measured yet get their present images: some may have been removed since the run began.
     """
     record = run.read()
     updated = replace(record, layer_order=tuple(order), network=network)
@@ -136,7 +137,7 @@ def record_network(
 
 
 def find_missing(probing: Probing, epochs: Sequence[int]) -> dict[int, list[Missing]]:
-    """Epoch -> what has to be extracted of each split; stored features are checked where they will be read."""
+    """Find what is to be extracted: epoch -> its splits. Stored features are checked where scoring will read them."""
     selection, scorer, features = probing.selection, probing.scorer, probing.features
     missing = {}
     for epoch in epochs:
@@ -149,7 +150,7 @@ def find_missing(probing: Probing, epochs: Sequence[int]) -> dict[int, list[Miss
 def drop_damaged(
     probing: Probing, missing: Mapping[int, Sequence[Missing]], listener: Listener
 ) -> dict[int, Sequence[Missing]]:
-    """The epochs whose checkpoints are not needed, or whole; the others are reported."""
+    """Leave out, and report, the epochs whose checkpoint is needed and damaged."""
     selection = probing.selection
     # Metrics may take the classifier, whose weights are in the checkpoint.
     always = bool(selection.measures.metrics) or any(chain.needs_classifier for chain in selection.chains)
@@ -206,7 +207,7 @@ def measure(
 
 @dataclass(frozen=True)
 class _SplitProgress:
-    """The images of an epoch and split: each counts once, half of it when it is extracted, half when it is ranked.
+    """How the images of an epoch and split advance the progress bar: half when extracted, half when ranked.
 
     Args:
         extracted: how many of the images count when they are extracted.
@@ -219,7 +220,7 @@ class _SplitProgress:
 
     @classmethod
     def of(cls, probing: Probing, item: Missing) -> _SplitProgress:
-        """The work on a split: what is missing of it is extracted, and it is ranked unless it is only searched."""
+        """Missing features are extracted; a split is ranked unless it is a gallery alone."""
         passes, ranked = probing.extractor.images(item), item.split in probing.selection.splits
         images = item.images if passes or ranked else 0
         return cls(images, images if not ranked else images // 2 if passes else 0, passes)
@@ -228,9 +229,9 @@ class _SplitProgress:
 def _score_epoch(
     probing: Probing, epoch: int, work: Mapping[tuple[int, str], _SplitProgress], task: Task, stop: Stop
 ) -> dict[str, list[Scored]]:
-    """Split -> what each layer scores at an epoch.
+    """Score the layers of an epoch: split -> its layers.
 
-    A layer is scored on all splits before the next, so that a map that is fitted on training features is fitted once.
+    All splits of a layer are scored before the next layer, so that a map fitted on training features is fitted once.
     """
     selection = probing.selection
     scored_by_split: dict[str, list[Scored]] = {split: [] for split in selection.splits}
@@ -254,7 +255,6 @@ def _report_refused(
     measured: Sequence[Score],
     listener: Listener,
 ) -> None:
-    """Say which layers could not take a reduction."""
     applied = {score.ranked.reduction for score in measured}
     for line in refusal_lines(refused):
         listener.say(line)
@@ -266,9 +266,9 @@ def _report_refused(
 
 
 def _drop_stale(probing: Probing, epoch: int, listener: Listener) -> None:
-    """Take all scores out of scores.csv whose ranks the probe will replace: also those it does not make again.
+    """Remove the scores whose ranks the probe will replace from scores.csv, of metrics that are not requested too.
 
-    Layers that are not selected keep theirs: after an update of torch, too, ranks hold no longer.
+    Scores of layers that are not selected stay, though an update of torch makes their ranks stale as well.
     """
     searches, table, count = probing.scorer.searches, probing.table, 0
     for split in probing.selection.splits:

@@ -73,7 +73,7 @@ class ProbedRun:
 
     @functools.cached_property
     def _facts(self) -> Mapping[str, str]:
-        """All that decides what dry forwards show; the files of the user's own code are compared on opening."""
+        """What the result of dry forwards depends on, but for files of the user's own code: opening compares these."""
         versions = {name: metadata.version(name) for name in ("layerprobe", "torch", "torchvision")}
         net, size = self.recipe.net.model_dump(mode="json"), self.recipe.data.image_size
         network = {"net": json.dumps(net), "image_size": json.dumps(size), "network": network_text(self.recipe)}
@@ -99,7 +99,7 @@ def open_for_probing(run: Run, request: ProbeRequest) -> ProbedRun:
 
 
 def open_new_run(run: Run, recipe: Recipe, request: ProbeRequest) -> ProbedRun:
-    """As `open_for_probing`, of a run that there is not yet."""
+    """As `open_for_probing`, of a run that does not exist yet."""
     from_recipe.require_device(request.device)
     record = record_of(recipe, state="training")
     return ProbedRun(run, record, recipe, request.device, lambda: from_recipe.build_net(recipe))
@@ -120,7 +120,7 @@ def load_hashed_dataset(opened: ProbedRun, request: ProbeRequest, listener: List
 def decode_lazily(
     opened: ProbedRun, request: ProbeRequest, dataset: Dataset | None, listener: Listener | None
 ) -> Callable[[], Dataset]:
-    """What gives the run's data set with its images decoded, where that is worth it: once, when it is first called.
+    """A function that builds the run's data set with decoded images, where decoding pays, when it is first called.
 
     Args:
         dataset: the data set, where it is decoded already.

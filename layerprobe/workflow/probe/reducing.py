@@ -150,7 +150,7 @@ def refusal_lines(refused: Sequence[tuple[int, InapplicableReduction]]) -> list[
 
 
 def inapplicable_error(unfit: Sequence[InapplicableReduction]) -> NotApplicableError:
-    """What is raised where no layer can take a reduction.
+    """The error that no layer can take a reduction.
 
     Args:
         unfit: that of each layer; at least one.

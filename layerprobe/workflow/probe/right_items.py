@@ -72,9 +72,8 @@ def _shares_labels(dataset: Dataset, split: str) -> bool:
 
 
 def _why_none(dataset: Dataset, split: str) -> str:
-    """Why no query of a split has a right item."""
     queries, rules = dataset.splits[split], dataset.search_rules.get(split)
-    sides = [_labels(dataset, name) for name in dict.fromkeys((split, dataset.search_in.get(split, split)))]
+    sides = [_class_names(dataset, name) for name in dict.fromkeys((split, dataset.search_in.get(split, split)))]
     if rules is not None and rules.positives is not None:
         return f"none of the listed pairs is of {split} images that are searched"
     if rules is not None and (rules.groups is not None or rules.ignored is not None):
@@ -102,8 +101,7 @@ def _spelling_difference(query_labels: Sequence[str], gallery_labels: Sequence[s
     return ""
 
 
-def _labels(dataset: Dataset, split: str) -> list[str]:
-    """The names of a split's classes."""
+def _class_names(dataset: Dataset, split: str) -> list[str]:
     return [dataset.class_names[label] for label in np.unique(dataset.splits[split].labels).tolist()]
 
 

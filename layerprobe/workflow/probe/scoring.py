@@ -71,7 +71,7 @@ class Scorer:
         key_of: Callable[[RankedLayer], store.RankKey],
         stored: Mapping[RankedLayer, store.RankEntry],
     ) -> tuple[Scored, dict[RankedLayer, store.RankEntry]]:
-        """Score a layer; beside its scores its ranks and the values of queries, or those of each of its draws."""
+        """Score a layer, and return with the scores the rank entries of the layer, or of each of its draws."""
         draws = [self.searches.subject(subject.epoch, subject.split, draw) for draw in draws_of(subject.ranked)]
         try:
             entries = {draw.ranked: self._rank(draw, key_of(draw.ranked), stored.get(draw.ranked)) for draw in draws}
@@ -82,7 +82,7 @@ class Scorer:
     def _score(
         self, subject: Subject, members: Sequence[Subject], entries: dict[RankedLayer, store.RankEntry]
     ) -> Scored:
-        """The scores of a layer, or the mean of those of its draws; what queries add is put into the entries."""
+        """The scores of a layer, or the mean over its draws. Changes `entries`: values of queries are added to them."""
         scored = []
         # A mean of draws has the metrics that are means over the queries.
         measures = self.measures if len(members) == 1 else self.measures.of_queries
@@ -173,7 +173,7 @@ def _mean_of_draws(subject: Subject, draws: Sequence[Scored], names: Sequence[st
 
 
 def _add_values(entry: store.RankEntry, values: Mapping[str, NDArray[np.float64]]) -> store.RankEntry:
-    """An entry with values of queries beside those it has; itself where it has them.
+    """Add values of queries to an entry; the same entry where it has them all, so that nothing is written.
 
     Args:
         values: metric -> (Q,).

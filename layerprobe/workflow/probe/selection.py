@@ -106,7 +106,7 @@ def ranked_layers(
 
 
 def doubts_of(selection: Selection) -> list[str]:
-    """What the user should know of a selection before it is measured, in a line each."""
+    """Lines on what a selection leaves out or makes doubtful, for the user before it is measured."""
     dropped = ", ".join(map(str, selection.measures.dropped))
     doubts = [f"K = {dropped} skipped: fewer items to search"] if dropped else []
     doubts += map(str, selection.unfit)
