@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from layerprobe import store
 from layerprobe.data.splits import Dataset
-from layerprobe.recipe.recipe import Change
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.system.progress import Listener
 from layerprobe.taps import Tap
@@ -62,7 +61,9 @@ def train_any(request: TrainRequest, listener: Listener) -> Run:
         with locked(run):
             listener.say(f"{run.name}: the old run is now {set_aside(run).name}")
     # Whether training can continue with more epochs, each member checks for itself.
-    if run.exists() and (changes := _but_epochs(request.recipe.changes_since(run.read()))):
+    changes = request.recipe.changes_since(run.read()) if run.exists() else []
+    changes = [change for change in changes if (change.section, change.key) != ("train", "epochs")]
+    if changes:
         raise RecipeError(
             f"was trained with another recipe: {', '.join(map(str, changes))}",
             file=run.folder,
@@ -73,13 +74,9 @@ def train_any(request: TrainRequest, listener: Listener) -> Run:
         listener.say(f"{run.name}: member {number} of {ensemble.members}")
         members.append(train(member_request(request, number), listener))
     with locked(run):
-        known = run.read().layer_order if run.exists() else ()
-        run.write(replace(_record(request, members), layer_order=known))
+        layer_order = run.read().layer_order if run.exists() else ()
+        run.write(replace(_record(request, members), layer_order=layer_order))
     return run
-
-
-def _but_epochs(changes: Sequence[Change]) -> list[Change]:
-    return [change for change in changes if (change.section, change.key) != ("train", "epochs")]
 
 
 def member_request(request: TrainRequest, number: int) -> TrainRequest:
@@ -88,15 +85,15 @@ def member_request(request: TrainRequest, number: int) -> TrainRequest:
 
 
 def _record(request: TrainRequest, members: Sequence[Run]) -> RunRecord:
-    first = members[0].read()
+    record = members[0].read()
     shared = ("versions", "device", "threads", "transform", "manifests", "contents")
     return record_of(
         request.recipe,
         state="finished",
         members=tuple(member.name for member in members),
         epochs_done=min(member.read().epochs_done for member in members),
-        network=first.network and replace(first.network, cuts={}),
-        **{name: getattr(first, name) for name in shared},
+        network=record.network and replace(record.network, cuts={}),
+        **{name: getattr(record, name) for name in shared},
     )
 
 
@@ -109,7 +106,7 @@ class Member:
     extractor: RunExtractor
 
     def missing(self, epoch: int, split: str) -> Missing:
-        """What of its embedding is not stored."""
+        """Its embedding, if that is not stored."""
         return self.features.missing(epoch, split, [self.embedding])
 
     def unit_embeddings(self, epoch: int, split: str) -> Tensor:
@@ -137,8 +134,8 @@ class EnsembleExtractor:
         """Those of the split for every member whose embedding is not stored."""
         if not missing.taps:
             return 0
-        each = [member.missing(missing.epoch, missing.split) for member in self.members]
-        return sum(member.extractor.images(item) for member, item in zip(self.members, each, strict=True))
+        missing_embeddings = [member.missing(missing.epoch, missing.split) for member in self.members]
+        return sum(member.extractor.images(item) for member, item in zip(self.members, missing_embeddings, strict=True))
 
     def decode(self) -> None:
         """Decode the images, which the members share."""
@@ -178,9 +175,9 @@ def prepare_ensemble(
     decoded = decode_lazily(opened, request, dataset, listener)
     dataset = dataset or load_hashed_dataset(opened, request, listener)
     members = []
-    for member in (_opened(run, name, request) for name in opened.record.members):
-        own = features_of(member.run, member.recipe, dataset)
-        members.append(Member(embedding, own, RunExtractor(own, member, decoded, request.workers)))
+    for member in (_open_member(run, name, request) for name in opened.record.members):
+        features = features_of(member.run, member.recipe, dataset)
+        members.append(Member(embedding, features, RunExtractor(features, member, decoded, request.workers)))
     side_by_side = replace(embedding, dim=embedding.dim * len(members))
     selection = select(request, recipe, [side_by_side], embedding, dataset, unclassified=lambda: _NO_CLASSIFIER)
 
@@ -193,8 +190,8 @@ def prepare_ensemble(
         for member in members:
             member.features.require_weights(epoch)
 
-    own = features_of(run, recipe, dataset)
-    features = replace(own, weights_sha256=weights_sha256, require_weights=require_weights)
+    features = features_of(run, recipe, dataset)
+    features = replace(features, weights_sha256=weights_sha256, require_weights=require_weights)
     # Each member has drawn a share of the training images of its own.
     compared = [name for name in selection.extracted_splits if name != "train" or recipe.data.share == 1]
     require_same_images(opened.record, dataset, compared, fix=single.OTHER_IMAGES)
@@ -206,15 +203,14 @@ def prepare_ensemble(
     return Probing(selection, features, extractor, scorer, table, network)
 
 
-def _opened(run: Run, name: str, request: ProbeRequest) -> ProbedRun:
-    """A member of an ensemble's run."""
+def _open_member(run: Run, name: str, request: ProbeRequest) -> ProbedRun:
     if not named_run(run.folder.parent, name).exists():
         raise DataError("no such run", file=run.folder.with_name(name), fix="Train the ensemble again")
     return open_for_probing(find_run(run.folder.parent, name), request)
 
 
 def probe_any(run: Run, request: ProbeRequest, listener: Listener) -> list[Score]:
-    """Measure a run or an ensemble as asked; see `probe.probe`."""
+    """Measure a run or an ensemble; see `probe.probe`."""
     return single.probe(run, request, listener, prepare_ensemble if run.read().members else single.prepare)
 
 
@@ -224,10 +220,11 @@ def estimate_training_of(request: TrainRequest) -> Estimate:
     from layerprobe.workflow.train.estimate import estimate_training
 
     ensemble = request.recipe.ensemble
-    one = request if ensemble is None else member_request(request, 1)
-    found = estimate_training(one.target(), build(one), one.recipe.train.keep, fresh=request.fresh)
+    run_request = request if ensemble is None else member_request(request, 1)
+    keep = run_request.recipe.train.keep
+    estimate = estimate_training(run_request.target(), build(run_request), keep, fresh=request.fresh)
     members = 1 if ensemble is None else ensemble.members
-    return replace(found, seconds=found.seconds * members, disk=found.disk * members)
+    return replace(estimate, seconds=estimate.seconds * members, disk=estimate.disk * members)
 
 
 def estimate_probe_of(run: Run, request: ProbeRequest) -> Estimate:

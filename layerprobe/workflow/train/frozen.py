@@ -36,31 +36,32 @@ if TYPE_CHECKING:
     from layerprobe.nets.net import Net
 
 _NEW_RUN = "Use --run NAME for a new run"
-_Given = Mapping[int, tuple[Path, str | None]]  # epoch -> the file with its weights, and the part that is meant
+_EpochFiles = Mapping[int, tuple[Path, str | None]]  # epoch -> the file with its weights, and the part that is meant
 
 
 def frozen_run(request: FrozenRequest, listener: Listener) -> Run:
     """The run of a model: a new one, or that of the same request, which may by now have further files."""
-    given, run = _given_files(request), request.repeated()
-    if run is not None and run.is_measured and _are_files_of(run, given, listener):
+    epoch_files, run = _list_epoch_files(request), request.repeated()
+    if run is not None and run.is_measured and _are_files_of(run, epoch_files, listener):
         return run
-    run = _run_of(request, given, listener)
+    run = _make_run(request, epoch_files, listener)
     with locked(run):
         record = run.read()
         run.write(replace(record, request=request.digest(run, record)))
     return run
 
 
-def _are_files_of(run: Run, given: _Given, listener: Listener) -> bool:
+def _are_files_of(run: Run, epoch_files: _EpochFiles, listener: Listener) -> bool:
     """Whether the files are a run's epochs, unchanged, and no others."""
-    known = run.read().weights_files
-    same = len(given) == len(known) and set(_hashed(given)) == set(known)
+    recorded_files = run.read().weights_files
+    # The numbers first: hashing reads every file.
+    same = len(epoch_files) == len(recorded_files) and set(_hash_files(epoch_files)) == set(recorded_files)
     if same:
-        _say_epochs(given, listener)
+        _say_epochs(epoch_files, listener)
     return same
 
 
-def _run_of(request: FrozenRequest, given: _Given, listener: Listener) -> Run:
+def _make_run(request: FrozenRequest, epoch_files: _EpochFiles, listener: Listener) -> Run:
     """The run of a model whose epochs are some files."""
     from layerprobe.workflow.train.building import TrainRequest
     from layerprobe.workflow.train.train import forget_unmeasured, is_done, keep_probing, require_same_data, train
@@ -70,7 +71,7 @@ def _run_of(request: FrozenRequest, given: _Given, listener: Listener) -> Run:
     forget_unmeasured(run, recipe, decoding)
     if run.exists():
         require_same_data(run, recipe, decoding, fix=_NEW_RUN)
-    if not given:
+    if not epoch_files:
         if run.exists():
             fix = f"Restore it. {_NEW_RUN} that measures it as it is now"
             require_same_files(run, run.read(), recipe, fix=fix)
@@ -82,45 +83,49 @@ def _run_of(request: FrozenRequest, given: _Given, listener: Listener) -> Run:
                 listener,
             )
         return run
-    known = run.read().weights_files if run.exists() else ()
-    _say_epochs(given, listener)
+    recorded_files = run.read().weights_files if run.exists() else ()
+    _say_epochs(epoch_files, listener)
     if run.exists():
-        _require_same(run, recipe, known, given)
-        if len(known) == len(given):
+        _require_same(run, recipe, recorded_files, epoch_files)
+        if len(recorded_files) == len(epoch_files):
             keep_probing(run, recipe, listener)
             return run
-    further = {epoch: file for epoch, file in given.items() if epoch not in {file.epoch for file in known}}
-    files = sorted([*known, *_hashed(further)], key=lambda file: file.epoch)
+    recorded_epochs = {file.epoch for file in recorded_files}
+    further = {epoch: file for epoch, file in epoch_files.items() if epoch not in recorded_epochs}
+    files = sorted([*recorded_files, *_hash_files(further)], key=lambda file: file.epoch)
     _begin(request, recipe, files, listener)
     return run
 
 
-def _given_files(request: FrozenRequest) -> _Given:
-    """The files whose weights are the epochs; none for the source's own and drawn."""
+def _list_epoch_files(request: FrozenRequest) -> _EpochFiles:
+    """The files that the epochs are read from; none where the weights are the source's own or random."""
     if not request.has_files:
         return {}
     if request.weights.startswith("run:"):
         return {0: last_weights(find_run(request.cache, request.weights.removeprefix("run:")))}
-    return {epoch: (path.absolute(), part) for epoch, (path, part) in expand_epochs(request.weights).items()}
+    return {epoch: (path.absolute(), part_name) for epoch, (path, part_name) in expand_epochs(request.weights).items()}
 
 
-def _all_files(request: FrozenRequest) -> list[tuple[Path, str | None]]:
+def _list_files(request: FrozenRequest) -> list[tuple[Path, str | None]]:
     """The files that a pattern matches, those without an epoch, too."""
     if not request.has_files or request.weights.startswith("run:"):
         return []
-    return [(path.absolute(), part) for path, part in expand(request.weights)]
+    return [(path.absolute(), part_name) for path, part_name in expand(request.weights)]
 
 
-def _say_epochs(given: _Given, listener: Listener) -> None:
+def _say_epochs(epoch_files: _EpochFiles, listener: Listener) -> None:
     """`epoch 5 is epoch_05.pth, 12 is epoch_12.pth`, unless there is one file, of epoch 0, or none."""
-    if given.keys() - {0}:
-        folder = commonpath([path.parent for path, _ in given.values()])
-        names = [f"{epoch} is {path.relative_to(folder)}" for epoch, (path, _) in sorted(given.items())]
+    if epoch_files.keys() - {0}:
+        folder = commonpath([path.parent for path, _ in epoch_files.values()])
+        names = [f"{epoch} is {path.relative_to(folder)}" for epoch, (path, _) in sorted(epoch_files.items())]
         listener.say(f"epoch {', '.join(names)}")
 
 
-def _hashed(given: _Given) -> list[WeightsFile]:
-    return [WeightsFile(str(path), part, _sha256(path), size_of_weights(path), n) for n, (path, part) in given.items()]
+def _hash_files(epoch_files: _EpochFiles) -> list[WeightsFile]:
+    return [
+        WeightsFile(str(path), part_name, _sha256(path), size_of_weights(path), epoch)
+        for epoch, (path, part_name) in epoch_files.items()
+    ]
 
 
 def _sha256(path: Path) -> str:
@@ -128,31 +133,31 @@ def _sha256(path: Path) -> str:
     return sha256_of_weights(path)
 
 
-def _require_same(run: Run, recipe: Recipe, known: Sequence[WeightsFile], given: _Given) -> None:
-    """Check that this request started the run; its files may have increased."""
+def _require_same(run: Run, recipe: Recipe, recorded_files: Sequence[WeightsFile], epoch_files: _EpochFiles) -> None:
+    """Check that this request started the run, and that its files are unchanged; there may be further files."""
     changes = recipe.changes_since(run.read())
     if changes:
-        what = f"measures something else: {', '.join(map(str, changes))}"
-        raise RecipeError(what, file=run.folder, fix=f"Use the old values. {_NEW_RUN}")
-    for file in known:
-        found, part = given.get(file.epoch, ("no file", None))
-        if (str(found), part) != (file.path, file.part):
-            what = f"epoch {file.epoch} is {file.path}, and would now be {found}"
-            raise RecipeError(what, file=run.folder, fix=_NEW_RUN)
+        message = f"measures something else: {', '.join(map(str, changes))}"
+        raise RecipeError(message, file=run.folder, fix=f"Use the old values. {_NEW_RUN}")
+    for file in recorded_files:
+        path, part_name = epoch_files.get(file.epoch, ("no file", None))
+        if (str(path), part_name) != (file.path, file.part):
+            message = f"epoch {file.epoch} is {file.path}, and would now be {path}"
+            raise RecipeError(message, file=run.folder, fix=_NEW_RUN)
         if _sha256(Path(file.path)) != file.sha256:
-            what = f"has changed since {run.name} began, whose epoch {file.epoch} it is"
-            raise RecipeError(what, file=file.path, fix=f"Restore it. {_NEW_RUN} that measures it as it is now")
+            message = f"has changed since {run.name} began, whose epoch {file.epoch} it is"
+            raise RecipeError(message, file=file.path, fix=f"Restore it. {_NEW_RUN} that measures it as it is now")
 
 
 def _begin(request: FrozenRequest, recipe: Recipe, files: list[WeightsFile], listener: Listener) -> None:
-    """Write the record of a run that measures files where they lie; each of them fits the network."""
+    """Check that each file fits the network, and write the record of a run that reads the files in place."""
     run = request.target(recipe)
     device = from_recipe.choose_device(request.device)
     net = from_recipe.build_net(recipe)
     loaded = {file: load_file(net, request.model, Path(file.path), file.part) for file in files}
-    notes = dict.fromkeys(note for found in loaded.values() for note in found.notes)
-    notes |= dict.fromkeys([*_left_out(net, request, files), *_without_weights(net, loaded)])
-    lacking = frozenset(key for found in loaded.values() for key in found.lacking)
+    notes = dict.fromkeys(note for weights in loaded.values() for note in weights.notes)
+    notes |= dict.fromkeys([*_explain_left_out(net, request, files), *_explain_missing_weights(net, loaded)])
+    lacking = frozenset(key for weights in loaded.values() for key in weights.lacking)
     decoding = Decoding(request.cache, listener, request.workers)
     images = with_contents(from_recipe.load_dataset(recipe), decoding)
     dataset = from_recipe.build_dataset(recipe, loaded=images)
@@ -164,7 +169,7 @@ def _begin(request: FrozenRequest, recipe: Recipe, files: list[WeightsFile], lis
         record = new_record(recipe, dataset, net, device)
         record = replace(
             record,
-            notes=(*record.notes, *_trained_on_others(request, record.transform)),
+            notes=(*record.notes, *_note_other_preprocessing(request, record.transform)),
             weights_files=tuple(files),
             untrained=False,
             epochs_done=files[-1].epoch,
@@ -177,39 +182,44 @@ def _begin(request: FrozenRequest, recipe: Recipe, files: list[WeightsFile], lis
             run.log(f"note: {note}")
 
 
-def _without_weights(net: Net, loaded: Mapping[WeightsFile, LoadedFile]) -> list[str]:
-    """A line on each file that lacks tensors of the last layers, which names these layers."""
+def _explain_missing_weights(net: Net, loaded: Mapping[WeightsFile, LoadedFile]) -> list[str]:
+    """A line on each file without tensors of the last layers: these layers cannot be measured."""
     from layerprobe.taps import keep_calls_without, measure_layers
     from layerprobe.taps.hooks import plain_path
 
     lines = []
-    for file, found in loaded.items():
-        if found.lacking and net.image_size is not None:
-            computed = keep_calls_without(measure_layers(net, net.image_size), found.lacking)
+    for file, weights in loaded.items():
+        if weights.lacking and net.image_size is not None:
+            computed = keep_calls_without(measure_layers(net, net.image_size), weights.lacking)
             layers = [name for name, path in net.layers.items() if not computed.calls.get(plain_path(path))]
-            names = first_named([key.removeprefix(f"{net.root}.") for key in found.lacking])
+            names = first_named([key.removeprefix(f"{net.root}.") for key in weights.lacking])
             lines.append(
                 f"{Path(file.path).name} has no {names}: layers that need them are left out, {first_named(layers)}"
             )
     return lines
 
 
-def _left_out(net: Net, request: FrozenRequest, files: Sequence[WeightsFile]) -> list[str]:
-    """Lines on the files of a pattern that are no epochs: the copies of an epoch's weights, and the others."""
-    named = [(Path(file.path), file.part) for file in files]
-    spare = [file for file in _all_files(request) if file not in named]
+def _explain_left_out(net: Net, request: FrozenRequest, files: Sequence[WeightsFile]) -> list[str]:
+    """Lines on the files of a pattern that are no epochs: copies of an epoch's weights, and files without a number."""
+    epoch_files = [(Path(file.path), file.part) for file in files]
+    spare = [file for file in _list_files(request) if file not in epoch_files]
     if not spare:
         return []
-    states = {path: _state(net, request.model, path, part) for path, part in spare}
+    states = {path: _load_state(net, request.model, path, part_name) for path, part_name in spare}
     lines = []
-    for (path, part), file in zip(named, files, strict=True):
-        state = _state(net, request.model, path, part)
-        for copy in [other for other, tensors in states.items() if tensors and _equal(tensors, state)]:
+    for (path, part_name), file in zip(epoch_files, files, strict=True):
+        state = _load_state(net, request.model, path, part_name)
+        copies = [
+            spare_path
+            for spare_path, tensors in states.items()
+            if tensors and all(tensor.equal(state[name]) for name, tensor in tensors.items())
+        ]
+        for copy in copies:
             del states[copy]
             lines.append(f"{copy.name} is left out: it has the weights of epoch {file.epoch}, {path.name}")
     if states:
-        last = files[-1]
-        example = renumber_epoch(Path(last.path), last.epoch, last.epoch + 1)
+        last_file = files[-1]
+        example = renumber_epoch(Path(last_file.path), last_file.epoch, last_file.epoch + 1)
         lines.append(
             f"{', '.join(path.name for path in states)}: left out, without an epoch of its own in the name; to measure"
             f" it, rename it like {example}"
@@ -217,20 +227,16 @@ def _left_out(net: Net, request: FrozenRequest, files: Sequence[WeightsFile]) ->
     return lines
 
 
-def _state(net: Net, model: str, path: Path, part: str | None) -> dict[str, Tensor]:
+def _load_state(net: Net, model: str, path: Path, part_name: str | None) -> dict[str, Tensor]:
     """The network's tensors with the weights of a file; empty where these are of another network."""
     try:
-        load_file(net, model, path, part)
+        load_file(net, model, path, part_name)
     except LayerprobeError:
         return {}
     return {name: tensor.clone() for name, tensor in net.module.state_dict().items()}
 
 
-def _equal(tensors: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> bool:
-    return all(tensor.equal(others[name]) for name, tensor in tensors.items())
-
-
-def _trained_on_others(request: FrozenRequest, transform: str) -> list[str]:
+def _note_other_preprocessing(request: FrozenRequest, transform: str) -> list[str]:
     """A note where the weights are those of a run that was trained on images preprocessed otherwise; else none."""
     if not request.weights.startswith("run:"):
         return []
@@ -242,17 +248,17 @@ def _trained_on_others(request: FrozenRequest, transform: str) -> list[str]:
     ]
 
 
-def estimate_frozen(request: FrozenRequest, wanted: ProbeRequest) -> tuple[str, Estimate]:
+def estimate_frozen(request: FrozenRequest, probe_request: ProbeRequest) -> tuple[str, Estimate]:
     """The name of a model's run, and what measuring it takes; a source's own weights are not loaded."""
     from layerprobe.workflow.probe.estimate_probe import estimate_new_probe, estimate_probe
 
     recipe = request.recipe()
     run = request.target(recipe)
     if run.exists():
-        return run.name, estimate_probe(run, wanted)
-    given = _given_files(request)
-    if given:
+        return run.name, estimate_probe(run, probe_request)
+    epoch_files = _list_epoch_files(request)
+    if epoch_files:
         net = from_recipe.build_net(recipe)
-        for path, part in given.values():  # a mismatch is reported now
-            load_file(net, request.model, path, part)
-    return run.name, estimate_new_probe(run, recipe, wanted, len(given) or 1)
+        for path, part_name in epoch_files.values():  # a mismatch is reported now
+            load_file(net, request.model, path, part_name)
+    return run.name, estimate_new_probe(run, recipe, probe_request, len(epoch_files) or 1)

@@ -139,16 +139,16 @@ class FrozenRequest:
         """Hash of what is asked for, of what decides the recipe besides, and of the recipe that a run has."""
         source = source_of(self.model)
         versions = {"layerprobe": __version__, **(source[0].origin(source[1]) if source else {})}
-        named = [self.run, run.name, self._sections(), versions, record.recipe]
-        return hashlib.sha256(json.dumps(named, sort_keys=True, default=str).encode()).hexdigest()
+        parts = [self.run, run.name, self._sections(), versions, record.recipe]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def require_weights(path: Path) -> None:
     """Check that a weights file, or each of the files that hold the weights of a path, can be read."""
     try:
-        for part in parts_of(path):
-            with part.open("rb"):
+        for file in parts_of(path):
+            with file.open("rb"):
                 pass
     except OSError as error:
-        what = f"no readable weights file: {error.strerror}"
-        raise DataError(what, file=path, fix="Name one by --weights, or use --weights none") from error
+        message = f"no readable weights file: {error.strerror}"
+        raise DataError(message, file=path, fix="Name one by --weights, or use --weights none") from error

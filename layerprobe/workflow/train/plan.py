@@ -81,8 +81,8 @@ def _no_batches(*, seed: int, epoch: int) -> list[NDArray[np.int64]]:  # noqa: A
     return []
 
 
-def never_reached(recipe: Recipe, plan: Plan, loss: Loss) -> list[str]:
-    """Settings of the schedule and of the loss that this run is too short to reach, as `section.key = value`."""
+def find_unreached_settings(recipe: Recipe, plan: Plan, loss: Loss) -> list[str]:
+    """Settings that take effect only after the last step of this run, as `section.key = value`."""
     train, steps = recipe.train, plan.steps_per_epoch * plan.epochs
     after = {
         "train.decay_epochs": [epoch * plan.steps_per_epoch for epoch in train.decay_epochs],

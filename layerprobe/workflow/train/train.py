@@ -31,7 +31,7 @@ from layerprobe.workflow.run.runs import Run, command_line, locked, set_aside
 from layerprobe.workflow.run.seen import state_seen
 from layerprobe.workflow.train.building import Built, TrainRequest, build, with_decoded_images, with_hashed_images
 from layerprobe.workflow.train.estimate import require_space
-from layerprobe.workflow.train.plan import build_schedule, never_reached
+from layerprobe.workflow.train.plan import build_schedule, find_unreached_settings
 
 _OTHER_RUN = "Use --run NAME for a new run, or --fresh to move the old one aside"
 
@@ -47,30 +47,30 @@ def train(request: TrainRequest, listener: Listener) -> Run:
         forget_unmeasured(run, request.recipe, decoding)
     damaged = [] if request.fresh else damaged_epochs(run, listener)
     # The last epoch is trained again where its checkpoint is damaged.
-    whole = request.recipe.train.epochs not in damaged
-    if not request.fresh and request.probe is None and is_done(run, request.recipe) and whole:
+    is_complete = request.recipe.train.epochs not in damaged
+    if not request.fresh and request.probe is None and is_done(run, request.recipe) and is_complete:
         require_same_data(run, request.recipe, decoding, fix=_OTHER_RUN)
         listener.say(f"nothing to do: {run.name} has all its {request.recipe.train.epochs} epochs")
         keep_probing(run, request.recipe, listener)
-        _keep_wanted(run, request.recipe, listener)
+        _remove_unwanted(run, request.recipe, listener)
         return run
     built = build(request)
     require_space(run, built, request.recipe.train.keep, fresh=request.fresh)
-    # Told before images are hashed or decoded, and looked at again under the lock.
-    known = run.read() if run.exists() and not request.fresh else None
-    if known is not None:
+    # Checked here, so that the user does not wait for hashing and decoding, and again under the lock.
+    record = run.read() if run.exists() and not request.fresh else None
+    if record is not None:
         _require_same_recipe(run, request.recipe, built)
-        require_kept(run, known, known.epochs_done)
+        require_kept(run, record, record.epochs_done)
     built = with_hashed_images(built, request, listener)
-    if known is not None:
-        _require_same_images(run, known, built)
-    if known is None:
+    if record is not None:
+        _require_same_images(run, record, built)
+    if record is None:
         for note in from_recipe.input_notes(request.recipe, built.dataset, built.net):
             listener.say(f"note: {note}")
         for split in built.dataset.searched:
             if split != "train" and (why := why_no_right_item(built.dataset, split)):
                 listener.say(f"note: {why}")
-    for key in never_reached(request.recipe, built.trainer.plan, built.loss):
+    for key in find_unreached_settings(request.recipe, built.trainer.plan, built.loss):
         listener.say(f"note: {key} is not reached in {request.recipe.train.epochs} epochs")
     built = with_decoded_images(built, request, listener)
     if request.fresh and run.exists():
@@ -81,23 +81,26 @@ def train(request: TrainRequest, listener: Listener) -> Run:
         if run.exists():
             _require_same_recipe(run, request.recipe, built)
             _require_same_images(run, run.read(), built)
-            _go_on(run, request, built, listener)
+            _resume(run, request, built, listener)
         else:
             _begin(run, request, built)
         try:
-            probing = None if request.probe is None else _probing(run, request, built, listener)
+            probing = None
+            if request.probe is not None:
+                probe_request = ProbeRequest(layers=request.probe, device=request.device, workers=request.workers)
+                probing = prepare(run, probe_request, built.dataset, listener)
             _train_epochs(run, request.recipe.train.keep, built, listener, stop, probing)
-            require_measured(run, [epoch for epoch in damaged if probing and known and epoch < known.epochs_done])
+            require_measured(run, [epoch for epoch in damaged if probing and record and epoch < record.epochs_done])
         except (LayerprobeError, KeyboardInterrupt) as error:  # the latter: a signal ended a wait
             with contextlib.suppress(EnvironmentFault):  # a full disk takes no word of its being full
-                _keep_reason(run, built, error, stop)
+                _record_failure(run, built, error, stop)
             # Ctrl-C reaches the data workers too. If one of them ended first, its error is not a fault of the run.
-            stop.raise_if_asked(_where_it_stopped(run, built))
+            stop.raise_if_asked(_stop_message(run, built))
             raise
     return run
 
 
-def _keep_reason(run: Run, built: Built, error: BaseException, stop: Stop) -> None:
+def _record_failure(run: Run, built: Built, error: BaseException, stop: Stop) -> None:
     run.log(str(error), *getattr(error, "__notes__", []))
     record = run.read()
     if record.epochs_done < built.trainer.plan.epochs:
@@ -177,8 +180,8 @@ def keep_probing(run: Run, recipe: Recipe, listener: Listener) -> None:
         listener.say(f"{run.name}: layerprobe probe now follows the recipe's {' and '.join(changed)}")
 
 
-def _keep_wanted(run: Run, recipe: Recipe, listener: Listener) -> None:
-    """Remove files of a finished run that a changed `train.keep` no longer keeps, or that a kill left behind."""
+def _remove_unwanted(run: Run, recipe: Recipe, listener: Listener) -> None:
+    """Remove checkpoints of a finished run that `train.keep` does not keep: it has changed, or a kill left them."""
     if not (epochs := unwanted_epochs(run, recipe.train.keep, finished=True)):
         return
     with locked(run):
@@ -191,7 +194,7 @@ def _require_same_recipe(run: Run, recipe: Recipe, built: Built) -> None:
     changes = recipe.changes_since(record)
     grown = recipe.train.epochs > record.recipe.get("train", {}).get("epochs", 0)
     only_epochs = [(change.section, change.key) for change in changes] == [("train", "epochs")]
-    if changes and not (grown and only_epochs and _same_so_far(record, built)):
+    if changes and not (grown and only_epochs and _has_same_rates_so_far(record, built)):
         why = " (the learning rate of epochs that are done would change)" if grown and only_epochs else ""
         raise RecipeError(
             f"was trained with another recipe: {', '.join(map(str, changes))}{why}",
@@ -206,7 +209,7 @@ def _require_same_images(run: Run, record: RunRecord, built: Built) -> None:
     require_same_images(record, built.dataset, settled, fix=fix)
 
 
-def _same_so_far(record: RunRecord, built: Built) -> bool:
+def _has_same_rates_so_far(record: RunRecord, built: Built) -> bool:
     old = resolve(record.recipe_name, record.recipe, source="run.json", own_size=False)
     plan = built.trainer.plan
     per_epoch = plan.steps_per_epoch
@@ -227,16 +230,16 @@ def _save(run: Run, record: RunRecord, built: Built) -> None:
     weights = run.checkpoint_file(epoch)
     hashes[weights.name] = save_weights(weights, {"net": built.net.module, "loss": built.loss})
     newest, before = run.resume_file(), run.resume_file(previous=True)
-    known = {hashes[path.name] for path in (newest, before) if path.name in hashes}
-    hashes[newest.name] = save_state(newest, before, built.trainer.state(), known=known)
+    recorded_hashes = {hashes[path.name] for path in (newest, before) if path.name in hashes}
+    hashes[newest.name] = save_state(newest, before, built.trainer.state(), known=recorded_hashes)
     hashes.pop(before.name, None)
-    if before.exists() and (digest := sha256(before)) in known:
+    if before.exists() and (digest := sha256(before)) in recorded_hashes:
         hashes[before.name] = digest
     state = "finished" if epoch >= built.trainer.plan.epochs else "training"
     run.write(replace(record, epochs_done=epoch, state=state, hashes=hashes))
 
 
-def _go_on(run: Run, request: TrainRequest, built: Built, listener: Listener) -> None:
+def _resume(run: Run, request: TrainRequest, built: Built, listener: Listener) -> None:
     """Load the newest checkpoint and continue from it; where it is damaged, say so and take the one before."""
     record = run.read()
     hashes = record.hashes
@@ -278,11 +281,6 @@ def _restore(built: Built, state: dict[str, Any], file: Path) -> None:
         ) from error
 
 
-def _probing(run: Run, request: TrainRequest, built: Built, listener: Listener) -> Probing:
-    wanted = ProbeRequest(layers=request.probe, device=request.device, workers=request.workers)
-    return prepare(run, wanted, built.dataset, listener)
-
-
 def _train_epochs(  # noqa: PLR0913 - the training, its storage, its measures and its listener
     run: Run, keep: Keep, built: Built, listener: Listener, stop: Stop, probing: Probing | None
 ) -> None:
@@ -297,13 +295,14 @@ def _train_epochs(  # noqa: PLR0913 - the training, its storage, its measures an
         remove_checkpoints(run, unwanted_epochs(run, keep, finished=finished))
 
     # What an earlier start did not get to is measured too.
-    known = [epoch for epoch in kept_epochs(run, run.read()) if epoch <= trainer.epoch]
-    measure_and_tidy(known, earlier=True)
+    measured_epochs = [epoch for epoch in kept_epochs(run, run.read()) if epoch <= trainer.epoch]
+    measure_and_tidy(measured_epochs, earlier=True)
     if trainer.epoch >= trainer.plan.epochs:
         return
     batch = len(trainer.plan.batches(1)[0])
-    left = sum(len(trainer.plan.batches(epoch)) for epoch in range(trainer.epoch + 1, trainer.plan.epochs + 1))
-    with listener.task(f"training {run.name}", left * batch, "images") as task:
+    epochs = range(trainer.epoch + 1, trainer.plan.epochs + 1)
+    remaining_batches = sum(len(trainer.plan.batches(epoch)) for epoch in epochs)
+    with listener.task(f"training {run.name}", remaining_batches * batch, "images") as task:
 
         def after_step(loss: float) -> bool:
             task.advance(batch, loss=loss)
@@ -319,18 +318,18 @@ def _train_epochs(  # noqa: PLR0913 - the training, its storage, its measures an
                 _append_metrics(run, result)
                 _save(run, run.read(), built)
             except EnvironmentFault as fault:
-                kept = f"{fault.message}, up to epoch {result.epoch - 1}"
-                raise EnvironmentFault(kept, file=fault.file, fix=fault.fix) from fault
+                message = f"{fault.message}, up to epoch {result.epoch - 1}"
+                raise EnvironmentFault(message, file=fault.file, fix=fault.fix) from fault
             listener.say(
                 f"epoch {result.epoch}/{trainer.plan.epochs}: loss {result.loss:.4f},"
                 f" {result.images / result.seconds:.0f} images/s, learning rate {result.learning_rate:g}"
             )
             measure_and_tidy([result.epoch])
     if trainer.epoch < trainer.plan.epochs:
-        stop.raise_if_asked(_where_it_stopped(run, built))
+        stop.raise_if_asked(_stop_message(run, built))
 
 
-def _where_it_stopped(run: Run, built: Built) -> str:
+def _stop_message(run: Run, built: Built) -> str:
     return f"{run.name}: stopped after epoch {built.trainer.epoch}; the same command resumes"
 
 
@@ -340,5 +339,5 @@ def _append_metrics(run: Run, result: EpochResult) -> None:
     with contextlib.suppress(FileNotFoundError):
         require_file(run.training_log_file)
         lines = run.training_log_file.read_text(encoding="utf-8").splitlines()
-    kept = [line for line in lines if json.loads(line)["epoch"] < result.epoch]
-    write_text(run.training_log_file, "\n".join([*kept, json.dumps(asdict(result))]) + "\n")
+    earlier_lines = [line for line in lines if json.loads(line)["epoch"] < result.epoch]
+    write_text(run.training_log_file, "\n".join([*earlier_lines, json.dumps(asdict(result))]) + "\n")

@@ -16,7 +16,7 @@ from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.train.building import TrainRequest
-from layerprobe.workflow.train.plan import build_plan, never_reached, rates_apart
+from layerprobe.workflow.train.plan import build_plan, find_unreached_settings, rates_apart
 from layerprobe.workflow.train.train import train
 from tests.workflow.conftest import RECIPES, Silent
 from tests.workflow.plot.test_plot import OF_A_TRAINING
@@ -41,7 +41,7 @@ def test_what_a_run_does_not_reach_is_told(request_for: Make, settings: tuple[st
     plan = build_plan(recipe, from_recipe.build_dataset(recipe).splits["train"].labels, workers=0)
     assert plan.steps_per_epoch == (2 if recipe.train.epochs else 0)
     loss = from_recipe.build_loss(recipe, embedding_dim=4, num_classes=3)
-    assert never_reached(recipe, plan, loss) == late
+    assert find_unreached_settings(recipe, plan, loss) == late
 
 
 @pytest.mark.parametrize(
