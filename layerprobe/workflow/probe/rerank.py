@@ -165,6 +165,6 @@ class StoredSearch:
         options = self.run.read().recipe.get("metrics", {})
         return query_values_of(queries, gallery, ranked.similarity, metric=metric, rules=self.rules, options=options)
 
-    def _index(self, split: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    def _read_index(self, split: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
         labels, ids = self.run.feature_head(self.epoch, split).rows
         return labels.astype(np.int64), ids

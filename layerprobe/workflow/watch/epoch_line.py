@@ -39,7 +39,7 @@ class LayerEpochs:
     def with_stored(self, run: Run, epoch: int) -> LayerEpochs:
         """These epochs and one that a run has stored."""
         stored = {split: run.ranks(epoch, split).stored for split in self.units}
-        hits = {split: hits_of(each, self.ranked) for split, each in stored.items() if self.ranked in each.ranks}
+        hits = {split: hits_of(ranks, self.ranked) for split, ranks in stored.items() if self.ranked in ranks.ranks}
         return self._with(epoch, hits)
 
     def _with(self, epoch: int, hits: Mapping[str, NDArray[np.float64]]) -> LayerEpochs:
@@ -67,15 +67,18 @@ class LayerEpochs:
         return f"{self.ranked} {', '.join(parts)}{opens}"
 
 
-def best_words(scores: Sequence[Score], metric: str, shown: RankedLayer) -> str:
+def best_words(scores: Sequence[Score], metric: str, shown_layer: RankedLayer) -> str:
     """`; best on test: conv2@max 55.0 %`; empty where that layer is shown already."""
     values: dict[str, dict[RankedLayer, float | None]] = {}
     for score in scores:
         if score.metric == metric:
             values.setdefault(score.split, {})[score.ranked] = score.value
-    best = best_layer({split: list(found.values()) for split, found in values.items() if split != "train"})
+    test_values = {split: list(by_layer.values()) for split, by_layer in values.items() if split != "train"}
+    best = best_layer(test_values)
     if best is None:
         return ""
     ranked, value = list(values[best.split].items())[best.place]
     tied = f", {tied_text(best.equals)}" if best.equals > 1 else ""
-    return "" if ranked == shown or value is None else f"; best on {best.split}: {ranked} {100 * value:.1f} %{tied}"
+    return (
+        "" if ranked == shown_layer or value is None else f"; best on {best.split}: {ranked} {100 * value:.1f} %{tied}"
+    )

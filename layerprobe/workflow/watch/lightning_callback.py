@@ -49,11 +49,11 @@ class WatchCallback(Callback):
 
 def _network(module: LightningModule, name: str | None) -> nn.Module:
     """The submodule of a name, or the only one with parameters."""
-    children = [child for child, part in module.named_children() if next(part.parameters(), None) is not None]
+    children = [child for child, submodule in module.named_children() if next(submodule.parameters(), None) is not None]
     if name is None and len(children) != 1:
-        what = f"{type(module).__name__} has {len(children)} submodules with parameters: {', '.join(children)}"
-        raise RecipeError(what, fix='Name the network, such as watch.lightning("encoder"); "" is the whole module')
-    found = module if name == "" else getattr(module, name or children[0], None)
-    if not isinstance(found, nn.Module):
+        message = f"{type(module).__name__} has {len(children)} submodules with parameters: {', '.join(children)}"
+        raise RecipeError(message, fix='Name the network, such as watch.lightning("encoder"); "" is the whole module')
+    network = module if name == "" else getattr(module, name or children[0], None)
+    if not isinstance(network, nn.Module):
         raise RecipeError(f"{type(module).__name__} has no submodule {name!r}", fix=f"Known: {', '.join(children)}")
-    return found
+    return network

@@ -11,7 +11,7 @@ import torch
 
 
 @contextlib.contextmanager
-def kept_random_state() -> Iterator[None]:
+def keep_random_state() -> Iterator[None]:
     """Restore the generators of torch (CPU and CUDA), numpy and Python at the end of the block."""
     # Before CUDA is initialised, nothing here draws from its generators, and its seed waits to be set.
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()

@@ -33,25 +33,25 @@ from layerprobe.workflow.python.probe_model import asked_metrics, require_types
 from layerprobe.workflow.python.stored_probe import probe_record, store_probe
 from layerprobe.workflow.run.runs import Run, named_run
 from layerprobe.workflow.watch.epoch_line import LayerEpochs, best_words
-from layerprobe.workflow.watch.random_state import kept_random_state
+from layerprobe.workflow.watch.random_state import keep_random_state
 from layerprobe.workflow.watch.watched_images import WatchedImages, image_rows, read_images
 from layerprobe.workflow.watch.watched_network import (
     MeasuredEpoch,
     WatchedNetwork,
+    find_watched_layers,
     least_epoch,
     measure_epoch,
     wait_for,
-    watched_network,
 )
 from layerprobe.workflow.watch.watched_run import (
-    continued_run,
+    continue_run,
     epoch_record,
     finish,
     forget_from,
     mark_watched,
+    read_stored_counts,
     remove_features,
     require_same_images,
-    stored_counts,
 )
 
 if TYPE_CHECKING:
@@ -183,10 +183,10 @@ class Watch:
         if epoch % self._every:
             return {}
         if self._training is not None and epoch < self._training.epoch:
-            what = f"epoch {epoch} comes after epoch {self._training.epoch}"
-            raise RecipeError(what, fix="Give epochs in ascending order, and another training another Watch")
+            message = f"epoch {epoch} comes after epoch {self._training.epoch}"
+            raise RecipeError(message, fix="Give epochs in ascending order, and another training another Watch")
         net = net_of(model)
-        with kept_random_state(), placed(net.module, self._device) as device:
+        with keep_random_state(), placed(net.module, self._device) as device:
             wait_for(device)
             began = time.perf_counter()
             if self._training is None:
@@ -195,14 +195,14 @@ class Watch:
                 _say(f"epoch {epoch} is measured again, in place of its first values")
             training = self._training
             training.network.require_same(net.module)
-            found, training.first = training.first or self._measure(training, net, epoch, device), None
-            _store(training, found, epoch)
+            measured, training.first = training.first or self._measure(training, net, epoch, device), None
+            _store(training, measured, epoch)
             seconds = time.perf_counter() - began
-        self._tell(training, found, epoch, began, seconds)
+        self._print_epoch(training, measured, epoch, began, seconds)
         training.epoch, training.ended = epoch, time.perf_counter()
         if self._finish is None:
             self._finish = weakref.finalize(self, finish, training.run, mark_watched(training.run), os.getpid())
-        scores = found.results.scores
+        scores = measured.results.scores
         return {f"{x.split}_{x.metric}/{x.ranked}": x.value for x in scores if x.value is not None}
 
     def close(self) -> None:
@@ -235,10 +235,10 @@ class Watch:
     def _begin(self, net: Net, epoch: int, device: torch.device) -> _Training:
         """Read the images, find the layers, and measure as many images as the share allows."""
         run = self._run or named_run(self._cache, folder_name(type(net.module).__name__))
-        record = continued_run(run, epoch, _say)
+        record = continue_run(run, epoch, _say)
         images = self._read(run, continued=record is not None)
         shape = image_shape(next(iter(images.values())).images)
-        network, notes = watched_network(net, self._layers, self._pools, shape)
+        network, notes = find_watched_layers(net, self._layers, self._pools, shape)
         for note in notes:
             _say(note)
         experiment = uuid.uuid4().hex[:12] if record is None else record.experiment
@@ -250,10 +250,10 @@ class Watch:
             require_same_images(run, record, training.first.features.inputs)
         splits = training.first.features.dataset.splits
         training.epochs = LayerEpochs(network.rows[-1], {split: splits[split].labels for split in images})
-        stored = run.ranked_epochs(next(iter(images))) if record else []
-        for known in (each for each in stored if each < epoch):
-            training.epochs = training.epochs.with_stored(run, known)
-        watched = "; ".join(f"{split}: {found}" for split, found in training.images.items())
+        for stored_epoch in run.ranked_epochs(next(iter(images))) if record else []:
+            if stored_epoch < epoch:
+                training.epochs = training.epochs.with_stored(run, stored_epoch)
+        watched = "; ".join(f"{split}: {split_images}" for split, split_images in training.images.items())
         _say(f"{watched}; run {run.folder}")
         return training
 
@@ -263,27 +263,27 @@ class Watch:
             # A measurement costs at least a forward of each of its images, an epoch three of each training image.
             most = max(1, int(3 * self._share * len(rows) / len(self._splits)))
         memory = int(_MEMORY * free_memory() / len(self._splits))
-        found, ignored = {}, dict[str, None]()
+        images, ignored = {}, dict[str, None]()
         for split, loader in self._splits.items():
-            found[split] = read_images(
+            images[split] = read_images(
                 loader,
                 split,
                 memory=memory,
                 most=most,
-                counts=stored_counts(run, split) if continued else None,
+                counts=read_stored_counts(run, split) if continued else None,
                 batch=self._batch,
                 note=ignored.setdefault,
             )
         for line in ignored:
             _say(line)
-        return found
+        return images
 
     def _shrink(self, training: _Training, net: Net, device: torch.device) -> None:
-        """Leave classes out until a measurement takes less than the share of the shortest epoch that there can be."""
+        """Leave classes out until a measurement takes less than `share` of the shortest possible epoch."""
         if self._share is None:
             return
-        first = next(iter(training.images.values()))
-        least = least_epoch(net.module, next(first.batches), sum(first.counts.values()), device)
+        split_images = next(iter(training.images.values()))
+        least = least_epoch(net.module, next(split_images.batches), sum(split_images.counts.values()), device)
         while True:
             began = time.perf_counter()
             training.first = self._measure(training, net, training.epoch, device)
@@ -309,26 +309,28 @@ class Watch:
             device=device,
         )
 
-    def _tell(self, training: _Training, found: MeasuredEpoch, epoch: int, began: float, seconds: float) -> None:
-        entries = {split: known[training.epochs.ranked] for split, known in found.results.entries.items()}
+    def _print_epoch(
+        self, training: _Training, measured: MeasuredEpoch, epoch: int, began: float, seconds: float
+    ) -> None:
+        entries = {split: ranks[training.epochs.ranked] for split, ranks in measured.results.entries.items()}
         training.epochs = training.epochs.with_epoch(epoch, entries)
-        best = best_words(found.results.scores, "R@1", training.epochs.ranked)
+        best = best_words(measured.results.scores, "R@1", training.epochs.ranked)
         took = f"{seconds:.2g} s" if seconds < 1 else f"{seconds:.1f} s"
         if training.ended and epoch > training.epoch:
             took += f", {seconds / (began - training.ended) * (epoch - training.epoch) * 100:.0f} % of an epoch"
         _say(f"epoch {epoch}: {training.epochs.text(epoch)}{best} ({took})")
 
 
-def _store(training: _Training, found: MeasuredEpoch, epoch: int) -> None:
-    """Store an epoch as a whole: a signal arrives after it."""
-    features, order = found.features, training.network.layer_order
+def _store(training: _Training, measured: MeasuredEpoch, epoch: int) -> None:
+    """Store an epoch; a signal waits until all of it is stored."""
+    features, order = measured.features, training.network.layer_order
     with stoppable() as stop:
         forget_from(training.run, epoch)
-        probed = probe_record(features.inputs, str(found.searches.device()), order)
+        probed = probe_record(features.inputs, str(measured.searches.device()), order)
         record = epoch_record(
             replace(probed, network=training.network.facts), epoch, training.experiment, training.images
         )
-        store_probe(features, found.searches, found.results, order, epoch=epoch, record=record)
+        store_probe(features, measured.searches, measured.results, order, epoch=epoch, record=record)
         if 0 < training.epoch < epoch:
             remove_features(training.run, list(training.images), training.epoch)
     if stop.signal_number is not None:

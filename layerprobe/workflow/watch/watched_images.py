@@ -47,14 +47,14 @@ class WatchedImages:
             yield Batch(self.images[rows], self.labels[rows])
 
     def at_most(self, images: int) -> WatchedImages:
-        """At most so many of the images, by `_fewer`."""
-        return self.of_counts(_fewer(Counter(self.labels.tolist()), images))
+        """At most so many of the images, by `_reduce_counts`."""
+        return self.of_counts(_reduce_counts(Counter(self.labels.tolist()), images))
 
     def of_counts(self, counts: Mapping[Label, int]) -> WatchedImages:
         """Some images of some classes, by class."""
-        rows = _drawn_rows(self.labels, self.places, counts)
-        taken = self.images[torch.from_numpy(rows)], self.labels[rows], self.places[rows]
-        return WatchedImages(*taken, self.batch_size, self.counts)
+        rows = _draw_rows(self.labels, self.places, counts)
+        selected = self.images[torch.from_numpy(rows)], self.labels[rows], self.places[rows]
+        return WatchedImages(*selected, self.batch_size, self.counts)
 
     def __str__(self) -> str:
         classes, images, total = len(np.unique(self.labels)), len(self.labels), sum(self.counts.values())
@@ -78,7 +78,7 @@ def read_images(  # noqa: PLR0913 - a loader, how it is read, and how much of it
     Of a DataLoader the images of its data set are read, by a loader of its own; those that are not watched only where
     the data set does not state its labels, or `batch` may read others.
 
-    For the block of `kept_random_state`, as the generators are seeded.
+    For the block of `keep_random_state`, as the generators are seeded.
 
     Args:
         memory: bytes that the images may take.
@@ -86,31 +86,34 @@ def read_images(  # noqa: PLR0913 - a loader, how it is read, and how much of it
         counts: name of a class -> number of its images; None: drawn by a seed.
         batch, note: as of `read_batches`.
     """
-    rows, stated = image_rows(loader), None
+    rows, class_counts = image_rows(loader), None
     if rows is not None and isinstance(loader, DataLoader):
-        labels = _stated_labels(loader.dataset, rows) if batch is None else None
+        labels = _read_labels(loader.dataset, rows) if batch is None else None
         if labels is not None:
-            stated = Counter(labels.tolist())
-            wanted = _fewer(stated, len(rows) if most is None else most) if counts is None else _named(counts, stated)
-            rows = np.array(rows)[_drawn_rows(labels, np.array(rows), wanted)].tolist()
-        loader = _own_loader(loader, rows)
+            class_counts = Counter(labels.tolist())
+            if counts is None:
+                drawn_counts = _reduce_counts(class_counts, len(rows) if most is None else most)
+            else:
+                drawn_counts = _match_classes(counts, class_counts)
+            rows = np.array(rows)[_draw_rows(labels, np.array(rows), drawn_counts)].tolist()
+        loader = _build_loader(loader, rows)
     else:
         seed_transforms(0)
-    held, seen = _held(read_batches(loader, split, batch=batch, note=note), rows, memory, counts)
-    kept = sorted((row for of_class in held.values() for row in of_class), key=lambda row: row[0])
-    found = WatchedImages(
-        torch.stack([image for _, image, _ in kept]),
-        np.array([label for _, _, label in kept]),
-        np.array([place for place, _, _ in kept], np.int64),
-        _size(loader),
-        stated or seen,
+    held, seen = _hold_images(read_batches(loader, split, batch=batch, note=note), rows, memory, counts)
+    rows_by_position = sorted((row for of_class in held.values() for row in of_class), key=lambda row: row[0])
+    images = WatchedImages(
+        torch.stack([image for _, image, _ in rows_by_position]),
+        np.array([label for _, _, label in rows_by_position]),
+        np.array([position for position, _, _ in rows_by_position], np.int64),
+        _batch_size_of(loader),
+        class_counts or seen,
     )
     if counts is not None:
-        return found.of_counts(_named(counts, found.counts))
-    return found if most is None else found.at_most(most)
+        return images.of_counts(_match_classes(counts, images.counts))
+    return images if most is None else images.at_most(most)
 
 
-def _named(counts: Mapping[str, int], labels: Iterable[Label]) -> dict[Label, int]:
+def _match_classes(counts: Mapping[str, int], labels: Iterable[Label]) -> dict[Label, int]:
     """The numbers of images by label, which is a class's number or its name."""
     return {label: counts[str(label)] for label in labels if str(label) in counts}
 
@@ -124,66 +127,72 @@ def image_rows(loader: Iterable[Any]) -> list[int] | None:
     return sorted(map(int, indices)) if indices is not None else list(range(len(loader.dataset)))  # type: ignore[attr-defined]
 
 
-def _drawn(number: Label) -> int:
-    """The place of a class, or of an image, in the order in which they are drawn: below 2**64, always the same."""
+def _draw_order(number: Label) -> int:
+    """A hash below 2**64 that orders classes, or images, as if at random; the smallest are drawn first."""
     return int.from_bytes(hashlib.blake2b(str(number).encode(), digest_size=8).digest())
 
 
-def _fewer(counts: Mapping[Label, int], images: int) -> dict[Label, int]:
-    """Class -> number of its images, at most so many together: whole classes, or equally many images of 10."""
-    found, left = dict[Label, int](), images
-    ordered = sorted(counts, key=_drawn)
+def _reduce_counts(counts: Mapping[Label, int], images: int) -> dict[Label, int]:
+    """Class -> how many of its images are drawn: whole classes up to so many images, or some images of 10 classes."""
+    drawn, remaining = dict[Label, int](), images
+    ordered = sorted(counts, key=_draw_order)
     for label in ordered:
-        left -= counts[label]
-        if left < 0:
+        remaining -= counts[label]
+        if remaining < 0:
             break
-        found[label] = counts[label]
-    if len(found) >= min(FEWEST_UNITS, len(counts)):
-        return found
-    few = ordered[:FEWEST_UNITS]
-    return {label: min(counts[label], max(2, images // len(few))) for label in few}
+        drawn[label] = counts[label]
+    if len(drawn) >= min(FEWEST_UNITS, len(counts)):
+        return drawn
+    first_classes = ordered[:FEWEST_UNITS]
+    return {label: min(counts[label], max(2, images // len(first_classes))) for label in first_classes}
 
 
-def _drawn_rows(labels: NDArray[Any], places: NDArray[np.int64], counts: Mapping[Label, int]) -> NDArray[np.bool_]:
-    """(N,) whether an image is among the first of its class, as many as the class has."""
-    kept = np.zeros(len(labels), np.bool_)
+def _draw_rows(labels: NDArray[Any], places: NDArray[np.int64], counts: Mapping[Label, int]) -> NDArray[np.bool_]:
+    """(N,) whether an image is drawn: the first of each class by `_draw_order`, as many as `counts` says."""
+    is_drawn = np.zeros(len(labels), np.bool_)
     for label, count in counts.items():
         rows = np.flatnonzero(labels == label).tolist()
-        kept[rows if len(rows) <= count else sorted(rows, key=lambda row: _drawn(int(places[row])))[:count]] = True
-    return kept
+        is_drawn[
+            rows if len(rows) <= count else sorted(rows, key=lambda row: _draw_order(int(places[row])))[:count]
+        ] = True
+    return is_drawn
 
 
-def _held(
+def _hold_images(
     batches: Iterable[Batch], rows: Sequence[int] | None, memory: int, classes: Collection[str] | None
 ) -> tuple[dict[Label, list[tuple[int, Tensor, Label]]], Counter[Label]]:
     """Class -> place, image and label of each of its images; and the number of images of every class.
 
-    Where they exceed the memory, the classes that come last in the order of `_drawn` are dropped for good, and of the
-    last 10 half of the images.
+    Where they exceed the memory, the classes that come last by `_draw_order` are dropped for good, and of the last 10
+    half of the images.
     """
     held: dict[Label, list[tuple[int, Tensor, Label]]] = {}
     seen: Counter[Label] = Counter()
     class_bar = image_bar = 2**64
-    number = taken = 0
+    number = held_bytes = 0
     for batch in batches:
         for image, label in zip(batch.images, batch.labels.tolist(), strict=True):
-            place = number if rows is None else rows[number]
+            position = number if rows is None else rows[number]
             seen[label] += 1
             number += 1
-            if (classes is None or str(label) in classes) and _drawn(label) < class_bar and _drawn(place) < image_bar:
-                held.setdefault(label, []).append((place, image.detach().cpu().clone(), label))
-                taken += image.nbytes
-        while taken > memory:
+            if (
+                (classes is None or str(label) in classes)
+                and _draw_order(label) < class_bar
+                and _draw_order(position) < image_bar
+            ):
+                held.setdefault(label, []).append((position, image.detach().cpu().clone(), label))
+                held_bytes += image.nbytes
+        while held_bytes > memory:
             if len(held) > FEWEST_UNITS:
-                class_bar = max(map(_drawn, held))
+                class_bar = max(map(_draw_order, held))
             else:
                 image_bar //= 2
             held = {
-                label: [row for row in of_class if _drawn(row[0]) < image_bar]
+                label: [row for row in of_class if _draw_order(row[0]) < image_bar]
                 for label, of_class in held.items()
-                if _drawn(label) < class_bar
+                if _draw_order(label) < class_bar
             }
-            taken = sum(image.nbytes for of_class in held.values() for _, image, _ in of_class)
+            held_bytes = sum(image.nbytes for of_class in held.values() for _, image, _ in of_class)
     return held, seen
 
 
@@ -201,11 +210,11 @@ class _SeededRows(Dataset[Any]):
         return self._dataset[self._rows[number]]
 
 
-def _own_loader(loader: DataLoader[Any], rows: Sequence[int]) -> DataLoader[Any]:
+def _build_loader(loader: DataLoader[Any], rows: Sequence[int]) -> DataLoader[Any]:
     """A loader of the same images in the order of their rows, which leaves the other's workers and sampler alone."""
     return DataLoader(
         _SeededRows(loader.dataset, rows),
-        batch_size=_size(loader),
+        batch_size=_batch_size_of(loader),
         collate_fn=loader.collate_fn,
         num_workers=loader.num_workers,
         worker_init_fn=loader.worker_init_fn,
@@ -214,15 +223,15 @@ def _own_loader(loader: DataLoader[Any], rows: Sequence[int]) -> DataLoader[Any]
     )
 
 
-def _size(loader: object) -> int:
-    known = getattr(loader, "batch_size", None) or getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
-    return known if isinstance(known, int) and known > 0 else BATCH_SIZE
+def _batch_size_of(loader: object) -> int:
+    size = getattr(loader, "batch_size", None) or getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
+    return size if isinstance(size, int) and size > 0 else BATCH_SIZE
 
 
-def _stated_labels(dataset: Any, rows: Sequence[int]) -> NDArray[Any] | None:
+def _read_labels(dataset: Any, rows: Sequence[int]) -> NDArray[Any] | None:
     """The labels of some rows that a data set states; None where it does not."""
     if isinstance(dataset, Subset):
-        return _stated_labels(dataset.dataset, [int(dataset.indices[row]) for row in rows])
+        return _read_labels(dataset.dataset, [int(dataset.indices[row]) for row in rows])
     stated = dataset.tensors[-1] if isinstance(dataset, TensorDataset) else None
     stated = getattr(dataset, "targets", getattr(dataset, "labels", None)) if stated is None else stated
     if not isinstance(stated, Tensor | np.ndarray | list | tuple) or len(stated) != len(dataset):

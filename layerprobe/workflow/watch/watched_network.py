@@ -50,9 +50,9 @@ class WatchedNetwork:
         """Check that a module has the parts of the first one."""
         now = parts_of(module)
         if now != self.parts:
-            changed = [f"{name or 'the model'} ({what})" for name, what in {*now} ^ {*self.parts}]
-            what = f"the model has other parts than at the first epoch: {', '.join(sorted(changed)[:3])}"
-            raise RecipeError(what, fix="Give the same model each time, or make another Watch with another name")
+            changed = [f"{name or 'the model'} ({shapes})" for name, shapes in {*now} ^ {*self.parts}]
+            message = f"the model has other parts than at the first epoch: {', '.join(sorted(changed)[:3])}"
+            raise RecipeError(message, fix="Give the same model each time, or make another Watch with another name")
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +64,7 @@ class MeasuredEpoch:
     results: SearchResults
 
 
-def watched_network(
+def find_watched_layers(
     net: Net, layers: Sequence[str], pools: Sequence[str] | None, shape: ImageShape
 ) -> tuple[WatchedNetwork, list[str]]:
     """The asked layers of a network that takes images (C, H, W), and notes on its classifier and their pools."""
@@ -86,12 +86,12 @@ def watched_network(
 
 def parts_of(module: nn.Module) -> list[tuple[str, str]]:
     """Path, and class with the shapes of its own tensors, of every module."""
-    found = []
-    for path, part in module.named_modules():
-        tensors = [*part.named_parameters(recurse=False), *part.named_buffers(recurse=False)]
+    parts = []
+    for path, submodule in module.named_modules():
+        tensors = [*submodule.named_parameters(recurse=False), *submodule.named_buffers(recurse=False)]
         shapes = "".join(f" {name} {tuple(tensor.shape)}" for name, tensor in tensors)
-        found.append((path, f"{type(part).__name__}{shapes}"))
-    return found
+        parts.append((path, f"{type(submodule).__name__}{shapes}"))
+    return parts
 
 
 def measure_epoch(  # noqa: PLR0913 - the network, its images, and where their values go
@@ -108,14 +108,15 @@ def measure_epoch(  # noqa: PLR0913 - the network, its images, and where their v
     """Extract, rank and score the watched layers."""
     module = net.module
     by_split = {
-        split: extracted_features(module, network.members, found.batches, device, hashed=True)
-        for split, found in images.items()
+        split: extracted_features(module, network.members, split_images.batches, device, hashed=True)
+        for split, split_images in images.items()
     }
-    digests = {split: each.digests for split, each in by_split.items()}
+    digests = {split: split_features.digests for split, split_features in by_split.items()}
     inputs = ProbeInputs(type(module).__name__, weights_sha256(module), digests)
     features = MemoryFeatures(run, inputs, by_split)
     require_retrieval(features.dataset, fix="Put all images of a class into one split")
-    if all(len(found.labels) == sum(found.counts.values()) for found in images.values()):  # else others were not drawn
+    # Of drawn images, the right items may be among those that were not drawn.
+    if all(len(split_images.labels) == sum(split_images.counts.values()) for split_images in images.values()):
         check_right_items(features.dataset)
     searches = Searches(features, experiment, SEED, lambda: device)
     results = search(searches, measures, network.rows, lambda layers, _: layers, epoch=epoch)

@@ -18,7 +18,7 @@ from layerprobe.workflow.run.runs import WATCHED, Run, locked, set_aside
 COMMAND = "layerprobe.Watch"
 
 
-def continued_run(run: Run, epoch: int, say: Callable[[str], None]) -> RunRecord | None:
+def continue_run(run: Run, epoch: int, say: Callable[[str], None]) -> RunRecord | None:
     """The record of the run that a training continues at an epoch; None for a new run.
 
     A training that begins at epoch 0 is a new one: a run that has its name is moved aside.
@@ -38,12 +38,12 @@ def continued_run(run: Run, epoch: int, say: Callable[[str], None]) -> RunRecord
     if epoch == 0:
         say(f"{run.name} had epochs 0 to {record.epochs_done}, and is now {set_aside(run).name}")
         return None
-    again = f"; epochs {epoch} to {record.epochs_done} are measured again" if record.epochs_done >= epoch else ""
-    say(f"{run.name} is continued at epoch {epoch}{again}")
+    note = f"; epochs {epoch} to {record.epochs_done} are measured again" if record.epochs_done >= epoch else ""
+    say(f"{run.name} is continued at epoch {epoch}{note}")
     return record
 
 
-def stored_counts(run: Run, split: str) -> dict[str, int] | None:
+def read_stored_counts(run: Run, split: str) -> dict[str, int] | None:
     """Class -> number of its stored images of a split; None where none are stored."""
     for epoch in reversed(run.ranked_epochs(split)):
         with contextlib.suppress(DataError):
@@ -55,8 +55,8 @@ def stored_counts(run: Run, split: str) -> dict[str, int] | None:
 def require_same_images(run: Run, record: RunRecord, inputs: ProbeInputs) -> None:
     """Check that a run is continued on its images."""
     for split in {**record.contents, **inputs.images}:
-        known = record.contents.get(split)
-        if split not in inputs.images or known != inputs.contents(split):
+        sha256 = record.contents.get(split)
+        if split not in inputs.images or sha256 != inputs.contents(split):
             raise RecipeError(
                 f"has other {split} images than are given now", file=run.folder, fix="Give its images, or another name="
             )
@@ -68,13 +68,14 @@ def forget_from(run: Run, epoch: int) -> None:
         return
     with locked(run):
         if run.scores_file.exists():
-            known = read_scores(run.scores_file)
-            kept = [score for score in known if score.epoch < epoch]
-            ScoreTable(kept, layer_order=run.read().layer_order, stored=known).write(run.scores_file)
+            scores = read_scores(run.scores_file)
+            earlier_scores = [score for score in scores if score.epoch < epoch]
+            ScoreTable(earlier_scores, layer_order=run.read().layer_order, stored=scores).write(run.scores_file)
         for split in SPLITS:
-            for later in [each for each in run.ranked_epochs(split) if each >= epoch]:
-                run.rank_file(later, split).unlink(missing_ok=True)
-                run.feature_file(later, split).unlink(missing_ok=True)
+            for ranked_epoch in run.ranked_epochs(split):
+                if ranked_epoch >= epoch:
+                    run.rank_file(ranked_epoch, split).unlink(missing_ok=True)
+                    run.feature_file(ranked_epoch, split).unlink(missing_ok=True)
 
 
 def remove_features(run: Run, splits: Sequence[str], epoch: int) -> None:

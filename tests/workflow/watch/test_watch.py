@@ -19,7 +19,7 @@ from layerprobe.values.scores import Score
 from layerprobe.workflow.report.report_watch import is_worked_on
 from layerprobe.workflow.run.facts import data_facts
 from layerprobe.workflow.run.runs import Run
-from layerprobe.workflow.watch.random_state import kept_random_state
+from layerprobe.workflow.watch.random_state import keep_random_state
 from tests.workflow.watch.trainings import Augmented, generators, loaders, network, saved, trained, watching
 
 Measured = dict[tuple[str, str, str], tuple[float | None, float | None, float | None]]
@@ -207,7 +207,7 @@ def test_texts_name_the_classes_of_a_watched_training_and_of_the_one_that_contin
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def named(loader: Any) -> list[tuple[torch.Tensor, list[str], list[int]]]:
-        with kept_random_state():
+        with keep_random_state():
             torch.manual_seed(1)
             return [(images, [f"c{label}" for label in labels.tolist()], labels.tolist()) for images, labels in loader]
 

@@ -17,7 +17,7 @@ from torch.utils.data import (
     TensorDataset,
 )
 
-from layerprobe.workflow.watch.random_state import kept_random_state
+from layerprobe.workflow.watch.random_state import keep_random_state
 from layerprobe.workflow.watch.watched_images import WatchedImages, read_images
 from tests.workflow.watch.trainings import Augmented
 
@@ -134,7 +134,7 @@ def test_random_transforms_give_the_same_image_from_any_state_beside_any_others(
         torch.manual_seed(seed)
         np.random.seed(seed)  # noqa: NPY002
         random.seed(seed)
-        with kept_random_state():
+        with keep_random_state():
             found.append(read_images(DataLoader(Augmented(), 8, shuffle=True), "train", memory=LOTS, most=most))
     both = [list(found[0].places).index(place) for place in found[1].places]
     assert len(both) == 20
