@@ -67,33 +67,18 @@ class ExplainRequest:
     model: str | None = None
 
 
-@dataclass(frozen=True)
-class _Network:
-    """How a run's network is built."""
-
-    run: Run
-    record: RunRecord
-    recipe: Recipe
-
-    def built(self, seed: int | None = None) -> Net:
-        """The network without weights, drawn by a seed; None: the run's."""
-        train = self.recipe.train if seed is None else self.recipe.train.model_copy(update={"seed": seed})
-        return run_network(self.run, self.record, replace(self.recipe, train=train))
-
-
 def explain(request: ExplainRequest, listener: Listener) -> tuple[ExplainedQuery, Path]:
     """Explain a query by each layer, draw it, and return the values with the figure's file."""
     run = request.run
     out = request.out or run.plot_file(KIND)
     require_output(out, *FORMATS)
-    found, opened, record = _chosen(request, listener)
-    recipe = recorded_recipe(record, run.record_file).at(request.model)
-    explained = _explained(_Network(run, record, recipe), found, opened, listener)
+    neighbours_by_layer, opened, record = _find_neighbours(request, listener)
+    explained = _explain_layers(request, record, neighbours_by_layer, opened, listener)
     write_output(out, encoded(draw(explained), out.suffix.lower().removeprefix(".") or "png"))
     return explained, out
 
 
-def _chosen(request: ExplainRequest, listener: Listener) -> tuple[Sequence[Neighbours], RunGallery, RunRecord]:
+def _find_neighbours(request: ExplainRequest, listener: Listener) -> tuple[Sequence[Neighbours], RunGallery, RunRecord]:
     """The neighbours of the query by each layer, and the opened images."""
     run, record = request.run, request.run.read()
     if record.members:
@@ -105,19 +90,21 @@ def _chosen(request: ExplainRequest, listener: Listener) -> tuple[Sequence[Neigh
     count = 1 if request.query is None else None
     options = PlotOptions(request.layers, None, request.query, request.where, count)
     if request.layers is None and not names_layers(request.where):
-        options = _with_the_choice(run, options, embedding, listener)
-    found, opened = found_neighbours([run], scores, options, embeddings)
-    for one in found:
-        if one.ranked.similarity == "hamming":
+        options = _apply_stored_choice(run, options, embedding, listener)
+    neighbours_by_layer, opened = found_neighbours([run], scores, options, embeddings)
+    for nearest in neighbours_by_layer:
+        if nearest.ranked.similarity == "hamming":
             fix = "Explain the layer without binary: a bit has no gradient"
-            raise RecipeError(f"{one.ranked} cannot be explained", fix=fix)
-        if not one.found:
-            raise DataError(f"{one.query.id} has no item to find", file=run.folder, fix="Choose another query")
-    return found, opened[run.name], record
+            raise RecipeError(f"{nearest.ranked} cannot be explained", fix=fix)
+        if not nearest.found:
+            raise DataError(f"{nearest.query.id} has no item to find", file=run.folder, fix="Choose another query")
+    return neighbours_by_layer, opened[run.name], record
 
 
-def _with_the_choice(run: Run, options: PlotOptions, embedding: RankedLayer | None, listener: Listener) -> PlotOptions:
-    """The options with the layer of the stored choice, and the embedding, at its epoch; as they are without one."""
+def _apply_stored_choice(
+    run: Run, options: PlotOptions, embedding: RankedLayer | None, listener: Listener
+) -> PlotOptions:
+    """Set layers and epoch to those of the stored choice, with the embedding; unchanged where no choice is stored."""
     stored = stored_choice(run, listener.say)
     if stored is None:
         listener.say(
@@ -126,69 +113,76 @@ def _with_the_choice(run: Run, options: PlotOptions, embedding: RankedLayer | No
         return options
     choice = stored.choice
     selected, epoch = choice.chosen.ranked, choice.chosen.epoch
-    known = run.ranks(epoch, _SPLIT).stored.ranks if run.has_ranks(epoch, _SPLIT) else {}
-    plain = [x for x in known if (x.layer, x.reduction) == (selected.layer, NO_REDUCTION)]
-    can_be_shown = selected in known and selected.similarity != "hamming"
-    shown = selected if can_be_shown or not plain else plain[0]
-    without = "" if shown == selected else f", explained without its post-processing {selected.reduction}"
+    ranks = run.ranks(epoch, _SPLIT).stored.ranks if run.has_ranks(epoch, _SPLIT) else {}
+    plain = [x for x in ranks if (x.layer, x.reduction) == (selected.layer, NO_REDUCTION)]
+    can_be_shown = selected in ranks and selected.similarity != "hamming"
+    explained = selected if can_be_shown or not plain else plain[0]
+    without = "" if explained == selected else f", explained without its post-processing {selected.reduction}"
     listener.say(taken_text(run, choice, f"the stored choice{without}"))
     # The embedding alone would leave nothing to compare it with.
-    layers = (
-        None if shown == embedding else tuple(x.full_name for x in (shown, embedding) if x is not None and x in known)
-    )
+    layers: tuple[str, ...] = ()
+    if explained != embedding:
+        layers = tuple(ranked.full_name for ranked in (explained, embedding) if ranked is not None and ranked in ranks)
     return replace(options, layers=layers or None, epoch=epoch)
 
 
-def _explained(
-    network: _Network, found: Sequence[Neighbours], opened: RunGallery, listener: Listener
+def _explain_layers(
+    request: ExplainRequest,
+    record: RunRecord,
+    neighbours_by_layer: Sequence[Neighbours],
+    opened: RunGallery,
+    listener: Listener,
 ) -> ExplainedQuery:
-    run, recipe, epoch, split = network.run, network.recipe, found[0].epoch, found[0].split
-    device, net = opened.searches.device(), network.built()
-    random, doubt = _random_net(network, net)
+    run, epoch, split = request.run, neighbours_by_layer[0].epoch, neighbours_by_layer[0].split
+    recipe = recorded_recipe(record, run.record_file).at(request.model)
+    device, net = opened.searches.device(), run_network(run, record, recipe)
+    # Before the run's weights are loaded into it: only what differs by the seed is random.
+    random, doubt = _random_net(run, record, recipe, net)
     load_net(run, epoch, net)
     measured = measure_layers(net, recipe.data.image_size)
-    layers = {one.ranked: _layer(one.ranked, measured) for one in found}
+    layers = {nearest.ranked: _find_layer(nearest.ranked, measured) for nearest in neighbours_by_layer}
     for module in (net.module, random):
         if module is not None:
             module.to(device)
     normalise = from_recipe.build_normalise(recipe, net.channels)
-    query = _pixels(opened.queries, found[0].query.id)
+    query = _read_pixels(opened.queries, neighbours_by_layer[0].query.id)
     neighbours: list[ExplainedNeighbour] = []
-    with listener.task("explaining", len(found), "layers") as task:
-        for one in found:
-            image = _pixels(opened.items, one.found[0].item.id)
-            first, second = (normalise(pixels.to(device)) for pixels in (query, image))
-            reduce = opened.searches.reduced.map_of(epoch, split, one.ranked)
-            scored = ScoredLayer(layers[one.ranked], one.ranked, reduce)
-            explanation = explain_pair(measured, scored, (first, second), random=random)
-            neighbours.append(ExplainedNeighbour(one.found[0], image[0].numpy(), explanation))
+    with listener.task("explaining", len(neighbours_by_layer), "layers") as task:
+        for nearest in neighbours_by_layer:
+            image = _read_pixels(opened.items, nearest.found[0].item.id)
+            query_input, item_input = (normalise(pixels.to(device)) for pixels in (query, image))
+            reduce = opened.searches.reduced.map_of(epoch, split, nearest.ranked)
+            scored = ScoredLayer(layers[nearest.ranked], nearest.ranked, reduce)
+            explanation = explain_pair(measured, scored, (query_input, item_input), random=random)
+            neighbours.append(ExplainedNeighbour(nearest.found[0], image[0].numpy(), explanation))
             task.advance()
-    notes = dict.fromkeys((_BASELINE, *doubt, *(note for one in found for note in one.notes)))
-    shown = (found[0].query, query[0].numpy(), tuple(neighbours), tuple(notes))
-    return ExplainedQuery(run.name, epoch, split, *shown, weights=weights_text(network.record))
+    notes = dict.fromkeys((_BASELINE, *doubt, *(note for nearest in neighbours_by_layer for note in nearest.notes)))
+    values = (neighbours_by_layer[0].query, query[0].numpy(), tuple(neighbours), tuple(notes))
+    return ExplainedQuery(run.name, epoch, split, *values, weights=weights_text(record))
 
 
-def _layer(ranked: RankedLayer, measured: Measured) -> Layer:
+def _find_layer(ranked: RankedLayer, measured: Measured) -> Layer:
     (layer,) = find_layers([str(ranked.layer)], measured)
     return layer
 
 
-def _pixels(split: Split, name: str) -> Tensor:
+def _read_pixels(split: Split, name: str) -> Tensor:
     """(1, H, W, C) the image as the network's input before normalisation."""
     (pixels,) = batches_of(split, [np.array([split.ids.index(name)])], workers=0)
     return pixels
 
 
-def _random_net(network: _Network, other: Net) -> tuple[nn.Module | None, tuple[str, ...]]:
-    """The network without weights, by the seed after the run's, or a line on why it is not random.
+def _random_net(run: Run, record: RunRecord, recipe: Recipe, other: Net) -> tuple[nn.Module | None, tuple[str, ...]]:
+    """The network with random weights of another seed than the run's; or None, and a line on why there is none.
 
     Args:
-        other: the same by the run's seed, without the run's weights: what both have is not random.
+        other: the network of the run's seed, before its weights are loaded. Tensors equal in both are not random.
     """
-    built = network.built(network.recipe.train.seed + 1).module
+    train = recipe.train.model_copy(update={"seed": recipe.train.seed + 1})
+    built = run_network(run, record, replace(recipe, train=train)).module
     weights = dict(other.module.named_parameters())
-    drawn = {name: own for name, own in built.named_parameters() if own.ndim > 1}
-    kept = sum(own.numel() for name, own in drawn.items() if torch.equal(own, weights[name]))
-    if 2 * kept > sum(own.numel() for own in drawn.values()):
-        return None, (f"No check against random weights: {network.recipe.net.name} {_LIKE_TRAINED}",)
+    drawn = {name: tensor for name, tensor in built.named_parameters() if tensor.ndim > 1}
+    equal_count = sum(tensor.numel() for name, tensor in drawn.items() if torch.equal(tensor, weights[name]))
+    if 2 * equal_count > sum(tensor.numel() for tensor in drawn.values()):
+        return None, (f"No check against random weights: {recipe.net.name} {_LIKE_TRAINED}",)
     return built, ()

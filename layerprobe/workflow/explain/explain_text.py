@@ -19,23 +19,25 @@ _KEY = (
 
 def explanation_table(explained: ExplainedQuery) -> TextTable:
     """A row for each layer and each of the two images."""
-    names = names_by_layer(one.explanation.ranked for one in explained.neighbours)
+    names = names_by_layer(neighbour.explanation.ranked for neighbour in explained.neighbours)
     heading = [f"{explained.run}, {explained.when}: {explained.split} image {explained.query.id}"]
     rows = []
-    for one in explained.neighbours:
-        own = one.explanation
-        places = f"; Grad-CAM of {own.places_of}" if own.places_of else ""
-        heading.append(f"{names[own.ranked]}: similarity {own.similarity:.3f} with {one.found.item.id}{places}")
-        rows += [(names[own.ranked] if side == "query" else "", side, *_cells(found)) for side, found in own.sides]
-    notes = [note for one in explained.neighbours for note in one.explanation.notes]
+    for neighbour in explained.neighbours:
+        explanation = neighbour.explanation
+        places = f"; Grad-CAM of {explanation.places_of}" if explanation.places_of else ""
+        layer, item = names[explanation.ranked], neighbour.found.item.id
+        heading.append(f"{layer}: similarity {explanation.similarity:.3f} with {item}{places}")
+        for side, attribution in explanation.sides:
+            rows.append((layer if side == "query" else "", side, *_cells(attribution)))
+    notes = [note for neighbour in explained.neighbours for note in neighbour.explanation.notes]
     below = tuple(dict.fromkeys((*_KEY, *explained.notes, *notes)))
     return TextTable(_COLUMNS, tuple(rows), frozenset(range(2, len(_COLUMNS))), tuple(heading), below)
 
 
-def _cells(found: Attribution) -> tuple[str, ...]:
-    error = f"{100 * found.error:.2f}" if math.isfinite(found.error) else "-"
-    numbers = f"{found.difference:+.3f}", error, str(found.steps)
-    return *numbers, *_pair(found.random_pixels), *_pair(found.random_places)
+def _cells(attribution: Attribution) -> tuple[str, ...]:
+    error = f"{100 * attribution.error:.2f}" if math.isfinite(attribution.error) else "-"
+    numbers = f"{attribution.difference:+.3f}", error, str(attribution.steps)
+    return *numbers, *_pair(attribution.random_pixels), *_pair(attribution.random_places)
 
 
 def _pair(agreement: RankCorrelation | None) -> tuple[str, str]:
@@ -48,25 +50,25 @@ def explanation_values(explained: ExplainedQuery) -> dict[str, Any]:
     """What --json has, without the maps."""
     layers = [
         {
-            "layer": str(one.explanation.ranked),
-            "item": one.found.item.id,
-            "right": one.found.right,
-            "similarity": one.explanation.similarity,
-            "grad_cam": one.explanation.places_of,
-            **{side: _values(found) for side, found in one.explanation.sides},
-            "notes": list(one.explanation.notes),
+            "layer": str(neighbour.explanation.ranked),
+            "item": neighbour.found.item.id,
+            "right": neighbour.found.right,
+            "similarity": neighbour.explanation.similarity,
+            "grad_cam": neighbour.explanation.places_of,
+            **{side: _attribution_values(attribution) for side, attribution in neighbour.explanation.sides},
+            "notes": list(neighbour.explanation.notes),
         }
-        for one in explained.neighbours
+        for neighbour in explained.neighbours
     ]
     about = {"run": explained.run, "epoch": explained.epoch, "query": explained.query.id}
     return {**about, "layers": layers, "notes": list(explained.notes)}
 
 
-def _values(found: Attribution) -> dict[str, Any]:
+def _attribution_values(attribution: Attribution) -> dict[str, Any]:
     return {
-        "difference": found.difference,
-        "error": found.error if math.isfinite(found.error) else None,
-        "steps": found.steps,
-        "random": found.random_pixels,
-        "random_grad_cam": found.random_places,
+        "difference": attribution.difference,
+        "error": attribution.error if math.isfinite(attribution.error) else None,
+        "steps": attribution.steps,
+        "random": attribution.random_pixels,
+        "random_grad_cam": attribution.random_places,
     }
