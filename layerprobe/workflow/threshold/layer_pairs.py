@@ -35,5 +35,5 @@ def layer_pairs(search: StoredSearch, ranked: RankedLayer) -> AllPairs:
             rules=search.rules,
         )
     except NotFiniteError as error:
-        what = f"{ranked} has no threshold on {search.split}: {error.message}"
-        raise NumericError(what, fix="Choose a layer whose features are finite") from error
+        message = f"{ranked} has no threshold on {search.split}: {error.message}"
+        raise NumericError(message, fix="Choose a layer whose features are finite") from error

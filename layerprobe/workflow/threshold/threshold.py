@@ -64,9 +64,9 @@ def split_to_set_on(run: Run, epoch: int | None = None) -> str:
     if split == "test" and "train" in record.manifests:
         raise seen_train_error(run, record, "and there are no others to set a threshold on but those of test")
     if split == "test" or "test" not in record.manifests:
-        what = "no classes to set a threshold on but those of test" if split == "test" else "no test classes"
+        message = "no classes to set a threshold on but those of test" if split == "test" else "no test classes"
         fix = "Give two splits: validation to set the threshold on, test to measure it"
-        raise DataError(f"{run.name} has {what}", file=run.folder, fix=fix)
+        raise DataError(f"{run.name} has {message}", file=run.folder, fix=fix)
     return split
 
 
@@ -89,19 +89,19 @@ def threshold(
         NumericError: NaN or Inf.
     """
     require_rates(tuple(rates))
-    units = None if cluster is None else _units(run, cluster)
+    units = None if cluster is None else _read_clusters(run, cluster)
     if layer is None:
-        ranked, epoch = _the_choice(run, listener)
+        ranked, epoch = _choose_layer(run, listener)
         split = split_to_set_on(run, epoch)
     else:
         split = split_to_set_on(run)
-        ranked, epoch = _the_layer(run, split, layer)
+        ranked, epoch = _find_layer(run, split, layer)
     device = from_recipe.choose_device("auto")
     setting, testing = (layer_pairs(StoredSearch(run, epoch, name, device), ranked) for name in (split, "test"))
     fitted_on_it = split == "train" and parse_chain(ranked.reduction).fits_on_train
     notes = tuple(filter(None, [folders_note_of_run(run, epoch, "test")] if cluster is None else []))
-    of = ThresholdsOf(run.name, epoch, ranked, split, fitted_on_it, cluster, units, notes)
-    return measured_thresholds(of, setting, testing, rates, listener)
+    subject = ThresholdsOf(run.name, epoch, ranked, split, fitted_on_it, cluster, units, notes)
+    return measure_thresholds(subject, setting, testing, rates, listener)
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,40 +128,41 @@ class ThresholdsOf:
     notes: tuple[str, ...] = ()
 
 
-def measured_thresholds(
-    of: ThresholdsOf, setting: AllPairs, testing: AllPairs, rates: Sequence[float], listener: Listener
+def measure_thresholds(
+    subject: ThresholdsOf, setting: AllPairs, testing: AllPairs, rates: Sequence[float], listener: Listener
 ) -> MeasuredThresholds:
     """Set thresholds on the pairs of one split, and measure them on those of test.
 
     Raises:
         DataError: a split without genuine or impostor pairs.
     """
-    ranked, split = of.ranked, of.split
+    ranked, split = subject.ranked, subject.split
     with listener.task(f"threshold {ranked}", 5, "passes over all pairs") as task:
         counts = count_pairs(setting)
         task.advance()
-        found = thresholds_at(setting, counts, sorted(rates))
+        similarities = thresholds_at(setting, counts, sorted(rates))
         task.advance()
-        set_at = count_accepted(setting, found)
+        set_at = count_accepted(setting, similarities)
         task.advance()
         tested = count_pairs(testing)
         task.advance()
-        test_at = count_accepted(testing, found, units=of.units)
+        test_at = count_accepted(testing, similarities, units=subject.units)
         task.advance()
-    splits = _paired(split, setting, counts), _paired("test", testing, tested)
-    kind, classes = IntervalKind(cluster=of.cluster), splits[1].classes
-    own, new = _rates(set_at), _rates(test_at, _ends(test_at, None if of.cluster is None else classes))
+    splits = _count_split(split, setting, counts), _count_split("test", testing, tested)
+    kind, classes = IntervalKind(cluster=subject.cluster), splits[1].classes
+    intervals_on_test = _intervals_of(test_at, None if subject.cluster is None else classes)
+    set_rates, test_rates = _rates(set_at), _rates(test_at, intervals_on_test)
     rows = [
-        Threshold(asked, setting.in_user_units(similarity), *of_set, *of_test)
-        for asked, similarity, of_set, of_test in zip(sorted(rates), found, own, new, strict=True)
+        Threshold(rate, setting.in_user_units(similarity), *set_row, *test_row)
+        for rate, similarity, set_row, test_row in zip(sorted(rates), similarities, set_rates, test_rates, strict=True)
     ]
-    notes = [*_fitted_note(of), *_count_notes(counts, tested, splits), *_rate_notes(rows, splits[0])]
-    units = classes if of.units is None else len(np.unique(of.units[0]))
-    notes += [*SamplingUnits(kind, units).remarks, *_unequal_note(test_at, kind), *of.notes]
-    return MeasuredThresholds(of.run, of.epoch, ranked, *splits, tuple(rows), tuple(notes), of.cluster)
+    notes = [*_fitted_note(subject), *_count_notes(counts, tested, splits), *_rate_notes(rows, splits[0])]
+    units = classes if subject.units is None else len(np.unique(subject.units[0]))
+    notes += [*SamplingUnits(kind, units).remarks, *_unequal_note(test_at, kind), *subject.notes]
+    return MeasuredThresholds(subject.run, subject.epoch, ranked, *splits, tuple(rows), tuple(notes), subject.cluster)
 
 
-def _units(run: Run, cluster: str) -> tuple[Units, Units]:
+def _read_clusters(run: Run, cluster: str) -> tuple[Units, Units]:
     """The clusters of the test queries of the last epoch, and of the items that they are paired with."""
     ranked_split = open_ranked_split(run, None, "test")
     epoch, stored = ranked_split.epoch, ranked_split.stored
@@ -170,12 +171,14 @@ def _units(run: Run, cluster: str) -> tuple[Units, Units]:
     if gallery != "test":
         images[gallery] = run.feature_head(epoch, gallery).rows
     units = units_of_run(run, images, cluster)
-    labels, numbers = (np.concatenate(list(parts)) for parts in ((own for own, _ in images.values()), units.values()))
-    require_whole_classes(labels, numbers, cluster, run.feature_head(epoch, "test").class_names)
+    labels = np.concatenate([image_labels for image_labels, _ in images.values()])
+    require_whole_classes(
+        labels, np.concatenate(list(units.values())), cluster, run.feature_head(epoch, "test").class_names
+    )
     return units["test"], units[gallery]
 
 
-def _the_choice(run: Run, listener: Listener) -> tuple[RankedLayer, int]:
+def _choose_layer(run: Run, listener: Listener) -> tuple[RankedLayer, int]:
     """The layer of the stored choice and its epoch; without one those that `choose` selects at the last epoch."""
     stored = stored_choice(run, listener.say)
     if stored is not None:
@@ -189,22 +192,22 @@ def _the_choice(run: Run, listener: Listener) -> tuple[RankedLayer, int]:
     return choice.chosen.ranked, choice.chosen.epoch
 
 
-def _the_layer(run: Run, split: str, text: str) -> tuple[RankedLayer, int]:
+def _find_layer(run: Run, split: str, text: str) -> tuple[RankedLayer, int]:
     """The layer that a text names, measured on both splits, and the last epoch."""
     reference = parse_reference(text, bare="layer")
     opened = [require_any_right_item(open_ranked_split(run, None, name)) for name in (split, "test")]
     if reference.run not in (None, run.name) or reference.epoch not in (None, opened[0].epoch):
-        what = f"--layer {text}: thresholds are of {run.name}#{opened[0].epoch}"
-        raise RecipeError(what, fix="Name the run before --layer, and a layer of its last epoch")
-    found, _ = find_layers_of([(ranked_split, reference) for ranked_split in opened])
-    if len(found) > 1:
-        names = ", ".join(map(str, found))
+        message = f"--layer {text}: thresholds are of {run.name}#{opened[0].epoch}"
+        raise RecipeError(message, fix="Name the run before --layer, and a layer of its last epoch")
+    layers, _ = find_layers_of([(ranked_split, reference) for ranked_split in opened])
+    if len(layers) > 1:
+        names = ", ".join(map(str, layers))
         raise RecipeError(f"--layer {text} names several layers", fix=f"Choose one of {names}")
-    require_one_map(found[0])
-    return found[0], opened[0].epoch
+    require_one_map(layers[0])
+    return layers[0], opened[0].epoch
 
 
-def _paired(split: str, pairs: AllPairs, counts: PairCounts) -> PairedSplit:
+def _count_split(split: str, pairs: AllPairs, counts: PairCounts) -> PairedSplit:
     genuine, impostor = int(counts.genuine.sum()), int(counts.impostor.sum())
     try:
         require_pairs(genuine, impostor)
@@ -218,27 +221,24 @@ def _paired(split: str, pairs: AllPairs, counts: PairCounts) -> PairedSplit:
 Ends = Sequence[Interval | None]  # of a rate at each threshold
 
 
-def _ends(found: Accepted, classes: int | None) -> tuple[Ends, Ends]:
+def _intervals_of(accepted: Accepted, classes: int | None) -> tuple[Ends, Ends]:
     """The intervals of the false and of the true accept rates.
 
     Args:
         classes: number of classes, where units are clusters of them.
     """
-    sums = np.tile(found.genuine_pairs.astype(np.float64), (len(found.genuine), 1))
-    false = rate_intervals(found.impostor, found.impostor_pairs, classes=classes)
-    return false, intervals(UnitSums(found.genuine.astype(np.float64), sums))
+    sums = np.tile(accepted.genuine_pairs.astype(np.float64), (len(accepted.genuine), 1))
+    false = rate_intervals(accepted.impostor, accepted.impostor_pairs, classes=classes)
+    return false, intervals(UnitSums(accepted.genuine.astype(np.float64), sums))
 
 
-def _rates(found: Accepted, ends: tuple[Ends, Ends] | None = None) -> list[tuple[Rate, Rate]]:
+def _rates(accepted: Accepted, ends: tuple[Ends, Ends] | None = None) -> list[tuple[Rate, Rate]]:
     """The false and the true accept rate at each threshold, with their intervals, if any."""
-    none: Ends = [None] * len(found.genuine)
+    none: Ends = [None] * len(accepted.genuine)
     ends = ends or (none, none)
-    pairs = int(found.impostor_pairs.sum()), int(found.genuine_pairs.sum())
-    counts = zip(found.impostor.sum((1, 2)).tolist(), found.genuine.sum(1).tolist(), strict=True)
-    return [
-        (_rate(far, pairs[0], ends[0][place]), _rate(tar, pairs[1], ends[1][place]))
-        for place, (far, tar) in enumerate(counts)
-    ]
+    pairs = int(accepted.impostor_pairs.sum()), int(accepted.genuine_pairs.sum())
+    counts = zip(accepted.impostor.sum((1, 2)).tolist(), accepted.genuine.sum(1).tolist(), strict=True)
+    return [(_rate(far, pairs[0], ends[0][i]), _rate(tar, pairs[1], ends[1][i])) for i, (far, tar) in enumerate(counts)]
 
 
 def _rate(count: int, pairs: int, interval: Interval | None) -> Rate:
@@ -246,29 +246,30 @@ def _rate(count: int, pairs: int, interval: Interval | None) -> Rate:
     return rate if interval is None else replace(rate, low=interval.low, high=interval.high)
 
 
-def _fitted_note(of: ThresholdsOf) -> list[str]:
-    """That a reduction was fitted on the classes that the threshold is set on, if so."""
-    if not of.fitted_on_it:
+def _fitted_note(subject: ThresholdsOf) -> list[str]:
+    """A note where the reduction was fitted on the classes that the threshold is set on."""
+    if not subject.fitted_on_it:
         return []
-    return [f"{of.ranked.reduction} was fitted on the choosing classes themselves, so their rates flatter it"]
+    return [f"{subject.ranked.reduction} was fitted on the choosing classes themselves, so their rates flatter it"]
 
 
 def _count_notes(counts: PairCounts, tested: PairCounts, splits: tuple[PairedSplit, PairedSplit]) -> list[str]:
-    collapsed = [chosen_on_text(one.split) for one, of in zip(splits, (counts, tested), strict=True) if of.collapsed]
+    pairs = zip(splits, (counts, tested), strict=True)
+    collapsed = [chosen_on_text(split.split) for split, split_counts in pairs if split_counts.collapsed]
     return [f"all similarities are equal to 1e-6 on {' and '.join(collapsed)}: it has collapsed"] if collapsed else []
 
 
-def _unequal_note(found: Accepted, kind: IntervalKind) -> list[str]:
-    """That few units are in most pairs, where these count as fewer than 10 of equal size."""
-    of_unit = pairs_of_units(found.impostor_pairs)
+def _unequal_note(accepted: Accepted, kind: IntervalKind) -> list[str]:
+    """A note where units of unequal size count as fewer than 10 of equal size."""
+    of_unit = pairs_of_units(accepted.impostor_pairs)
     units = int((of_unit > 0).sum())
-    effective = [float(effective_number(pairs.astype(np.float64))) for pairs in (of_unit, found.genuine_pairs)]
+    effective = [float(effective_number(pairs.astype(np.float64))) for pairs in (of_unit, accepted.genuine_pairs)]
     if units < FEWEST_UNITS or min(effective) >= FEWEST_UNITS:
         return []
     smallest_first = np.argsort(of_unit, kind="stable")
     # Pairs of the smallest units alone, of one unit more in each place.
-    alone = found.impostor_pairs[np.ix_(smallest_first, smallest_first)].cumsum(0).cumsum(1).diagonal()
-    shares = 1 - np.r_[0, alone][::-1] / found.impostor_pairs.sum()  # of pairs with one of the largest 0, 1, 2 ...
+    alone = accepted.impostor_pairs[np.ix_(smallest_first, smallest_first)].cumsum(0).cumsum(1).diagonal()
+    shares = 1 - np.r_[0, alone][::-1] / accepted.impostor_pairs.sum()  # of pairs with one of the largest 0, 1, 2 ...
     largest = int((shares >= _MOST).argmax())
     count_as = " (FAR) and ".join(f"{number:.0f}" for number in effective)
     return [
@@ -278,17 +279,17 @@ def _unequal_note(found: Accepted, kind: IntervalKind) -> list[str]:
 
 
 def _rate_notes(rows: Sequence[Threshold], set_on: PairedSplit) -> list[str]:
-    """Rates that no threshold accepts a pair at."""
+    """Notes on rates at which the threshold accepts no pair."""
     notes = []
     name = chosen_on_text(set_on.split)
-    if few := [row.asked for row in rows if row.asked * set_on.impostor < 1]:
-        shown = ", ".join(f"{rate:g}" for rate in few)
-        needed = math.ceil(1 / min(few))
+    if unreachable := [row.asked for row in rows if row.asked * set_on.impostor < 1]:
+        texts = ", ".join(f"{rate:g}" for rate in unreachable)
+        needed = math.ceil(1 / min(unreachable))
         notes.append(
-            f"{shown}: less than 1 of the {set_on.impostor:,} impostor pairs of {name}, so the threshold is above them"
+            f"{texts}: less than 1 of the {set_on.impostor:,} impostor pairs of {name}, so the threshold is above them"
             f" all; {needed:,} pairs would be needed"
         )
-    if tied := [f"{row.asked:g}" for row in rows if not row.set_far.accepted and row.asked not in few]:
+    if tied := [f"{row.asked:g}" for row in rows if not row.set_far.accepted and row.asked not in unreachable]:
         notes.append(
             f"{', '.join(tied)}: more of the impostor pairs of {name} tie for the most similar, so the threshold is"
             " above them all"

@@ -23,14 +23,14 @@ from layerprobe.workflow.choose.given_layer import ranked_of_rows
 from layerprobe.workflow.choose.indexed_layer import searched_of_rows
 from layerprobe.workflow.choose.row_splits import Rows, row_splits_of
 from layerprobe.workflow.run.units import folders_note
-from layerprobe.workflow.threshold.threshold import ThresholdsOf, measured_thresholds
+from layerprobe.workflow.threshold.threshold import ThresholdsOf, measure_thresholds
 
 _DIVIDED = 4  # classes, of which two set a threshold and two measure it
 _SEED = 0
 
 
 def threshold_of_features(
-    given: GivenFeatures, layer: str | None, rates: Sequence[float], listener: Listener
+    features: GivenFeatures, layer: str | None, rates: Sequence[float], listener: Listener
 ) -> MeasuredThresholds:
     """Set thresholds on the validation rows, and measure them on the test rows.
 
@@ -47,54 +47,58 @@ def threshold_of_features(
         RecipeError: a rate out of range, or a layer that is not one map.
     """
     require_rates(tuple(rates))
-    file = "features" if given.file is None else given.file.name
-    halved = given.splits is None
+    file = "features" if features.file is None else features.file.name
+    halved = features.splits is None
     if halved:
-        given = in_halves(given)
-        units = IntervalKind(cluster=given.cluster).units_text()
+        features = split_in_halves(features)
+        units = IntervalKind(cluster=features.cluster).units_text()
         listener.say(f"no `split`: thresholds are set on a random half of the {units}, and measured on the other half")
-    splits = row_splits_of(given, _SEED, True, given.file)
+    splits = row_splits_of(features, _SEED, True, features.file)
     if splits.crossed or not len(splits.test):
-        what = "no rows to set a threshold on but those of test" if len(given.rows_of("test")) else "no test rows"
+        message = "no rows to set a threshold on but those of test" if len(features.rows_of("test")) else "no test rows"
         fix = "Call rows of classes that the network has not seen `validation`, and others of them `test`"
-        raise DataError(what, file=given.file, fix=fix)
+        raise DataError(message, file=features.file, fix=fix)
     if layer is None:
-        layer = choose_file(given, seed=_SEED, listener=listener).ship.name
+        layer = choose_file(features, seed=_SEED, listener=listener).ship.name
         on_half = " on that half; on all classes it may select another" if halved else ""
         listener.say(f"layer {layer}, as layerprobe choose selects{on_half}")
-    ranked = ranked_of_rows(given, layer)
+    ranked = ranked_of_rows(features, layer)
     searched, _ = searched_of_rows(splits, ranked, _SEED)
     fitted_on_it = splits.fitted_on is None and parse_chain(ranked.reduction).fits
-    of = ThresholdsOf(file, given.epoch, ranked, splits.split, fitted_on_it, *_units(given, splits.test))
-    setting = _pairs(given, Features(searched.training, splits.labels, ()), splits.choosing, ranked.similarity)
-    testing = _pairs(given, searched.queries, splits.test, ranked.similarity)
-    return measured_thresholds(of, setting, testing, rates, listener)
+    subject = ThresholdsOf(
+        file, features.epoch, ranked, splits.split, fitted_on_it, *_test_clusters(features, splits.test)
+    )
+    setting = _pair_rows(features, Features(searched.training, splits.labels, ()), splits.choosing, ranked.similarity)
+    testing = _pair_rows(features, searched.queries, splits.test, ranked.similarity)
+    return measure_thresholds(subject, setting, testing, rates, listener)
 
 
-def in_halves(given: GivenFeatures) -> GivenFeatures:
+def split_in_halves(features: GivenFeatures) -> GivenFeatures:
     """The rows with a random half of the classes, or of their clusters, as validation, and the other as test."""
-    units = np.random.default_rng(_SEED).permutation(np.unique(given.units))
+    units = np.random.default_rng(_SEED).permutation(np.unique(features.units))
     if len(units) < _DIVIDED:
-        called = IntervalKind(cluster=given.cluster)
-        what = f"{called.units_text(len(units))}; 2 to set a threshold and 2 to measure it are needed"
-        raise DataError(what, file=given.file, fix=f"Give rows of {called.units_text(_DIVIDED)} or more")
-    chosen = np.isin(given.units, units[: len(units) // 2])
-    return replace(given, splits=np.where(chosen, "validation", "test"))
+        kind = IntervalKind(cluster=features.cluster)
+        message = f"{kind.units_text(len(units))}; 2 to set a threshold and 2 to measure it are needed"
+        raise DataError(message, file=features.file, fix=f"Give rows of {kind.units_text(_DIVIDED)} or more")
+    chosen = np.isin(features.units, units[: len(units) // 2])
+    return replace(features, splits=np.where(chosen, "validation", "test"))
 
 
-def _units(given: GivenFeatures, test: Rows) -> tuple[str | None, tuple[Units, Units] | None, tuple[str, ...]]:
-    """What the clusters of the test rows are called, the clusters, and a note where classes lie in folders."""
-    if given.cluster is not None:
-        return given.cluster, (given.units[test], given.units[test]), ()
-    names = (given.class_names[label] for label in np.unique(given.labels[test]).tolist() if given.class_names)
+def _test_clusters(
+    features: GivenFeatures, test: Rows
+) -> tuple[str | None, tuple[Units, Units] | None, tuple[str, ...]]:
+    """The column of clusters, the clusters of the test rows, and a note where classes lie in folders."""
+    if features.cluster is not None:
+        return features.cluster, (features.units[test], features.units[test]), ()
+    names = (features.class_names[label] for label in np.unique(features.labels[test]).tolist() if features.class_names)
     return None, None, tuple(filter(None, [folders_note(names)]))
 
 
-def _pairs(given: GivenFeatures, features: Features, rows: Rows, similarity: str) -> AllPairs:
-    rules = None if given.groups is None else SearchRules(groups=given.groups[rows])
+def _pair_rows(features: GivenFeatures, split_features: Features, rows: Rows, similarity: str) -> AllPairs:
+    rules = None if features.groups is None else SearchRules(groups=features.groups[rows])
     return all_pairs(
-        torch.as_tensor(features.values),
-        features.labels,
+        torch.as_tensor(split_features.values),
+        split_features.labels,
         similarity=similarity,  # type: ignore[arg-type] # checked where the layer is named
         rules=rules,
     )

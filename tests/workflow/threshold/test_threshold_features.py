@@ -12,7 +12,7 @@ from layerprobe.cli.output import Terminal
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.values.thresholds import MeasuredThresholds
 from layerprobe.workflow.choose.given_features import given_features
-from layerprobe.workflow.threshold.threshold_features import in_halves, threshold_of_features
+from layerprobe.workflow.threshold.threshold_features import split_in_halves, threshold_of_features
 from layerprobe.workflow.threshold.threshold_text import threshold_table
 from tests.reductions.fitting import stored
 
@@ -62,7 +62,7 @@ def test_pairs_of_one_group_do_not_count() -> None:
 
 
 def test_without_splits_no_class_is_in_both_halves() -> None:
-    halves = in_halves(given_features({"deep": VALUES}, LABELS)).splits
+    halves = split_in_halves(given_features({"deep": VALUES}, LABELS)).splits
     assert halves is not None
     classes = [set(LABELS[halves == split].tolist()) for split in ("validation", "test")]
     assert [len(one) for one in classes] == [20, 20]
@@ -91,13 +91,13 @@ def test_three_classes_cannot_be_halved() -> None:
     labels = np.repeat(np.arange(3), 4)
     given = given_features({"a": np.random.default_rng(0).normal(size=(12, 4))}, labels)
     with pytest.raises(DataError, match="3 classes; 2 to set a threshold and 2 to measure it are needed"):
-        in_halves(given)
+        split_in_halves(given)
 
 
 def test_clusters_are_the_units_and_lie_in_one_half_each() -> None:
     families = LABELS // 2
     given = given_features({"deep": VALUES}, LABELS, clusters=families)
-    halves = in_halves(given).splits
+    halves = split_in_halves(given).splits
     assert halves is not None
     assert {*families[halves == "test"].tolist()}.isdisjoint(families[halves == "validation"].tolist())
     found = threshold_of_features(given, "deep", [0.1], Terminal(quiet=True))
