@@ -41,7 +41,7 @@ _EpochFiles = Mapping[int, tuple[Path, str | None]]  # epoch -> the file with it
 
 def frozen_run(request: FrozenRequest, listener: Listener) -> Run:
     """The run of a model: a new one, or that of the same request, which may by now have further files."""
-    epoch_files, run = _list_epoch_files(request), request.repeated()
+    epoch_files, run = _list_epoch_files(request), request.find_repeated_run()
     if run is not None and run.is_measured and _are_files_of(run, epoch_files, listener):
         return run
     run = _make_run(request, epoch_files, listener)

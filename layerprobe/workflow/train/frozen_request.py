@@ -112,15 +112,15 @@ class FrozenRequest:
         elif self.has_files:
             for path, _ in expand(self.weights):
                 require_weights(path)
-        if self.repeated() is None:  # else no model is built before probing lists them
+        if self.find_repeated_run() is None:  # else no model is built before probing lists them
             listed(data)
 
     def target(self, recipe: Recipe) -> Run:
         """The run that this makes."""
         return recipe_run(self.cache, recipe) if self.run is None else named_run(self.cache, self.run)
 
-    def repeated(self) -> Run | None:
-        """The run whose recipe this request gave before, and would again; None where that takes `recipe` to tell.
+    def find_repeated_run(self) -> Run | None:
+        """The run that an equal request made before; None where only `recipe` can tell.
 
         No torch is needed, unlike for the defaults of the loss and the model's own input.
         """

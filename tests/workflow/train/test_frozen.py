@@ -251,7 +251,7 @@ def test_the_same_request_again_is_known_by_the_runs_record(
 def test_settings_in_another_order_are_the_same_request(asked: Requests) -> None:
     settings = ("data.invert=true", "data.train_classes=2")
     run = frozen_run(asked(settings=settings), Silent())
-    assert asked(settings=settings[::-1]).repeated() == run
+    assert asked(settings=settings[::-1]).find_repeated_run() == run
 
 
 @pytest.mark.parametrize(
@@ -267,15 +267,15 @@ def test_settings_in_another_order_are_the_same_request(asked: Requests) -> None
 )
 def test_another_request_is_no_repetition(asked: Requests, other: dict[str, object]) -> None:
     run = frozen_run(asked(), Silent())
-    assert asked().repeated() == run
-    assert replace(asked(), **other).repeated() is None  # type: ignore[arg-type] # one field each
+    assert asked().find_repeated_run() == run
+    assert replace(asked(), **other).find_repeated_run() is None  # type: ignore[arg-type] # one field each
 
 
 def test_a_named_run_is_no_repetition_of_the_request_without_its_name(asked: Requests) -> None:
     name = frozen_run(asked(), Silent()).name
     remove(plan_removal(asked().cache, name, ()))
     frozen_run(asked(run=name), Silent())
-    assert asked().repeated() is None
+    assert asked().find_repeated_run() is None
 
 
 def test_the_same_words_in_another_folder_are_no_repetition(
@@ -287,11 +287,11 @@ def test_the_same_words_in_another_folder_are_no_repetition(
     (tmp_path / "other").mkdir()
     shutil.copy("mine.py", "other")
     monkeypatch.chdir("other")
-    assert request.repeated() is None
-    assert replace(request, data="folder:../images").repeated() is None
-    assert replace(request, data=f"folder:{tmp_path / 'images'}").repeated() == run
+    assert request.find_repeated_run() is None
+    assert replace(request, data="folder:../images").find_repeated_run() is None
+    assert replace(request, data=f"folder:{tmp_path / 'images'}").find_repeated_run() == run
     Path("mine.py").write_text(CODE.replace("16", "20"))
-    assert replace(request, data=f"folder:{tmp_path / 'images'}").repeated() is None
+    assert replace(request, data=f"folder:{tmp_path / 'images'}").find_repeated_run() is None
 
 
 def test_a_relative_file_of_weights_is_compared_where_it_is_now(
@@ -310,25 +310,25 @@ def test_a_module_that_the_models_file_imports_is_compared_too(asked: Requests, 
     (model_file.parent / "sizes.py").write_text("SIZE = 16")
     model_file.write_text(f"from sizes import SIZE\n{CODE.replace('16', 'SIZE')}")
     run = frozen_run(asked(run="named"), Silent())
-    assert asked(run="named").repeated() == run
+    assert asked(run="named").find_repeated_run() == run
     (model_file.parent / "sizes.py").write_text("SIZE = 20")
-    assert asked(run="named").repeated() is None
+    assert asked(run="named").find_repeated_run() is None
 
 
 def test_what_another_version_resolved_is_resolved_anew(asked: Requests, monkeypatch: pytest.MonkeyPatch) -> None:
     run = frozen_run(asked(), Silent())
     monkeypatch.setattr(frozen_request, "__version__", "another")
-    assert asked().repeated() is None
+    assert asked().find_repeated_run() is None
     assert frozen_run(asked(), Silent()) == run
-    assert asked().repeated() == run
+    assert asked().find_repeated_run() == run
 
 
 def test_a_request_that_its_run_does_not_state_is_kept_with_it(asked: Requests) -> None:
     run = frozen_run(asked(), Silent())
     rewrite(run, request="")
-    assert asked().repeated() is None
+    assert asked().find_repeated_run() is None
     assert frozen_run(asked(), Silent()) == run
-    assert asked().repeated() == run
+    assert asked().find_repeated_run() == run
 
 
 def test_a_run_whose_recipe_was_changed_gets_that_of_the_request_again(asked: Requests) -> None:
@@ -344,15 +344,15 @@ def test_a_copy_of_a_run_is_no_repetition(asked: Requests) -> None:
     run = frozen_run(asked(), Silent())
     copy = run.folder.with_name(f"{run.name[:-6]}000000")
     shutil.copytree(run.folder, copy)
-    assert asked().repeated() == run
+    assert asked().find_repeated_run() == run
     shutil.rmtree(run.folder)
-    assert asked().repeated() is None
+    assert asked().find_repeated_run() is None
 
 
 def test_a_run_that_is_damaged_is_told_as_ever(asked: Requests) -> None:
     run = frozen_run(asked(), Silent())
     run.record_file.write_text("{")
-    assert asked().repeated() is None
+    assert asked().find_repeated_run() is None
     with pytest.raises(DataError, match="not JSON"):
         frozen_run(asked(), Silent())
 
