@@ -3,19 +3,81 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, get_args
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic.dataclasses import dataclass
+from pydantic.fields import FieldInfo
 
 from layerprobe.system.encoding import encoded
 from layerprobe.values.keys import LayerKey
 from layerprobe.values.own_input import Filter, OwnInput
 
-_LARGEST_SIDE = 100_000  # of an image, in pixels
 _MOST_EPOCHS = 1_000_000  # of a training whose epochs are counted, not listed as weights files
+# Values are strict: the text "15" is not the number 15. Tuples are not, as JSON has arrays only.
+_CONFIG = ConfigDict(extra="forbid", allow_inf_nan=False)
+_Text = Annotated[str, Field(strict=True)]
+_Flag = Annotated[bool, Field(strict=True)]
+_Whole = Annotated[int, Field(strict=True, ge=0)]
+_Number = Annotated[int, Field(strict=True)] | Annotated[float, Field(strict=True)]
+_Share = Annotated[_Number, Field(ge=0, le=1)]
+_Side = Annotated[int, Field(strict=True, ge=1, le=100_000)]  # of an image, in pixels
+_Channels = tuple[Annotated[_Number, Field(ge=-1e6, le=1e6)], ...]
 
 
-@dataclass(frozen=True)
+def _checked_recipe(recipe: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str, Any]]:
+    epochs = recipe["train"].get("epochs") if "train" in recipe else 0
+    if type(epochs) is not int or epochs < 0:
+        raise ValueError("train.epochs is not a whole number")
+    return recipe
+
+
+def _checked_path(path: str) -> str:
+    if "\0" in path:
+        raise ValueError("a path has no NUL")
+    return path
+
+
+def _checked_channels(channels: int) -> int:
+    if channels not in (1, 3):
+        raise ValueError("images have 1 channel or 3")
+    return channels
+
+
+def _layer_key(value: Any) -> Any:
+    match value:
+        case [str(layer), str(pool)]:
+            return LayerKey(layer, pool)
+    return value
+
+
+def _own_input(value: Any) -> Any:
+    return OwnInput(**dict(_Input.model_validate(value))) if isinstance(value, dict) else value
+
+
+class _Input(BaseModel):
+    """An OwnInput in run.json, which states every key."""
+
+    model_config = _CONFIG
+
+    size: _Side | tuple[_Side, _Side]
+    resized: _Side | tuple[_Side, _Side] | None
+    filter: Filter
+    mean: _Channels
+    std: _Channels
+    crop_rounding: Literal["down", "even"]
+    squeezed: _Flag
+    kept: Annotated[_Number, Field(ge=1e-3, le=1)] | None
+
+    @model_validator(mode="after")
+    def _of_all_channels(self) -> _Input:
+        if not len(self.mean) == len(self.std) in (1, 3):
+            raise ValueError("mean and std have a number for each channel")
+        return self
+
+
+@dataclass(frozen=True, config=_CONFIG)
 class WeightsFile:
     """A file of a foreign training with the weights of one epoch, hashed in place.
 
@@ -26,11 +88,11 @@ class WeightsFile:
         epoch: by the file's name, or its place among the files.
     """
 
-    path: str
-    part: str | None
-    sha256: str
-    size: int
-    epoch: int
+    path: _Text
+    part: _Text | None
+    sha256: _Text
+    size: _Whole
+    epoch: _Whole
 
     @property
     def weights_sha256(self) -> str:
@@ -40,7 +102,7 @@ class WeightsFile:
         return hashlib.sha256(f"{self.sha256}#{self.part}".encode()).hexdigest()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=_CONFIG | {"extra": "ignore"})
 class RecordedNetwork:
     """The facts on a run's network, so that no reader has to build it.
 
@@ -52,12 +114,12 @@ class RecordedNetwork:
         files: path from the folder of the user's own file -> SHA-256; the file itself under the empty path.
     """
 
-    layers: tuple[str, ...]
-    embedding: LayerKey
-    cuts: Mapping[str, tuple[float, float | None]] = field(default_factory=dict)
-    input: OwnInput | None = None
-    files: Mapping[str, str] = field(default_factory=dict)
-    channels: int = 3
+    layers: tuple[_Text, ...]
+    embedding: Annotated[LayerKey, BeforeValidator(_layer_key)]
+    cuts: Mapping[str, tuple[_Share, _Share | None]]
+    input: Annotated[OwnInput, BeforeValidator(_own_input)] | None
+    files: Mapping[Annotated[_Text, AfterValidator(_checked_path)], _Text]
+    channels: Annotated[int, Field(strict=True), AfterValidator(_checked_channels)] = 3
 
     @property
     def before(self) -> str | None:
@@ -67,27 +129,12 @@ class RecordedNetwork:
 
     def as_json(self) -> dict[str, Any]:
         """The network in run.json."""
-        embedding = self.embedding.layer, self.embedding.pool
-        found = {
-            "layers": self.layers,
-            "embedding": embedding,
-            "cuts": self.cuts,
-            "input": self.input,
-            "files": self.files,
-        }
-        return found if self.channels == 3 else found | {"channels": self.channels}
-
-    @classmethod
-    def of_json(cls, value: Mapping[str, Any]) -> RecordedNetwork:
-        """The network that `as_json` gave."""
-        own = value["input"]
-        cuts = {layer: (shares[0], shares[1]) for layer, shares in value["cuts"].items()}
-        recorded = own and OwnInput(**own | {key: tuple(x) for key, x in own.items() if isinstance(x, list)})
-        layers, embedding = tuple(value["layers"]), LayerKey(*value["embedding"])
-        return cls(layers, embedding, cuts, recorded, value["files"], value.get("channels", 3))
+        values = {name: getattr(self, name) for name in ("layers", "embedding", "cuts", "input", "files")}
+        values["embedding"] = self.embedding.layer, self.embedding.pool
+        return values if self.channels == 3 else values | {"channels": self.channels}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=_CONFIG)
 class RunRecord:
     """run.json. Fields with a default are written only if they differ from it, `notes` always.
 
@@ -109,32 +156,36 @@ class RunRecord:
         others: fields that a later version wrote.
     """
 
-    state: str
-    recipe_name: str
-    recipe: Mapping[str, Mapping[str, Any]]
-    experiment: str
-    seed: int
-    epochs_done: int
-    hashes: Mapping[str, str]
-    manifests: Mapping[str, str]
-    new_parameters: tuple[str, ...]
-    contents: Mapping[str, str] = field(default_factory=dict)
-    command: str = ""
-    versions: Mapping[str, str] = field(default_factory=dict)
-    device: str = ""
-    threads: int | None = None
-    transform: str = ""
-    notes: tuple[str, ...] = ()
-    network: RecordedNetwork | None = None
-    layer_order: tuple[str, ...] = ()
-    members: tuple[str, ...] = ()
-    checkpoints_removed: tuple[int, ...] = ()
-    weights_files: tuple[WeightsFile, ...] = ()
-    untrained: bool = True
-    from_python: bool = False
-    request: str = ""
-    touched: str = ""
-    others: Mapping[str, Any] = field(default_factory=dict)
+    state: _Text = Field(description="text")
+    recipe_name: _Text = Field(description="text")
+    recipe: Annotated[Mapping[str, Mapping[str, Any]], AfterValidator(_checked_recipe)] = Field(
+        description="the sections of a recipe, train.epochs a whole number"
+    )
+    experiment: _Text = Field(description="text")
+    seed: _Whole = Field(description="a whole number")
+    epochs_done: _Whole = Field(description="a whole number")
+    hashes: Mapping[str, _Text] = Field(description="the hash of each file")
+    manifests: Mapping[str, _Text] = Field(description="the hash of each split")
+    new_parameters: tuple[_Text, ...] = Field(description="a list of names")
+    contents: Mapping[str, _Text] = Field(default_factory=dict, description="the hash of each split")
+    command: _Text = Field(default="", description="text")
+    versions: Mapping[str, _Text] = Field(default_factory=dict, description="a version of each package")
+    device: _Text = Field(default="", description="text")
+    threads: _Whole | None = Field(default=None, description="a whole number")
+    transform: _Text = Field(default="", description="text")
+    notes: tuple[_Text, ...] = Field(default=(), description="a list of sentences")
+    network: RecordedNetwork | None = Field(default=None, description="the network's layers, cuts, input and files")
+    layer_order: tuple[_Text, ...] = Field(default=(), description="a list of layers")
+    members: tuple[_Text, ...] = Field(default=(), description="a list of runs")
+    checkpoints_removed: tuple[_Whole, ...] = Field(default=(), description="a list of epochs")
+    weights_files: tuple[WeightsFile, ...] = Field(
+        default=(), description="the path, part, sha256, size and epoch of files"
+    )
+    untrained: _Flag = Field(default=True, description="true or false")
+    from_python: _Flag = Field(default=False, description="true or false")
+    request: _Text = Field(default="", description="text")
+    touched: _Text = Field(default="", description="a time")
+    others: Mapping[str, Any] = Field(default_factory=dict)
 
     @property
     def data(self) -> Mapping[str, Any]:
@@ -162,13 +213,12 @@ class RunRecord:
 
     def as_json(self) -> dict[str, Any]:
         """As run.json has it."""
-        found: dict[str, Any] = {}
-        for each in fields(self):
-            value = getattr(self, each.name)
-            default = each.default_factory() if each.default_factory is not MISSING else each.default
-            if each.name != "others" and (value != default or each.name == "notes"):
-                found[each.name] = value
-        encoded_fields: dict[str, Any] = encoded(found | dict(self.others))
+        values = {
+            name: getattr(self, name)
+            for name, field in _FIELDS.items()
+            if name == "notes" or getattr(self, name) != field.get_default(call_default_factory=True)
+        }
+        encoded_fields: dict[str, Any] = encoded(values | values.pop("others", {}))
         return encoded_fields
 
     @classmethod
@@ -178,154 +228,26 @@ class RunRecord:
         Raises:
             ValueError: a field is missing or of another type, with its name and the expected type.
         """
-        if fault := _fault(value):
-            raise ValueError(fault)
-        names = [each.name for each in fields(cls) if each.name != "others"]
-        known: dict[str, Any] = {name: value[name] for name in names if name in value}
-        known = {name: tuple(each) if isinstance(each, list) else each for name, each in known.items()}
-        if "network" in known:
-            known["network"] = RecordedNetwork.of_json(known["network"])
-        known["weights_files"] = tuple(WeightsFile(**file) for file in value.get("weights_files", ()))
-        return cls(**known, others={name: value[name] for name in value if name not in (*names, "schema")})
+        names = _FIELDS.keys() - {"others"}
+        others = {name: value[name] for name in value if name not in {*names, "schema"}}
+        try:
+            record = cls(**{name: value[name] for name in value if name in names}, others=others)
+        except ValidationError as error:
+            name = str(error.errors()[0]["loc"][0])
+            fault = f"is {_shortened(value[name])}" if name in value else "is missing"
+            raise ValueError(f"{name} {fault}, expected {_FIELDS[name].description}") from error
+        epochs, last = [file.epoch for file in record.weights_files], record.epochs_done
+        if epochs and (epochs != sorted(set(epochs)) or epochs[-1] != last):
+            text = ", ".join(map(str, epochs))
+            raise ValueError(f"weights_files has the epochs {text}, expected ascending ones up to {last}")
+        if not epochs and last > _MOST_EPOCHS:
+            raise ValueError(f"epochs_done is {last}, expected at most {_MOST_EPOCHS:,}")
+        return record
 
 
-_Check = Callable[[Any], bool]
+_FIELDS: Mapping[str, FieldInfo] = RunRecord.__pydantic_fields__  # type: ignore[attr-defined] # pydantic adds it
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_whole(value: Any) -> bool:
-    return type(value) is int and value >= 0
-
-
-def _is_truth(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-def _list_of(check: _Check) -> _Check:
-    return lambda value: isinstance(value, list) and all(map(check, value))
-
-
-def _section_of(check: _Check) -> _Check:
-    return lambda value: isinstance(value, dict) and all(map(check, value.values()))
-
-
-def _is_recipe(value: Any) -> bool:
-    sections = _section_of(lambda section: isinstance(section, dict))(value)
-    return sections and ("train" not in value or _is_whole(value["train"].get("epochs")))
-
-
-def _is_weights_file(value: Any) -> bool:
-    if not isinstance(value, dict) or value.keys() != {each.name for each in fields(WeightsFile)}:
-        return False
-    is_part = value["part"] is None or _is_text(value["part"])
-    wholes = _is_whole(value["size"]) and _is_whole(value["epoch"])
-    return _is_text(value["path"]) and _is_text(value["sha256"]) and is_part and wholes
-
-
-def _is_share(value: Any) -> bool:
-    return isinstance(value, int | float) and 0 <= value <= 1
-
-
-def _is_cut(value: Any) -> bool:
-    return (
-        isinstance(value, list)
-        and len(value) == 2
-        and _is_share(value[0])
-        and (value[1] is None or _is_share(value[1]))
-    )
-
-
-def _sides(size: Any) -> list[Any]:
-    return size if isinstance(size, list) else [size, size]
-
-
-def _is_size(size: Any) -> bool:
-    sides = _sides(size)
-    return len(sides) == 2 and all(type(side) is int and 1 <= side <= _LARGEST_SIDE for side in sides)
-
-
-def _is_input(value: Any) -> bool:
-    if value is None:
-        return True
-    if not isinstance(value, dict) or value.keys() != {each.name for each in fields(OwnInput)}:
-        return False
-    sizes = [value["size"], value["size"] if value["resized"] is None else value["resized"]]
-    channels = [value["mean"], value["std"]]
-    return (
-        all(map(_is_size, sizes))
-        and all(own <= resized for own, resized in zip(*map(_sides, sizes), strict=True))
-        and value["filter"] in get_args(Filter)
-        and value["crop_rounding"] in ("down", "even")
-        and isinstance(value["squeezed"], bool)
-        and all(isinstance(numbers, list) and len(numbers) in (1, 3) for numbers in channels)
-        and len(channels[0]) == len(channels[1])
-        and all(isinstance(number, int | float) and abs(number) <= 1e6 for numbers in channels for number in numbers)
-        and (value["kept"] is None or (isinstance(value["kept"], int | float) and 1e-3 <= value["kept"] <= 1))
-    )
-
-
-def _is_network(value: Any) -> bool:
-    return (
-        isinstance(value, dict)
-        and _list_of(_is_text)(value.get("layers"))
-        and _list_of(_is_text)(value.get("embedding"))
-        and len(value["embedding"]) == 2
-        and _section_of(_is_cut)(value.get("cuts"))
-        and _is_input(value.get("input"))
-        and value.get("channels", 3) in (1, 3)
-        and _section_of(_is_text)(value.get("files"))
-        and not any("\0" in path for path in value["files"])
-    )
-
-
-_CHECKS: Mapping[str, tuple[_Check, str]] = {
-    "state": (_is_text, "text"),
-    "recipe_name": (_is_text, "text"),
-    "recipe": (_is_recipe, "the sections of a recipe, train.epochs a whole number"),
-    "experiment": (_is_text, "text"),
-    "seed": (_is_whole, "a whole number"),
-    "epochs_done": (_is_whole, "a whole number"),
-    "hashes": (_section_of(_is_text), "the hash of each file"),
-    "manifests": (_section_of(_is_text), "the hash of each split"),
-    "new_parameters": (_list_of(_is_text), "a list of names"),
-    "contents": (_section_of(_is_text), "the hash of each split"),
-    "command": (_is_text, "text"),
-    "versions": (_section_of(_is_text), "a version of each package"),
-    "device": (_is_text, "text"),
-    "threads": (_is_whole, "a whole number"),
-    "transform": (_is_text, "text"),
-    "notes": (_list_of(_is_text), "a list of sentences"),
-    "network": (_is_network, "the network's layers, cuts, input and files"),
-    "layer_order": (_list_of(_is_text), "a list of layers"),
-    "members": (_list_of(_is_text), "a list of runs"),
-    "checkpoints_removed": (_list_of(_is_whole), "a list of epochs"),
-    "weights_files": (_list_of(_is_weights_file), "the path, part, sha256, size and epoch of files"),
-    "untrained": (_is_truth, "true or false"),
-    "from_python": (_is_truth, "true or false"),
-    "request": (_is_text, "text"),
-    "touched": (_is_text, "a time"),
-}
-_REQUIRED = [each.name for each in fields(RunRecord) if each.default is each.default_factory is MISSING]
-
-
-def _fault(value: Mapping[str, Any]) -> str:
-    """The first field that is missing or has another type; empty if all are valid."""
-    for name, (is_right, expected) in _CHECKS.items():
-        if name not in value and name in _REQUIRED:
-            return f"{name} is missing, expected {expected}"
-        if name in value and not is_right(value[name]):
-            return f"{name} is {_shown(value[name])}, expected {expected}"
-    epochs, last = [file["epoch"] for file in value.get("weights_files", ())], value["epochs_done"]
-    if epochs and (epochs != sorted(set(epochs)) or epochs[-1] != last):
-        return f"weights_files has the epochs {', '.join(map(str, epochs))}, expected ascending ones up to {last}"
-    if not epochs and last > _MOST_EPOCHS:
-        return f"epochs_done is {last}, expected at most {_MOST_EPOCHS:,}"
-    return ""
-
-
-def _shown(value: Any) -> str:
+def _shortened(value: Any) -> str:
     text = ascii(value)
     return text if len(text) < 60 else f"{text[:57]}..."

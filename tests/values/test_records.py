@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 import pytest
 
 from layerprobe.values.own_input import OwnInput
+from layerprobe.values.records import RunRecord
 from tests.records import recorded
 
 INPUT = {**asdict(OwnInput(16, 18, kept=0.875)), "mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}
@@ -30,10 +31,10 @@ def test_an_input_that_is_no_square_and_the_channels_are_read_back() -> None:
 
 def test_a_record_is_written_as_it_was_read() -> None:
     file = {"path": "/a.pt", "part": None, "sha256": "0", "size": 3, "epoch": 0}
-    fields = {"network": NETWORK, "layer_order": ["a", "b"], "weights_files": [file], "untrained": False, "later": [1]}
-    written = json.loads(json.dumps(recorded(fields).as_json()))
-    assert {name: written[name] for name in fields} == json.loads(json.dumps(fields))
-    assert recorded(written) == recorded(fields)
+    values = {"network": NETWORK, "layer_order": ["a", "b"], "weights_files": [file], "untrained": False, "later": [1]}
+    written = json.loads(json.dumps(recorded(values).as_json()))
+    assert {name: written[name] for name in values} == json.loads(json.dumps(values))
+    assert recorded(written) == recorded(values)
     assert "members" not in written
 
 
@@ -53,6 +54,7 @@ def test_the_layer_before_the_embedding() -> None:
         {"input": INPUT | {"size": [16, 16, 16]}},
         {"input": INPUT | {"mean": [0.5]}},  # as many as std
         {"channels": 2},
+        {"input": INPUT | {"mean": [True, 0, 0]}},
         {"input": INPUT | {"mean": ["a", "b", "c"]}},
         {"input": INPUT | {"kept": 0}},
         {"input": INPUT | {"kept": 1e-300}},
@@ -92,3 +94,54 @@ def test_more_epochs_than_any_training_counts_are_refused() -> None:
     assert len(recorded({"epochs_done": 1_000_000}).epochs) == 1_000_001
     with pytest.raises(ValueError, match="^epochs_done is 1000000000, expected at most 1,000,000$"):
         recorded({"epochs_done": 10**9})
+
+
+WRONG = {
+    "state": (1, "text"),
+    "recipe_name": (None, "text"),
+    "recipe": ({"train": {"epochs": "3"}}, "the sections of a recipe, train.epochs a whole number"),
+    "experiment": (["e"], "text"),
+    "seed": (1.0, "a whole number"),
+    "epochs_done": (True, "a whole number"),
+    "hashes": ({"resume.pt": 1}, "the hash of each file"),
+    "manifests": ([], "the hash of each split"),
+    "new_parameters": ("fc6", "a list of names"),
+    "contents": ({"test": None}, "the hash of each split"),
+    "command": (["probe"], "text"),
+    "versions": ({"torch": 2}, "a version of each package"),
+    "device": (0, "text"),
+    "threads": (-1, "a whole number"),
+    "transform": ({}, "text"),
+    "notes": ([["a"]], "a list of sentences"),
+    "network": ([], "the network's layers, cuts, input and files"),
+    "layer_order": ({"a": 1}, "a list of layers"),
+    "members": ([1], "a list of runs"),
+    "checkpoints_removed": (["1"], "a list of epochs"),
+    "weights_files": ([{"path": "/a.pt"}], "the path, part, sha256, size and epoch of files"),
+    "untrained": (1, "true or false"),
+    "from_python": ("false", "true or false"),
+    "request": (7, "text"),
+    "touched": (7, "a time"),
+}
+
+
+def test_a_field_of_another_type_is_refused_with_what_would_be_right() -> None:
+    assert WRONG.keys() == {each.name for each in fields(RunRecord)} - {"others"}
+    for name, (value, expected) in WRONG.items():
+        with pytest.raises(ValueError, match=f"^{name} is .*, expected {expected}$") as refused:
+            recorded({name: value})
+        assert ascii(value) in str(refused.value)
+
+
+def test_the_first_field_that_is_missing_is_told() -> None:
+    with pytest.raises(ValueError, match="^state is missing, expected text$"):
+        RunRecord.of_json({"recipe_name": 1})
+
+
+def test_names_that_are_no_utf_8_and_whole_numbers_stay_as_they_are() -> None:
+    levels = {"mean": [0, 0.5, 1], "std": [1, 1, 1]}
+    values = {"command": "train \udcff", "network": NETWORK | {"input": INPUT | levels, "files": {"\udcff.py": "ab"}}}
+    written = json.dumps(recorded(values).as_json())
+    assert json.dumps(recorded(json.loads(written)).as_json()) == written
+    assert '"command": "train \\udcff"' in written
+    assert '"mean": [0, 0.5, 1], "std": [1, 1, 1]' in written

@@ -102,7 +102,7 @@ def network_facts(network: Measured) -> RecordedNetwork | None:
     if OUTPUT not in network.net.layers:
         return None
     (embedding, *_) = find_taps([OUTPUT], network)
-    return RecordedNetwork(tuple(execution_order(network.net.layers, network)), embedding.key)
+    return RecordedNetwork(tuple(execution_order(network.net.layers, network)), embedding.key, {}, None, {})
 
 
 def _final_norm(net: Net, found: Measured) -> str | None:

@@ -29,7 +29,7 @@ HELD_OUT = {"validation": {C1: POOR, C2: GOOD, FC6: FAIR}, "test": {C1: GOOD, C2
 def network_of(embedding: str) -> dict[str, Any]:
     """The record of a network with a vector as its embedding."""
     found: dict[str, Any] = json.loads(
-        json.dumps(RecordedNetwork(("c1", "c2", "fc6"), LayerKey(embedding, "none")).as_json())
+        json.dumps(RecordedNetwork(("c1", "c2", "fc6"), LayerKey(embedding, "none"), {}, None, {}).as_json())
     )
     return found
 
