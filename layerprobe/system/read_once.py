@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
+
+_TICK = 20_000_000  # nanoseconds; the longest of Linux is 10 milliseconds
 
 
 class _Sized(Protocol):
@@ -28,6 +31,7 @@ class ReadOnce(Generic[Value]):
 
     def __call__(self, path: Path) -> Value:
         """What the file holds; errors of reading pass through."""
+        now = time.time_ns()
         try:
             stat = path.stat()
         except OSError:
@@ -38,7 +42,13 @@ class ReadOnce(Generic[Value]):
             return kept[1]
         self._kept.pop(path, None)
         value = self._read(path)
+        # A file that changes again within a tick of the clock may keep its size and times.
+        is_settled = now - stat.st_ctime_ns > _TICK
         # A copy, as another thread may add to it.
-        if value.nbytes + sum(other.nbytes for _, other in list(self._kept.values())) <= self._limit:
+        if is_settled and value.nbytes + sum(other.nbytes for _, other in list(self._kept.values())) <= self._limit:
             self._kept[path] = stamp, value
         return value
+
+    def forget(self, path: Path) -> None:
+        """Read a file again that this process has written, on a file system whose times are coarse."""
+        self._kept.pop(path, None)

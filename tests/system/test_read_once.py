@@ -7,6 +7,12 @@ import pytest
 from layerprobe.system.read_once import ReadOnce
 
 
+@pytest.fixture(autouse=True)
+def settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files were written long ago."""
+    monkeypatch.setattr("layerprobe.system.read_once.time.time_ns", lambda: 2**63)
+
+
 class Text(str):
     @property
     def nbytes(self) -> int:
@@ -58,3 +64,26 @@ def test_files_beyond_the_limit_are_not_kept(tmp_path: Path) -> None:
     for name in ("a", "b", "a", "b"):
         once(tmp_path / name)
     assert reader.read == ["a", "b", "b"]
+
+
+def test_a_file_that_was_just_written_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # written to again within a tick of the clock, it would have the same size and times
+    (tmp_path / "a").write_text("1")
+    changed = (tmp_path / "a").stat().st_ctime_ns
+    reader = Reader()
+    once = ReadOnce(reader, limit=10)
+    for later, read in (0, 1), (10_000_000, 2), (21_000_000, 3), (0, 3):
+        monkeypatch.setattr("layerprobe.system.read_once.time.time_ns", lambda now=changed + later: now)
+        once(tmp_path / "a")
+        assert len(reader.read) == read
+
+
+def test_a_forgotten_file_is_read_again(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("1")
+    reader = Reader()
+    once = ReadOnce(reader, limit=10)
+    once(tmp_path / "a")
+    once.forget(tmp_path / "a")
+    once.forget(tmp_path / "b")
+    once(tmp_path / "a")
+    assert reader.read == ["a", "a"]

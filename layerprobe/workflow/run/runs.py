@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 _LONGEST = 240  # of the 255 bytes of a folder's name: the rest is for `~1` of --fresh and the members of ensembles
 _KEPT = 2**26  # bytes of what is kept in memory of the rank files, so that one command reads each once
+_RECORDS_KEPT = 2**22  # bytes of the run.json whose records are kept in memory
 WATCHED = ".watched"  # locked by a watched training from its first epoch to its end
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+~-]*")
 _RANK_FILE = re.compile(r"epoch-(\d+)\.\w+\.h5")
@@ -155,40 +156,17 @@ class Run:
         return self.record_file.is_file()
 
     def read(self) -> RunRecord:
-        """run.json."""
+        """run.json, parsed once while it does not change."""
         if self.record_file.is_symlink():
             self.require_no_links()
-        try:
-            require_file(self.record_file)
-            text = self.record_file.read_text(encoding="utf-8")
-            record = json.loads(text, parse_constant=_refuse)
-        except FileNotFoundError as error:
-            raise DataError("no such run", file=self.folder, fix="layerprobe runs lists the known ones") from error
-        except OSError as error:
-            raise DataError.unreadable(error, file=self.record_file) from error
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"not JSON: {error}", file=self.record_file, fix="Train it again with --fresh") from error
-        if not isinstance(record, dict) or type(record.get("schema")) is not int:
-            raise DataError("not the record of a run", file=self.record_file, fix="Train it again with --fresh")
-        if record["schema"] != SCHEMA:
-            versions = record.get("versions")
-            by = versions.get("layerprobe") if isinstance(versions, dict) else None
-            raise DataError(
-                f"written by layerprobe {by} (format {record['schema']}); this one reads format {SCHEMA}",
-                file=self.record_file,
-                fix="Read it by that version, or train it again with --fresh",
-            )
-        try:
-            return RunRecord.of_json(record)
-        except ValueError as error:
-            fix = "Correct it, or train it again with --fresh"
-            raise DataError(str(error), file=self.record_file, fix=fix) from error
+        return _READ_RECORD(self.record_file).record
 
     def write(self, record: RunRecord) -> None:
         """Write run.json, with the present time as `touched`."""
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
         values = {**record.as_json(), "schema": SCHEMA, "touched": now}
         write_text(self.record_file, json.dumps(values, indent=1) + "\n")
+        _READ_RECORD.forget(self.record_file)
 
     def sizes(self) -> dict[str, int]:
         """Size in bytes of the run (`total`) and of each of its folders."""
@@ -282,8 +260,47 @@ def recipe_run(cache: Path, recipe: Recipe) -> Run:
     return named_run(cache, f"{recipe.name}-{recipe.identity()[:6]}")
 
 
+@dataclass(frozen=True)
+class _ReadRecord:
+    """A record, and the size of its run.json."""
+
+    record: RunRecord
+    nbytes: int
+
+
+def _read_record(path: Path) -> _ReadRecord:
+    try:
+        require_file(path)
+        text = path.read_text(encoding="utf-8")
+        values = json.loads(text, parse_constant=_refuse)
+    except FileNotFoundError as error:
+        raise DataError("no such run", file=path.parent, fix="layerprobe runs lists the known ones") from error
+    except OSError as error:
+        raise DataError.unreadable(error, file=path) from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"not JSON: {error}", file=path, fix="Train it again with --fresh") from error
+    if not isinstance(values, dict) or type(values.get("schema")) is not int:
+        raise DataError("not the record of a run", file=path, fix="Train it again with --fresh")
+    if values["schema"] != SCHEMA:
+        versions = values.get("versions")
+        by = versions.get("layerprobe") if isinstance(versions, dict) else None
+        raise DataError(
+            f"written by layerprobe {by} (format {values['schema']}); this one reads format {SCHEMA}",
+            file=path,
+            fix="Read it by that version, or train it again with --fresh",
+        )
+    try:
+        return _ReadRecord(RunRecord.of_json(values), len(text))
+    except ValueError as error:
+        raise DataError(str(error), file=path, fix="Correct it, or train it again with --fresh") from error
+
+
 def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not a JSON number")
+
+
+# One for all objects of a run: a command makes several.
+_READ_RECORD = ReadOnce(_read_record, _RECORDS_KEPT)
 
 
 def list_runs(cache: Path) -> list[tuple[Run, RunRecord]]:

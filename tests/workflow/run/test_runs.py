@@ -216,6 +216,47 @@ def test_a_missing_field_and_a_record_of_another_format_are_named(tmp_path: Path
         run.read()
 
 
+def later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the files be of long ago: what was just written is read again each time."""
+    monkeypatch.setattr("layerprobe.system.read_once.time.time_ns", lambda: 2**63)
+
+
+def test_run_json_is_parsed_once_for_all_objects_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Run(tmp_path / "netA").write(recorded({"seed": 1}))
+    later(monkeypatch)
+    record = Run(tmp_path / "netA").read()
+    assert record.seed == 1
+    assert Run(tmp_path / "netA").read() is record
+    assert list_runs(tmp_path)[0][1] is record
+
+
+def test_a_record_that_was_written_again_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(tmp_path / "netA")
+    later(monkeypatch)
+    for seed in range(3):
+        run.write(recorded({"seed": seed}))
+        assert Run(tmp_path / "netA").read().seed == seed
+
+
+def test_a_record_that_was_changed_by_hand_is_read_again(tmp_path: Path) -> None:
+    run = Run(tmp_path / "netA")
+    run.write(recorded({}))
+    text = run.record_file.read_text()
+    for seed in range(9):
+        run.record_file.write_text(text.replace('"seed": 0', f'"seed": {seed}'))
+        assert Run(tmp_path / "netA").read().seed == seed
+
+
+def test_a_run_that_is_gone_is_not_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(tmp_path / "netA")
+    run.write(recorded({}))
+    later(monkeypatch)
+    run.read()
+    run.record_file.unlink()
+    with pytest.raises(DataError, match="no such run"):
+        run.read()
+
+
 def test_a_damaged_run_is_known_beside_the_others(tmp_path: Path) -> None:
     Run(tmp_path / "good").write(recorded(RECORD))
     write_json(Run(tmp_path / "bad"), RECORD | {"epochs_done": "3"})
