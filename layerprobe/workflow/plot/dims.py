@@ -57,23 +57,29 @@ def stored_reductions(
         selected: run, or mean of trainings -> the selected candidate of its choice.
     """
     chosen = selected_at(selected or {}, options.epoch)
-    known, epoch = {run.name: run for run in runs}, options.epoch
+    runs_by_name, epoch = {run.name: run for run in runs}, options.epoch
     merged = over_seeds(scores)
     reductions = []
     for name, members in trainings(scores).items():
-        run = known[members[0]]
-        own = [score for score in merged if score.run == name]
-        values = at_equal_dimensions(own, epoch)
-        last = values[0].epoch if values else max(score.epoch for score in own) if epoch is None else epoch
-        dims = _stored_dims(run, last, own)
-        if not values and options.layers is None and (alone := _selected_alone(chosen.get(name), own, dims)):
-            reductions.append(alone)
+        run = runs_by_name[members[0]]
+        run_scores = [score for score in merged if score.run == name]
+        values = at_equal_dimensions(run_scores, epoch)
+        epoch_shown = (
+            values[0].epoch if values else max(score.epoch for score in run_scores) if epoch is None else epoch
+        )
+        dims = _stored_dims(run, epoch_shown, run_scores)
+        if (
+            not values
+            and options.layers is None
+            and (of_selected := _selected_alone(chosen.get(name), run_scores, dims))
+        ):
+            reductions.append(of_selected)
             continue
         if not values:
-            what = f"no layer of epoch {last} is stored at an equal dimension"
-            raise DataError(what, file=run.folder, fix=_fix(run, last, dims))
+            message = f"no layer of epoch {epoch_shown} is stored at an equal dimension"
+            raise DataError(message, file=run.folder, fix=_fix(run, epoch_shown, dims))
         reductions.append(reductions_of(values, dims, _choice(run, values)))
-    return shown(reductions, merged, options.layers, embeddings, chosen)
+    return select_reductions(reductions, merged, options.layers, embeddings, chosen)
 
 
 def _selected_alone(
@@ -82,15 +88,15 @@ def _selected_alone(
     """The selected candidate beside its layer without a reduction; None if it has none itself."""
     if selected is None or selected.score.ranked.reduction == NO_REDUCTION:
         return None
-    one = selected.score
-    place = (one.epoch, one.split, one.ranked.layer, one.metric)
+    score = selected.score
+    key = (score.epoch, score.split, score.ranked.layer, score.metric)
     raw = [
-        Sized(score, dims.get(score.ranked.layer), False)
-        for score in scores
-        if (score.epoch, score.split, score.ranked.layer, score.metric) == place
-        and score.ranked.reduction == NO_REDUCTION
+        Sized(unreduced, dims.get(unreduced.ranked.layer), False)
+        for unreduced in scores
+        if (unreduced.epoch, unreduced.split, unreduced.ranked.layer, unreduced.metric) == key
+        and unreduced.ranked.reduction == NO_REDUCTION
     ]
-    return Reductions(one.run, one.epoch, one.split, (*raw, Sized(one, selected.dim, True)))
+    return Reductions(score.run, score.epoch, score.split, (*raw, Sized(score, selected.dim, True)))
 
 
 def _choice(run: Run, values: Sequence[Score]) -> SelectionSplit:
@@ -129,13 +135,17 @@ def python_fix(dims: Mapping[LayerKey, int]) -> str:
 
 def _stored_dims(run: Run, epoch: int, scores: Iterable[Score]) -> dict[LayerKey, int]:
     """Layer -> its number of dimensions, where its features are stored; of `A+B` the sum."""
-    known: dict[LayerKey, int] = {}
+    dims: dict[LayerKey, int] = {}
     for split in _SHOWN:
         with contextlib.suppress(DataError, BusyError):
-            known |= run.feature_head(epoch, split).dims
+            dims |= run.feature_head(epoch, split).dims
     layers = dict.fromkeys(score.ranked.layer for score in scores)
-    members = {layer: members_of(layer, known.keys()) for layer in layers}
-    return {layer: sum(known[member] for member in own) for layer, own in members.items() if own}
+    members = {layer: members_of(layer, dims.keys()) for layer in layers}
+    return {
+        layer: sum(dims[member] for member in stored_members)
+        for layer, stored_members in members.items()
+        if stored_members
+    }
 
 
 def at_equal_dimensions(scores: Sequence[Score], epoch: int | None = None) -> list[Score]:
@@ -147,16 +157,16 @@ def at_equal_dimensions(scores: Sequence[Score], epoch: int | None = None) -> li
     Returns:
         Empty if no layer was reduced to an equal dimension at that epoch.
     """
-    own = [score for score in scores if score.metric == metric_of(scores)]
+    metric_scores = [score for score in scores if score.metric == metric_of(scores)]
     equal = {
         (processing.reduction, processing.similarity)
-        for processing in processings_of(s.ranked for s in own)
+        for processing in processings_of(s.ranked for s in metric_scores)
         if processing.dim is not None
     }
-    epochs = {score.epoch for score in own if (score.ranked.reduction, score.ranked.similarity) in equal}
+    epochs = {score.epoch for score in metric_scores if (score.ranked.reduction, score.ranked.similarity) in equal}
     if not epochs or (epoch is not None and epoch not in epochs):
         return []
-    return [score for score in own if score.epoch == (max(epochs) if epoch is None else epoch)]
+    return [score for score in metric_scores if score.epoch == (max(epochs) if epoch is None else epoch)]
 
 
 def reductions_of(scores: Sequence[Score], dims: Mapping[LayerKey, int], choice: SelectionSplit) -> Reductions:
@@ -170,7 +180,7 @@ def reductions_of(scores: Sequence[Score], dims: Mapping[LayerKey, int], choice:
         (processing.reduction, processing.similarity): processing
         for processing in processings_of(score.ranked for score in scores)
     }
-    best = _best(scores, processings.values(), choice.split)
+    best = _best_reductions(scores, processings.values(), choice.split)
     split = next(
         split
         for split in _SHOWN
@@ -199,7 +209,9 @@ def _dim(processing: PostProcessing, raw: int | None) -> int | None:
     return None
 
 
-def _best(scores: Sequence[Score], processings: Iterable[PostProcessing], split: str | None) -> set[RankedLayer]:
+def _best_reductions(
+    scores: Sequence[Score], processings: Iterable[PostProcessing], split: str | None
+) -> set[RankedLayer]:
     """The layers that are reduced, each after its best reduction."""
     scores = [score for score in scores if score.split == split]
     reduced = {score.ranked.layer for score in scores if score.ranked.reduction != NO_REDUCTION}
@@ -207,7 +219,7 @@ def _best(scores: Sequence[Score], processings: Iterable[PostProcessing], split:
     return {ranked for layer, ranked in best_reductions(values, processings).items() if layer in reduced}
 
 
-def shown(
+def select_reductions(
     reductions: Sequence[Reductions],
     scores: Sequence[Score],
     names: Sequence[str] | None,
@@ -220,38 +232,49 @@ def shown(
         embeddings: run -> its embedding layer, where that is known.
         selected: run -> the selected candidate of its choice, whose layer is one of the few.
     """
-    asked = asked_layers(names, [sized.score.ranked for each in reductions for sized in each.values])
-    if asked is not None:
+    requested = asked_layers(names, [sized.score.ranked for reduced in reductions for sized in reduced.values])
+    if requested is not None:
         # An unreduced layer brings its reductions; a reduced one does not.
-        whole = {ranked.layer for ranked in asked if ranked.reduction == NO_REDUCTION}
-        kept = [each for each in (_kept(each, whole, asked) for each in reductions) if _equal(each)]
-        if not kept:
-            there = dict.fromkeys(layer.layer for each in reductions for layer in sorted(_equal(each)))
-            fix = f"Choose among {', '.join(there)}, or run layerprobe probe --equal-dim"
+        unreduced = {ranked.layer for ranked in requested if ranked.reduction == NO_REDUCTION}
+        selection = [
+            reduced
+            for reduced in (_select_layers(reduced, unreduced, requested) for reduced in reductions)
+            if _layers_at_equal_dim(reduced)
+        ]
+        if not selection:
+            available = dict.fromkeys(
+                layer.layer for reduced in reductions for layer in sorted(_layers_at_equal_dim(reduced))
+            )
+            fix = f"Choose among {', '.join(available)}, or run layerprobe probe --equal-dim"
             raise RecipeError(f"--layers {','.join(names or ())}: not measured at an equal dimension", fix=fix)
-        return kept
-    lines = len(equal_dimensions(reductions)) >= MANY
-    also = {run: one.score.ranked.layer for run, one in (selected or {}).items()}
+        return selection
+    has_lines = len(equal_dimensions(reductions)) >= MANY
+    selected_layers = {run: candidate.score.ranked.layer for run, candidate in (selected or {}).items()}
     return [
-        _kept(each, _few(each, scores, embeddings.get(each.run)) | {also.get(each.run)} if lines else _equal(each))
-        for each in reductions
+        _select_layers(
+            reduced,
+            _headline_layers(reduced, scores, embeddings.get(reduced.run)) | {selected_layers.get(reduced.run)}
+            if has_lines
+            else _layers_at_equal_dim(reduced),
+        )
+        for reduced in reductions
     ]
 
 
-def _kept(
+def _select_layers(
     reductions: Reductions, layers: Collection[LayerKey | None], ranked: Collection[RankedLayer] = ()
 ) -> Reductions:
-    kept = (s for s in reductions.values if s.score.ranked.layer in layers or s.score.ranked in ranked)
-    return replace(reductions, values=tuple(kept))
+    values = (s for s in reductions.values if s.score.ranked.layer in layers or s.score.ranked in ranked)
+    return replace(reductions, values=tuple(values))
 
 
-def _equal(reductions: Reductions) -> set[LayerKey]:
+def _layers_at_equal_dim(reductions: Reductions) -> set[LayerKey]:
     """The layers that were reduced to an equal dimension."""
     return {sized.score.ranked.layer for sized in reductions.values if sized.equal}
 
 
-def _few(reductions: Reductions, scores: Iterable[Score], embedding: RankedLayer | None) -> set[LayerKey]:
-    equal = _equal(reductions)
+def _headline_layers(reductions: Reductions, scores: Iterable[Score], embedding: RankedLayer | None) -> set[LayerKey]:
+    equal = _layers_at_equal_dim(reductions)
     layers = {score.ranked: None for sized in reductions.values if (score := sized.score).ranked.layer in equal}
     validation = {
         score.ranked: score.value

@@ -15,7 +15,7 @@ from layerprobe.values.facts import PAIRS_WITHIN_FOLDS
 from layerprobe.values.scores import Score, Subject, shared_notes
 from layerprobe.values.views import ErrorRates, Selected
 from layerprobe.workflow.choose.given_layer import require_one_map
-from layerprobe.workflow.plot.feature_views import ShownLayers, few_layers
+from layerprobe.workflow.plot.feature_views import LayerSelection, few_layers
 from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.seen import has_seen_train
@@ -24,32 +24,34 @@ from layerprobe.workflow.threshold.layer_pairs import layer_pairs
 SPLIT = "test"
 
 
-def subjects_of(scores: Sequence[Score], which: ShownLayers) -> list[Subject]:
+def subjects_of(scores: Sequence[Score], selection: LayerSelection) -> list[Subject]:
     """The layers of a run to show, as measured on test classes.
 
     Args:
         scores: of one run, at least one.
     """
-    epoch = asked_epoch(scores, which.options.epoch)
-    own = [score for score in scores if (score.epoch, score.split) == (epoch, SPLIT)]
-    if not own:
-        what = f"{scores[0].run}: no layer was probed on the {SPLIT} split at epoch {epoch}"
-        raise DataError(what, fix=f"Run layerprobe probe --epochs {epoch} --splits {SPLIT}")
-    known = list(dict.fromkeys(score.ranked for score in own))
-    asked = asked_layers(which.options.layers, known)
-    shown = few_layers(known, scores[0].run, which) if asked is None else [x for x in known if x in asked]
-    notes = shared_notes(score.notes for score in own)
-    first = own[0]
-    return [Subject(first.run, first.experiment, first.seed, epoch, SPLIT, ranked, notes) for ranked in shown]
+    epoch = asked_epoch(scores, selection.options.epoch)
+    epoch_scores = [score for score in scores if (score.epoch, score.split) == (epoch, SPLIT)]
+    if not epoch_scores:
+        message = f"{scores[0].run}: no layer was probed on the {SPLIT} split at epoch {epoch}"
+        raise DataError(message, fix=f"Run layerprobe probe --epochs {epoch} --splits {SPLIT}")
+    layers = list(dict.fromkeys(score.ranked for score in epoch_scores))
+    requested = asked_layers(selection.options.layers, layers)
+    layers_drawn = (
+        few_layers(layers, scores[0].run, selection) if requested is None else [x for x in layers if x in requested]
+    )
+    notes = shared_notes(score.notes for score in epoch_scores)
+    score = epoch_scores[0]
+    return [Subject(score.run, score.experiment, score.seed, epoch, SPLIT, ranked, notes) for ranked in layers_drawn]
 
 
-def stored_error_rates(run: Run, scores: Sequence[Score], which: ShownLayers) -> list[ErrorRates]:
+def stored_error_rates(run: Run, scores: Sequence[Score], selection: LayerSelection) -> list[ErrorRates]:
     """The error rates of a run's layers on test; thresholds are set on classes that the network has not seen, if any.
 
     Args:
         scores: of this run, at least one.
     """
-    return [_error_rates(run, scores, subject) for subject in subjects_of(scores, which)]
+    return [_error_rates(run, scores, subject) for subject in subjects_of(scores, selection)]
 
 
 def selected_error_rates(run: Run, scores: Sequence[Score], selected: Selected) -> list[ErrorRates]:
@@ -63,8 +65,8 @@ def selected_error_rates(run: Run, scores: Sequence[Score], selected: Selected) 
     search = StoredSearch(run, epoch, SPLIT, torch.device("cpu"))
 
     def folds() -> list[AllPairs]:
-        parts = search.in_folds(ranked, int(run.read().seed))
-        return [all_pairs(part.values, part.labels, similarity=ranked.similarity) for part in parts]  # type: ignore[arg-type] # text, checked there
+        features_of_folds = search.in_folds(ranked, int(run.read().seed))
+        return [all_pairs(fold.values, fold.labels, similarity=ranked.similarity) for fold in features_of_folds]  # type: ignore[arg-type] # text, checked there
 
     return [error_rates_within_folds(replace(subject, notes=(*subject.notes, PAIRS_WITHIN_FOLDS)), folds)]
 
@@ -76,8 +78,8 @@ def _error_rates(run: Run, scores: Sequence[Score], subject: Subject) -> ErrorRa
     of_epoch = [score for score in scores if score.epoch == epoch]
     measured = {score.split for score in of_epoch if score.ranked == ranked}
     measured = measured or {score.split for score in of_epoch if score.ranked.layer == ranked.layer}
-    others = [split for split in searches if split in measured and split != SPLIT]
-    return error_rates(subject, lambda split: layer_pairs(searches[split], ranked), others[0] if others else None)
+    unseen = [split for split in searches if split in measured and split != SPLIT]
+    return error_rates(subject, lambda split: layer_pairs(searches[split], ranked), unseen[0] if unseen else None)
 
 
 def _unseen(run: Run) -> list[str]:

@@ -27,7 +27,7 @@ ReadFeatures = Callable[[str, RankedLayer], Labelled]  # split and layer -> its 
 
 
 @dataclass(frozen=True)
-class ShownLayers:
+class LayerSelection:
     """Which layers and epoch are shown.
 
     Args:
@@ -40,9 +40,9 @@ class ShownLayers:
     embeddings: Mapping[str, RankedLayer]
 
 
-def shown_layers(
+def select_layers(
     runs: Sequence[Sequence[Score]], options: PlotOptions, embeddings: Mapping[str, RankedLayer]
-) -> ShownLayers:
+) -> LayerSelection:
     """What is shown of some runs: of those with the same layers the same ones.
 
     Args:
@@ -51,23 +51,23 @@ def shown_layers(
     """
     values: dict[RankedLayer, list[float]] = {}
     for scores in runs:
-        at = asked_epoch(scores, options.epoch)
+        epoch = asked_epoch(scores, options.epoch)
         for s in scores:
-            if (s.epoch, s.split, s.metric) == (at, "validation", "R@1") and s.value is not None:
+            if (s.epoch, s.split, s.metric) == (epoch, "validation", "R@1") and s.value is not None:
                 values.setdefault(s.ranked, []).append(s.value)
-    return ShownLayers(options, {ranked: fmean(found) for ranked, found in values.items()}, embeddings)
+    return LayerSelection(options, {ranked: fmean(recalls) for ranked, recalls in values.items()}, embeddings)
 
 
-def histograms_of(scores: Sequence[Score], read: ReadFeatures, which: ShownLayers) -> list[Histogram]:
+def histograms_of(scores: Sequence[Score], read: ReadFeatures, selection: LayerSelection) -> list[Histogram]:
     """The histograms of a run, layer by layer: similarities of images of the same and of different classes.
 
     Args:
         scores: of one run, at least one.
     """
-    run, epoch = scores[0].run, asked_epoch(scores, which.options.epoch)
+    run, epoch = scores[0].run, asked_epoch(scores, selection.options.epoch)
     return [
         histogram
-        for ranked, splits in shown(scores, read, which)
+        for ranked, splits in read_layers(scores, read, selection)
         for histogram in pair_histograms(splits, run=run, epoch=epoch, ranked=ranked)
     ]
 
@@ -79,8 +79,10 @@ def selected_histograms(run: Run, scores: Sequence[Score], selected: Selected) -
     if selected.within_folds:
         splits = {selected.score.split: _in_folds(run, epoch, selected.score.split, ranked)}
     else:
-        kept, read = stored(run, scores, epoch)
-        measured = {score.split for score in kept if (score.epoch, score.ranked.layer) == (epoch, ranked.layer)}
+        stored_scores, read = open_stored(run, scores, epoch)
+        measured = {
+            score.split for score in stored_scores if (score.epoch, score.ranked.layer) == (epoch, ranked.layer)
+        }
         splits = {split: read(split, ranked) for split in SPLITS if split in measured}
     if not splits:
         raise DataError(f"no scores of {ranked.layer} at epoch {epoch} are stored")
@@ -93,27 +95,27 @@ def _in_folds(run: Run, epoch: int, split: str, ranked: RankedLayer) -> Labelled
 
     from layerprobe.workflow.probe.rerank import StoredSearch  # it imports torch, which other plots do without
 
-    parts = StoredSearch(run, epoch, split, torch.device("cpu")).in_folds(ranked, int(run.read().seed))
+    folds = StoredSearch(run, epoch, split, torch.device("cpu")).in_folds(ranked, int(run.read().seed))
     return Labelled(
-        np.concatenate([np.asarray(part.values) for part in parts]),
-        np.concatenate([part.labels for part in parts]),
+        np.concatenate([np.asarray(fold.values) for fold in folds]),
+        np.concatenate([fold.labels for fold in folds]),
         (PAIRS_WITHIN_FOLDS,),
-        np.repeat(np.arange(len(parts)), [len(part.labels) for part in parts]),
+        np.repeat(np.arange(len(folds)), [len(fold.labels) for fold in folds]),
     )
 
 
-def spectra_of(scores: Sequence[Score], read: ReadFeatures, which: ShownLayers) -> list[Curve]:
+def spectra_of(scores: Sequence[Score], read: ReadFeatures, selection: LayerSelection) -> list[Curve]:
     """The spectra of a run, layer by layer: the variance of unit vectors by dimension."""
-    run, epoch = scores[0].run, asked_epoch(scores, which.options.epoch)
+    run, epoch = scores[0].run, asked_epoch(scores, selection.options.epoch)
     curves = []
-    for ranked, splits in shown(scores, read, which):
-        for split, found in splits.items():
-            curve = spectrum(found.features, run=run, epoch=epoch, split=split, ranked=ranked)
-            curves.append(replace(curve, notes=(*found.notes, *curve.notes)))
+    for ranked, splits in read_layers(scores, read, selection):
+        for split, features in splits.items():
+            curve = spectrum(features.features, run=run, epoch=epoch, split=split, ranked=ranked)
+            curves.append(replace(curve, notes=(*features.notes, *curve.notes)))
     return curves
 
 
-def stored(run: Run, scores: Sequence[Score], epoch: int | None) -> tuple[list[Score], ReadFeatures]:
+def open_stored(run: Run, scores: Sequence[Score], epoch: int | None) -> tuple[list[Score], ReadFeatures]:
     """The scores of a run on the splits with stored features, and a function that reads these.
 
     Features have the notes that all scores of their split share, such as missing images, and one for each split without
@@ -122,59 +124,60 @@ def stored(run: Run, scores: Sequence[Score], epoch: int | None) -> tuple[list[S
     Args:
         scores: of this run, at least one.
     """
-    at = asked_epoch(scores, epoch)
-    gone = {score.split for score in scores if not run.has_features(at, score.split)} & {*SPLITS}
-    gone = set() if gone == {*SPLITS} else gone
-    lost = [f"no features of {split} are stored" for split in SPLITS if split in gone]
+    epoch_read = asked_epoch(scores, epoch)
+    missing = {score.split for score in scores if not run.has_features(epoch_read, score.split)} & {*SPLITS}
+    missing = set() if missing == {*SPLITS} else missing
+    missing_notes = [f"no features of {split} are stored" for split in SPLITS if split in missing]
 
     def read(split: str, ranked: RankedLayer) -> Labelled:
-        said = shared_notes(score.notes for score in scores if (score.epoch, score.split) == (at, split))
-        notes = (*said, *lost)
+        path = run.feature_file(epoch_read, split)
+        split_notes = shared_notes(score.notes for score in scores if (score.epoch, score.split) == (epoch_read, split))
+        notes = (*split_notes, *missing_notes)
         if ranked.reduction == NO_REDUCTION:
             return Labelled(read_layer(run, at, split, ranked.layer), run.feature_head(at, split).rows[0], notes)
         import torch
 
         from layerprobe.workflow.probe.rerank import StoredSearch  # it imports torch, which other plots do without
 
-        features, _ = StoredSearch(run, at, split, torch.device("cpu")).features(ranked)
+        features, _ = StoredSearch(run, epoch_read, split, torch.device("cpu")).features(ranked)
         return Labelled(features.values.numpy(), features.labels, notes)  # type: ignore[union-attr] # in memory
 
-    return [score for score in scores if score.split not in gone], read
+    return [score for score in scores if score.split not in missing], read
 
 
-def shown(
-    scores: Sequence[Score], read: ReadFeatures, which: ShownLayers
+def read_layers(
+    scores: Sequence[Score], read: ReadFeatures, selection: LayerSelection
 ) -> Iterator[tuple[RankedLayer, dict[str, Labelled]]]:
     """The layers to show with their features by split, read one after another.
 
     Reduced layers are shown if requested, or if there are no others.
     """
-    epoch = asked_epoch(scores, which.options.epoch)
+    epoch = asked_epoch(scores, selection.options.epoch)
     # The cosine is taken whatever the similarity of the search: a layer searched by two similarities is shown once.
-    first: dict[tuple[LayerKey, str], RankedLayer] = {}
+    first_ranked: dict[tuple[LayerKey, str], RankedLayer] = {}
     splits: dict[RankedLayer, list[str]] = {}
     for score in scores:
         if score.epoch == epoch and score.split in SPLITS:
-            ranked = first.setdefault((score.ranked.layer, score.ranked.reduction), score.ranked)
+            ranked = first_ranked.setdefault((score.ranked.layer, score.ranked.reduction), score.ranked)
             splits.setdefault(ranked, []).append(score.split)
-    known = list(splits)
-    if not known:
-        what = f"{scores[0].run}: no layer was probed on the training or test split"
-        raise DataError(what, fix="Run layerprobe probe --splits train,test")
-    asked = asked_layers(which.options.layers, known)
-    if asked is None:
-        asked = few_layers(known, scores[0].run, which)
-    for ranked in known:
-        if ranked in asked:
+    layers = list(splits)
+    if not layers:
+        message = f"{scores[0].run}: no layer was probed on the training or test split"
+        raise DataError(message, fix="Run layerprobe probe --splits train,test")
+    requested = asked_layers(selection.options.layers, layers)
+    if requested is None:
+        requested = few_layers(layers, scores[0].run, selection)
+    for ranked in layers:
+        if ranked in requested:
             _require_vectors(ranked)
             yield ranked, {split: read(split, ranked) for split in SPLITS if split in splits[ranked]}
 
 
-def few_layers(known: Sequence[RankedLayer], run: str, which: ShownLayers) -> list[RankedLayer]:
+def few_layers(layers: Sequence[RankedLayer], run: str, selection: LayerSelection) -> list[RankedLayer]:
     """A few of a run's unreduced layers; of reduced ones if there are no others."""
-    raw = [ranked for ranked in known if ranked.reduction == NO_REDUCTION] or list(known)
-    validation = {ranked: value for ranked, value in which.validation.items() if ranked in raw}
-    return headline_layers(raw, validation, which.embeddings.get(run))
+    raw = [ranked for ranked in layers if ranked.reduction == NO_REDUCTION] or list(layers)
+    validation = {ranked: value for ranked, value in selection.validation.items() if ranked in raw}
+    return headline_layers(raw, validation, selection.embeddings.get(run))
 
 
 def _require_vectors(ranked: RankedLayer) -> None:

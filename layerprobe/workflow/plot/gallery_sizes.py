@@ -67,15 +67,19 @@ def layers_shown(
     Returns:
         Empty for a run without Recall@1 on test.
     """
-    known = [[s.ranked for s in own if (s.split, s.metric) == (SPLIT, RECALL)] for own in runs]
-    every = [ranked for own in known for ranked in own]
-    asked = asked_layers(names, every) if every else None
-    if asked is None:
-        asked = [ranked for own, scores in zip(known, runs, strict=True) for ranked in _few(own, scores, embeddings)]
-    return [[ranked for ranked in own if ranked in asked] for own in known]
+    measured = [[s.ranked for s in layers if (s.split, s.metric) == (SPLIT, RECALL)] for layers in runs]
+    all_layers = [ranked for layers in measured for ranked in layers]
+    requested = asked_layers(names, all_layers) if all_layers else None
+    if requested is None:
+        requested = [
+            ranked
+            for layers, run_scores in zip(measured, runs, strict=True)
+            for ranked in _headline_layers(layers, run_scores, embeddings)
+        ]
+    return [[ranked for ranked in layers if ranked in requested] for layers in measured]
 
 
-def _few(
+def _headline_layers(
     layers: Sequence[RankedLayer], scores: Sequence[Score], embeddings: Mapping[str, RankedLayer]
 ) -> list[RankedLayer]:
     raw = [ranked for ranked in layers if ranked.reduction == NO_REDUCTION] or layers
@@ -96,14 +100,14 @@ def stored_curves(
         names: the requested layers; None for a few, the same for all runs.
         embeddings: run -> its embedding layer, where that is known.
     """
-    last = [last_scores([score for score in scores if score.run == run.name]) for run in runs]
-    shown = zip(runs, last, layers_shown(last, names, embeddings), strict=True)
-    curves = {run.name: _run_curves(run, own, layers) for run, own, layers in shown}
-    found = []
-    for name, members in trainings([score for own in last for score in own]).items():
+    last_by_run = [last_scores([score for score in scores if score.run == run.name]) for run in runs]
+    run_layers = zip(runs, last_by_run, layers_shown(last_by_run, names, embeddings), strict=True)
+    curves = {run.name: _run_curves(run, run_scores, layers) for run, run_scores, layers in run_layers}
+    merged = []
+    for name, members in trainings([score for run_scores in last_by_run for score in run_scores]).items():
         together = curves_over_seeds(name, [curves[run] for run in members]) if len(members) > 1 else []
-        found += together or [curve for run in members for curve in curves[run]]
-    return found
+        merged += together or [curve for run in members for curve in curves[run]]
+    return merged
 
 
 def curves_over_seeds(name: str, runs: Sequence[Sequence[Curve]]) -> list[Curve]:
@@ -112,28 +116,29 @@ def curves_over_seeds(name: str, runs: Sequence[Sequence[Curve]]) -> list[Curve]
     Returns:
         Empty unless all have the same layers at the same sizes.
     """
-    if any([(c.ranked, c.places) for c in own] != [(c.ranked, c.places) for c in runs[0]] for own in runs):
+    if any([(c.ranked, c.places) for c in curves] != [(c.ranked, c.places) for c in runs[0]] for curves in runs):
         return []
-    found = []
+    means = []
     for same in zip(*runs, strict=True):
         columns = [
-            [value for value in each if value is not None] for each in zip(*(c.values for c in same), strict=True)
+            [value for value in size_values if value is not None]
+            for size_values in zip(*(c.values for c in same), strict=True)
         ]
-        whole = [column if len(column) == len(same) else None for column in columns]
+        complete = [column if len(column) == len(same) else None for column in columns]
         notes = shared_notes(curve.notes for curve in same)
-        found.append(
+        means.append(
             replace(
                 same[0],
                 run=name,
-                values=tuple(column and sum(column) / len(column) for column in whole),
-                low=tuple(column and min(column) for column in whole),
-                high=tuple(column and max(column) for column in whole),
+                values=tuple(column and sum(column) / len(column) for column in complete),
+                low=tuple(column and min(column) for column in complete),
+                high=tuple(column and max(column) for column in complete),
                 n=len(same),
                 notes=(*notes, f"mean of {len(same)} trainings"),
                 units=SamplingUnits(IntervalKind(trainings=True), len(same)),
             )
         )
-    return found
+    return means
 
 
 def _run_curves(run: Run, scores: Sequence[Score], layers: Sequence[RankedLayer]) -> list[Curve]:
@@ -146,10 +151,10 @@ def _run_curves(run: Run, scores: Sequence[Score], layers: Sequence[RankedLayer]
     stored = run.ranks(epoch, SPLIT).stored
     ranks: dict[RankedLayer, list[Ranks]] = {}
     for ranked in layers:
-        found = ranked_as(ranked, stored.ranks)
-        if not found and ranked not in stored.invalid:
+        members = ranked_as(ranked, stored.ranks)
+        if not members and ranked not in stored.invalid:
             raise DataError(f"no ranks of {ranked.layer}", file=path, fix=f"Run {probe}")
-        ranks[ranked] = [stored.ranks[member] for member in found]
+        ranks[ranked] = [stored.ranks[member] for member in members]
     return curves_of(QueriesSearched(stored.labels, _items(run, epoch, stored), probe), ranks, scores)
 
 
@@ -182,12 +187,12 @@ def curves_of(
     scores = [score for score in scores if score.split == SPLIT]
     sizes = _sizes(searched.items, scores)
     curves = []
-    for ranked, found in ranks.items():
-        own = {score.metric: score for score in scores if score.ranked == ranked}
-        _require_exact(searched, ranked, found, own[RECALL].value)
+    for ranked, layer_ranks in ranks.items():
+        layer_scores = {score.metric: score for score in scores if score.ranked == ranked}
+        _require_exact(searched, ranked, layer_ranks, layer_scores[RECALL].value)
         curve = Curve(
-            own[RECALL].run,
-            own[RECALL].epoch,
+            layer_scores[RECALL].run,
+            layer_scores[RECALL].epoch,
             SPLIT,
             ranked,
             RECALL,
@@ -195,33 +200,33 @@ def curves_of(
             tuple(map(float, sizes)),
             (None,) * len(sizes),
             n=len(searched.labels),
-            notes=own[RECALL].notes,
+            notes=layer_scores[RECALL].notes,
         )
-        curves.append(_with_recalls(curve, searched, found, sizes) if found else curve)
+        curves.append(_add_recalls(curve, searched, layer_ranks, sizes) if layer_ranks else curve)
     return curves
 
 
-def _with_recalls(curve: Curve, searched: QueriesSearched, ranks: Sequence[Ranks], sizes: Sequence[int]) -> Curve:
+def _add_recalls(curve: Curve, searched: QueriesSearched, ranks: Sequence[Ranks], sizes: Sequence[int]) -> Curve:
     """The curve with the expected Recall@1 at each size, and its intervals over classes."""
-    hits = np.stack([np.mean([thinned_hits(each, 1, n, *searched.items) for each in ranks], axis=0) for n in sizes])
+    hits = np.stack([np.mean([thinned_hits(draw, 1, n, *searched.items) for draw in ranks], axis=0) for n in sizes])
     ends = intervals(unit_sums(hits, searched.labels))
     return replace(
         curve,
         # over the queries, as scores are; not of the sums of classes
         values=tuple(hits.mean(1).tolist()),
-        low=tuple(None if own is None else own.low for own in ends),
-        high=tuple(None if own is None else own.high for own in ends),
+        low=tuple(None if interval is None else interval.low for interval in ends),
+        high=tuple(None if interval is None else interval.high for interval in ends),
         units=SamplingUnits(IntervalKind(), len(np.unique(searched.labels))),
     )
 
 
 def _require_exact(searched: QueriesSearched, ranked: RankedLayer, ranks: Sequence[Ranks], value: float | None) -> None:
     """Check that the ranks are exact for every K, and agree with the layer's score."""
-    if any(each.open().any() for each in ranks):
+    if any(draw.open().any() for draw in ranks):
         size = _largest(searched.items)
         fix = f"Run {searched.probe} --layers {ranked.layer} --gallery-size {size}"
         raise DataError(f"the stored ranks of {ranked.layer} are exact only up to its K", fix=fix)
-    recall = float(np.mean([each.recall(1) for each in ranks])) if ranks else None
+    recall = float(np.mean([draw.recall(1) for draw in ranks])) if ranks else None
     if recall is not None and (value is None or abs(recall - value) > _ROUNDING):
         raise DataError(f"the stored ranks of {ranked.layer} do not agree with its scores", fix=f"Run {searched.probe}")
 
@@ -230,16 +235,16 @@ def _sizes(items: ItemCounts, scores: Sequence[Score]) -> list[int]:
     """Round numbers of items that all queries can search, the extremes, and those scored."""
     low, high = int(items[0].max()) + 1, _largest(items)
     if low > high:
-        what = f"a query has {low - 1:,} positives, and another searches only {high:,} items"
-        raise DataError(f"no number of items suits all queries: {what}", fix="Balance the sizes of the classes")
-    found = {low, high}
+        message = f"a query has {low - 1:,} positives, and another searches only {high:,} items"
+        raise DataError(f"no number of items suits all queries: {message}", fix="Balance the sizes of the classes")
+    sizes = {low, high}
     step = 1
     while step <= high:
-        found |= {int(factor * step) for factor in _STEPS}
+        sizes |= {int(factor * step) for factor in _STEPS}
         step *= 10
     recalls = (recall_of(score.metric) for score in scores)
-    found |= {recall.gallery for recall in recalls if recall and recall.k == 1 and recall.gallery}
-    return sorted(size for size in found if low <= size <= high)
+    sizes |= {recall.gallery for recall in recalls if recall and recall.k == 1 and recall.gallery}
+    return sorted(size for size in sizes if low <= size <= high)
 
 
 def _largest(items: ItemCounts) -> int:

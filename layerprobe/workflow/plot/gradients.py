@@ -44,8 +44,9 @@ def stored_gradients(
     recipe = recorded_recipe(record, run.record_file)
     _require_softmax(run, recipe)
     require_kept(run, record, epoch)
-    own = [s for s in scores if (s.epoch, s.split, s.ranked) == (epoch, SPLIT, embedding)]
-    if embedding is None or not own or not run.has_features(epoch, SPLIT):
+    embedding_scores = [s for s in scores if (s.epoch, s.split, s.ranked) == (epoch, SPLIT, embedding)]
+    path = run.feature_file(epoch, SPLIT)
+    if embedding is None or not embedding_scores or not path.exists():
         fix = f"Run {run.command('probe', '--epochs', str(epoch), '--splits', SPLIT)}"
         raise DataError(f"{run.name}: no features of its embedding on {SPLIT} at epoch {epoch}", fix=fix)
     features, labels = read_layer(run, epoch, SPLIT, embedding.layer), run.feature_head(epoch, SPLIT).rows[0]
@@ -55,10 +56,10 @@ def stored_gradients(
     if not np.isfinite(features).all():
         raise NumericError(f"{run.name}: NaN or Inf in the features of {embedding} on {SPLIT} at epoch {epoch}")
     linear: LinearClassifier = loss.linear(torch.from_numpy(features).double())  # type: ignore[operator] # of these losses
-    classified, zeros = _classified(linear, targets)
+    classified, zeros = _drop_zero_features(linear, targets)
     if not len(classified.labels):
         raise NumericError(f"{run.name}: all features of {embedding} that reach its classifier are 0 at epoch {epoch}")
-    notes = [*shared_notes(score.notes for score in own)]
+    notes = [*shared_notes(score.notes for score in embedding_scores)]
     notes += ["the feature is that after the loss's ReLU"] if classifier.relu else []
     notes += [f"{zeros:,} images are left out, whose feature is 0"] if zeros else []
     notes += ["label smoothing is left out"] if getattr(recipe.loss, "label_smoothing", 0) else []
@@ -67,7 +68,7 @@ def stored_gradients(
             run.name, epoch, embedding, kind, len(rows), axis, centre, tuple(map(float, places)), *lines, tuple(notes)
         )
         for kind, rows in kinds_of(classified.margins()).items()
-        for axis, centre, places, lines in _lines(classified, classified.of(rows))
+        for axis, centre, places, lines in _quartiles(classified, classified.of(rows))
     ]
 
 
@@ -79,23 +80,25 @@ def _require_softmax(run: Run, recipe: Recipe) -> None:
         raise RecipeError(f"{run.name}: no gradient of a softmax loss: {reason}", fix=_FIX)
 
 
-def _classified(linear: LinearClassifier, labels: np.ndarray) -> tuple[Classified, int]:
+def _drop_zero_features(linear: LinearClassifier, labels: np.ndarray) -> tuple[Classified, int]:
     """The features that are not 0, and the number of the others."""
     x, weight, bias = (tensor.numpy().astype(np.float64) for tensor in (linear.features, linear.weight, linear.bias))
-    there = np.flatnonzero(np.linalg.norm(x, axis=1) > 0)
-    found = Classified(x[there], labels[there].astype(np.int64), weight, bias / linear.scale, linear.scale, linear.unit)
-    return found, len(x) - len(there)
+    nonzero = np.flatnonzero(np.linalg.norm(x, axis=1) > 0)
+    classified = Classified(
+        x[nonzero], labels[nonzero].astype(np.int64), weight, bias / linear.scale, linear.scale, linear.unit
+    )
+    return classified, len(x) - len(nonzero)
 
 
 Line = tuple[float, ...]
 
 
-def _lines(whole: Classified, part: Classified) -> list[tuple[str, float, FloatArray, tuple[Line, Line, Line]]]:
+def _quartiles(images: Classified, group: Classified) -> list[tuple[str, float, FloatArray, tuple[Line, Line, Line]]]:
     """Axis, trained value, places and the three quartiles of some images' gradients, for both axes."""
-    norm = float(np.median(whole.norms))
-    found = []
-    for axis, centre, lengths in (("alpha", whole.alpha, part.by_alpha), ("norm", norm, part.by_norm)):
+    norm = float(np.median(images.norms))
+    lines = []
+    for axis, centre, lengths in (("alpha", images.alpha, group.by_alpha), ("norm", norm, group.by_norm)):
         places = np.geomspace(centre / _FACTORS, centre * _FACTORS, _PLACES)
         low, middle, high = (tuple(map(float, q)) for q in np.quantile(lengths(places), [0.25, 0.5, 0.75], axis=1))
-        found.append((axis, centre, places, (middle, low, high)))
-    return found
+        lines.append((axis, centre, places, (middle, low, high)))
+    return lines

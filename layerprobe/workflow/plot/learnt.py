@@ -20,24 +20,26 @@ def learnt_parameters(runs: Sequence[Run]) -> list[Score]:
 
     One number for each class is drawn as the mean. Where epoch 0 is not kept, the value there is the recipe's.
     """
-    found = []
+    scores = []
     for run, subject in training_subjects(runs):
         record = run.read()
         recipe = recorded_recipe(record, run.record_file)
         # The values before training depend neither on the dimensions nor on the classes.
         loss = from_recipe.build_loss(recipe, embedding_dim=2, num_classes=2)
         if not (names := loss.learnt_numbers()):
-            what = f"{run.name}: its loss {recipe.loss.name} learns no number besides class weights"
+            message = f"{run.name}: its loss {recipe.loss.name} learns no number besides class weights"
             fix = "Name a run of heated_softmax or smooth_triplet with loss.learn_scale = true, or of margin"
-            raise RecipeError(what, fix=fix)
+            raise RecipeError(message, fix=fix)
         start = {name: tensor.detach() for name, tensor in loss.named_parameters() if name in names}
-        kept = [epoch for epoch in kept_epochs(run, record) if epoch > 0]
-        gone = f"epochs 0 and {', '.join(map(str, kept))} alone; train with train.keep = all for the others"
-        notes = (gone,) if len(kept) < record.epochs_done else ()
-        for epoch in (0, *kept):
+        epochs = [epoch for epoch in kept_epochs(run, record) if epoch > 0]
+        gone = f"epochs 0 and {', '.join(map(str, epochs))} alone; train with train.keep = all for the others"
+        notes = (gone,) if len(epochs) < record.epochs_done else ()
+        for epoch in (0, *epochs):
             path = run.checkpoint_file(epoch)
             tensors = read_tensors(path, "loss", names, expected=[record.hashes.get(path.name, "")]) if epoch else start
             for name in names:
                 value = float(tensors[name].double().mean())
-                found.append(replace(subject, epoch=epoch, notes=(*subject.notes, *notes)).score(names[name], value, 1))
-    return found
+                scores.append(
+                    replace(subject, epoch=epoch, notes=(*subject.notes, *notes)).score(names[name], value, 1)
+                )
+    return scores

@@ -23,10 +23,10 @@ from layerprobe.workflow.run.stored_layers import read_layer
 COMPARED = "test"  # the split whose features CKA compares
 
 
-def comparable(run: Run, scores: Sequence[Score]) -> list[Score]:
+def comparable_scores(run: Run, scores: Sequence[Score]) -> list[Score]:
     """The scores of a run whose layers CKA can compare: on test, unreduced, and not `A+B`."""
-    wanted = (run.name, COMPARED, NO_REDUCTION)
-    return [s for s in scores if (s.run, s.split, s.ranked.reduction) == wanted and "+" not in s.ranked.layer.layer]
+    key = (run.name, COMPARED, NO_REDUCTION)
+    return [s for s in scores if (s.run, s.split, s.ranked.reduction) == key and "+" not in s.ranked.layer.layer]
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,38 +83,43 @@ def matrices_of(runs: Sequence[RunLayers]) -> list[Matrix]:
 
     Two runs are compared at their last epochs if they have the same test images; else there is a note.
     """
-    found = [matrix for own in runs for matrix in _own_matrices(own)]
-    images = [own.images(own.last) for own in runs]
-    for (first, its), (second, others) in combinations(zip(runs, images, strict=True), 2):
-        if its == others and not _have_other_images(first.run, second.run):
-            found.append(_between(first, second))
+    matrices = [matrix for layers in runs for matrix in _run_matrices(layers)]
+    images = [layers.images(layers.last) for layers in runs]
+    for (first_run, first_images), (second_run, second_images) in combinations(zip(runs, images, strict=True), 2):
+        if first_images == second_images and not _have_other_images(first_run.run, second_run.run):
+            matrices.append(_compare_runs(first_run, second_run))
         else:
-            note = f"not compared with {second.run.name}, which has other {COMPARED} images"
-            found = [replace(each, notes=(*each.notes, note)) if each.run == first.run.name else each for each in found]
-    return found
+            note = f"not compared with {second_run.run.name}, which has other {COMPARED} images"
+            matrices = [
+                replace(matrix, notes=(*matrix.notes, note)) if matrix.run == first_run.run.name else matrix
+                for matrix in matrices
+            ]
+    return matrices
 
 
-def _have_other_images(first: Run, second: Run) -> bool:
+def _have_other_images(run: Run, other: Run) -> bool:
     with contextlib.suppress(DataError):  # without a record nothing is known
-        return have_other_images(first.read(), second.read(), COMPARED)
+        return have_other_images(run.read(), other.read(), COMPARED)
     return False
 
 
-def _own_matrices(own: RunLayers) -> list[Matrix]:
-    images = own.images(own.last)
-    stored = {e: layers for e, layers in own.layers.items() if own.run.has_features(e, COMPARED)}
+def _run_matrices(run_layers: RunLayers) -> list[Matrix]:
+    images = run_layers.images(run_layers.last)
+    stored = {e: layers for e, layers in run_layers.layers.items() if run_layers.run.has_features(e, COMPARED)}
     for epoch in stored:
-        if own.images(epoch) != images:
-            path = own.run.feature_file(epoch, COMPARED)
+        if run_layers.images(epoch) != images:
+            path = run_layers.run.feature_file(epoch, COMPARED)
             raise DataError(
-                f"other images than those of epoch {own.last}", file=path, fix=f"Run {own.run.command('probe')} again"
+                f"other images than those of epoch {run_layers.last}",
+                file=path,
+                fix=f"Run {run_layers.run.command('probe')} again",
             )
-    matrices = [layer_cka(own.at_last, split=COMPARED)]
+    matrices = [layer_cka(run_layers.at_last, split=COMPARED)]
     if len(stored) > 1:  # else each layer would only be compared with itself
-        matrices.append(epoch_cka(stored, own.read, run=own.run.name, split=COMPARED))
-    return [replace(matrix, notes=(*own.notes, *matrix.notes)) for matrix in matrices]
+        matrices.append(epoch_cka(stored, run_layers.read, run=run_layers.run.name, split=COMPARED))
+    return [replace(matrix, notes=(*run_layers.notes, *matrix.notes)) for matrix in matrices]
 
 
-def _between(first: RunLayers, second: RunLayers) -> Matrix:
-    matrix = run_cka(first.at_last, second.at_last, split=COMPARED)
-    return replace(matrix, notes=(*(note for note in first.notes if note in second.notes), *matrix.notes))
+def _compare_runs(run: RunLayers, other: RunLayers) -> Matrix:
+    matrix = run_cka(run.at_last, other.at_last, split=COMPARED)
+    return replace(matrix, notes=(*(note for note in run.notes if note in other.notes), *matrix.notes))

@@ -1,8 +1,8 @@
 """The nearest neighbours of queries of a run, from its stored features, and the images of both.
 
 opened = open_gallery(run, "test")
-found = neighbours_of(opened, 16, layers, rows, k=5)
-opened.items.ids[found.rows[0, 0, 0]]                # the item nearest to the first query by the first layer
+nearest = neighbours_of(opened, 16, layers, rows, k=5)
+opened.items.ids[nearest.rows[0, 0, 0]]              # the item nearest to the first query by the first layer
 opened.image(opened.queries.ids[rows[0]])            # uint8 (H, W, 3)
 """
 
@@ -39,7 +39,7 @@ Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class FoundItems:
+class NearestItems:
     """The items nearest to Q queries by L layers, nearest first.
 
     Args:
@@ -52,10 +52,10 @@ class FoundItems:
     similarities: NDArray[np.float64]
     right: NDArray[np.bool_]
 
-    def of_layer(self, layer: int) -> FoundItems:
+    def of_layer(self, layer: int) -> NearestItems:
         """Those of one layer."""
-        place = slice(layer, layer + 1)
-        return FoundItems(self.rows[place], self.similarities[place], self.right[place])
+        row = slice(layer, layer + 1)
+        return NearestItems(self.rows[row], self.similarities[row], self.right[row])
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,8 +118,8 @@ def open_gallery(run: Run, split: str) -> RunGallery:
     if split not in dataset.searched:
         raise UnknownNameError(f"split of {run.name}:", split, dataset.searched)
     for name in dict.fromkeys([split, dataset.search_in.get(split, split)]):
-        known = record.manifests.get(name)
-        if known not in (None, manifest_sha256(dataset.splits[name], dataset.class_names)):
+        recorded = record.manifests.get(name)
+        if recorded not in (None, manifest_sha256(dataset.splits[name], dataset.class_names)):
             raise DataError(
                 f"the {name} images are not those of the run: other names, classes or sizes",
                 file=recipe.data.root or recipe.data.name,
@@ -134,7 +134,7 @@ def open_gallery(run: Run, split: str) -> RunGallery:
 
 def neighbours_of(
     opened: RunGallery, epoch: int, layers: Sequence[RankedLayer], queries: Sequence[int] | Rows, k: int
-) -> FoundItems:
+) -> NearestItems:
     """The items nearest to some queries by some layers, as the run's searches find them.
 
     The query itself and the items that the search rules exclude are skipped. Tied items are in the order of their
@@ -149,17 +149,17 @@ def neighbours_of(
     _require_images(opened, epoch)
     for ranked in layers:
         _require_stored(opened, epoch, ranked)
-    return _found(opened, epoch, layers, rows, k)
+    return _find_by_layers(opened, epoch, layers, rows, k)
 
 
-def _found(opened: RunGallery, epoch: int, layers: Sequence[RankedLayer], rows: Rows, k: int) -> FoundItems:
+def _find_by_layers(opened: RunGallery, epoch: int, layers: Sequence[RankedLayer], rows: Rows, k: int) -> NearestItems:
     """The nearest items by layers whose features are known to be stored."""
     with opened.features.kept_open(epoch, (opened.items.name, opened.split)):
-        found = [_nearest(opened, epoch, ranked, rows, k) for ranked in layers]
-    return FoundItems(*(np.stack([layer[part] for layer in found]) for part in range(3)))  # type: ignore[arg-type] # of three types
+        by_layer = [_find_by_layer(opened, epoch, ranked, rows, k) for ranked in layers]
+    return NearestItems(*(np.stack([layer[array] for layer in by_layer]) for array in range(3)))  # type: ignore[arg-type] # of three types
 
 
-def selected_neighbours(opened: RunGallery, selected: Selected, queries: Rows, k: int) -> FoundItems:
+def selected_neighbours(opened: RunGallery, selected: Selected, queries: Rows, k: int) -> NearestItems:
     """The items nearest to some queries by the selected candidate; within folds of the classes if its score is."""
     epoch, ranked = selected.score.epoch, selected.score.ranked
     _require_images(opened, epoch)
@@ -167,33 +167,33 @@ def selected_neighbours(opened: RunGallery, selected: Selected, queries: Rows, k
     is_ranked = ranked in opened.run.ranks(epoch, opened.split).stored.ranks
     _require_stored(opened, epoch, ranked if is_ranked else replace(ranked, reduction=NO_REDUCTION))
     if not selected.within_folds:
-        return _found(opened, epoch, [ranked], queries, k)
+        return _find_by_layers(opened, epoch, [ranked], queries, k)
     search = StoredSearch(opened.run, epoch, opened.split, torch.device("cpu"))
     rows, similarities = np.full((1, len(queries), k), -1), np.full((1, len(queries), k), -np.inf)
-    places = {name: row for row, name in enumerate(opened.items.ids)}
-    for part in search.in_folds(ranked, int(opened.record.seed)):
-        own = np.array([places[name] for name in part.ids])
-        which = np.flatnonzero(np.isin(queries, own))
-        if not len(which) or len(own) < 2:
+    rows_by_id = {name: row for row, name in enumerate(opened.items.ids)}
+    for fold in search.in_folds(ranked, int(opened.record.seed)):
+        fold_rows = np.array([rows_by_id[name] for name in fold.ids])
+        in_fold = np.flatnonzero(np.isin(queries, fold_rows))
+        if not len(in_fold) or len(fold_rows) < 2:
             continue
-        values = torch.as_tensor(part.values)
-        asked = [int(np.flatnonzero(own == query)[0]) for query in queries[which]]
-        found = nearest_neighbours(
-            values[asked],
-            min(k, len(own) - 1),
+        values = torch.as_tensor(fold.values)
+        fold_queries = [int(np.flatnonzero(fold_rows == query)[0]) for query in queries[in_fold]]
+        nearest = nearest_neighbours(
+            values[fold_queries],
+            min(k, len(fold_rows) - 1),
             values,
             similarity=ranked.similarity,  # type: ignore[arg-type] # text from a file, checked there
-            ids=[part.ids[row] for row in asked],
-            gallery_ids=part.ids,
+            ids=[fold.ids[row] for row in fold_queries],
+            gallery_ids=fold.ids,
         )
-        width = found.indices.shape[1]
-        rows[0, which, :width] = np.where(found.indices < 0, -1, own[found.indices])
-        similarities[0, which, :width] = found.similarities
+        width = nearest.indices.shape[1]
+        rows[0, in_fold, :width] = np.where(nearest.indices < 0, -1, fold_rows[nearest.indices])
+        similarities[0, in_fold, :width] = nearest.similarities
     right = (rows >= 0) & (opened.items.labels[rows] == opened.queries.labels[queries][None, :, None])
-    return FoundItems(rows, similarities, right)
+    return NearestItems(rows, similarities, right)
 
 
-def _nearest(
+def _find_by_layer(
     opened: RunGallery, epoch: int, ranked: RankedLayer, rows: Rows, k: int
 ) -> tuple[Rows, NDArray[np.float64], NDArray[np.bool_]]:
     """(Q, K) rows, similarities, and which are right, by one layer."""
@@ -203,7 +203,7 @@ def _nearest(
     labels, ids = queries.labels[rows], [queries.ids[row] for row in rows]
     with opened.searches.reduced.opened(epoch, opened.split, ranked, None) as (features, gallery):
         values = torch.as_tensor(features.values)
-        found = nearest_neighbours(
+        nearest = nearest_neighbours(
             values[torch.from_numpy(rows).to(values.device)],
             min(k, len(items) - 1),
             values if gallery is None else torch.as_tensor(gallery.values),
@@ -214,10 +214,14 @@ def _nearest(
             labels=labels,
             gallery_labels=items.labels,
         )
-    own = find_self_indices(len(rows), ids, len(items), items.ids)
-    right = relevance_of(labels, items.labels, own, rules).right(torch.device("cpu")).numpy()
-    there = found.indices >= 0
-    return found.indices, found.similarities, np.take_along_axis(right, np.maximum(found.indices, 0), 1) & there
+    self_indices = find_self_indices(len(rows), ids, len(items), items.ids)
+    right = relevance_of(labels, items.labels, self_indices, rules).right(torch.device("cpu")).numpy()
+    is_present = nearest.indices >= 0
+    return (
+        nearest.indices,
+        nearest.similarities,
+        np.take_along_axis(right, np.maximum(nearest.indices, 0), 1) & is_present,
+    )
 
 
 def _require_images(opened: RunGallery, epoch: int) -> None:
@@ -246,10 +250,10 @@ def _require_stored(opened: RunGallery, epoch: int, ranked: RankedLayer) -> None
     for split in dict.fromkeys((opened.items.name, opened.split)):
         path = run.feature_file(epoch, split)
         if not members_of(ranked.layer, tuple(run.feature_head(epoch, split).columns)):
-            what = f"no features of {ranked.layer} at epoch {epoch} are stored of the {split} split"
-            raise DataError(what, file=run.folder, fix=fix)
+            message = f"no features of {ranked.layer} at epoch {epoch} are stored of the {split} split"
+            raise DataError(message, file=run.folder, fix=fix)
         if not is_made_from(run, epoch, opened.split, split, ranked):
             raise DataError(f"the ranks of {ranked.layer} were made from other features", file=path, fix=fix)
     if not is_fitted_on(run, epoch, opened.split, FITTED_ON, ranked):
-        what = f"the training features that {ranked.reduction} was fitted on are missing or have changed"
-        raise DataError(what, file=run.folder, fix=probe_fix(run, opened.record, epoch, FITTED_ON))
+        message = f"the training features that {ranked.reduction} was fitted on are missing or have changed"
+        raise DataError(message, file=run.folder, fix=probe_fix(run, opened.record, epoch, FITTED_ON))

@@ -19,7 +19,7 @@ from layerprobe.values.keys import NO_REDUCTION, RankedLayer
 from layerprobe.values.scores import Score
 from layerprobe.values.views import FoundItem, Item, Neighbours, Selected
 from layerprobe.workflow.plot.neighbours import (
-    FoundItems,
+    NearestItems,
     Rows,
     RunGallery,
     neighbours_of,
@@ -27,10 +27,10 @@ from layerprobe.workflow.plot.neighbours import (
     selected_neighbours,
 )
 from layerprobe.workflow.plot.query_rules import (
-    AtRandom,
-    ByOutcome,
     ChosenQueries,
-    OfImage,
+    QueriesByOutcome,
+    QueryOfImage,
+    RandomQueries,
     Rule,
     choose_queries,
     parse_rule,
@@ -48,7 +48,7 @@ _SIDE = 256  # pixels of a picture, at most
 
 
 @dataclass(frozen=True, eq=False)
-class _Shown:
+class _PanelRun:
     """A run in the panels."""
 
     ranked_split: RankedSplit
@@ -77,11 +77,11 @@ def panels_of(
     Returns:
         Those of a query one after another, by run and layer; and run and id -> pixels, at most 256 a side.
     """
-    found, opened = found_neighbours(runs, scores, options, embeddings, selected)
-    return found, lambda run, name: _small(opened[run].image(name))
+    neighbours, opened = find_neighbours(runs, scores, options, embeddings, selected)
+    return neighbours, lambda run, name: _shrink(opened[run].image(name))
 
 
-def found_neighbours(
+def find_neighbours(
     runs: Sequence[Run],
     scores: Sequence[Score],
     options: PlotOptions,
@@ -92,33 +92,38 @@ def found_neighbours(
     if options.query is not None and (options.where is not None or options.queries is not None):
         flag = "--where" if options.where is not None else "--queries"
         raise RecipeError(f"--query and {flag} exclude each other", fix="Omit one of them")
-    first = _ranked_split(runs[0], scores, options.epoch)
+    reference = _ranked_split(runs[0], scores, options.epoch)
     rule = None
     if options.where is not None:
-        last = _shown_layers(first, options, embeddings)[-1]
-        rule = parse_rule(options.where, first.layers, last)
-    layers = _shown_layers(first, options, embeddings, rule)
-    shown = [_Shown(first, open_gallery(runs[0], _SPLIT), layers)]
-    chosen, notes = _chosen(rule, shown[0], options)
+        last_layer = _choose_layers(reference, options, embeddings)[-1]
+        rule = parse_rule(options.where, reference.layers, last_layer)
+    layers = _choose_layers(reference, options, embeddings, rule)
+    panel_runs = [_PanelRun(reference, open_gallery(runs[0], _SPLIT), layers)]
+    chosen, notes = _choose_queries(rule, panel_runs[0], options)
     for run in runs[1:]:
         ranked_split = _ranked_split(run, scores, options.epoch)
-        if have_other_images(first.record, ranked_split.record, _SPLIT):
-            what = f"{run.name} and {runs[0].name} have different {_SPLIT} images"
-            raise DataError(what, file=run.folder, fix="Compare runs on the same images")
-        shown.append(
-            _Shown(
+        if have_other_images(reference.record, ranked_split.record, _SPLIT):
+            message = f"{run.name} and {runs[0].name} have different {_SPLIT} images"
+            raise DataError(message, file=run.folder, fix="Compare runs on the same images")
+        panel_runs.append(
+            _PanelRun(
                 ranked_split,
                 open_gallery(run, _SPLIT),
-                _shown_layers(ranked_split, options, embeddings, rule, like=layers),
+                _choose_layers(ranked_split, options, embeddings, rule, like=layers),
             )
         )
     if len(runs) > 1:
         notes = tuple(f"{note}, by {runs[0].name}" for note in notes)
-    names = [first.stored.ids[row] for row in chosen.rows]
+    names = [reference.stored.ids[row] for row in chosen.rows]
     stars = {} if options.layers is not None else selected_at(selected or {}, options.epoch)
-    found = [_of_run(each, names, notes, stars.get(each.ranked_split.run.name)) for each in shown]
-    opened = {each.ranked_split.run.name: each.opened for each in shown}
-    in_order = [one for query in range(len(names)) for of_run in found for one in of_run[query]]
+    by_run = [
+        _find_run_neighbours(panel_run, names, notes, stars.get(panel_run.ranked_split.run.name))
+        for panel_run in panel_runs
+    ]
+    opened = {panel_run.ranked_split.run.name: panel_run.opened for panel_run in panel_runs}
+    in_order = [
+        neighbours for query in range(len(names)) for run_queries in by_run for neighbours in run_queries[query]
+    ]
     return in_order, opened
 
 
@@ -128,7 +133,7 @@ def _ranked_split(run: Run, scores: Sequence[Score], epoch: int | None) -> Ranke
     return open_ranked_split(run, max(epochs, default=None) if epoch is None else epoch, _SPLIT)
 
 
-def _shown_layers(
+def _choose_layers(
     ranked_split: RankedSplit,
     options: PlotOptions,
     embeddings: Mapping[str, RankedLayer],
@@ -137,61 +142,63 @@ def _shown_layers(
     like: Sequence[RankedLayer] = (),
 ) -> tuple[RankedLayer, ...]:
     """The requested layers; else those of the rule; else those of the first run, or the last two."""
-    known = ranked_split.layers
-    asked = asked_layers(options.layers, known)
-    if asked is not None:
-        for layer in asked:
+    measured = ranked_split.layers
+    requested = asked_layers(options.layers, measured)
+    if requested is not None:
+        for layer in requested:
             if reason := ranked_split.stored.invalid.get(layer):
-                what = f"{ranked_split.name(layer)} at epoch {ranked_split.epoch} has no neighbours: {reason}"
-                raise NumericError(what, fix="Omit it")
-        return tuple(asked)
-    if isinstance(rule, ByOutcome):
+                message = f"{ranked_split.name(layer)} at epoch {ranked_split.epoch} has no neighbours: {reason}"
+                raise NumericError(message, fix="Omit it")
+        return tuple(requested)
+    if isinstance(rule, QueriesByOutcome):
         like = list(dict.fromkeys(layer for layer, _ in rule.outcomes))
-    if like and set(like) <= set(known):
+    if like and set(like) <= set(measured):
         return tuple(like)
-    ranked = [layer for layer in known if layer in ranked_split.stored.ranks]
+    ranked = [layer for layer in measured if layer in ranked_split.stored.ranks]
     plain = [x for x in ranked if (x.reduction, x.similarity) == (NO_REDUCTION, ranked_split.similarity)] or ranked
     embedding = embeddings.get(ranked_split.run.name)
-    if not (last := last_two_layers(plain, embedding)):
+    if not (last_two := last_two_layers(plain, embedding)):
         raise DataError(
             "no layer has ranks",
             file=ranked_split.run.rank_file(ranked_split.epoch, ranked_split.split),
             fix="Probe one",
         )
     # A layer whose features equal the embedding's, such as the module that gives the output, is the same layer.
-    same = equal_layers(ranked_split.run, ranked_split.epoch, _SPLIT, last[-1].layer.layer)
-    return tuple(last_two_layers([x for x in plain if x.layer not in same], last[-1]))
+    same = equal_layers(ranked_split.run, ranked_split.epoch, _SPLIT, last_two[-1].layer.layer)
+    return tuple(last_two_layers([x for x in plain if x.layer not in same], last_two[-1]))
 
 
-def _chosen(rule: Rule | None, shown: _Shown, options: PlotOptions) -> tuple[ChosenQueries, tuple[str, ...]]:
+def _choose_queries(
+    rule: Rule | None, panel_run: _PanelRun, options: PlotOptions
+) -> tuple[ChosenQueries, tuple[str, ...]]:
     """The queries, and notes on how they were chosen."""
-    ranked_split, names = shown.ranked_split, shown.opened.class_names
+    ranked_split, names = panel_run.ranked_split, panel_run.opened.class_names
     count = _QUERIES if options.queries is None else options.queries
     if options.query is not None:
-        rule = OfImage(options.query)
+        rule = QueryOfImage(options.query)
     if rule is not None:
         chosen = choose_queries(rule, ranked_split, names, count)
         if not len(chosen.rows):
-            what = f"no {ranked_split.split} image at epoch {ranked_split.epoch}: {rule_text(rule, ranked_split)}"
-            raise RecipeError(what, fix="Choose another rule, such as --where worst")
+            message = f"no {ranked_split.split} image at epoch {ranked_split.epoch}: {rule_text(rule, ranked_split)}"
+            raise RecipeError(message, fix="Choose another rule, such as --where worst")
         return chosen, (chosen.text,)
-    first, last = shown.layers[0], shown.layers[-1]
-    if first == last:
-        chosen = choose_queries(AtRandom(), ranked_split, names, count)
+    first_layer, last_layer = panel_run.layers[0], panel_run.layers[-1]
+    if first_layer == last_layer:
+        chosen = choose_queries(RandomQueries(), ranked_split, names, count)
         return chosen, (chosen.text,)
-    disagree = ByOutcome(((first, True), (last, False)))
+    disagree = QueriesByOutcome(((first_layer, True), (last_layer, False)))
     chosen = choose_queries(disagree, ranked_split, names, count)
     if len(chosen.rows):
         return chosen, (chosen.text,)
-    chosen = choose_queries(AtRandom(), ranked_split, names, count)
+    chosen = choose_queries(RandomQueries(), ranked_split, names, count)
     return chosen, (f"No query has {rule_text(disagree, ranked_split)}", chosen.text)
 
 
-def _of_run(
-    shown: _Shown, names: Sequence[str], notes: tuple[str, ...], selected: Selected | None
+def _find_run_neighbours(
+    panel_run: _PanelRun, names: Sequence[str], notes: tuple[str, ...], selected: Selected | None
 ) -> list[list[Neighbours]]:
     """Query -> its neighbours by each layer of a run, and by its selected candidate."""
-    ranked_split, opened = shown.ranked_split, shown.opened
+    ranked_split, opened = panel_run.ranked_split, panel_run.opened
     rows_of = {name: row for row, name in enumerate(opened.queries.ids)}
     for name in names:
         if name not in rows_of:
@@ -202,20 +209,23 @@ def _of_run(
                 fix=fix,
             )
     rows = np.array([rows_of[name] for name in names], np.int64)
-    found = neighbours_of(opened, ranked_split.epoch, shown.layers, rows, _NEIGHBOURS)
-    layers = [(ranked, ranked_split.epoch) for ranked in shown.layers]
+    nearest = neighbours_of(opened, ranked_split.epoch, panel_run.layers, rows, _NEIGHBOURS)
+    layers = [(ranked, ranked_split.epoch) for ranked in panel_run.layers]
     by_layer = [
-        _neighbours(opened, layer, rows, found.of_layer(i), (*notes, *_score_notes(opened, layer)))
+        _label_neighbours(opened, layer, rows, nearest.of_layer(i), (*notes, *_score_notes(opened, layer)))
         for i, layer in enumerate(layers)
     ]
-    if selected is not None and (place := (selected.score.ranked, selected.score.epoch)) not in layers:
+    if selected is not None and (layer := (selected.score.ranked, selected.score.epoch)) not in layers:
         try:
             items = selected_neighbours(opened, selected, rows, _NEIGHBOURS)
-            folded = (f"{selected_text(selected, place[1])}: {WITHIN_FOLDS}",) * selected.within_folds
-            by_layer.append(_neighbours(opened, place, rows, items, (*notes, *folded)))
+            folded = (f"{selected_text(selected, layer[1])}: {WITHIN_FOLDS}",) * selected.within_folds
+            by_layer.append(_label_neighbours(opened, layer, rows, items, (*notes, *folded)))
         except LayerprobeError as error:
-            line = f"{selected_text(selected, place[1])} is not drawn: {error.message}"
-            by_layer = [[replace(one, notes=(*one.notes, line)) for one in of_layer] for of_layer in by_layer]
+            line = f"{selected_text(selected, layer[1])} is not drawn: {error.message}"
+            by_layer = [
+                [replace(neighbours, notes=(*neighbours.notes, line)) for neighbours in of_layer]
+                for of_layer in by_layer
+            ]
     return [list(of_query) for of_query in zip(*by_layer, strict=True)]
 
 
@@ -223,13 +233,13 @@ def _score_notes(opened: RunGallery, layer: tuple[RankedLayer, int]) -> tuple[st
     return opened.searches.subject(layer[1], opened.split, layer[0]).notes
 
 
-def _neighbours(
-    opened: RunGallery, layer: tuple[RankedLayer, int], rows: Rows, found: FoundItems, notes: tuple[str, ...]
+def _label_neighbours(
+    opened: RunGallery, layer: tuple[RankedLayer, int], rows: Rows, nearest: NearestItems, notes: tuple[str, ...]
 ) -> list[Neighbours]:
     """The neighbours of each query by one layer at an epoch.
 
     Args:
-        found: of this layer alone.
+        nearest: of this layer alone.
     """
 
     def item(split_row: int, of_queries: bool) -> Item:
@@ -237,9 +247,9 @@ def _neighbours(
         return Item(split.ids[split_row], opened.class_names[split.labels[split_row]])
 
     def neighbours(query: int) -> Neighbours:
-        each = zip(found.rows[0, query], found.similarities[0, query], found.right[0, query], strict=True)
+        columns = zip(nearest.rows[0, query], nearest.similarities[0, query], nearest.right[0, query], strict=True)
         items = tuple(
-            FoundItem(item(int(row), False), float(value), bool(right)) for row, value, right in each if row >= 0
+            FoundItem(item(int(row), False), float(value), bool(right)) for row, value, right in columns if row >= 0
         )
         ranked, epoch = layer
         return Neighbours(opened.run.name, epoch, opened.split, ranked, item(int(rows[query]), True), items, notes)
@@ -247,7 +257,7 @@ def _neighbours(
     return [neighbours(query) for query in range(len(rows))]
 
 
-def _small(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def _shrink(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """The image, shrunk to at most `_SIDE` pixels a side."""
     if max(pixels.shape[:2]) <= _SIDE:
         return pixels

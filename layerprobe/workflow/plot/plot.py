@@ -34,18 +34,18 @@ from layerprobe.values.views import (
 )
 from layerprobe.workflow.plot.dims import stored_reductions
 from layerprobe.workflow.plot.feature_views import (
+    LayerSelection,
     ReadFeatures,
-    ShownLayers,
     histograms_of,
+    open_stored,
+    select_layers,
     selected_histograms,
-    shown_layers,
     spectra_of,
-    stored,
 )
 from layerprobe.workflow.plot.gallery_sizes import stored_curves
-from layerprobe.workflow.plot.matrices import COMPARED, comparable, layers_of, matrices_of
-from layerprobe.workflow.plot.over_trainings import Trained, losses_over_key, recall_at_k, scores_over_key
-from layerprobe.workflow.plot.recipe_lines import differing, placed
+from layerprobe.workflow.plot.matrices import COMPARED, comparable_scores, layers_of, matrices_of
+from layerprobe.workflow.plot.over_trainings import TrainingScores, losses_over_key, recall_at_k, scores_over_key
+from layerprobe.workflow.plot.recipe_lines import differing_keys, place_runs
 from layerprobe.workflow.plot.selected import SelectedOfRun, stored_selected, with_selected
 from layerprobe.workflow.plot.training_log import training_losses
 from layerprobe.workflow.run.embedding import embedding_among
@@ -116,8 +116,8 @@ def require_options(kind: str, registered: Plot, options: PlotOptions) -> None:
     """Check that a plot has the options that are given."""
     unknown = [name for name, value in vars(options).items() if value is not None and name not in registered.options]
     if unknown:
-        known = ", ".join(f"--{name}" for name in registered.options)
-        fix = f"Its options are {known}" if known else "Leave it out"
+        flags = ", ".join(f"--{name}" for name in registered.options)
+        fix = f"Its options are {flags}" if flags else "Leave it out"
         raise RecipeError(f"plot {kind} has no option --{unknown[0]}", fix=fix)
 
 
@@ -128,19 +128,19 @@ def of_metric(scores: Sequence[Score], metric: str, fix: str, *, any_metric: boo
         fix: how to measure it.
         any_metric: whether it need be no share.
     """
-    found = [score for score in scores if score.metric == metric]
-    known = dict.fromkeys(score.metric for score in scores if any_metric or is_fraction(score.metric))
-    if found and metric not in known:
-        raise RecipeError(f"{metric} is no share, and cannot be drawn in percent", fix=f"Choose {', '.join(known)}")
-    if not found and metric not in registry.METRICS and recall_of(metric) is None:
-        raise UnknownNameError("metric", metric, known)
-    if not found:
+    metric_scores = [score for score in scores if score.metric == metric]
+    drawable = dict.fromkeys(score.metric for score in scores if any_metric or is_fraction(score.metric))
+    if metric_scores and metric not in drawable:
+        raise RecipeError(f"{metric} is no share, and cannot be drawn in percent", fix=f"Choose {', '.join(drawable)}")
+    if not metric_scores and metric not in registry.METRICS and recall_of(metric) is None:
+        raise UnknownNameError("metric", metric, drawable)
+    if not metric_scores:
         raise DataError(f"no scores of {metric}", fix=fix)
-    return found
+    return metric_scores
 
 
 def _missing_key(runs: Sequence[Run]) -> NoReturn:
-    names = differing(runs)
+    names = differing_keys(runs)
     fix = (
         f"Add --key KEY; the runs differ in {', '.join(names)}" if names else "Name runs that differ, and add --key KEY"
     )
@@ -164,18 +164,18 @@ class StoredRuns:
         """Run, or mean of trainings -> its data."""
         facts = {run.name: data_facts(run, self.scores_of_runs) for run in self.runs}
         if metric_of(self.scores_of_runs) != "R@1":
-            facts = {name: own.without_chance() for name, own in facts.items()}
+            facts = {name: run_facts.without_chance() for name, run_facts in facts.items()}
         return facts_over_seeds(facts, {name: self._members.get(name, ()) for name in runs})
 
     def embeddings(self) -> Mapping[str, RankedLayer]:
         """Run, or mean of trainings -> its embedding layer, that of the first training."""
-        found = {}
+        by_run = {}
         for run in self.runs:
-            layers = dict.fromkeys(score.ranked for score in self._own(run))
+            layers = dict.fromkeys(score.ranked for score in self._scores_of_run(run))
             with contextlib.suppress(DataError):  # without a record nothing is known
-                found[run.name] = embedding_among(run.read(), layers)
-        first = {name: found.get(members[0]) for name, members in self._members.items()}
-        return {name: embedding for name, embedding in first.items() if embedding is not None}
+                by_run[run.name] = embedding_among(run.read(), layers)
+        by_name = {name: by_run.get(members[0]) for name, members in self._members.items()}
+        return {name: embedding for name, embedding in by_name.items() if embedding is not None}
 
     def selected(self) -> Mapping[str, Selected]:
         """Run, or mean of trainings -> the selected candidate of the choice that it keeps."""
@@ -183,28 +183,28 @@ class StoredRuns:
 
     @cached_property
     def _selected(self) -> dict[str, Selected]:
-        known = {run.name: run for run in self.runs}
+        runs_by_name = {run.name: run for run in self.runs}
         scores = [*self.scores_of_runs, *self.scores]
-        found = {
-            name: stored_selected(name, [known[member] for member in members], scores)
+        candidates = {
+            name: stored_selected(name, [runs_by_name[member] for member in members], scores)
             for name, members in self._members.items()
         }
-        return {name: one for name, one in found.items() if one is not None}
+        return {name: candidate for name, candidate in candidates.items() if candidate is not None}
 
     def indistinguishable(self, scores: Sequence[Score], metric: str) -> Collection[RankedLayer] | None:
         """The layers indistinguishable from the best of one run and epoch; None where unknown."""
-        named = {run.name: run for run in self.runs}
-        run = named.get(scores[0].run)  # the folder of a run may have been renamed
+        runs_by_name = {run.name: run for run in self.runs}
+        run = runs_by_name.get(scores[0].run)  # the folder of a run may have been renamed
         return None if run is None else alike_of(scores, metric, searches_of(run), data_facts(run, scores))
 
     def matrices(self, options: PlotOptions) -> Sequence[Matrix]:
         """CKA of every two layers of each run, of each layer with its earlier epochs, and of every two runs' layers."""
-        found = []
+        run_layers = []
         for run in self.runs:
-            scores = of_layers(until_epoch(comparable(run, self.scores_of_runs), options.epoch), options.layers)
-            tested = [score.notes for score in self._own(run) if score.split == COMPARED]
-            found.append(layers_of(run, scores, shared_notes(tested) if tested else ()))
-        return matrices_of(found)
+            scores = of_layers(until_epoch(comparable_scores(run, self.scores_of_runs), options.epoch), options.layers)
+            tested = [score.notes for score in self._scores_of_run(run) if score.split == COMPARED]
+            run_layers.append(layers_of(run, scores, shared_notes(tested) if tested else ()))
+        return matrices_of(run_layers)
 
     def gallery_sizes(self, options: PlotOptions) -> Sequence[Curve]:
         """Recall@1 of each run by number of items searched."""
@@ -218,14 +218,14 @@ class StoredRuns:
     def over_key(self, options: PlotOptions) -> OverTrainings:
         """A metric, or the training loss, over a key of the recipe."""
         key = options.key or _missing_key(self.runs)
-        trained = self._trained(key)
+        training_scores = self._training_scores(key)
         if options.metric == LOSS:
-            return losses_over_key(trained, {run.name: run for run in self.runs}, options, key)
-        return scores_over_key(trained, options, key)
+            return losses_over_key(training_scores, {run.name: run for run in self.runs}, options, key)
+        return scores_over_key(training_scores, options, key)
 
     def recall_at_k(self, options: PlotOptions) -> OverTrainings:
         """Recall@K over K."""
-        return recall_at_k(self._trained(None), options)
+        return recall_at_k(self._training_scores(None), options)
 
     def neighbours(self, options: PlotOptions) -> tuple[Sequence[Neighbours], ReadImage]:
         """The items nearest to some test queries."""
@@ -235,12 +235,12 @@ class StoredRuns:
 
     def histograms(self, options: PlotOptions) -> Sequence[Histogram]:
         """Similarities of images of the same and of different classes, by layer."""
-        found = [each for features in self._features(options) for each in histograms_of(*features)]
-        return with_selected(found, options, self._selected_runs, selected_histograms)
+        histograms = [histogram for features in self._features(options) for histogram in histograms_of(*features)]
+        return with_selected(histograms, options, self._selected_runs, selected_histograms)
 
     def spectra(self, options: PlotOptions) -> Sequence[Curve]:
         """Variance of the features by dimension, by layer."""
-        return [each for features in self._features(options) for each in spectra_of(*features)]
+        return [curve for features in self._features(options) for curve in spectra_of(*features)]
 
     def losses(self) -> Sequence[Score]:
         """The training loss by epoch, and the metric of the scores of the embedding on test where it was measured."""
@@ -256,40 +256,48 @@ class StoredRuns:
         """The features of layers of two dimensions, those of a layer one after another."""
         from layerprobe.workflow.plot.plane_features import stored_plane_features  # likewise
 
-        parts = [(run, scores) for run in self.runs if (scores := self._own(run))]
-        which = shown_layers([scores for _, scores in parts], options, self.embeddings())
-        return [each for run, scores in parts for each in stored_plane_features(run, scores, which)]
+        runs = [(run, scores) for run in self.runs if (scores := self._scores_of_run(run))]
+        selection = select_layers([scores for _, scores in runs], options, self.embeddings())
+        return [
+            layer_features for run, scores in runs for layer_features in stored_plane_features(run, scores, selection)
+        ]
 
     def gradients(self, options: PlotOptions) -> Sequence[GradientSizes]:
         """Gradients with respect to the feature, by alpha and by norm, those of a run one after another."""
         from layerprobe.workflow.plot.gradients import stored_gradients  # likewise
 
-        parts = [(run, scores, self.embeddings().get(run.name)) for run in self.runs if (scores := self._own(run))]
-        return [each for run, scores, layer in parts for each in stored_gradients(run, scores, options.epoch, layer)]
+        runs = [
+            (run, scores, self.embeddings().get(run.name)) for run in self.runs if (scores := self._scores_of_run(run))
+        ]
+        return [sizes for run, scores, layer in runs for sizes in stored_gradients(run, scores, options.epoch, layer)]
 
     def error_rates(self, options: PlotOptions) -> Sequence[ErrorRates]:
         """False accept and false reject rates on test classes, by layer."""
         from layerprobe.workflow.plot.error_rates import selected_error_rates, stored_error_rates  # likewise
 
-        parts = [(run, scores) for run in self.runs if (scores := self._own(run))]
-        layers = shown_layers([scores for _, scores in parts], options, self.embeddings())
-        found = [each for run, scores in parts for each in stored_error_rates(run, scores, layers)]
-        return with_selected(found, options, self._selected_runs, selected_error_rates)
+        runs = [(run, scores) for run in self.runs if (scores := self._scores_of_run(run))]
+        layers = select_layers([scores for _, scores in runs], options, self.embeddings())
+        all_rates = [rates for run, scores in runs for rates in stored_error_rates(run, scores, layers)]
+        return with_selected(all_rates, options, self._selected_runs, selected_error_rates)
 
-    def _trained(self, key: str | None) -> Trained:
-        found, notes = placed(self.runs, key, self.lines)
-        return Trained(found, self.scores_of_runs, notes, self.embeddings())
+    def _training_scores(self, key: str | None) -> TrainingScores:
+        plotted, notes = place_runs(self.runs, key, self.lines)
+        return TrainingScores(plotted, self.scores_of_runs, notes, self.embeddings())
 
-    def _features(self, options: PlotOptions) -> list[tuple[list[Score], ReadFeatures, ShownLayers]]:
-        parts = [stored(run, scores, options.epoch) for run in self.runs if (scores := self._own(run))]
-        layers = shown_layers([scores for scores, _ in parts], options, self.embeddings())
-        return [(*part, layers) for part in parts]
+    def _features(self, options: PlotOptions) -> list[tuple[list[Score], ReadFeatures, LayerSelection]]:
+        runs = [open_stored(run, scores, options.epoch) for run in self.runs if (scores := self._scores_of_run(run))]
+        layers = select_layers([scores for scores, _ in runs], options, self.embeddings())
+        return [(*features, layers) for features in runs]
 
     @property
     def _selected_runs(self) -> list[SelectedOfRun]:
-        return [(run, self._own(run), self.selected()[run.name]) for run in self.runs if run.name in self.selected()]
+        return [
+            (run, self._scores_of_run(run), self.selected()[run.name])
+            for run in self.runs
+            if run.name in self.selected()
+        ]
 
-    def _own(self, run: Run) -> list[Score]:
+    def _scores_of_run(self, run: Run) -> list[Score]:
         return [score for score in self.scores_of_runs if score.run == run.name]
 
     @cached_property

@@ -23,7 +23,7 @@ _WITHOUT_LAYERS = (_WORST, "random")
 
 
 @dataclass(frozen=True)
-class ByOutcome:
+class QueriesByOutcome:
     """Queries whose nearest item is right, or wrong, by each of some layers.
 
     A query counts as neither if a positive ties with a negative, or if it has no positive.
@@ -33,32 +33,32 @@ class ByOutcome:
 
 
 @dataclass(frozen=True)
-class Worst:
+class WorstQueries:
     """The queries whose nearest positive has the highest rank by a layer; queries without one are skipped."""
 
     layer: RankedLayer
 
 
 @dataclass(frozen=True)
-class AtRandom:
+class RandomQueries:
     """Any query."""
 
 
 @dataclass(frozen=True)
-class OfClass:
+class QueriesOfClass:
     """Queries of a class."""
 
     name: str
 
 
 @dataclass(frozen=True)
-class OfImage:
+class QueryOfImage:
     """One query."""
 
     name: str
 
 
-Rule = ByOutcome | Worst | AtRandom | OfClass | OfImage
+Rule = QueriesByOutcome | WorstQueries | RandomQueries | QueriesOfClass | QueryOfImage
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,24 +74,24 @@ class ChosenQueries:
     text: str
 
 
-def parse_rule(text: str, known: Sequence[RankedLayer], last: RankedLayer) -> Rule:
+def parse_rule(text: str, layers: Sequence[RankedLayer], embedding: RankedLayer) -> Rule:
     """Parse `--where`."""
     words = text.strip()
     if words.startswith(_CLASS):
-        return OfClass(words.removeprefix(_CLASS).strip())
+        return QueriesOfClass(words.removeprefix(_CLASS).strip())
     if words in _WITHOUT_LAYERS:
-        return Worst(last) if words == _WORST else AtRandom()
+        return WorstQueries(embedding) if words == _WORST else RandomQueries()
     outcomes = []
-    for part in words.split(","):
-        name, _, outcome = part.strip().rpartition(" ")
+    for term in words.split(","):
+        name, _, outcome = term.strip().rpartition(" ")
         if not name or outcome not in _OUTCOMES:
-            raise RecipeError(f"--where {text!r}: {part.strip()!r} is not a rule", fix=_FORM)
-        found = asked_layers([name.strip()], known) or []
-        if len(found) > 1:
-            names = ", ".join(layer_names(found))
+            raise RecipeError(f"--where {text!r}: {term.strip()!r} is not a rule", fix=_FORM)
+        matches = asked_layers([name.strip()], layers) or []
+        if len(matches) > 1:
+            names = ", ".join(layer_names(matches))
             raise RecipeError(f"--where {text!r}: {name.strip()} names several layers", fix=f"Choose one of {names}")
-        outcomes.append((found[0], _OUTCOMES[outcome]))
-    return ByOutcome(tuple(outcomes))
+        outcomes.append((matches[0], _OUTCOMES[outcome]))
+    return QueriesByOutcome(tuple(outcomes))
 
 
 def names_layers(text: str | None) -> bool:
@@ -102,52 +102,52 @@ def names_layers(text: str | None) -> bool:
 def rule_text(rule: Rule, ranked_split: RankedSplit) -> str:
     """The rule in the form of `--where`, with the layer of `worst`."""
     match rule:
-        case ByOutcome(outcomes):
+        case QueriesByOutcome(outcomes):
             return ", ".join(f"{ranked_split.name(layer)} {'right' if right else 'wrong'}" for layer, right in outcomes)
-        case Worst(layer):
+        case WorstQueries(layer):
             return f"worst by {ranked_split.name(layer)}"
-        case AtRandom():
+        case RandomQueries():
             return "random"
-        case OfClass(name):
+        case QueriesOfClass(name):
             return f"class {name}"
-        case OfImage(name):
+        case QueryOfImage(name):
             return f"image {name}"
 
 
 def choose_queries(rule: Rule, ranked_split: RankedSplit, class_names: Sequence[str], count: int) -> ChosenQueries:
     """At most `count` queries that satisfy a rule: a random sample by the run's seed, or the first of the worst."""
     text = rule_text(rule, ranked_split)
-    if isinstance(rule, Worst):
+    if isinstance(rule, WorstQueries):
         expected = _expected_ranks(_ranks(ranked_split, rule.layer))
         order = np.argsort(-expected, kind="stable")[: int(np.isfinite(expected).sum())]
         description = f"Queries: {text}, the {count:,} whose nearest right item is farthest down"
         return ChosenQueries(order[:count], description)
-    satisfied = np.flatnonzero(_satisfies(rule, ranked_split, class_names))
-    if isinstance(rule, OfImage):
+    satisfied = np.flatnonzero(_satisfying_queries(rule, ranked_split, class_names))
+    if isinstance(rule, QueryOfImage):
         return ChosenQueries(satisfied, f"Query: {rule.name}")
     order = np.random.default_rng(ranked_split.record.seed).permutation(len(ranked_split.stored.labels))
     rows = order[np.isin(order, satisfied)][:count]
     seed = f"at random by seed {ranked_split.record.seed}"
-    shown = f"all {len(satisfied):,}" if len(rows) == len(satisfied) else f"{len(rows):,} of {len(satisfied):,} {seed}"
-    return ChosenQueries(rows, f"Queries: {text}, {shown}")
+    sample = f"all {len(satisfied):,}" if len(rows) == len(satisfied) else f"{len(rows):,} of {len(satisfied):,} {seed}"
+    return ChosenQueries(rows, f"Queries: {text}, {sample}")
 
 
-def _satisfies(rule: Rule, ranked_split: RankedSplit, class_names: Sequence[str]) -> NDArray[np.bool_]:
+def _satisfying_queries(rule: Rule, ranked_split: RankedSplit, class_names: Sequence[str]) -> NDArray[np.bool_]:
     """(Q,) whether each query satisfies a rule."""
     labels, ids = ranked_split.stored.labels, ranked_split.stored.ids
     satisfied = np.ones(len(labels), bool)
     match rule:
-        case ByOutcome(outcomes):
+        case QueriesByOutcome(outcomes):
             for layer, right in outcomes:
-                ranks = _first_known(ranked_split, layer)
+                ranks = _ranks_exact_for_first(ranked_split, layer)
                 satisfied &= _is_right(ranks) if right else _is_wrong(ranks)
-        case OfClass(name):
+        case QueriesOfClass(name):
             present = [class_names[label] for label in np.unique(labels)]
-            _require_known("class", name, present, ranked_split.split)
+            _require_name("class", name, present, ranked_split.split)
             satisfied = np.array([class_names[label] == name for label in labels.tolist()])
-        case OfImage(name):
-            _require_known("image", name, ids, ranked_split.split)
-            satisfied = np.array([each == name for each in ids])
+        case QueryOfImage(name):
+            _require_name("image", name, ids, ranked_split.split)
+            satisfied = np.array([image_id == name for image_id in ids])
     return satisfied
 
 
@@ -173,17 +173,17 @@ def _expected_ranks(ranks: Ranks) -> NDArray[np.float64]:
 
 
 def _ranks(ranked_split: RankedSplit, layer: RankedLayer) -> Ranks:
-    found = ranked_split.stored.ranks.get(layer)
-    if found is None:
+    ranks = ranked_split.stored.ranks.get(layer)
+    if ranks is None:
         reason = ranked_split.stored.invalid.get(layer, "not ranked")
         fix = "Choose queries by another layer"
         raise DataError(
             f"{ranked_split.name(layer)} at epoch {ranked_split.epoch}: {reason}", file=ranked_split.run.folder, fix=fix
         )
-    return found
+    return ranks
 
 
-def _first_known(ranked_split: RankedSplit, layer: RankedLayer) -> Ranks:
+def _ranks_exact_for_first(ranked_split: RankedSplit, layer: RankedLayer) -> Ranks:
     """The ranks of a layer, exact for K = 1."""
     ranks = _ranks(ranked_split, layer)
     if ranks.open([1]).any():
@@ -195,13 +195,13 @@ def _first_known(ranked_split: RankedSplit, layer: RankedLayer) -> Ranks:
             *layer_flags(ranked_split.record, [layer]),
             *("--k", "1"),
         )
-        what = f"{ranked_split.name(layer)} at epoch {ranked_split.epoch} was not ranked for K = 1"
-        raise DataError(what, file=ranked_split.run.folder, fix=fix)
+        message = f"{ranked_split.name(layer)} at epoch {ranked_split.epoch} was not ranked for K = 1"
+        raise DataError(message, file=ranked_split.run.folder, fix=fix)
     return ranks
 
 
-def _require_known(kind: str, name: str, known: Sequence[str], split: str) -> None:
-    if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
-        fix = f"Did you mean {near[0]!r}?" if near else f"An example is {known[0]!r}"
+def _require_name(kind: str, name: str, names: Sequence[str], split: str) -> None:
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=1)
+        fix = f"Did you mean {near[0]!r}?" if near else f"An example is {names[0]!r}"
         raise RecipeError(f"no {kind} {name!r} in the {split} split", fix=fix)

@@ -19,7 +19,7 @@ _NONE = "none"
 
 
 @dataclass(frozen=True, eq=False)
-class Placed:
+class PlottedRun:
     """A run in a figure over trainings.
 
     Args:
@@ -27,20 +27,20 @@ class Placed:
         place: the value of the key; None without a key.
     """
 
-    run: str
+    name: str
     record: RunRecord | None = None
     line: str = ""
     place: float | str | None = None
 
     @property
     def seed(self) -> int:
-        """0 where it is unknown."""
+        """0 where the record is unreadable."""
         return self.record.seed if self.record else 0
 
 
-def placed(
+def place_runs(
     runs: Sequence[Run], key: str | None, lines: Mapping[str, str] | None
-) -> tuple[list[Placed], tuple[str, ...]]:
+) -> tuple[list[PlottedRun], tuple[str, ...]]:
     """The runs that have the key, each with its line and place, and notes.
 
     Runs that differ in the seed alone, and in keys that have the seed's value in every run, share line and place. Runs
@@ -52,30 +52,30 @@ def placed(
     Raises:
         UnknownNameError: no run has the key.
     """
-    records = {run: _read(run) for run in runs}
+    records = {run: _read_record(run) for run in runs}
     recipes = {run: {} if record is None else _keys(record) for run, record in records.items()}
     notes: list[str] = []
     if key is not None:
         without = [run.name for run in runs if key not in recipes[run]]
         if len(without) == len(runs):
-            every = dict.fromkeys(name for recipe in recipes.values() for name in recipe)
-            raise UnknownNameError("key", key, _chosen(list(recipes.values()), None) or every)
+            all_keys = dict.fromkeys(name for recipe in recipes.values() for name in recipe)
+            raise UnknownNameError("key", key, _choose_keys(list(recipes.values()), None) or all_keys)
         notes += [f"left out, without {key}: {', '.join(without)}"] if without else []
-    kept = [run for run in runs if key is None or key in recipes[run]]
-    named = {run.name: recipes[run] for run in kept if recipes[run]}
+    runs_with_key = [run for run in runs if key is None or key in recipes[run]]
+    named_recipes = {run.name: recipes[run] for run in runs_with_key if recipes[run]}
     if lines is None:
-        names, implied = _names(named, key)
+        names, implied = _name_lines(named_recipes, key)
         notes += [f"These keys differ as well: {', '.join(implied)}."] if implied else []
-        others = experiments_of(kept).notes
-        notes += others
-        own = {run.name: run.name for run in kept} if len(kept) > 1 else {runs[0].name: ""}
-        lines = own if others else own | names
-    found = [
-        Placed(run.name, records[run], lines[run.name], None if key is None else place_of(recipes[run][key]))
-        for run in kept
+        experiment_notes = experiments_of(runs_with_key).notes
+        notes += experiment_notes
+        own_names = {run.name: run.name for run in runs_with_key} if len(runs_with_key) > 1 else {runs[0].name: ""}
+        lines = own_names if experiment_notes else own_names | names
+    plotted = [
+        PlottedRun(run.name, records[run], lines[run.name], None if key is None else place_of(recipes[run][key]))
+        for run in runs_with_key
     ]
-    _require_distinct(found)
-    return found, tuple(notes)
+    _require_distinct(plotted)
+    return plotted, tuple(notes)
 
 
 def line_name(values: Mapping[str, Any]) -> str:
@@ -94,32 +94,32 @@ def place_of(value: Any) -> float | str:
 
 def places_in_order(places: Iterable[float | str]) -> dict[float | str, float | str]:
     """Place -> itself, ascending; its text if some are texts, which come first, as given."""
-    found = list(dict.fromkeys(places))
-    texts, numbers = [x for x in found if isinstance(x, str)], sorted(x for x in found if not isinstance(x, str))
+    distinct = list(dict.fromkeys(places))
+    texts, numbers = [x for x in distinct if isinstance(x, str)], sorted(x for x in distinct if not isinstance(x, str))
     return {**{text: text for text in texts}, **{x: _text(x) if texts else x for x in numbers}}
 
 
-def differing(runs: Iterable[Run]) -> list[str]:
+def differing_keys(runs: Iterable[Run]) -> list[str]:
     """The keys that tell the recipes of runs apart, without the seed, and without keys that others imply."""
-    return _chosen([_keys(record) for run in runs if (record := _read(run))], None)
+    return _choose_keys([_keys(record) for run in runs if (record := _read_record(run))], None)
 
 
-def _names(recipes: Mapping[str, Mapping[str, Any]], key: str | None) -> tuple[dict[str, str], list[str]]:
+def _name_lines(recipes: Mapping[str, Mapping[str, Any]], key: str | None) -> tuple[dict[str, str], list[str]]:
     """Run -> its line; the differing keys that the lines and the key imply, without options of a named part."""
-    every = list(recipes.values())
-    chosen = _chosen(every, key)
+    all_recipes = list(recipes.values())
+    chosen = _choose_keys(all_recipes, key)
     parts = {name.removesuffix(".name") for name in (*chosen, key or "") if name.endswith(".name")}
-    rest = [name for name in _differing(every) if name not in (*chosen, key)]
+    other_keys = [name for name in _find_differing_keys(all_recipes) if name not in (*chosen, key)]
     lines = {run: {name: recipe[name] for name in chosen if name in recipe} for run, recipe in recipes.items()}
-    implied = [name for name in rest if name.partition(".")[0] not in parts]
+    implied = [name for name in other_keys if name.partition(".")[0] not in parts]
     return {run: line_name(values) for run, values in lines.items()}, implied
 
 
-def _chosen(recipes: Sequence[Mapping[str, Any]], key: str | None) -> list[str]:
+def _choose_keys(recipes: Sequence[Mapping[str, Any]], key: str | None) -> list[str]:
     """The fewest keys that tell recipes apart which the key does not, the names of parts first."""
     cells = [() if key is None else (_encoded(recipe, key),) for recipe in recipes]
     chosen: list[str] = []
-    for name in sorted(_differing(recipes), key=lambda name: not name.endswith(".name")):
+    for name in sorted(_find_differing_keys(recipes), key=lambda name: not name.endswith(".name")):
         finer = [(*cell, _encoded(recipe, name)) for cell, recipe in zip(cells, recipes, strict=True)]
         if len(set(finer)) > len(set(cells)):
             chosen.append(name)
@@ -127,23 +127,23 @@ def _chosen(recipes: Sequence[Mapping[str, Any]], key: str | None) -> list[str]:
     return chosen
 
 
-def _differing(recipes: Sequence[Mapping[str, Any]]) -> list[str]:
+def _find_differing_keys(recipes: Sequence[Mapping[str, Any]]) -> list[str]:
     """The keys that differ, without the seed and those that have its value in every recipe."""
     names = dict.fromkeys(name for recipe in recipes for name in recipe)
-    found = [name for name in names if len({_encoded(recipe, name) for recipe in recipes}) > 1]
-    return [name for name in found if any(recipe.get(name) != recipe.get(_SEED) for recipe in recipes)]
+    varying = [name for name in names if len({_encoded(recipe, name) for recipe in recipes}) > 1]
+    return [name for name in varying if any(recipe.get(name) != recipe.get(_SEED) for recipe in recipes)]
 
 
-def _require_distinct(found: Sequence[Placed]) -> None:
-    known: dict[tuple[object, ...], Placed] = {}
-    for each in found:
-        other = known.setdefault((each.line, each.place, each.seed), each)
-        if other is not each:
-            what = f"{other.run} and {each.run} have the same recipe and seed"
-            raise RecipeError(what, fix="Leave one of them out")
+def _require_distinct(runs: Sequence[PlottedRun]) -> None:
+    seen: dict[tuple[object, ...], PlottedRun] = {}
+    for run in runs:
+        other = seen.setdefault((run.line, run.place, run.seed), run)
+        if other is not run:
+            message = f"{other.name} and {run.name} have the same recipe and seed"
+            raise RecipeError(message, fix="Leave one of them out")
 
 
-def _read(run: Run) -> RunRecord | None:
+def _read_record(run: Run) -> RunRecord | None:
     with contextlib.suppress(DataError):
         return run.read()
     return None
@@ -163,5 +163,5 @@ def _encoded(recipe: Mapping[str, Any], name: str) -> str:
     return json.dumps(recipe[name]) if name in recipe else ""
 
 
-def _text(place: float | str) -> str:
-    return place if isinstance(place, str) else f"{place:g}" if isinstance(place, float) else str(place)
+def _text(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:g}" if isinstance(value, float) else str(value)

@@ -29,23 +29,25 @@ def stored_selected(name: str, runs: Sequence[Run], scores: Sequence[Score]) -> 
         scores: of one metric, or R@1 among others.
     """
     stored = [stored_choice(run) for run in runs]
-    first = stored[0]
-    if first is None or any(one is None or one.choice.chosen != first.choice.chosen for one in stored):
+    first_stored = stored[0]
+    if first_stored is None or any(
+        other is None or other.choice.chosen != first_stored.choice.chosen for other in stored
+    ):
         return None
-    choice, metric = first.choice, metric_of(scores)
+    choice, metric = first_stored.choice, metric_of(scores)
     epoch, ranked = choice.chosen.epoch, choice.chosen.ranked
-    several = (
+    has_several_pools = (
         len({score.ranked.layer.pool for score in scores if score.ranked.layer.layer == ranked.layer.layer} - {NO_POOL})
         > 1
     )
-    spoken, dim = spoken_name(ranked, pool=several), choice.ship.dim
+    spoken, dim = spoken_name(ranked, pool=has_several_pools), choice.ship.dim
     for split in ("test", choice.chosen.split):
         for score in scores:
-            place = (score.run, score.epoch, score.split, score.ranked, score.metric)
-            if place == (name, epoch, split, ranked, metric) and score.value is not None:
+            key = (score.run, score.epoch, score.split, score.ranked, score.metric)
+            if key == (name, epoch, split, ranked, metric) and score.value is not None:
                 return Selected(spoken, score, dim)
     of_choice = choice.test or choice.chosen
-    if of_choice.metric != metric or set(first.states) != {run.name for run in runs}:
+    if of_choice.metric != metric or set(first_stored.states) != {run.name for run in runs}:
         return None
     folded = choice.test is not None and choice.within_folds
     embedding = choice.embedding.test if choice.embedding is not None and folded else None
@@ -53,7 +55,7 @@ def stored_selected(name: str, runs: Sequence[Run], scores: Sequence[Score]) -> 
 
 
 def with_selected(
-    shown: Sequence[S],
+    values: Sequence[S],
     options: PlotOptions,
     selected: Sequence[SelectedOfRun],
     values_of: Callable[[Run, Sequence[Score], Selected], Sequence[S]],
@@ -63,14 +65,14 @@ def with_selected(
     Args:
         values_of: gives the values of a selected candidate. If it cannot, a note on all others says why.
     """
-    known = {(one.run, one.epoch, one.ranked) for one in shown}
+    drawn = {(value.run, value.epoch, value.ranked) for value in values}
     added: list[S] = []
     notes: list[str] = []
     for run, scores, candidate in selected if options.layers is None else ():
         epoch, ranked = candidate.score.epoch, candidate.score.ranked
-        if options.epoch in (None, epoch) and (run.name, epoch, ranked) not in known:
+        if options.epoch in (None, epoch) and (run.name, epoch, ranked) not in drawn:
             try:
                 added += values_of(run, scores, candidate)
             except LayerprobeError as error:
                 notes.append(f"{run.name}: {selected_text(candidate, epoch)} is not drawn: {error.message}")
-    return [*(replace(one, notes=(*one.notes, *notes)) for one in shown), *added]
+    return [*(replace(value, notes=(*value.notes, *notes)) for value in values), *added]

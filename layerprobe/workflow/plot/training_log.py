@@ -24,32 +24,32 @@ def training_losses(runs: Sequence[Run], scores: Sequence[Score]) -> list[Score]
     Args:
         scores: of these runs, of one metric or of R@1 among others.
     """
-    found: list[Score] = []
+    losses: list[Score] = []
     metric = metric_of(scores)
     for run, subject in training_subjects(runs):
-        found += [replace(subject, epoch=epoch).score(_METRIC, loss, n) for epoch, loss, n in logged_losses(run)]
-        own = [s for s in scores if (s.run, s.split, s.metric) == (run.name, "test", metric)]
-        embedding = embedding_among(run.read(), dict.fromkeys(score.ranked for score in own))
-        found += [replace(s, experiment=subject.experiment) for s in own if s.ranked == embedding]
-    return found
+        losses += [replace(subject, epoch=epoch).score(_METRIC, loss, n) for epoch, loss, n in logged_losses(run)]
+        embedding_scores = [s for s in scores if (s.run, s.split, s.metric) == (run.name, "test", metric)]
+        embedding = embedding_among(run.read(), dict.fromkeys(score.ranked for score in embedding_scores))
+        losses += [replace(s, experiment=subject.experiment) for s in embedding_scores if s.ranked == embedding]
+    return losses
 
 
 def training_subjects(runs: Sequence[Run]) -> list[tuple[Run, Subject]]:
     """Runs, each with the embedding on the training images at epoch 0 as what a number is of."""
     experiments = experiments_of(runs)
-    found = []
+    subjects = []
     for run in runs:
         record = run.read()
         if record.network is None or not record.recipe.get("train", {}).get("epochs") or record.members:
-            what = "is an ensemble" if record.members else "was measured only, not trained here"
+            reason = "is an ensemble" if record.members else "was measured only, not trained here"
             fix = (
                 f"Name its members: {' '.join(record.members)}" if record.members else "Name a run of layerprobe train"
             )
-            raise DataError(f"{run.name} {what}, so that it has no loss of its own", fix=fix)
+            raise DataError(f"{run.name} {reason}, so that it has no loss of its own", fix=fix)
         ranked = RankedLayer(record.network.embedding, NO_REDUCTION, record.similarity)
         experiment = experiments.names.get(run, run.name)
-        found.append((run, Subject(run.name, experiment, record.seed, 0, "train", ranked, experiments.notes)))
-    return found
+        subjects.append((run, Subject(run.name, experiment, record.seed, 0, "train", ranked, experiments.notes)))
+    return subjects
 
 
 def logged_losses(run: Run) -> list[tuple[int, float, int]]:

@@ -23,7 +23,14 @@ from layerprobe.values.facts import at_epoch_text
 from layerprobe.values.keys import RankedLayer
 from layerprobe.values.views import Item
 from layerprobe.workflow.plot.neighbours import RunGallery, neighbours_of, open_gallery
-from layerprobe.workflow.plot.query_rules import AtRandom, ByOutcome, Rule, Worst, choose_queries, rule_text
+from layerprobe.workflow.plot.query_rules import (
+    QueriesByOutcome,
+    RandomQueries,
+    Rule,
+    WorstQueries,
+    choose_queries,
+    rule_text,
+)
 from layerprobe.workflow.run.manifests import have_other_images
 from layerprobe.workflow.run.references import RankedSplit, open_ranked_split
 from layerprobe.workflow.run.runs import Run
@@ -196,7 +203,7 @@ def _queries_of(group: Sequence[_Shown]) -> _Queries:
                 notes.append(f"No queries by the rule {text}: {error.message}")
                 continue
             notes.append(f"{chosen.text}, {at_epoch_text(ranked_split.epoch, each.page.data.weights)}")
-            whose = f" ({each.page.name})" if len(group) > 1 and not isinstance(rule, AtRandom) else ""
+            whose = f" ({each.page.name})" if len(group) > 1 and not isinstance(rule, RandomQueries) else ""
             lists.append((text + whose, chosen.rows.tolist()))
     for turn in range(QUERIES):
         for text, rows in lists:
@@ -217,7 +224,11 @@ def _rules(shown: _Shown) -> list[Rule]:
     before = [ranked for ranked in first if ranked.layer.layer != last.layer.layer]
     before = [ranked for ranked in before if single.index(ranked) < single.index(last)]
     pairs = [(before[-1], last), (last, before[-1])] if before else []
-    return [*(ByOutcome(((one, True), (other, False))) for one, other in pairs), Worst(last), AtRandom()]
+    return [
+        *(QueriesByOutcome(((one, True), (other, False))) for one, other in pairs),
+        WorstQueries(last),
+        RandomQueries(),
+    ]
 
 
 def _wanted(shown: _Shown, queries: _Queries, of_each: OfEach, pictures: _Pictures) -> UncutGallery:

@@ -15,7 +15,7 @@ from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.values.intervals import IntervalKind, SamplingUnits
 from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.scores import Score
-from layerprobe.workflow.plot.feature_views import histograms_of, shown, shown_layers, spectra_of, stored
+from layerprobe.workflow.plot.feature_views import histograms_of, open_stored, read_layers, select_layers, spectra_of
 from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.run.runs import Run
 from tests.records import recorded
@@ -43,7 +43,8 @@ def read(split: str, ranked: RankedLayer) -> Labelled:
 
 def layers_shown(scores: Sequence[Score], layers: tuple[str, ...] | None = None, epoch: int | None = None) -> list[str]:
     return [
-        ranked.layer.layer for ranked, _ in shown(scores, read, shown_layers([scores], PlotOptions(layers, epoch), {}))
+        ranked.layer.layer
+        for ranked, _ in read_layers(scores, read, select_layers([scores], PlotOptions(layers, epoch), {}))
     ]
 
 
@@ -64,9 +65,9 @@ def test_runs_share_the_layer_that_is_best_on_validation_in_the_mean() -> None:
         *scores_of(),
         *(replace(s, value=validation[s.ranked.layer.layer]) for s in scores_of([*validation], ["validation"])),
     ]
-    choice = shown_layers([first, second], PlotOptions(), {})
+    choice = select_layers([first, second], PlotOptions(), {})
     # pool2 has 0.5 in the mean, pool4 0.6
-    assert [ranked.layer.layer for ranked, _ in shown(first, read, choice)] == [
+    assert [ranked.layer.layer for ranked, _ in read_layers(first, read, choice)] == [
         "pool1",
         "pool3",
         "pool4",
@@ -99,16 +100,16 @@ def test_the_last_epoch_is_shown_or_the_one_asked_for() -> None:
     scores = [*scores_of(["fc6"]), *(replace(score, epoch=4) for score in scores_of(["fc6"]))]
     for epoch, expected in ((None, 4), (1, 1)):
         assert {
-            each.epoch for each in histograms_of(scores, read, shown_layers([scores], PlotOptions(epoch=epoch), {}))
+            each.epoch for each in histograms_of(scores, read, select_layers([scores], PlotOptions(epoch=epoch), {}))
         } == {expected}
     with pytest.raises(RecipeError, match="no scores of epoch 3. Known: 1, 4"):
-        shown_layers([scores], PlotOptions(epoch=3), {})
+        select_layers([scores], PlotOptions(epoch=3), {})
 
 
 def test_spectra_have_the_notes_of_their_split() -> None:
     scores = scores_of(["fc6"])
     noted = lambda split, ranked: replace(read(split, ranked), notes=(f"{split} note",))  # noqa: E731
-    found = spectra_of(scores, noted, shown_layers([scores], PlotOptions(), {}))
+    found = spectra_of(scores, noted, select_layers([scores], PlotOptions(), {}))
     assert [(each.split, each.notes, len(each.places)) for each in found] == [
         ("train", ("train note",), 3),
         ("test", ("test note",), 3),
@@ -117,7 +118,7 @@ def test_spectra_have_the_notes_of_their_split() -> None:
 
 def test_splits_that_were_not_probed_are_left_out() -> None:
     scores = [*scores_of(["fc6"], ["test"]), *scores_of(["fc5"], ["validation"])]
-    found = histograms_of(scores, read, shown_layers([scores], PlotOptions(), {}))
+    found = histograms_of(scores, read, select_layers([scores], PlotOptions(), {}))
     assert {(each.split, each.ranked.layer.layer) for each in found} == {("test", "fc6")}
     with pytest.raises(DataError, match="one: no layer was probed on the training or test split"):
         layers_shown(scores_of(["fc6"], ["validation"]))
@@ -132,7 +133,7 @@ def test_stored_features_are_read_with_the_notes_that_all_scores_have(tmp_path: 
     ]
     units = SamplingUnits(IntervalKind(), 6)  # there is no interval in these figures
     scores = [replace(score, units=units) for score in scores]
-    own, reads = stored(Run(tmp_path / "one"), scores, None)
+    own, reads = open_stored(Run(tmp_path / "one"), scores, None)
     found = reads("test", scores[0].ranked)
     assert np.array_equal(found.features, values["test"])
     assert found.labels.tolist() == [0, 1, 0, 1, 0, 1, 0, 1]
@@ -143,19 +144,19 @@ def test_a_split_whose_features_are_gone_is_left_out_and_told(tmp_path: Path) ->
     probed(tmp_path)
     run, scores = Run(tmp_path / "one"), scores_of(["fc6"])
     run.feature_file(1, "train").unlink()
-    own, reads = stored(run, scores, None)
-    found = histograms_of(own, reads, shown_layers([own], PlotOptions(), {}))
+    own, reads = open_stored(run, scores, None)
+    found = histograms_of(own, reads, select_layers([own], PlotOptions(), {}))
     assert {(each.split, each.notes) for each in found} == {("test", ("no features of train are stored",))}
     run.feature_file(1, "test").unlink()
-    own, reads = stored(run, scores, None)
+    own, reads = open_stored(run, scores, None)
     with pytest.raises(DataError, match="epoch-0001.train.h5: no such feature file. Run layerprobe probe .*first"):
-        histograms_of(own, reads, shown_layers([own], PlotOptions(), {}))
+        histograms_of(own, reads, select_layers([own], PlotOptions(), {}))
 
 
 def test_reduced_features_are_those_that_the_search_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     values = probed(tmp_path)
     monkeypatch.setattr(StoredSearch, "_itself", True)
-    _, reads = stored(Run(tmp_path / "one"), scores_of(["fc6"]), None)
+    _, reads = open_stored(Run(tmp_path / "one"), scores_of(["fc6"]), None)
     found = reads("test", replace(SCORE.ranked, reduction="pca:2"))
     train = values["train"].astype(np.float64)
     axes = np.linalg.svd(train - train.mean(0))[2][:2]

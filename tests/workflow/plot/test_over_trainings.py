@@ -15,8 +15,8 @@ from layerprobe.system.errors import DataError
 from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.scores import Score
 from layerprobe.values.views import OverTrainings, Repeated
-from layerprobe.workflow.plot.over_trainings import Trained, losses_over_key, recall_at_k, scores_over_key
-from layerprobe.workflow.plot.recipe_lines import Placed
+from layerprobe.workflow.plot.over_trainings import TrainingScores, losses_over_key, recall_at_k, scores_over_key
+from layerprobe.workflow.plot.recipe_lines import PlottedRun
 from layerprobe.workflow.run.runs import Run
 from tests.records import recorded
 from tests.scores import with_layer
@@ -32,7 +32,7 @@ VALUES: Mapping[tuple[str, int], tuple[float, ...]] = {
     ("b", 64): (0.6, 0.7),
 }
 FOUND = [
-    Placed(f"{line}{dim}s{seed}", recorded({"seed": seed}), line, dim)
+    PlottedRun(f"{line}{dim}s{seed}", recorded({"seed": seed}), line, dim)
     for (line, dim), values in VALUES.items()
     for seed in range(len(values))
 ]
@@ -44,8 +44,8 @@ SCORES = [
 KEY = PlotOptions(key="net.fc")
 
 
-def over_fc(scores: list[Score] = SCORES, found: list[Placed] = FOUND, options: PlotOptions = KEY) -> OverTrainings:
-    return scores_over_key(Trained(found, scores), options, "net.fc")
+def over_fc(scores: list[Score] = SCORES, found: list[PlottedRun] = FOUND, options: PlotOptions = KEY) -> OverTrainings:
+    return scores_over_key(TrainingScores(found, scores), options, "net.fc")
 
 
 def at(points: tuple[Repeated, ...], place: float) -> Repeated:
@@ -94,7 +94,7 @@ def test_trainings_on_other_test_images_are_not_paired() -> None:
 def test_test_classes_of_each_training_are_told_from_shared_ones() -> None:
     own = [
         replace(
-            each, record=recorded({"contents": {"test": str(each.seed)}, "seed": each.seed, "experiment": each.run})
+            each, record=recorded({"contents": {"test": str(each.seed)}, "seed": each.seed, "experiment": each.name})
         )
         for each in FOUND
     ]
@@ -124,7 +124,7 @@ def test_trainings_of_one_point_that_end_at_other_epochs_are_named() -> None:
 def test_the_embedding_is_drawn_and_other_layers_are_on_request() -> None:
     both = [with_layer(score, layer=layer) for score in SCORES for layer in ("pool5", "fc6")]
     fc6 = RankedLayer(LayerKey("fc6", "none"), "none", "cosine")
-    trained = Trained(FOUND, both, embeddings={each.run: fc6 for each in FOUND})
+    trained = TrainingScores(FOUND, both, embeddings={each.name: fc6 for each in FOUND})
     assert [line.layer for line in scores_over_key(trained, KEY, "net.fc").lines] == ["fc6", "fc6"]
     asked = scores_over_key(trained, replace(KEY, layers=("*",)), "net.fc")
     assert [(line.name, line.layer) for line in asked.lines] == [
@@ -136,7 +136,7 @@ def test_embeddings_of_several_names_are_one_line() -> None:
     layers = {"4": "pool5", "6": "fc6"}  # by the first digit of the dimension
     scores = [with_layer(score, layer=layers[score.run[1]]) for score in SCORES]
     embeddings = {score.run: score.ranked for score in scores}
-    view = scores_over_key(Trained(FOUND, scores, embeddings=embeddings), KEY, "net.fc")
+    view = scores_over_key(TrainingScores(FOUND, scores, embeddings=embeddings), KEY, "net.fc")
     assert [(line.layer, len(line.points)) for line in view.lines] == [("embedding", 2), ("embedding", 2)]
 
 
@@ -148,7 +148,7 @@ def test_recall_is_over_k_without_differences() -> None:
         for k, factor in ((1, 1), (2, 1.5))
     ]
     others = [replace(score, metric=metric, value=0.0) for score in SCORES for metric in ("NMI", "R@4(G=9)")]
-    view = recall_at_k(Trained(found, [*scores, *others]), PlotOptions())
+    view = recall_at_k(TrainingScores(found, [*scores, *others]), PlotOptions())
     assert (view.places, view.axis, view.measure) == ((1, 2), "K", "R@K")
     assert [point.mean for point in view.lines[0].points] == pytest.approx([0.2, 0.3])
     assert all(line.differences == () for line in view.lines)
@@ -166,17 +166,17 @@ def logged(cache: Path, losses: Mapping[str, list[float]]) -> dict[str, Run]:
 def test_the_loss_is_that_of_the_last_epoch(tmp_path: Path) -> None:
     found = [each for each in FOUND if each.line == "a" and each.place == 4]
     runs = logged(tmp_path, {"a4s0": [9.0, 1.1], "a4s1": [9.0, 1.2], "a4s2": [9.0, 1.3]})
-    view = losses_over_key(Trained(found, ()), runs, replace(KEY, metric="loss"), "net.fc")
+    view = losses_over_key(TrainingScores(found, ()), runs, replace(KEY, metric="loss"), "net.fc")
     (line,) = view.lines
     assert line.points[0].mean == pytest.approx(1.2)
     assert (line.layer, view.split, view.epochs) == ("", "train", (2,))
-    first = losses_over_key(Trained(found, ()), runs, replace(KEY, metric="loss", epoch=1), "net.fc")
+    first = losses_over_key(TrainingScores(found, ()), runs, replace(KEY, metric="loss", epoch=1), "net.fc")
     assert first.lines[0].points[0].mean == 9.0
 
 
 def test_a_loss_that_is_not_finite_is_no_number(tmp_path: Path) -> None:
     runs = logged(tmp_path, {"a4s0": [math.nan]})
-    view = losses_over_key(Trained(FOUND[:1], ()), runs, KEY, "net.fc")
+    view = losses_over_key(TrainingScores(FOUND[:1], ()), runs, KEY, "net.fc")
     assert (view.lines[0].points[0].mean, view.notes) == (None, ("a4s0: not valid: loss: not finite",))
 
 
@@ -189,7 +189,7 @@ def test_a_missing_or_damaged_log_is_told(text: str | None, fault: str, tmp_path
     if text is not None:
         run.training_log_file.write_text(text)
     with pytest.raises(DataError, match=fault):
-        losses_over_key(Trained(FOUND[:1], ()), {"a4s0": run}, KEY, "net.fc")
+        losses_over_key(TrainingScores(FOUND[:1], ()), {"a4s0": run}, KEY, "net.fc")
 
 
 def test_without_scores_of_the_metric_it_says_to_probe() -> None:

@@ -12,7 +12,7 @@ from layerprobe.plots.plot import PlotOptions
 from layerprobe.system.errors import NumericError, RecipeError
 from layerprobe.values.keys import LayerKey
 from layerprobe.values.views import PlaneFeatures
-from layerprobe.workflow.plot.feature_views import ShownLayers
+from layerprobe.workflow.plot.feature_views import LayerSelection
 from layerprobe.workflow.plot.plane_features import plane_features_of
 from layerprobe.workflow.plot.plot import StoredRuns, drawn
 from layerprobe.workflow.run.experiments import scores_of
@@ -72,7 +72,7 @@ def test_the_rays_of_a_removed_checkpoint_are_missed_in_a_note(toy: Toy, tmp_pat
 def test_features_that_are_not_finite_are_refused(toy: Toy, tmp_path: Path) -> None:
     run = toy("sm", *SM)
     scores = [score for score in run.scores() if score.ranked.layer.layer == "fc6"]
-    which = ShownLayers(PlotOptions(), {}, {})
+    which = LayerSelection(PlotOptions(), {}, {})
     bad = Labelled(np.array([[np.nan, 0.0]], np.float32), np.array([0]))
     with pytest.raises(NumericError, match="sm: NaN or Inf in the features of fc6 on train at epoch 2"):
         list(plane_features_of(scores, lambda *_: bad, which))

@@ -10,12 +10,12 @@ import pytest
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.values.retrieval import Ranks
 from layerprobe.workflow.plot.query_rules import (
-    AtRandom,
-    ByOutcome,
-    OfClass,
-    OfImage,
+    QueriesByOutcome,
+    QueriesOfClass,
+    QueryOfImage,
+    RandomQueries,
     Rule,
-    Worst,
+    WorstQueries,
     choose_queries,
     parse_rule,
 )
@@ -55,7 +55,7 @@ def test_right_and_wrong_are_told_by_the_nearest_item(ranked_split_of: Callable[
     # by pool5 query 3 is wrong; by fc6 queries 3, 8 and 9 are
     ranked_split = ranked_split_of(ranks_with({3: 1}), ranks_with({3: 2, 8: 1, 9: 4}))
     rule = parse_rule("pool5 right, fc6 wrong", ranked_split.layers, FC6)
-    assert rule == ByOutcome(((POOL5, True), (FC6, False)))
+    assert rule == QueriesByOutcome(((POOL5, True), (FC6, False)))
     assert sorted(rows_by(rule, ranked_split)) == [8, 9]
     assert rows_by(parse_rule("pool5 wrong", ranked_split.layers, FC6), ranked_split) == [3]
 
@@ -65,8 +65,8 @@ def test_a_tie_of_right_and_wrong_and_a_lone_query_count_as_neither(
 ) -> None:
     # query 2: a right and a wrong item tie for the first rank; query 4: no item is right
     ranked_split = ranked_split_of(ranks_with({}), ranks_with({4: 5, 6: 1}, {2: 1}, lone=(4,)))
-    assert rows_by(ByOutcome(((FC6, False),)), ranked_split) == [6]
-    assert 2 not in rows_by(ByOutcome(((FC6, True),)), ranked_split)
+    assert rows_by(QueriesByOutcome(((FC6, False),)), ranked_split) == [6]
+    assert 2 not in rows_by(QueriesByOutcome(((FC6, True),)), ranked_split)
 
 
 def test_ranks_whose_first_places_are_not_known_name_the_command(ranked_split_of: Callable[..., RankedSplit]) -> None:
@@ -77,15 +77,15 @@ def test_ranks_whose_first_places_are_not_known_name_the_command(ranked_split_of
     ranked_split = replace(ranked_split, stored=replace(ranked_split.stored, ranks={POOL5: known, FC6: fc6}))
     command = "Run layerprobe probe one --epochs 5 --splits test --layers fc6 --k 1"
     with pytest.raises(DataError, match=f"fc6 at epoch 5 was not ranked for K = 1. {command}"):
-        choose_queries(ByOutcome(((FC6, True),)), ranked_split, NAMES, 3)
+        choose_queries(QueriesByOutcome(((FC6, True),)), ranked_split, NAMES, 3)
 
 
 def test_the_worst_have_their_nearest_right_item_farthest_down(ranked_split_of: Callable[..., RankedSplit]) -> None:
     # query 7: 3 closer; query 1: 2 closer and 4 tied with one right item, of which 2 come before it: 4 in all;
     # query 5: no right item
     ranked_split = ranked_split_of(ranks_with({}), ranks_with({7: 3, 1: 2, 5: 9}, {1: 4}, lone=(5,)))
-    assert parse_rule("worst", ranked_split.layers, FC6) == Worst(FC6)
-    chosen = choose_queries(Worst(FC6), ranked_split, NAMES, 3)
+    assert parse_rule("worst", ranked_split.layers, FC6) == WorstQueries(FC6)
+    chosen = choose_queries(WorstQueries(FC6), ranked_split, NAMES, 3)
     # the third is the first of those that are equally good
     assert chosen.rows.tolist() == [1, 7, 0]
     assert chosen.text == "Queries: worst by fc6, the 3 whose nearest right item is farthest down"
@@ -93,7 +93,7 @@ def test_the_worst_have_their_nearest_right_item_farthest_down(ranked_split_of: 
 
 def test_random_queries_are_those_of_the_seed(ranked_split_of: Callable[..., RankedSplit]) -> None:
     ranked_split = ranked_split_of(ranks_with({}), ranks_with({}), seed=3)
-    chosen = choose_queries(AtRandom(), ranked_split, NAMES, 4)
+    chosen = choose_queries(RandomQueries(), ranked_split, NAMES, 4)
     assert chosen.rows.tolist() == np.random.default_rng(3).permutation(COUNT)[:4].tolist()
     assert chosen.text == "Queries: random, 4 of 24 at random by seed 3"
 
@@ -101,15 +101,15 @@ def test_random_queries_are_those_of_the_seed(ranked_split_of: Callable[..., Ran
 def test_a_class_and_an_image_are_named_as_the_data_set_has_them(ranked_split_of: Callable[..., RankedSplit]) -> None:
     ranked_split = ranked_split_of(ranks_with({}), ranks_with({}))
     rule = parse_rule("class class13", ranked_split.layers, FC6)
-    assert rule == OfClass("class13")
+    assert rule == QueriesOfClass("class13")
     # the test labels are 12, 12, 13, 13 ...
     assert sorted(rows_by(rule, ranked_split)) == [2, 3]
     assert choose_queries(rule, ranked_split, NAMES, 9).text == "Queries: class class13, all 2"
-    assert rows_by(OfImage("test5"), ranked_split) == [5]
+    assert rows_by(QueryOfImage("test5"), ranked_split) == [5]
     with pytest.raises(RecipeError, match="no class 'class133' in the test split. Did you mean 'class13'?"):
-        choose_queries(OfClass("class133"), ranked_split, NAMES, 1)
+        choose_queries(QueriesOfClass("class133"), ranked_split, NAMES, 1)
     with pytest.raises(RecipeError, match="no image '/x.png' in the test split. An example is 'test0'"):
-        choose_queries(OfImage("/x.png"), ranked_split, NAMES, 1)
+        choose_queries(QueryOfImage("/x.png"), ranked_split, NAMES, 1)
 
 
 def test_words_that_are_no_rule_say_what_is_one(ranked_split_of: Callable[..., RankedSplit]) -> None:
@@ -125,4 +125,4 @@ def test_words_that_are_no_rule_say_what_is_one(ranked_split_of: Callable[..., R
     with pytest.raises(RecipeError, match=r"\* names several layers. Choose one of pool5@max, fc6"):
         parse_rule("* right", ranked_split.layers, FC6)
     with pytest.raises(DataError, match="fc6 at epoch 5: NaN .3 rows"):
-        choose_queries(Worst(FC6), ranked_split, NAMES, 1)
+        choose_queries(WorstQueries(FC6), ranked_split, NAMES, 1)

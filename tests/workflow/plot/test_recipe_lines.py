@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from layerprobe.system.errors import RecipeError, UnknownNameError
-from layerprobe.workflow.plot.recipe_lines import differing, line_name, place_of, placed, places_in_order
+from layerprobe.workflow.plot.recipe_lines import differing_keys, line_name, place_of, place_runs, places_in_order
 from layerprobe.workflow.run.runs import Run
 from tests.records import recorded
 
@@ -27,7 +27,7 @@ def run_of(cache: Path, name: str, seed: int = 0, contents: str = "", **keys: An
 
 
 def lines_of(runs: list[Run], key: str | None) -> Mapping[str, tuple[str, float | str | None]]:
-    return {each.run: (each.line, each.place) for each in placed(runs, key, None)[0]}
+    return {each.name: (each.line, each.place) for each in place_runs(runs, key, None)[0]}
 
 
 def test_a_line_is_named_by_the_keys_that_differ_besides_the_axis_and_the_seed(tmp_path: Path) -> None:
@@ -55,40 +55,40 @@ def test_options_of_a_loss_are_not_named_beside_it_and_other_implied_keys_are_a_
         run_of(tmp_path, "a", loss__name="triplet", loss__margin=0.2, train__learning_rate=0.1, net__fc=[4]),
         run_of(tmp_path, "b", loss__name="softmax", train__learning_rate=0.01, net__fc=[4]),
     ]
-    found, notes = placed(runs, "net.fc", None)
+    found, notes = place_runs(runs, "net.fc", None)
     assert [each.line for each in found] == ["loss.name=triplet", "loss.name=softmax"]
     assert notes == ("These keys differ as well: train.learning_rate.",)
-    assert differing(runs) == ["loss.name"]
+    assert differing_keys(runs) == ["loss.name"]
 
 
 def test_lines_with_names_keep_them(tmp_path: Path) -> None:
     runs = [run_of(tmp_path, name, net__fc=[fc]) for name, fc in (("a", 4), ("b", 8))]
-    found, notes = placed(runs, "net.fc", {"a": "ours", "b": "theirs"})
+    found, notes = place_runs(runs, "net.fc", {"a": "ours", "b": "theirs"})
     assert ([each.line for each in found], notes) == (["ours", "theirs"], ())
 
 
 def test_a_run_without_the_key_is_left_out_with_a_note(tmp_path: Path) -> None:
     runs = [run_of(tmp_path, "a", loss__margin=0.2), run_of(tmp_path, "b", net__fc=[4])]
-    found, notes = placed(runs, "loss.margin", None)
-    assert [each.run for each in found] == ["a"]
+    found, notes = place_runs(runs, "loss.margin", None)
+    assert [each.name for each in found] == ["a"]
     assert notes == ("left out, without loss.margin: b",)
 
 
 def test_a_key_that_no_run_has_names_the_nearest_one(tmp_path: Path) -> None:
     runs = [run_of(tmp_path, "a", net__fc=[4]), run_of(tmp_path, "b", net__fc=[8])]
     with pytest.raises(UnknownNameError, match="unknown key 'net.fcc'. Did you mean 'net.fc'"):
-        placed(runs, "net.fcc", None)
+        place_runs(runs, "net.fcc", None)
 
 
 def test_two_runs_of_one_recipe_and_seed_are_refused(tmp_path: Path) -> None:
     runs = [run_of(tmp_path, name, net__fc=[4]) for name in ("a", "b")]
     with pytest.raises(RecipeError, match="a and b have the same recipe and seed. Leave one of them out"):
-        placed(runs, "net.fc", None)
+        place_runs(runs, "net.fc", None)
 
 
 def test_runs_of_one_recipe_on_other_images_are_lines_under_their_own_names(tmp_path: Path) -> None:
     runs = [run_of(tmp_path, name, contents=name, net__fc=[4]) for name in ("a", "b")]
-    found, notes = placed(runs, None, None)
+    found, notes = place_runs(runs, None, None)
     assert [each.line for each in found] == ["a", "b"]
     assert notes == ("a and b have one recipe, but other test images: no seeds of one experiment",)
 
