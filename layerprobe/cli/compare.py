@@ -100,7 +100,7 @@ def compare(
     else:
         found = of_runs = compared(request)
         shown = comparison_table(of_runs) if several else sentence(of_runs[0])
-    values = {"comparisons": found[0].basis.comparisons, "results": found} if several else found[0].as_json()
+    values = {"comparisons": found[0].data.comparisons, "results": found} if several else found[0].as_json()
     if seeds:
         values = {"schema": 2, **values}
     Terminal(as_json, quiet).result(values, shown, *(() if several else found[0].notes))

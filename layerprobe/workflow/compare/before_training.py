@@ -40,21 +40,26 @@ def before_training(
         units: (Q,) the unit of each query.
     """
     starts = [(at_start(a), at_start(b)) for a, b in trainings]
-    both = [(a, b) for a, b in starts if a is not None and b is not None]
-    if len(both) < len(starts):
+    split_pairs = [(a, b) for a, b in starts if a is not None and b is not None]
+    if len(split_pairs) < len(starts):
         return {}
-    known = [pair for pair in pairs if all(_measured(a, pair[0]) and _measured(b, pair[1]) for a, b in both)]
-    if not known:
+    measured = [
+        pair for pair in pairs if all(_is_measured(a, pair[0]) and _is_measured(b, pair[1]) for a, b in split_pairs)
+    ]
+    if not measured:
         return {}
     try:
-        first = [gather(a, b, known, measure, units) for a, b in both]
+        start_evidence = [gather(a, b, measured, measure, units) for a, b in split_pairs]
     except (DataError, RecipeError):  # the metric, or the features to draw classes anew, are not stored at epoch 0
         return {}
-    places = [pairs.index(pair) for pair in known]
-    added = [one.rows(places).minus(start) for one, start in zip(evidence, first, strict=True)]
+    indices = [pairs.index(pair) for pair in measured]
+    effects = [later.rows(indices).minus(start) for later, start in zip(evidence, start_evidence, strict=True)]
     return {
-        pair: ([one.rows([place]) for one in first], [one.rows([place]) for one in added])
-        for place, pair in enumerate(known)
+        pair: (
+            [pair_evidence.rows([index]) for pair_evidence in start_evidence],
+            [pair_evidence.rows([index]) for pair_evidence in effects],
+        )
+        for index, pair in enumerate(measured)
     }
 
 
@@ -62,12 +67,12 @@ def at_start(ranked_split: RankedSplit) -> RankedSplit | None:
     """The same split at epoch 0; None for epoch 0 itself, and where that is not ranked on the same images."""
     if ranked_split.epoch == 0 or 0 not in ranked_split.run.ranked_epochs(ranked_split.split):
         return None
-    found = open_ranked_split(ranked_split.run, 0, ranked_split.split)
+    start = open_ranked_split(ranked_split.run, 0, ranked_split.split)
     try:
-        require_same_queries(ranked_split, found)
+        require_same_queries(ranked_split, start)
     except RecipeError:
         return None
-    return found
+    return start
 
 
 def missing_note(layers: Sequence[tuple[RankedSplit, RankedLayer]], metric: str) -> list[str]:
@@ -76,12 +81,12 @@ def missing_note(layers: Sequence[tuple[RankedSplit, RankedLayer]], metric: str)
         if split.epoch == 0 or split.record.from_python or data_facts(split.run, ()).start == EPOCH_0:
             return []
     starts = [(at_start(split), split, ranked) for split, ranked in layers]
-    absent = [(split, ranked) for start, split, ranked in starts if start is None or not _measured(start, ranked)]
+    absent = [(split, ranked) for start, split, ranked in starts if start is None or not _is_measured(start, ranked)]
     flags = [] if metric == "R@1" else metric_flags(metric)
     fix = probe_layers_fix(absent or layers, *flags, epoch=0)
     return [f"the difference before training is not stored: {fix[0].lower()}{fix[1:]}"]
 
 
-def _measured(ranked_split: RankedSplit, ranked: RankedLayer) -> bool:
+def _is_measured(ranked_split: RankedSplit, ranked: RankedLayer) -> bool:
     draws = ranked_split.ranked_as(ranked)
     return bool(draws) and all(draw in ranked_split.stored.ranks for draw in draws)

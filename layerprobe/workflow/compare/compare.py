@@ -16,7 +16,7 @@ from layerprobe.values.intervals import IntervalKind
 from layerprobe.values.keys import LayerKey, RankedLayer, members_of
 from layerprobe.values.likeness import unlike_text
 from layerprobe.workflow.compare.before_training import before_training, missing_note
-from layerprobe.workflow.compare.comparison import Basis, ComparedLayer, Comparison, inputs_text
+from layerprobe.workflow.compare.comparison import ComparedLayer, Comparison, ComparisonData, inputs_text
 from layerprobe.workflow.compare.evidence import Measure, gather, query_units
 from layerprobe.workflow.probe.reducing import TRANSDUCTIVE
 from layerprobe.workflow.run.facts import start_of
@@ -54,10 +54,15 @@ class CompareRequest:
 
 def compare(request: CompareRequest) -> list[Comparison]:
     """Compare the layers of A with those of B; the pairs of globs are corrected together."""
-    (run, first), (other, second) = (find_reference(request.cache, text) for text in (request.a, request.b))
-    a, b = (open_ranked_split(run, first.epoch, request.split), open_ranked_split(other, second.epoch, request.split))
+    (run, first_reference), (other, second_reference) = (
+        find_reference(request.cache, text) for text in (request.a, request.b)
+    )
+    a, b = (
+        open_ranked_split(run, first_reference.epoch, request.split),
+        open_ranked_split(other, second_reference.epoch, request.split),
+    )
     require_same_queries(require_any_right_item(a), b)
-    return compare_pairs(a, b, pair_layers((a, first), (b, second)), request.measure)
+    return compare_pairs(a, b, pair_layers((a, first_reference), (b, second_reference)), request.measure)
 
 
 def compare_pairs(a: RankedSplit, b: RankedSplit, pairs: Sequence[Pair], measure: Measure) -> list[Comparison]:
@@ -68,27 +73,37 @@ def compare_pairs(a: RankedSplit, b: RankedSplit, pairs: Sequence[Pair], measure
         raise NumericError(invalid[pairs[0]], fix="Choose a layer whose features are finite")
     units = query_units(a, measure.kind)
     evidence = gather(a, b, valid, measure, units)
-    started = before_training([(a, b)], [evidence], valid, measure, units)
-    found = evidence.differences()
-    corrected = [replace(one, p=p) for one, p in zip(found, holm([one.p for one in found]), strict=True)]
+    start_evidence = before_training([(a, b)], [evidence], valid, measure, units)
+    differences = evidence.differences()
+    corrected = [
+        replace(difference, p=p)
+        for difference, p in zip(differences, holm([difference.p for difference in differences]), strict=True)
+    ]
     numbers = dict(zip(valid, zip(evidence.values.tolist(), corrected, strict=True), strict=True))
-    basis = basis_of(a, measure, evidence.units, len(valid))
+    data = comparison_data(a, measure, evidence.units, len(valid))
     inputs = [*input_notes(a, b), *cluster_notes(a, measure.kind)]
     comparisons = []
-    for first, second in pairs:
-        sides = side_of(a, first), side_of(b, second)
-        if reason := invalid[first, second]:
-            comparisons.append(Comparison(*sides, basis, None, None, (reason,)))
+    for first_layer, second_layer in pairs:
+        sides = side_of(a, first_layer), side_of(b, second_layer)
+        if reason := invalid[first_layer, second_layer]:
+            comparisons.append(Comparison(*sides, data, None, None, (reason,)))
             continue
-        (before, after), difference = numbers[first, second]
-        notes = [*unlike_notes((a, first), (b, second)), *layer_notes_of(a, first), *layer_notes_of(b, second), *inputs]
+        (before, after), difference = numbers[first_layer, second_layer]
+        notes = [
+            *unlike_notes((a, first_layer), (b, second_layer)),
+            *layer_notes_of(a, first_layer),
+            *layer_notes_of(b, second_layer),
+            *inputs,
+        ]
         start = effect = None
-        if (first, second) in started:
-            (start,), (effect,) = (one[0].differences() for one in started[first, second])
+        if (first_layer, second_layer) in start_evidence:
+            (start,), (effect,) = (
+                evidence_of_pair[0].differences() for evidence_of_pair in start_evidence[first_layer, second_layer]
+            )
         elif a.epoch and b.epoch:
-            notes += missing_note([(a, first), (b, second)], measure.metric)
-        found_notes = tuple(dict.fromkeys(notes))
-        comparisons.append(Comparison(*sides, basis, (before, after), difference, found_notes, start, effect))
+            notes += missing_note([(a, first_layer), (b, second_layer)], measure.metric)
+        distinct_notes = tuple(dict.fromkeys(notes))
+        comparisons.append(Comparison(*sides, data, (before, after), difference, distinct_notes, start, effect))
     return comparisons
 
 
@@ -98,15 +113,20 @@ def pair_layers(a: tuple[RankedSplit, Reference], b: tuple[RankedSplit, Referenc
     A glob pairs each of its layers with the other reference's single layer. That layer is skipped, also under a second
     name of the same stored features. Two globs pair layers with equal names.
     """
-    firsts, seconds = find_layers_of((a, b))
+    first_layers, second_layers = find_layers_of((a, b))
     globs = a[1].is_glob, b[1].is_glob
     if all(globs):
-        pairs = [(first, second) for first in firsts for second in seconds if first.layer == second.layer]
+        pairs = [
+            (first_layer, second_layer)
+            for first_layer in first_layers
+            for second_layer in second_layers
+            if first_layer.layer == second_layer.layer
+        ]
     else:
-        pairs = [(first, second) for first in firsts for second in seconds]
+        pairs = [(first_layer, second_layer) for first_layer in first_layers for second_layer in second_layers]
     same_epoch = (a[0].run, a[0].epoch) == (b[0].run, b[0].epoch)
     if any(globs) and same_epoch:
-        names = {second.layer.layer for _, second in pairs}
+        names = {second_layer.layer.layer for _, second_layer in pairs}
         same = {name: equal_layers(a[0].run, a[0].epoch, a[0].split, name) for name in names}
         pairs = [(x, y) for x, y in pairs if x != y and x.layer not in same[y.layer.layer]]
     if not pairs:
@@ -117,10 +137,10 @@ def pair_layers(a: tuple[RankedSplit, Reference], b: tuple[RankedSplit, Referenc
     return pairs
 
 
-def basis_of(ranked_split: RankedSplit, measure: Measure, units: int, comparisons: int) -> Basis:
+def comparison_data(ranked_split: RankedSplit, measure: Measure, units: int, comparisons: int) -> ComparisonData:
     """The data of comparisons on a split's queries."""
     labels = ranked_split.stored.labels
-    return Basis(measure.metric, measure.kind, len(labels), len(np.unique(labels)), units, comparisons)
+    return ComparisonData(measure.metric, measure.kind, len(labels), len(np.unique(labels)), units, comparisons)
 
 
 def side_of(ranked_split: RankedSplit, ranked: RankedLayer) -> ComparedLayer:
@@ -147,10 +167,10 @@ def layer_notes_of(ranked_split: RankedSplit, ranked: RankedLayer) -> list[str]:
     return [f"{ranked_split.name(ranked)}: {note}" for note in (*fitted, *notes)]
 
 
-def unlike_notes(one: tuple[RankedSplit, RankedLayer], other: tuple[RankedSplit, RankedLayer]) -> list[str]:
+def unlike_notes(layer: tuple[RankedSplit, RankedLayer], other: tuple[RankedSplit, RankedLayer]) -> list[str]:
     """A note on the differences of two layers in pool, dimensions or post-processing, if any."""
-    text = unlike_text(one[1], other[1], (_dim(*one), _dim(*other)))
-    return [f"{one[0].name(one[1])} and {other[0].name(other[1])}: {text}"] if text else []
+    text = unlike_text(layer[1], other[1], (_dim(*layer), _dim(*other)))
+    return [f"{layer[0].name(layer[1])} and {other[0].name(other[1])}: {text}"] if text else []
 
 
 def _dim(ranked_split: RankedSplit, ranked: RankedLayer) -> int | None:
@@ -185,8 +205,8 @@ def input_notes(a: RankedSplit, b: RankedSplit) -> list[str]:
     names, transforms = (a.run.name, b.run.name), (a.stored.transform, b.stored.transform)
     if transforms[0] != transforms[1]:
         return [inputs_text(names, transforms)]
-    known = [ranked_split.record.contents.get(ranked_split.split) for ranked_split in (a, b)]
-    if None in known or known[0] == known[1]:
+    contents = [ranked_split.record.contents.get(ranked_split.split) for ranked_split in (a, b)]
+    if None in contents or contents[0] == contents[1]:
         return []
     # They come from no files, as the tensors of a loader: `require_same_queries` refuses others.
     return [f"{names[0]} and {names[1]} were given other numbers: whether of the same images is not known"]

@@ -32,7 +32,7 @@ class ComparedLayer:
 
 
 @dataclass(frozen=True)
-class Basis:
+class ComparisonData:
     """The data of a comparison; `units` is the number of resampled classes, or clusters of classes."""
 
     metric: str
@@ -44,7 +44,7 @@ class Basis:
 
 
 @dataclass(frozen=True)
-class Training:
+class PairedTraining:
     """Two layers in the trainings of one seed."""
 
     seed: int
@@ -65,7 +65,7 @@ class Comparison:
 
     a: ComparedLayer
     b: ComparedLayer
-    basis: Basis
+    data: ComparisonData
     values: tuple[float, float] | None
     difference: Difference | None
     notes: tuple[str, ...] = ()
@@ -79,8 +79,8 @@ class Comparison:
 
     def as_json(self) -> dict[str, Any]:
         """The fields in JSON; `note` states the kind of interval unless it is the default."""
-        row = _row(self.a, self.b, self.basis, self.difference, self.notes)
-        return row | _training(self.before, self.effect)
+        row = _json_row(self.a, self.b, self.data, self.difference, self.notes)
+        return row | _training_fields(self.before, self.effect)
 
     def __repr__(self) -> str:
         return "\n".join([sentence(self), *self.notes])
@@ -93,7 +93,7 @@ class SeedComparison:
     Args:
         trainings: by seed; empty where a layer of one has no valid number, with the reason in `notes`.
         over: a - b over the trainings, both p corrected for all comparisons; None likewise.
-        one: whether a and b belong to the same experiment.
+        is_one_experiment: whether a and b belong to the same experiment.
         same_training: whether the training classes were the same in all seeds.
         before: a - b at epoch 0 over the trainings; None where that is not stored.
         effect: what training adds, paired by trainings and queries; None likewise.
@@ -101,11 +101,11 @@ class SeedComparison:
 
     a: ComparedLayer
     b: ComparedLayer
-    basis: Basis
-    trainings: tuple[Training, ...]
+    data: ComparisonData
+    trainings: tuple[PairedTraining, ...]
     over: OverSeeds | None
     notes: tuple[str, ...] = ()
-    one: bool = True
+    is_one_experiment: bool = True
     same_training: bool = True
     before: OverSeeds | None = None
     effect: OverSeeds | None = None
@@ -113,20 +113,25 @@ class SeedComparison:
     def as_json(self) -> dict[str, Any]:
         """The fields in JSON; low, high and p are of the mean over trainings."""
         over = self.over
-        row = _row(self.a, self.b, self.basis, None if over is None else over.trainings, self.notes)
+        row = _json_row(self.a, self.b, self.data, None if over is None else over.trainings, self.notes)
         networks = None if over is None else {x: getattr(over.classes, x) for x in ("low", "high", "p")}
         seeds = [
-            {"seed": one.seed, "a": one.runs[0], "b": one.runs[1], "difference": one.values[0] - one.values[1]}
-            for one in self.trainings
+            {
+                "seed": training.seed,
+                "a": training.runs[0],
+                "b": training.runs[1],
+                "difference": training.values[0] - training.values[1],
+            }
+            for training in self.trainings
         ]
         further = {
             "same_classes": None if over is None else over.same_classes,
             "other_classes": None if over is None else over.other_classes,
         }
-        more = {"sd": None if over is None else over.sd, "networks": networks, "one_further_training": further}
-        started = None if self.before is None else self.before.trainings
-        added = _training(started, None if self.effect is None else self.effect.trainings)
-        return row | more | {"same_training_classes": self.same_training, "seeds": seeds} | added
+        spread = {"sd": None if over is None else over.sd, "networks": networks, "one_further_training": further}
+        start = None if self.before is None else self.before.trainings
+        added = _training_fields(start, None if self.effect is None else self.effect.trainings)
+        return row | spread | {"same_training_classes": self.same_training, "seeds": seeds} | added
 
 
 def is_significant(difference: Difference | None) -> bool:
@@ -134,26 +139,26 @@ def is_significant(difference: Difference | None) -> bool:
     return difference is not None and difference.p is not None and difference.p < 0.05
 
 
-def _training(before: Difference | None, effect: Difference | None) -> dict[str, Any]:
+def _training_fields(before: Difference | None, effect: Difference | None) -> dict[str, Any]:
     return {"before_training": before, "added_by_training": effect}
 
 
-def _row(
-    a: ComparedLayer, b: ComparedLayer, basis: Basis, found: Difference | None, notes: tuple[str, ...]
+def _json_row(
+    a: ComparedLayer, b: ComparedLayer, data: ComparisonData, difference: Difference | None, notes: tuple[str, ...]
 ) -> dict[str, Any]:
     return {
         "a": reference_text(a.subject),
         "b": reference_text(b.subject),
-        "metric": basis.metric,
+        "metric": data.metric,
         "split": a.subject.split,
-        "difference": None if found is None else found.value,
-        "low": None if found is None else found.low,
-        "high": None if found is None else found.high,
-        "p": None if found is None else found.p,
-        "comparisons": basis.comparisons,
-        "n": basis.queries,
-        "classes": basis.classes,
-        "note": note_text([*notes, *SamplingUnits(basis.kind, basis.units).notes]),
+        "difference": None if difference is None else difference.value,
+        "low": None if difference is None else difference.low,
+        "high": None if difference is None else difference.high,
+        "p": None if difference is None else difference.p,
+        "comparisons": data.comparisons,
+        "n": data.queries,
+        "classes": data.classes,
+        "note": note_text([*notes, *SamplingUnits(data.kind, data.units).notes]),
     }
 
 
@@ -166,78 +171,87 @@ def sentence(comparison: Comparison, names: tuple[str, str] | None = None) -> st
     Args:
         names: of the layers; None for the layers' names, with epoch and run where these differ.
     """
-    a, b, basis = comparison.a, comparison.b, comparison.basis
-    first, second = names or _names(a, b)
+    a, b, data = comparison.a, comparison.b, comparison.data
+    name_a, name_b = names or _layer_names(a, b)
     classes, where = classes_text(a, b), network_text(a, b)
     if comparison.values is None or comparison.difference is None:
-        return f"{first} and {second} cannot be compared on {classes} {where}: {'; '.join(comparison.notes)}."
+        return f"{name_a} and {name_b} cannot be compared on {classes} {where}: {'; '.join(comparison.notes)}."
     if comparison.claimed:
         better = "better" if comparison.difference.value > 0 else "worse"
-        claim = f"{first} retrieves {classes} {better} than {second} {where}"
+        claim = f"{name_a} retrieves {classes} {better} than {name_b} {where}"
     elif comparison.difference.p is not None:
-        claim = f"{first} and {second} do not differ significantly on {classes} {where}"
+        claim = f"{name_a} and {name_b} do not differ significantly on {classes} {where}"
     else:
-        claim = f"{first} against {second} on {classes} {where}"
-    share = is_fraction(basis.metric)
+        claim = f"{name_a} against {name_b} on {classes} {where}"
+    share = is_fraction(data.metric)
     level = " against ".join(value_text(value, share) for value in comparison.values)
     gained = f"{difference_text(comparison.difference.value, share)}{' points' if share else ''}"
-    found = f"{claim}: {metric_text(basis.metric)} {level}, {gained} ({interval_text(comparison.difference, basis)})."
-    few = few_text(basis) if comparison.difference.low is not None else ""
-    return " ".join(filter(None, [found, few, before_text(a, comparison.before, comparison.effect, share)]))
+    claim_text = (
+        f"{claim}: {metric_text(data.metric)} {level}, {gained} ({interval_text(comparison.difference, data)})."
+    )
+    warning = few_text(data) if comparison.difference.low is not None else ""
+    return " ".join(filter(None, [claim_text, warning, before_text(a, comparison.before, comparison.effect, share)]))
 
 
 def short_text(comparison: Comparison) -> str:
     """`pool5.3@max 82.1 % against fc6/l2 82.4 %, -0.3 points (95 % interval ...)`."""
     if comparison.values is None or comparison.difference is None:
         return "; ".join(comparison.notes)
-    share = is_fraction(comparison.basis.metric)
-    first, second = (value_text(value, share) for value in comparison.values)
+    share = is_fraction(comparison.data.metric)
+    value_a, value_b = (value_text(value, share) for value in comparison.values)
     gained = f"{difference_text(comparison.difference.value, share)}{' points' if share else ''}"
-    sides = f"{comparison.a.name} {first} against {comparison.b.name} {second}"
-    return f"{sides}, {gained} ({interval_text(comparison.difference, comparison.basis)})"
+    sides = f"{comparison.a.name} {value_a} against {comparison.b.name} {value_b}"
+    return f"{sides}, {gained} ({interval_text(comparison.difference, comparison.data)})"
 
 
 def before_text(a: ComparedLayer, before: Difference | None, effect: Difference | None, share: bool) -> str:
     """The difference at epoch 0, and what training adds: `Before training the difference is +6.2 points ...`."""
     if before is None or effect is None:
         return ""
-    start = {"untrained": "Before training", "pretrained": "Before training (pretrained)"}.get(a.start, "At epoch 0")
-    first, added = _with_ends(before, share, " points" if share else ""), _with_ends(effect, share)
+    when = {"untrained": "Before training", "pretrained": "Before training (pretrained)"}.get(a.start, "At epoch 0")
+    start_text, effect_text = _ends_text(before, share, " points" if share else ""), _ends_text(effect, share)
     p = "" if effect.p is None else f", p {p_words(effect.p)}"
-    return f"{start} the difference is {first}; training adds {added}{p}."
+    return f"{when} the difference is {start_text}; training adds {effect_text}{p}."
 
 
-def _with_ends(found: Difference, share: bool, unit: str = "") -> str:
-    ends = "" if (interval := found.interval) is None else f" ({range_text(interval.low, interval.high, share)})"
-    return f"{difference_text(found.value, share)}{unit}{ends}"
+def _ends_text(difference: Difference, share: bool, unit: str = "") -> str:
+    ends = "" if (interval := difference.interval) is None else f" ({range_text(interval.low, interval.high, share)})"
+    return f"{difference_text(difference.value, share)}{unit}{ends}"
 
 
 def comparison_table(comparisons: Sequence[Comparison]) -> TextTable:
     """A row for each comparison of a corrected family; at least one, all between the same two splits."""
-    first = comparisons[0]
-    basis, share = first.basis, is_fraction(first.basis.metric)
-    corrected = f"p is corrected by Holm for {basis.comparisons} comparisons; the intervals are not"
-    few = few_text(basis)
+    a, b, data = comparisons[0].a, comparisons[0].b, comparisons[0].data
+    share = is_fraction(data.metric)
+    corrected = f"p is corrected by Holm for {data.comparisons} comparisons; the intervals are not"
+    warning = few_text(data)
     return TextTable(
-        ("a", "b", f"a\n{basis.metric}", f"b\n{basis.metric}", "a - b", "interval", "p", ""),
-        tuple(_table_row(one, share) for one in comparisons),
+        ("a", "b", f"a\n{data.metric}", f"b\n{data.metric}", "a - b", "interval", "p", ""),
+        tuple(_table_row(comparison, share) for comparison in comparisons),
         numbers=frozenset(range(2, 7)),
         heading=(
-            f"{_places_text(first.a, first.b)}: {metric_text(basis.metric).rstrip(',')}{' in %' if share else ''} on"
-            f" {classes_text(first.a, first.b)}, {basis.queries:,} queries",
-            basis.kind.over(basis.units),
+            f"{_places_text(a, b)}: {metric_text(data.metric).rstrip(',')}{' in %' if share else ''} on"
+            f" {classes_text(a, b)}, {data.queries:,} queries",
+            data.kind.over(data.units),
         ),
-        notes=(corrected, *([few] if few else []), *_shared(comparisons)),
+        notes=(corrected, *([warning] if warning else []), *_shared_notes(comparisons)),
     )
 
 
-def _table_row(one: Comparison, share: bool) -> tuple[str, ...]:
-    if one.values is None or one.difference is None:
-        return (one.a.name, one.b.name, "-", "-", "-", "-", "-", "; ".join(one.notes))
-    found = one.difference
-    values = (number_text(value, share) for value in one.values)
-    difference = difference_text(found.value, share)
-    return (one.a.name, one.b.name, *values, difference, ends_cell(found, share), *verdict_cells(found))
+def _table_row(comparison: Comparison, share: bool) -> tuple[str, ...]:
+    if comparison.values is None or comparison.difference is None:
+        return (comparison.a.name, comparison.b.name, "-", "-", "-", "-", "-", "; ".join(comparison.notes))
+    difference = comparison.difference
+    values = (number_text(value, share) for value in comparison.values)
+    difference_cell = difference_text(difference.value, share)
+    return (
+        comparison.a.name,
+        comparison.b.name,
+        *values,
+        difference_cell,
+        ends_cell(difference, share),
+        *verdict_cells(difference),
+    )
 
 
 def ends_cell(difference: Difference, share: bool) -> str:
@@ -254,22 +268,24 @@ def verdict_cells(difference: Difference) -> tuple[str, str]:
 
 def _places_text(a: ComparedLayer, b: ComparedLayer) -> str:
     """`netA, epoch 20`, or `a netA, epoch 20, b netB, epoch 20`."""
-    first, second = (f"{x.subject.run}, {x.when}" for x in (a, b))
-    return first if first == second else f"a = {first}; b = {second}"
+    place_a, place_b = (f"{x.subject.run}, {x.when}" for x in (a, b))
+    return place_a if place_a == place_b else f"a = {place_a}; b = {place_b}"
 
 
-def _shared(comparisons: Sequence[Comparison]) -> list[str]:
+def _shared_notes(comparisons: Sequence[Comparison]) -> list[str]:
     """The notes of comparisons that have values, each once; the others are in their rows."""
-    return list(dict.fromkeys(note for one in comparisons if one.values is not None for note in one.notes))
+    return list(
+        dict.fromkeys(note for comparison in comparisons if comparison.values is not None for note in comparison.notes)
+    )
 
 
-def _names(a: ComparedLayer, b: ComparedLayer) -> tuple[str, str]:
+def _layer_names(a: ComparedLayer, b: ComparedLayer) -> tuple[str, str]:
     """The layers' names, with epoch and run where these differ."""
-    first, second = a.subject, b.subject
-    if first.run != second.run:
-        return f"{a.name} of {first.run} ({a.when})", f"{b.name} of {second.run} ({b.when})"
-    if first.epoch != second.epoch:
-        return f"{a.name} at epoch {first.epoch}", f"{b.name} at epoch {second.epoch}"
+    subject_a, subject_b = a.subject, b.subject
+    if subject_a.run != subject_b.run:
+        return f"{a.name} of {subject_a.run} ({a.when})", f"{b.name} of {subject_b.run} ({b.when})"
+    if subject_a.epoch != subject_b.epoch:
+        return f"{a.name} at epoch {subject_a.epoch}", f"{b.name} at epoch {subject_b.epoch}"
     return a.name, b.name
 
 
@@ -280,22 +296,22 @@ def classes_text(a: ComparedLayer, b: ComparedLayer) -> str:
     """
     split = a.subject.split
     if split != "test":
-        own = "training classes" if a.seen or b.seen else CHOOSING
-        return f"the {own}" if split == "train" else f"the {split} classes"
+        classes = "training classes" if a.seen or b.seen else CHOOSING
+        return f"the {classes}" if split == "train" else f"the {split} classes"
     unseen = all(x.start == "untrained" or (x.start == "pretrained" and x.subject.epoch > 0) for x in (a, b))
     return "unseen classes" if unseen else "the test classes"
 
 
 def network_text(a: ComparedLayer, b: ComparedLayer) -> str:
     """`in this trained network (netA, epoch 20)`: one training is no evidence on another."""
-    first, second = a.subject, b.subject
-    trained = "trained " if first.epoch > 0 and second.epoch > 0 else ""
-    if first.run != second.run:
+    subject_a, subject_b = a.subject, b.subject
+    trained = "trained " if subject_a.epoch > 0 and subject_b.epoch > 0 else ""
+    if subject_a.run != subject_b.run:
         return f"in these two {trained}networks"
-    if first.epoch != second.epoch:
-        return f"in this training ({first.run})"
+    if subject_a.epoch != subject_b.epoch:
+        return f"in this training ({subject_a.run})"
     start = f"{a.start} " if a.start in ("untrained", "pretrained") and not trained else trained
-    return f"in this {start}network ({first.run}, {a.when})"
+    return f"in this {start}network ({subject_a.run}, {a.when})"
 
 
 def metric_text(metric: str) -> str:
@@ -304,32 +320,32 @@ def metric_text(metric: str) -> str:
     return f"{metric}, thinned by image," if recall and recall.gallery else metric
 
 
-def interval_text(difference: Difference, basis: Basis) -> str:
+def interval_text(difference: Difference, data: ComparisonData) -> str:
     """`95 % interval over 68 classes, against this gallery: +0.6 to +3.0; p = 0.004`, or why there is none."""
     if difference.low is None or difference.high is None:
-        return no_interval_text(basis)
-    p = "" if difference.p is None else f"; p {p_words(difference.p)}{corrected_text(basis)}"
-    ends = range_text(difference.low, difference.high, is_fraction(basis.metric))
-    return f"{basis.kind.over(basis.units)}: {ends}{p}"
+        return no_interval_text(data)
+    p = "" if difference.p is None else f"; p {p_words(difference.p)}{corrected_text(data)}"
+    ends = range_text(difference.low, difference.high, is_fraction(data.metric))
+    return f"{data.kind.over(data.units)}: {ends}{p}"
 
 
-def no_interval_text(basis: Basis) -> str:
+def no_interval_text(data: ComparisonData) -> str:
     """Why a comparison has no interval: `no interval: 9 classes, and it takes 10`."""
-    if basis.units < FEWEST_UNITS:
-        return f"no interval: {basis.kind.units_text(basis.units)}, and it takes {FEWEST_UNITS}"
-    return f"no interval: the difference is the same in all {basis.kind.units_text(basis.units)}"
+    if data.units < FEWEST_UNITS:
+        return f"no interval: {data.kind.units_text(data.units)}, and it takes {FEWEST_UNITS}"
+    return f"no interval: the difference is the same in all {data.kind.units_text(data.units)}"
 
 
-def corrected_text(basis: Basis) -> str:
+def corrected_text(data: ComparisonData) -> str:
     """The correction of p for several comparisons; empty for a single one."""
-    return f", corrected by Holm for {basis.comparisons} comparisons" if basis.comparisons > 1 else ""
+    return f", corrected by Holm for {data.comparisons} comparisons" if data.comparisons > 1 else ""
 
 
-def few_text(basis: Basis) -> str:
+def few_text(data: ComparisonData) -> str:
     """A warning if there are few units; else empty."""
-    if not FEWEST_UNITS <= basis.units < FEW_UNITS:
+    if not FEWEST_UNITS <= data.units < FEW_UNITS:
         return ""
-    return f"{basis.kind.units_text(basis.units)} are few: the interval itself is uncertain."
+    return f"{data.kind.units_text(data.units)} are few: the interval itself is uncertain."
 
 
 def value_text(value: float, share: bool) -> str:
@@ -367,22 +383,22 @@ def p_words(p: float) -> str:
 
 def inputs_text(runs: tuple[str, str], transforms: tuple[str, str]) -> str:
     """`the models have different input (netA against netB): resize 32 32 against 64 64`, by the steps that differ."""
-    first, second = map(_steps, transforms)
-    keys = [key for key in dict.fromkeys([*first, *second]) if first.get(key) != second.get(key)]
-    each = [f"{key} {_shown(first.get(key))} against {_shown(second.get(key))}" for key in keys]
-    return f"the models have different input ({runs[0]} against {runs[1]}): {', '.join(each)}"
+    steps_a, steps_b = map(_steps, transforms)
+    keys = [key for key in dict.fromkeys([*steps_a, *steps_b]) if steps_a.get(key) != steps_b.get(key)]
+    differences = [f"{key} {_step_text(steps_a.get(key))} against {_step_text(steps_b.get(key))}" for key in keys]
+    return f"the models have different input ({runs[0]} against {runs[1]}): {', '.join(differences)}"
 
 
 def _steps(transform: str) -> dict[str, object]:
     """The steps of a transform by name; text that is not JSON is a single step."""
     try:
-        found = json.loads(transform)
+        steps = json.loads(transform)
     except ValueError:
-        found = transform
-    return found if isinstance(found, dict) else {"input": transform}
+        steps = transform
+    return steps if isinstance(steps, dict) else {"input": transform}
 
 
-def _shown(step: object) -> str:
+def _step_text(step: object) -> str:
     if step is None:
         return "none"
     return " ".join(map(str, step)) if isinstance(step, list) else str(step)

@@ -16,7 +16,7 @@ from layerprobe.statistics.units import UnitSums, unit_sums
 from layerprobe.values.arrays import FloatArray
 from layerprobe.values.intervals import Difference, IntervalKind, OverSeeds
 from layerprobe.values.keys import RankedLayer
-from layerprobe.workflow.compare.redrawn import Redrawn
+from layerprobe.workflow.compare.redrawn import LeftOutMetrics
 from layerprobe.workflow.run.metric_values import metric_values_of
 from layerprobe.workflow.run.references import RankedSplit
 from layerprobe.workflow.run.units import units_of_run
@@ -55,11 +55,11 @@ class Evidence:
             return differences(self.sums)
         return jackknife(self.gained, self.left_out, self.queries)
 
-    def rows(self, places: Sequence[int]) -> Evidence:
+    def rows(self, positions: Sequence[int]) -> Evidence:
         """Some of the pairs."""
-        kept = list(places)
-        sums = UnitSums(self.sums.sums[kept], self.sums.counts[kept])
-        return Evidence(self.values[kept], sums, None if self.left_out is None else self.left_out[kept])
+        indices = list(positions)
+        sums = UnitSums(self.sums.sums[indices], self.sums.counts[indices])
+        return Evidence(self.values[indices], sums, None if self.left_out is None else self.left_out[indices])
 
     def minus(self, other: Evidence) -> Evidence:
         """The differences of these differences and others of the same queries.
@@ -87,12 +87,15 @@ class Evidence:
 
 def over_trainings(evidence: Sequence[Evidence]) -> list[OverSeeds]:
     """The difference of each pair over several trainings, which were measured on the same queries."""
-    gained = np.stack([one.gained for one in evidence], axis=1)  # (C, S)
-    tables = [one.left_out for one in evidence if one.left_out is not None]
+    gained = np.stack([training_evidence.gained for training_evidence in evidence], axis=1)  # (C, S)
+    tables = [training_evidence.left_out for training_evidence in evidence if training_evidence.left_out is not None]
     if tables:
         left_out = np.stack(tables, axis=1)  # (C, S, U, U)
         return [jackknife_over_seeds(*cell) for cell in zip(gained, left_out, evidence[0].queries, strict=True)]
-    sums, counts = (np.stack([getattr(one.sums, table) for one in evidence], axis=1) for table in ("sums", "counts"))
+    sums, counts = (
+        np.stack([getattr(training_evidence.sums, table) for training_evidence in evidence], axis=1)
+        for table in ("sums", "counts")
+    )
     return [over_seeds(UnitSums(*cell)) for cell in zip(sums, counts, strict=True)]
 
 
@@ -116,25 +119,29 @@ def gather(
         units: (Q,) the unit of each query.
     """
     metric = measure.metric
-    values = metric_values_of([*((a, first) for first, _ in pairs), *((b, second) for _, second in pairs)], metric)
-    firsts, seconds = np.array(values[: len(pairs)]), np.array(values[len(pairs) :])
-    gained = firsts - seconds
-    shared = np.where(np.isnan(gained), np.nan, [firsts, seconds])
+    values = metric_values_of(
+        [*((a, first_layer) for first_layer, _ in pairs), *((b, second_layer) for _, second_layer in pairs)], metric
+    )
+    first_values, second_values = np.array(values[: len(pairs)]), np.array(values[len(pairs) :])
+    query_differences = first_values - second_values
+    shared = np.where(np.isnan(query_differences), np.nan, [first_values, second_values])
     means = [unit_sums(values, units).means for values in shared]
-    left_out = _left_out(a, b, pairs, measure) if measure.kind.estimand == "redraw" else None
-    return Evidence(np.stack(means, axis=1), unit_sums(gained, units), left_out)
+    left_out = _compute_left_out(a, b, pairs, measure) if measure.kind.estimand == "redraw" else None
+    return Evidence(np.stack(means, axis=1), unit_sums(query_differences, units), left_out)
 
 
-def _left_out(
+def _compute_left_out(
     a: RankedSplit, b: RankedSplit, pairs: Sequence[tuple[RankedLayer, RankedLayer]], measure: Measure
 ) -> FloatArray:
     """(C, U, U), as in `Evidence`."""
     cluster, metric = measure.kind.cluster, measure.metric
     if (a.run, a.epoch) == (b.run, b.epoch):
-        firsts = seconds = Redrawn(a, cluster).tables(
+        first_tables = second_tables = LeftOutMetrics(a, cluster).tables(
             dict.fromkeys(ranked for pair in pairs for ranked in pair), metric
         )
     else:
-        firsts = Redrawn(a, cluster).tables(dict.fromkeys(first for first, _ in pairs), metric)
-        seconds = Redrawn(b, cluster).tables(dict.fromkeys(second for _, second in pairs), metric)
-    return np.stack([firsts[first] - seconds[second] for first, second in pairs])
+        first_tables = LeftOutMetrics(a, cluster).tables(dict.fromkeys(first_layer for first_layer, _ in pairs), metric)
+        second_tables = LeftOutMetrics(b, cluster).tables(
+            dict.fromkeys(second_layer for _, second_layer in pairs), metric
+        )
+    return np.stack([first_tables[first_layer] - second_tables[second_layer] for first_layer, second_layer in pairs])

@@ -62,10 +62,10 @@ class FindingInputs:
     @property
     def name(self) -> str:
         """The layer before the embedding in a sentence."""
-        what = (
+        description = (
             "the layer before the embedding" if self.layers.adjacent else "the last layer probed before the embedding"
         )
-        return f"{self.test.name(self.layers.before)}, {what},"
+        return f"{self.test.name(self.layers.before)}, {description},"
 
 
 def inputs_of(run: Run) -> FindingInputs:
@@ -80,17 +80,17 @@ def inputs_of(run: Run) -> FindingInputs:
     epochs = [epoch for epoch in run.ranked_epochs("test") if epoch in scored]
     ranked_split = open_ranked_split(run, epochs[-1] if epochs else None, "test")
     same = equal_layers(run, ranked_split.epoch, "test", record.network.embedding.layer)
-    others = [ranked for ranked in ranked_split.layers if ranked.layer not in same]
-    found = last_two(record, others)
-    if found is None:
+    other_layers = [ranked for ranked in ranked_split.layers if ranked.layer not in same]
+    pair = last_two(record, other_layers)
+    if pair is None:
         name = record.network.embedding.layer
-        what = f"the embedding {name} and a layer before it are not both ranked at epoch {ranked_split.epoch}"
-        raise DataError(what, fix=probe_fix(run, record, ranked_split.epoch, "test"))
+        message = f"the embedding {name} and a layer before it are not both ranked at epoch {ranked_split.epoch}"
+        raise DataError(message, fix=probe_fix(run, record, ranked_split.epoch, "test"))
     train, validation = (
         open_ranked_split(run, ranked_split.epoch, split) if ranked_split.epoch in run.ranked_epochs(split) else None
         for split in ("train", "validation")
     )
-    return FindingInputs(ranked_split, train, validation, found, same)
+    return FindingInputs(ranked_split, train, validation, pair, same)
 
 
 def findings_of(
@@ -104,20 +104,25 @@ def findings_of(
     Args:
         layers: each None for the layer before the embedding.
     """
-    named = [_first(inputs[0], chosen) for chosen in layers]
-    raw = [(layer, inputs[0].layers.embedding) for layer, _ in named]
-    processed = [_post_processed(inputs, pair) for pair in raw]
-    every = list(dict.fromkeys([*raw, *(pair for pair in processed if pair is not None)]))
-    test = dict(zip(every, _compared([each.test for each in inputs], every, metric), strict=True))
-    trains = [each.train for each in inputs if each.train is not None]
-    train = [None] * len(raw) if len(trains) < len(inputs) else _compared(trains, raw, metric)
-    trained = any(trains_on_train(ranked_split.record) for ranked_split in trains)
-    classes, found = "training classes" if trained else CHOOSING, []
-    for (_, name), pair, also, seen in zip(named, raw, processed, train, strict=True):
-        text = _sentence(test[pair], (name, f"the embedding {test[pair].b.name}")) + _levels(seen, classes)
-        text += "".join(f" {note}." for note in test[pair].notes if UNLIKE in note)
-        found.append(text if also is None else f"{text} {_PROCESSED}: {_short(test[also])}.")
-    return found
+    named_layers = [_choose_layer(inputs[0], chosen) for chosen in layers]
+    raw = [(layer, inputs[0].layers.embedding) for layer, _ in named_layers]
+    processed = [_post_process(inputs, pair) for pair in raw]
+    all_pairs = list(dict.fromkeys([*raw, *(pair for pair in processed if pair is not None)]))
+    comparisons = dict(
+        zip(all_pairs, _compare_pairs([run_inputs.test for run_inputs in inputs], all_pairs, metric), strict=True)
+    )
+    train_splits = [run_inputs.train for run_inputs in inputs if run_inputs.train is not None]
+    on_train = [None] * len(raw) if len(train_splits) < len(inputs) else _compare_pairs(train_splits, raw, metric)
+    trained = any(trains_on_train(ranked_split.record) for ranked_split in train_splits)
+    classes, sentences = "training classes" if trained else CHOOSING, []
+    for (_, name), pair, processed_pair, seen_comparison in zip(named_layers, raw, processed, on_train, strict=True):
+        text = _sentence(comparisons[pair], (name, f"the embedding {comparisons[pair].b.name}"))
+        text += _levels_text(seen_comparison, classes)
+        text += "".join(f" {note}." for note in comparisons[pair].notes if UNLIKE in note)
+        sentences.append(
+            text if processed_pair is None else f"{text} {_PROCESSED}: {_short_text(comparisons[processed_pair])}."
+        )
+    return sentences
 
 
 @dataclass(frozen=True)
@@ -134,7 +139,7 @@ class BestOnValidation:
     equals: int = 1
 
 
-def chosen_on_validation(inputs: Sequence[FindingInputs]) -> BestOnValidation | None:
+def choose_on_validation(inputs: Sequence[FindingInputs]) -> BestOnValidation | None:
     """The layer with the best mean recall on validation over trainings of one experiment; the first of equals.
 
     Returns:
@@ -153,9 +158,11 @@ def chosen_on_validation(inputs: Sequence[FindingInputs]) -> BestOnValidation | 
     held_out = [run_inputs.choosing for run_inputs in inputs if run_inputs.choosing is not None]
     if not layers or len(held_out) < len(inputs):
         return None
-    if any(each.stored.ranks[ranked].open([1]).any() for each in held_out for ranked in layers):
+    if any(ranked_split.stored.ranks[ranked].open([1]).any() for ranked_split in held_out for ranked in layers):
         return None
-    recalls = {ranked: sum(each.stored.ranks[ranked].recall(1) for each in held_out) for ranked in layers}
+    recalls = {
+        ranked: sum(ranked_split.stored.ranks[ranked].recall(1) for ranked_split in held_out) for ranked in layers
+    }
     best = max(layers, key=recalls.__getitem__)
     if best in (inputs[0].layers.before, inputs[0].layers.embedding):
         return None
@@ -163,7 +170,7 @@ def chosen_on_validation(inputs: Sequence[FindingInputs]) -> BestOnValidation | 
     return BestOnValidation(best, len({ranked.layer.layer for ranked in layers}), held_out[0].split, len(equals))
 
 
-def _first(run_inputs: FindingInputs, chosen: BestOnValidation | None) -> tuple[RankedLayer, str]:
+def _choose_layer(run_inputs: FindingInputs, chosen: BestOnValidation | None) -> tuple[RankedLayer, str]:
     """The layer compared with the embedding, and its name in a sentence."""
     if chosen is None:
         return run_inputs.layers.before, run_inputs.name
@@ -172,50 +179,52 @@ def _first(run_inputs: FindingInputs, chosen: BestOnValidation | None) -> tuple[
     return chosen.layer, f"{name}, the best of {chosen.among} layers on {chosen_on_text(chosen.split)},{tied}"
 
 
-def _sentence(found: Comparison | SeedComparison, names: tuple[str, str]) -> str:
-    return sentence(found, names) if isinstance(found, Comparison) else seeds_sentence(found, names)
+def _sentence(comparison: Comparison | SeedComparison, names: tuple[str, str]) -> str:
+    return sentence(comparison, names) if isinstance(comparison, Comparison) else seeds_sentence(comparison, names)
 
 
-def _short(found: Comparison | SeedComparison) -> str:
-    return short_text(found) if isinstance(found, Comparison) else short_seeds_text(found)
+def _short_text(comparison: Comparison | SeedComparison) -> str:
+    return short_text(comparison) if isinstance(comparison, Comparison) else short_seeds_text(comparison)
 
 
-def _levels(found: Comparison | SeedComparison | None, classes: str) -> str:
+def _levels_text(comparison: Comparison | SeedComparison | None, classes: str) -> str:
     """The two levels on the training or choosing classes, on the mean of several trainings."""
-    several = isinstance(found, SeedComparison)
-    values = None if found is None else _means(found) if isinstance(found, SeedComparison) else found.values
+    if comparison is None:
+        return ""
+    is_over_trainings = isinstance(comparison, SeedComparison)
+    values = _means(comparison) if isinstance(comparison, SeedComparison) else comparison.values
     if values is None:
         return ""
     before, embedding = (value_text(value, share=True) for value in values)
-    return f" On the {classes} they reach {before} against {embedding}{' on the mean' if several else ''}."
+    return f" On the {classes} they reach {before} against {embedding}{' on the mean' if is_over_trainings else ''}."
 
 
-def _post_processed(
+def _post_process(
     inputs: Sequence[FindingInputs], pair: tuple[RankedLayer, RankedLayer]
 ) -> tuple[RankedLayer, RankedLayer] | None:
     """Both layers after the reduction with the highest mean recall on validation, unless that is none for both."""
     validation = [run_inputs.validation.stored.ranks for run_inputs in inputs if run_inputs.validation is not None]
     if len(validation) < len(inputs):
         return None
-    known = set.intersection(*({*run_inputs.test.stored.ranks} for run_inputs in inputs))
+    tested = set.intersection(*({*run_inputs.test.stored.ranks} for run_inputs in inputs))
     best = []
     for layer in pair:
-        own = [
+        processed = [
             ranked
             for ranked in validation[0]
             if (ranked.layer, ranked.similarity) == (layer.layer, layer.similarity)
             and not parse_chain(ranked.reduction).draws
-            and ranked in known
+            and ranked in tested
             and all(ranked in ranks and not ranks[ranked].open([1]).any() for ranks in validation)
         ]
-        if not own:
+        if not processed:
             return None
-        best.append(max(own, key=lambda ranked: sum(ranks[ranked].recall(1) for ranks in validation)))
-    found = (best[0], best[1])
-    return None if found == pair else found
+        best.append(max(processed, key=lambda ranked: sum(ranks[ranked].recall(1) for ranks in validation)))
+    processed_pair = (best[0], best[1])
+    return None if processed_pair == pair else processed_pair
 
 
-def _compared(
+def _compare_pairs(
     ranked_splits: Sequence[RankedSplit], pairs: Sequence[tuple[RankedLayer, RankedLayer]], metric: str
 ) -> Sequence[Comparison | SeedComparison]:
     """Compare pairs of layers in a run, or over several trainings."""
@@ -229,27 +238,27 @@ def _compared(
     return compare_trainings(both[0], both, pairs, trainings, Measure(metric))
 
 
-def _means(found: SeedComparison) -> tuple[float, float] | None:
-    if not found.trainings:
+def _means(comparison: SeedComparison) -> tuple[float, float] | None:
+    if not comparison.trainings:
         return None
-    before, embedding = zip(*(one.values for one in found.trainings), strict=True)
+    before, embedding = zip(*(training.values for training in comparison.trainings), strict=True)
     return sum(before) / len(before), sum(embedding) / len(embedding)
 
 
 def best_on_validation(run: Run, scores: Sequence[Score], labels: Mapping[Any, str]) -> str:
     """The best layer at the last epoch, and its test recall; empty where only test could choose it."""
-    last = max((score.epoch for score in scores if score.split == "test"), default=None)
-    own = [s for s in scores if (s.epoch, s.metric, s.ranked.reduction) == (last, METRIC, NO_REDUCTION)]
-    layers = list(dict.fromkeys(score.ranked for score in own))
-    found, data = {(score.split, score.ranked): score.value for score in own}, data_facts(run, scores)
-    values = {split: [found.get((split, layer)) for layer in layers] for split in data.chosen_on([NO_REDUCTION])}
+    epoch = max((score.epoch for score in scores if score.split == "test"), default=None)
+    epoch_scores = [s for s in scores if (s.epoch, s.metric, s.ranked.reduction) == (epoch, METRIC, NO_REDUCTION)]
+    layers = list(dict.fromkeys(score.ranked for score in epoch_scores))
+    recalls, data = {(score.split, score.ranked): score.value for score in epoch_scores}, data_facts(run, scores)
+    values = {split: [recalls.get((split, layer)) for layer in layers] for split in data.chosen_on([NO_REDUCTION])}
     best = best_layer(values)
-    if last is None or best is None or best.split == "test":
+    if epoch is None or best is None or best.split == "test":
         return ""
-    alike = alike_of(own, METRIC, searches_of(run), data)
-    near = None if alike is None else [labels[layer] for layer in layers if layer in alike]
+    indistinguishable = alike_of(epoch_scores, METRIC, searches_of(run), data)
+    near = None if indistinguishable is None else [labels[layer] for layer in layers if layer in indistinguishable]
     text = best_text(best, [labels[layer] for layer in layers], values, near)
-    return f"{run.name}, {epoch_text(last, data)}: {text}."
+    return f"{run.name}, {epoch_text(epoch, data)}: {text}."
 
 
 @dataclass(frozen=True)
@@ -270,10 +279,10 @@ def findings(runs: Sequence[Run], metric: str = METRIC) -> Findings:
         except LayerprobeError as error:
             missing.append(f"{run.name}: no finding: {error}")
     sentences: list[str] = []
-    groups = _by_experiment(inputs.values())
+    groups = _group_by_experiment(inputs.values())
     for group in groups:
         try:
-            chosen = chosen_on_validation(group)
+            chosen = choose_on_validation(group)
             # Two sentences for each of several runs would be more than anybody reads first.
             layers = (chosen, None) if chosen is not None and len(groups) == 1 else (chosen,)
             sentences += findings_of(group, layers, metric)
@@ -283,7 +292,7 @@ def findings(runs: Sequence[Run], metric: str = METRIC) -> Findings:
     return Findings(tuple(sentences), tuple(missing))
 
 
-def _by_experiment(inputs: Iterable[FindingInputs]) -> list[list[FindingInputs]]:
+def _group_by_experiment(inputs: Iterable[FindingInputs]) -> list[list[FindingInputs]]:
     """Group trainings of one experiment by seed; further runs of one seed are groups of their own."""
     groups: dict[tuple[object, ...], dict[int, FindingInputs]] = {}
     inputs = list(inputs)

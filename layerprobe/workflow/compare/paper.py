@@ -29,13 +29,13 @@ from layerprobe.workflow.run.facts import data_facts
 from layerprobe.workflow.run.references import find_reference, probe_fix
 from layerprobe.workflow.run.runs import Run
 
-_SET = re.compile(rf"-({'|'.join(map(re.escape, DATASETS))})(-code)?\Z")
+_DATASET_SUFFIX = re.compile(rf"-({'|'.join(map(re.escape, DATASETS))})(-code)?\Z")
 # Where images come from, and keys that say nothing beside another one.
-_UNTOLD = {("data", "name"), ("train", "seed")}
+_OMITTED_KEYS = {("data", "name"), ("train", "seed")}
 
 
 @dataclass(frozen=True)
-class OwnRow:
+class RunRow:
     """A layer of the run beside a row of the paper.
 
     Args:
@@ -74,7 +74,7 @@ class PaperComparison:
     network: str
     facts: DataFacts
     columns: tuple[PaperColumn, ...]
-    rows: tuple[OwnRow, ...]
+    rows: tuple[RunRow, ...]
     notes: tuple[str, ...]
     fix: str
 
@@ -97,11 +97,11 @@ def compare_with_paper(cache: Path, text: str, table: PaperTable) -> PaperCompar
     if not scores:
         fix = probe_fix(run, record, epoch, "train,test")
         raise DataError(f"epoch {epoch} is not measured", file=run.folder, fix=fix)
-    columns = _own_columns(table, str(record.data.get("name", "")))
+    columns = _run_columns(table, str(record.data.get("name", "")))
     facts = data_facts(run, scores)
-    rows = _Beside(table, run, record, epoch, scores, columns, facts).rows()
-    shown = [score for row in rows for score in row.scores if score]
-    notes = shared_notes([score.notes for score in shown]) if shown else ()
+    rows = _RowBuilder(table, run, record, epoch, scores, columns, facts).rows()
+    scored = [score for row in rows for score in row.scores if score]
+    notes = shared_notes([score.notes for score in scored]) if scored else ()
     return PaperComparison(
         table,
         run.name,
@@ -118,7 +118,7 @@ def compare_with_paper(cache: Path, text: str, table: PaperTable) -> PaperCompar
     )
 
 
-def _fix(run: Run, record: RunRecord, epoch: int, columns: Sequence[PaperColumn], rows: Sequence[OwnRow]) -> str:
+def _fix(run: Run, record: RunRecord, epoch: int, columns: Sequence[PaperColumn], rows: Sequence[RunRow]) -> str:
     """The command that measures what is not measured; empty if all is."""
     pairs = [(row, column) for row in rows for column, score in zip(columns, row.scores, strict=True) if score is None]
     if not pairs:
@@ -132,20 +132,20 @@ def _fix(run: Run, record: RunRecord, epoch: int, columns: Sequence[PaperColumn]
         "--k": ks,
         "--metrics": dict.fromkeys(metric for metric in metrics if not recall_of(metric)),
     }
-    shown = {flag: ",".join(words) for flag, words in parts.items() if words and list(words) != [NO_REDUCTION]}
+    flags = {flag: ",".join(words) for flag, words in parts.items() if words and list(words) != [NO_REDUCTION]}
     splits = ",".join(dict.fromkeys(column.split for _, column in pairs))
-    return probe_fix(run, record, epoch, splits, *chain.from_iterable(shown.items()))
+    return probe_fix(run, record, epoch, splits, *chain.from_iterable(flags.items()))
 
 
-def _own_columns(table: PaperTable, data: str) -> tuple[PaperColumn, ...]:
+def _run_columns(table: PaperTable, data: str) -> tuple[PaperColumn, ...]:
     """The table's columns on a data set; if it has none, its splits and metrics on that one."""
-    own = [column for column in table.columns if column.data and column.data == data]
-    measured = own or [PaperColumn(data, column.split, column.metric) for column in table.columns if column.data]
+    columns = [column for column in table.columns if column.data and column.data == data]
+    measured = columns or [PaperColumn(data, column.split, column.metric) for column in table.columns if column.data]
     return tuple(dict.fromkeys(measured))
 
 
 @dataclass(frozen=True)
-class _Beside:
+class _RowBuilder:
     table: PaperTable
     run: Run
     record: RunRecord
@@ -159,43 +159,50 @@ class _Beside:
         """The run's data set."""
         return self.columns[0].data
 
-    def rows(self) -> list[OwnRow]:
+    def rows(self) -> list[RunRow]:
         """The layers that the rows of the run's recipe are about; else its last two."""
-        family = _SET.sub("", self.record.recipe_name)
-        own = [i for i, row in enumerate(self.table.rows) if row.recipe and row.recipe.removesuffix("-SET") == family]
-        changes = {place: self._changes(self.table.rows[place]) for place in own}
-        # What tells the rows of a recipe apart: the run is at those from which it differs in the fewest of these keys.
-        keys = {setting.partition("=")[0] for place in own for setting in self.table.rows[place].settings}
-        differing = {
-            place: sum(f"{one.section}.{one.key}" in keys for one in found) for place, found in changes.items()
-        }
-        found = [
-            self._at(place, changes[place]) for place in own if differing[place] == min(differing.values(), default=0)
+        family = _DATASET_SUFFIX.sub("", self.record.recipe_name)
+        trained = [
+            i for i, row in enumerate(self.table.rows) if row.recipe and row.recipe.removesuffix("-SET") == family
         ]
-        return found or self._at_none()
+        changes = {index: self._changes(self.table.rows[index]) for index in trained}
+        # What tells the rows of a recipe apart: the run is at those from which it differs in the fewest of these keys.
+        keys = {setting.partition("=")[0] for index in trained for setting in self.table.rows[index].settings}
+        differing = {
+            index: sum(f"{change.section}.{change.key}" in keys for change in changes_of_row)
+            for index, changes_of_row in changes.items()
+        }
+        rows = [
+            self._build_row(index, changes[index])
+            for index in trained
+            if differing[index] == min(differing.values(), default=0)
+        ]
+        return rows or self._rows_without_recipe()
 
     def _changes(self, row: PaperRow) -> list[Change]:
-        """In what the run's recipe differs from that of a row, on the run's data set if the table has it."""
+        """The differences of the run's recipe from a row's, on the run's data set if the table has it."""
         data = self.data if self.data in self.table.data else self.table.data[0]
         # A variant of the recipe, with the released code's values, trains the row too.
         name = row.recipe_on(data)
         name += "-code" if self.record.recipe_name == f"{name}-code" else ""
         recipe = load_recipe(str(packaged_recipe(name)), Overrides(settings=("data.root=.", *row.settings)))
-        found = [one for one in recipe.changes_since(self.record) if (one.section, one.key) not in _UNTOLD]
+        changes = [
+            change for change in recipe.changes_since(self.record) if (change.section, change.key) not in _OMITTED_KEYS
+        ]
         if self.data != data:  # its keys are of another data set, which is told as such
-            found = [one for one in found if one.section != "data"]
-        return found
+            changes = [change for change in changes if change.section != "data"]
+        return changes
 
-    def _at(self, place: int, changes: Sequence[Change]) -> OwnRow:
-        row = self.table.rows[place]
+    def _build_row(self, index: int, changes: Sequence[Change]) -> RunRow:
+        row = self.table.rows[index]
         measured = dict.fromkeys(score.ranked for score in self.scores)
         layer = row.layer or self._embedding(measured)
         text = layer if row.reduction == NO_REDUCTION else f"{layer}/{row.reduction}"
-        found = named(text, measured)
-        ranked = min(found, key=lambda one: one.similarity != self.record.similarity, default=None)
+        matches = named(text, measured)
+        ranked = min(matches, key=lambda match: match.similarity != self.record.similarity, default=None)
         dim = None if ranked is None else self._dim(ranked)
         caveats = self._data_caveats()
-        changed = {(one.section, one.key) for one in changes}
+        changed = {(change.section, change.key) for change in changes}
         if ("net", "name") in changed:
             caveats.append(f"another network ({self.record.net.get('name')}, not {row.network})")
         if dim is not None and row.dim.text.isdecimal() and dim != int(row.dim.text):
@@ -205,37 +212,42 @@ class _Beside:
             caveats.append("no pretrained weights, where the paper starts from ImageNet's")
         elif weights != "imagenet":
             caveats.append(f"weights of {weights}, which may not be the paper's")
-        other = [one for one in changes if (one.section, one.key) not in {("net", "name"), ("net", "weights")}]
-        keys = [f"{one.section}.{one.key} {_value(one.before)} ({_value(one.after)})" for one in other]
+        other = [
+            change for change in changes if (change.section, change.key) not in {("net", "name"), ("net", "weights")}
+        ]
+        keys = [f"{change.section}.{change.key} {_value(change.before)} ({_value(change.after)})" for change in other]
         caveats += [f"keys (the row's recipe): {first_named(keys)}"] if keys else []
-        return OwnRow(place, text, ranked, dim, self._scores_of(ranked), tuple(caveats), tuple(changes))
+        return RunRow(index, text, ranked, dim, self._scores_of(ranked), tuple(caveats), tuple(changes))
 
     def _embedding(self, measured: Iterable[RankedLayer]) -> str:
         """The embedding's name, whether or not it is measured."""
-        found = embedding_among(self.record, measured)
-        if found is not None:
-            return str(found.layer)
+        embedding = embedding_among(self.record, measured)
+        if embedding is not None:
+            return str(embedding.layer)
         return OUTPUT if self.record.network is None else self.record.network.embedding.layer
 
-    def _at_none(self) -> list[OwnRow]:
+    def _rows_without_recipe(self) -> list[RunRow]:
         """The layer before the embedding and the embedding, where no row is trained by the run's recipe."""
         measured = dict.fromkeys(score.ranked for score in self.scores)
         pair, embedding = last_two(self.record, measured), embedding_among(self.record, measured)
-        shown = [pair.before, pair.embedding] if pair else [embedding or list(measured)[-1]]
+        layers = [pair.before, pair.embedding] if pair else [embedding or list(measured)[-1]]
         recipes = dict.fromkeys(row.recipe for row in self.table.rows if row.recipe)
-        known = f"; its recipes: {', '.join(recipes)}" if recipes else ""
-        caveats = (f"no row of the table is of the recipe {self.record.recipe_name}{known}", *self._data_caveats())
-        return [OwnRow(None, str(one), one, self._dim(one), self._scores_of(one), caveats) for one in shown]
+        recipes_text = f"; its recipes: {', '.join(recipes)}" if recipes else ""
+        caveats = (
+            f"no row of the table is of the recipe {self.record.recipe_name}{recipes_text}",
+            *self._data_caveats(),
+        )
+        return [RunRow(None, str(layer), layer, self._dim(layer), self._scores_of(layer), caveats) for layer in layers]
 
     def _data_caveats(self) -> list[str]:
         caveats = []
         if self.data not in self.table.data:
             caveats.append(f"another data set ({self.data or 'unknown'}, not {' or '.join(self.table.data)})")
-        if self.epoch != (last := max(self.record.epochs)):
-            caveats.append(f"epoch {self.epoch} of {last}")
-        planned = self.record.recipe.get("train", {}).get("epochs", last)
-        if last < planned:
-            caveats.append(f"{last} of {planned} epochs trained")
+        if self.epoch != (last_epoch := max(self.record.epochs)):
+            caveats.append(f"epoch {self.epoch} of {last_epoch}")
+        planned = self.record.recipe.get("train", {}).get("epochs", last_epoch)
+        if last_epoch < planned:
+            caveats.append(f"{last_epoch} of {planned} epochs trained")
         return [*caveats, *self._counts_caveats()]
 
     def _counts_caveats(self) -> list[str]:
@@ -245,16 +257,18 @@ class _Beside:
         published = registry.load("data set", DATASETS, self.data).counts
         caveats = []
         for split, facts in self.facts.splits.items():
-            whole = published.get(split)
-            if whole and (facts.queries, facts.classes or whole.classes) != (whole.images, whole.classes):
+            counts = published.get(split)
+            if counts and (facts.queries, facts.classes or counts.classes) != (counts.images, counts.classes):
                 classes = "" if facts.classes is None else f" of {facts.classes:,} classes"
-                caveats.append(f"{facts.queries:,} {split} images{classes}, not the published {whole}")
+                caveats.append(f"{facts.queries:,} {split} images{classes}, not the published {counts}")
         return caveats
 
     def _scores_of(self, ranked: RankedLayer | None) -> tuple[Score | None, ...]:
-        known = {(one.ranked, one.split, one.metric): one for one in self.scores}
-        found = [known.get((ranked, column.split, column.metric)) if ranked else None for column in self.columns]
-        return tuple(found)
+        scores_by_key = {(score.ranked, score.split, score.metric): score for score in self.scores}
+        scores = [
+            scores_by_key.get((ranked, column.split, column.metric)) if ranked else None for column in self.columns
+        ]
+        return tuple(scores)
 
     def _dim(self, ranked: RankedLayer) -> int | None:
         splits = dict.fromkeys(score.split for score in self.scores if score.ranked == ranked)

@@ -26,7 +26,7 @@ from layerprobe.workflow.run.units import require_redrawable, units_of_splits
 
 
 @dataclass(frozen=True, eq=False)
-class Redrawn:
+class LeftOutMetrics:
     """The stored features of a split, and its units.
 
     Args:
@@ -68,7 +68,7 @@ class Redrawn:
         measures = build_measures([metric], (1,), {}, options=self.recipe.metrics, may_drop=True)
         features = features_of(ranked_split.run, self.recipe, dataset)
         searches = searches_of_run(features, self.recipe, lambda: from_recipe.choose_device("auto"))
-        found = {}
+        metric_values = {}
         for draw in dict.fromkeys(draw for ranked in rankings for draw in ranked_split.ranked_as(ranked)):
             for name in names:
                 self._require_stored(name, dataset.splits[name], draw)
@@ -83,8 +83,10 @@ class Redrawn:
                     similarity=draw.similarity,
                     rules=searches.rules(ranked_split.split),
                 )
-            found[draw] = values[metric]
-        return {ranked: mean_of_queries(ranked_split.ranked_as(ranked), found.__getitem__) for ranked in rankings}
+            metric_values[draw] = values[metric]
+        return {
+            ranked: mean_of_queries(ranked_split.ranked_as(ranked), metric_values.__getitem__) for ranked in rankings
+        }
 
     def _units(self, names: list[str]) -> dict[str, IntArray]:
         """Split -> (N,) unit of each image, numbered consistently over the splits."""
@@ -103,10 +105,9 @@ class Redrawn:
             ranked_split.split,
             *layer_flags(ranked_split.record, [ranked]),
         )
-        is_stored = ranked_split.run.has_features(ranked_split.epoch, split)
-        if not is_stored or not members_of(ranked.layer, tuple(head().columns)):
-            what = f"no features of {ranked.layer} at epoch {ranked_split.epoch} are stored of the {split} split"
-            raise DataError(f"--interval redraw: {what}", file=ranked_split.run.folder, fix=fix)
+        if not path.exists() or not members_of(ranked.layer, tuple(head().columns)):
+            message = f"no features of {ranked.layer} at epoch {ranked_split.epoch} are stored of the {split} split"
+            raise DataError(f"--interval redraw: {message}", file=ranked_split.run.folder, fix=fix)
         if head().rows[1] != tuple(images.ids):
             raise DataError("features of other images than the data set has", file=path, fix=fix)
         if not is_made_from(ranked_split.run, ranked_split.epoch, ranked_split.split, split, ranked):

@@ -35,78 +35,85 @@ def seeds_sentence(comparison: SeedComparison, names: tuple[str, str] | None = N
     Args:
         names: of the layers; None for the layers' names, with epoch and run where these differ.
     """
-    basis, over = comparison.basis, comparison.over
-    first, second = names or _names(comparison)
+    data, over = comparison.data, comparison.over
+    name_a, name_b = names or _layer_names(comparison)
     classes, where = classes_text(comparison.a, comparison.b), _trainings_text(comparison)
     if over is None:
-        return f"{first} and {second} cannot be compared on {classes} {where}: {'; '.join(comparison.notes)}."
-    share = is_fraction(basis.metric)
-    means = (sum(values) / len(values) for values in zip(*(one.values for one in comparison.trainings), strict=True))
+        return f"{name_a} and {name_b} cannot be compared on {classes} {where}: {'; '.join(comparison.notes)}."
+    share = is_fraction(data.metric)
+    means = (
+        sum(values) / len(values)
+        for values in zip(*(training.values for training in comparison.trainings), strict=True)
+    )
     level = " against ".join(value_text(value, share) for value in means)
     points = " points" if share else ""
-    each = ", ".join(
-        f"seed {one.seed} {difference_text(one.values[0] - one.values[1], share)}" for one in comparison.trainings
+    differences = ", ".join(
+        f"seed {training.seed} {difference_text(training.values[0] - training.values[1], share)}"
+        for training in comparison.trainings
     )
     spread = "" if over.sd is None else f", standard deviation {number_text(over.sd, share)}"
-    found = (
-        f"{_claim(over, first, second, classes, where)}: {metric_text(basis.metric)} {level} on the mean,"
-        f" {difference_text(over.mean, share)}{points}{spread} ({each})."
+    claim = (
+        f"{_claim(over, name_a, name_b, classes, where)}: {metric_text(data.metric)} {level} on the mean,"
+        f" {difference_text(over.mean, share)}{points}{spread} ({differences})."
     )
-    text = f"{found} {_intervals_text(comparison, over)}"
+    text = f"{claim} {_intervals_text(comparison, over)}"
     before, effect = comparison.before, comparison.effect
     if before is None or effect is None:
         return text
-    started = before_text(comparison.a, before.trainings, effect.trainings, share).removesuffix(".")
-    return f"{text} {started} (of the means over trainings)."
+    start = before_text(comparison.a, before.trainings, effect.trainings, share).removesuffix(".")
+    return f"{text} {start} (of the means over trainings)."
 
 
 def short_seeds_text(comparison: SeedComparison) -> str:
     """The same as `comparison_text.short_text` of the means over trainings."""
-    basis, over = comparison.basis, comparison.over
+    data, over = comparison.data, comparison.over
     if over is None:
         return "; ".join(comparison.notes)
-    share = is_fraction(basis.metric)
-    means = (sum(values) / len(values) for values in zip(*(one.values for one in comparison.trainings), strict=True))
-    first, second = (value_text(value, share) for value in means)
+    share = is_fraction(data.metric)
+    means = (
+        sum(values) / len(values)
+        for values in zip(*(training.values for training in comparison.trainings), strict=True)
+    )
+    value_a, value_b = (value_text(value, share) for value in means)
     gained = f"{difference_text(over.mean, share)}{' points' if share else ''}"
-    ends = f"mean over trainings {_ends(over.trainings, share)}{corrected_text(basis)}"
-    return f"{comparison.a.name} {first} against {comparison.b.name} {second}, {gained} ({ends})"
+    ends = f"mean over trainings {_ends_text(over.trainings, share)}{corrected_text(data)}"
+    return f"{comparison.a.name} {value_a} against {comparison.b.name} {value_b}, {gained} ({ends})"
 
 
-def _claim(over: OverSeeds, first: str, second: str, classes: str, where: str) -> str:
+def _claim(over: OverSeeds, name_a: str, name_b: str, classes: str, where: str) -> str:
     better = "better" if over.mean > 0 else "worse"
     if is_significant(over.trainings):
-        return f"{first} retrieves {classes} {better} than {second} {where}"
+        return f"{name_a} retrieves {classes} {better} than {name_b} {where}"
     if is_significant(over.classes):
         return (
-            f"{first} retrieves {classes} {better} than {second} {where}, but not significantly for the mean over"
+            f"{name_a} retrieves {classes} {better} than {name_b} {where}, but not significantly for the mean over"
             " trainings"
         )
     if over.classes.p is None:
-        return f"{first} against {second} on {classes} {where}"
-    return f"{first} and {second} do not differ significantly on {classes} {where}"
+        return f"{name_a} against {name_b} on {classes} {where}"
+    return f"{name_a} and {name_b} do not differ significantly on {classes} {where}"
 
 
 def _intervals_text(comparison: SeedComparison, over: OverSeeds) -> str:
-    basis = comparison.basis
+    data = comparison.data
     if over.classes.low is None:
-        return f"{no_interval_text(basis).capitalize()}."
-    share = is_fraction(basis.metric)
-    few = few_text(basis)
+        return f"{no_interval_text(data).capitalize()}."
+    share = is_fraction(data.metric)
+    warning = few_text(data)
     text = (
-        f"{basis.kind.over(basis.units)}: for these {over.n} {_networks(comparison)} {_ends(over.classes, share)}, for"
-        f" the mean over trainings {_ends(over.trainings, share)}{corrected_text(basis)}."
+        f"{data.kind.over(data.units)}: for these {over.n} {_networks(comparison)} {_ends_text(over.classes, share)},"
+        f" for the mean over trainings {_ends_text(over.trainings, share)}{corrected_text(data)}."
     )
     classes = f"{_training_classes(comparison).capitalize()}."
-    return " ".join(filter(None, (text, f"{_further_text(comparison, over)}.", classes, few)))
+    return " ".join(filter(None, (text, f"{_further_text(comparison, over)}.", classes, warning)))
 
 
 def _further_text(comparison: SeedComparison, over: OverSeeds) -> str:
     """The prediction for one further training."""
-    found = over.other_classes
-    if found is None:
+    interval = over.other_classes
+    if interval is None:
         return f"One further training is not predicted from {over.n}: {FEWEST_TRAININGS} are needed"
-    ends = range_text(found.low, found.high, is_fraction(comparison.basis.metric))
+    ends = range_text(interval.low, interval.high, is_fraction(comparison.data.metric))
     return f"One further training on as many other classes: {ends} (95 % prediction interval)"
 
 
@@ -114,20 +121,20 @@ def _training_classes(comparison: SeedComparison) -> str:
     return f"the training classes {'are the same in all' if comparison.same_training else 'differ between'} seeds"
 
 
-def _ends(found: Difference, share: bool) -> str:
-    if found.low is None or found.high is None or found.p is None:
+def _ends_text(difference: Difference, share: bool) -> str:
+    if difference.low is None or difference.high is None or difference.p is None:
         return "none"
-    return f"{range_text(found.low, found.high, share)} (p {p_words(found.p)})"
+    return f"{range_text(difference.low, difference.high, share)} (p {p_words(difference.p)})"
 
 
 def _networks(comparison: SeedComparison) -> str:
-    return "networks" if comparison.one else "pairs of networks"
+    return "networks" if comparison.is_one_experiment else "pairs of networks"
 
 
-def _names(comparison: SeedComparison) -> tuple[str, str]:
+def _layer_names(comparison: SeedComparison) -> tuple[str, str]:
     """The layers' names, with the named run where the experiments differ, or the epoch where the epochs do."""
     a, b = comparison.a, comparison.b
-    if not comparison.one:
+    if not comparison.is_one_experiment:
         return f"{a.name} of {a.subject.run}'s experiment", f"{b.name} of {b.subject.run}'s experiment"
     if a.subject.epoch != b.subject.epoch:
         return f"{a.name} at epoch {a.subject.epoch}", f"{b.name} at epoch {b.subject.epoch}"
@@ -138,50 +145,50 @@ def _trainings_text(comparison: SeedComparison) -> str:
     """`over 3 trainings (netA-s0, netA-s1, netA-s2; epoch 20)`."""
     epochs = list(dict.fromkeys((comparison.a.subject.epoch, comparison.b.subject.epoch)))
     at = f"; epoch {epochs[0]}" if len(epochs) == 1 else f"; epochs {epochs[0]} and {epochs[1]}"
-    runs = [" and ".join(dict.fromkeys(one.runs)) for one in comparison.trainings]
+    runs = [" and ".join(dict.fromkeys(training.runs)) for training in comparison.trainings]
     if not runs:
         return f"in the trainings of {comparison.a.subject.run}'s experiment"
-    pairs = "trainings" if comparison.one else "pairs of trainings"
+    pairs = "trainings" if comparison.is_one_experiment else "pairs of trainings"
     return f"over {len(runs)} {pairs} ({', '.join(runs)}{at})"
 
 
 def seeds_table(comparisons: Sequence[SeedComparison]) -> TextTable:
     """A row for each comparison of a corrected family, at least one with a value."""
-    measured = next(one for one in comparisons if one.over is not None)
-    basis, share = measured.basis, is_fraction(measured.basis.metric)
-    few = few_text(basis)
-    notes = [note for one in comparisons if one.over is not None for note in one.notes]
+    measured = next(comparison for comparison in comparisons if comparison.over is not None)
+    data, share = measured.data, is_fraction(measured.data.metric)
+    warning = few_text(data)
+    notes = [note for comparison in comparisons if comparison.over is not None for note in comparison.notes]
     unit = " in %" if share else ""
     return TextTable(
         ("a", "b", "a - b", "sd", "these\nnetworks", "mean over\ntrainings", "one further\ntraining", "p", ""),
-        tuple(_row(one, share) for one in comparisons),
+        tuple(_table_row(comparison, share) for comparison in comparisons),
         numbers=frozenset(range(2, 8)),
         heading=(
-            f"{metric_text(basis.metric).rstrip(',')}{unit} on {classes_text(measured.a, measured.b)},"
-            f" {basis.queries:,} queries, {_trainings_text(measured)}",
-            basis.kind.over(basis.units),
+            f"{metric_text(data.metric).rstrip(',')}{unit} on {classes_text(measured.a, measured.b)},"
+            f" {data.queries:,} queries, {_trainings_text(measured)}",
+            data.kind.over(data.units),
         ),
         notes=(
-            f"p is of the mean over trainings, corrected by Holm for {basis.comparisons} comparisons; the intervals are"
+            f"p is of the mean over trainings, corrected by Holm for {data.comparisons} comparisons; the intervals are"
             " not",
             "one further training on as many other classes: 95 % prediction interval, from 3 trainings on",
             _training_classes(measured),
-            *([few] if few else []),
+            *([warning] if warning else []),
             *dict.fromkeys(notes),
         ),
     )
 
 
-def _row(one: SeedComparison, share: bool) -> tuple[str, ...]:
-    over = one.over
+def _table_row(comparison: SeedComparison, share: bool) -> tuple[str, ...]:
+    over = comparison.over
     if over is None:
-        return (one.a.name, one.b.name, *["-"] * 6, "; ".join(one.notes))
+        return (comparison.a.name, comparison.b.name, *["-"] * 6, "; ".join(comparison.notes))
     further = "-" if over.other_classes is None else range_text(over.other_classes.low, over.other_classes.high, share)
-    ends = (ends_cell(found, share) for found in (over.classes, over.trainings))
+    ends = (ends_cell(difference, share) for difference in (over.classes, over.trainings))
     sd = "-" if over.sd is None else number_text(over.sd, share)
     return (
-        one.a.name,
-        one.b.name,
+        comparison.a.name,
+        comparison.b.name,
         difference_text(over.mean, share),
         sd,
         *ends,

@@ -92,7 +92,7 @@ def test_swapped_layers_give_the_mirrored_difference(run: Run, tmp_path: Path) -
 def test_a_glob_compares_each_layer_but_the_other_and_holm_corrects_them(run: Run, tmp_path: Path) -> None:
     found = compared(tmp_path, "netA:*", "netA:fc6")
     assert [one.a.name for one in found] == ["c1@max", "c2@max"]
-    assert {one.basis.comparisons for one in found} == {2}
+    assert {one.data.comparisons for one in found} == {2}
     alone = [compared(tmp_path, f"netA:{name}", "netA:fc6")[0].difference for name in ("c1", "c2")]
     # Both are far from 0: the least p is doubled, and the other is not below it.
     least = min(one.p for one in alone if one and one.p)
@@ -220,7 +220,7 @@ def test_other_metrics_are_means_of_the_queries_that_have_a_value(tmp_path: Path
         store_ranks(write_run(tmp_path, name), HITS, LABELS, values={"MAP@R": values})
     (found,) = compared(tmp_path, "a:c1", "b:c1", metric="MAP@R")
     assert found.values == (0.25, 0.125)
-    assert found.basis.units == 39
+    assert found.data.units == 39
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_a_probed_run_is_compared_by_its_scores_and_in_clusters(
     (found,) = compared(probed.folder.parent, "tiny:pool5.3", "tiny", kind=kind)
     assert list(found.values or ()) == pytest.approx([values["pool5.3"], values["fc6"]])
     assert found.b.name == "fc6"
-    assert (found.basis.units, found.basis.classes) == (2, 4)
+    assert (found.data.units, found.data.classes) == (2, 4)
     assert found.as_json()["note"].endswith("; no interval: 2 clusters, at least 10 are needed")
     assert "in this untrained network (tiny, epoch 0)" in sentence(found)
 

@@ -13,7 +13,7 @@ from layerprobe.values.intervals import Difference, Interval, IntervalKind, Over
 from layerprobe.values.scores import Subject
 from layerprobe.workflow.compare.compare import CompareRequest
 from layerprobe.workflow.compare.compare_seeds import compare_seeds
-from layerprobe.workflow.compare.comparison import Basis, ComparedLayer, SeedComparison, Training
+from layerprobe.workflow.compare.comparison import ComparedLayer, ComparisonData, PairedTraining, SeedComparison
 from layerprobe.workflow.compare.evidence import Measure
 from layerprobe.workflow.compare.seeds_text import seeds_sentence, seeds_table
 from layerprobe.workflow.run.runs import Run
@@ -133,9 +133,9 @@ def test_the_claim_is_about_the_mean_over_trainings(classes: Difference, trainin
     a, b = (
         ComparedLayer(Subject("s0", "e", 0, 20, "test", ranked(f"{name}@max")), name) for name in ("pool5.3", "fc6")
     )
-    each = tuple(Training(seed, (f"s{seed}",) * 2, (0.85, 0.838)) for seed in (0, 1, 4))
+    each = tuple(PairedTraining(seed, (f"s{seed}",) * 2, (0.85, 0.838)) for seed in (0, 1, 4))
     over = OverSeeds(0.012, 0.004, 3, classes, training, Interval(0.001, 0.023), Interval(-0.011, 0.035))
-    found = SeedComparison(a, b, Basis("R@1", IntervalKind(), 1360, 68, 68), each, over)
+    found = SeedComparison(a, b, ComparisonData("R@1", IntervalKind(), 1360, 68, 68), each, over)
     said = seeds_sentence(found)
     assert claim in said
     assert (

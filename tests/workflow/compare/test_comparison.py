@@ -6,10 +6,10 @@ import pytest
 
 from layerprobe.values.intervals import Difference, IntervalKind
 from layerprobe.values.scores import Subject
-from layerprobe.workflow.compare.comparison import Basis, ComparedLayer, Comparison, comparison_table, sentence
+from layerprobe.workflow.compare.comparison import ComparedLayer, Comparison, ComparisonData, comparison_table, sentence
 from tests.workflow.stored_ranks import ranked
 
-BASIS = Basis("R@1", IntervalKind(), queries=1360, classes=68, units=68)
+DATA = ComparisonData("R@1", IntervalKind(), queries=1360, classes=68, units=68)
 GAIN = Difference(0.018, 0.006, 0.03, 0.004)
 
 
@@ -21,9 +21,9 @@ A, B = side(), side("fc6")
 
 
 def compared(
-    difference: Difference | None = GAIN, a: ComparedLayer = A, b: ComparedLayer = B, basis: Basis = BASIS
+    difference: Difference | None = GAIN, a: ComparedLayer = A, b: ComparedLayer = B, data: ComparisonData = DATA
 ) -> Comparison:
-    return Comparison(a, b, basis, (0.858, 0.84), difference)
+    return Comparison(a, b, data, (0.858, 0.84), difference)
 
 
 def test_a_difference_is_said_with_its_interval() -> None:
@@ -47,7 +47,7 @@ def test_the_claim_follows_the_interval(difference: Difference, words: str) -> N
 
 
 def test_after_holm_p_decides() -> None:
-    several = compared(replace(GAIN, p=0.06), basis=replace(BASIS, comparisons=14))
+    several = compared(replace(GAIN, p=0.06), data=replace(DATA, comparisons=14))
     assert "do not differ significantly" in sentence(several)
     assert "p = 0.060, corrected by Holm for 14 comparisons" in sentence(several)
 
@@ -82,22 +82,22 @@ def test_training_classes_that_no_network_has_seen_are_choosing_classes(seen: tu
 
 
 @pytest.mark.parametrize(
-    ("basis", "words"),
+    ("data", "words"),
     [
-        (replace(BASIS, kind=IntervalKind("redraw")), "95 % interval over 68 classes, queries and gallery drawn anew:"),
-        (replace(BASIS, kind=IntervalKind("gallery", "parent"), units=31), "over 31 clusters of classes (parent), "),
-        (replace(BASIS, metric="R@1(G=500)"), ": R@1(G=500), thinned by image, 85.8 % against"),
-        (replace(BASIS, units=29), "p = 0.004). 29 classes are few: the interval itself is uncertain."),
+        (replace(DATA, kind=IntervalKind("redraw")), "95 % interval over 68 classes, queries and gallery drawn anew:"),
+        (replace(DATA, kind=IntervalKind("gallery", "parent"), units=31), "over 31 clusters of classes (parent), "),
+        (replace(DATA, metric="R@1(G=500)"), ": R@1(G=500), thinned by image, 85.8 % against"),
+        (replace(DATA, units=29), "p = 0.004). 29 classes are few: the interval itself is uncertain."),
     ],
 )  # fmt: skip
-def test_what_was_measured_and_drawn_is_said(basis: Basis, words: str) -> None:
-    assert words in sentence(compared(basis=basis))
+def test_what_was_measured_and_drawn_is_said(data: ComparisonData, words: str) -> None:
+    assert words in sentence(compared(data=data))
 
 
 def test_a_table_has_a_row_for_each_and_says_what_was_corrected() -> None:
-    basis = replace(BASIS, comparisons=2)
-    invalid = Comparison(A, B, basis, None, None, ("netA, pool5.3: NaN (3 rows)",))
-    table = comparison_table([compared(basis=basis), compared(replace(GAIN, p=0.06), basis=basis), invalid])
+    data = replace(DATA, comparisons=2)
+    invalid = Comparison(A, B, data, None, None, ("netA, pool5.3: NaN (3 rows)",))
+    table = comparison_table([compared(data=data), compared(replace(GAIN, p=0.06), data=data), invalid])
     assert table.rows == (
         ("pool5.3", "fc6", "85.8", "84.0", "+1.8", "+0.6 to +3.0", "0.004", "a better"),
         ("pool5.3", "fc6", "85.8", "84.0", "+1.8", "+0.6 to +3.0", "0.060", "not significant"),

@@ -13,7 +13,7 @@ from layerprobe.values.keys import LayerKey
 from layerprobe.workflow.compare.finding import (
     BestOnValidation,
     best_on_validation,
-    chosen_on_validation,
+    choose_on_validation,
     findings,
     findings_of,
     inputs_of,
@@ -167,7 +167,7 @@ def test_of_validation_ranks_that_are_not_exact_for_the_first_item_no_best_is_to
     assert place is not None
     rough = {**place.stored.ranks, POOL5: replace(first_hit(7), closer_high=first_hit(7).closer + 9)}
     inputs = replace(inputs, validation=replace(place, stored=replace(place.stored, ranks=rough)))
-    assert chosen_on_validation([inputs]) is None
+    assert choose_on_validation([inputs]) is None
 
 
 def test_a_layer_with_several_pools_is_one_of_those_that_the_best_is_chosen_among(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_a_layer_with_several_pools_is_one_of_those_that_the_best_is_chosen_amon
     hits = {POOL3: first_hit(8), avg: first_hit(5), POOL5: first_hit(7), FC6: first_hit(6)}
     validation = stored(run, 5, "validation", hits, labels=PAIRS)
     written(run, stored(run, 5, "test", hits), validation, layer_order=["pool3", *LAYERS])
-    assert chosen_on_validation([inputs_of(run)]) == BestOnValidation(POOL3, 3)
+    assert choose_on_validation([inputs_of(run)]) == BestOnValidation(POOL3, 3)
 
 
 def test_layers_side_by_side_are_not_among_those_that_the_best_is_chosen_among(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_layers_side_by_side_are_not_among_those_that_the_best_is_chosen_among(t
     hits = {POOL3: first_hit(8), POOL5: first_hit(7), both: first_hit(12), FC6: first_hit(6)}
     validation = stored(run, 5, "validation", hits, labels=PAIRS)
     written(run, stored(run, 5, "test", hits), validation, layer_order=["pool3", *LAYERS])
-    assert chosen_on_validation([inputs_of(run)]) == BestOnValidation(POOL3, 3)
+    assert choose_on_validation([inputs_of(run)]) == BestOnValidation(POOL3, 3)
 
 
 def test_the_embedding_by_a_second_name_is_not_the_best_on_validation(tmp_path: Path) -> None:
@@ -198,15 +198,15 @@ def test_the_embedding_by_a_second_name_is_not_the_best_on_validation(tmp_path: 
     store.write_features(path, key, rows, columns, [values])
     inputs = inputs_of(run)
     assert inputs.layers.before == POOL5
-    assert chosen_on_validation([inputs]) is None
+    assert choose_on_validation([inputs]) is None
 
 
 def test_over_trainings_the_best_mean_on_validation_is_chosen(tmp_path: Path) -> None:
     # pool3 and pool5 reach 12 and 9, and 3 and 8: on the mean 7.5 and 8.5
     worse = [run_with_validation(tmp_path, "a", (12, 9, 0)), run_with_validation(tmp_path, "b", (3, 8, 0), seed=1)]
-    assert chosen_on_validation([inputs_of(run) for run in worse]) is None
+    assert choose_on_validation([inputs_of(run) for run in worse]) is None
     better = [worse[0], run_with_validation(tmp_path, "c", (6, 8, 0), seed=2)]
-    assert chosen_on_validation([inputs_of(run) for run in better]) == BestOnValidation(POOL3, 3)
+    assert choose_on_validation([inputs_of(run) for run in better]) == BestOnValidation(POOL3, 3)
     assert "over 2 trainings (a, c; epoch 5)" in findings(better).sentences[0]
 
 

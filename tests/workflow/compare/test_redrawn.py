@@ -19,7 +19,7 @@ from layerprobe.workflow.compare.compare import CompareRequest, compare
 from layerprobe.workflow.compare.compare_seeds import compare_seeds
 from layerprobe.workflow.compare.comparison import Comparison
 from layerprobe.workflow.compare.evidence import Evidence, Measure
-from layerprobe.workflow.compare.redrawn import Redrawn
+from layerprobe.workflow.compare.redrawn import LeftOutMetrics
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run.references import find_layers, open_ranked_split, parse_reference
@@ -73,7 +73,7 @@ def without_each_class(run: Run, layer: str) -> list[float]:
 def test_the_interval_comes_from_leaving_each_class_out_of_queries_and_gallery(probed: Run) -> None:
     place = open_ranked_split(probed, 0, "test")
     layers = find_layers(place, parse_reference("tiny:*"))
-    tables = Redrawn(place, None).tables(layers, "R@1")
+    tables = LeftOutMetrics(place, None).tables(layers, "R@1")
     for layer in layers:
         assert tables[layer].sum(1) == pytest.approx(without_each_class(probed, layer.layer.layer))
     found = compared(probed, "tiny:pool5.3", "tiny:fc6")
@@ -107,7 +107,7 @@ def test_features_that_the_ranks_were_not_made_from_are_refused(probed: Run) -> 
 def test_what_no_features_can_tell_is_refused(probed: Run) -> None:
     place = open_ranked_split(probed, 0, "test")
     with pytest.raises(RecipeError, match=r"--interval redraw is not for R@1\(G=20\)"):
-        Redrawn(place, None).tables([], "R@1(G=20)")
+        LeftOutMetrics(place, None).tables([], "R@1(G=20)")
     probed.feature_file(0, "test").unlink()
     with pytest.raises(DataError, match="no features of pool5.3@max at epoch 0 .* layerprobe probe tiny --epochs 0"):
         compared(probed, "tiny:pool5.3", "tiny:fc6")
