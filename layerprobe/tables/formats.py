@@ -37,27 +37,27 @@ _LATEX = str.maketrans(
 def as_markdown(table: TextTable) -> str:
     """A table in GitHub's Markdown, between its heading and its notes."""
 
-    def shown(text: str) -> str:
+    def escape(text: str) -> str:
         return _MARKDOWN.sub(r"\\\1", _one_line(text))
 
-    header, *rows = (list(map(shown, row)) for row in (table.columns, *_cells(table)))
-    rule = ["---:" if index in _right(table) else "---" for index in range(len(header))]
+    header, *rows = (list(map(escape, row)) for row in (table.columns, *_cells(table)))
+    rule = ["---:" if index in _right_columns(table) else "---" for index in range(len(header))]
     lines = "\n".join(f"| {' | '.join(cells)} |" for cells in (header, rule, *rows))
     # Two spaces at the end of a line break it.
-    heading, notes = ("  \n".join(map(shown, texts)) for texts in (table.heading, table.notes))
-    return "\n\n".join(part for part in (heading, lines, notes) if part)
+    heading, notes = ("  \n".join(map(escape, texts)) for texts in (table.heading, table.notes))
+    return "\n\n".join(block for block in (heading, lines, notes) if block)
 
 
 def as_latex(table: TextTable) -> str:
     r"""A `tabular` that needs no package; the heading and the notes stand before and after it as comments."""
 
-    def shown(text: str) -> str:
+    def escape(text: str) -> str:
         cell = _one_line(text).translate(_LATEX)
         # `\\` takes a star or a bracket at the start of the next row for its own.
         return f"{{}}{cell}" if cell.startswith(("*", "[")) else cell
 
-    columns = "".join("r" if index in _right(table) else "l" for index in range(len(table.columns)))
-    header, *rows = (" & ".join(map(shown, row)) + r" \\" for row in (table.columns, *_cells(table)))
+    columns = "".join("r" if index in _right_columns(table) else "l" for index in range(len(table.columns)))
+    header, *rows = (" & ".join(map(escape, row)) + r" \\" for row in (table.columns, *_cells(table)))
     before, after = ([f"% {one_line(line)}" for line in lines] for lines in (table.heading, table.notes))
     body = [rf"\begin{{tabular}}{{{columns}}}", r"\hline", header, r"\hline", *rows, r"\hline", r"\end{tabular}"]
     return "\n".join([*before, *body, *after])
@@ -82,16 +82,17 @@ def as_csv(table: TextTable) -> str:
 def _cells(table: TextTable, between: str = " ") -> list[tuple[str, ...]]:
     """The cells with the intervals of values: `89.7 [87.9, 91.2]`."""
 
-    def shown(index: int, number: int, cell: str) -> str:
+    def cell_text(index: int, number: int, cell: str) -> str:
         cell = one_line(cell, keep="\n" if index in table.multiline else "")
-        return cell if index not in table.intervals else _with_ends(cell, table.intervals[index][number], between)
+        return cell if index not in table.intervals else _add_ends(cell, table.intervals[index][number], between)
 
     return [
-        tuple(shown(index, number, cell) for index, cell in enumerate(cells)) for number, cells in enumerate(table.rows)
+        tuple(cell_text(index, number, cell) for index, cell in enumerate(cells))
+        for number, cells in enumerate(table.rows)
     ]
 
 
-def _aligned(table: TextTable) -> TextTable:
+def _align(table: TextTable) -> TextTable:
     """The table with equally wide values in each column, and equally wide ends of intervals."""
     columns = list(zip(*table.rows, strict=True))
     intervals = {}
@@ -104,11 +105,11 @@ def _aligned(table: TextTable) -> TextTable:
     return replace(table, rows=tuple(zip(*columns, strict=True)), intervals=intervals)
 
 
-def _with_ends(cell: str, ends: tuple[str, str] | None, between: str) -> str:
+def _add_ends(cell: str, ends: tuple[str, str] | None, between: str) -> str:
     return cell if ends is None else f"{cell}{between}[{ends[0]}, {ends[1]}]"
 
 
-def _right(table: TextTable) -> frozenset[int]:
+def _right_columns(table: TextTable) -> frozenset[int]:
     """The right-aligned columns: numbers, except those followed by intervals."""
     return table.numbers - table.intervals.keys()
 
@@ -121,55 +122,55 @@ def as_rich(table: TextTable, width: int | None = None) -> Table:
     """
     from rich.console import Console
 
-    made = _rich(table, " ")
+    rendered = _rich_table(table, " ")
     if width is None or not table.intervals:
-        return made
+        return rendered
     console = Console(width=10 * _WIDTH)  # wider than any table
-    return made if console.measure(made).maximum <= width else _rich(table, "\n")
+    return rendered if console.measure(rendered).maximum <= width else _rich_table(table, "\n")
 
 
-def _rich(table: TextTable, between: str) -> Table:
+def _rich_table(table: TextTable, between: str) -> Table:
     from rich import box
     from rich.table import Table
 
-    rows = _cells(_aligned(table), between)
-    made = Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False, show_edge=False)
+    rows = _cells(_align(table), between)
+    rendered = Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False, show_edge=False)
     if table.heading:
-        made.title, made.title_justify, made.title_style = _beside(table.heading, bold=True), "left", ""
+        rendered.title, rendered.title_justify, rendered.title_style = _wide_text(table.heading, bold=True), "left", ""
     if table.notes:
-        made.caption, made.caption_justify = _beside(table.notes), "left"
+        rendered.caption, rendered.caption_justify = _wide_text(table.notes), "left"
     for index, header in enumerate(table.columns):
         words = any(" " in row[index] for row in table.rows)  # no interval: that folds by the line feed alone
-        made.add_column(
+        rendered.add_column(
             _text(header),
-            justify="right" if index in _right(table) else "left",
+            justify="right" if index in _right_columns(table) else "left",
             overflow="fold",
             no_wrap=index in table.numbers and not words,
         )
     for index, row in enumerate(rows):
-        made.add_row(*map(_text, row), style="bold" if index == table.marked else None)
-    return made
+        rendered.add_row(*map(_text, row), style="bold" if index == table.marked else None)
+    return rendered
 
 
 def as_html(table: TextTable) -> str:
     """A table for a notebook, between its heading and its notes."""
 
-    def shown(text: str) -> str:
+    def escape(text: str) -> str:
         return html.escape(visible(text, keep="\n")).replace("\n", "<br/>")
 
     def row(cells: tuple[str, ...], tag: str, bold: bool) -> str:
-        made = []
+        cells_html = []
         for index, cell in enumerate(cells):
-            align = "right" if index in _right(table) else "left"
-            text = f"<b>{shown(cell)}</b>" if bold and cell else shown(cell)
-            made.append(f'<{tag} style="text-align: {align}">{text}</{tag}>')
-        return f"<tr>{''.join(made)}</tr>"
+            align = "right" if index in _right_columns(table) else "left"
+            text = f"<b>{escape(cell)}</b>" if bold and cell else escape(cell)
+            cells_html.append(f'<{tag} style="text-align: {align}">{text}</{tag}>')
+        return f"<tr>{''.join(cells_html)}</tr>"
 
     rows = [row(cells, "td", index == table.marked) for index, cells in enumerate(_cells(table))]
     head = row(table.columns, "th", False)
     body = f"<table><thead>{head}</thead><tbody>{''.join(rows)}</tbody></table>"
     heading, notes = (
-        f"<p>{shown(chr(10).join(map(one_line, lines)))}</p>" * bool(lines) for lines in (table.heading, table.notes)
+        f"<p>{escape(chr(10).join(map(one_line, lines)))}</p>" * bool(lines) for lines in (table.heading, table.notes)
     )
     return heading + body + notes
 
@@ -184,7 +185,7 @@ def as_text(table: TextTable) -> str:
 
 
 @dataclass(frozen=True)
-class Shown:
+class PrintedTables:
     """Tables in Python: text if printed, HTML in a notebook."""
 
     tables: tuple[TextTable, ...]
@@ -219,7 +220,7 @@ def _text(cell: str) -> Text:
     return Text(visible(cell, keep="\n"))
 
 
-def _beside(lines: tuple[str, ...], *, bold: bool = False) -> Text:
+def _wide_text(lines: tuple[str, ...], *, bold: bool = False) -> Text:
     """A title or caption that may be wider than its table, to whose width rich would fold it."""
     lines = tuple(map(one_line, lines))
     wide = _text("\n".join(lines))

@@ -60,8 +60,8 @@ def layer_table(  # noqa: PLR0913 - the scores, and all that the lines below the
     metric: str = "R@1",
     data: DataFacts | None = None,
     untrained: Sequence[Score] = (),
-    alike: Collection[RankedLayer] | None = None,
-    stated: Collection[Remark] = (),
+    indistinguishable: Collection[RankedLayer] | None = None,
+    printed_remarks: Collection[Remark] = (),
 ) -> TextTable:
     """A table with a row for each layer: the metric on every split, the gap, and the other R@K on test.
 
@@ -71,8 +71,8 @@ def layer_table(  # noqa: PLR0913 - the scores, and all that the lines below the
 
     Args:
         untrained: the run's scores of epoch 0, where the others are of a later one.
-        alike: the layers not significantly different from the best on its split; None if unknown.
-        stated: remarks that a table above has.
+        indistinguishable: the layers not significantly different from the best on its split; None if unknown.
+        printed_remarks: remarks that a table above has.
     """
     if len({(score.run, score.epoch) for score in scores}) != 1:
         raise ValueError("a layer table shows the scores of one run and one epoch")
@@ -92,7 +92,11 @@ def layer_table(  # noqa: PLR0913 - the scores, and all that the lines below the
     names = layer_names(rows)
     before = {score.ranked: score for score in untrained if (score.split, score.metric) == ("test", metric)}
     worse = worse_text(names, [_value(before.get(row)) for row in rows], values["test"], metric, data.start)
-    near = None if alike is None else [n for n, row in zip(names, rows, strict=True) if row in alike]
+    near = (
+        None
+        if indistinguishable is None
+        else [n for n, row in zip(names, rows, strict=True) if row in indistinguishable]
+    )
     notes = [f"{_BEST} {best_text(best, names, values, near)}"] if best else []
     notes += [*([worse] if worse else []), *assumed_lines(data)]
     texts = []
@@ -112,7 +116,7 @@ def layer_table(  # noqa: PLR0913 - the scores, and all that the lines below the
         tuple(texts),
         numbers=frozenset(range(2, len(columns))),
         heading=(title, *fact_lines(data), *kind.lines(_BRACKETS)),
-        notes=(*notes, *_notes(noted, rows, kind, data, stated=stated)),
+        notes=(*notes, *_notes(noted, rows, kind, data, printed_remarks=printed_remarks)),
         marked=best.place if best else None,
         intervals=_intervals(compared, 2, kind),
     )
@@ -123,7 +127,7 @@ def overview_table(
     *,
     metric: str,
     data: DataFacts,
-    alike: Collection[RankedLayer] | None = None,
+    indistinguishable: Collection[RankedLayer] | None = None,
     embedding: RankedLayer | None = None,
 ) -> TextTable:
     """The table with which `probe` ends: a row for each unreduced layer, with the metric on every split.
@@ -134,27 +138,27 @@ def overview_table(
     Args:
         scores: of one run at its last epoch, and of epoch 0 where test before training is to be shown; reduced layers
             are rows if there are no others.
-        alike: the layers not significantly different from the best on its split; None if unknown.
+        indistinguishable: the layers not significantly different from the best on its split; None if unknown.
         embedding: None if unknown.
     """
-    last = max(score.epoch for score in scores)
-    shown = [score for score in scores if score.epoch == last]
-    own = [score for score in shown if score.ranked.reduction == NO_REDUCTION] or shown
-    before = {s.ranked: s for s in scores if (s.epoch, s.split, s.metric) == (0, "test", metric) and last > 0}
-    cells = {(score.ranked, score.split): score for score in own if score.metric == metric}
-    rows = list(dict.fromkeys(score.ranked for score in own))
+    last_epoch = max(score.epoch for score in scores)
+    epoch_scores = [score for score in scores if score.epoch == last_epoch]
+    unreduced = [score for score in epoch_scores if score.ranked.reduction == NO_REDUCTION] or epoch_scores
+    before = {s.ranked: s for s in scores if (s.epoch, s.split, s.metric) == (0, "test", metric) and last_epoch > 0}
+    cells = {(score.ranked, score.split): score for score in unreduced if score.metric == metric}
+    rows = list(dict.fromkeys(score.ranked for score in unreduced))
     names = dict(zip(rows, layer_names(rows), strict=True))
-    splits = [split for split in SPLITS if any(score.split == split for score in own)]
+    splits = [split for split in SPLITS if any(score.split == split for score in unreduced)]
     compared = [[cells.get((row, split)) for row in rows] for split in splits]
     values = {split: list(map(_value, column)) for split, column in zip(splits, compared, strict=True)}
     chosen_on = data.chosen_on(row.reduction for row in rows)
-    best = best_layer({split: own for split, own in values.items() if split in chosen_on})
+    best = best_layer({split: column for split, column in values.items() if split in chosen_on})
     kind = _kind([score for column in compared for score in column])
-    first = rows[best.place] if best else None
-    words = [", ".join(["best"] * (row == first) + ["embedding"] * (row == embedding)) for row in rows]
+    best_row = rows[best.place] if best else None
+    words = [", ".join(["best"] * (row == best_row) + ["embedding"] * (row == embedding)) for row in rows]
     start = [before.get(row) for row in rows]
-    further = list(dict.fromkeys(s.metric for s in own if s.split == "test" and not is_recall(s.metric)))
-    measured = {(s.ranked, s.metric): s for s in own if s.split == "test"}
+    further = list(dict.fromkeys(s.metric for s in unreduced if s.split == "test" and not is_recall(s.metric)))
+    measured = {(s.ranked, s.metric): s for s in unreduced if s.split == "test"}
     columns = [list(map(_percent, column)) for column in compared + [start] * bool(before)]
     columns += [[_number(measured.get((row, name))) for row in rows] for name in further[:_FURTHER]]
     headers = [f"{split_header(split, [data])}\n{metric}" for split in splits] + [f"test,\n{data.start}"] * bool(before)
@@ -162,18 +166,22 @@ def overview_table(
     worse = worse_text(
         list(names.values()), list(map(_value, start)), values.get("test", [None] * len(rows)), metric, data.start
     )
-    notes = _notes([score for score in own if is_recall(score.metric)], rows, kind, data)
+    notes = _notes([score for score in unreduced if is_recall(score.metric)], rows, kind, data)
     notes = [*([worse] if worse else []), *sorted(notes, key=lambda note: ", every layer: " in note)]
     notes += [f"--full also has {', '.join(further[_FURTHER:])}"] if further[_FURTHER:] else []
     return TextTable(
         ("layer", *headers, ""),
         tuple(zip(names.values(), *columns, words, strict=True)),
         numbers=frozenset(range(1, len(headers) + 1)),
-        heading=(_title(own[0], rows, f"{metric} in %", data), *fact_lines(data), *kind.lines(_BRACKETS)),
+        heading=(_title(unreduced[0], rows, f"{metric} in %", data), *fact_lines(data), *kind.lines(_BRACKETS)),
         notes=(
-            *([_best_line(best, names, values, alike)] if best else []),
-            *([_embedding_line(best, embedding, names, values, alike)] if best and embedding in names else []),
-            *_reduced_line(shown, metric, embedding, best),
+            *([_best_line(best, names, values, indistinguishable)] if best else []),
+            *(
+                [_embedding_line(best, embedding, names, values, indistinguishable)]
+                if best and embedding in names
+                else []
+            ),
+            *_reduced_line(epoch_scores, metric, embedding, best),
             *assumed_lines(data),
             *([f"{notes[0]}{_more(notes[1:], 'note')}"] if notes else []),
         ),
@@ -186,17 +194,18 @@ def _best_line(
     best: Best,
     names: Mapping[RankedLayer, str],
     values: Mapping[str, Sequence[float | None]],
-    alike: Collection[RankedLayer] | None,
+    indistinguishable: Collection[RankedLayer] | None,
 ) -> str:
     """`best on test (chosen on test): layer2.0@avg, 40.4 %; significantly better than 5 of the 8 others`."""
-    others = len(names) - 1
+    other_count = len(names) - 1
     line = best_text(best, list(names.values()), values)
-    if alike is None or not others:
+    if indistinguishable is None or not other_count:
         return line
     on = "" if best.split == "test" else f" on {chosen_on_text(best.split)}"
-    lower = others - len(alike)
-    many = "all others" if lower == others else f"{lower} of the {others} others" if lower else "none of the others"
-    return f"{line}; significantly better than {many}{on}"
+    lower = other_count - len(indistinguishable)
+    worse = f"{lower} of the {other_count} others" if lower else "none of the others"
+    worse = "all others" if lower == other_count else worse
+    return f"{line}; significantly better than {worse}{on}"
 
 
 def _embedding_line(
@@ -204,37 +213,42 @@ def _embedding_line(
     embedding: RankedLayer | None,
     names: Mapping[RankedLayer, str],
     values: Mapping[str, Sequence[float | None]],
-    alike: Collection[RankedLayer] | None,
+    indistinguishable: Collection[RankedLayer] | None,
 ) -> str:
     """`embedding: output, 32.8 % on test, 7.6 points below the best, not significant`."""
-    place = list(names).index(embedding)  # type: ignore[arg-type] # it is among them
-    line = f"embedding: {list(names.values())[place]}"
-    own, most = values[best.split][place], values[best.split][best.place]
-    if place == best.place:
+    index = list(names).index(embedding)  # type: ignore[arg-type] # it is among them
+    line = f"embedding: {list(names.values())[index]}"
+    value, best_value = values[best.split][index], values[best.split][best.place]
+    if index == best.place:
         return f"{line}, the best"
-    if own is None or most is None:
+    if value is None or best_value is None:
         return f"{line}, without a value on {chosen_on_text(best.split)}"
-    sure = "" if alike is None else f", {'not ' * (embedding in alike)}significant"
-    return f"{line}, {_share(own)} % on {chosen_on_text(best.split)}, {_share(most - own)} points below the best{sure}"
+    sure = "" if indistinguishable is None else f", {'not ' * (embedding in indistinguishable)}significant"
+    below = f"{_share(best_value - value)} points below the best"
+    return f"{line}, {_share(value)} % on {chosen_on_text(best.split)}, {below}{sure}"
 
 
 def _reduced_line(scores: Sequence[Score], metric: str, embedding: RankedLayer | None, best: Best | None) -> list[str]:
     """The best layer after each reduction, where unreduced layers are the rows."""
-    found: dict[str, dict[RankedLayer, float]] = {}
+    by_reduction: dict[str, dict[RankedLayer, float]] = {}
     split = "validation" if best and best.split == "validation" else "test"  # reductions are fitted on train
     for score in scores:
         if (score.metric, score.split) == (metric, split) and score.value is not None:
-            found.setdefault(score.ranked.reduction, {})[score.ranked] = score.value
-    if best is None or found.pop(NO_REDUCTION, None) is None or not found:
+            by_reduction.setdefault(score.ranked.reduction, {})[score.ranked] = score.value
+    if best is None or by_reduction.pop(NO_REDUCTION, None) is None or not by_reduction:
         return []
     parts = []
-    for reduction, layers in found.items():
-        first = max(layers, key=layers.__getitem__)
-        own = [value for row, value in layers.items() if embedding and row.layer == embedding.layer]
-        beside = f" (embedding {_share(own[0])} %)" if own and embedding and first.layer != embedding.layer else ""
-        equals = list(layers.values()).count(layers[first])
+    for reduction, layers in by_reduction.items():
+        best_layer_after = max(layers, key=layers.__getitem__)
+        embedding_values = [value for row, value in layers.items() if embedding and row.layer == embedding.layer]
+        beside = (
+            f" (embedding {_share(embedding_values[0])} %)"
+            if embedding_values and embedding and best_layer_after.layer != embedding.layer
+            else ""
+        )
+        equals = list(layers.values()).count(layers[best_layer_after])
         tied = f", {tied_text(equals)}" if equals > 1 else ""
-        parts.append(f"{reduction}: {first.layer}, {_share(layers[first])} %{tied}{beside}")
+        parts.append(f"{reduction}: {best_layer_after.layer}, {_share(layers[best_layer_after])} %{tied}{beside}")
     return [f"best on {split} after {'; '.join(parts[:2])}{_more(parts[2:], 'reduction')}"]
 
 
@@ -243,7 +257,7 @@ def _more(items: Sequence[str], noun: str) -> str:
 
 
 def metric_table(
-    scores: Sequence[Score], data: DataFacts | None = None, *, stated: Collection[Remark] = ()
+    scores: Sequence[Score], data: DataFacts | None = None, *, printed_remarks: Collection[Remark] = ()
 ) -> TextTable | None:
     """A table of the metrics other than R@K, with a row for each metric and layer; None without such a metric.
 
@@ -252,7 +266,7 @@ def metric_table(
     rank correlations of label-free metrics with recall.
 
     Args:
-        stated: remarks that a table above has.
+        printed_remarks: remarks that a table above has.
     """
     further = [score for score in scores if not is_recall(score.metric)]
     if not further:
@@ -268,15 +282,22 @@ def metric_table(
     lines = [(metric, row) for metric in metrics for row in rows]
     by_split = [[cells.get((row, split, metric)) for metric, row in lines] for split in splits]
     kind = _kind([score for column in by_split for score in column])
-    stated = {*stated, *(remark for score in scores if is_recall(score.metric) for remark in remarks_of(score))}
+    printed_remarks = {
+        *printed_remarks,
+        *(remark for score in scores if is_recall(score.metric) for remark in remarks_of(score)),
+    }
     return TextTable(
         columns,
         tuple(
-            (metric, names[row], *map(_number, found)) for (metric, row), *found in zip(lines, *by_split, strict=True)
+            (metric, names[row], *map(_number, cells_of_row))
+            for (metric, row), *cells_of_row in zip(lines, *by_split, strict=True)
         ),
         numbers=frozenset(range(2, len(columns))),
         heading=(_title(further[0], rows, shares, data), *kind.lines(_BRACKETS)),
-        notes=(*_notes(further, rows, kind, data, stated=stated), *agreement_lines(agreements(scores), [data])),
+        notes=(
+            *_notes(further, rows, kind, data, printed_remarks=printed_remarks),
+            *agreement_lines(agreements(scores), [data]),
+        ),
         intervals=_intervals(by_split, 2, kind),
     )
 
@@ -286,10 +307,10 @@ def plain_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, multil
     return TextTable(tuple(columns), tuple(map(tuple, rows)), multiline=frozenset(multiline))
 
 
-def _title(first: Score, rows: Sequence[RankedLayer], unit: str, data: DataFacts | None) -> str:
+def _title(score: Score, rows: Sequence[RankedLayer], unit: str, data: DataFacts | None) -> str:
     """Run and epoch, the unit, and the similarity if all rows share it."""
     similarities = {row.similarity for row in rows}
-    parts = [f"{first.run}, {epoch_text(first.epoch, data)}", unit, *(similarities if len(similarities) == 1 else ())]
+    parts = [f"{score.run}, {epoch_text(score.epoch, data)}", unit, *(similarities if len(similarities) == 1 else ())]
     return ", ".join(filter(None, parts))
 
 
@@ -318,11 +339,13 @@ def _kind(scores: Sequence[Score | None]) -> ShownKind:
 
 
 def _intervals(
-    columns: Sequence[Sequence[Score | None]], first: int, kind: ShownKind
+    columns: Sequence[Sequence[Score | None]], first_index: int, kind: ShownKind
 ) -> dict[int, tuple[Ends | None, ...]]:
     """The ends of the intervals of adjacent columns from `first` on, without empty columns."""
     ends = (
-        {} if kind.kind is None else {index: tuple(map(_ends, column)) for index, column in enumerate(columns, first)}
+        {}
+        if kind.kind is None
+        else {index: tuple(map(_ends, column)) for index, column in enumerate(columns, first_index)}
     )
     return {index: column for index, column in ends.items() if any(column)}
 
@@ -350,33 +373,35 @@ def _notes(
     kind: ShownKind,
     data: DataFacts,
     *,
-    stated: Collection[Remark] = (),
+    printed_remarks: Collection[Remark] = (),
 ) -> list[str]:
     """A line for each note, with its splits, its layers, and its metrics other than R@K if only some have it.
 
     Notes of invalid values are in their cells.
 
     Args:
-        stated: remarks that are left out.
+        printed_remarks: remarks that are left out.
     """
     metrics = {score.metric for score in scores}
     names = dict(zip(rows, layer_names(rows), strict=True))
-    found: dict[tuple[str, str], list[Score]] = {}
+    scores_by_note: dict[tuple[str, str], list[Score]] = {}
     for score in scores:
         if score.value is not None:
             for note in score.all_notes if kind.mixed else score.remarks:
-                if (score.split, score.ranked.layer, note) in stated:
+                if (score.split, score.ranked.layer, note) in printed_remarks:
                     continue
-                found.setdefault((score.split, note), []).append(score)
+                scores_by_note.setdefault((score.split, note), []).append(score)
     lines: dict[str, list[str]] = {}
-    for (split, note), noted in found.items():
+    for (split, note), noted in scores_by_note.items():
         layers = dict.fromkeys(score.ranked for score in noted)
         where = (
             "every layer"
             if len(layers) == len(rows) > 1
             else first_named(list(dict.fromkeys(names[row] for row in layers)))
         )
-        of = dict.fromkeys(score.metric for score in noted)
-        which = "" if of.keys() == metrics or all(map(is_recall, metrics)) else f" ({', '.join(of)})"
+        noted_metrics = dict.fromkeys(score.metric for score in noted)
+        which = (
+            "" if noted_metrics.keys() == metrics or all(map(is_recall, metrics)) else f" ({', '.join(noted_metrics)})"
+        )
         lines.setdefault(f"{where}: {note}{which}", []).append(split_text(split, [data]))
     return [f"{' and '.join(splits)}, {text}" for text, splits in lines.items()]

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import pytest
 from rich.console import Console
 
-from layerprobe.tables.formats import Shown, as_html, as_rich, rendered
+from layerprobe.tables.formats import PrintedTables, as_html, as_rich, rendered
 from layerprobe.tables.tables import TextTable
 
 TABLE = TextTable(
@@ -109,7 +109,7 @@ def test_names_are_no_markup_of_html() -> None:
 
 
 def test_printed_tables_follow_each_other_as_text_without_colours() -> None:
-    shown = Shown((TABLE, TextTable(("a",), (("b",),))))
+    shown = PrintedTables((TABLE, TextTable(("a",), (("b",),))))
     lines = str(shown).splitlines()
     assert lines[0] == "one, epoch 3"
     assert [line.split() for line in lines[4:6]] == [["a_b", "50.0"], ["*", "c|d", "NaN", "(3", "rows)"]]
@@ -160,4 +160,4 @@ def test_in_a_narrow_terminal_intervals_stand_under_their_values() -> None:
 
 
 def test_printed_notes_are_not_cut() -> None:
-    assert str(Shown((TextTable(("a",), (("b",),), notes=("n" * 250,)),))).count("n") == 250
+    assert str(PrintedTables((TextTable(("a",), (("b",),), notes=("n" * 250,)),))).count("n") == 250

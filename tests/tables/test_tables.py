@@ -356,7 +356,7 @@ def test_a_score_that_has_no_interval_has_no_kind() -> None:
 
 def test_layers_not_told_apart_from_the_best_are_named_as_rows_are() -> None:
     scores = [score("a", "test", 0.6), score("a", "test", 0.5, pool="avg"), score("b", "test", 0.1)]
-    table = layer_table(scores, alike=[scores[1].ranked])
+    table = layer_table(scores, indistinguishable=[scores[1].ranked])
     assert table.notes[0] == "* best on test (chosen on test): a, 60.0 %; not significantly different: a@avg"
 
 
@@ -384,12 +384,12 @@ def test_an_overview_marks_the_best_layer_and_the_embedding() -> None:
 def test_an_overview_says_how_the_embedding_compares_with_the_best() -> None:
     scores = [score("a", "test", 0.5), score("b", "test", 0.6), score("c", "test", 0.524)]
     rows = [one.ranked for one in scores]
-    table = overview_table(scores, metric="R@1", data=NO_DATA, alike=[rows[2]], embedding=rows[2])
+    table = overview_table(scores, metric="R@1", data=NO_DATA, indistinguishable=[rows[2]], embedding=rows[2])
     assert table.notes == (
         "best on test (chosen on test): b, 60.0 %; significantly better than 1 of the 2 others",
         "embedding: c, 52.4 % on test, 7.6 points below the best, not significant",
     )
-    table = overview_table(scores, metric="R@1", data=NO_DATA, alike=[], embedding=rows[2])
+    table = overview_table(scores, metric="R@1", data=NO_DATA, indistinguishable=[], embedding=rows[2])
     assert table.notes[0].endswith("significantly better than all others")
     assert table.notes[1].endswith("below the best, significant")
 

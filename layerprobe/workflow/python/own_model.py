@@ -23,7 +23,7 @@ from layerprobe.nets.net import Net
 from layerprobe.system.arguments import names_of, require_type, wrong_type
 from layerprobe.system.errors import RecipeError
 from layerprobe.system.numerics import require_numbers
-from layerprobe.tables.formats import Shown
+from layerprobe.tables.formats import PrintedTables
 from layerprobe.tables.tables import TextTable
 from layerprobe.taps import (
     LayerInfo,
@@ -145,10 +145,10 @@ class Layers(tuple[LayerInfo, ...]):
 
     __slots__ = ()
 
-    def _table(self) -> Shown:
+    def _table(self) -> PrintedTables:
         rows = tuple((layer.name, str(layer.layout), str(layer.dim), str(layer.calls)) for layer in self)
         columns, notes = ("layer", "output", "dim", "calls"), classifier_notes(layer.classifier for layer in self)
-        return Shown((TextTable(columns, rows, numbers=frozenset({2, 3}), notes=notes),))
+        return PrintedTables((TextTable(columns, rows, numbers=frozenset({2, 3}), notes=notes),))
 
     def __repr__(self) -> str:
         return str(self._table())

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from layerprobe import registry
 from layerprobe.plots.plot import Plot, PlotOptions
 from layerprobe.system.arguments import names_of
-from layerprobe.system.errors import NumericError, RecipeError, UnknownNameError
-from layerprobe.tables.formats import Shown
+from layerprobe.system.errors import DataError, NumericError, RecipeError, UnknownNameError
+from layerprobe.tables.formats import PrintedTables
 from layerprobe.values.choice import Choice
 from layerprobe.values.keys import NO_REDUCTION, OUTPUT, LayerKey, RankedLayer, is_glob, named
 from layerprobe.values.metric_names import recall_of
@@ -127,11 +127,10 @@ class Probed:
     gallery: Mapping[str, str]
     kept: MemoryProbe = field(repr=False)
 
-    def table(self) -> Shown:
+    def table(self) -> PrintedTables:
         """The tables of `layerprobe probe`: text if printed, HTML in a notebook."""
-        run = self.kept.run
-        first, *others = epoch_tables(self.scores, data_facts(run, self.scores), searches_of(run))
-        return Shown((replace(first, notes=(*first.notes, *self.kept.notes)), *others))
+        first, *others = epoch_tables(self.scores, self.data_facts(), self.query_ranks)
+        return PrintedTables((replace(first, notes=(*first.notes, *self.kept.notes)), *others))
 
     def frame(self) -> DataFrame:
         """A row for each score, with the columns of scores.csv.

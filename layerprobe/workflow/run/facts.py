@@ -149,7 +149,7 @@ def overview(run: Run, scores: Sequence[Score]) -> TextTable:
         [*shown, *(untrained if data.starts_training else ())],
         metric=metric,
         data=data,
-        alike=alike_of(unreduced, metric, searches_of(run), data),
+        indistinguishable=alike_of(unreduced, metric, searches_of(run), data),
         embedding=embedding_among(run.read(), dict.fromkeys(score.ranked for score in shown)),
     )
     rows = list(dict.fromkeys(score.ranked for score in unreduced))
@@ -185,10 +185,19 @@ def epoch_tables(
     tables: list[TextTable] = []
     for reduction in sorted(reductions, key=lambda name: name != NO_REDUCTION):
         own = [score for score in scores if score.ranked.reduction == reduction]
-        stated = raw_remarks if reduction != NO_REDUCTION else set()
+        printed_remarks = raw_remarks if reduction != NO_REDUCTION else set()
         before = [score for score in untrained if score.ranked.reduction == reduction]
         facts = replace(data, splits={}) if tables else data
         alike = alike_of(own, first, searches, data)
-        tables.append(layer_table(own, metric=first, data=facts, untrained=before, alike=alike, stated=stated))
-        tables += [table for table in [metric_table(own, data, stated=stated)] if table]
+        tables.append(
+            layer_table(
+                own,
+                metric=first,
+                data=facts,
+                untrained=before,
+                indistinguishable=alike,
+                printed_remarks=printed_remarks,
+            )
+        )
+        tables += [table for table in [metric_table(own, data, printed_remarks=printed_remarks)] if table]
     return tables
