@@ -14,7 +14,7 @@ from layerprobe.values.views import Item
 
 LIMIT = 5_000_000  # characters of the page for all pictures and neighbours
 _MOST_ITEMS = 32_767  # places of items are written with 16 bits
-_AROUND = 60  # characters about an item's names and a picture
+_OVERHEAD = 60  # characters about an item's names and a picture
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,37 +48,42 @@ class _Pictures:
 
     places: dict[bytes, int] = field(default_factory=dict)
 
-    def cost(self, found: Sequence[bytes]) -> int:
+    def cost(self, new: Sequence[bytes]) -> int:
         """Characters that some more pictures would take."""
-        return sum(_encoded(len(each)) + _AROUND for each in dict.fromkeys(found) if each not in self.places)
+        return sum(
+            _base64_length(len(picture)) + _OVERHEAD for picture in dict.fromkeys(new) if picture not in self.places
+        )
 
-    def add(self, found: Sequence[bytes]) -> None:
-        for each in found:
-            self.places.setdefault(each, len(self.places))
+    def add(self, new: Sequence[bytes]) -> None:
+        for picture in new:
+            self.places.setdefault(picture, len(self.places))
 
 
 @dataclass(eq=False)
-class _Cut:
-    """How much of a gallery is taken: its first queries, and the items that these need."""
+class _GalleryCut:
+    """The part of a gallery that is on the page: its first queries, and the items that these need."""
 
-    wanted: UncutGallery
+    gallery: UncutGallery
     queries: int = 0
     pictures: dict[int, bytes | None] = field(default_factory=dict)  # item -> its picture
 
     def next(self) -> dict[int, bytes | None]:
         """The items that the next query adds."""
-        wanted = self.wanted
-        found = np.unique(wanted.found[:, :, self.queries]).tolist()
-        items = dict.fromkeys([wanted.queries[self.queries].item, *(item for item in found if item >= 0)])
-        return {item: wanted.picture(item) for item in items if item not in self.pictures}
+        gallery = self.gallery
+        neighbours = np.unique(gallery.found[:, :, self.queries]).tolist()
+        items = dict.fromkeys([gallery.queries[self.queries].item, *(item for item in neighbours if item >= 0)])
+        return {item: gallery.picture(item) for item in items if item not in self.pictures}
 
     def cost(self, items: dict[int, bytes | None]) -> int:
         """Characters of some more items' names and of one more query's neighbours."""
-        names = sum(len(self.wanted.items[item].id) + len(self.wanted.items[item].name) + _AROUND for item in items)
-        return names + _encoded(3 * self.wanted.found[:, :, 0].size)  # 2 bytes for an item, 1 whether it is right
+        names = sum(len(self.gallery.items[item].id) + len(self.gallery.items[item].name) + _OVERHEAD for item in items)
+        # 2 bytes for an item, 1 whether it is right
+        return names + _base64_length(3 * self.gallery.found[:, :, 0].size)
 
 
-def within(wanted: Sequence[UncutGallery], limit: int = LIMIT) -> tuple[tuple[Gallery, ...], tuple[bytes, ...]]:
+def fit_galleries(
+    galleries: Sequence[UncutGallery], limit: int = LIMIT
+) -> tuple[tuple[Gallery, ...], tuple[bytes, ...]]:
     """Galleries with as many of their first queries as a page may hold, and the pictures that they need, each once.
 
     The galleries take turns, one query each, until the next one would be too much.
@@ -86,47 +91,47 @@ def within(wanted: Sequence[UncutGallery], limit: int = LIMIT) -> tuple[tuple[Ga
     Returns:
         A gallery for each, with a note where queries are omitted, and the pictures.
     """
-    cuts, pictures, cost = [_Cut(each) for each in wanted], _Pictures(), 0
-    for turn in range(max((len(each.queries) for each in wanted), default=0)):
-        for cut in (cut for cut in cuts if turn < len(cut.wanted.queries)):
-            more = cut.next()
-            new = [picture for picture in more.values() if picture is not None]
-            cost += cut.cost(more) + pictures.cost(new)
-            if cost > limit or len(cut.pictures) + len(more) > _MOST_ITEMS:
-                return tuple(_gallery(each, pictures, limit) for each in cuts), tuple(pictures.places)
-            cut.pictures |= more
+    cuts, pictures, cost = [_GalleryCut(gallery) for gallery in galleries], _Pictures(), 0
+    for turn in range(max((len(gallery.queries) for gallery in galleries), default=0)):
+        for cut in (cut for cut in cuts if turn < len(cut.gallery.queries)):
+            items = cut.next()
+            new = [picture for picture in items.values() if picture is not None]
+            cost += cut.cost(items) + pictures.cost(new)
+            if cost > limit or len(cut.pictures) + len(items) > _MOST_ITEMS:
+                return tuple(_gallery(cut, pictures, limit) for cut in cuts), tuple(pictures.places)
+            cut.pictures |= items
             cut.queries += 1
             pictures.add(new)
-    return tuple(_gallery(each, pictures, limit) for each in cuts), tuple(pictures.places)
+    return tuple(_gallery(cut, pictures, limit) for cut in cuts), tuple(pictures.places)
 
 
-def _gallery(cut: _Cut, pictures: _Pictures, limit: int) -> Gallery:
-    wanted, notes = cut.wanted, list(cut.wanted.notes)
-    if cut.queries < len(wanted.queries):
+def _gallery(cut: _GalleryCut, pictures: _Pictures, limit: int) -> Gallery:
+    gallery, notes = cut.gallery, list(cut.gallery.notes)
+    if cut.queries < len(gallery.queries):
         size = f"{limit / 1e6:g} MB"
         notes.append(
-            f"{cut.queries} of {len(wanted.queries)} queries are here: pictures and neighbours may take {size}"
+            f"{cut.queries} of {len(gallery.queries)} queries are here: pictures and neighbours may take {size}"
         )
     unread = sum(picture is None for picture in cut.pictures.values())
     if unread:
         notes.append(f"{unread:,} of {len(cut.pictures):,} images cannot be read")
-    kept = list(cut.pictures)
-    places = np.full(len(wanted.items) + 1, -1, np.int32)  # the last one is for -1, where nothing was found
-    places[kept] = np.arange(len(kept))
+    items = list(cut.pictures)
+    indices = np.full(len(gallery.items) + 1, -1, np.int32)  # the last one is for -1, where nothing was found
+    indices[items] = np.arange(len(items))
     return Gallery(
-        run=wanted.run,
-        split=wanted.split,
-        epochs=wanted.epochs,
-        layers=wanted.layers,
-        items=tuple(wanted.items[item] for item in kept),
-        pictures=tuple(-1 if each is None else pictures.places[each] for each in cut.pictures.values()),
-        queries=tuple(GalleryQuery(int(places[query.item]), query.rules) for query in wanted.queries[: cut.queries]),
-        found=places[wanted.found[:, :, : cut.queries]],
-        right=wanted.right[:, :, : cut.queries],
+        run=gallery.run,
+        split=gallery.split,
+        epochs=gallery.epochs,
+        layers=gallery.layers,
+        items=tuple(gallery.items[item] for item in items),
+        pictures=tuple(-1 if picture is None else pictures.places[picture] for picture in cut.pictures.values()),
+        queries=tuple(GalleryQuery(int(indices[query.item]), query.rules) for query in gallery.queries[: cut.queries]),
+        found=indices[gallery.found[:, :, : cut.queries]],
+        right=gallery.right[:, :, : cut.queries],
         notes=tuple(notes),
     )
 
 
-def _encoded(size: int) -> int:
-    """Characters of base64."""
+def _base64_length(size: int) -> int:
+    """Number of characters of `size` bytes in base64."""
     return (size + 2) // 3 * 4

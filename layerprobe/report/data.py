@@ -47,11 +47,11 @@ def page_data(report: Report) -> dict[str, Any]:
 def _kinds(runs: Sequence[RunPage]) -> dict[str, ShownKind]:
     """Metric -> which of its intervals are shown."""
     scores = [score for run in runs for score in run.scores]
-    found: dict[str, dict[IntervalKind, None]] = {score.metric: {} for score in scores}
+    kinds_by_metric: dict[str, dict[IntervalKind, None]] = {score.metric: {} for score in scores}
     for score in scores:
         if score.interval:
-            found[score.metric][score.kind] = None
-    return {metric: ShownKind.of(kinds) for metric, kinds in found.items()}
+            kinds_by_metric[score.metric][score.kind] = None
+    return {metric: ShownKind.of(kinds) for metric, kinds in kinds_by_metric.items()}
 
 
 def _run(run: RunPage, kinds: Mapping[str, ShownKind]) -> dict[str, Any]:
@@ -124,10 +124,10 @@ def _table(
     return table
 
 
-def _gallery(gallery: Gallery, place: int, runs: Sequence[RunPage]) -> dict[str, Any]:
-    layers = list(runs[place].layers)
+def _gallery(gallery: Gallery, run_index: int, runs: Sequence[RunPage]) -> dict[str, Any]:
+    layers = list(runs[run_index].layers)
     return {
-        "run": place,
+        "run": run_index,
         "split": gallery.split,
         "epochs": list(gallery.epochs),
         "layers": [layers.index(ranked) for ranked in gallery.layers],
@@ -135,7 +135,9 @@ def _gallery(gallery: Gallery, place: int, runs: Sequence[RunPage]) -> dict[str,
             {"id": visible(item.id), "name": visible(item.name), "picture": picture}
             for item, picture in zip(gallery.items, gallery.pictures, strict=True)
         ],
-        "queries": [{"item": one.item, "rules": [visible(rule) for rule in one.rules]} for one in gallery.queries],
+        "queries": [
+            {"item": query.item, "rules": [visible(rule) for rule in query.rules]} for query in gallery.queries
+        ],
         "k": gallery.found.shape[-1],
         "found": _base64(_as_int16(gallery).tobytes()),
         "right": _base64(gallery.right.astype(np.uint8).tobytes()),

@@ -29,7 +29,7 @@ def render(report: Report) -> str:
     Returns:
         HTML.
     """
-    script = _joined(_SCRIPTS)
+    script = _join_files(_SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
     assumed = list(dict.fromkeys(line for facts in report.data.values() for line in assumed_lines(facts)))
     template = _environment().get_template("page.html.j2")
@@ -37,7 +37,7 @@ def render(report: Report) -> str:
         report=report,
         data=page_data(report),
         facts=run_lines(report.data) + assumed,
-        style=Markup(_joined(_STYLES)),
+        style=Markup(_join_files(_STYLES)),
         script=Markup(script),
         digest=digest,
     )
@@ -60,5 +60,5 @@ def _environment() -> Environment:
     return environment
 
 
-def _joined(names: tuple[str, ...]) -> str:
+def _join_files(names: tuple[str, ...]) -> str:
     return "\n".join((_HERE / name).read_text(encoding="utf-8") for name in names)

@@ -28,10 +28,10 @@ def small_picture(image: NDArray[np.uint8]) -> bytes:
     if scale < 1:
         width, height = (max(1, round(side * scale)) for side in picture.size)
         picture = picture.resize((width, height), Resampling.LANCZOS)
-    return min(_saved(picture, "PNG"), _saved(picture, "JPEG", quality=_QUALITY), key=len)
+    return min(_encode(picture, "PNG"), _encode(picture, "JPEG", quality=_QUALITY), key=len)
 
 
-def _saved(picture: PIL.Image.Image, kind: str, **options: int) -> bytes:
+def _encode(picture: PIL.Image.Image, kind: str, **options: int) -> bytes:
     file = io.BytesIO()
     picture.save(file, kind, **options)
     return file.getvalue()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from layerprobe.report.album import UncutGallery, within
+from layerprobe.report.album import UncutGallery, fit_galleries
 from layerprobe.report.values import GalleryQuery
 from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.views import Item
@@ -24,7 +24,7 @@ def wanted(run: str = "a", picture: Callable[[int], bytes | None] = lambda item:
 
 
 def test_all_queries_find_what_they_found_where_there_is_room() -> None:
-    (gallery,), _ = within([wanted()])
+    (gallery,), _ = fit_galleries([wanted()])
     names = np.array([item.id for item in gallery.items] + ["none"])
     assert [names[query.item] for query in gallery.queries] == ["4.png", "0.png", "2.png"]
     expected = np.array([f"{i}.png" for i in range(6)] + ["none"])[FOUND]
@@ -34,13 +34,13 @@ def test_all_queries_find_what_they_found_where_there_is_room() -> None:
 
 
 def test_every_item_has_its_own_picture() -> None:
-    (gallery,), pictures = within([wanted()])
+    (gallery,), pictures = fit_galleries([wanted()])
     shown = {item.id: pictures[place] for item, place in zip(gallery.items, gallery.pictures, strict=True)}
     assert shown == {f"{i}.png": bytes([i]) * 30 for i in range(6)}
 
 
 def test_the_galleries_of_two_runs_share_their_pictures() -> None:
-    galleries, pictures = within([wanted("a"), wanted("b")])
+    galleries, pictures = fit_galleries([wanted("a"), wanted("b")])
     assert [gallery.run for gallery in galleries] == ["a", "b"]
     assert len(pictures) == 6
 
@@ -50,15 +50,18 @@ def test_queries_that_are_too_much_are_left_out_of_all_runs_alike() -> None:
     # picture, 12 of the names and 60 about each item, 16 of its neighbours (2 epochs x 1 layer x 2 x 3 bytes)
     first = 3 * (40 + 60) + 2 * (3 * 72 + 16)
     second = (40 + 60) + 2 * (72 + 16)
-    galleries, pictures = within([wanted("a"), wanted("b")], first + second)
+    galleries, pictures = fit_galleries([wanted("a"), wanted("b")], first + second)
     assert [len(gallery.queries) for gallery in galleries] == [2, 2]
     assert [gallery.found.shape for gallery in galleries] == [(2, 1, 2, 2)] * 2
     assert len(pictures) == 4
-    assert [len(gallery.queries) for gallery in within([wanted("a"), wanted("b")], first + second - 1)[0]] == [2, 1]
+    assert [len(gallery.queries) for gallery in fit_galleries([wanted("a"), wanted("b")], first + second - 1)[0]] == [
+        2,
+        1,
+    ]
 
 
 def test_left_out_queries_are_told() -> None:
-    (gallery,), _ = within([wanted()], 600)
+    (gallery,), _ = fit_galleries([wanted()], 600)
     assert gallery.notes == ("a note", "1 of 3 queries are here: pictures and neighbours may take 0.0006 MB")
 
 
@@ -69,12 +72,12 @@ def test_images_after_the_limit_are_not_read() -> None:
         read.append(item)
         return bytes([item]) * 30
 
-    within([wanted(picture=picture)], 1)
+    fit_galleries([wanted(picture=picture)], 1)
     assert sorted(read) == [0, 4, 5]
 
 
 def test_an_image_that_cannot_be_read_has_no_picture() -> None:
-    (gallery,), pictures = within([wanted(picture=lambda item: None if item == 5 else bytes([item]))])
+    (gallery,), pictures = fit_galleries([wanted(picture=lambda item: None if item == 5 else bytes([item]))])
     shown = dict(zip((item.id for item in gallery.items), gallery.pictures, strict=True))
     assert shown["5.png"] == -1
     assert bytes([5]) not in pictures
@@ -83,4 +86,4 @@ def test_an_image_that_cannot_be_read_has_no_picture() -> None:
 
 @pytest.mark.parametrize("limit", [0, 10_000])
 def test_no_gallery_needs_no_picture(limit: int) -> None:
-    assert within([], limit) == ((), ())
+    assert fit_galleries([], limit) == ((), ())

@@ -21,7 +21,7 @@ from layerprobe.values.scores import Subject
 from layerprobe.workflow.choose.choose import choose_runs
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.compare.compare import CompareRequest, compare
-from layerprobe.workflow.report.report import made_report
+from layerprobe.workflow.report.report import build_report
 from layerprobe.workflow.run.facts import score_tables
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.summary.summary import stored_summary
@@ -77,7 +77,7 @@ def printed(run: Run, layers: list[RankedLayer]) -> set[str]:
     found |= {*values["shares"], *values["equivalent"]}
     found |= {f"{choice.run}#{choice.ship.epoch}:{choice.ship.name}"}  # printed as `NAME, epoch 2`
     found |= set(re.findall(r"chosen by looking: ([^, ]+),", "\n".join(choice_lines(choice))))
-    page = page_data(made_report([run], gallery=False))
+    page = page_data(build_report([run], gallery=False))
     found |= {layer["label"] for layer in page["runs"][0]["layers"]}
     for one in compare(CompareRequest(run.folder.parent, f"{run.name}:*", f"{run.name}:{layers[0]}")):
         row = one.as_json()

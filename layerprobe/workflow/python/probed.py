@@ -45,10 +45,10 @@ from layerprobe.workflow.plot.recipe_lines import PlottedRun
 from layerprobe.workflow.plot.selected import SelectedOfRun, stored_selected, with_selected
 from layerprobe.workflow.python.kept_choice import keep_choice
 from layerprobe.workflow.python.stored_probe import MemoryProbe
-from layerprobe.workflow.report.choices import told
-from layerprobe.workflow.report.report import OfResult, write_report
-from layerprobe.workflow.run.facts import data_facts, epoch_tables
-from layerprobe.workflow.run.indistinguishable import searches_of
+from layerprobe.workflow.report.choices import describe_choice
+from layerprobe.workflow.report.report import ResultPage, write_report
+from layerprobe.workflow.run.facts import epoch_tables, split_facts, with_ranks
+from layerprobe.workflow.run.indistinguishable import QueryRanks, alike_of
 from layerprobe.workflow.run.metric_values import require_mean_over_queries
 from layerprobe.workflow.run.opened_run import score_frame
 from layerprobe.workflow.run.outputs import require_output
@@ -220,9 +220,9 @@ class Probed:
         of_metric(self.scores, metric, _measuring(metric))
         stored = stored_choice(self.kept.run)
         choice = None if stored is None else stored.choice
-        chosen = told([self.name], lambda: choice or choose(self, metric=metric, seen=seen))
-        lasting = self.kept.cached and seen
-        write_report([self.kept.run_to_report(seen=seen)], out, metric, OfResult(chosen, lasting=lasting))
+        chosen = describe_choice([self.name], lambda: choice or choose(self, metric=metric, seen=seen))
+        with self.kept.as_run(seen=seen) as run:
+            write_report([run], out, metric, ResultPage(chosen, lasting=self.kept.cached and seen))
 
     def given(self) -> GivenFeatures:
         """The unreduced features of single layers, the embedding last, with a row for each image of all splits."""

@@ -1,1 +1,1 @@
-"""Which values the page of some runs shows. Enter by `report.made_report`; `report_watch` rewrites it as they grow."""
+"""Which values the page of some runs shows. Enter by `report.build_report`; `report_watch` rewrites it as they grow."""

@@ -48,55 +48,55 @@ def choices(runs: Sequence[Run], metric: str = "R@1") -> Choices:
     for run in runs:
         if run in names:  # its record can be read
             groups[names[run]].append(run)
-    return _joined([_of_group(group, ChooseRequest(device="cpu", metric=metric)) for group in groups.values()])
+    return _join([_choices_of_group(group, ChooseRequest(device="cpu", metric=metric)) for group in groups.values()])
 
 
-def told(runs: Sequence[str], choose: Callable[[], Choice]) -> Choices:
-    """What is shown of a choice of some runs, or why there is none."""
-    called = ", ".join(runs)
+def describe_choice(runs: Sequence[str], choose: Callable[[], Choice]) -> Choices:
+    """Describe the choice of some runs, or say why there is none."""
+    names = ", ".join(runs)
     try:
         choice = choose()
     except LayerprobeError as error:
-        return Choices(missing=(f"{called}: no layer is chosen: {error}",))
-    return Choices((_shown(called, choice),), dict.fromkeys(runs, choice.chosen.ranked))
+        return Choices(missing=(f"{names}: no layer is chosen: {error}",))
+    return Choices((_show_choice(names, choice),), dict.fromkeys(runs, choice.chosen.ranked))
 
 
-def _of_group(group: Sequence[Run], request: ChooseRequest) -> Choices:
-    """What is shown of the trainings of an experiment, which may keep a choice each, or one for all."""
-    found, stale = list[tuple[list[str], Choice]](), list[str]()
+def _choices_of_group(group: Sequence[Run], request: ChooseRequest) -> Choices:
+    """The choices that the trainings of an experiment keep: one each, or one for all."""
+    names_of_choices, stale = list[tuple[list[str], Choice]](), list[str]()
     lacking = []
     for run in group:
         stored = stored_choice(run, stale.append)
         if stored is None:
             lacking.append(run)
             continue
-        known = next((names for names, choice in found if choice == stored.choice), None)
-        if known is None:
-            found.append(([run.name], stored.choice))
+        sharing = next((names for names, choice in names_of_choices if choice == stored.choice), None)
+        if sharing is None:
+            names_of_choices.append(([run.name], stored.choice))
         else:
-            known.append(run.name)
-    parts = [told(names, lambda choice=choice: choice) for names, choice in found]  # type: ignore[misc] # bound now
-    if not found:
-        parts.append(_made(group, request))
+            sharing.append(run.name)
+    groups = [describe_choice(names, lambda choice=choice: choice) for names, choice in names_of_choices]  # type: ignore[misc] # bound now
+    if not names_of_choices:
+        groups.append(_make_choice(group, request))
     elif lacking:
         names = ", ".join(run.name for run in lacking)
-        parts.append(Choices(missing=(f"{names}: no choice is stored; {lacking[0].command('choose')} makes one",)))
-    return _joined([Choices(missing=tuple(stale)), *parts])
+        groups.append(Choices(missing=(f"{names}: no choice is stored; {lacking[0].command('choose')} makes one",)))
+    return _join([Choices(missing=tuple(stale)), *groups])
 
 
-def _made(group: Sequence[Run], request: ChooseRequest) -> Choices:
+def _make_choice(group: Sequence[Run], request: ChooseRequest) -> Choices:
     """The choice that `choose` makes of some runs, or why it is not made here."""
-    first, names = group[0], [run.name for run in group]
+    first_run, names = group[0], [run.name for run in group]
     try:
-        record = first.read()
-        split_to_choose_on(first, record, epochs_to_choose_among(first, record, request.epochs))
+        record = first_run.read()
+        split_to_choose_on(first_run, record, epochs_to_choose_among(first_run, record, request.epochs))
     except LayerprobeError as error:
-        helps = f"{first.command('choose')} says what helps"
+        helps = f"{first_run.command('choose')} says what helps"
         return Choices(missing=(f"{', '.join(names)}: no layer is chosen: {error.message}; {helps}",))
     if _is_long(group):
-        command = first.command("choose")
+        command = first_run.command("choose")
         return Choices(missing=(f"{', '.join(names)}: no choice is stored, and it takes a while; {command} makes one",))
-    return told(names, lambda: choose_runs(group, request, Silent()))
+    return describe_choice(names, lambda: choose_runs(group, request, Silent()))
 
 
 def _is_long(group: Sequence[Run]) -> bool:
@@ -106,18 +106,18 @@ def _is_long(group: Sequence[Run]) -> bool:
     return any(parse_chain(score.ranked.reduction).fits_on_train for run in group for score in run.scores())
 
 
-def _joined(parts: Sequence[Choices]) -> Choices:
+def _join(results: Sequence[Choices]) -> Choices:
     return Choices(
-        tuple(choice for part in parts for choice in part.shown),
-        {run: layer for part in parts for run, layer in part.selected.items()},
-        tuple(line for part in parts for line in part.missing),
+        tuple(choice for result in results for choice in result.shown),
+        {run: layer for result in results for run, layer in result.selected.items()},
+        tuple(line for result in results for line in result.missing),
     )
 
 
-def _shown(called: str, choice: Choice) -> ShownChoice:
+def _show_choice(names: str, choice: Choice) -> ShownChoice:
     """A choice with the table of the current embedding and what is selected, or the candidate that is not."""
     head, *rows = map(tuple, choice_table(choice))
-    text = f"{called}: {advice_text(choice)} {verdict_text(choice)} {certainty_text(choice)}"
+    text = f"{names}: {advice_text(choice)} {verdict_text(choice)} {certainty_text(choice)}"
     return ShownChoice(text, head, tuple(rows), _notes(choice))
 
 
@@ -126,9 +126,9 @@ def _notes(choice: Choice) -> tuple[str, ...]:
     best = choice.best_on_test
     if best is None:
         return choice.notes
-    likewise = " (likewise in fifths)" * choice.within_folds
-    looked = f"Best on test, chosen by looking: {spoken_name(best.ranked)}, {_value(best)}{likewise}"
-    return (looked, *choice.notes)
+    likewise = " (likewise in fifths)" * (WITHIN_FOLDS in best.notes)
+    line = f"Best on test, chosen by looking: {spoken_name(best.ranked)}, {_value(best)}{likewise}"
+    return (line, *choice.notes)
 
 
 def _value(score: Score) -> str:

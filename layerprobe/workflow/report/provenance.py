@@ -16,7 +16,7 @@ from layerprobe.values.records import RunRecord
 from layerprobe.workflow.run.runs import Run, command_line
 from layerprobe.workflow.run.seen import weights_text
 
-Made = tuple[tuple[str, str], ...]  # headings and texts
+Provenance = tuple[tuple[str, str], ...]  # headings and texts
 
 _RULES = (
     "R@K is the share of queries that have a right item among"
@@ -26,7 +26,7 @@ _RULES = (
 )
 
 
-def made_of_page(seconds: float, *, in_python: bool = False) -> Made:
+def page_provenance(seconds: float, *, in_python: bool = False) -> Provenance:
     """How the page was made.
 
     Args:
@@ -42,24 +42,24 @@ def made_of_page(seconds: float, *, in_python: bool = False) -> Made:
     )
 
 
-def made_of_run(run: Run, *, kept: bool = True) -> Made:
+def run_provenance(run: Run, *, is_kept: bool = True) -> Provenance:
     """How a run was made, as its record says; of a record that cannot be read, why.
 
     Args:
-        kept: whether its files last, and are named.
+        is_kept: whether its files last, and are named.
     """
-    scores = (("scores", f"{run.scores_file}, sha256 {sha256(run.scores_file)}"),) if kept else ()
+    scores = (("scores", f"{run.scores_file}, sha256 {sha256(run.scores_file)}"),) if is_kept else ()
     try:
         record = run.read()
     except DataError as error:
         return (("record", str(error)), *scores)
     versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
     threads = record.threads
-    device = ", ".join(str(part) for part in (record.device, threads and _counted(threads, "thread")) if part)
+    device = ", ".join(str(value) for value in (record.device, threads and _count_text(threads, "thread")) if value)
     experiment = record.experiment and f"experiment {record.experiment}, "
-    found = {
+    fields = {
         "command": record.command,
-        "state": f"{record.state}, {_counted(record.epochs_done, 'epoch')} done",
+        "state": f"{record.state}, {_count_text(record.epochs_done, 'epoch')} done",
         "recipe": f"{record.recipe_name}, {experiment}seed {record.seed}",
         "recipe in full": _recipe(record.recipe),
         "versions": versions,
@@ -70,10 +70,10 @@ def made_of_run(run: Run, *, kept: bool = True) -> Made:
         "images and classes": _hashes(record.manifests),
         "notes": "\n".join(record.notes),
     }
-    return (*((heading, str(text)) for heading, text in found.items() if text), *scores)
+    return (*((heading, str(text)) for heading, text in fields.items() if text), *scores)
 
 
-def _counted(count: int, noun: str) -> str:
+def _count_text(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
@@ -81,8 +81,8 @@ def _recipe(sections: Mapping[str, Mapping[str, Any]]) -> str:
     """A line for each section, as TOML; keys without a value are omitted."""
     lines = []
     for name, section in sections.items():
-        found = [f"{key} = {json.dumps(x, ensure_ascii=False)}" for key, x in section.items() if x is not None]
-        lines += [f"[{name}] {', '.join(found)}"] if found else []
+        keys = [f"{key} = {json.dumps(x, ensure_ascii=False)}" for key, x in section.items() if x is not None]
+        lines += [f"[{name}] {', '.join(keys)}"] if keys else []
     return "\n".join(lines)
 
 
@@ -91,8 +91,8 @@ def _weights(run: Run, record: RunRecord) -> str:
     numbered = not weights_text(record)
     files = [f"epoch {file.epoch}: " * numbered + f"{file.path}, sha256 {file.sha256}" for file in record.weights_files]
     name = run.checkpoint_file(record.epochs_done).name
-    found = record.hashes.get(name)
-    return "\n".join([*files, *([f"{name}, sha256 {found}"] if found else [])])
+    digest = record.hashes.get(name)
+    return "\n".join([*files, *([f"{name}, sha256 {digest}"] if digest else [])])
 
 
 def _hashes(splits: Mapping[str, str]) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.reductions.chain import parse_chain
-from layerprobe.report.album import LIMIT, UncutGallery, within
+from layerprobe.report.album import LIMIT, UncutGallery, fit_galleries
 from layerprobe.report.pictures import small_picture
 from layerprobe.report.values import Gallery, GalleryQuery, RunPage
 from layerprobe.system.errors import DataError, LayerprobeError, NumericError
@@ -52,7 +52,7 @@ class Galleries:
 
 
 @dataclass(frozen=True, eq=False)
-class _Shown:
+class _GalleryRun:
     """A run whose gallery is made.
 
     Args:
@@ -68,7 +68,7 @@ class _Shown:
 
 
 @dataclass(frozen=True, eq=False)
-class _Found:
+class _EpochNeighbours:
     """What the layers of a run find at an epoch.
 
     Args:
@@ -120,33 +120,38 @@ def galleries_of(runs: Sequence[tuple[Run, RunPage]], limit: int = LIMIT) -> Gal
     excluded, as that would be done anew at every epoch; so are epochs in between where so many images are searched that
     all of them would take minutes.
     """
-    shown, notes = [], []
+    gallery_runs, notes = [], []
     for run, page in runs:
         try:
-            shown.append(_shown(run, page, SEARCHED // len(runs)))
+            gallery_runs.append(_open_gallery_run(run, page, SEARCHED // len(runs)))
         except LayerprobeError as error:
             notes.append(f"no images of {page.name} are shown: {error}")
-    groups: list[list[_Shown]] = []
-    for each in shown:
-        group = next((group for group in groups if _have_one_set_of_images(group[0], each)), None)
+    groups: list[list[_GalleryRun]] = []
+    for gallery_run in gallery_runs:
+        group = next((group for group in groups if _have_same_images(group[0], gallery_run)), None)
         if group is None:
             groups.append(group := [])
-        group.append(each)
-    wanted: dict[str, UncutGallery] = {}
-    with in_threads() as of_each:
+        group.append(gallery_run)
+    galleries: dict[str, UncutGallery] = {}
+    with in_threads() as map_in_threads:
         for group in groups:
             queries, pictures = _queries_of(group), _Pictures()
-            wanted |= {each.page.name: _wanted(each, queries, of_each, pictures) for each in group}
-    return Galleries(*within([wanted[each.page.name] for each in shown], limit), tuple(notes))
+            galleries |= {
+                gallery_run.page.name: _fill_gallery(gallery_run, queries, map_in_threads, pictures)
+                for gallery_run in group
+            }
+    return Galleries(
+        *fit_galleries([galleries[gallery_run.page.name] for gallery_run in gallery_runs], limit), tuple(notes)
+    )
 
 
-def _have_one_set_of_images(one: _Shown, other: _Shown) -> bool:
-    named_alike = one.opened.queries.ids == other.opened.queries.ids
-    return named_alike and not have_other_images(one.opened.record, other.opened.record, SPLIT)
+def _have_same_images(run: _GalleryRun, other: _GalleryRun) -> bool:
+    has_same_ids = run.opened.queries.ids == other.opened.queries.ids
+    return has_same_ids and not have_other_images(run.opened.record, other.opened.record, SPLIT)
 
 
-def _shown(run: Run, page: RunPage, rows: int) -> _Shown:
-    """What of a run can be shown."""
+def _open_gallery_run(run: Run, page: RunPage, rows: int) -> _GalleryRun:
+    """Open a run, with its layers and epochs that can be shown."""
     scored = [score for score in page.scores if score.split == SPLIT]
     stored = [
         epoch
@@ -154,8 +159,8 @@ def _shown(run: Run, page: RunPage, rows: int) -> _Shown:
         if run.has_features(epoch, SPLIT) and run.has_ranks(epoch, SPLIT)
     ]
     measured = {score.ranked for score in scored}
-    every = [ranked for ranked in page.layers if ranked in measured]
-    layers = tuple(ranked for ranked in every if not _changes(ranked))
+    all_layers = [ranked for ranked in page.layers if ranked in measured]
+    layers = tuple(ranked for ranked in all_layers if not _is_fitted_anew(ranked))
     if not (stored and layers):
         raise DataError(
             f"no features of the {SPLIT} split are stored",
@@ -163,47 +168,49 @@ def _shown(run: Run, page: RunPage, rows: int) -> _Shown:
             fix=f"Run {run.command('probe', '--splits', SPLIT)}",
         )
     opened = open_gallery(run, SPLIT)
-    epochs = _thinned(stored, rows // (len(layers) * len(opened.items)))
+    epochs = _thin_epochs(stored, rows // (len(layers) * len(opened.items)))
     notes = []
-    if len(layers) < len(every):
-        left_out = f"{len(every) - len(layers)}. {_PANELS} shows them"
+    if len(layers) < len(all_layers):
+        left_out = f"{len(all_layers) - len(layers)}. {_PANELS} shows them"
         notes.append(f"Layers with a fitted or drawn reduction are not shown: {left_out}")
     if len(epochs) < len(stored):
         notes.append(
             f"{len(epochs)} of {len(stored)} epochs are here: {len(opened.items):,} images are searched at each"
         )
-    return _Shown(page, opened, open_ranked_split(run, stored[-1], SPLIT), epochs, layers, tuple(notes))
+    return _GalleryRun(page, opened, open_ranked_split(run, stored[-1], SPLIT), epochs, layers, tuple(notes))
 
 
-def _thinned(epochs: Sequence[int], count: int) -> tuple[int, ...]:
-    """So many of some epochs, evenly spaced from the first to the last; the last one where that is all."""
+def _thin_epochs(epochs: Sequence[int], count: int) -> tuple[int, ...]:
+    """`count` epochs, evenly spaced from the first to the last; only the last where `count` is below 2."""
     if count >= len(epochs):
         return tuple(epochs)
     indices = np.linspace(len(epochs) - 1, 0, max(1, count)).round().astype(int)
     return tuple(epochs[index] for index in sorted(indices.tolist()))
 
 
-def _changes(ranked: RankedLayer) -> bool:
-    """Whether a layer's reduction is another one at every epoch."""
+def _is_fitted_anew(ranked: RankedLayer) -> bool:
+    """Whether a layer's reduction differs between epochs, because it is fitted or drawn anew."""
     chain = parse_chain(ranked.reduction)
     return chain.fits or chain.draws or chain.needs_classifier
 
 
-def _queries_of(group: Sequence[_Shown]) -> _Queries:
+def _queries_of(group: Sequence[_GalleryRun]) -> _Queries:
     """The queries of runs that search the same images: in turns one by each rule of each run."""
     queries, lists = _Queries(), []
-    for each in group:
-        ranked_split = each.ranked_split
-        notes = queries.notes.setdefault(each.page.name, [])
-        for rule in _rules(each):
+    for gallery_run in group:
+        ranked_split = gallery_run.ranked_split
+        notes = queries.notes.setdefault(gallery_run.page.name, [])
+        for rule in _query_rules(gallery_run):
             text = rule_text(rule, ranked_split)
             try:
-                chosen = choose_queries(rule, ranked_split, each.opened.class_names, max(1, QUERIES // len(group)))
+                chosen = choose_queries(
+                    rule, ranked_split, gallery_run.opened.class_names, max(1, QUERIES // len(group))
+                )
             except DataError as error:
                 notes.append(f"No queries by the rule {text}: {error.message}")
                 continue
-            notes.append(f"{chosen.text}, {at_epoch_text(ranked_split.epoch, each.page.data.weights)}")
-            whose = f" ({each.page.name})" if len(group) > 1 and not isinstance(rule, RandomQueries) else ""
+            notes.append(f"{chosen.text}, {at_epoch_text(ranked_split.epoch, gallery_run.page.data.weights)}")
+            whose = f" ({gallery_run.page.name})" if len(group) > 1 and not isinstance(rule, RandomQueries) else ""
             lists.append((text + whose, chosen.rows.tolist()))
     for turn in range(QUERIES):
         for text, rows in lists:
@@ -213,77 +220,79 @@ def _queries_of(group: Sequence[_Shown]) -> _Queries:
     return queries
 
 
-def _rules(shown: _Shown) -> list[Rule]:
-    """The rules by which queries of a run are chosen."""
-    page = shown.page
-    single = [ranked for ranked in shown.layers if "+" not in ranked.layer.layer] or list(shown.layers)
+def _query_rules(gallery_run: _GalleryRun) -> list[Rule]:
+    page = gallery_run.page
+    single = [ranked for ranked in gallery_run.layers if "+" not in ranked.layer.layer] or list(gallery_run.layers)
     embedding = None if page.embedding is None else page.layers[page.embedding]
-    last = embedding if embedding in single else single[-1]
+    last_layer = embedding if embedding in single else single[-1]
     # Of a layer with several pools that one stands for it which the page shows first.
-    first = [ranked for ranked in single if page.layers.index(ranked) in page.few] or single
-    before = [ranked for ranked in first if ranked.layer.layer != last.layer.layer]
-    before = [ranked for ranked in before if single.index(ranked) < single.index(last)]
-    pairs = [(before[-1], last), (last, before[-1])] if before else []
+    headline = [ranked for ranked in single if page.layers.index(ranked) in page.few] or single
+    before = [ranked for ranked in headline if ranked.layer.layer != last_layer.layer.layer]
+    before = [ranked for ranked in before if single.index(ranked) < single.index(last_layer)]
+    pairs = [(before[-1], last_layer), (last_layer, before[-1])] if before else []
     return [
-        *(QueriesByOutcome(((one, True), (other, False))) for one, other in pairs),
-        WorstQueries(last),
+        *(QueriesByOutcome(((right, True), (wrong, False))) for right, wrong in pairs),
+        WorstQueries(last_layer),
         RandomQueries(),
     ]
 
 
-def _wanted(shown: _Shown, queries: _Queries, of_each: OfEach, pictures: _Pictures) -> UncutGallery:
+def _fill_gallery(
+    gallery_run: _GalleryRun, queries: _Queries, map_in_threads: OfEach, pictures: _Pictures
+) -> UncutGallery:
     """What every layer finds for some queries at every epoch."""
-    opened, rows = shown.opened, np.array(list(queries.rules), np.int64)
-    by_epoch: list[_Found] = of_each(lambda epoch: _found(shown, epoch, rows), shown.epochs)
+    opened, rows = gallery_run.opened, np.array(list(queries.rules), np.int64)
+    by_epoch: list[_EpochNeighbours] = map_in_threads(
+        lambda epoch: _find_neighbours(gallery_run, epoch, rows), gallery_run.epochs
+    )
     absent: dict[str, list[str]] = {}
-    for epoch, found in zip(shown.epochs, by_epoch, strict=True):
-        for layer in found.absent:
+    for epoch, neighbours in zip(gallery_run.epochs, by_epoch, strict=True):
+        for layer in neighbours.absent:
             absent.setdefault(str(layer.layer), []).append(str(epoch))
-    weights = shown.page.data.weights
-    gone = {layer: at_epoch_text(", ".join(map(str, epochs)), weights) for layer, epochs in absent.items()}
+    weights = gallery_run.page.data.weights
+    absent_epochs = {layer: at_epoch_text(", ".join(map(str, epochs)), weights) for layer, epochs in absent.items()}
     splits = [opened.items] if opened.items is opened.queries else [opened.items, opened.queries]
     items = [
         Item(name, opened.class_names[label])
         for split in splits
         for name, label in zip(split.ids, split.labels.tolist(), strict=True)
     ]
-    first = len(items) - len(opened.queries)  # the index of the first query among the items
+    first_query = len(items) - len(opened.queries)  # the index of the first query among the items
     return UncutGallery(
-        run=shown.page.name,
+        run=gallery_run.page.name,
         split=SPLIT,
-        epochs=shown.epochs,
-        layers=shown.layers,
+        epochs=gallery_run.epochs,
+        layers=gallery_run.layers,
         items=items,
-        queries=tuple(GalleryQuery(first + row, tuple(rules)) for row, rules in queries.rules.items()),
-        found=np.stack([found.rows for found in by_epoch]),
-        right=np.stack([found.right for found in by_epoch]),
+        queries=tuple(GalleryQuery(first_query + row, tuple(rules)) for row, rules in queries.rules.items()),
+        found=np.stack([neighbours.rows for neighbours in by_epoch]),
+        right=np.stack([neighbours.right for neighbours in by_epoch]),
         picture=lambda index: pictures.of(opened, items[index].id),
         notes=(
-            *queries.notes[shown.page.name],
-            *shown.notes,
-            *(f"{layer} has no features that can be searched {at}" for layer, at in gone.items()),
+            *queries.notes[gallery_run.page.name],
+            *gallery_run.notes,
+            *(f"{layer} has no features that can be searched {at}" for layer, at in absent_epochs.items()),
         ),
     )
 
 
-def _found(shown: _Shown, epoch: int, rows: NDArray[np.int64]) -> _Found:
-    """What every layer finds at an epoch."""
+def _find_neighbours(gallery_run: _GalleryRun, epoch: int, rows: NDArray[np.int64]) -> _EpochNeighbours:
     try:
-        found = neighbours_of(shown.opened, epoch, shown.layers, rows, NEIGHBOURS)
+        nearest = neighbours_of(gallery_run.opened, epoch, gallery_run.layers, rows, NEIGHBOURS)
     except (DataError, NumericError):
-        return _found_apart(shown, epoch, rows)
-    return _Found(found.rows.astype(np.int32), found.right, ())
+        return _find_neighbours_by_layer(gallery_run, epoch, rows)
+    return _EpochNeighbours(nearest.rows.astype(np.int32), nearest.right, ())
 
 
-def _found_apart(shown: _Shown, epoch: int, rows: NDArray[np.int64]) -> _Found:
-    """What each layer finds at an epoch at which some cannot be searched."""
-    shape = len(shown.layers), len(rows), min(NEIGHBOURS, len(shown.opened.items) - 1)
-    found, right, absent = np.full(shape, -1, np.int32), np.zeros(shape, bool), []
-    for i, layer in enumerate(shown.layers):
+def _find_neighbours_by_layer(gallery_run: _GalleryRun, epoch: int, rows: NDArray[np.int64]) -> _EpochNeighbours:
+    """As `_find_neighbours`, for an epoch at which some layers cannot be searched."""
+    shape = len(gallery_run.layers), len(rows), min(NEIGHBOURS, len(gallery_run.opened.items) - 1)
+    neighbour_rows, right, absent = np.full(shape, -1, np.int32), np.zeros(shape, bool), []
+    for i, layer in enumerate(gallery_run.layers):
         try:
-            nearest = neighbours_of(shown.opened, epoch, [layer], rows, NEIGHBOURS)
+            nearest = neighbours_of(gallery_run.opened, epoch, [layer], rows, NEIGHBOURS)
         except (DataError, NumericError):
             absent.append(layer)
         else:
-            found[i], right[i] = nearest.rows[0], nearest.right[0]
-    return _Found(found, right, tuple(absent))
+            neighbour_rows[i], right[i] = nearest.rows[0], nearest.right[0]
+    return _EpochNeighbours(neighbour_rows, right, tuple(absent))

@@ -13,7 +13,7 @@ from layerprobe.system.errors import RecipeError
 from layerprobe.system.progress import Listener
 from layerprobe.system.signals import stoppable
 from layerprobe.workflow.compare.finding import METRIC
-from layerprobe.workflow.report.report import is_training, made_report
+from layerprobe.workflow.report.report import build_report, is_training
 from layerprobe.workflow.run.outputs import require_output, stream_of, write_output
 from layerprobe.workflow.run.runs import Run
 
@@ -38,40 +38,42 @@ def watch_report(runs: Sequence[Run], out: Path, listener: Listener, metric: str
     require_output(out, "html")
     if stream_of(out) is not None:
         raise RecipeError(f"--watch replaces the page, and {out} is a stream", fix="Name a file, or drop --watch")
-    seen, shown = None, None
+    last_state, report = None, None
     with stoppable() as stop:
         if not any(map(is_worked_on, runs)):
             listener.say("no process trains or probes these runs: the page is written once")
         while any(map(is_worked_on, runs)):
-            if (state := _state(runs)) != seen:
-                shown, seen = _written(runs, out, listener, metric) or shown, state
+            if (state := _state(runs)) != last_state:
+                report, last_state = _write_page(runs, out, listener, metric) or report, state
             time.sleep(_PAUSE)
-            if stop and shown:
-                write_output(out, render(replace(shown, refresh=None)).encode())
-            stop.raise_if_asked(f"stopped watching; {out} is complete" if shown else f"{out} was not written yet")
-    last = made_report(runs, metric=metric)
-    write_output(out, render(last).encode())
-    return last
+            if stop and report:
+                write_output(out, render(replace(report, refresh=None)).encode())
+            stop.raise_if_asked(f"stopped watching; {out} is complete" if report else f"{out} was not written yet")
+    final = build_report(runs, metric=metric)
+    write_output(out, render(final).encode())
+    return final
 
 
-def _written(runs: Sequence[Run], out: Path, listener: Listener, metric: str) -> Report | None:
+def _write_page(runs: Sequence[Run], out: Path, listener: Listener, metric: str) -> Report | None:
     """Write the page of the runs that have scores; None where none has."""
     absent = [run.name for run in runs if not run.has_scores]
     if absent:
         listener.say(f"no scores yet of {', '.join(absent)}; layerprobe train --probe measures after every epoch")
-    having = [run for run in runs if run.name not in absent]
-    if not having:
+    measured = [run for run in runs if run.name not in absent]
+    if not measured:
         return None
-    made = made_report(having, gallery=False, refresh=REFRESH, metric=metric)
-    made = replace(made, notes=(*made.notes, "images and their neighbours are shown once no process uses the runs"))
-    write_output(out, render(made).encode())
-    listener.say(f"{out}: {_progress(made)}")
-    return made
+    report = build_report(measured, gallery=False, refresh=REFRESH, metric=metric)
+    report = replace(
+        report, notes=(*report.notes, "images and their neighbours are shown once no process uses the runs")
+    )
+    write_output(out, render(report).encode())
+    listener.say(f"{out}: {_progress(report)}")
+    return report
 
 
-def _progress(made: Report) -> str:
+def _progress(report: Report) -> str:
     """`netA epoch 7, netB epoch 3`."""
-    return ", ".join(f"{page.name} epoch {max(score.epoch for score in page.scores)}" for page in made.runs)
+    return ", ".join(f"{page.name} epoch {max(score.epoch for score in page.scores)}" for page in report.runs)
 
 
 def _state(runs: Sequence[Run]) -> _State:
@@ -80,10 +82,10 @@ def _state(runs: Sequence[Run]) -> _State:
 
 def _stamp(path: Path) -> tuple[int, int] | None:
     try:
-        found = path.stat()
+        status = path.stat()
     except FileNotFoundError:
         return None
-    return found.st_mtime_ns, found.st_size
+    return status.st_mtime_ns, status.st_size
 
 
 def is_worked_on(run: Run) -> bool:

@@ -9,7 +9,7 @@ from layerprobe.workflow.choose.choose import choose_runs
 from layerprobe.workflow.choose.choose_once import choose_once
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.report.choices import choices
-from layerprobe.workflow.report.report import made_report
+from layerprobe.workflow.report.report import build_report
 from layerprobe.workflow.run.runs import Run
 from tests.records import rewrite
 from tests.scores import with_layer
@@ -33,7 +33,7 @@ def test_the_report_says_what_choose_says(tmp_path: Path) -> None:
     found = choices([run])
     choice = choose_runs([run], ChooseRequest(device="cpu"), Silent())
     assert found.sentences == (f"a: {advice_text(choice)} {verdict_text(choice)} {certainty_text(choice)}",)
-    assert made_report([run], gallery=False).findings[0] == found.sentences[0]
+    assert build_report([run], gallery=False).findings[0] == found.sentences[0]
 
 
 def test_trainings_of_one_experiment_have_one_choice(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_the_report_leads_with_the_stored_choice_and_its_price(tmp_path: Path) -
     layers = {"validation": {C1: FAIR, C2: GOOD, FC6: POOR}, "test": {C1: FAIR, C2: GOOD, FC6: POOR}}
     run = write_run(tmp_path, "a", layers, network=NETWORK)
     choice = choose_once([run], ChooseRequest(device="cpu", layers=("c1",)), Silent())
-    made = made_report([run], gallery=False)
+    made = build_report([run], gallery=False)
     (shown,) = made.choices
     assert made.findings[0] == shown.text == f"a: {advice_text(choice)} {verdict_text(choice)} {certainty_text(choice)}"
     rows = {row[0]: row[1:] for row in shown.rows}

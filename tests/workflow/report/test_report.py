@@ -12,7 +12,7 @@ from layerprobe.report.values import RunPage
 from layerprobe.system.errors import DataError
 from layerprobe.values.scores import Score, ScoreTable
 from layerprobe.workflow.report import report as module
-from layerprobe.workflow.report.report import is_training, made_report, write_report
+from layerprobe.workflow.report.report import build_report, is_training, write_report
 from layerprobe.workflow.report.report_gallery import Galleries
 from layerprobe.workflow.run.runs import Run, locked
 from tests.records import rewrite
@@ -52,15 +52,15 @@ class Parts(html.parser.HTMLParser):
 
 def test_a_report_has_the_explanation_that_its_run_keeps(tmp_path: Path) -> None:
     run = run_of(tmp_path)
-    assert made_report([run]).runs[0].explanation is None
+    assert build_report([run]).runs[0].explanation is None
     run.plot_file("explain").parent.mkdir()
     run.plot_file("explain").write_bytes(b"a figure")
-    assert made_report([run]).runs[0].explanation == b"a figure"
+    assert build_report([run]).runs[0].explanation == b"a figure"
 
 
 def test_a_report_has_the_scores_finding_and_layers_of_its_run(tmp_path: Path) -> None:
     run = run_of(tmp_path)
-    made = made_report([run])
+    made = build_report([run])
     (page,) = made.runs
     assert page.scores == tuple(run.scores())
     assert (page.layers, page.embedding, page.few) == ((POOL5, FC6), 1, (0, 1))
@@ -72,7 +72,7 @@ def test_a_report_has_the_scores_finding_and_layers_of_its_run(tmp_path: Path) -
 
 def test_the_embedding_of_a_foreign_network_with_a_head_is_the_end_of_the_head(foreign: Callable[..., Run]) -> None:
     run = foreign("net.fc=[4]")
-    made = made_report([run])
+    made = build_report([run])
     (page,) = made.runs
     assert page.embedding is not None
     assert page.layers[page.embedding].layer.layer == "fc6"
@@ -85,7 +85,7 @@ def test_the_embedding_of_a_foreign_network_with_a_head_is_the_end_of_the_head(f
 def test_a_module_that_gives_the_output_is_the_embedding_and_never_compared_with_it(
     foreign: Callable[..., Run],
 ) -> None:
-    made = made_report([foreign("net.fc=[]")])
+    made = build_report([foreign("net.fc=[]")])
     (page,) = made.runs
     assert [ranked.layer.layer for ranked in page.layers] == ["stages.1", "stages.2", "head", "output"]
     assert [page.layers[i].layer.layer for i in page.few] == ["stages.1", "output"]
@@ -119,18 +119,18 @@ def test_nothing_of_the_run_is_changed_and_no_lock_is_made(tmp_path: Path) -> No
 
 def test_a_run_that_is_named_twice_is_there_once(tmp_path: Path) -> None:
     run = run_of(tmp_path)
-    assert [page.name for page in made_report([run, Run(run.folder)]).runs] == ["one"]
+    assert [page.name for page in build_report([run, Run(run.folder)]).runs] == ["one"]
 
 
 def test_runs_of_one_recipe_on_other_images_are_told(tmp_path: Path) -> None:
     runs = [run_of(tmp_path, f"s{seed}", seed=seed, contents={"test": str(seed)}) for seed in (0, 1)]
     note = "s0 and s1 have one recipe, but other test images: no seeds of one experiment"
-    assert note in made_report(runs).notes
+    assert note in build_report(runs).notes
 
 
 def test_many_runs_are_not_all_in_the_title(tmp_path: Path) -> None:
     runs = [run_of(tmp_path, name) for name in "abcd"]
-    assert made_report(runs).title.startswith("a, b, c and 1 more runs: ")
+    assert build_report(runs).title.startswith("a, b, c and 1 more runs: ")
 
 
 def test_a_run_without_scores_says_how_to_have_some(tmp_path: Path) -> None:
@@ -138,16 +138,16 @@ def test_a_run_without_scores_says_how_to_have_some(tmp_path: Path) -> None:
     header = run.scores_file.read_text().splitlines()[0]
     run.scores_file.write_text(f"{header}\n")
     with pytest.raises(DataError, match="no scores yet. Run layerprobe probe .*first"):
-        made_report([run])
+        build_report([run])
     run.scores_file.unlink()
     with pytest.raises(DataError, match="no scores yet. Run layerprobe probe .*first"):
-        made_report([run])
+        build_report([run])
 
 
 def test_a_damaged_record_leaves_the_scores_on_the_page(tmp_path: Path) -> None:
     run = run_of(tmp_path)
     run.record_file.write_text("no JSON")
-    made = made_report([run])
+    made = build_report([run])
     assert made.runs[0].scores == tuple(run.scores())
     assert made.findings == ()
     assert any("not JSON" in note for note in made.notes)
@@ -156,7 +156,7 @@ def test_a_damaged_record_leaves_the_scores_on_the_page(tmp_path: Path) -> None:
 def test_a_missing_embedding_is_told_among_the_notes(tmp_path: Path) -> None:
     run = run_of(tmp_path)
     rewrite(run, network=None)
-    made = made_report([run])
+    made = build_report([run])
     assert made.runs[0].embedding is None
     assert any(note.startswith("one: no finding: it is not known which layer is the embedding") for note in made.notes)
 
@@ -165,7 +165,7 @@ def test_how_a_run_was_made_begins_with_its_best_layer_on_validation(tmp_path: P
     run = run_of(tmp_path, "a")
     add(run, [replace(score, split="validation") for score in run.scores() if score.split == "train"])
     text = "a, epoch 5: best on validation: pool5@max, 50.0 %; on test 37.5 %."
-    assert made_report([run]).runs[0].made[0] == ("best layer", text)
+    assert build_report([run]).runs[0].made[0] == ("best layer", text)
 
 
 def test_a_reduced_layer_is_not_among_the_few_for_being_best_on_validation(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_a_reduced_layer_is_not_among_the_few_for_being_best_on_validation(tmp_p
             replace(with_layer(middle[0], layer="pool5.2", reduction="l2+pca:8"), value=0.9),
         ],
     )
-    (page,) = made_report([run]).runs
+    (page,) = build_report([run]).runs
     assert all(page.layers[place].reduction == "none" for place in page.few)
 
 
@@ -188,10 +188,10 @@ def test_title_and_finding_call_train_choosing_classes_where_no_network_has_seen
     run = run_of(
         tmp_path, recipe=recipe, weights_files=[{"path": "a_5.pt", "sha256": "0", "size": 1, "part": None, "epoch": 5}]
     )
-    made = made_report([run])
+    made = build_report([run])
     assert made.title == "one: choosing and test recall of every layer"
     assert "On the choosing classes they reach 50.0 % against 37.5 %." in made.findings[-1]
-    both = made_report([run, run_of(tmp_path, "two")])
+    both = build_report([run, run_of(tmp_path, "two")])
     assert both.title == "one, two: choosing, train and test recall of every layer"
 
 
@@ -200,7 +200,7 @@ def test_galleries_and_why_there_are_none_are_on_the_page(monkeypatch: pytest.Mo
         return Galleries(pictures=(b"\x89PNG",), notes=tuple(f"no images of {page.name}" for _, page in runs))
 
     monkeypatch.setattr(module, "galleries_of", galleries_of)
-    made = made_report([run_of(tmp_path)])
+    made = build_report([run_of(tmp_path)])
     assert made.pictures == (b"\x89PNG",)
     assert made.notes[-1] == "no images of one"
 
@@ -210,7 +210,7 @@ def test_metrics_for_which_there_is_no_room_are_left_out_whole(monkeypatch: pyte
     more = [replace(score, metric=metric) for metric in ("R@2", "mAP") for score in run.scores()]
     add(run, more)
     monkeypatch.setattr(module, "MOST_SCORES", 10)  # there are 4 of each
-    made = made_report([run], gallery=False)
+    made = build_report([run], gallery=False)
     assert [score.metric for score in made.runs[0].scores] == ["R@1", "R@2"] * 4
     assert made.notes[0] == "omitted to keep the page small: mAP; scores.csv of each run has them"
 

@@ -24,7 +24,7 @@ from layerprobe.values.own_input import OwnInput
 from layerprobe.values.scores import Score, ScoreTable, Subject
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest
-from layerprobe.workflow.report.report import made_report
+from layerprobe.workflow.report.report import build_report
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.epoch_weights import last_weights
 from layerprobe.workflow.run.facts import data_facts, score_tables
@@ -444,7 +444,7 @@ def test_the_weights_of_one_file_are_called_by_its_name_wherever_an_epoch_would_
     for table in tables:
         assert name in table.heading[0]
         assert not any("epoch 0" in text for text in (*table.heading, *table.notes))
-    page = render(made_report([run], gallery=False))
+    page = render(build_report([run], gallery=False))
     assert f'"weights":"{name}"' in page
     assert "assumed, not verified: own.pth was not trained on the 4 test classes" in page
 
