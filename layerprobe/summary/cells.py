@@ -82,11 +82,11 @@ class Cells:
         if not values:
             return self
         new = unit_sums(np.stack(list(values.values())), units)
-        known = [] if self.sums is None else [self.sums]
+        sums = [] if self.sums is None else [self.sums]
         rows = {(ranked, epoch): len(self.rows) + row for row, ranked in enumerate(values)}
         together = UnitSums(
-            np.concatenate([*(each.sums for each in known), new.sums]),
-            np.concatenate([*(each.counts for each in known), new.counts]),
+            np.concatenate([*(earlier.sums for earlier in sums), new.sums]),
+            np.concatenate([*(earlier.counts for earlier in sums), new.counts]),
         )
         return Cells({**self.rows, **rows}, together)
 

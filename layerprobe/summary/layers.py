@@ -10,7 +10,7 @@ from layerprobe.statistics.bootstrap import RESAMPLES, between
 from layerprobe.statistics.means import intervals
 from layerprobe.summary.cells import Cells, Faults, LayerEpoch, SplitCells
 from layerprobe.summary.processed import BestPostProcessing
-from layerprobe.summary.reduced import Reduced
+from layerprobe.summary.reduced import ReducedSection
 from layerprobe.values.best import best_layer
 from layerprobe.values.facts import DataFacts
 from layerprobe.values.intervals import Difference, Interval, IntervalKind
@@ -79,7 +79,8 @@ class RunSummary:
 
     Args:
         units: split -> number of resampled units.
-        alike: the layers not significantly different from the best of `main` at the end, on its split; None if unknown.
+        indistinguishable: the layers not significantly different from the best of `main` at the end, on its split; None
+            if unknown.
         sections: the layers after reductions.
         processed: each layer after its best post-processing; None where no reduction is measured.
         label_free: rank correlations of label-free metrics with recall, at the last epoch with any.
@@ -91,9 +92,9 @@ class RunSummary:
     data: DataFacts
     units: Mapping[str, int]
     layers: tuple[LayerSummary, ...]
-    alike: tuple[RankedLayer, ...] | None = None
+    indistinguishable: tuple[RankedLayer, ...] | None = None
     notes: tuple[str, ...] = ()
-    sections: tuple[Reduced, ...] = ()
+    sections: tuple[ReducedSection, ...] = ()
     processed: BestPostProcessing | None = None
     label_free: tuple[Agreement, ...] = ()
     metric: str = "R@1"
@@ -120,29 +121,29 @@ def layer_summaries(
     Args:
         from_start: whether epoch 0 is the start of training, so that gaps are compared with its gap.
     """
-    last = {ranked: max(_epochs(ranked, splits)) for ranked in layers}
-    levels = {split: _levels(cells, last) for split, cells in splits.items()}
-    gaps = _gaps(splits, last, from_start=from_start)
-    found = []
+    last_epochs = {ranked: max(_epochs(ranked, splits)) for ranked in layers}
+    levels = {split: _levels(cells, last_epochs) for split, cells in splits.items()}
+    gaps = _gaps(splits, last_epochs, from_start=from_start)
+    summaries = []
     for ranked in layers:
-        key = ranked, last[ranked]
-        found.append(
+        key = ranked, last_epochs[ranked]
+        summaries.append(
             LayerSummary(
                 ranked,
-                {split: known[ranked] for split, known in levels.items() if ranked in known},
-                gaps.last.get(key),
+                {split: split_levels[ranked] for split, split_levels in levels.items() if ranked in split_levels},
+                gaps.at_end.get(key),
                 gaps.over_start.get(key),
                 gaps.opening(*key),
                 {split: best for split, cells in splits.items() if (best := best_epoch(cells.raw, ranked)) is not None},
                 len(_epochs(ranked, splits)),
                 {split: cells.faults[key] for split, cells in splits.items() if key in cells.faults},
-                {split: broken for split, cells in splits.items() if (broken := _broken(cells, key))},
+                {split: broken for split, cells in splits.items() if (broken := _count_broken_epochs(cells, key))},
             )
         )
-    return found
+    return summaries
 
 
-def alike_layers(
+def indistinguishable_layers(
     layers: Sequence[LayerSummary], splits: Mapping[str, SplitCells], data: DataFacts
 ) -> tuple[RankedLayer, ...] | None:
     """The layers not significantly different from the best at their ends, on its split; None if unknown."""
@@ -152,8 +153,8 @@ def alike_layers(
     ends = [(layer.ranked, layer.levels[best.split].epoch) for layer in layers if best.split in layer.levels]
     keys = [key for key in ends if key in splits[best.split].raw]
     names = [ranked for ranked, _ in keys]
-    found = indistinguishable_from_best(splits[best.split].raw.of(keys), names.index(layers[best.place].ranked))
-    return None if found is None else tuple(names[index] for index in found)
+    indices = indistinguishable_from_best(splits[best.split].raw.of(keys), names.index(layers[best.place].ranked))
+    return None if indices is None else tuple(names[index] for index in indices)
 
 
 def end_values(layers: Sequence[LayerSummary], data: DataFacts) -> dict[str, list[float | None]]:
@@ -177,27 +178,29 @@ def _epochs(ranked: RankedLayer, splits: Mapping[str, SplitCells]) -> set[int]:
     return {epoch for cells in splits.values() for layer, epoch in cells.faults if layer == ranked}
 
 
-def _levels(cells: SplitCells, last: Mapping[RankedLayer, int]) -> dict[RankedLayer, Level]:
-    raw, thinned = _ends(cells.raw, last), _ends(cells.thinned or Cells(), last)
+def _levels(cells: SplitCells, last_epochs: Mapping[RankedLayer, int]) -> dict[RankedLayer, Level]:
+    raw, thinned = _ends(cells.raw, last_epochs), _ends(cells.thinned or Cells(), last_epochs)
     return {
         key[0]: Level(key[1], *raw.get(key, (None, None)), *thinned.get(key, (None, None)))
-        for key in last.items()
+        for key in last_epochs.items()
         if key in cells.faults
     }
 
 
-def _ends(cells: Cells, last: Mapping[RankedLayer, int]) -> dict[LayerEpoch, tuple[float, Interval | None]]:
+def _ends(cells: Cells, last_epochs: Mapping[RankedLayer, int]) -> dict[LayerEpoch, tuple[float, Interval | None]]:
     """The means at the layers' last epochs, with their intervals."""
-    keys = [key for key in last.items() if key in cells]
+    keys = [key for key in last_epochs.items() if key in cells]
     if not keys:
         return {}
     sums = cells.of(keys)
     return dict(zip(keys, zip(sums.means.tolist(), intervals(sums), strict=True), strict=True))
 
 
-def _broken(cells: SplitCells, last: LayerEpoch) -> int:
+def _count_broken_epochs(cells: SplitCells, last_key: LayerEpoch) -> int:
     """Number of epochs before the last at which a layer has collapsed or has no value."""
-    earlier = [fault for (ranked, epoch), fault in cells.faults.items() if ranked == last[0] and epoch < last[1]]
+    earlier = [
+        fault for (ranked, epoch), fault in cells.faults.items() if ranked == last_key[0] and epoch < last_key[1]
+    ]
     return sum(bool(fault.invalid or fault.tied) for fault in earlier)
 
 
@@ -210,59 +213,64 @@ class _Gaps:
         later: the layers and epochs that have one, in whichever gallery.
     """
 
-    last: Mapping[LayerEpoch, Difference] = field(default_factory=dict)
+    at_end: Mapping[LayerEpoch, Difference] = field(default_factory=dict)
     over_start: Mapping[LayerEpoch, Difference] = field(default_factory=dict)
     later: Collection[LayerEpoch] = ()
 
-    def opening(self, ranked: RankedLayer, last: int) -> GapOnset | None:
+    def opening(self, ranked: RankedLayer, last_epoch: int) -> GapOnset | None:
         """The onset of a layer's gap; None where it is unknown for its last epoch, or a difference is missing."""
         epochs = [epoch for layer, epoch in self.later if layer == ranked]
         curve = {epoch: self.over_start[ranked, epoch] for epoch in epochs if (ranked, epoch) in self.over_start}
-        if last not in curve or curve[last].interval is None or len(curve) < len(epochs):
+        if last_epoch not in curve or curve[last_epoch].interval is None or len(curve) < len(epochs):
             return None
         return GapOnset(opens_at(curve))
 
 
-def _gaps(splits: Mapping[str, SplitCells], last: Mapping[RankedLayer, int], *, from_start: bool) -> _Gaps:
+def _gaps(splits: Mapping[str, SplitCells], last_epochs: Mapping[RankedLayer, int], *, from_start: bool) -> _Gaps:
     seen, unseen = splits.get(SEEN), splits.get(UNSEEN)
     if seen is None or unseen is None:
         return _Gaps()
-    ours, others, apart = seen.compared, unseen.compared, not seen.units & unseen.units
-    ends = [key for key in last.items() if key in ours and key in others]
-    later = _later(ours, others) if from_start else []
-    over_start = _differences(_from_zero(ours, later), _from_zero(others, later), later, apart)
-    return _Gaps(_differences(ours, others, ends, apart), over_start, _later(seen.raw, unseen.raw))
+    seen_cells, unseen_cells, is_independent = seen.compared, unseen.compared, not seen.units & unseen.units
+    ends = [key for key in last_epochs.items() if key in seen_cells and key in unseen_cells]
+    later = _later_epochs(seen_cells, unseen_cells) if from_start else []
+    over_start = _differences(
+        _subtract_start(seen_cells, later), _subtract_start(unseen_cells, later), later, is_independent
+    )
+    return _Gaps(
+        _differences(seen_cells, unseen_cells, ends, is_independent), over_start, _later_epochs(seen.raw, unseen.raw)
+    )
 
 
-def _later(ours: Cells, others: Cells) -> list[LayerEpoch]:
-    """The layers and epochs but 0 that both have, of layers of which both have epoch 0."""
-    both = [key for key in ours.rows if key in others]
+def _later_epochs(seen_cells: Cells, unseen_cells: Cells) -> list[LayerEpoch]:
+    """The layers and later epochs that both splits have, of layers that both have at epoch 0."""
+    both = [key for key in seen_cells.rows if key in unseen_cells]
     return [key for key in both if key[1] > 0 and (key[0], 0) in both]
 
 
 def opens_at(curve: Mapping[int, Difference]) -> int | None:
     """The first epoch from which a difference keeps its interval above 0 to the end; None for never."""
-    found = None
+    onset = None
     for epoch in sorted(curve, reverse=True):
         low = curve[epoch].low
         if low is None or low <= 0:
             break
-        found = epoch
-    return found
+        onset = epoch
+    return onset
 
 
-def _from_zero(cells: Cells, keys: Sequence[LayerEpoch]) -> Cells:
-    """The differences from epoch 0."""
+def _subtract_start(cells: Cells, keys: Sequence[LayerEpoch]) -> Cells:
     if not keys:
         return Cells()
     changed = cells.of(keys).minus(cells.of([(ranked, 0) for ranked, _ in keys]))
     return Cells({key: row for row, key in enumerate(keys)}, changed)
 
 
-def _differences(ours: Cells, others: Cells, keys: Sequence[LayerEpoch], apart: bool) -> dict[LayerEpoch, Difference]:
+def _differences(
+    seen_cells: Cells, unseen_cells: Cells, keys: Sequence[LayerEpoch], is_independent: bool
+) -> dict[LayerEpoch, Difference]:
     if not keys:
         return {}
-    if apart:
-        return dict(zip(keys, between(ours.of(keys), others.of(keys), resamples=RESAMPLES), strict=True))
-    values = ours.of(keys).means - others.of(keys).means
+    if is_independent:
+        return dict(zip(keys, between(seen_cells.of(keys), unseen_cells.of(keys), resamples=RESAMPLES), strict=True))
+    values = seen_cells.of(keys).means - unseen_cells.of(keys).means
     return {key: Difference(float(value)) for key, value in zip(keys, values, strict=True)}

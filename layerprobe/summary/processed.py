@@ -15,7 +15,7 @@ from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer
 
 
 @dataclass(frozen=True)
-class Processed:
+class ProcessedLayer:
     """A layer after the post-processing chosen for it.
 
     Args:
@@ -37,13 +37,13 @@ class BestPostProcessing:
 
     Args:
         split: on which it was chosen; None where none can be chosen.
-        alike: the layers not significantly different from the best one there; None if unknown.
+        indistinguishable: the layers not significantly different from the best one there; None if unknown.
     """
 
     split: str | None = None
     epoch: int = 0
-    layers: tuple[Processed, ...] = ()
-    alike: tuple[LayerKey, ...] | None = None
+    layers: tuple[ProcessedLayer, ...] = ()
+    indistinguishable: tuple[LayerKey, ...] | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -58,13 +58,13 @@ def best_reductions(
         values: reduced and unreduced layers -> Recall@1 on the split to choose on.
     """
     best: dict[LayerKey, RankedLayer] = {}
-    for ranked in _usable(values, processings):
+    for ranked in _drop_means_of_draws(values, processings):
         if ranked.layer not in best or values[ranked] > values[best[ranked.layer]]:
             best[ranked.layer] = ranked
     return best
 
 
-def _usable(layers: Iterable[RankedLayer], processings: Iterable[PostProcessing]) -> list[RankedLayer]:
+def _drop_means_of_draws(layers: Iterable[RankedLayer], processings: Iterable[PostProcessing]) -> list[RankedLayer]:
     single = {(processing.reduction, processing.similarity) for processing in processings if processing.draws == 1}
     return [ranked for ranked in layers if (ranked.reduction, ranked.similarity) in single]
 
@@ -73,35 +73,35 @@ def post_processing(
     layers: Iterable[RankedLayer], processings: Sequence[PostProcessing], splits: Mapping[str, Cells], choose_on: str
 ) -> BestPostProcessing | None:
     """The best reduction of each layer on a split, and its Recall@1 on test; None without reduced layers there."""
-    cells, known = splits.get(choose_on, Cells()), _usable(layers, processings)
-    epochs = [epoch for ranked in known if ranked.reduction != NO_REDUCTION for epoch in cells.epochs(ranked)]
+    cells, usable = splits.get(choose_on, Cells()), _drop_means_of_draws(layers, processings)
+    epochs = [epoch for ranked in usable if ranked.reduction != NO_REDUCTION for epoch in cells.epochs(ranked)]
     if not epochs:
         return None
     epoch = max(epochs)
-    means = {ranked: value for ranked in known if (value := cells.mean((ranked, epoch))) is not None}
+    means = {ranked: value for ranked in usable if (value := cells.mean((ranked, epoch))) is not None}
     chosen = list(best_reductions(means, processings).values())
     ends = _test_values(chosen, splits.get("test", Cells()), epoch)
-    found = [Processed(ranked, means[ranked], *ends[ranked]) for ranked in chosen]
-    values = [layer.value for layer in found]
+    processed = [ProcessedLayer(ranked, means[ranked], *ends[ranked]) for ranked in chosen]
+    values = [layer.value for layer in processed]
     near = indistinguishable_from_best(cells.of([(ranked, epoch) for ranked in chosen]), values.index(max(values)))
-    alike = None if near is None else tuple(chosen[index].layer for index in near)
-    return BestPostProcessing(choose_on, epoch, tuple(found), alike)
+    indistinguishable = None if near is None else tuple(chosen[index].layer for index in near)
+    return BestPostProcessing(choose_on, epoch, tuple(processed), indistinguishable)
 
 
 def _test_values(
     chosen: Sequence[RankedLayer], test: Cells, epoch: int
 ) -> dict[RankedLayer, tuple[float | None, Interval | None, Difference | None]]:
     """Layer -> Recall@1 on test, its interval, and the gain over the unreduced layer."""
-    there = [ranked for ranked in chosen if (ranked, epoch) in test]
-    ends = dict(zip(there, intervals(test.of([(r, epoch) for r in there])) if there else [], strict=True))
+    measured = [ranked for ranked in chosen if (ranked, epoch) in test]
+    ends = dict(zip(measured, intervals(test.of([(r, epoch) for r in measured])) if measured else [], strict=True))
     unreduced = sorted(ranked for ranked, at in test.rows if at == epoch and ranked.reduction == NO_REDUCTION)
     raw: dict[RankedLayer, RankedLayer] = {}
-    for ranked in there:
+    for ranked in measured:
         same = [other for other in unreduced if other.layer == ranked.layer]
         # by the same similarity where that was measured: bits have a similarity of their own
         raw |= {ranked: min(same, key=lambda other: other.similarity != ranked.similarity)} if same else {}
     gains: dict[RankedLayer, Difference] = {}
     if raw:
-        ours, others = test.of([(r, epoch) for r in raw]), test.of([(r, epoch) for r in raw.values()])
-        gains = dict(zip(raw, differences(ours.minus(others), resamples=2000), strict=True))
+        chosen_sums, raw_sums = test.of([(r, epoch) for r in raw]), test.of([(r, epoch) for r in raw.values()])
+        gains = dict(zip(raw, differences(chosen_sums.minus(raw_sums), resamples=2000), strict=True))
     return {ranked: (test.mean((ranked, epoch)), ends.get(ranked), gains.get(ranked)) for ranked in chosen}

@@ -35,7 +35,7 @@ class PostProcessing:
 
 
 @dataclass(frozen=True)
-class Reduced:
+class ReducedSection:
     """Layers after reductions that are compared with each other.
 
     Args:
@@ -43,8 +43,8 @@ class Reduced:
         epoch: of all values; the last one at which a reduced layer is measured.
         processings: in the order of columns; those without a reduction first.
         values: split -> layer -> its Recall@1.
-        alike: processing -> layers not significantly different from the best one, on the split of the choice; None if
-            unknown.
+        indistinguishable: processing -> layers not significantly different from the best one, on the choice's split;
+            None if unknown.
     """
 
     dim: int | None
@@ -54,7 +54,7 @@ class Reduced:
     processings: tuple[PostProcessing, ...]
     values: Mapping[str, Mapping[RankedLayer, float]]
     intervals: Mapping[RankedLayer, Interval]
-    alike: Mapping[PostProcessing, tuple[LayerKey, ...] | None]
+    indistinguishable: Mapping[PostProcessing, tuple[LayerKey, ...] | None]
 
     @property
     def reduced(self) -> tuple[PostProcessing, ...]:
@@ -75,7 +75,7 @@ class Reduced:
 
 def reduced_sections(
     layers: Sequence[RankedLayer], processings: Sequence[PostProcessing], splits: Mapping[str, Cells]
-) -> tuple[Reduced, ...]:
+) -> tuple[ReducedSection, ...]:
     """Compare the layers after each reduction: those of one equal dimension with each other, and all others.
 
     Returns:
@@ -85,8 +85,8 @@ def reduced_sections(
     raw = [processing for processing in processings if processing.reduction == NO_REDUCTION]
     dims = sorted({processing.dim for processing in reduced if processing.dim is not None})
     groups = [(dim, [processing for processing in reduced if processing.dim == dim]) for dim in (*dims, None)]
-    found = (_section(layers, dim, raw, group, splits) for dim, group in groups if group)
-    return tuple(section for section in found if section)
+    sections = (_section(layers, dim, raw, group, splits) for dim, group in groups if group)
+    return tuple(section for section in sections if section)
 
 
 def _section(
@@ -95,35 +95,42 @@ def _section(
     raw: Sequence[PostProcessing],
     reduced: Sequence[PostProcessing],
     splits: Mapping[str, Cells],
-) -> Reduced | None:
+) -> ReducedSection | None:
     """None where no reduced layer has a value."""
     names = {(processing.reduction, processing.similarity) for processing in reduced}
-    ours = [ranked for ranked in layers if (ranked.reduction, ranked.similarity) in names]
-    split = next((name for name in _SHOWN if name in splits and any(map(splits[name].epochs, ours))), None)
+    reduced_layers = [ranked for ranked in layers if (ranked.reduction, ranked.similarity) in names]
+    split = next((name for name in _SHOWN if name in splits and any(map(splits[name].epochs, reduced_layers))), None)
     if split is None:
         return None
-    epoch = max(epoch for ranked in ours for epoch in splits[split].epochs(ranked))
+    epoch = max(epoch for ranked in reduced_layers for epoch in splits[split].epochs(ranked))
     processings = [*raw, *reduced]
-    keys = list(dict.fromkeys(ranked.layer for ranked in ours))
-    every = [processing.of(layer) for processing in processings for layer in keys]
+    keys = list(dict.fromkeys(ranked.layer for ranked in reduced_layers))
+    rankings = [processing.of(layer) for processing in processings for layer in keys]
     values = {
-        name: {ranked: value for ranked in every if (value := cells.mean((ranked, epoch))) is not None}
+        name: {ranked: value for ranked in rankings if (value := cells.mean((ranked, epoch))) is not None}
         for name, cells in splits.items()
     }
     processings = [
         processing for processing in processings if any(processing.of(layer) in values[split] for layer in keys)
     ]
-    shown = splits[split].of([(ranked, epoch) for ranked in values[split]])
-    ends = {ranked: found for ranked, found in zip(values[split], intervals(shown), strict=True) if found}
-    section = Reduced(dim, epoch, split, tuple(keys), tuple(processings), values, ends, {})
-    return replace(section, alike={processing: _alike(section, processing, splits) for processing in processings})
+    sums = splits[split].of([(ranked, epoch) for ranked in values[split]])
+    ends = {ranked: interval for ranked, interval in zip(values[split], intervals(sums), strict=True) if interval}
+    section = ReducedSection(dim, epoch, split, tuple(keys), tuple(processings), values, ends, {})
+    return replace(
+        section,
+        indistinguishable={
+            processing: _indistinguishable_layers(section, processing, splits) for processing in processings
+        },
+    )
 
 
-def _alike(section: Reduced, processing: PostProcessing, splits: Mapping[str, Cells]) -> tuple[LayerKey, ...] | None:
+def _indistinguishable_layers(
+    section: ReducedSection, processing: PostProcessing, splits: Mapping[str, Cells]
+) -> tuple[LayerKey, ...] | None:
     best = section.best(processing)
     if best is None:
         return None
-    there = [layer for layer in section.layers if processing.of(layer) in section.values[best.split]]
-    cells = splits[best.split].of([(processing.of(layer), section.epoch) for layer in there])
-    found = indistinguishable_from_best(cells, there.index(section.layers[best.place]))
-    return None if found is None else tuple(there[index] for index in found)
+    measured = [layer for layer in section.layers if processing.of(layer) in section.values[best.split]]
+    cells = splits[best.split].of([(processing.of(layer), section.epoch) for layer in measured])
+    indices = indistinguishable_from_best(cells, measured.index(section.layers[best.place]))
+    return None if indices is None else tuple(measured[index] for index in indices)

@@ -7,7 +7,7 @@ from typing import Any
 
 from layerprobe.summary.layers import RunSummary
 from layerprobe.summary.processed import BestPostProcessing
-from layerprobe.summary.reduced import PostProcessing, Reduced
+from layerprobe.summary.reduced import PostProcessing, ReducedSection
 from layerprobe.tables.tables import Ends, TextTable
 from layerprobe.values.best import Best, best_text
 from layerprobe.values.facts import epoch_text, split_text
@@ -18,7 +18,7 @@ _ABSENT, _BEST, _RAW = "-", "*", "raw"
 _BRACKETS = "in brackets"
 
 
-def reduced_table(summary: RunSummary, section: Reduced) -> TextTable:
+def reduced_table(summary: RunSummary, section: ReducedSection) -> TextTable:
     """A row for each layer and a column for each reduction, of one epoch and split, with the best layer after each."""
     cells = section.values[section.split]
     columns = [[cells.get(processing.of(layer)) for layer in section.layers] for processing in section.processings]
@@ -28,8 +28,8 @@ def reduced_table(summary: RunSummary, section: Reduced) -> TextTable:
     names = [str(layer) for layer in section.layers]
     kind = ShownKind(summary.kind if section.intervals else None)
     split = split_text(section.split, [summary.data])
-    what = "other reductions" if section.dim is None else f"equal dimension {section.dim}"
-    title = f"{what} of {summary.run}, {epoch_text(section.epoch, summary.data)}, {split} {summary.metric} in %"
+    kind_text = "other reductions" if section.dim is None else f"equal dimension {section.dim}"
+    title = f"{kind_text} of {summary.run}, {epoch_text(section.epoch, summary.data)}, {split} {summary.metric} in %"
     similarities = list(dict.fromkeys(processing.similarity for processing in section.processings))
     return TextTable(
         ("layer", *(_column_name(processing, similarities) for processing in section.processings)),
@@ -48,27 +48,31 @@ def reduced_table(summary: RunSummary, section: Reduced) -> TextTable:
     )
 
 
-def processed_table(summary: RunSummary, found: BestPostProcessing) -> TextTable:
+def processed_table(summary: RunSummary, best_processing: BestPostProcessing) -> TextTable:
     """A row for each layer: its best post-processing, where that was chosen, and its recall on test."""
-    layers = [layer.ranked.layer for layer in found.layers]
-    names = layer_names(layer.ranked for layer in found.layers)
-    chosen_on = split_text(str(found.split), [summary.data])
+    layers = [layer.ranked.layer for layer in best_processing.layers]
+    names = layer_names(layer.ranked for layer in best_processing.layers)
+    chosen_on = split_text(str(best_processing.split), [summary.data])
     values: dict[str, list[float | None]] = {
-        chosen_on: [layer.value for layer in found.layers],
-        "test": [layer.test for layer in found.layers],
+        chosen_on: [layer.value for layer in best_processing.layers],
+        "test": [layer.test for layer in best_processing.layers],
     }
-    most = max(layer.value for layer in found.layers)
-    choices = [layer.value for layer in found.layers]
-    best = Best(choices.index(most), chosen_on, choices.count(most))
-    near = None if found.alike is None else [n for n, key in zip(names, layers, strict=True) if key in found.alike]
-    intervals = [layer.interval for layer in found.layers]
-    gains = [layer.gain.interval if layer.gain else None for layer in found.layers]
-    similarities = list(dict.fromkeys(layer.ranked.similarity for layer in found.layers))
+    highest = max(layer.value for layer in best_processing.layers)
+    choices = [layer.value for layer in best_processing.layers]
+    best = Best(choices.index(highest), chosen_on, choices.count(highest))
+    near = (
+        None
+        if best_processing.indistinguishable is None
+        else [n for n, key in zip(names, layers, strict=True) if key in best_processing.indistinguishable]
+    )
+    intervals = [layer.interval for layer in best_processing.layers]
+    gains = [layer.gain.interval if layer.gain else None for layer in best_processing.layers]
+    similarities = list(dict.fromkeys(layer.ranked.similarity for layer in best_processing.layers))
     kind = ShownKind(summary.kind if any([*intervals, *gains]) else None)
-    what = f"chosen on {chosen_on}, {summary.metric} in %"
-    title = f"best post-processing of {summary.run}, {epoch_text(found.epoch, summary.data)}, {what}"
+    choice_text = f"chosen on {chosen_on}, {summary.metric} in %"
+    title = f"best post-processing of {summary.run}, {epoch_text(best_processing.epoch, summary.data)}, {choice_text}"
     rows = []
-    for index, layer in enumerate(found.layers):
+    for index, layer in enumerate(best_processing.layers):
         gain = _ABSENT if layer.gain is None else f"{100 * layer.gain.value:+.1f}"
         rows.append(
             (_BEST * (index == best.place), names[index], share_text(layer.value), share_text(layer.test), gain)
@@ -87,7 +91,7 @@ def processed_table(summary: RunSummary, found: BestPostProcessing) -> TextTable
         notes=(
             f"{_BEST} {best_text(best, names, values, near)}",
             "gain: over the same layer without post-processing",
-            *found.notes,
+            *best_processing.notes,
         ),
         marked=best.place,
         intervals={
@@ -96,25 +100,31 @@ def processed_table(summary: RunSummary, found: BestPostProcessing) -> TextTable
     )
 
 
-def _best_note(section: Reduced, processing: PostProcessing, names: Sequence[str], similarities: Sequence[str]) -> str:
-    best, alike = section.best(processing), section.alike[processing]
+def _best_note(
+    section: ReducedSection, processing: PostProcessing, names: Sequence[str], similarities: Sequence[str]
+) -> str:
+    best, indistinguishable = section.best(processing), section.indistinguishable[processing]
     if best is None:
         return ""
-    near = None if alike is None else [n for n, layer in zip(names, section.layers, strict=True) if layer in alike]
+    near = (
+        None
+        if indistinguishable is None
+        else [n for n, layer in zip(names, section.layers, strict=True) if layer in indistinguishable]
+    )
     return f"{_column_name(processing, similarities)}: {best_text(best, names, section.column(processing), near)}"
 
 
 def _column_notes(processings: Sequence[PostProcessing]) -> list[str]:
-    found = [
+    notes = [
         f"{processing.reduction}: mean of {processing.draws} draws"
         for processing in processings
         if processing.draws > 1
     ]
-    gallery = [processing.reduction for processing in processings if processing.on_gallery]
-    return found + ([f"transductive, fitted on the images searched: {', '.join(gallery)}"] if gallery else [])
+    transductive = [processing.reduction for processing in processings if processing.on_gallery]
+    return notes + ([f"transductive, fitted on the images searched: {', '.join(transductive)}"] if transductive else [])
 
 
-def reduced_values(section: Reduced) -> dict[str, Any]:
+def reduced_values(section: ReducedSection) -> dict[str, Any]:
     """The fields of a section in JSON, without the values of its layers."""
     return {
         "dim": section.dim,
@@ -124,12 +134,14 @@ def reduced_values(section: Reduced) -> dict[str, Any]:
     }
 
 
-def processed_values(found: BestPostProcessing) -> dict[str, Any]:
+def processed_values(best_processing: BestPostProcessing) -> dict[str, Any]:
     """The fields of the best post-processing in JSON."""
     return {
-        "chosen_on": found.split,
-        "epoch": found.epoch if found.split else None,
-        "not_told_apart": None if found.alike is None else list(map(_layer_values, found.alike)),
+        "chosen_on": best_processing.split,
+        "epoch": best_processing.epoch if best_processing.split else None,
+        "not_told_apart": None
+        if best_processing.indistinguishable is None
+        else list(map(_layer_values, best_processing.indistinguishable)),
         "layers": [
             {
                 **ranked_values(layer.ranked),
@@ -139,19 +151,19 @@ def processed_values(found: BestPostProcessing) -> dict[str, Any]:
                 if layer.gain is None
                 else {"value": layer.gain.value, **interval_values(layer.gain.interval)},
             }
-            for layer in found.layers
+            for layer in best_processing.layers
         ],
-        "notes": list(found.notes),
+        "notes": list(best_processing.notes),
     }
 
 
-def _reduction_values(section: Reduced, processing: PostProcessing) -> dict[str, Any]:
-    best, alike = section.best(processing), section.alike[processing]
+def _reduction_values(section: ReducedSection, processing: PostProcessing) -> dict[str, Any]:
+    best, indistinguishable = section.best(processing), section.indistinguishable[processing]
     return {
         "reduction": processing.reduction,
         "similarity": processing.similarity,
         "best": None if best is None else {"split": best.split, **_layer_values(section.layers[best.place])},
-        "not_told_apart": None if alike is None else list(map(_layer_values, alike)),
+        "not_told_apart": None if indistinguishable is None else list(map(_layer_values, indistinguishable)),
     }
 
 

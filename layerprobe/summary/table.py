@@ -8,7 +8,7 @@ from typing import Any
 
 from layerprobe.summary.cells import Faults
 from layerprobe.summary.layers import LayerSummary, Level, RunSummary, end_values
-from layerprobe.summary.reduced import Reduced
+from layerprobe.summary.reduced import ReducedSection
 from layerprobe.summary.reduced_table import (
     ends_text,
     interval_values,
@@ -42,16 +42,16 @@ class _Column:
 
 def summary_tables(summary: RunSummary) -> list[TextTable]:
     """The unreduced layers, those of each equal dimension or other reductions, and the best post-processing."""
-    found = [summary_table(replace(summary, layers=summary.main))]
+    tables = [summary_table(replace(summary, layers=summary.main))]
     for section in summary.sections:
         table = reduced_table(summary, section)
-        found.append(replace(table, notes=(*table.notes, *_faults_after(summary, section))))
+        tables.append(replace(table, notes=(*table.notes, *_fault_lines_after(summary, section))))
     processed = summary.processed
     if processed and processed.layers:
-        found.append(processed_table(summary, processed))
+        tables.append(processed_table(summary, processed))
     elif processed:
-        found[-1] = replace(found[-1], notes=(*found[-1].notes, *processed.notes))
-    return found
+        tables[-1] = replace(tables[-1], notes=(*tables[-1].notes, *processed.notes))
+    return tables
 
 
 def summary_table(summary: RunSummary) -> TextTable:
@@ -64,8 +64,12 @@ def summary_table(summary: RunSummary) -> TextTable:
     names = layer_names(layer.ranked for layer in layers)
     values = end_values(layers, summary.data)
     best = best_layer(values)
-    alike = summary.alike
-    near = None if alike is None else [n for n, layer in zip(names, layers, strict=True) if layer.ranked in alike]
+    indistinguishable = summary.indistinguishable
+    near = (
+        None
+        if indistinguishable is None
+        else [n for n, layer in zip(names, layers, strict=True) if layer.ranked in indistinguishable]
+    )
     stars = [_BEST if best and index == best.place else "" for index in range(len(layers))]
     words = [_Column("", stars), _Column("layer", names)]
     columns = [*words, *_level_columns(summary), *_gap_columns(summary), *_epoch_columns(summary)]
@@ -96,7 +100,9 @@ def summary_values(summary: RunSummary) -> dict[str, Any]:
         "run": summary.run,
         "interval": summary.kind.text,
         "splits": summary.data.splits,
-        "not_told_apart": None if summary.alike is None else list(map(ranked_values, summary.alike)),
+        "not_told_apart": None
+        if summary.indistinguishable is None
+        else list(map(ranked_values, summary.indistinguishable)),
         "layers": [_layer_values(summary, layer) for layer in summary.layers],
         "reduced": [reduced_values(section) for section in summary.sections],
         "post_processing": None if summary.processed is None else processed_values(summary.processed),
@@ -115,7 +121,7 @@ def _layer_values(summary: RunSummary, layer: LayerSummary) -> dict[str, Any]:
         "opens_at": opening.epoch if opening else None,
         "opens_at_metric": summary.gap_metric if opening else None,
         "best_epoch": dict(layer.best_epochs),
-        "notes": [f"{split}: {text}" for split in summary.data.splits for text in _texts(layer, split)],
+        "notes": [f"{split}: {text}" for split in summary.data.splits for text in _caveat_texts(layer, split)],
     }
 
 
@@ -152,12 +158,12 @@ def _level_columns(summary: RunSummary) -> list[_Column]:
     for split in splits:
         levels = [layer.levels.get(split) or _NO_LEVEL for layer in summary.layers]
         header = split_header(split, [summary.data])
-        shown = [share_text(level.value) for level in levels]
-        columns.append(_Column(f"{header}\n{summary.metric}", shown, [level.interval for level in levels]))
+        recalls = [share_text(level.value) for level in levels]
+        columns.append(_Column(f"{header}\n{summary.metric}", recalls, [level.interval for level in levels]))
         if any(level.thinned is not None for level in levels):
-            shown = [share_text(level.thinned) for level in levels]
+            recalls = [share_text(level.thinned) for level in levels]
             ends = [level.thinned_interval for level in levels]
-            columns.append(_Column(f"{header}\n{summary.gap_metric}", shown, ends))
+            columns.append(_Column(f"{header}\n{summary.gap_metric}", recalls, ends))
     return columns
 
 
@@ -165,10 +171,10 @@ def _gap_columns(summary: RunSummary) -> list[_Column]:
     columns = []
     gaps = [layer.gap for layer in summary.layers]
     over_start = [layer.gap_over_start for layer in summary.layers]
-    for name, found in (("gap", gaps), (f"gap - {summary.data.start}", over_start)):
-        if any(found):
-            ends = [gap.interval if gap else None for gap in found]
-            columns.append(_Column(f"{name}\n{summary.gap_metric}", [_points(gap) for gap in found], ends))
+    for name, differences in (("gap", gaps), (f"gap - {summary.data.start}", over_start)):
+        if any(differences):
+            ends = [gap.interval if gap else None for gap in differences]
+            columns.append(_Column(f"{name}\n{summary.gap_metric}", [_points(gap) for gap in differences], ends))
     openings = [layer.opening for layer in summary.layers]
     if any(openings):
         cells = [_ABSENT if not o else _NEVER if o.epoch is None else f"{o.epoch}" for o in openings]
@@ -202,50 +208,50 @@ def _layer_notes(summary: RunSummary, names: Sequence[str]) -> list[str]:
     for split in summary.data.splits:
         noted: dict[str, list[str]] = {}
         for name, layer in zip(names, summary.layers, strict=True):
-            for text in _texts(layer, split):
+            for text in _caveat_texts(layer, split):
                 noted.setdefault(text, []).append(name)
-        for text, having in noted.items():
-            where = "every layer" if len(having) == len(names) > 1 else first_named(having)
+        for text, noted_layers in noted.items():
+            where = "every layer" if len(noted_layers) == len(names) > 1 else first_named(noted_layers)
             lines.append(f"{split_text(split, [summary.data])}, {where}: {text}")
     return lines
 
 
-def _texts(layer: LayerSummary, split: str) -> list[str]:
-    found = [*_fault_texts(layer.faults.get(split, Faults()))]
+def _caveat_texts(layer: LayerSummary, split: str) -> list[str]:
+    texts = [*_fault_texts(layer.faults.get(split, Faults()))]
     if broken := layer.broken.get(split):
-        found.append(f"collapsed or without a value at {broken} earlier epoch{'s' * (broken > 1)}")
-    return found
+        texts.append(f"collapsed or without a value at {broken} earlier epoch{'s' * (broken > 1)}")
+    return texts
 
 
-def _faults_after(summary: RunSummary, section: Reduced) -> list[str]:
+def _fault_lines_after(summary: RunSummary, section: ReducedSection) -> list[str]:
     """A line for the layers with the same fault after a reduction of a section."""
     processings = {(processing.reduction, processing.similarity) for processing in section.reduced}
     rows = [layer for layer in summary.layers if (layer.ranked.reduction, layer.ranked.similarity) in processings]
-    found: dict[tuple[str, str, str], list[str]] = {}
+    layers_by_fault: dict[tuple[str, str, str], list[str]] = {}
     for split in summary.data.splits:
         for layer in rows:
             for text in _fault_texts(replace(layer.faults.get(split, Faults()), zeros=0, lone=0)):
-                found.setdefault((split, layer.ranked.reduction, text), []).append(str(layer.ranked.layer))
+                layers_by_fault.setdefault((split, layer.ranked.reduction, text), []).append(str(layer.ranked.layer))
     return [
         f"{split_text(split, [summary.data])}, {first_named(names)} after {how}: {text}"
-        for (split, how, text), names in found.items()
+        for (split, how, text), names in layers_by_fault.items()
     ]
 
 
 def _fault_texts(faults: Faults) -> list[str]:
-    found = [faults.invalid] if faults.invalid else []
-    found += [f"collapsed: {faults.tied:.0%} tied"] if faults.tied else []
-    found += [f"{faults.zeros} zero vectors"] if faults.zeros else []
-    return found + ([f"{faults.lone} lone queries count as misses"] if faults.lone else [])
+    texts = [faults.invalid] if faults.invalid else []
+    texts += [f"collapsed: {faults.tied:.0%} tied"] if faults.tied else []
+    texts += [f"{faults.zeros} zero vectors"] if faults.zeros else []
+    return texts + ([f"{faults.lone} lone queries count as misses"] if faults.lone else [])
 
 
 def _unit_notes(summary: RunSummary) -> list[str]:
     units = "classes" if summary.kind.cluster is None else f"clusters ({summary.kind.cluster})"
     counts = [(split_text(split, [summary.data]), count) for split, count in summary.units.items()]
     without = [f"{split} {count}" for split, count in counts if count < FEWEST_UNITS]
-    few = [f"{split} {count}" for split, count in counts if FEWEST_UNITS <= count < FEW_UNITS]
+    few_texts = [f"{split} {count}" for split, count in counts if FEWEST_UNITS <= count < FEW_UNITS]
     notes = [f"no interval below {FEWEST_UNITS} {units}: {', '.join(without)}"] if without else []
-    return notes + ([f"few {units}, so that an interval is rough: {', '.join(few)}"] if few else [])
+    return notes + ([f"few {units}, so that an interval is rough: {', '.join(few_texts)}"] if few_texts else [])
 
 
 def _points(difference: Difference | None) -> str:

@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 
 from layerprobe.summary.cells import Faults, SplitCells
-from layerprobe.summary.layers import GapOnset, LayerSummary, Level, alike_layers, end_values, layer_summaries, opens_at
+from layerprobe.summary.layers import (
+    GapOnset,
+    LayerSummary,
+    Level,
+    end_values,
+    indistinguishable_layers,
+    layer_summaries,
+    opens_at,
+)
 from layerprobe.values.facts import DataFacts
 from layerprobe.values.intervals import Difference
 from layerprobe.values.keys import RankedLayer
@@ -165,7 +173,7 @@ def test_a_layer_near_the_best_is_not_told_apart_from_it(fc6: float, alike: tupl
     rng = np.random.default_rng(0)
     splits = {"test": spread_out(split_of({POOL5: {3: 0.7}, FC6: {3: fc6}}), rng)}
     found = layer_summaries([POOL5, FC6], splits, from_start=True)
-    assert alike_layers(found, splits, DataFacts("", {})) == alike
+    assert indistinguishable_layers(found, splits, DataFacts("", {})) == alike
 
 
 def test_a_layer_is_chosen_on_training_classes_only_if_they_are_unseen() -> None:

@@ -20,7 +20,7 @@ def test_post_processing_is_chosen_for_each_layer_without_test() -> None:
     assert [layer.ranked for layer in found.layers] == [POOL5, FC6_PCA]
     assert [layer.value for layer in found.layers] == pytest.approx([0.7, 0.6])
     assert [layer.test for layer in found.layers] == pytest.approx([0.6, 0.8])
-    assert found.alike == ()  # 0.7 and 0.6 on validation
+    assert found.indistinguishable == ()  # 0.7 and 0.6 on validation
     gain = found.layers[1].gain
     assert gain is not None
     assert gain.value == pytest.approx(0.3)

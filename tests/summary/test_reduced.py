@@ -56,4 +56,4 @@ def test_the_best_layer_of_each_reduction_is_chosen_on_validation() -> None:
         "none": ("validation", FC6.layer),
         "pca:8": ("validation", POOL5.layer),
     }
-    assert found.alike == {RAW: (), PCA: ()}
+    assert found.indistinguishable == {RAW: (), PCA: ()}

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from layerprobe.summary.cells import Faults
 from layerprobe.summary.layers import LayerSummary, Level
-from layerprobe.summary.processed import BestPostProcessing, Processed
-from layerprobe.summary.reduced import PostProcessing, Reduced
+from layerprobe.summary.processed import BestPostProcessing, ProcessedLayer
+from layerprobe.summary.reduced import PostProcessing, ReducedSection
 from layerprobe.summary.table import summary_tables, summary_values
 from layerprobe.tables.formats import as_csv, as_latex, as_markdown
 from layerprobe.values.intervals import Difference, Interval
@@ -18,14 +18,14 @@ POOL5_PCA, FC6_PCA = PCA.of(POOL5.layer), PCA.of(FC6.layer)
 VALUES = {POOL5: 0.7, POOL5_PCA: 0.6, FC6: 0.65, FC6_PCA: 0.62}
 ENDS = {POOL5: Interval(0.66, 0.74)}
 ALIKE = {RAW: (), PCA: (POOL5.layer,)}
-SECTION = Reduced(8, 9, "test", (POOL5.layer, FC6.layer), (RAW, PCA), {"test": VALUES}, ENDS, ALIKE)
+SECTION = ReducedSection(8, 9, "test", (POOL5.layer, FC6.layer), (RAW, PCA), {"test": VALUES}, ENDS, ALIKE)
 REDUCED = LayerSummary(FC6_PCA, {"test": Level(9, 0.62)}, None, None, None, {"test": 9}, 1, {}, {})
 PROCESSED = BestPostProcessing(
     "validation",
     9,
     (
-        Processed(POOL5, 0.8, 0.7, Interval(0.66, 0.74), Difference(0.0)),
-        Processed(FC6_PCA, 0.75, 0.62, None, Difference(-0.03, -0.06, -0.01, 0.01)),
+        ProcessedLayer(POOL5, 0.8, 0.7, Interval(0.66, 0.74), Difference(0.0)),
+        ProcessedLayer(FC6_PCA, 0.75, 0.62, None, Difference(-0.03, -0.06, -0.01, 0.01)),
     ),
     (FC6.layer,),
     ("a note",),
@@ -56,7 +56,9 @@ def test_what_a_column_is_the_mean_of_and_fitted_on_is_told() -> None:
     gallery = PostProcessing("pca:8@gallery", "cosine", 8, on_gallery=True)
     processings = (RAW, RANDOM, gallery)
     _, table, _ = summary_tables(
-        replace(WHOLE, sections=(replace(SECTION, processings=processings, alike=dict.fromkeys(processings)),))
+        replace(
+            WHOLE, sections=(replace(SECTION, processings=processings, indistinguishable=dict.fromkeys(processings)),)
+        )
     )
     assert "random:8x5: mean of 5 draws" in table.notes
     assert "transductive, fitted on the images searched: pca:8@gallery" in table.notes

@@ -113,8 +113,8 @@ def test_the_best_layer_is_marked_and_told_to_be_chosen_on_test() -> None:
     [((FC6,), "not significantly different: fc6"), ((), "significantly better than all others")],
 )
 def test_layers_that_are_not_told_apart_from_the_best_are_named(alike: tuple[RankedLayer, ...], told: str) -> None:
-    assert summary_table(replace(SUMMARY, alike=alike)).notes[0].endswith(f"; {told}")
-    names = [layer["layer"] for layer in summary_values(replace(SUMMARY, alike=alike))["not_told_apart"]]
+    assert summary_table(replace(SUMMARY, indistinguishable=alike)).notes[0].endswith(f"; {told}")
+    names = [layer["layer"] for layer in summary_values(replace(SUMMARY, indistinguishable=alike))["not_told_apart"]]
     assert names == [ranked.layer.layer for ranked in alike]
 
 

@@ -31,8 +31,8 @@ _USUAL = 128  # dimensions, or those of the smallest layer
 def processings_of(layers: Iterable[RankedLayer]) -> list[PostProcessing]:
     """The post-processings of some layers, those without a reduction first, else in the layers' order."""
     names = dict.fromkeys((ranked.reduction, ranked.similarity) for ranked in layers)
-    found = [_processing(*name) for name in names]
-    return sorted(found, key=lambda processing: processing.reduction != NO_REDUCTION)
+    processings = [_processing(*name) for name in names]
+    return sorted(processings, key=lambda processing: processing.reduction != NO_REDUCTION)
 
 
 def _processing(reduction: str, similarity: str) -> PostProcessing:
@@ -51,14 +51,18 @@ def hits_of(stored: StoredRanks, ranked: RankedLayer) -> NDArray[np.float64]:
 
 def faults_in(stored: StoredRanks, layers: Iterable[RankedLayer]) -> dict[RankedLayer, Faults]:
     """The caveats on each stored layer; for a mean of draws, the worst."""
-    found: dict[RankedLayer, Faults] = {}
+    faults_by_layer: dict[RankedLayer, Faults] = {}
     for ranked in layers:
-        known = [_faults(stored, member) for member in ranked_as(ranked, stored.ranks.keys() | stored.invalid.keys())]
-        if known:
-            invalid = next((faults.invalid for faults in known if faults.invalid), "")
-            tied, zeros, lone = (max(getattr(faults, name) for faults in known) for name in ("tied", "zeros", "lone"))
-            found[ranked] = Faults(tied, zeros, lone, invalid)
-    return found
+        member_faults = [
+            _faults(stored, member) for member in ranked_as(ranked, stored.ranks.keys() | stored.invalid.keys())
+        ]
+        if member_faults:
+            invalid = next((faults.invalid for faults in member_faults if faults.invalid), "")
+            tied, zeros, lone = (
+                max(getattr(faults, name) for faults in member_faults) for name in ("tied", "zeros", "lone")
+            )
+            faults_by_layer[ranked] = Faults(tied, zeros, lone, invalid)
+    return faults_by_layer
 
 
 def _faults(stored: StoredRanks, ranked: RankedLayer) -> Faults:
@@ -75,14 +79,16 @@ def processed_layers(
     reduced = [ranked for ranked in layers if ranked.reduction != NO_REDUCTION]
     if not reduced:
         return None
-    last = max((epoch for cells in splits.values() for ranked in reduced for epoch in cells.epochs(ranked)), default=0)
-    choose_on, why = post_processing_split(run, last)
+    last_epoch = max(
+        (epoch for cells in splits.values() for ranked in reduced for epoch in cells.epochs(ranked)), default=0
+    )
+    choose_on, why = post_processing_split(run, last_epoch)
     if choose_on is None:
         return BestPostProcessing(notes=(f"{_NONE}: {why}",))
-    found = post_processing(layers, processings, splits, choose_on)
-    if found is None:
+    processed = post_processing(layers, processings, splits, choose_on)
+    if processed is None:
         return BestPostProcessing(notes=(f"{_NONE}: {unmeasured(run, choose_on)}",))
-    return replace(found, notes=(*found.notes, why)) if why else found
+    return replace(processed, notes=(*processed.notes, why)) if why else processed
 
 
 def unmeasured(run: Run, split: str) -> str:
@@ -115,11 +121,11 @@ def dimension_hint(run: Run, layers: Sequence[RankedLayer], epoch: int, splits: 
     """
     if any(processing.dim is not None for processing in processings_of(layers)) or run.read().from_python:
         return []
-    known: dict[LayerKey, int] = {}
+    known_dims: dict[LayerKey, int] = {}
     for split in splits:
         with contextlib.suppress(DataError, BusyError):
-            known |= run.feature_head(epoch, split).dims
-    dims = [known[layer] for layer in dict.fromkeys(ranked.layer for ranked in layers) if layer in known]
+            known_dims |= run.feature_head(epoch, split).dims
+    dims = [known_dims[layer] for layer in dict.fromkeys(ranked.layer for ranked in layers) if layer in known_dims]
     if len(set(dims)) < 2:
         return []
     fewest = min(dims)

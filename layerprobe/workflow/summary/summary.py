@@ -15,8 +15,8 @@ from layerprobe.summary.layers import (
     UNSEEN,
     LayerSummary,
     RunSummary,
-    alike_layers,
     end_values,
+    indistinguishable_layers,
     layer_summaries,
     unreduced,
 )
@@ -56,11 +56,11 @@ def stored_summary(run: Run, cluster: str | None = None, metric: str = _RECALL) 
         metric: R@1, or another stored mean over queries.
     """
     require_mean_over_queries(metric)
-    return _read(run, cluster, metric).summary()
+    return _read_values(run, cluster, metric).summary()
 
 
 @dataclass(frozen=True, eq=False)
-class _Stored:
+class _StoredValues:
     """The stored values of a run.
 
     Args:
@@ -85,9 +85,9 @@ class _Stored:
             notes.append(f"no interval of a gap: {SEEN} and {UNSEEN} share {name}")
         rows = layer_summaries(self.layers, splits, from_start=self.data.starts_training)
         raw, processings = {split: cells.raw for split, cells in splits.items()}, processings_of(self.layers)
-        last = max(epoch for cells in splits.values() for _, epoch in cells.faults)
-        notes += dimension_hint(self.run, self.layers, last, splits)
-        notes += self._selected_lines(unreduced(rows), last)
+        last_epoch = max(epoch for cells in splits.values() for _, epoch in cells.faults)
+        notes += dimension_hint(self.run, self.layers, last_epoch, splits)
+        notes += self._selected_lines(unreduced(rows), last_epoch)
         pools = dict.fromkeys(ranked.layer.pool for ranked in self.layers if ranked.layer.pool != NO_POOL)
         if len(pools) > 1:
             notes.append(f"layers differ in pool ({', '.join(pools)}): compare those of one pool")
@@ -97,7 +97,7 @@ class _Stored:
             self.data,
             {split: len(cells.units) for split, cells in splits.items()},
             tuple(rows),
-            alike_layers(unreduced(rows), splits, self.data),
+            indistinguishable_layers(unreduced(rows), splits, self.data),
             (*assumed_lines(self.data), *notes),
             reduced_sections(self.layers, processings, raw),
             processed_layers(self.run, self.layers, processings, raw),
@@ -106,34 +106,36 @@ class _Stored:
             self.gap_metric,
         )
 
-    def _selected_lines(self, rows: Sequence[LayerSummary], last: int) -> list[str]:
+    def _selected_lines(self, rows: Sequence[LayerSummary], epoch: int) -> list[str]:
         """Why the table marks another layer than the stored choice, if it does."""
         best = best_layer(end_values(rows, self.data))
-        line = "" if best is None else selected_line(self.run, "*", rows[best.place].ranked, last)
+        line = "" if best is None else selected_line(self.run, "*", rows[best.place].ranked, epoch)
         return [line] if line else []
 
 
-def _read(run: Run, cluster: str | None, metric: str) -> _Stored:
+def _read_values(run: Run, cluster: str | None, metric: str) -> _StoredValues:
     scores = run.scores()
     if metric != _RECALL and not any(score.metric == metric for score in scores):
         fix = f"Run {run.command('probe', *metric_flags(metric))}"
         raise DataError(f"no scores of {metric}", file=run.scores_file, fix=fix)
-    measured = _measured(scores)
-    images = {split: found for split in SPLITS if (found := _images(run, split, measured.get(split, {}))) is not None}
+    measured = _layers_with_scores(scores)
+    images = {
+        split: items for split in SPLITS if (items := _read_items(run, split, measured.get(split, {}))) is not None
+    }
     if not images:
         raise DataError("no ranks are stored", file=run.folder, fix=f"Run {run.command('probe')}")
     data = data_facts(run, scores)
-    units = units_of_run(run, {split: (found.labels, found.ids) for split, found in images.items()}, cluster)
+    units = units_of_run(run, {split: (items.labels, items.ids) for split, items in images.items()}, cluster)
     thinning, reasons = thinning_of(images, metric, from_python=run.read().from_python)
     notes: list[str] = []
     splits: dict[str, SplitCells] = {}
-    for split, found in images.items():
-        splits[split], left_out = _Reading(run, split, found, units[split], thinning, metric).cells(measured[split])
+    for split, items in images.items():
+        splits[split], left_out = _RankReader(run, split, items, units[split], thinning, metric).cells(measured[split])
         notes += left_out
-    known = {ranked for cells in splits.values() for ranked, _ in cells.faults}
-    if not known:
+    measured_layers = {ranked for cells in splits.values() for ranked, _ in cells.faults}
+    if not measured_layers:
         raise DataError("; ".join(notes), file=run.folder, fix=f"Run {run.command('probe')}")
-    layers = [ranked for ranked in dict.fromkeys(score.ranked for score in scores) if ranked in known]
+    layers = [ranked for ranked in dict.fromkeys(score.ranked for score in scores) if ranked in measured_layers]
     facts = replace(data, splits={split: data.splits[split] for split in splits})
     if metric != _RECALL:
         facts = facts.without_chance()
@@ -141,11 +143,11 @@ def _read(run: Run, cluster: str | None, metric: str) -> _Stored:
     gap_metric = str(thinning.metric) if thinning and thinned else metric
     notes += [*reasons, *(_thinned_lines(run, thinning, splits) if thinning else [])]
     kind = IntervalKind(cluster=cluster)
-    return _Stored(run, kind, facts, layers, splits, tuple(dict.fromkeys(notes)), scores, metric, gap_metric)
+    return _StoredValues(run, kind, facts, layers, splits, tuple(dict.fromkeys(notes)), scores, metric, gap_metric)
 
 
 def _thinned_lines(run: Run, thinning: Thinning, splits: Mapping[str, SplitCells]) -> list[str]:
-    """In which galleries the gaps are, and the command for what has ranks that are exact only up to a K."""
+    """A line on the galleries of the gaps, and one with the command for ranks that are exact only up to a K."""
     thinned = splits[thinning.split].thinned or Cells()
     lines = [thinning.note] if any(key in splits[thinning.other].raw for key in thinned.rows) else []
     lacking = [key for key in splits[thinning.split].raw.rows if key not in thinned]
@@ -154,33 +156,35 @@ def _thinned_lines(run: Run, thinning: Thinning, splits: Mapping[str, SplitCells
         layers = ",".join(dict.fromkeys(str(ranked.layer) for ranked, _ in lacking))
         where = ("--epochs", epochs, "--splits", thinning.split, "--layers", layers)
         command = run.command("probe", *where, "--gallery-size", str(thinning.metric.gallery))
-        again = "" if run.read().from_python else f"; {command} makes them exact"
-        lines.append(f"{NO_GALLERIES} at epoch {epochs}: the ranks of {thinning.split} are exact only up to a K{again}")
+        remedy = "" if run.read().from_python else f"; {command} makes them exact"
+        lines.append(
+            f"{NO_GALLERIES} at epoch {epochs}: the ranks of {thinning.split} are exact only up to a K{remedy}"
+        )
     return lines
 
 
-def _measured(scores: Sequence[Score]) -> dict[str, dict[int, set[RankedLayer]]]:
+def _layers_with_scores(scores: Sequence[Score]) -> dict[str, dict[int, set[RankedLayer]]]:
     """Split -> epoch, descending -> the layers with scores: ranks of other layers are stale."""
-    found: dict[str, dict[int, set[RankedLayer]]] = {}
+    layers_by_epoch: dict[str, dict[int, set[RankedLayer]]] = {}
     for score in sorted(scores, key=lambda score: -score.epoch):
-        found.setdefault(score.split, {}).setdefault(score.epoch, set()).add(score.ranked)
-    return found
+        layers_by_epoch.setdefault(score.split, {}).setdefault(score.epoch, set()).add(score.ranked)
+    return layers_by_epoch
 
 
-def _images(run: Run, split: str, epochs: Mapping[int, object]) -> SplitItems | None:
+def _read_items(run: Run, split: str, epochs: Mapping[int, object]) -> SplitItems | None:
     """The queries of a split in its last readable rank file; None without one."""
     for epoch in epochs:
         try:
             ranks = run.ranks(epoch, split)
             labels, ids = ranks.rows
-        except (DataError, BusyError):  # noted by `_Reading.cells`, or nothing is stored
+        except (DataError, BusyError):  # noted by `_RankReader.cells`, or nothing is stored
             continue
         return SplitItems(labels.astype(np.int64), ids, ranks.searched_itself, ranks.search_sha256)
     return None
 
 
 @dataclass(frozen=True, eq=False)
-class _Reading:
+class _RankReader:
     """Reads the rank files of a split's queries."""
 
     run: Run
@@ -203,16 +207,16 @@ class _Reading:
             if stored.ids != self.images.ids or not np.array_equal(stored.labels, self.images.labels):
                 notes.append(f"{self.split}, epoch {epoch}: skipped, it has other images than the last one")
                 continue
-            found = faults_in(stored, layers)
-            if lost := sorted({str(ranked.layer) for ranked in layers - found.keys()}):
+            faults_by_layer = faults_in(stored, layers)
+            if lost := sorted({str(ranked.layer) for ranked in layers - faults_by_layer.keys()}):
                 why = "as their ranks are not stored; probe them again"
                 notes.append(f"{self.split}, epoch {epoch}: {', '.join(lost)} skipped, {why}")
-            valid = [ranked for ranked, fault in found.items() if not fault.invalid]
+            valid = [ranked for ranked, fault in faults_by_layer.items() if not fault.invalid]
             values, lacking = self._values(epoch, stored, valid)
             notes += lacking
-            faults |= {(x, epoch): fault for x, fault in found.items() if fault.invalid or x in values}
+            faults |= {(x, epoch): fault for x, fault in faults_by_layer.items() if fault.invalid or x in values}
             raw = raw.with_epoch(epoch, values, self.units)
-            thinned = thinned.with_epoch(epoch, self._thinned(stored, values), self.units)
+            thinned = thinned.with_epoch(epoch, self._thinned_hits(stored, values), self.units)
         units = frozenset(np.unique(self.units).tolist())
         return SplitCells(raw, thinned if thinned.rows else None, faults, units), notes
 
@@ -222,15 +226,17 @@ class _Reading:
         """Layer -> (Q,) contributions of its queries; and a line if some are not stored."""
         if self.metric == _RECALL:
             return {ranked: hits_of(stored, ranked) for ranked in layers}, []
-        place, found, missing = open_ranked_split(self.run, epoch, self.split), {}, 0
+        ranked_split, values, missing = open_ranked_split(self.run, epoch, self.split), {}, 0
         for ranked in layers:
             try:
-                found[ranked] = metric_values(place, ranked, self.metric)
+                values[ranked] = metric_values(ranked_split, ranked, self.metric)
             except DataError:
                 missing += 1
-        return found, [_LACKING.format(metric=self.metric)] * bool(missing)
+        return values, [_LACKING.format(metric=self.metric)] * bool(missing)
 
-    def _thinned(self, stored: StoredRanks, layers: Iterable[RankedLayer]) -> dict[RankedLayer, NDArray[np.float64]]:
+    def _thinned_hits(
+        self, stored: StoredRanks, layers: Iterable[RankedLayer]
+    ) -> dict[RankedLayer, NDArray[np.float64]]:
         """Layer -> (Q,) chances of its queries in the thinned gallery, where the ranks are exact."""
         if self.thinning is None or self.thinning.split != self.split:
             return {}

@@ -80,24 +80,24 @@ def thinning_of(
         # Runs from Python have no rules, and other class numbers in the file.
         if not from_python and images.search_sha256 != search_sha256(images, None):
             return None, (f"{NO_GALLERIES}: groups, lists or sets of labels decide what an image of {name} may find",)
-    fewer, more = sorted(pair, key=lambda name: len(pair[name].ids))
-    size = len(pair[fewer].ids) - 1
-    if len(pair[more].ids) - 1 == size:
+    smaller, larger = sorted(pair, key=lambda name: len(pair[name].ids))
+    size = len(pair[smaller].ids) - 1
+    if len(pair[larger].ids) - 1 == size:
         return None, ()
     if recall is None:
         return None, (f"{NO_GALLERIES}: only Recall@K can be thinned",)
-    items = positives_and_negatives(pair[more].labels)
+    items = positives_and_negatives(pair[larger].labels)
     most = int(items[0].max())
     if most + recall.k > size:
-        searches = f"a query of {fewer} searches {size:,} items"
-        return None, (f"{NO_GALLERIES}: {searches}, and one of {more} keeps {most:,} right ones",)
+        searches = f"a query of {smaller} searches {size:,} items"
+        return None, (f"{NO_GALLERIES}: {searches}, and one of {larger} keeps {most:,} right ones",)
     thinned = Recall(recall.k, size)
-    return Thinning(more, fewer, thinned, items, _note(pair, more, fewer, thinned)), ()
+    return Thinning(larger, smaller, thinned, items, _note(pair, larger, smaller, thinned)), ()
 
 
-def _note(splits: Mapping[str, SplitItems], more: str, fewer: str, thinned: Recall) -> str:
-    by_image = f"thinned by image to {thinned.gallery:,} items, as many as a query of {fewer} searches"
+def _note(splits: Mapping[str, SplitItems], larger: str, smaller: str, thinned: Recall) -> str:
+    by_image = f"thinned by image to {thinned.gallery:,} items, as many as a query of {smaller} searches"
     classes = {split: len(np.unique(splits[split].labels)) for split in (SEEN, UNSEEN)}
-    counted = ", ".join(f"{split} {count:,}" for split, count in classes.items())
-    differ = f"; the number of classes still differs ({counted})" if len(set(classes.values())) > 1 else ""
-    return f"{thinned}: the gallery of {more} is {by_image}{differ}"
+    counts = ", ".join(f"{split} {count:,}" for split, count in classes.items())
+    differ = f"; the number of classes still differs ({counts})" if len(set(classes.values())) > 1 else ""
+    return f"{thinned}: the gallery of {larger} is {by_image}{differ}"
