@@ -90,10 +90,10 @@ def _find_neighbours(request: ExplainRequest, listener: Listener) -> tuple[Seque
     count = 1 if request.query is None else None
     options = PlotOptions(request.layers, None, request.query, request.where, count)
     if request.layers is None and not names_layers(request.where):
-        options = _with_the_choice(run, options, embedding, listener)
-    found, opened = find_neighbours([run], scores, options, embeddings)
-    for one in found:
-        if one.ranked.similarity == "hamming":
+        options = _apply_stored_choice(run, options, embedding, listener)
+    neighbours_by_layer, opened = find_neighbours([run], scores, options, embeddings)
+    for nearest in neighbours_by_layer:
+        if nearest.ranked.similarity == "hamming":
             fix = "Explain the layer without binary: a bit has no gradient"
             raise RecipeError(f"{nearest.ranked} cannot be explained", fix=fix)
         if not nearest.found:

@@ -130,11 +130,12 @@ def open_stored(run: Run, scores: Sequence[Score], epoch: int | None) -> tuple[l
     missing_notes = [f"no features of {split} are stored" for split in SPLITS if split in missing]
 
     def read(split: str, ranked: RankedLayer) -> Labelled:
-        path = run.feature_file(epoch_read, split)
         split_notes = shared_notes(score.notes for score in scores if (score.epoch, score.split) == (epoch_read, split))
         notes = (*split_notes, *missing_notes)
         if ranked.reduction == NO_REDUCTION:
-            return Labelled(read_layer(run, at, split, ranked.layer), run.feature_head(at, split).rows[0], notes)
+            return Labelled(
+                read_layer(run, epoch_read, split, ranked.layer), run.feature_head(epoch_read, split).rows[0], notes
+            )
         import torch
 
         from layerprobe.workflow.probe.rerank import StoredSearch  # it imports torch, which other plots do without

@@ -126,7 +126,7 @@ def _notes(choice: Choice) -> tuple[str, ...]:
     best = choice.best_on_test
     if best is None:
         return choice.notes
-    likewise = " (likewise in fifths)" * (WITHIN_FOLDS in best.notes)
+    likewise = " (likewise in fifths)" * choice.within_folds
     line = f"Best on test, chosen by looking: {spoken_name(best.ranked)}, {_value(best)}{likewise}"
     return (line, *choice.notes)
 
