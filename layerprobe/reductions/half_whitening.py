@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import reduce as folded
@@ -41,6 +42,11 @@ class HalfWhitening:
 def half_whitened(dim: int) -> str:
     """The name of half-whitening to some dimensions, of features of length 1, to features of length 1."""
     return f"l2+whiten:{dim}:{_POWER}+l2"
+
+
+def is_half_whitening(chain: str) -> bool:
+    """Whether a chain of reductions is half-whitening to any number of dimensions."""
+    return re.fullmatch(rf"l2\+whiten:\d+:{_POWER}\+l2", chain) is not None
 
 
 def half_whitening(

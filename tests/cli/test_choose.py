@@ -185,7 +185,7 @@ def test_train_rows_of_a_file_do_not_choose(choose: Command, tmp_path: Path) -> 
         "Cross-fitted on the 20 test classes, as the network may have been trained on the\n  20 train"
     )
     assert "How sure: chosen among 2 candidates on 20 test classes." in out
-    assert "\nhalf-whitening is fitted on train\n" in out
+    assert "\nevery fold searches the whole gallery\n" in out
     code, out, err = choose("train.npz")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith("error: train.npz: all are train rows, on which the network may have been trained. Give")

@@ -7,7 +7,7 @@ groups[0].sums(groups[0].keys, "choosing")                          # (C, U) val
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
+from collections import ChainMap, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -54,6 +54,8 @@ class StoredValues:
         of: candidate -> its values.
         identities: candidate -> hash of its ranks.
         score_notes: candidate -> the notes of its stored score.
+        identical: gives (Q,) whether each query has an identical item in what it searches; None where unknown.
+        item: what a query is called.
     """
 
     last: RankedSplit
@@ -61,7 +63,9 @@ class StoredValues:
     of: Mapping[CandidateKey, QueryValues]
     identities: Mapping[CandidateKey, bytes]
     score_notes: Mapping[CandidateKey, tuple[str, ...]]
+    identical: Callable[[], NDArray[np.bool_] | None]
     notes: tuple[str, ...] = ()
+    item: str = "image"
 
     @property
     def labels(self) -> NDArray[np.int32]:
@@ -142,9 +146,11 @@ class CandidateRun:
         return [key for key in self.choosing.of if key in self.candidates and key not in self.test.of]
 
     def with_values(self, values: Mapping[CandidateKey, QueryValues]) -> CandidateRun:
-        """The run with added or replaced values to choose on; what is new is a candidate."""
-        changed = replace(self.choosing, of={**self.choosing.of, **values})
-        new = self.candidates | {key for key in values if key not in self.choosing.of}
+        """The run with added or replaced values to choose on; what is new of a candidate's layer is a candidate."""
+        both = ChainMap(dict(values), self.choosing.of)  # type: ignore[arg-type] # only read, and perhaps late
+        changed = replace(self.choosing, of=both)
+        layers = {ranked.layer for _, ranked in self.candidates}
+        new = self.candidates | {key for key in values if key not in self.choosing.of and key[1].layer in layers}
         test = changed if self.choosing is self.test else self.test
         return replace(self, choosing=changed, test=test, candidates=new)
 
@@ -317,7 +323,15 @@ def _stored_values(
         several = f"{len(lacking)} candidates without {metric}"
         notes.append(f"skipped on {split}: {several}; {fix[0].lower()}{fix[1:]}")
     units = whole_units(run, split, last.stored.labels, last.stored.ids, request.cluster)
-    return StoredValues(last, units, found, identities, score_notes, tuple(dict.fromkeys(notes)))
+    return StoredValues(
+        last,
+        units,
+        found,
+        identities,
+        score_notes,
+        lambda: run.ranks(last.epoch, split).identical,
+        tuple(dict.fromkeys(notes)),
+    )
 
 
 def whole_units(

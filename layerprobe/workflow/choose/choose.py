@@ -47,13 +47,24 @@ def choose_runs(
         RecipeError: the metric is not a mean over queries, or runs cannot be compared.
         UnknownNameError: `layers` name no candidate.
     """
-    groups: Sequence[Group] = grouped([open_candidates(run, request) for run in runs])
+    return choose_candidates([open_candidates(run, request) for run in runs], request, listener, further)
+
+
+def choose_candidates(
+    candidate_runs: Sequence[CandidateRun],
+    request: ChooseRequest,
+    listener: Listener,
+    further: Iterable[RankedLayer] = (),
+) -> Choice:
+    """As `choose_runs`, among the candidates of runs."""
+    groups: Sequence[Group] = grouped(candidate_runs)
     first = groups[0].runs[0]
     require_test_classes(first.test, request.indexes)
     seed, device = int(first.record.seed), from_recipe.choose_device(request.device)
     notes = [note for group in groups for note in _notes_of(group)]
     refitted = Refitted(groups)
-    if first.is_fitted_on:
+    further = list(further)
+    if first.is_fitted_on or further:
         refitted = Refits(device, seed, request.metric, listener).within_folds(groups, further)
         groups = refitted.groups
         where = "" if first.split == "test" else f"{chosen_on_text(first.split)}: "
@@ -91,14 +102,15 @@ def _identical(group: Group, choice: Choice, *, folded: bool) -> list[str]:
     run, notes = group.runs[0], []
     key = (choice.chosen.epoch, choice.chosen.ranked)
     for part in (run.choosing, run.test):
-        identical = None if part is None else run.run.ranks(part.last.epoch, part.last.split).identical
-        if part is None or identical is None:
+        if part is None or (identical := part.identical()) is None:
             continue
         in_fifths = ", in fifths of the classes," * (folded and part.last.split == run.split)
         name = f"{spoken_name(key[1])}{in_fifths}"
         values = part.of[key].values if key in part.of and len(group.runs) == 1 else None
         facts = identical_facts(name, values, identical, metric=choice.chosen.metric)
-        notes.append(f"{chosen_on_text(part.last.split)}: {identical_text(facts, len(identical))}" if facts else "")
+        if facts:
+            text = identical_text(replace(facts, item=part.item), len(identical))
+            notes.append(f"{chosen_on_text(part.last.split)}: {text}")
     return list(dict.fromkeys(filter(None, notes)))
 
 

@@ -2,41 +2,24 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
 from numbers import Integral, Real
-from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
-from numpy.typing import NDArray
-
-from layerprobe.statistics.choice import Finer, folds_of
-from layerprobe.statistics.units import UnitSums, stack_means, unit_sums
 from layerprobe.system.arguments import names_of, require_type
 from layerprobe.system.errors import DataError, UnknownNameError
 from layerprobe.system.memory import memory_faults_told
-from layerprobe.system.progress import Listener
-from layerprobe.system.threads import in_threads
-from layerprobe.values.choice import FOLDS, Choice
-from layerprobe.values.facts import chosen_on_text, identical_text
+from layerprobe.system.progress import Listener, Silent
+from layerprobe.values.choice import Choice, Ship
 from layerprobe.values.indexes import IndexKind
 from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, named
-from layerprobe.values.metric_names import is_recall
-from layerprobe.values.scores import Subject
-from layerprobe.values.spoken_names import spoken_name
-from layerprobe.workflow.choose.candidate_set import Baseline, CandidateSet
-from layerprobe.workflow.choose.choose_time import counted, say_how_long
-from layerprobe.workflow.choose.choosing import choose_among
+from layerprobe.values.scores import Score
+from layerprobe.workflow.choose.choose import choose_candidates
+from layerprobe.workflow.choose.features_run import SIMILARITY, LayersOfFeatures, rows_by_split, run_of_features
 from layerprobe.workflow.choose.given_features import GivenFeatures, given_features
-from layerprobe.workflow.choose.indexed_layer import indexes_of_rows, require_test_classes
-from layerprobe.workflow.choose.measured_features import SIMILARITY, Measured, measured, searched_whole, searches
-from layerprobe.workflow.choose.request import NEAR_METRIC, require_points
-from layerprobe.workflow.choose.row_splits import RowSplits, row_splits_of
-from layerprobe.workflow.run.facts import identical_facts
-from layerprobe.workflow.run.metric_values import require_mean_over_queries
-from layerprobe.workflow.run.units import folders_note
+from layerprobe.workflow.choose.request import ChooseRequest
+from layerprobe.workflow.run.seen import split_to_choose_on
 
 
 @runtime_checkable
@@ -116,14 +99,15 @@ def choose(  # noqa: PLR0913 - the rows, their relation to the network, and the 
     require_type("metric", metric, str, "a name")
     require_type("within", within, Real, "a number of points")
     require_type("seed", seed, Integral, "a whole number")
-    of_rows = None if clusters is None else "clusters"
-    how = _How(within, metric, seed, tuple(filter(None, names_of("layers", layers))), cluster=of_rows)
+    cluster = None if clusters is None else "clusters"
+    candidates = tuple(filter(None, names_of("layers", layers)))
+    request = ChooseRequest(within=float(within), metric=metric, layers=candidates, cluster=cluster, device="cpu")
     if not isinstance(features, HasFeatures):
         require_type("features", features, Mapping, "(N, D) arrays by the names of layers, or a result of probe")
-        return _chosen(given_features(features, labels, splits, clusters=clusters), how, seen=seen)
+        return _choose(given_features(features, labels, splits, clusters=clusters), request, seen=seen, seed=seed)
     if labels is not None or splits is not None or clusters is not None:
         raise DataError("a result of probe has labels and splits of its own", fix="Give the result alone")
-    return _chosen(features.given(), how, seen=seen)
+    return _choose(features.given(), request, seen=seen, seed=seed)
 
 
 def choose_file(  # noqa: PLR0913 - as `choose`
@@ -145,149 +129,56 @@ def choose_file(  # noqa: PLR0913 - as `choose`
         indexes: kinds of indexes of the chosen layer that are compared with the exact search.
     """
     cluster = None if given.clusters is None else given.cluster or "clusters"
-    how = _How(within, metric, seed, tuple(layers), indexes, cluster)
+    request = ChooseRequest(
+        within=within, metric=metric, layers=tuple(layers), indexes=indexes, cluster=cluster, device="cpu"
+    )
     with memory_faults_told(given.file):
-        return _chosen(given, how, seen=seen, file=given.file, listener=listener)
+        return _choose(given, request, seen=seen, seed=seed, listener=listener)
 
 
-@dataclass(frozen=True)
-class _How:
-    """The rule of a choice."""
-
-    within: float
-    metric: str
-    seed: int
-    layers: tuple[str, ...] = ()
-    indexes: tuple[IndexKind, ...] = ()
-    cluster: str | None = None
-
-    def __post_init__(self) -> None:
-        require_points(self.within)
-        require_mean_over_queries(self.metric)
-
-
-def _requested(given: GivenFeatures, layers: Sequence[str], file: Path | None) -> set[LayerKey]:
-    """The layers that are candidates."""
-    known = {RankedLayer(layer, NO_REDUCTION, SIMILARITY): layer for layer in given.features}
-    found = set() if layers else set(known.values())
-    for text in layers:
-        meant = {known[ranked] for ranked in named(text, known)}
-        if not meant:
-            raise UnknownNameError("layer", text, [str(ranked) for ranked in known], file=file)
-        found |= meant
-    return found
-
-
-def _chosen(
+def _choose(
     given: GivenFeatures,
-    how: _How,
+    request: ChooseRequest,
     *,
-    seen: bool = True,
-    file: Path | None = None,
+    seen: bool,
+    seed: int,
     listener: Listener | None = None,
 ) -> Choice:
-    row_splits = row_splits_of(given, how.seed, seen, file).without_collapsed(file)
-    require_test_classes(row_splits if row_splits.crossed or len(row_splits.test) else None, how.indexes)
-    say_how_long(row_splits, listener)
-    requested = _requested(row_splits.given, how.layers, file)
-    notes = list(row_splits.notes)
-    if how.cluster is None and (note := folders_note(map(str, given.class_names))):
-        notes.append(note)
-    with in_threads() as of_each:
-        layers = range(len(row_splits.given.features))
-        with counted(listener, "ranking", 2 * len(layers) * searches(row_splits)) as advance:
-            by_layer = of_each(lambda layer: measured(row_splits, layer, metric=how.metric, advance=advance), layers)
-        candidates = [each for of_layer in by_layer for each in of_layer]
-    candidate_set = _candidate_set(row_splits, candidates, requested, how)
-    if is_recall(how.metric):
-        candidate_set = replace(candidate_set, finer=_average_precisions(row_splits, candidates))
-    choice = choose_among(candidate_set, notes, metric=how.metric, within=how.within, seed=how.seed)
-    notes = [*choice.notes, *_identical(row_splits, candidates, choice)]
-    choice = replace(choice, notes=tuple(notes), basis=row_splits.basis)
-    if not how.indexes:
-        return choice
-    return replace(choice, indexes=indexes_of_rows(row_splits, choice, how.indexes, how.seed))
+    run, notes = run_of_features(given, seen=seen, seed=seed), tuple[str, ...]()
+    split, rows = split_to_choose_on(run, run.record, run.record.epochs), rows_by_split(given)
+    collapsed = given.collapsed(rows[split])
+    if collapsed:
+        names = ", ".join(map(str, collapsed))
+        if len(collapsed) == len(given.features):
+            what = f"every layer has collapsed to one vector: {names}"
+            raise DataError(what, file=given.file, fix="Give features that differ between images")
+        given = replace(given, features={x: values for x, values in given.features.items() if x not in collapsed})
+        run, notes = run_of_features(given, seen=seen, seed=seed), (f"skipped: collapsed to one vector: {names}",)
+    requested, listener = _requested(given, request.layers), listener or Silent()
+    layers = LayersOfFeatures(given, run, request, requested, listener, notes)
+    further = layers.half_whitened if layers.is_folded else ()
+    choice: Choice = _without_run(choose_candidates([layers.candidates()], request, listener, further), given.epoch)
+    return choice
 
 
-def _identical(row_splits: RowSplits, candidates: Sequence[Measured], choice: Choice) -> list[str]:
-    """The notes on identical images among the rows that are chosen on and tested on, with their effect."""
-    chosen = next(each for each in candidates if each.candidate.ranked == choice.chosen.ranked)
-    folds = None if row_splits.fitted_on is not None else row_splits.folds
-    parts = [(row_splits.split, row_splits.choosing, chosen.choosing, folds)]
-    if chosen.test is not None:
-        parts.append(("test", row_splits.test, chosen.test, None))
-    notes = []
-    for split, rows, values, in_folds in parts:
-        identical = row_splits.given.identical(rows, in_folds)
-        layer, metric = spoken_name(chosen.candidate.ranked), choice.chosen.metric
-        layer = layer if in_folds is None else f"{layer}, in fifths of the classes,"
-        if facts := identical_facts(layer, values.values, identical, metric=metric):
-            named = facts if row_splits.given.contents is not None else replace(facts, item="row")
-            notes.append(f"{chosen_on_text(split)}: {identical_text(named, len(rows))}")
-    return notes
+def _requested(given: GivenFeatures, layers: Sequence[str]) -> set[LayerKey]:
+    """The layers that are candidates."""
+    known = {RankedLayer(layer, NO_REDUCTION, SIMILARITY): layer for layer in given.features}
+    requested = set() if layers else set(known.values())
+    for text in layers:
+        matching = {known[ranked] for ranked in named(text, known)}
+        if not matching:
+            raise UnknownNameError("layer", text, [str(ranked) for ranked in known], file=given.file)
+        requested |= matching
+    return requested
 
 
-def _average_precisions(row_splits: RowSplits, candidates: Sequence[Measured]) -> Finer:
-    """MAP@R of candidates by unit; of each that is asked for, once."""
-    sums: dict[int, UnitSums] = {}
-
-    def finer(places: Sequence[int]) -> UnitSums:
-        for place in places:
-            if place not in sums:
-                candidate = candidates[place]
-                whitened = candidate.candidate.ranked.reduction != NO_REDUCTION
-                (again,) = measured(row_splits, candidate.member, [whitened], metric=NEAR_METRIC)
-                sums[place] = unit_sums(again.choosing.values, row_splits.units)
-        return stack_means([sums[place] for place in places])
-
-    return finer
-
-
-def _mean(hits: NDArray[np.float64] | None) -> float:
-    return math.nan if hits is None else float(np.nanmean(hits))
-
-
-def _candidate_set(
-    row_splits: RowSplits,
-    candidates: Sequence[Measured],
-    requested: Collection[LayerKey],
-    how: _How,
-) -> CandidateSet:
-    units, labels, score_notes = row_splits.units, row_splits.labels, row_splits.score_notes()
-    test, test_units = row_splits.given.labels[row_splits.test], row_splits.given.units[row_splits.test]
-    values = unit_sums(np.stack([each.choosing.values for each in candidates]), units)
-    on_test = [each.test.values for each in candidates if each.test is not None]
-    tested = unit_sums(np.stack(on_test), test_units) if on_test else None
-    last = max(each.member for each in candidates)
-    place = next(
-        place
-        for place, each in enumerate(candidates)
-        if each.member == last and each.candidate.ranked.reduction == NO_REDUCTION
-    )
-    of_test = values if row_splits.crossed else tested
-    baselines = {}
-    if of_test is not None:
-        row = UnitSums(of_test.sums[[place]], of_test.counts[[place]])
-        within_folds = row_splits.crossed and row_splits.fitted_on is None
-        whole = searched_whole(row_splits, last, how.metric) if within_folds else None
-        in_whole = None if whole is None else unit_sums(whole.values[None], units)
-        baselines[""] = Baseline(candidates[place].candidate, row, in_whole)
-    return CandidateSet(
-        [each.candidate for each in candidates],
-        row_splits.split,
-        lambda candidate, split: Subject(
-            "", "", None, candidate.epoch or 0, split, candidate.ranked, score_notes[split]
-        ),
-        values,
-        unit_sums(np.stack([each.choosing.above_chance for each in candidates]), units),
-        [each.identity for each in candidates],
-        np.array([_mean(each.choosing.among_half) for each in candidates]),
-        len(np.unique(labels)) // (1 if row_splits.fitted_on is not None else FOLDS),
-        len(np.unique(test if len(test) else labels)),
-        tested,
-        folds_of(units, seed=how.seed) if row_splits.crossed else None,
-        baselines,
-        frozenset(place for place, each in enumerate(candidates) if each.candidate.ranked.layer not in requested),
-        cluster=how.cluster,
-        within_folds=row_splits.fitted_on is None,
-    )
+def _without_run(value: Any, epoch: int | None) -> Any:
+    """A choice as one of features, at their epoch; None where that is unknown."""
+    if isinstance(value, Ship):
+        return replace(value, epoch=epoch)
+    if isinstance(value, Score):
+        return replace(value, epoch=epoch or 0, seed=None)
+    if not is_dataclass(value) or isinstance(value, type):
+        return value
+    return replace(value, **{field.name: _without_run(getattr(value, field.name), epoch) for field in fields(value)})

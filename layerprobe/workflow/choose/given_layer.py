@@ -5,8 +5,8 @@ from __future__ import annotations
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.system.errors import RecipeError
 from layerprobe.values.keys import LayerKey, RankedLayer, concatenated_layers, find_layer
+from layerprobe.workflow.choose.features_run import SIMILARITY
 from layerprobe.workflow.choose.given_features import GivenFeatures
-from layerprobe.workflow.choose.measured_features import SIMILARITY
 from layerprobe.workflow.run.references import parse_reference
 
 

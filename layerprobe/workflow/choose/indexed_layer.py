@@ -7,26 +7,22 @@ from typing import cast
 
 import torch
 
-from layerprobe.measure.analysis import Features
-from layerprobe.measure.concatenated import side_by_side
 from layerprobe.measure.index_costs import Searched, index_costs
-from layerprobe.reductions.applying import Blocks, reduce_blocks
 from layerprobe.reductions.chain import ON_GALLERY, parse_chain
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.values.choice import Choice
 from layerprobe.values.indexes import IndexCosts, IndexKind
-from layerprobe.values.keys import NO_REDUCTION, RankedLayer, members_of
+from layerprobe.values.keys import NO_REDUCTION, RankedLayer
 from layerprobe.values.metric_names import is_recall, recall_of
 from layerprobe.values.records import RunRecord
-from layerprobe.values.retrieval import SearchRules, Similarity
-from layerprobe.workflow.choose.row_splits import Rows, RowSplits
+from layerprobe.values.retrieval import Similarity
 from layerprobe.workflow.probe.reducing import FITTED_ON
 from layerprobe.workflow.probe.rerank import StoredSearch
+from layerprobe.workflow.run.memory_run import MemoryRun
 from layerprobe.workflow.run.reduction_draws import draws_of
 from layerprobe.workflow.run.runs import Run
 
 _TRANSDUCTIVE = "the reduction of these features is fitted on the images searched, as there are no others"
-_REPEATED = "ids repeat: an index names the rows by their numbers"
 _SEEN = "ivfpq is trained on train, as are reductions: there are no classes beside those of test"
 
 
@@ -54,7 +50,7 @@ def indexes_of_run(run: Run, choice: Choice, kinds: tuple[IndexKind, ...], devic
         what = "--index: a list says which test images are right, and recall in an index is by class"
         raise DataError(what, file=run.folder, fix="Leave it out; layerprobe export --index writes an index")
     searched = replace(searched, rules=rules)
-    return _costs(searched, notes, kinds, f"{run.name}#{epoch}:{ranked}", choice)
+    return _costs(searched, notes, kinds, f"{run.name}#{epoch}:{ranked}" if run.name else str(ranked), choice)
 
 
 def searched_of_run(
@@ -74,13 +70,15 @@ def searched_of_run(
         what = f"{ranked} is a mean of draws, each of which is another map; an index is of one"
         raise RecipeError(what, fix=f"Name one of them, such as --layers {draws[0]}")
     record = run.read()
-    search = StoredSearch(run, epoch, "test", device)
-    as_searched, notes = _as_searched(ranked, record)
+    fitted_on = FITTED_ON if FITTED_ON in record.manifests else chosen_on if chosen_on != "test" else None
+    search = StoredSearch(run, epoch, "test", device, fitted_on or FITTED_ON)
+    as_searched, notes = (ranked, ()) if fitted_on else _fitted_on_gallery(ranked)
     search.require_stored(ranked if as_searched == ranked else replace(ranked, reduction=NO_REDUCTION))
     queries, gallery = search.features(as_searched)
     split = _trained_on(chosen_on, record)
     training = None if split is None else search.features_of(split, as_searched).values
     notes += (_SEEN,) if split not in (None, chosen_on) else ()
+    notes += record.notes if isinstance(run, MemoryRun) else ()
     return Searched(queries, gallery, cast("Similarity", ranked.similarity), training), notes
 
 
@@ -91,42 +89,12 @@ def _trained_on(split: str, record: RunRecord) -> str | None:
     return FITTED_ON if FITTED_ON in record.manifests else None
 
 
-def _as_searched(ranked: RankedLayer, record: RunRecord) -> tuple[RankedLayer, tuple[str, ...]]:
-    """The layer with the map that all its test images can have: without a train split fitted on what is searched."""
+def _fitted_on_gallery(ranked: RankedLayer) -> tuple[RankedLayer, tuple[str, ...]]:
+    """The layer with the map that all test images can have where no others are: fitted on what is searched."""
     chain = parse_chain(ranked.reduction)
-    if not chain.fits_on_train or FITTED_ON in record.manifests:
+    if not chain.fits_on_train:
         return ranked, ()
     return replace(ranked, reduction=f"{chain.text}{ON_GALLERY}"), (_TRANSDUCTIVE,)
-
-
-def indexes_of_rows(row_splits: RowSplits, choice: Choice, kinds: tuple[IndexKind, ...], seed: int) -> IndexCosts:
-    """Indexes of the chosen layer of given features."""
-    ranked = choice.chosen.ranked
-    searched, notes = searched_of_rows(row_splits, ranked, seed)
-    return _costs(searched, notes, kinds, str(ranked), choice)
-
-
-def searched_of_rows(row_splits: RowSplits, ranked: RankedLayer, seed: int) -> tuple[Searched, tuple[str, ...]]:
-    """As `searched_of_run`, of given features."""
-    given, crossed = row_splits.given, row_splits.crossed
-    values = side_by_side([given.features[member] for member in members_of(ranked.layer, given.features)])
-    test = row_splits.choosing if crossed else row_splits.test
-    others = row_splits.fitted_on if crossed else row_splits.choosing
-    fitted_on = row_splits.choosing if row_splits.fitted_on is None else row_splits.fitted_on
-    chain, cpu = parse_chain(ranked.reduction), torch.device("cpu")
-    fit = chain.fit(Blocks(values[fitted_on], cpu), values.shape[1], seed=seed) if chain.parts else None
-    ids = given.ids if given.ids is not None and len(set(given.ids)) == len(given.ids) else None
-
-    def features(rows: Rows) -> Features:
-        some = values[rows] if fit is None else reduce_blocks(Blocks(values[rows], cpu), fit, len(rows))
-        return Features(some, given.labels[rows], [str(row) if ids is None else ids[row] for row in rows.tolist()])
-
-    rules = None if given.groups is None else SearchRules(groups=given.groups[test])
-    training = None if others is None else features(others).values
-    notes = [_TRANSDUCTIVE] if chain.parts and crossed and others is None else []
-    notes += [_SEEN] if crossed and others is not None else []
-    notes += [_REPEATED] if given.ids is not None and ids is None else []
-    return Searched(features(test), None, cast("Similarity", ranked.similarity), training, rules), tuple(notes)
 
 
 def _costs(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+from collections import ChainMap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -16,12 +18,14 @@ from layerprobe.statistics.units import UnitSums, stack_means, unit_sums
 from layerprobe.system.errors import DataError, NumericError
 from layerprobe.system.progress import Listener
 from layerprobe.system.signals import stoppable
+from layerprobe.system.threads import OfEach, in_threads
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer
 from layerprobe.values.retrieval import SearchRules
 from layerprobe.workflow.choose.candidates import CandidateKey, CandidateRun, Group
 from layerprobe.workflow.choose.request import NEAR_METRIC
 from layerprobe.workflow.choose.run_candidates import embeddings_of, keys_of
 from layerprobe.workflow.probe.rerank import StoredSearch
+from layerprobe.workflow.run.memory_run import MemoryRun
 from layerprobe.workflow.run.runs import Run
 
 _STOPPED = "ranking stopped; nothing was changed"
@@ -62,26 +66,47 @@ class Refits:
         notes = dict[str, None]()
         found, rules = [], dict[str, SearchRules | None]()
         with stoppable() as stop, self.listener.task("searching within folds", steps, "layers") as task:
+
+            def search(candidate_run: CandidateRun, key: CandidateKey) -> QueryValues | None:
+                stop.raise_if_asked(_STOPPED)
+                try:
+                    return self._values(self._search(candidate_run, key), candidate_run, key[1], rules)
+                except (DataError, NotApplicableError, NumericError) as error:
+                    notes[f"skipped: {candidate_run.run.name}#{key[0]}:{key[1]}: {error.message}"] = None
+                    return None
+                finally:
+                    task.advance()
+
             for group in groups:
                 values: list[dict[CandidateKey, QueryValues]] = []
                 for candidate_run in group.runs:
-                    own: dict[CandidateKey, QueryValues] = {}
-                    values.append(own)
                     # The embedding, with which the choice is compared, is searched alike.
-                    for key in dict.fromkeys([*group.keys, *added[group], *_embeddings(candidate_run)]):
-                        stop.raise_if_asked(_STOPPED)
-                        try:
-                            own[key] = self._values(self._search(candidate_run, key), candidate_run, key[1], rules)
-                        except (DataError, NotApplicableError, NumericError) as error:
-                            notes[f"skipped: {candidate_run.run.name}#{key[0]}:{key[1]}: {error.message}"] = None
-                        task.advance()
+                    keys = list(dict.fromkeys([*group.keys, *added[group], *_embeddings(candidate_run)]))
+                    with _all_at_once(candidate_run.run) as of_each:
+                        searched = zip(keys, of_each(partial(search, candidate_run), keys), strict=True)
+                    values.append({key: key_values for key, key_values in searched if key_values is not None})
                 lost = {key for key in [*group.keys, *added[group]] if any(key not in own for own in values)}
                 if not all(map(_is_fitted, lost)):
                     # Others than fitted ones cannot be searched within folds: all keep their stored values.
                     return Refitted([_unfitted(each) for each in groups], notes=tuple(notes))
                 pairs = zip(group.runs, values, strict=True)
-                found.append(Group(tuple(_replaced(each, own, lost) for each, own in pairs)))
+                runs = [self._tested(_replaced(each, own, lost), added[group]) for each, own in pairs]
+                found.append(Group(tuple(runs)))
         return Refitted(found, folded=True, notes=tuple(notes))
+
+    def _tested(self, candidate_run: CandidateRun, added: Sequence[CandidateKey]) -> CandidateRun:
+        """The run with the values on test of added candidates, by the map that is fitted on all that are chosen on."""
+        test = candidate_run.test
+        if test is None or test is candidate_run.choosing:
+            return candidate_run
+        missing = [key for key in added if key in candidate_run.choosing.of and key not in test.of]
+        values = {}
+        for key in missing:
+            epoch, ranked = key
+            search = StoredSearch(candidate_run.run, epoch, "test", self.device, candidate_run.split)
+            values[key] = search.values(ranked, self.metric)
+        both = ChainMap(values, test.of)  # type: ignore[arg-type] # never written
+        return replace(candidate_run, test=replace(test, of=both)) if values else candidate_run
 
     def average_precisions(self, groups: Sequence[Group], folded: bool, notes: list[str]) -> Finer:
         """MAP@R of candidates by unit, from stored features; of each that is asked for, once.
@@ -145,12 +170,24 @@ class Refits:
         return search
 
 
+@contextlib.contextmanager
+def _all_at_once(run: Run) -> Iterator[OfEach]:
+    """Candidates in threads, where their features lie in memory in any case; else one after the other."""
+    if not isinstance(run, MemoryRun):
+        yield lambda function, items: list(map(function, items))
+        return
+    with in_threads() as of_each:
+        yield of_each
+
+
 def _replaced(
     candidate_run: CandidateRun, own: Mapping[CandidateKey, QueryValues], lost: set[CandidateKey]
 ) -> CandidateRun:
     gone = set(_embeddings(candidate_run)) - own.keys() - candidate_run.candidates
-    kept = {key: values for key, values in candidate_run.choosing.of.items() if key not in gone}
-    stored = replace(candidate_run.choosing, of=kept)
+    stored = candidate_run.choosing
+    if gone:  # else nothing is read, as it may be computed late
+        kept = {key: values for key, values in stored.of.items() if key not in gone}
+        stored = replace(stored, of=kept)
     both = candidate_run.test is candidate_run.choosing
     clean = replace(
         candidate_run,

@@ -14,12 +14,15 @@ from layerprobe.system.progress import Listener
 from layerprobe.values.choice import advice_text
 from layerprobe.values.keys import RankedLayer, members_of
 from layerprobe.workflow.choose.choose_features import choose_file
+from layerprobe.workflow.choose.features_run import rows_by_split, run_of_features
 from layerprobe.workflow.choose.given_features import GivenFeatures
 from layerprobe.workflow.choose.given_layer import ranked_of_rows
-from layerprobe.workflow.choose.indexed_layer import searched_of_rows
-from layerprobe.workflow.choose.row_splits import row_splits_of
+from layerprobe.workflow.choose.indexed_layer import searched_of_run
 from layerprobe.workflow.export.request import ExportRequest
 from layerprobe.workflow.export.writing import Exported, Written, sampled, samples_of, write
+from layerprobe.workflow.probe.reducing import FITTED_ON
+from layerprobe.workflow.run.memory_run import EPOCH
+from layerprobe.workflow.run.seen import split_to_choose_on
 
 _CPU = torch.device("cpu")
 
@@ -46,23 +49,25 @@ def export_features(  # noqa: PLR0913 - the rows, the layer and the files
         seed: likewise.
     """
     file = "features" if given.file is None else given.file.name
-    splits = row_splits_of(given, seed, seen, given.file)
+    run, rows = run_of_features(given, seen=seen, seed=seed), rows_by_split(given)
+    chosen_on = split_to_choose_on(run, run.record, [EPOCH])
+    fitted_on = FITTED_ON if FITTED_ON in rows else chosen_on
     members = members_of(ranked.layer, given.features)
     arrays = [given.features[member].astype(np.float32, copy=False) for member in members]
     values, chain = side_by_side(arrays), parse_chain(ranked.reduction)
-    rows = splits.choosing if splits.fitted_on is None else splits.fitted_on
-    reduce = chain.fit(Blocks(values[rows], _CPU), values.shape[1], seed=seed)
+    reduce = chain.fit(Blocks(values[rows[fitted_on]], _CPU), values.shape[1], seed=seed)
     finish = with_ends(reduce, sizes=[array.shape[1] for array in arrays], similarity=ranked.similarity)
-    fitted_on = ("train" if splits.fitted_on is not None else splits.split) if chain.fits else ""
     tried = sampled(len(values))
     samples = samples_of(
         f"{len(tried)} rows of {file} against their map in torch", values[tried], None, ranked.similarity, finish
     )
     searched = None
     if request.index is not None:
-        searched, notes = searched_of_rows(splits, ranked, seed)
+        searched, notes = searched_of_run(run, EPOCH, ranked, chosen_on, _CPU)
         for note in notes:
             listener.say(note)
     dim = chain.dim(values.shape[1])
-    exported = Exported(f"{file}:{ranked}", file, ranked, dim, fitted_on, finish, samples, searched=searched)
+    exported = Exported(
+        f"{file}:{ranked}", file, ranked, dim, fitted_on if chain.fits else "", finish, samples, searched=searched
+    )
     return write(exported, request, listener)

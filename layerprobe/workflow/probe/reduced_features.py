@@ -17,9 +17,10 @@ from layerprobe.reductions.applying import Blocks, ReducedRows, reduce_blocks
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.reductions.reduction import Reduce
 from layerprobe.system.errors import BusyError, DataError
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.keys import LayerKey, RankedLayer, members_of
 from layerprobe.workflow.probe.classifiers import RunClassifier, fit_chain
 from layerprobe.workflow.probe.reducing import FITTED_ON
+from layerprobe.workflow.run.memory_run import MemoryRun
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.stored_layers import read_layer
 
@@ -42,6 +43,7 @@ class ReducedFeatures:
 
     Args:
         gallery_of: split -> the split that its images are searched in.
+        fitted_on: the split that maps are fitted on, unless on a gallery.
     """
 
     open_layer: OpenLayer
@@ -49,6 +51,7 @@ class ReducedFeatures:
     seed: int
     device: torch.device
     trained: RunClassifier | None = None
+    fitted_on: str = FITTED_ON
 
     @contextlib.contextmanager
     def opened(
@@ -86,7 +89,7 @@ class ReducedFeatures:
         """The fitted map that the images of a split, and those of its gallery, are searched by."""
         chain = parse_chain(ranked.reduction)
         # What is not fitted takes only the dimensions, and no training features need be there.
-        fitted_on = FITTED_ON if chain.fits_on_train else self.gallery_of(split)
+        fitted_on = self.fitted_on if chain.fits_on_train else self.gallery_of(split)
         return self._fit_once(chain.text, epoch, fitted_on, ranked.layer)
 
     @functools.cached_property
@@ -114,10 +117,16 @@ class ReducedFeatures:
 
 
 def stored_features(
-    run: Run, gallery_of: Callable[[str], str], device: torch.device, trained: RunClassifier | None = None
+    run: Run,
+    gallery_of: Callable[[str], str],
+    device: torch.device,
+    trained: RunClassifier | None = None,
+    *,
+    fitted_on: str = FITTED_ON,
 ) -> ReducedFeatures:
     """The features in a run's files, with the labels and ids that stand there; no data set is read."""
-    return ReducedFeatures(functools.partial(_open_stored, run, device), gallery_of, run.read().seed, device, trained)
+    open_layer, seed = functools.partial(_open_stored, run, device), run.read().seed
+    return ReducedFeatures(open_layer, gallery_of, seed, device, trained, fitted_on)
 
 
 @contextlib.contextmanager
@@ -137,6 +146,8 @@ def are_stored(run: Run, epoch: int, split: str, gallery: str, ranked: RankedLay
     Args:
         gallery: the split that `split` is searched in.
     """
+    if isinstance(run, MemoryRun):  # its ranks, if any, are of its features
+        return bool(members_of(ranked.layer, run.feature_head(epoch, split).dims))
     chain = parse_chain(ranked.reduction)
     fitted_on = gallery if chain.on_gallery else FITTED_ON
     if chain.needs_classifier and not (run.checkpoint_file(epoch).exists() and run.has_features(epoch, fitted_on)):

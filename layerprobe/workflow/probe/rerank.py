@@ -24,6 +24,7 @@ from layerprobe.values.keys import NO_REDUCTION, RankedLayer
 from layerprobe.values.retrieval import Ranks, SearchRules
 from layerprobe.values.sections import SEARCH_KEYS
 from layerprobe.workflow.probe.reduced_features import ReducedFeatures, are_stored, stored_features
+from layerprobe.workflow.probe.reducing import FITTED_ON
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.references import probe_fix
 from layerprobe.workflow.run.runs import Run
@@ -37,12 +38,14 @@ class StoredSearch:
 
     Args:
         epoch: 0 = before any step.
+        fitted_on: the split that reductions are fitted on, unless on the gallery.
     """
 
     run: Run
     epoch: int
     split: str
     device: torch.device
+    fitted_on: str = FITTED_ON
 
     @cached_property
     def _searches_itself(self) -> bool:
@@ -50,7 +53,7 @@ class StoredSearch:
 
     @cached_property
     def _reduced_features(self) -> ReducedFeatures:
-        return stored_features(self.run, self._gallery_of, self.device)
+        return stored_features(self.run, self._gallery_of, self.device, fitted_on=self.fitted_on)
 
     def _gallery_of(self, split: str) -> str:
         return split if self._searches_itself else _GALLERY
@@ -59,6 +62,8 @@ class StoredSearch:
     def is_plain(self) -> bool:
         """Whether no groups or lists restrict the results of a query: these are not stored with features."""
         # The classes of what Python measures are numbered anew in the file, and it has no rules.
+        if self.run.stored_rules(self.split) is not None:
+            return False
         return self.run.read().from_python or self.recorded == self._search_sha256(None)
 
     def require_plain(self) -> None:
@@ -71,6 +76,8 @@ class StoredSearch:
         """The groups, lists and sets of labels of the data set, which is read for them; None without any."""
         if self.is_plain:
             return None
+        if (stored := self.run.stored_rules(self.split)) is not None:
+            return stored
         record = self.run.read()
         rules = from_recipe.build_dataset(recorded_recipe(record, self.run.record_file)).search_rules.get(self.split)
         if self._search_sha256(rules) != self.recorded:
@@ -132,7 +139,7 @@ class StoredSearch:
         """
         search = replace(self._fold_search(ranked, seed, units), metric=metric, rules=rules or self.rules)
         chain = parse_chain(ranked.reduction)
-        return search.values(lambda fold: search.fitted_without(chain, fold, self._reduced_features.seed))
+        return search.values(search.fit_without_each(chain, self._reduced_features.seed))
 
     def in_folds(self, ranked: RankedLayer, seed: int, *, units: NDArray[np.int64] | None = None) -> list[Features]:
         """The features of each fold of units, by a reduction fitted on the other folds, in memory.
@@ -146,11 +153,9 @@ class StoredSearch:
         """
         if not (self._searches_itself and self.is_plain):
             raise DataError(f"{ranked} of {self.run.name} is not searched among classes alone")
-        search, chain = self._fold_search(ranked, seed, units), parse_chain(ranked.reduction)
-        return [
-            search.features_of(fold, search.fitted_without(chain, fold, self._reduced_features.seed))[1]
-            for fold in np.unique(search.folds).tolist()
-        ]
+        search = self._fold_search(ranked, seed, units)
+        fit_without = search.fit_without_each(parse_chain(ranked.reduction), self._reduced_features.seed)
+        return [search.features_of(fold, fit_without(fold))[1] for fold in np.unique(search.folds).tolist()]
 
     def _fold_search(self, ranked: RankedLayer, seed: int, units: NDArray[np.int64] | None) -> FoldSearch:
         queries, gallery = self.features(replace(ranked, reduction=NO_REDUCTION))

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
 
 from layerprobe import store
 from layerprobe.store.features import FeatureArray
 from layerprobe.system.errors import DataError
 from layerprobe.values.keys import LayerKey
 from layerprobe.values.records import RunRecord
+from layerprobe.values.retrieval import SearchRules
 from layerprobe.values.scores import Score, in_network_order, no_scores
 from layerprobe.workflow.run.runs import Run
 
@@ -54,6 +58,8 @@ class MemoryRun(Run):
         features: by split.
         rank_files: by split.
         kept: the run in a folder that has all this, too, and keeps its choice; None without one.
+        rules: by split, of those whose classes alone do not decide what is right.
+        units: split -> (N,) the cluster of classes of each image, by split; empty without clusters.
     """
 
     record: RunRecord
@@ -61,6 +67,8 @@ class MemoryRun(Run):
     features: Mapping[str, MemoryTables]
     rank_files: Mapping[str, store.RankFile]
     kept: Run | None = None
+    rules: Mapping[str, SearchRules] = field(default_factory=dict)
+    units: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
 
     @property
     def in_folder(self) -> Run | None:
@@ -97,6 +105,14 @@ class MemoryRun(Run):
         if not self.has_features(epoch, split):
             raise DataError(f"no features of {split}", fix=f"Measure the {split} split, too")
         return self.features[split]
+
+    def stored_rules(self, split: str) -> SearchRules | None:
+        """What decides, beside the classes, which items are right for a split's images."""
+        return self.rules.get(split)
+
+    def stored_units(self, split: str) -> NDArray[np.int64] | None:
+        """(N,) the cluster of each image of a split, if there are clusters."""
+        return self.units.get(split)
 
     def command(self, *words: str) -> str:
         """A command on this run; what would be probed is measured in Python."""

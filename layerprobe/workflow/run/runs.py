@@ -35,8 +35,12 @@ from layerprobe.values.records import RunRecord
 from layerprobe.values.scores import Score, in_network_order, no_scores, read_scores
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from layerprobe.recipe.recipe import Recipe
     from layerprobe.store import FeatureHead, LayerTables, RankFile
+    from layerprobe.values.retrieval import SearchRules
 
 SCHEMA = 1
 _LONGEST = 240  # of the 255 bytes of a folder's name: the rest is for `~1` of --fresh and the members of ensembles
@@ -141,6 +145,14 @@ class Run:
     def open_features(self, epoch: int, split: str) -> contextlib.AbstractContextManager[LayerTables]:
         """The features of the layers of an epoch and split."""
         return store.open_feature_file(self.feature_file(epoch, split))
+
+    def stored_rules(self, split: str) -> SearchRules | None:  # noqa: ARG002 - no file has them
+        """The search rules that are stored beside the features: none, as the data set has them."""
+        return None
+
+    def stored_units(self, split: str) -> NDArray[np.int64] | None:  # noqa: ARG002 - no file has them
+        """The clusters of images that are stored beside the features: none, as the data set has them."""
+        return None
 
     def plot_file(self, kind: str) -> Path:
         """Default file of a plot."""

@@ -75,6 +75,9 @@ def units_of_run(
     """
     if cluster is None:
         return {split: labels.astype(np.int64) for split, (labels, _) in images.items()}
+    stored = {split: units for split in images if (units := run.stored_units(split)) is not None}
+    if len(stored) == len(images):
+        return stored
     from layerprobe.workflow.run.from_recipe import load_dataset  # it imports torch, which plots do not need
 
     return units_of_splits(load_dataset(recorded_recipe(run.read(), run.record_file)), images, cluster)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from layerprobe.measure.analysis import Features
 from layerprobe.measure.pair_thresholds import Units
@@ -18,10 +19,13 @@ from layerprobe.values.intervals import IntervalKind
 from layerprobe.values.retrieval import SearchRules
 from layerprobe.values.thresholds import MeasuredThresholds, require_rates
 from layerprobe.workflow.choose.choose_features import choose_file
+from layerprobe.workflow.choose.features_run import rows_by_split, run_of_features
 from layerprobe.workflow.choose.given_features import GivenFeatures
 from layerprobe.workflow.choose.given_layer import ranked_of_rows
-from layerprobe.workflow.choose.indexed_layer import searched_of_rows
-from layerprobe.workflow.choose.row_splits import Rows, row_splits_of
+from layerprobe.workflow.choose.indexed_layer import searched_of_run
+from layerprobe.workflow.probe.reducing import FITTED_ON
+from layerprobe.workflow.run.memory_run import EPOCH
+from layerprobe.workflow.run.seen import split_to_choose_on
 from layerprobe.workflow.run.units import folders_note
 from layerprobe.workflow.threshold.threshold import ThresholdsOf, measure_thresholds
 
@@ -53,8 +57,9 @@ def threshold_of_features(
         features = split_in_halves(features)
         units = IntervalKind(cluster=features.cluster).units_text()
         listener.say(f"no `split`: thresholds are set on a random half of the {units}, and measured on the other half")
-    splits = row_splits_of(features, _SEED, True, features.file)
-    if splits.crossed or not len(splits.test):
+    run, rows = run_of_features(features, seen=True, seed=_SEED), rows_by_split(features)
+    split = split_to_choose_on(run, run.record, [EPOCH])
+    if split == "test" or "test" not in rows:
         message = "no rows to set a threshold on but those of test" if len(features.rows_of("test")) else "no test rows"
         fix = "Call rows of classes that the network has not seen `validation`, and others of them `test`"
         raise DataError(message, file=features.file, fix=fix)
@@ -63,13 +68,12 @@ def threshold_of_features(
         on_half = " on that half; on all classes it may select another" if halved else ""
         listener.say(f"layer {layer}, as layerprobe choose selects{on_half}")
     ranked = ranked_of_rows(features, layer)
-    searched, _ = searched_of_rows(splits, ranked, _SEED)
-    fitted_on_it = splits.fitted_on is None and parse_chain(ranked.reduction).fits
-    subject = ThresholdsOf(
-        file, features.epoch, ranked, splits.split, fitted_on_it, *_test_clusters(features, splits.test)
-    )
-    setting = _pair_rows(features, Features(searched.training, splits.labels, ()), splits.choosing, ranked.similarity)
-    testing = _pair_rows(features, searched.queries, splits.test, ranked.similarity)
+    searched, _ = searched_of_run(run, EPOCH, ranked, split, torch.device("cpu"))
+    fitted_on_it = FITTED_ON not in rows and parse_chain(ranked.reduction).fits
+    subject = ThresholdsOf(file, features.epoch, ranked, split, fitted_on_it, *_test_clusters(features, rows["test"]))
+    of_split = Features(searched.training, features.labels[rows[split]], ())
+    setting = _pair_rows(features, of_split, rows[split], ranked.similarity)
+    testing = _pair_rows(features, searched.queries, rows["test"], ranked.similarity)
     return measure_thresholds(subject, setting, testing, rates, listener)
 
 
@@ -85,7 +89,7 @@ def split_in_halves(features: GivenFeatures) -> GivenFeatures:
 
 
 def _test_clusters(
-    features: GivenFeatures, test: Rows
+    features: GivenFeatures, test: NDArray[np.intp]
 ) -> tuple[str | None, tuple[Units, Units] | None, tuple[str, ...]]:
     """The column of clusters, the clusters of the test rows, and a note where classes lie in folders."""
     if features.cluster is not None:
@@ -94,7 +98,7 @@ def _test_clusters(
     return None, None, tuple(filter(None, [folders_note(names)]))
 
 
-def _pair_rows(features: GivenFeatures, split_features: Features, rows: Rows, similarity: str) -> AllPairs:
+def _pair_rows(features: GivenFeatures, split_features: Features, rows: NDArray[np.intp], similarity: str) -> AllPairs:
     rules = None if features.groups is None else SearchRules(groups=features.groups[rows])
     return all_pairs(
         torch.as_tensor(split_features.values),

@@ -256,7 +256,7 @@ def test_the_classes_that_are_taken_for_unseen_are_named(
     layers, labels = some_layers(40)
     rows = None if splits is None else np.array(splits)[labels // 20]
     choice = choose(layers, labels, splits=rows, seen=seen)
-    assert f"assumed, not verified: the network was not trained on the {classes} classes" in choice.notes
+    assert f"assumed, not verified: the model was not trained on the {classes} classes" in choice.notes
 
 
 @pytest.mark.parametrize(("metric", "gallery"), [("R@1", 30), ("R@2", 30), ("MAP@R", 3)])

@@ -121,7 +121,7 @@ def test_a_checkpoint_of_half_of_a_folder_gives_one_answer_by_command_line_and_p
         assert other is not None
         assert one.value == pytest.approx(other.value)
     assert "assumed, not verified: own.pth was not trained on the 14 test classes" in choice.notes
-    assert "assumed, not verified: the network was not trained on the 14 test classes" in same.notes
+    assert "assumed, not verified: the model was not trained on the 14 test classes" in same.notes
 
 
 def coloured(root: Path, classes: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:

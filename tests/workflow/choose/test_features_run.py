@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from layerprobe.system.progress import Silent
+from layerprobe.workflow.choose.choose import choose_candidates
+from layerprobe.workflow.choose.features_run import LayersOfFeatures, rows_by_split, run_of_features
+from layerprobe.workflow.choose.given_features import GivenFeatures, given_features
+from layerprobe.workflow.choose.request import ChooseRequest
+from layerprobe.workflow.probe.rerank import StoredSearch
+
+LABELS = np.repeat(np.arange(40), 4)
+
+
+def some_features(splits: tuple[str, ...] | None) -> GivenFeatures:
+    rng = np.random.default_rng(0)
+    classes = rng.normal(size=(40, 8))[LABELS]
+    layers = {name: classes + noise * rng.normal(size=classes.shape) for name, noise in (("a", 0.5), ("b", 0.9))}
+    return given_features(layers, LABELS, None if splits is None else np.array(splits)[LABELS * len(splits) // 40])
+
+
+def layers_of(given: GivenFeatures) -> LayersOfFeatures:
+    run, request = run_of_features(given, seen=True, seed=0), ChooseRequest(device="cpu")
+    return LayersOfFeatures(given, run, request, set(given.features), Silent())
+
+
+@pytest.mark.parametrize(
+    ("splits", "rows"),
+    [
+        (None, {"test": 160}),
+        (("validation",), {"test": 160}),  # a single split is cross-fitted, whatever it is called
+        (("train", "test"), {"train": 80, "test": 80}),
+        (("train", "validation", "test", "test"), {"train": 40, "validation": 40, "test": 80}),
+    ],
+)
+def test_the_rows_of_each_split(splits: tuple[str, ...] | None, rows: dict[str, int]) -> None:
+    assert {split: len(found) for split, found in rows_by_split(some_features(splits)).items()} == rows
+
+
+def test_candidates_within_folds_are_not_searched_in_the_whole_gallery_but_for_the_embedding(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    searched = []
+    values = StoredSearch.values
+
+    def counted(search: StoredSearch, ranked: object, metric: str) -> object:
+        searched.append((str(ranked), metric))
+        return values(search, ranked, metric)  # type: ignore[arg-type] # a ranked layer
+
+    monkeypatch.setattr(StoredSearch, "values", counted)
+    layers = layers_of(some_features(None))
+    choose_candidates([layers.candidates()], layers.request, Silent(), layers.half_whitened)
+    assert searched == [("b", "R@1")]
+
+
+def test_validation_without_train_rows_fits_maps_on_validation_and_measures_them_on_test() -> None:
+    layers = layers_of(some_features(("validation", "test")))
+    choice = choose_candidates([layers.candidates()], layers.request, Silent(), layers.half_whitened)
+    assert choice.candidates == 4
+    assert choice.preferred_test is not None
+    assert choice.preferred_test.split == "test"

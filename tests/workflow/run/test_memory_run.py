@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from layerprobe.system.errors import DataError
+from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer
+from layerprobe.workflow.choose.features_run import run_of_features
+from layerprobe.workflow.choose.given_features import given_features
+from layerprobe.workflow.run.memory_run import MemoryRun
+from layerprobe.workflow.run.stored_choice import stored_choice
+from layerprobe.workflow.run.stored_layers import equal_layers, read_layer
+
+LABELS = np.repeat(np.arange(8), 3)
+FEATURES = np.random.default_rng(0).normal(size=(24, 5)).astype(np.float32)
+
+
+@pytest.fixture
+def run() -> MemoryRun:
+    splits = np.array(["train", "validation", "test"])[LABELS // 3]
+    layers = {"a": FEATURES, "b": 2 * FEATURES, "c": FEATURES.copy()}
+    return run_of_features(given_features(layers, LABELS, splits, LABELS % 2), seen=True, seed=3)
+
+
+def test_the_features_of_a_split_are_its_rows(run: MemoryRun) -> None:
+    np.testing.assert_array_equal(read_layer(run, 0, "validation", LayerKey("a", "none")), FEATURES[9:18])
+    labels, ids = run.feature_head(0, "validation").rows
+    assert labels.tolist() == LABELS[9:18].tolist()
+    assert ids == tuple(map(str, range(9, 18)))
+
+
+def test_one_split_is_not_copied() -> None:
+    run = run_of_features(given_features({"a": FEATURES}, LABELS), seen=True, seed=0)
+    assert np.shares_memory(read_layer(run, 0, "test", LayerKey("a", "none")), FEATURES)
+
+
+def test_concatenated_layers_are_unit_vectors_side_by_side(run: MemoryRun) -> None:
+    unit = FEATURES[18:] / np.linalg.norm(FEATURES[18:], axis=1, keepdims=True)
+    both = read_layer(run, 0, "test", LayerKey("a+b", "none"))
+    np.testing.assert_allclose(both, np.hstack([unit, unit]), rtol=1e-6)
+
+
+def test_equal_layers_are_recognised(run: MemoryRun) -> None:
+    assert equal_layers(run, 0, "test", "a") == {LayerKey("c", "none")}
+
+
+def test_what_it_lacks_is_refused(run: MemoryRun) -> None:
+    with pytest.raises(DataError, match="no features of gallery"):
+        run.feature_head(0, "gallery")
+    with pytest.raises(DataError, match="no features of d"):
+        read_layer(run, 0, "test", LayerKey("d", "none"))
+    with pytest.raises(DataError, match="gallery is not ranked"):
+        run.ranks(0, "gallery")
+    assert (run.has_features(1, "test"), run.ranked_epochs("test")) == (False, [0])
+
+
+def test_groups_and_the_seed_are_kept_and_no_file_is_read(run: MemoryRun) -> None:
+    rules = run.stored_rules("test")
+    assert rules is not None
+    assert np.asarray(rules.groups).tolist() == (LABELS[18:] % 2).tolist()
+    assert run.read().seed == 3
+    assert stored_choice(run) is None
+    assert RankedLayer(LayerKey("a", "none"), NO_REDUCTION, "cosine") not in run.ranks(0, "test").groups
