@@ -22,7 +22,7 @@ from layerprobe.values.scores import Score
 from layerprobe.values.seeds import over_seeds, trainings
 from layerprobe.values.views import Reductions, Selected, Sized, equal_dimensions
 from layerprobe.workflow.run.runs import Run
-from layerprobe.workflow.summary.reduced import post_processing_split, processings_of, unmeasured, usual_dimension
+from layerprobe.workflow.summary.reduced import post_processing_split, processings_of, unmeasured_text, usual_dimension
 
 _SHOWN = ("test", "validation", "train")  # the first measured at an equal dimension is shown
 _NO_BEST = "no best post-processing"
@@ -50,8 +50,8 @@ def stored_reductions(
 ) -> list[Reductions]:
     """The layers of runs after reductions to equal dimensions; trainings of one experiment as one.
 
-    Without an epoch it is the last at which a layer was reduced to an equal dimension; where none was, that of the
-    selected candidate, if it is reduced.
+    Without an epoch in the options, it is the last one with a layer at an equal dimension. If there is none, it is the
+    epoch of the selected candidate, provided that this is reduced.
 
     Args:
         selected: run, or mean of trainings -> the selected candidate of its choice.
@@ -71,9 +71,9 @@ def stored_reductions(
         if (
             not values
             and options.layers is None
-            and (of_selected := _selected_alone(chosen.get(name), run_scores, dims))
+            and (selected_reductions := _reductions_of_selected(chosen.get(name), run_scores, dims))
         ):
-            reductions.append(of_selected)
+            reductions.append(selected_reductions)
             continue
         if not values:
             message = f"no layer of epoch {epoch_shown} is stored at an equal dimension"
@@ -82,7 +82,7 @@ def stored_reductions(
     return select_reductions(reductions, merged, options.layers, embeddings, chosen)
 
 
-def _selected_alone(
+def _reductions_of_selected(
     selected: Selected | None, scores: Sequence[Score], dims: Mapping[LayerKey, int]
 ) -> Reductions | None:
     """The selected candidate beside its layer without a reduction; None if it has none itself."""
@@ -109,12 +109,12 @@ def _choice(run: Run, values: Sequence[Score]) -> SelectionSplit:
             None, f"{_NO_BEST}: only test is left to choose it on; {run.command('summary')} says more"
         )
     if not any(score.split == split and score.ranked.reduction != NO_REDUCTION for score in values):
-        return SelectionSplit(None, f"{_NO_BEST}: {unmeasured(run, split)}")
+        return SelectionSplit(None, f"{_NO_BEST}: {unmeasured_text(run, split)}")
     return SelectionSplit(split, note)
 
 
 def best_on_validation(values: Sequence[Score]) -> SelectionSplit:
-    """Validation, if measured; for models of which nothing is known about their training data."""
+    """Validation, if reduced layers are measured there; for models whose training data are unknown."""
     if any(score.split == "validation" and score.ranked.reduction != NO_REDUCTION for score in values):
         return SelectionSplit("validation")
     return SelectionSplit(None, f"{_NO_BEST}: no reduced layer is measured on validation")
@@ -212,7 +212,7 @@ def _dim(processing: PostProcessing, raw: int | None) -> int | None:
 def _best_reductions(
     scores: Sequence[Score], processings: Iterable[PostProcessing], split: str | None
 ) -> set[RankedLayer]:
-    """The layers that are reduced, each after its best reduction."""
+    """The best reduction of each layer that is reduced."""
     scores = [score for score in scores if score.split == split]
     reduced = {score.ranked.layer for score in scores if score.ranked.reduction != NO_REDUCTION}
     values = {score.ranked: score.value for score in scores if score.value is not None}
@@ -226,7 +226,7 @@ def select_reductions(
     embeddings: Mapping[str, RankedLayer],
     selected: Mapping[str, Selected] | None = None,
 ) -> list[Reductions]:
-    """The requested layers; else those at an equal dimension, or a few of these if each has a line.
+    """Select the requested layers, else those at an equal dimension; a few of these if the figure has a line for each.
 
     Args:
         embeddings: run -> its embedding layer, where that is known.

@@ -1,4 +1,4 @@
-"""The layers whose error rates are drawn, and these of a run's stored features."""
+"""Error rates of a run's layers on test, from stored features."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def subjects_of(scores: Sequence[Score], selection: LayerSelection) -> list[Subj
 
 
 def stored_error_rates(run: Run, scores: Sequence[Score], selection: LayerSelection) -> list[ErrorRates]:
-    """The error rates of a run's layers on test; thresholds are set on classes that the network has not seen, if any.
+    """The error rates of a run's layers on test, with thresholds set on other classes unseen by the network, if any.
 
     Args:
         scores: of this run, at least one.
@@ -55,7 +55,7 @@ def stored_error_rates(run: Run, scores: Sequence[Score], selection: LayerSelect
 
 
 def selected_error_rates(run: Run, scores: Sequence[Score], selected: Selected) -> list[ErrorRates]:
-    """The error rates of the selected candidate of a run, at its epoch; within folds of test if that is its score."""
+    """The error rates of a run's selected candidate at its epoch; within folds of test if its score is of folds."""
     score = selected.score
     ranked, epoch = score.ranked, score.epoch
     notes = [s.notes for s in scores if (s.epoch, s.split, s.ranked.layer) == (epoch, SPLIT, score.ranked.layer)]
@@ -74,7 +74,7 @@ def selected_error_rates(run: Run, scores: Sequence[Score], selected: Selected) 
 def _error_rates(run: Run, scores: Sequence[Score], subject: Subject) -> ErrorRates:
     ranked, epoch = subject.ranked, subject.epoch
     require_one_map(ranked)
-    searches = {split: StoredSearch(run, epoch, split, torch.device("cpu")) for split in (SPLIT, *_unseen(run))}
+    searches = {split: StoredSearch(run, epoch, split, torch.device("cpu")) for split in (SPLIT, *_unseen_splits(run))}
     of_epoch = [score for score in scores if score.epoch == epoch]
     measured = {score.split for score in of_epoch if score.ranked == ranked}
     measured = measured or {score.split for score in of_epoch if score.ranked.layer == ranked.layer}
@@ -82,7 +82,7 @@ def _error_rates(run: Run, scores: Sequence[Score], subject: Subject) -> ErrorRa
     return error_rates(subject, lambda split: layer_pairs(searches[split], ranked), unseen[0] if unseen else None)
 
 
-def _unseen(run: Run) -> list[str]:
+def _unseen_splits(run: Run) -> list[str]:
     record = run.read()
     seen = any(has_seen_train(record, epoch) for epoch in range(record.epochs_done + 1))
     return ["validation", *([] if seen else ["train"])]

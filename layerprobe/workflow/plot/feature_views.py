@@ -28,7 +28,7 @@ ReadFeatures = Callable[[str, RankedLayer], Labelled]  # split and layer -> its 
 
 @dataclass(frozen=True)
 class LayerSelection:
-    """Which layers and epoch are shown.
+    """The layers and the epoch to show.
 
     Args:
         validation: Recall@1 of layers, by which one of the `headline_layers` is chosen.
@@ -43,7 +43,7 @@ class LayerSelection:
 def select_layers(
     runs: Sequence[Sequence[Score]], options: PlotOptions, embeddings: Mapping[str, RankedLayer]
 ) -> LayerSelection:
-    """What is shown of some runs: of those with the same layers the same ones.
+    """The layers to show of some runs; runs with the same layers show the same ones.
 
     Args:
         runs: the scores of each, at least one.
@@ -73,11 +73,11 @@ def histograms_of(scores: Sequence[Score], read: ReadFeatures, selection: LayerS
 
 
 def selected_histograms(run: Run, scores: Sequence[Score], selected: Selected) -> list[Histogram]:
-    """The histograms of the selected candidate of a run, at its epoch; within folds of test if that is its score."""
+    """The histograms of a run's selected candidate at its epoch; within folds of test if its score is of folds."""
     epoch, ranked = selected.score.epoch, selected.score.ranked
     _require_vectors(ranked)
     if selected.within_folds:
-        splits = {selected.score.split: _in_folds(run, epoch, selected.score.split, ranked)}
+        splits = {selected.score.split: _read_folds(run, epoch, selected.score.split, ranked)}
     else:
         stored_scores, read = open_stored(run, scores, epoch)
         measured = {
@@ -89,8 +89,8 @@ def selected_histograms(run: Run, scores: Sequence[Score], selected: Selected) -
     return pair_histograms(splits, run=run.name, epoch=epoch, ranked=ranked)
 
 
-def _in_folds(run: Run, epoch: int, split: str, ranked: RankedLayer) -> Labelled:
-    """The features of a split, of each fold of classes by a map that is fitted on the others."""
+def _read_folds(run: Run, epoch: int, split: str, ranked: RankedLayer) -> Labelled:
+    """The features of a split; the map of each fold of classes is fitted on the other folds."""
     import torch
 
     from layerprobe.workflow.probe.rerank import StoredSearch  # it imports torch, which other plots do without
@@ -175,7 +175,7 @@ def read_layers(
 
 
 def few_layers(layers: Sequence[RankedLayer], run: str, selection: LayerSelection) -> list[RankedLayer]:
-    """A few of a run's unreduced layers; of reduced ones if there are no others."""
+    """The `headline_layers` among a run's unreduced layers; among the reduced ones if there are no others."""
     raw = [ranked for ranked in layers if ranked.reduction == NO_REDUCTION] or list(layers)
     validation = {ranked: value for ranked, value in selection.validation.items() if ranked in raw}
     return headline_layers(raw, validation, selection.embeddings.get(run))

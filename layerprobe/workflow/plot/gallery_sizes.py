@@ -51,7 +51,7 @@ class QueriesSearched:
 
 
 def last_scores(scores: Sequence[Score]) -> list[Score]:
-    """Those of the last epoch with Recall@1 on test; none without such an epoch."""
+    """The scores of the last epoch with Recall@1 on test; empty without such an epoch."""
     epoch = max((score.epoch for score in scores if (score.split, score.metric) == (SPLIT, RECALL)), default=0)
     return [score for score in scores if score.epoch == epoch]
 
@@ -105,8 +105,8 @@ def stored_curves(
     curves = {run.name: _run_curves(run, run_scores, layers) for run, run_scores, layers in run_layers}
     merged = []
     for name, members in trainings([score for run_scores in last_by_run for score in run_scores]).items():
-        together = curves_over_seeds(name, [curves[run] for run in members]) if len(members) > 1 else []
-        merged += together or [curve for run in members for curve in curves[run]]
+        mean_curves = curves_over_seeds(name, [curves[run] for run in members]) if len(members) > 1 else []
+        merged += mean_curves or [curve for run in members for curve in curves[run]]
     return merged
 
 
@@ -119,23 +119,23 @@ def curves_over_seeds(name: str, runs: Sequence[Sequence[Curve]]) -> list[Curve]
     if any([(c.ranked, c.places) for c in curves] != [(c.ranked, c.places) for c in runs[0]] for curves in runs):
         return []
     means = []
-    for same in zip(*runs, strict=True):
+    for layer_curves in zip(*runs, strict=True):
         columns = [
             [value for value in size_values if value is not None]
-            for size_values in zip(*(c.values for c in same), strict=True)
+            for size_values in zip(*(c.values for c in layer_curves), strict=True)
         ]
-        complete = [column if len(column) == len(same) else None for column in columns]
-        notes = shared_notes(curve.notes for curve in same)
+        complete = [column if len(column) == len(layer_curves) else None for column in columns]
+        notes = shared_notes(curve.notes for curve in layer_curves)
         means.append(
             replace(
-                same[0],
+                layer_curves[0],
                 run=name,
                 values=tuple(column and sum(column) / len(column) for column in complete),
                 low=tuple(column and min(column) for column in complete),
                 high=tuple(column and max(column) for column in complete),
-                n=len(same),
-                notes=(*notes, f"mean of {len(same)} trainings"),
-                units=SamplingUnits(IntervalKind(trainings=True), len(same)),
+                n=len(layer_curves),
+                notes=(*notes, f"mean of {len(layer_curves)} trainings"),
+                units=SamplingUnits(IntervalKind(trainings=True), len(layer_curves)),
             )
         )
     return means

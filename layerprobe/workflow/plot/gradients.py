@@ -36,7 +36,7 @@ def stored_gradients(
     Args:
         scores: of this run, at least one.
         epoch: None for the last.
-        embedding: its layer that the loss takes, if measured.
+        embedding: the layer that the loss takes; None if it is not measured.
     """
     record, epoch = run.read(), asked_epoch(scores, epoch)
     if record.from_python:

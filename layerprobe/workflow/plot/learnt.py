@@ -32,8 +32,8 @@ def learnt_parameters(runs: Sequence[Run]) -> list[Score]:
             raise RecipeError(message, fix=fix)
         start = {name: tensor.detach() for name, tensor in loss.named_parameters() if name in names}
         epochs = [epoch for epoch in kept_epochs(run, record) if epoch > 0]
-        gone = f"epochs 0 and {', '.join(map(str, epochs))} alone; train with train.keep = all for the others"
-        notes = (gone,) if len(epochs) < record.epochs_done else ()
+        kept_note = f"epochs 0 and {', '.join(map(str, epochs))} alone; train with train.keep = all for the others"
+        notes = (kept_note,) if len(epochs) < record.epochs_done else ()
         for epoch in (0, *epochs):
             path = run.checkpoint_file(epoch)
             tensors = read_tensors(path, "loss", names, expected=[record.hashes.get(path.name, "")]) if epoch else start

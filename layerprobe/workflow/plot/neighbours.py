@@ -53,7 +53,7 @@ class NearestItems:
     right: NDArray[np.bool_]
 
     def of_layer(self, layer: int) -> NearestItems:
-        """Those of one layer."""
+        """The items nearest by a single layer."""
         row = slice(layer, layer + 1)
         return NearestItems(self.rows[row], self.similarities[row], self.right[row])
 
@@ -153,14 +153,14 @@ def neighbours_of(
 
 
 def _find_by_layers(opened: RunGallery, epoch: int, layers: Sequence[RankedLayer], rows: Rows, k: int) -> NearestItems:
-    """The nearest items by layers whose features are known to be stored."""
+    """The nearest items by each layer; the caller has checked that the features are stored."""
     with opened.features.kept_open(epoch, (opened.items.name, opened.split)):
         by_layer = [_find_by_layer(opened, epoch, ranked, rows, k) for ranked in layers]
     return NearestItems(*(np.stack([layer[array] for layer in by_layer]) for array in range(3)))  # type: ignore[arg-type] # of three types
 
 
 def selected_neighbours(opened: RunGallery, selected: Selected, queries: Rows, k: int) -> NearestItems:
-    """The items nearest to some queries by the selected candidate; within folds of the classes if its score is."""
+    """The items nearest to some queries by the selected candidate; within folds of classes if its score is of folds."""
     epoch, ranked = selected.score.epoch, selected.score.ranked
     _require_images(opened, epoch)
     # A reduction that is not ranked is fitted anew, on the features that the layer itself was ranked by.

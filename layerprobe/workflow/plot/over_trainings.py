@@ -29,10 +29,10 @@ Place = float | str
 
 @dataclass(frozen=True)
 class TrainingScores:
-    """The trainings of a figure.
+    """The trainings of a figure, with their scores.
 
     Args:
-        notes: on them.
+        notes: on the trainings.
         embeddings: run -> its embedding layer, where that is known.
     """
 
@@ -89,7 +89,7 @@ def recall_at_k(training_scores: TrainingScores, options: PlotOptions) -> OverTr
 def _read_values(
     training_scores: TrainingScores, options: PlotOptions, is_shown: Callable[[Score], bool]
 ) -> list[_RunValue]:
-    """The scores on test at each run's last or the asked epoch, of the asked layers or each run's embedding."""
+    """The scores on test at the requested epoch or each run's last, of the requested layers or each run's embedding."""
     by_run: dict[str, list[Score]] = {}
     for score in training_scores.scores:
         if score.split == SPLIT:
@@ -128,13 +128,19 @@ def _default_layers(scores: Sequence[Score], embedding: RankedLayer | None) -> l
 def _read_loss(plotted: PlottedRun, run: Run, epoch: int | None) -> _RunValue:
     """The last line of metrics.jsonl, or that of the epoch."""
     losses = {logged: loss for logged, loss, _ in logged_losses(run)}
-    at = max(losses, default=0) if epoch is None else epoch
-    if at not in losses:
+    read_epoch = max(losses, default=0) if epoch is None else epoch
+    if read_epoch not in losses:
         fix = f"Known: {', '.join(map(str, sorted(losses)))}" if losses else "Leave the run out"
-        raise DataError(f"no training loss of epoch {at}", file=run.training_log_file, fix=fix)
-    valid = math.isfinite(losses[at])
+        raise DataError(f"no training loss of epoch {read_epoch}", file=run.training_log_file, fix=fix)
+    valid = math.isfinite(losses[read_epoch])
     return _RunValue(
-        plotted, "", LOSS, plotted.place, at, losses[at] if valid else None, () if valid else ("not finite",)
+        plotted,
+        "",
+        LOSS,
+        plotted.place,
+        read_epoch,
+        losses[read_epoch] if valid else None,
+        () if valid else ("not finite",),
     )
 
 
@@ -187,7 +193,7 @@ def _differences(
     first_line: Mapping[Place, Mapping[int, _RunValue]],
     places: Iterable[Place],
 ) -> Iterable[Repeated]:
-    """From the first line at the same place, over the seeds of both whose test images are the same."""
+    """Differences from the first line at each position, paired by seed; pairs with other test images are skipped."""
     for position in places:
         differences = {}
         for seed, value in sorted(line.get(position, {}).items()):

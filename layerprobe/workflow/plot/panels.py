@@ -65,9 +65,9 @@ def panels_of(
 ) -> tuple[list[Neighbours], ReadImage]:
     """The neighbours of some test queries by some layers of runs, and a function that reads the images.
 
-    By default, the layers are the embedding, the one before it, and the selected candidate, and the queries those whose
-    nearest item is right by the first layer and wrong by the embedding, or random ones if there are none. The first run
-    chooses the queries.
+    By default, the layers are the embedding, the one before it, and the selected candidate. The queries are those whose
+    nearest item is right by the first layer and wrong by the embedding, or random ones if there are none. They are
+    chosen in the first run.
 
     Args:
         runs: at least one.
@@ -75,7 +75,7 @@ def panels_of(
         selected: run -> the selected candidate of its choice.
 
     Returns:
-        Those of a query one after another, by run and layer; and run and id -> pixels, at most 256 a side.
+        The neighbours by query, run and layer, in this order; and run and id -> pixels, at most 256 a side.
     """
     neighbours, opened = find_neighbours(runs, scores, options, embeddings, selected)
     return neighbours, lambda run, name: _shrink(opened[run].image(name))
@@ -99,7 +99,7 @@ def find_neighbours(
         rule = parse_rule(options.where, reference.layers, last_layer)
     layers = _choose_layers(reference, options, embeddings, rule)
     panel_runs = [_PanelRun(reference, open_gallery(runs[0], _SPLIT), layers)]
-    chosen, notes = _choose_queries(rule, panel_runs[0], options)
+    queries, notes = _choose_queries(rule, panel_runs[0], options)
     for run in runs[1:]:
         ranked_split = _ranked_split(run, scores, options.epoch)
         if have_other_images(reference.record, ranked_split.record, _SPLIT):
@@ -114,7 +114,7 @@ def find_neighbours(
         )
     if len(runs) > 1:
         notes = tuple(f"{note}, by {runs[0].name}" for note in notes)
-    names = [reference.stored.ids[row] for row in chosen.rows]
+    names = [reference.stored.ids[row] for row in queries.rows]
     stars = {} if options.layers is not None else selected_at(selected or {}, options.epoch)
     by_run = [
         _find_run_neighbours(panel_run, names, notes, stars.get(panel_run.ranked_split.run.name))
@@ -164,8 +164,8 @@ def _choose_layers(
             fix="Probe one",
         )
     # A layer whose features equal the embedding's, such as the module that gives the output, is the same layer.
-    same = equal_layers(ranked_split.run, ranked_split.epoch, _SPLIT, last_two[-1].layer.layer)
-    return tuple(last_two_layers([x for x in plain if x.layer not in same], last_two[-1]))
+    equal_names = equal_layers(ranked_split.run, ranked_split.epoch, _SPLIT, last_two[-1].layer.layer)
+    return tuple(last_two_layers([x for x in plain if x.layer not in equal_names], last_two[-1]))
 
 
 def _choose_queries(
@@ -177,21 +177,21 @@ def _choose_queries(
     if options.query is not None:
         rule = QueryOfImage(options.query)
     if rule is not None:
-        chosen = choose_queries(rule, ranked_split, names, count)
-        if not len(chosen.rows):
+        queries = choose_queries(rule, ranked_split, names, count)
+        if not len(queries.rows):
             message = f"no {ranked_split.split} image at epoch {ranked_split.epoch}: {rule_text(rule, ranked_split)}"
             raise RecipeError(message, fix="Choose another rule, such as --where worst")
-        return chosen, (chosen.text,)
+        return queries, (queries.text,)
     first_layer, last_layer = panel_run.layers[0], panel_run.layers[-1]
     if first_layer == last_layer:
-        chosen = choose_queries(RandomQueries(), ranked_split, names, count)
-        return chosen, (chosen.text,)
+        queries = choose_queries(RandomQueries(), ranked_split, names, count)
+        return queries, (queries.text,)
     disagree = QueriesByOutcome(((first_layer, True), (last_layer, False)))
-    chosen = choose_queries(disagree, ranked_split, names, count)
-    if len(chosen.rows):
-        return chosen, (chosen.text,)
-    chosen = choose_queries(RandomQueries(), ranked_split, names, count)
-    return chosen, (f"No query has {rule_text(disagree, ranked_split)}", chosen.text)
+    queries = choose_queries(disagree, ranked_split, names, count)
+    if len(queries.rows):
+        return queries, (queries.text,)
+    queries = choose_queries(RandomQueries(), ranked_split, names, count)
+    return queries, (f"No query has {rule_text(disagree, ranked_split)}", queries.text)
 
 
 def _find_run_neighbours(
@@ -218,8 +218,8 @@ def _find_run_neighbours(
     if selected is not None and (layer := (selected.score.ranked, selected.score.epoch)) not in layers:
         try:
             items = selected_neighbours(opened, selected, rows, _NEIGHBOURS)
-            folded = (f"{selected_text(selected, layer[1])}: {WITHIN_FOLDS}",) * selected.within_folds
-            by_layer.append(_label_neighbours(opened, layer, rows, items, (*notes, *folded)))
+            fold_notes = (f"{selected_text(selected, layer[1])}: {WITHIN_FOLDS}",) * selected.within_folds
+            by_layer.append(_label_neighbours(opened, layer, rows, items, (*notes, *fold_notes)))
         except LayerprobeError as error:
             line = f"{selected_text(selected, layer[1])} is not drawn: {error.message}"
             by_layer = [

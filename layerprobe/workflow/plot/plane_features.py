@@ -70,7 +70,7 @@ def _class_name(names: Sequence[str], label: int) -> str:
 
 
 def _add_weights(run: Run, features: PlaneFeatures, names: Sequence[str]) -> PlaneFeatures:
-    """With the weight of each training class, if the loss has one and its checkpoint is kept."""
+    """Add the weight of each training class, if the loss has weights and the checkpoint is kept."""
     record = run.read()
     if record.from_python or record.weights_files or record.members:
         return features

@@ -46,7 +46,7 @@ from layerprobe.workflow.plot.gallery_sizes import stored_curves
 from layerprobe.workflow.plot.matrices import COMPARED, comparable_scores, layers_of, matrices_of
 from layerprobe.workflow.plot.over_trainings import TrainingScores, losses_over_key, recall_at_k, scores_over_key
 from layerprobe.workflow.plot.recipe_lines import differing_keys, place_runs
-from layerprobe.workflow.plot.selected import SelectedOfRun, stored_selected, with_selected
+from layerprobe.workflow.plot.selected import SelectedOfRun, add_selected, stored_selected
 from layerprobe.workflow.plot.training_log import training_losses
 from layerprobe.workflow.run.embedding import embedding_among
 from layerprobe.workflow.run.experiments import scores_of
@@ -81,12 +81,12 @@ class PlotRequest:
 
 
 def plot(request: PlotRequest) -> Path:
-    """Draw a plot, write its files and return the figure's."""
+    """Draw a plot, write its files, and return the path of the figure."""
     out = request.out or request.runs[0].plot_file(request.kind)
     require_output(out, *FORMATS)
     if request.csv:
         require_output(request.csv, "csv")
-    drawing = drawn(request.kind, request.runs, request.options, request.lines)
+    drawing = draw_plot(request.kind, request.runs, request.options, request.lines)
     if request.note:
         add_note(drawing.figure, request.note)
     write_output(out, encoded(drawing.figure, out.suffix.lower().removeprefix(".") or "png"))
@@ -95,7 +95,7 @@ def plot(request: PlotRequest) -> Path:
     return out
 
 
-def drawn(
+def draw_plot(
     kind: str, runs: Sequence[Run], options: PlotOptions = _DEFAULTS, lines: Mapping[str, str] | None = None
 ) -> Drawing:
     """Draw a plot of one or more runs, whose lines have names as in `PlotRequest`; nothing is written."""
@@ -113,7 +113,7 @@ def drawn(
 
 
 def require_options(kind: str, registered: Plot, options: PlotOptions) -> None:
-    """Check that a plot has the options that are given."""
+    """Check that a plot has the options that are set."""
     unknown = [name for name, value in vars(options).items() if value is not None and name not in registered.options]
     if unknown:
         flags = ", ".join(f"--{name}" for name in registered.options)
@@ -126,7 +126,7 @@ def of_metric(scores: Sequence[Score], metric: str, fix: str, *, any_metric: boo
 
     Args:
         fix: how to measure it.
-        any_metric: whether it need be no share.
+        any_metric: whether metrics that are no share are allowed.
     """
     metric_scores = [score for score in scores if score.metric == metric]
     drawable = dict.fromkeys(score.metric for score in scores if any_metric or is_fraction(score.metric))
@@ -236,7 +236,7 @@ class StoredRuns:
     def histograms(self, options: PlotOptions) -> Sequence[Histogram]:
         """Similarities of images of the same and of different classes, by layer."""
         histograms = [histogram for features in self._features(options) for histogram in histograms_of(*features)]
-        return with_selected(histograms, options, self._selected_runs, selected_histograms)
+        return add_selected(histograms, options, self._selected_runs, selected_histograms)
 
     def spectra(self, options: PlotOptions) -> Sequence[Curve]:
         """Variance of the features by dimension, by layer."""
@@ -278,7 +278,7 @@ class StoredRuns:
         runs = [(run, scores) for run in self.runs if (scores := self._scores_of_run(run))]
         layers = select_layers([scores for _, scores in runs], options, self.embeddings())
         all_rates = [rates for run, scores in runs for rates in stored_error_rates(run, scores, layers)]
-        return with_selected(all_rates, options, self._selected_runs, selected_error_rates)
+        return add_selected(all_rates, options, self._selected_runs, selected_error_rates)
 
     def _training_scores(self, key: str | None) -> TrainingScores:
         plotted, notes = place_runs(self.runs, key, self.lines)

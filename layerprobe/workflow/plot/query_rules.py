@@ -125,6 +125,7 @@ def choose_queries(rule: Rule, ranked_split: RankedSplit, class_names: Sequence[
     satisfied = np.flatnonzero(_satisfying_queries(rule, ranked_split, class_names))
     if isinstance(rule, QueryOfImage):
         return ChosenQueries(satisfied, f"Query: {rule.name}")
+    # One permutation of all queries for every rule: queries that two rules share have the same order.
     order = np.random.default_rng(ranked_split.record.seed).permutation(len(ranked_split.stored.labels))
     rows = order[np.isin(order, satisfied)][:count]
     seed = f"at random by seed {ranked_split.record.seed}"
@@ -142,8 +143,8 @@ def _satisfying_queries(rule: Rule, ranked_split: RankedSplit, class_names: Sequ
                 ranks = _ranks_exact_for_first(ranked_split, layer)
                 satisfied &= _is_right(ranks) if right else _is_wrong(ranks)
         case QueriesOfClass(name):
-            present = [class_names[label] for label in np.unique(labels)]
-            _require_name("class", name, present, ranked_split.split)
+            names = [class_names[label] for label in np.unique(labels)]
+            _require_name("class", name, names, ranked_split.split)
             satisfied = np.array([class_names[label] == name for label in labels.tolist()])
         case QueryOfImage(name):
             _require_name("image", name, ids, ranked_split.split)
@@ -202,6 +203,6 @@ def _ranks_exact_for_first(ranked_split: RankedSplit, layer: RankedLayer) -> Ran
 
 def _require_name(kind: str, name: str, names: Sequence[str], split: str) -> None:
     if name not in names:
-        near = difflib.get_close_matches(name, names, n=1)
-        fix = f"Did you mean {near[0]!r}?" if near else f"An example is {names[0]!r}"
+        close_names = difflib.get_close_matches(name, names, n=1)
+        fix = f"Did you mean {close_names[0]!r}?" if close_names else f"An example is {names[0]!r}"
         raise RecipeError(f"no {kind} {name!r} in the {split} split", fix=fix)

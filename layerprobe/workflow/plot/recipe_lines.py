@@ -56,11 +56,11 @@ def place_runs(
     recipes = {run: {} if record is None else _keys(record) for run, record in records.items()}
     notes: list[str] = []
     if key is not None:
-        without = [run.name for run in runs if key not in recipes[run]]
-        if len(without) == len(runs):
+        names_without_key = [run.name for run in runs if key not in recipes[run]]
+        if len(names_without_key) == len(runs):
             all_keys = dict.fromkeys(name for recipe in recipes.values() for name in recipe)
             raise UnknownNameError("key", key, _choose_keys(list(recipes.values()), None) or all_keys)
-        notes += [f"left out, without {key}: {', '.join(without)}"] if without else []
+        notes += [f"left out, without {key}: {', '.join(names_without_key)}"] if names_without_key else []
     runs_with_key = [run for run in runs if key is None or key in recipes[run]]
     named_recipes = {run.name: recipes[run] for run in runs_with_key if recipes[run]}
     if lines is None:
@@ -105,7 +105,7 @@ def differing_keys(runs: Iterable[Run]) -> list[str]:
 
 
 def _name_lines(recipes: Mapping[str, Mapping[str, Any]], key: str | None) -> tuple[dict[str, str], list[str]]:
-    """Run -> its line; the differing keys that the lines and the key imply, without options of a named part."""
+    """The line of each run, and the other keys that differ, without options of a part that the lines name."""
     all_recipes = list(recipes.values())
     chosen = _choose_keys(all_recipes, key)
     parts = {name.removesuffix(".name") for name in (*chosen, key or "") if name.endswith(".name")}
@@ -116,11 +116,11 @@ def _name_lines(recipes: Mapping[str, Mapping[str, Any]], key: str | None) -> tu
 
 
 def _choose_keys(recipes: Sequence[Mapping[str, Any]], key: str | None) -> list[str]:
-    """The fewest keys that tell recipes apart which the key does not, the names of parts first."""
-    cells = [() if key is None else (_encoded(recipe, key),) for recipe in recipes]
+    """Keys that distinguish recipes with the same value of `key`, chosen greedily; names of parts come first."""
+    cells = [() if key is None else (_encode(recipe, key),) for recipe in recipes]
     chosen: list[str] = []
     for name in sorted(_find_differing_keys(recipes), key=lambda name: not name.endswith(".name")):
-        finer = [(*cell, _encoded(recipe, name)) for cell, recipe in zip(cells, recipes, strict=True)]
+        finer = [(*cell, _encode(recipe, name)) for cell, recipe in zip(cells, recipes, strict=True)]
         if len(set(finer)) > len(set(cells)):
             chosen.append(name)
             cells = finer
@@ -130,14 +130,14 @@ def _choose_keys(recipes: Sequence[Mapping[str, Any]], key: str | None) -> list[
 def _find_differing_keys(recipes: Sequence[Mapping[str, Any]]) -> list[str]:
     """The keys that differ, without the seed and those that have its value in every recipe."""
     names = dict.fromkeys(name for recipe in recipes for name in recipe)
-    varying = [name for name in names if len({_encoded(recipe, name) for recipe in recipes}) > 1]
+    varying = [name for name in names if len({_encode(recipe, name) for recipe in recipes}) > 1]
     return [name for name in varying if any(recipe.get(name) != recipe.get(_SEED) for recipe in recipes)]
 
 
 def _require_distinct(runs: Sequence[PlottedRun]) -> None:
-    seen: dict[tuple[object, ...], PlottedRun] = {}
+    runs_by_position: dict[tuple[object, ...], PlottedRun] = {}
     for run in runs:
-        other = seen.setdefault((run.line, run.place, run.seed), run)
+        other = runs_by_position.setdefault((run.line, run.place, run.seed), run)
         if other is not run:
             message = f"{other.name} and {run.name} have the same recipe and seed"
             raise RecipeError(message, fix="Leave one of them out")
@@ -159,7 +159,7 @@ def _keys(record: RunRecord) -> dict[str, Any]:
     }
 
 
-def _encoded(recipe: Mapping[str, Any], name: str) -> str:
+def _encode(recipe: Mapping[str, Any], name: str) -> str:
     return json.dumps(recipe[name]) if name in recipe else ""
 
 

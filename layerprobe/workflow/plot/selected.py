@@ -40,30 +40,31 @@ def stored_selected(name: str, runs: Sequence[Run], scores: Sequence[Score]) -> 
         len({score.ranked.layer.pool for score in scores if score.ranked.layer.layer == ranked.layer.layer} - {NO_POOL})
         > 1
     )
-    spoken, dim = spoken_name(ranked, pool=has_several_pools), choice.ship.dim
+    layer_text, dim = spoken_name(ranked, pool=has_several_pools), choice.ship.dim
     for split in ("test", choice.chosen.split):
         for score in scores:
             key = (score.run, score.epoch, score.split, score.ranked, score.metric)
             if key == (name, epoch, split, ranked, metric) and score.value is not None:
-                return Selected(spoken, score, dim)
+                return Selected(layer_text, score, dim)
+    # Without such a score, the score of the choice is shown, if the choice is of exactly these trainings.
     of_choice = choice.test or choice.chosen
     if of_choice.metric != metric or set(first_stored.states) != {run.name for run in runs}:
         return None
-    folded = choice.test is not None and choice.within_folds
-    embedding = choice.embedding.test if choice.embedding is not None and folded else None
-    return Selected(spoken, replace(of_choice, run=name), dim, folded, embedding)
+    is_within_folds = choice.test is not None and WITHIN_FOLDS in choice.test.notes
+    embedding = choice.embedding.test if choice.embedding is not None and is_within_folds else None
+    return Selected(layer_text, replace(of_choice, run=name), dim, is_within_folds, embedding)
 
 
-def with_selected(
+def add_selected(
     values: Sequence[S],
     options: PlotOptions,
     selected: Sequence[SelectedOfRun],
     values_of: Callable[[Run, Sequence[Score], Selected], Sequence[S]],
 ) -> list[S]:
-    """What a plot shows, and the selected candidates that are not among it; these only if no layers are requested.
+    """The values of a plot, then those of the selected candidates that it lacks, unless layers are requested.
 
     Args:
-        values_of: gives the values of a selected candidate. If it cannot, a note on all others says why.
+        values_of: gives the values of a selected candidate. If it raises, a note on all other values says why.
     """
     drawn = {(value.run, value.epoch, value.ranked) for value in values}
     added: list[S] = []

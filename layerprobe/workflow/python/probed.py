@@ -26,7 +26,23 @@ from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.compare.compare import compare_pairs
 from layerprobe.workflow.compare.comparison import Comparison
 from layerprobe.workflow.compare.evidence import Measure
-from layerprobe.workflow.plot.plot import StoredRuns, of_metric, require_options
+from layerprobe.workflow.plot.dims import (
+    at_equal_dimensions,
+    best_on_validation,
+    python_fix,
+    reductions_of,
+    select_reductions,
+)
+from layerprobe.workflow.plot.error_rates import selected_error_rates, subjects_of
+from layerprobe.workflow.plot.feature_views import histograms_of, select_layers, selected_histograms, spectra_of
+from layerprobe.workflow.plot.gallery_sizes import RECALL, QueriesSearched, curves_of, layers_shown
+from layerprobe.workflow.plot.gallery_sizes import SPLIT as SEARCHED
+from layerprobe.workflow.plot.matrices import COMPARED
+from layerprobe.workflow.plot.over_trainings import TrainingScores, recall_at_k
+from layerprobe.workflow.plot.plane_features import plane_features_of
+from layerprobe.workflow.plot.plot import of_metric, require_options
+from layerprobe.workflow.plot.recipe_lines import PlottedRun
+from layerprobe.workflow.plot.selected import SelectedOfRun, add_selected, stored_selected
 from layerprobe.workflow.python.kept_choice import keep_choice
 from layerprobe.workflow.python.stored_probe import MemoryProbe
 from layerprobe.workflow.report.choices import describe_choice
@@ -267,3 +283,123 @@ def _one_layer(ranked_split: RankedSplit, text: str) -> RankedLayer:
         raise RecipeError(f"{text} may name several layers", fix="Name one")
     (layer,) = find_layers(ranked_split, reference)
     return layer
+
+
+@dataclass(frozen=True, eq=False)
+class _ProbedSource:
+    """The values that plots draw."""
+
+    probed: Probed
+
+    @property
+    def scores(self) -> Sequence[Score]:
+        return self.probed.scores
+
+    def data(self, _: Iterable[str]) -> Mapping[str, DataFacts]:
+        facts = self.probed.data_facts()
+        return {self.probed.name: facts if metric_of(self.scores) == "R@1" else facts.without_chance()}
+
+    def embeddings(self) -> Mapping[str, RankedLayer]:
+        return {}  # no network is recorded
+
+    def selected(self) -> Mapping[str, Selected]:
+        return {run.name: one for run, _, one in self._selected_runs}
+
+    @cached_property
+    def _selected_runs(self) -> list[SelectedOfRun]:
+        """The run that keeps the result and a choice, with the selected candidate."""
+        run = self.probed.kept.features.run
+        if not (self.probed.kept.cached and run.exists() and run.name == self.probed.name):
+            return []
+        found = stored_selected(run.name, [run], self.scores)
+        return [] if found is None else [(run, run.scores(), found)]
+
+    def indistinguishable(self, scores: Sequence[Score], metric: str) -> Collection[RankedLayer] | None:
+        return alike_of(scores, metric, self.probed.query_ranks, self.probed.data_facts())
+
+    def matrices(self, _: PlotOptions) -> Sequence[Matrix]:
+        features = {
+            ranked.layer: values
+            for ranked, values in self.probed.features.of(COMPARED).items()
+            if ranked.reduction == NO_REDUCTION and "+" not in ranked.layer.layer
+        }
+        if not features:
+            raise DataError(f"CKA compares features of the {COMPARED} split", fix=f"Probe a {COMPARED} split")
+        own = EpochFeatures(self.probed.name, 0, list(features), features.__getitem__, AS_GIVEN)
+        return [layer_cka(own, split=COMPARED)]
+
+    def gallery_sizes(self, ask: PlotOptions) -> Sequence[Curve]:
+        probed = self.probed
+        (layers,) = layers_shown([probed.scores], ask.layers, {})
+        if not layers:
+            raise DataError(f"no {RECALL} on the {SEARCHED} split", fix=f"Probe a {SEARCHED} split with ks=(1,)")
+        labels, known = probed.labels[SEARCHED], probed.ranks.of(SEARCHED)
+        gallery = probed.labels[probed.gallery[SEARCHED]] if SEARCHED in probed.gallery else None
+        ranks = {ranked: [known[draw] for draw in ranked_as(ranked, known)] for ranked in layers}
+        searched = QueriesSearched(labels, positives_and_negatives(labels, gallery), "probe")
+        return curves_of(searched, ranks, probed.scores)
+
+    def reductions(self, ask: PlotOptions) -> Sequence[Reductions]:
+        values = at_equal_dimensions(self.scores)
+        dims = {
+            ranked.layer: int(features.shape[1])
+            for split in self.probed.labels
+            for ranked, features in self.probed.features.of(split).items()
+            if ranked.reduction == NO_REDUCTION
+        }
+        if not values:
+            raise DataError("no layer was brought to an equal dimension", fix=python_fix(dims))
+        found = [reductions_of(values, dims, best_on_validation(values))]
+        return select_reductions(found, values, ask.layers, {}, self.selected())
+
+    def over_key(self, _: PlotOptions) -> OverTrainings:
+        raise RecipeError("a probe from Python has no recipe", fix="Draw runs by layerprobe plot over-key --key KEY")
+
+    def recall_at_k(self, ask: PlotOptions) -> OverTrainings:
+        return recall_at_k(TrainingScores([PlottedRun(self.probed.name)], self.scores), ask)
+
+    def neighbours(self, _: PlotOptions) -> tuple[Sequence[Neighbours], ReadImage]:
+        fix = "Probe it by layerprobe probe --model python:FILE.py:FUNCTION --data folder:ROOT, then plot panels"
+        raise DataError("panels show images, and a probe from Python keeps none", fix=fix)
+
+    def histograms(self, ask: PlotOptions) -> Sequence[Histogram]:
+        found = histograms_of(self.scores, self._labelled, select_layers([self.scores], ask, {}))
+        return add_selected(found, ask, self._selected_runs, selected_histograms)
+
+    def spectra(self, ask: PlotOptions) -> Sequence[Curve]:
+        return spectra_of(self.scores, self._labelled, select_layers([self.scores], ask, {}))
+
+    def losses(self) -> Sequence[Score]:
+        raise _no_training()
+
+    def learnt(self) -> Sequence[Score]:
+        raise _no_training()
+
+    def plane_features(self, ask: PlotOptions) -> Sequence[PlaneFeatures]:
+        return list(plane_features_of(self.scores, self._labelled, select_layers([self.scores], ask, {})))
+
+    def gradients(self, _: PlotOptions) -> Sequence[GradientSizes]:
+        raise _no_training()
+
+    def error_rates(self, ask: PlotOptions) -> Sequence[ErrorRates]:
+        set_on = "validation" if "validation" in self.probed.labels else None
+        subjects = subjects_of(self.scores, select_layers([self.scores], ask, {}))
+        found = [error_rates(one, partial(self._pairs, one.ranked), set_on) for one in subjects]
+        return add_selected(found, ask, self._selected_runs, selected_error_rates)
+
+    def _pairs(self, ranked: RankedLayer, split: str) -> AllPairs:
+        probed, searched = self.probed, self.probed.gallery.get(split)
+        return all_pairs(
+            probed.features[split, str(ranked)],
+            probed.labels[split],
+            gallery=None if searched is None else probed.features[searched, str(ranked)],
+            gallery_labels=None if searched is None else probed.labels[searched],
+            similarity=ranked.similarity,  # type: ignore[arg-type] # checked where it was given
+        )
+
+    def _labelled(self, split: str, ranked: RankedLayer) -> Labelled:
+        return Labelled(self.probed.features[split, str(ranked)], self.probed.labels[split])
+
+
+def _no_training() -> DataError:
+    return DataError("a probe from Python has no training loss", fix="Train with layerprobe train, then plot that run")

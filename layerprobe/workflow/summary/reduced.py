@@ -82,16 +82,16 @@ def processed_layers(
     last_epoch = max(
         (epoch for cells in splits.values() for ranked in reduced for epoch in cells.epochs(ranked)), default=0
     )
-    choose_on, why = post_processing_split(run, last_epoch)
+    choose_on, reason = post_processing_split(run, last_epoch)
     if choose_on is None:
-        return BestPostProcessing(notes=(f"{_NONE}: {why}",))
+        return BestPostProcessing(notes=(f"{_NONE}: {reason}",))
     processed = post_processing(layers, processings, splits, choose_on)
     if processed is None:
-        return BestPostProcessing(notes=(f"{_NONE}: {unmeasured(run, choose_on)}",))
-    return replace(processed, notes=(*processed.notes, why)) if why else processed
+        return BestPostProcessing(notes=(f"{_NONE}: {unmeasured_text(run, choose_on)}",))
+    return replace(processed, notes=(*processed.notes, reason)) if reason else processed
 
 
-def unmeasured(run: Run, split: str) -> str:
+def unmeasured_text(run: Run, split: str) -> str:
     """That no reduced layer is measured on a split, and the command that measures it."""
     fix = f"{run.command('probe', '--splits', split)} with the same --reduce does it"
     return f"no reduced layer is measured on {split}; {fix}"

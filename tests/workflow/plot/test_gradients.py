@@ -11,7 +11,7 @@ from layerprobe.store import read_feature_head
 from layerprobe.system.errors import RecipeError
 from layerprobe.values.keys import LayerKey
 from layerprobe.values.views import GradientSizes
-from layerprobe.workflow.plot.plot import StoredRuns, drawn
+from layerprobe.workflow.plot.plot import StoredRuns, draw_plot
 from layerprobe.workflow.run.experiments import scores_of
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.stored_layers import read_layer
@@ -58,6 +58,6 @@ def test_losses_without_a_plain_softmax_are_refused(toy: Toy) -> None:
     with pytest.raises(
         RecipeError, match="margin: no gradient of a softmax loss: margin has no classifier. Name a run"
     ):
-        drawn("gradient", [toy("margin", "loss.name=margin", "train.images_per_class=2")])
+        draw_plot("gradient", [toy("margin", "loss.name=margin", "train.images_per_class=2")])
     with pytest.raises(RecipeError, match="arc: no gradient of a softmax loss: arcface is no plain softmax"):
-        drawn("gradient", [toy("arc", "loss.name=arcface")])
+        draw_plot("gradient", [toy("arc", "loss.name=arcface")])

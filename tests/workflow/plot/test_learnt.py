@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 from layerprobe.plots.plot import PlotOptions
 from layerprobe.system.errors import RecipeError
 from layerprobe.workflow.plot.learnt import learnt_parameters
-from layerprobe.workflow.plot.plot import drawn
+from layerprobe.workflow.plot.plot import draw_plot
 from layerprobe.workflow.run.runs import Run
 from tests.workflow.plot.conftest import Toy
 
@@ -36,7 +36,7 @@ def test_the_boundaries_of_margin_are_their_mean(toy: Toy) -> None:
 
 def test_where_only_the_last_checkpoint_is_kept_the_start_and_the_end_are_drawn(toy: Toy) -> None:
     run = toy("last", *LEARNT, "train.keep=last")
-    found = drawn("learnt", [run])
+    found = draw_plot("learnt", [run])
     rows = list(csv.DictReader(found.csv.splitlines()))
     assert [(row["epoch"], float(row["value"])) for row in rows] == [("0", 8.0), ("2", stored(run, 2, "scale"))]
     told = " ".join(found.figure.texts[-1].get_text().split())
@@ -45,6 +45,6 @@ def test_where_only_the_last_checkpoint_is_kept_the_start_and_the_end_are_drawn(
 
 def test_a_loss_that_learns_none_is_told(toy: Toy) -> None:
     with pytest.raises(RecipeError, match=r"bn: its loss heated_softmax learns no number .*loss.learn_scale = true"):
-        drawn("learnt", [toy("bn")])
+        draw_plot("learnt", [toy("bn")])
     with pytest.raises(RecipeError, match="plot learnt has no option --epoch. Leave it out"):
-        drawn("learnt", [toy("bn")], PlotOptions(epoch=1))
+        draw_plot("learnt", [toy("bn")], PlotOptions(epoch=1))

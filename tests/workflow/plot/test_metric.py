@@ -10,7 +10,7 @@ from matplotlib.text import Text
 from layerprobe.plots.plot import PlotOptions
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.values.scores import ScoreTable, Subject
-from layerprobe.workflow.plot.plot import drawn
+from layerprobe.workflow.plot.plot import draw_plot
 from layerprobe.workflow.run.runs import Run
 from tests.workflow.stored_ranks import ranked, write_run
 
@@ -32,7 +32,7 @@ def run(tmp_path: Path) -> Run:
 @pytest.mark.parametrize("kind", ["train-vs-test", "curves", "layers", "gap"])
 @pytest.mark.parametrize("metric", ["MAP@R", "NMI"])
 def test_a_metric_is_drawn_and_named(run: Run, kind: str, metric: str) -> None:
-    made = drawn(kind, [run], PlotOptions(metric=metric))
+    made = draw_plot(kind, [run], PlotOptions(metric=metric))
     rows = list(csv.DictReader(io.StringIO(made.csv)))
     assert {row[f"test {metric}"] for row in rows} == {str(VALUES[metric])}
     said = " ".join(text.get_text() for text in made.figure.findobj(Text))
@@ -41,7 +41,7 @@ def test_a_metric_is_drawn_and_named(run: Run, kind: str, metric: str) -> None:
 
 
 def test_by_default_recall_is_drawn(run: Run) -> None:
-    assert "test R@1" in drawn("curves", [run]).csv
+    assert "test R@1" in draw_plot("curves", [run]).csv
 
 
 @pytest.mark.parametrize(
@@ -55,9 +55,9 @@ def test_by_default_recall_is_drawn(run: Run) -> None:
 )
 def test_a_metric_that_cannot_be_drawn_is_told(run: Run, metric: str, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        drawn("curves", [run], PlotOptions(metric=metric))
+        draw_plot("curves", [run], PlotOptions(metric=metric))
 
 
 def test_a_plot_of_features_has_no_metric(run: Run) -> None:
     with pytest.raises(RecipeError, match="plot cka has no option --metric"):
-        drawn("cka", [run], PlotOptions(metric="MAP@R"))
+        draw_plot("cka", [run], PlotOptions(metric="MAP@R"))

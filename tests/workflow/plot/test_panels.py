@@ -15,7 +15,7 @@ from layerprobe.system.errors import DataError, NumericError, RecipeError
 from layerprobe.values.retrieval import Ranks
 from layerprobe.values.views import Neighbours
 from layerprobe.workflow.plot.panels import panels_of
-from layerprobe.workflow.plot.plot import drawn as drawn_plot
+from layerprobe.workflow.plot.plot import draw_plot
 from layerprobe.workflow.run.runs import Run
 from tests.records import recorded
 from tests.workflow.plot.test_neighbours import BINARY, C3, FC6, made
@@ -107,7 +107,7 @@ def test_what_scores_say_of_the_data_is_said_and_nothing_is_written(images: Path
     run = made(f"folder:{images}", tmp_path, layers=("c3", "fc6"), settings=("data.validation_classes=0.5",))
     before = sorted(tmp_path.rglob("*"))
     assert shown(run, PlotOptions(queries=1))[0].notes[-1] == "2 of 4 training classes held out for validation"
-    assert isinstance(drawn_plot("panels", [run]).figure, Figure)
+    assert isinstance(draw_plot("panels", [run]).figure, Figure)
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -131,4 +131,4 @@ def test_a_second_run_shows_the_same_queries(probed: Run, images: Path, tmp_path
 def test_panels_of_a_data_set_that_is_gone_say_what_to_do(probed: Run, images: Path) -> None:
     images.rename(images.with_name("elsewhere"))
     with pytest.raises(DataError, match="images: .*Check|images: no such folder"):
-        drawn_plot("panels", [probed])
+        draw_plot("panels", [probed])

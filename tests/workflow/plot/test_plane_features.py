@@ -14,7 +14,7 @@ from layerprobe.values.keys import LayerKey
 from layerprobe.values.views import PlaneFeatures
 from layerprobe.workflow.plot.feature_views import LayerSelection
 from layerprobe.workflow.plot.plane_features import plane_features_of
-from layerprobe.workflow.plot.plot import StoredRuns, drawn
+from layerprobe.workflow.plot.plot import StoredRuns, draw_plot
 from layerprobe.workflow.run.experiments import scores_of
 from layerprobe.workflow.run.kept import remove_checkpoints
 from layerprobe.workflow.run.runs import Run
@@ -80,4 +80,4 @@ def test_features_that_are_not_finite_are_refused(toy: Toy, tmp_path: Path) -> N
 
 def test_layers_of_other_dimensions_are_refused(toy: Toy) -> None:
     with pytest.raises(RecipeError, match=r"sm: c5@max has 120 dimensions, and features-2d draws 2. Name a layer of 2"):
-        drawn("features-2d", [toy("sm", *SM)], PlotOptions(layers=("c5@max",)))
+        draw_plot("features-2d", [toy("sm", *SM)], PlotOptions(layers=("c5@max",)))

@@ -21,7 +21,7 @@ from layerprobe.values.facts import DataFacts, common_chance
 from layerprobe.values.intervals import Interval, IntervalKind, SamplingUnits
 from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.scores import Matrix, Score, ScoreTable, read_scores
-from layerprobe.workflow.plot.plot import PlotRequest, StoredRuns, drawn, plot
+from layerprobe.workflow.plot.plot import PlotRequest, StoredRuns, draw_plot, plot
 from layerprobe.workflow.run.experiments import scores_of
 from layerprobe.workflow.run.runs import Run
 from tests.metrics.oracles import direct_cka
@@ -90,18 +90,18 @@ def chance_drawn(monkeypatch: pytest.MonkeyPatch, *runs: Run) -> dict[str, float
 def test_what_means_nothing_for_a_plot_is_refused(tmp_path: Path) -> None:
     run = run_with(tmp_path, "one", {"test": [0, 0]})
     with pytest.raises(RecipeError, match="plot curves has no option --epoch. Its options are --layers"):
-        drawn("curves", [run], PlotOptions(epoch=1))
+        draw_plot("curves", [run], PlotOptions(epoch=1))
 
 
 def test_trainings_of_one_experiment_are_drawn_as_one(tmp_path: Path) -> None:
     runs = seeds(tmp_path, ("one-s0", "one-s1"))
-    (row,) = csv.DictReader(drawn("layers", runs).csv.splitlines())
+    (row,) = csv.DictReader(draw_plot("layers", runs).csv.splitlines())
     assert (row["run"], row["test R@1"], row["test R@1 low"]) == ("one-s* (2 seeds)", "0.625", "0.5")
 
 
 def test_runs_of_one_recipe_on_other_images_are_drawn_apart_with_a_note(tmp_path: Path) -> None:
     runs = seeds(tmp_path, ("one-s0", "one-s1", "other"), {"other": {"contents": {"test": "others"}}})
-    found = drawn("layers", runs)
+    found = draw_plot("layers", runs)
     rows = csv.DictReader(found.csv.splitlines())
     assert [(row["run"], row["test R@1"]) for row in rows] == [("one-s* (2 seeds)", "0.625"), ("other", "1.0")]
     note = "one-s0, one-s1 and other have one recipe, but other test images: no seeds of one experiment"
@@ -111,7 +111,7 @@ def test_runs_of_one_recipe_on_other_images_are_drawn_apart_with_a_note(tmp_path
 def test_a_run_whose_record_is_damaged_is_averaged_with_none(tmp_path: Path) -> None:
     runs = seeds(tmp_path, ("one-s0", "one-s1"))
     runs[1].record_file.write_text("{")
-    rows = csv.DictReader(drawn("layers", runs).csv.splitlines())
+    rows = csv.DictReader(draw_plot("layers", runs).csv.splitlines())
     assert [row["run"] for row in rows] == ["one-s0", "one-s1"]
 
 
@@ -138,7 +138,7 @@ def test_the_embedding_is_what_the_network_gives_to_the_loss_for_runs_and_their_
 def test_an_epoch_without_scores_is_told(tmp_path: Path) -> None:
     run = run_with(tmp_path, "one", {"test": [0, 0]})
     with pytest.raises(RecipeError, match="no scores of epoch 7. Known: 1"):
-        drawn("layers", [run], PlotOptions(epoch=7))
+        draw_plot("layers", [run], PlotOptions(epoch=7))
 
 
 def test_the_layers_asked_for_are_drawn(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_the_layers_asked_for_are_drawn(tmp_path: Path) -> None:
         run.scores_file,
         [with_layer(SCORE, layer=name) for name in ("pool5.2", "pool5.3", "fc6")],
     )
-    figure = drawn("layers", [run], PlotOptions(layers=("pool5.*",))).figure
+    figure = draw_plot("layers", [run], PlotOptions(layers=("pool5.*",))).figure
     assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["pool5.2", "pool5.3"]
 
 
@@ -157,7 +157,7 @@ def test_curves_of_one_epoch_are_drawn_by_layer_and_that_is_told(tmp_path: Path)
         run.scores_file,
         [with_layer(SCORE, layer=name) for name in ("pool5.2", "pool5.3", "fc6")],
     )
-    drawing, other = (drawn(kind, [run]) for kind in ("curves", "layers"))
+    drawing, other = (draw_plot(kind, [run]) for kind in ("curves", "layers"))
     (axes,) = drawing.figure.axes
     assert [label.get_text() for label in axes.get_xticklabels()] == ["pool5.2", "pool5.3", "fc6"]
     assert "One epoch only (1): by layer instead of over epochs." in drawing.figure.texts[0].get_text()
@@ -175,7 +175,7 @@ def test_curves_name_the_weights_of_one_file_instead_of_an_epoch(tmp_path: Path)
     run, trained = (run_with(tmp_path, name, {"test": [0, 0]}) for name in ("one", "trained"))
     run.write(recorded(RECORD | OF_ONE_FILE))
     write_scores(trained.scores_file, [replace(SCORE, run="trained", epoch=epoch) for epoch in (1, 2)])
-    alone, beside = (drawn("curves", runs).figure.texts[0].get_text() for runs in ([run], [run, trained]))
+    alone, beside = (draw_plot("curves", runs).figure.texts[0].get_text() for runs in ([run], [run, trained]))
     assert "One epoch only (weights of own.pth): by layer instead of over epochs." in " ".join(alone.split())
     assert "one: one epoch only (weights of own.pth), no curves; plot layers shows it." in " ".join(beside.split())
 
@@ -183,14 +183,14 @@ def test_curves_name_the_weights_of_one_file_instead_of_an_epoch(tmp_path: Path)
 def test_cka_names_the_weights_of_one_file_instead_of_an_epoch(tmp_path: Path) -> None:
     run = run_with(tmp_path, "one", {"test": [0, 0, 1, 1]})
     run.write(recorded(RECORD | OF_ONE_FILE))
-    (panel, *_) = drawn("cka", [run]).figure.axes
+    (panel, *_) = draw_plot("cka", [run]).figure.axes
     assert panel.get_title(loc="left") == "one, test:\nlinear CKA of the layers with weights of own.pth"
 
 
 def test_a_run_of_one_epoch_is_left_out_of_the_curves_of_another_and_named(tmp_path: Path) -> None:
     run, frozen = (run_with(tmp_path, name, {"test": [0, 0]}) for name in ("one", "frozen"))
     write_scores(run.scores_file, [replace(SCORE, epoch=epoch) for epoch in (1, 2)])
-    figure = drawn("curves", [run, frozen]).figure
+    figure = draw_plot("curves", [run, frozen]).figure
     (axes,) = figure.axes
     assert axes.get_xlabel() == "epoch"
     note = "frozen: one epoch only (1), no curves; plot layers shows it."
@@ -325,7 +325,7 @@ def test_every_plot_has_the_networks_order_whatever_was_measured_first(kind: str
     assert scores[0].ranked.layer.layer != "conv"
     run.write(recorded(RECORD | {"layer_order": ["conv", "pool5.3", "fc6"]}))
     column = "row" if kind == "cka" else "layer"
-    rows = [row[column] for row in csv.DictReader(drawn(kind, [run], OPTIONS.get(kind, DEFAULT)).csv.splitlines())]
+    rows = [row[column] for row in csv.DictReader(draw_plot(kind, [run], OPTIONS.get(kind, DEFAULT)).csv.splitlines())]
     whole = ("cka", "over-key", "recall-at-k")
     names = ["conv@max", "pool5.3@max", "fc6"] if kind in whole else ["conv", "pool5.3", "fc6"]
     assert list(dict.fromkeys(rows)) == names
@@ -422,7 +422,7 @@ def test_figure_and_table_say_what_every_score_says(kind: str, tmp_path: Path) -
         run.scores_file,
         [replace(score, notes=("partial: 9 of 10 test images",)) for score in read_scores(run.scores_file)],
     )
-    found = drawn(kind, [run], OPTIONS.get(kind, DEFAULT))
+    found = draw_plot(kind, [run], OPTIONS.get(kind, DEFAULT))
     assert "partial: 9 of 10 test images" in found.figure.texts[-1].get_text().splitlines()
     rows = list(csv.DictReader(found.csv.splitlines()))
     assert list(rows[0])[-1].endswith("note")
@@ -434,7 +434,7 @@ def test_what_scores_say_of_their_intervals_is_not_said_of_cka(tmp_path: Path) -
     units = SamplingUnits(IntervalKind(), 6)
     scores = [replace(score, notes=("partial",), units=units) for score in read_scores(run.scores_file)]
     write_scores(run.scores_file, scores)
-    rows = csv.DictReader(drawn("cka", [run]).csv.splitlines())
+    rows = csv.DictReader(draw_plot("cka", [run]).csv.splitlines())
     assert {row["note"] for row in rows} == {"partial"}
 
 
@@ -442,7 +442,7 @@ def test_what_scores_say_of_their_intervals_is_not_said_of_cka(tmp_path: Path) -
 def test_a_figure_can_be_had_without_a_file(kind: str, tmp_path: Path) -> None:
     run = ready(kind, probed(tmp_path, of_epochs(0, 1)))
     before = sorted(tmp_path.rglob("*"))
-    assert isinstance(drawn(kind, [run], OPTIONS.get(kind, DEFAULT)).figure, Figure)
+    assert isinstance(draw_plot(kind, [run], OPTIONS.get(kind, DEFAULT)).figure, Figure)
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -459,14 +459,14 @@ def test_a_plot_that_names_the_best_layer_names_those_not_told_apart_from_it(tmp
     hits = [float(query != 3) for query in range(24)]
     scores = stored(run, 1, "test", {POOL5: ranks_of([*hits[:-1], 0.0]), FC6_RANKED: ranks_of(hits)})
     write_scores(run.scores_file, [replace(score, interval=Interval(0.5, 1.0)) for score in scores])
-    texts = [text.get_text() for text in drawn("layers", [run]).figure.texts]
+    texts = [text.get_text() for text in draw_plot("layers", [run]).figure.texts]
     assert "best: fc6; not significantly different: pool5" in texts[0]
 
 
 def test_a_plot_over_a_key_without_one_names_those_that_differ(tmp_path: Path) -> None:
     runs = seeds(tmp_path, ("one", "two"), {"two": {"recipe": {"net": {"fc": [16]}}, "experiment": "other"}})
     with pytest.raises(RecipeError, match="needs a key of the recipe. Add --key KEY; the runs differ in net.fc"):
-        drawn("over-key", runs)
+        draw_plot("over-key", runs)
 
 
 def test_runs_are_drawn_over_a_key_by_the_lines_of_a_request_with_its_note(tmp_path: Path) -> None:
@@ -486,11 +486,11 @@ def test_the_loss_needs_no_scores_and_other_plots_do_not_know_it(tmp_path: Path)
         run.training_log_file.write_text('{"epoch": 1, "loss": 0.5, "images": 8}\n')
         run.scores_file.unlink()
     options = PlotOptions(key="net.fc", metric="loss")
-    (mean, *_) = csv.DictReader(drawn("over-key", runs, options).csv.splitlines())
+    (mean, *_) = csv.DictReader(draw_plot("over-key", runs, options).csv.splitlines())
     assert (mean["train loss"], mean["n"]) == ("0.5", "2")
     seeds(tmp_path / "others", ("one",))
     with pytest.raises(UnknownNameError, match="unknown metric 'loss'"):
-        drawn("layers", [Run(tmp_path / "others" / "one")], PlotOptions(metric="loss"))
+        draw_plot("layers", [Run(tmp_path / "others" / "one")], PlotOptions(metric="loss"))
 
 
 def test_a_metric_that_is_no_share_is_drawn_over_a_key(tmp_path: Path) -> None:
@@ -498,5 +498,5 @@ def test_a_metric_that_is_no_share_is_drawn_over_a_key(tmp_path: Path) -> None:
     for run in runs:
         write_scores(run.scores_file, [replace(score, metric="effective-rank", value=9.5) for score in run.scores()])
     options = PlotOptions(key="net.fc", metric="effective-rank")
-    axes = drawn("over-key", runs, options).figure.axes[0]
+    axes = draw_plot("over-key", runs, options).figure.axes[0]
     assert axes.lines[0].get_ydata() == pytest.approx([9.5])

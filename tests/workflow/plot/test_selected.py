@@ -22,7 +22,7 @@ from layerprobe.workflow.choose.choose import choose_runs
 from layerprobe.workflow.choose.choose_model import choose_model
 from layerprobe.workflow.choose.choose_once import choose_once
 from layerprobe.workflow.choose.request import ChooseRequest
-from layerprobe.workflow.plot.plot import StoredRuns, drawn
+from layerprobe.workflow.plot.plot import StoredRuns, draw_plot
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.stored_choice import RULE, StoredChoice, run_state, store_choice
 from layerprobe.workflow.train.frozen_request import FrozenRequest
@@ -103,7 +103,7 @@ def squeezed(text: str) -> str:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_figure_shows_the_selected_candidate_of_a_run(kind: str, held: Run) -> None:
-    drawing = drawn(kind, [held])
+    drawing = draw_plot(kind, [held])
     assert marked(drawing) == {("c3", "max", WHITE, "0")}
     assert squeezed("selected: c3, half-whitened to 3") in texts(drawing)
 
@@ -111,7 +111,7 @@ def test_each_figure_shows_the_selected_candidate_of_a_run(kind: str, held: Run)
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_figure_shows_a_candidate_that_was_searched_in_fifths(kind: str, folded: tuple[Run, Choice]) -> None:
     run, choice = folded
-    drawing = drawn(kind, [run])
+    drawing = draw_plot(kind, [run])
     assert marked(drawing) == place(choice)
     assert squeezed("selected: 1, half-whitened to 3 (in fifths)") in texts(drawing)
     # Rates of pairs do not depend on the size of the gallery.
@@ -126,7 +126,7 @@ def test_figures_of_a_watched_training_show_what_choose_selects(kind: str, tmp_p
     watching(tmp_path, splits=splits, share=None)(network(), 0)
     run = Run(tmp_path / "watched")
     choice = choose_once([run], ChooseRequest(device="cpu"), Silent())
-    assert marked(drawn(kind, [run])) == place(choice)
+    assert marked(draw_plot(kind, [run])) == place(choice)
 
 
 def test_figures_of_a_result_in_python_show_what_its_run_keeps(tmp_path: Path) -> None:
@@ -135,25 +135,25 @@ def test_figures_of_a_result_in_python_show_what_its_run_keeps(tmp_path: Path) -
     ship = result.choose().ship
     for kind in ("layers", "det", "histograms"):
         assert squeezed(f"selected: {spoken_name(ship.ranked)}") in texts(Drawing(result.plot(kind), ""))
-        assert marked(drawn(kind, [Run(tmp_path / result.name)])) == place_of(replace(ship, epoch=0))
+        assert marked(draw_plot(kind, [Run(tmp_path / result.name)])) == place_of(replace(ship, epoch=0))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_a_choice_figures_are_as_before(kind: str, held: Run) -> None:
     held.choice_file.unlink()
-    drawing = drawn(kind, [held])
+    drawing = draw_plot(kind, [held])
     assert marked(drawing) == set()
     assert "selected" not in texts(drawing)
 
 
 @pytest.mark.parametrize("kind", ["panels", "det", "histograms"])
 def test_nothing_is_added_to_layers_that_are_named(kind: str, held: Run) -> None:
-    assert marked(drawn(kind, [held], PlotOptions(layers=("fc6",)))) == set()
+    assert marked(draw_plot(kind, [held], PlotOptions(layers=("fc6",)))) == set()
 
 
 def test_the_star_is_at_the_layer_and_its_value_on_test(held: Run) -> None:
     (score,) = (x for x in held.scores() if (x.ranked, x.split, x.metric) == (C3, "test", "R@1"))
-    panels = drawn("layers", [held]).figure.axes
+    panels = draw_plot("layers", [held]).figure.axes
     stars = [line for axes in panels for line in axes.lines if line.get_marker() == "*"]
     heights = [np.asarray(line.get_ydata(), float).tolist() for line in stars]
     assert heights == [[pytest.approx(100 * (score.value or 0))]]
@@ -170,7 +170,7 @@ def test_of_trainings_that_keep_different_choices_the_mean_has_none(held: Run) -
 
 def test_a_candidate_that_cannot_be_drawn_is_told(held: Run) -> None:
     keep(held, choose_runs([held], ChooseRequest(device="cpu"), Silent()), replace(C3, layer=LayerKey("gone", "max")))
-    drawing = drawn("histograms", [held])
+    drawing = draw_plot("histograms", [held])
     assert marked(drawing) == set()
     assert squeezed(
         "selected: gone, half-whitened to 3 is not drawn: no scores of gone@max at epoch 0 are stored"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from layerprobe.system.errors import DataError
-from layerprobe.workflow.plot.plot import StoredRuns, drawn
+from layerprobe.workflow.plot.plot import StoredRuns, draw_plot
 from layerprobe.workflow.plot.training_log import training_losses
 from layerprobe.workflow.run.experiments import scores_of
 from layerprobe.workflow.run.runs import Run
@@ -49,14 +49,14 @@ def test_trainings_of_one_experiment_are_their_mean_with_the_range(toy: Toy) -> 
 def test_a_run_that_was_not_probed_has_its_loss_drawn(toy: Toy, tmp_path: Path) -> None:
     run = copied(toy("bn"), tmp_path)
     run.scores_file.unlink()
-    rows = list(csv.DictReader(drawn("loss", [run]).csv.splitlines()))
+    rows = list(csv.DictReader(draw_plot("loss", [run]).csv.splitlines()))
     assert [float(row["value"]) for row in rows] == logged(run)
 
 
 def test_a_run_without_a_training_has_no_loss(toy: Toy) -> None:
     run = toy("frozen", "train.epochs=0")
     with pytest.raises(DataError, match="frozen was measured only, not trained here.* Name a run of layerprobe train"):
-        drawn("loss", [run])
+        draw_plot("loss", [run])
 
 
 @pytest.mark.parametrize(
@@ -69,4 +69,4 @@ def test_a_damaged_or_missing_log_is_told(toy: Toy, tmp_path: Path, content: str
     else:
         run.training_log_file.write_text(content)
     with pytest.raises(DataError, match=told):
-        drawn("loss", [run])
+        draw_plot("loss", [run])

@@ -17,7 +17,7 @@ from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.scores import Score
 from layerprobe.workflow.compare.compare import CompareRequest, compare
 from layerprobe.workflow.compare.evidence import Measure
-from layerprobe.workflow.plot.plot import drawn
+from layerprobe.workflow.plot.plot import draw_plot
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run.runs import Run
@@ -139,4 +139,4 @@ def test_it_is_compared_summed_up_and_plotted_beside_its_layers(untrained: Run) 
     summed = stored_summary(untrained)
     assert [layer.ranked.layer.layer for layer in summed.layers] == ["pool5.3", "fc6", "pool5.3+fc6"]
     for kind in ("layers", "train-vs-test", "cka"):
-        assert drawn(kind, [untrained]).csv
+        assert draw_plot(kind, [untrained]).csv
