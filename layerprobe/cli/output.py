@@ -15,7 +15,7 @@ from layerprobe.cli.streams import styled
 from layerprobe.system.encoding import encoded
 from layerprobe.system.errors import InterruptedRun, LayerprobeError, RecipeError
 from layerprobe.system.wording import BYTES, as_duration, as_size, one_line
-from layerprobe.tables.formats import TERMINAL, as_rich, rendered
+from layerprobe.tables.formats import TERMINAL, as_rich, format_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -99,7 +99,7 @@ class Terminal:
                     print()
                 _print_table(item)
             else:
-                print("\n" * (place > 0) + rendered(item, self.form))
+                print("\n" * (place > 0) + format_table(item, self.form))
                 for line in (*item.heading, *item.notes) if self.form == "csv" else ():
                     self.say(line)
         sys.stdout.flush()

@@ -99,8 +99,8 @@ def _align(table: TextTable) -> TextTable:
     for index, ends in table.intervals.items():
         low, high = (max(len(pair[end]) for pair in ends if pair) if any(ends) else 0 for end in (0, 1))
         # The reason why there is no value may be long.
-        wide = max(len(cell) for cell in columns[index] if " " not in cell)
-        columns[index] = tuple(cell.rjust(wide) for cell in columns[index])
+        width = max(len(cell) for cell in columns[index] if " " not in cell)
+        columns[index] = tuple(cell.rjust(width) for cell in columns[index])
         intervals[index] = tuple(pair and (pair[0].rjust(low), pair[1].rjust(high)) for pair in ends)
     return replace(table, rows=tuple(zip(*columns, strict=True)), intervals=intervals)
 
@@ -122,11 +122,11 @@ def as_rich(table: TextTable, width: int | None = None) -> Table:
     """
     from rich.console import Console
 
-    rendered = _rich_table(table, " ")
+    rich_table = _rich_table(table, " ")
     if width is None or not table.intervals:
-        return rendered
+        return rich_table
     console = Console(width=10 * _WIDTH)  # wider than any table
-    return rendered if console.measure(rendered).maximum <= width else _rich_table(table, "\n")
+    return rich_table if console.measure(rich_table).maximum <= width else _rich_table(table, "\n")
 
 
 def _rich_table(table: TextTable, between: str) -> Table:
@@ -134,22 +134,26 @@ def _rich_table(table: TextTable, between: str) -> Table:
     from rich.table import Table
 
     rows = _cells(_align(table), between)
-    rendered = Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False, show_edge=False)
+    rich_table = Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False, show_edge=False)
     if table.heading:
-        rendered.title, rendered.title_justify, rendered.title_style = _wide_text(table.heading, bold=True), "left", ""
+        rich_table.title, rich_table.title_justify, rich_table.title_style = (
+            _wide_text(table.heading, bold=True),
+            "left",
+            "",
+        )
     if table.notes:
-        rendered.caption, rendered.caption_justify = _wide_text(table.notes), "left"
+        rich_table.caption, rich_table.caption_justify = _wide_text(table.notes), "left"
     for index, header in enumerate(table.columns):
         words = any(" " in row[index] for row in table.rows)  # no interval: that folds by the line feed alone
-        rendered.add_column(
+        rich_table.add_column(
             _text(header),
             justify="right" if index in _right_columns(table) else "left",
             overflow="fold",
             no_wrap=index in table.numbers and not words,
         )
     for index, row in enumerate(rows):
-        rendered.add_row(*map(_text, row), style="bold" if index == table.marked else None)
-    return rendered
+        rich_table.add_row(*map(_text, row), style="bold" if index == table.marked else None)
+    return rich_table
 
 
 def as_html(table: TextTable) -> str:
@@ -204,7 +208,7 @@ _TEXTS: Mapping[str, Callable[[TextTable], str]] = {"markdown": as_markdown, "la
 FORMATS = (TERMINAL, *_TEXTS)
 
 
-def rendered(table: TextTable, form: str) -> str:
+def format_table(table: TextTable, form: str) -> str:
     """A table in one of `FORMATS` except the terminal's."""
     return _TEXTS[form](table)
 
@@ -223,8 +227,8 @@ def _text(cell: str) -> Text:
 def _wide_text(lines: tuple[str, ...], *, bold: bool = False) -> Text:
     """A title or caption that may be wider than its table, to whose width rich would fold it."""
     lines = tuple(map(one_line, lines))
-    wide = _text("\n".join(lines))
-    wide.no_wrap, wide.overflow = True, "ignore"
+    text = _text("\n".join(lines))
+    text.no_wrap, text.overflow = True, "ignore"
     if bold:
-        wide.stylize("bold", 0, len(lines[0]))
-    return wide
+        text.stylize("bold", 0, len(lines[0]))
+    return text

@@ -81,9 +81,9 @@ def layer_table(  # noqa: PLR0913 - the scores, and all that the lines below the
     splits = [split for split in SPLITS if any(score.split == split for score in scores)]
     further = list(dict.fromkeys(s.metric for s in scores if s.split == "test" and is_recall(s.metric)))
     further = [name for name in further if name != metric]
-    both = {"train", "test"} <= set(splits)
+    has_gap = {"train", "test"} <= set(splits)
     data = data or DataFacts("", {})
-    headers = [f"{split_header(split, [data])}\n{metric}" for split in splits] + ["gap"] * both
+    headers = [f"{split_header(split, [data])}\n{metric}" for split in splits] + ["gap"] * has_gap
     headers += [f"test\n{name}" for name in further]
 
     chosen_on = data.chosen_on(row.reduction for row in rows)
@@ -92,17 +92,17 @@ def layer_table(  # noqa: PLR0913 - the scores, and all that the lines below the
     names = layer_names(rows)
     before = {score.ranked: score for score in untrained if (score.split, score.metric) == ("test", metric)}
     worse = worse_text(names, [_value(before.get(row)) for row in rows], values["test"], metric, data.start)
-    near = (
+    near_names = (
         None
         if indistinguishable is None
         else [n for n, row in zip(names, rows, strict=True) if row in indistinguishable]
     )
-    notes = [f"{_BEST} {best_text(best, names, values, near)}"] if best else []
+    notes = [f"{_BEST} {best_text(best, names, values, near_names)}"] if best else []
     notes += [*([worse] if worse else []), *assumed_lines(data)]
     texts = []
     for index, row in enumerate(rows):
         numbers = [_percent(cells.get((row, split, metric))) for split in splits]
-        numbers += [_gap(cells.get((row, "train", metric)), cells.get((row, "test", metric)))] * both
+        numbers += [_gap(cells.get((row, "train", metric)), cells.get((row, "test", metric)))] * has_gap
         numbers += [_percent(cells.get((row, "test", name))) for name in further]
         star = _BEST if best and index == best.place else ""
         texts.append((star, names[index], *numbers))
@@ -247,8 +247,8 @@ def _reduced_line(scores: Sequence[Score], metric: str, embedding: RankedLayer |
             else ""
         )
         equals = list(layers.values()).count(layers[best_layer_after])
-        tied = f", {tied_text(equals)}" if equals > 1 else ""
-        parts.append(f"{reduction}: {best_layer_after.layer}, {_share(layers[best_layer_after])} %{tied}{beside}")
+        tie_text = f", {tied_text(equals)}" if equals > 1 else ""
+        parts.append(f"{reduction}: {best_layer_after.layer}, {_share(layers[best_layer_after])} %{tie_text}{beside}")
     return [f"best on {split} after {'; '.join(parts[:2])}{_more(parts[2:], 'reduction')}"]
 
 
@@ -341,7 +341,7 @@ def _kind(scores: Sequence[Score | None]) -> ShownKind:
 def _intervals(
     columns: Sequence[Sequence[Score | None]], first_index: int, kind: ShownKind
 ) -> dict[int, tuple[Ends | None, ...]]:
-    """The ends of the intervals of adjacent columns from `first` on, without empty columns."""
+    """The ends of the intervals of adjacent columns from `first_index` on, without empty columns."""
     ends = (
         {}
         if kind.kind is None
@@ -394,14 +394,14 @@ def _notes(
     lines: dict[str, list[str]] = {}
     for (split, note), noted in scores_by_note.items():
         layers = dict.fromkeys(score.ranked for score in noted)
-        where = (
+        layers_text = (
             "every layer"
             if len(layers) == len(rows) > 1
             else first_named(list(dict.fromkeys(names[row] for row in layers)))
         )
         noted_metrics = dict.fromkeys(score.metric for score in noted)
-        which = (
+        metrics_suffix = (
             "" if noted_metrics.keys() == metrics or all(map(is_recall, metrics)) else f" ({', '.join(noted_metrics)})"
         )
-        lines.setdefault(f"{where}: {note}{which}", []).append(split_text(split, [data]))
+        lines.setdefault(f"{layers_text}: {note}{metrics_suffix}", []).append(split_text(split, [data]))
     return [f"{' and '.join(splits)}, {text}" for text, splits in lines.items()]

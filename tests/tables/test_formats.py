@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import pytest
 from rich.console import Console
 
-from layerprobe.tables.formats import PrintedTables, as_html, as_rich, rendered
+from layerprobe.tables.formats import PrintedTables, as_html, as_rich, format_table
 from layerprobe.tables.tables import TextTable
 
 TABLE = TextTable(
@@ -28,7 +28,7 @@ SURE = TextTable(
 
 
 def test_markdown_has_the_heading_above_and_the_notes_below() -> None:
-    assert rendered(TABLE, "markdown").splitlines() == [
+    assert format_table(TABLE, "markdown").splitlines() == [
         "one, epoch 3",
         "",
         "|  | layer | test R@1 |",
@@ -43,7 +43,7 @@ def test_markdown_has_the_heading_above_and_the_notes_below() -> None:
 
 def test_latex_is_a_tabular_between_comments() -> None:
     # A star after the two backslashes that end a row would be taken as theirs.
-    assert rendered(TABLE, "latex").splitlines() == [
+    assert format_table(TABLE, "latex").splitlines() == [
         "% one, epoch 3",
         r"\begin{tabular}{llr}",
         r"\hline",
@@ -60,7 +60,7 @@ def test_latex_is_a_tabular_between_comments() -> None:
 
 def test_latex_shows_its_own_characters_as_they_are() -> None:
     table = TextTable(("a",), (("\\&%$#_{}~^<>",), ("[x]",)))
-    assert rendered(table, "latex").splitlines()[4:6] == [
+    assert format_table(table, "latex").splitlines()[4:6] == [
         r"\textbackslash{}\&\%\$\#\_\{\}\textasciitilde{}\textasciicircum{}\textless{}\textgreater{} \\",
         r"{}[x] \\",
     ]
@@ -68,15 +68,15 @@ def test_latex_shows_its_own_characters_as_they_are() -> None:
 
 def test_csv_has_the_cells_alone() -> None:
     table = TextTable(("layer", "test\nR@1"), (("a,b", "50.0"), ('"c"', "-")), heading=("one",), notes=("n",))
-    rows = list(csv.reader(rendered(table, "csv").split("\n")))
+    rows = list(csv.reader(format_table(table, "csv").split("\n")))
     assert rows == [["layer", "test R@1"], ["a,b", "50.0"], ['"c"', "-"]]
 
 
 @pytest.mark.parametrize("form", ["markdown", "latex", "csv"])
 def test_control_characters_reach_no_format(form: str) -> None:
     table = TextTable(("a",), (("x\x1b[31m\ny",),), heading=("h\nh\x07",), notes=("n\rn",))
-    assert all(character.isprintable() or character == "\n" for character in rendered(table, form))
-    assert rendered(table, form).count("\n") == {"markdown": 6, "latex": 8, "csv": 1}[form]
+    assert all(character.isprintable() or character == "\n" for character in format_table(table, form))
+    assert format_table(table, form).count("\n") == {"markdown": 6, "latex": 8, "csv": 1}[form]
 
 
 def test_the_marked_row_alone_is_bold() -> None:
@@ -118,19 +118,19 @@ def test_printed_tables_follow_each_other_as_text_without_colours() -> None:
 
 
 def test_an_interval_stands_behind_its_value() -> None:
-    assert rendered(SURE, "markdown").splitlines()[:5] == [
+    assert format_table(SURE, "markdown").splitlines()[:5] == [
         "| layer | test R@1 | n |",
         "| --- | --- | ---: |",
         r"| a | 9.7 \[8.0, 11.2] | 1 |",
         "| b | 100.0 | 2 |",
         r"| c | 50.0 \[48.9, 51.0] | 3 |",
     ]
-    assert r"a & 9.7 [8.0, 11.2] & 1 \\" in rendered(SURE, "latex").splitlines()
+    assert r"a & 9.7 [8.0, 11.2] & 1 \\" in format_table(SURE, "latex").splitlines()
     assert '<td style="text-align: left">9.7 [8.0, 11.2]</td>' in as_html(SURE)
 
 
 def test_a_csv_has_columns_for_the_ends_of_intervals() -> None:
-    assert list(csv.reader(rendered(SURE, "csv").splitlines())) == [
+    assert list(csv.reader(format_table(SURE, "csv").splitlines())) == [
         ["layer", "test R@1", "test R@1 low", "test R@1 high", "n"],
         ["a", "9.7", "8.0", "11.2", "1"],
         ["b", "100.0", "", "", "2"],
