@@ -84,11 +84,11 @@ class Cells:
         new = unit_sums(np.stack(list(values.values())), units)
         sums = [] if self.sums is None else [self.sums]
         rows = {(ranked, epoch): len(self.rows) + row for row, ranked in enumerate(values)}
-        together = UnitSums(
+        combined = UnitSums(
             np.concatenate([*(earlier.sums for earlier in sums), new.sums]),
             np.concatenate([*(earlier.counts for earlier in sums), new.counts]),
         )
-        return Cells({**self.rows, **rows}, together)
+        return Cells({**self.rows, **rows}, combined)
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,7 +27,7 @@ class Level:
     Args:
         epoch: 0 = before any step.
         value: a fraction; None where the features have no valid one.
-        thinned: the same in a gallery of the other split's size; None where that is not told.
+        thinned: the same in a gallery of the other split's size; None where it is not thinned.
     """
 
     epoch: int
@@ -243,8 +243,8 @@ def _gaps(splits: Mapping[str, SplitCells], last_epochs: Mapping[RankedLayer, in
 
 def _later_epochs(seen_cells: Cells, unseen_cells: Cells) -> list[LayerEpoch]:
     """The layers and later epochs that both splits have, of layers that both have at epoch 0."""
-    both = [key for key in seen_cells.rows if key in unseen_cells]
-    return [key for key in both if key[1] > 0 and (key[0], 0) in both]
+    shared_keys = [key for key in seen_cells.rows if key in unseen_cells]
+    return [key for key in shared_keys if key[1] > 0 and (key[0], 0) in shared_keys]
 
 
 def opens_at(curve: Mapping[int, Difference]) -> int | None:

@@ -83,8 +83,10 @@ def post_processing(
     ends = _test_values(chosen, splits.get("test", Cells()), epoch)
     processed = [ProcessedLayer(ranked, means[ranked], *ends[ranked]) for ranked in chosen]
     values = [layer.value for layer in processed]
-    near = indistinguishable_from_best(cells.of([(ranked, epoch) for ranked in chosen]), values.index(max(values)))
-    indistinguishable = None if near is None else tuple(chosen[index].layer for index in near)
+    near_indices = indistinguishable_from_best(
+        cells.of([(ranked, epoch) for ranked in chosen]), values.index(max(values))
+    )
+    indistinguishable = None if near_indices is None else tuple(chosen[index].layer for index in near_indices)
     return BestPostProcessing(choose_on, epoch, tuple(processed), indistinguishable)
 
 
@@ -94,12 +96,18 @@ def _test_values(
     """Layer -> Recall@1 on test, its interval, and the gain over the unreduced layer."""
     measured = [ranked for ranked in chosen if (ranked, epoch) in test]
     ends = dict(zip(measured, intervals(test.of([(r, epoch) for r in measured])) if measured else [], strict=True))
-    unreduced = sorted(ranked for ranked, at in test.rows if at == epoch and ranked.reduction == NO_REDUCTION)
+    unreduced = sorted(
+        ranked for ranked, row_epoch in test.rows if row_epoch == epoch and ranked.reduction == NO_REDUCTION
+    )
     raw: dict[RankedLayer, RankedLayer] = {}
     for ranked in measured:
-        same = [other for other in unreduced if other.layer == ranked.layer]
+        unreduced_layers = [other for other in unreduced if other.layer == ranked.layer]
         # by the same similarity where that was measured: bits have a similarity of their own
-        raw |= {ranked: min(same, key=lambda other: other.similarity != ranked.similarity)} if same else {}
+        raw |= (
+            {ranked: min(unreduced_layers, key=lambda other: other.similarity != ranked.similarity)}
+            if unreduced_layers
+            else {}
+        )
     gains: dict[RankedLayer, Difference] = {}
     if raw:
         chosen_sums, raw_sums = test.of([(r, epoch) for r in raw]), test.of([(r, epoch) for r in raw.values()])

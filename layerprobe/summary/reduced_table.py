@@ -49,7 +49,7 @@ def reduced_table(summary: RunSummary, section: ReducedSection) -> TextTable:
 
 
 def processed_table(summary: RunSummary, best_processing: BestPostProcessing) -> TextTable:
-    """A row for each layer: its best post-processing, where that was chosen, and its recall on test."""
+    """A row for each layer after its best post-processing: recall on the choice's split and on test, and the gain."""
     layers = [layer.ranked.layer for layer in best_processing.layers]
     names = layer_names(layer.ranked for layer in best_processing.layers)
     chosen_on = split_text(str(best_processing.split), [summary.data])
@@ -60,7 +60,7 @@ def processed_table(summary: RunSummary, best_processing: BestPostProcessing) ->
     highest = max(layer.value for layer in best_processing.layers)
     choices = [layer.value for layer in best_processing.layers]
     best = Best(choices.index(highest), chosen_on, choices.count(highest))
-    near = (
+    near_names = (
         None
         if best_processing.indistinguishable is None
         else [n for n, key in zip(names, layers, strict=True) if key in best_processing.indistinguishable]
@@ -89,7 +89,7 @@ def processed_table(summary: RunSummary, best_processing: BestPostProcessing) ->
         numbers=frozenset(range(2, 5)),
         heading=(", ".join([title, *similarities[: len(similarities) == 1]]), *kind.lines(_BRACKETS)),
         notes=(
-            f"{_BEST} {best_text(best, names, values, near)}",
+            f"{_BEST} {best_text(best, names, values, near_names)}",
             "gain: over the same layer without post-processing",
             *best_processing.notes,
         ),
@@ -106,12 +106,12 @@ def _best_note(
     best, indistinguishable = section.best(processing), section.indistinguishable[processing]
     if best is None:
         return ""
-    near = (
+    near_names = (
         None
         if indistinguishable is None
         else [n for n, layer in zip(names, section.layers, strict=True) if layer in indistinguishable]
     )
-    return f"{_column_name(processing, similarities)}: {best_text(best, names, section.column(processing), near)}"
+    return f"{_column_name(processing, similarities)}: {best_text(best, names, section.column(processing), near_names)}"
 
 
 def _column_notes(processings: Sequence[PostProcessing]) -> list[str]:

@@ -65,7 +65,7 @@ def summary_table(summary: RunSummary) -> TextTable:
     values = end_values(layers, summary.data)
     best = best_layer(values)
     indistinguishable = summary.indistinguishable
-    near = (
+    near_names = (
         None
         if indistinguishable is None
         else [n for n, layer in zip(names, layers, strict=True) if layer.ranked in indistinguishable]
@@ -80,7 +80,7 @@ def summary_table(summary: RunSummary) -> TextTable:
         numbers=frozenset(range(len(words), len(columns))),
         heading=(_title(summary), *fact_lines(summary.data), *kind.lines("in brackets")),
         notes=(
-            *([f"{_BEST} {best_text(best, names, values, near)}"] if best else []),
+            *([f"{_BEST} {best_text(best, names, values, near_names)}"] if best else []),
             *_column_notes(summary),
             *_layer_notes(summary, names),
             *_unit_notes(summary),
@@ -146,9 +146,14 @@ def _gap_values(summary: RunSummary, gap: Difference | None) -> dict[str, Any] |
 def _title(summary: RunSummary) -> str:
     similarities = {layer.ranked.similarity for layer in summary.layers}
     epochs = {level.epoch for layer in summary.layers for level in layer.levels.values()}
-    when = epoch_text(epochs.pop(), summary.data) if len(epochs) == 1 else "each layer's last epoch"
+    epochs_words = epoch_text(epochs.pop(), summary.data) if len(epochs) == 1 else "each layer's last epoch"
     return ", ".join(
-        [f"summary of {summary.run}", when, f"{summary.metric} in %", *(similarities if len(similarities) == 1 else ())]
+        [
+            f"summary of {summary.run}",
+            epochs_words,
+            f"{summary.metric} in %",
+            *(similarities if len(similarities) == 1 else ()),
+        ]
     )
 
 
@@ -211,8 +216,8 @@ def _layer_notes(summary: RunSummary, names: Sequence[str]) -> list[str]:
             for text in _caveat_texts(layer, split):
                 noted.setdefault(text, []).append(name)
         for text, noted_layers in noted.items():
-            where = "every layer" if len(noted_layers) == len(names) > 1 else first_named(noted_layers)
-            lines.append(f"{split_text(split, [summary.data])}, {where}: {text}")
+            layers_text = "every layer" if len(noted_layers) == len(names) > 1 else first_named(noted_layers)
+            lines.append(f"{split_text(split, [summary.data])}, {layers_text}: {text}")
     return lines
 
 
@@ -233,8 +238,8 @@ def _fault_lines_after(summary: RunSummary, section: ReducedSection) -> list[str
             for text in _fault_texts(replace(layer.faults.get(split, Faults()), zeros=0, lone=0)):
                 layers_by_fault.setdefault((split, layer.ranked.reduction, text), []).append(str(layer.ranked.layer))
     return [
-        f"{split_text(split, [summary.data])}, {first_named(names)} after {how}: {text}"
-        for (split, how, text), names in layers_by_fault.items()
+        f"{split_text(split, [summary.data])}, {first_named(names)} after {reduction}: {text}"
+        for (split, reduction, text), names in layers_by_fault.items()
     ]
 
 
@@ -248,9 +253,9 @@ def _fault_texts(faults: Faults) -> list[str]:
 def _unit_notes(summary: RunSummary) -> list[str]:
     units = "classes" if summary.kind.cluster is None else f"clusters ({summary.kind.cluster})"
     counts = [(split_text(split, [summary.data]), count) for split, count in summary.units.items()]
-    without = [f"{split} {count}" for split, count in counts if count < FEWEST_UNITS]
+    lacking_texts = [f"{split} {count}" for split, count in counts if count < FEWEST_UNITS]
     few_texts = [f"{split} {count}" for split, count in counts if FEWEST_UNITS <= count < FEW_UNITS]
-    notes = [f"no interval below {FEWEST_UNITS} {units}: {', '.join(without)}"] if without else []
+    notes = [f"no interval below {FEWEST_UNITS} {units}: {', '.join(lacking_texts)}"] if lacking_texts else []
     return notes + ([f"few {units}, so that an interval is rough: {', '.join(few_texts)}"] if few_texts else [])
 
 

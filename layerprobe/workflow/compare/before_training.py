@@ -31,7 +31,7 @@ def before_training(
     measure: Measure,
     units: NDArray[np.int64],
 ) -> dict[Pair, tuple[list[Evidence], list[Evidence]]]:
-    """Pair -> in each training, its difference at epoch 0, and that at the compared epochs minus it.
+    """Pair -> by training, its difference at epoch 0, and the change from there to the compared epochs.
 
     Pairs that are not measured at epoch 0 of every training are missing.
 

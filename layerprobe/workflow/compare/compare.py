@@ -127,8 +127,8 @@ def pair_layers(a: tuple[RankedSplit, Reference], b: tuple[RankedSplit, Referenc
     same_epoch = (a[0].run, a[0].epoch) == (b[0].run, b[0].epoch)
     if any(globs) and same_epoch:
         names = {second_layer.layer.layer for _, second_layer in pairs}
-        same = {name: equal_layers(a[0].run, a[0].epoch, a[0].split, name) for name in names}
-        pairs = [(x, y) for x, y in pairs if x != y and x.layer not in same[y.layer.layer]]
+        equal_names = {name: equal_layers(a[0].run, a[0].epoch, a[0].split, name) for name in names}
+        pairs = [(x, y) for x, y in pairs if x != y and x.layer not in equal_names[y.layer.layer]]
     if not pairs:
         raise RecipeError(
             f"no two layers to compare: {a[1].layer} against {b[1].layer}",
@@ -153,7 +153,12 @@ def side_of(ranked_split: RankedSplit, ranked: RankedLayer) -> ComparedLayer:
 def invalid_reason(ranked_split: RankedSplit, ranked: RankedLayer) -> str:
     """Why a layer has no ranks; empty if it has them."""
     reason = next(
-        (why for draw in ranked_split.ranked_as(ranked) if (why := ranked_split.stored.invalid.get(draw, ""))), ""
+        (
+            draw_reason
+            for draw in ranked_split.ranked_as(ranked)
+            if (draw_reason := ranked_split.stored.invalid.get(draw, ""))
+        ),
+        "",
     )
     return f"{ranked_split.run.name}, {ranked_split.name(ranked)}: {reason}" if reason else ""
 

@@ -173,16 +173,16 @@ def sentence(comparison: Comparison, names: tuple[str, str] | None = None) -> st
     """
     a, b, data = comparison.a, comparison.b, comparison.data
     name_a, name_b = names or _layer_names(a, b)
-    classes, where = classes_text(a, b), network_text(a, b)
+    classes, network = classes_text(a, b), network_text(a, b)
     if comparison.values is None or comparison.difference is None:
-        return f"{name_a} and {name_b} cannot be compared on {classes} {where}: {'; '.join(comparison.notes)}."
+        return f"{name_a} and {name_b} cannot be compared on {classes} {network}: {'; '.join(comparison.notes)}."
     if comparison.claimed:
         better = "better" if comparison.difference.value > 0 else "worse"
-        claim = f"{name_a} retrieves {classes} {better} than {name_b} {where}"
+        claim = f"{name_a} retrieves {classes} {better} than {name_b} {network}"
     elif comparison.difference.p is not None:
-        claim = f"{name_a} and {name_b} do not differ significantly on {classes} {where}"
+        claim = f"{name_a} and {name_b} do not differ significantly on {classes} {network}"
     else:
-        claim = f"{name_a} against {name_b} on {classes} {where}"
+        claim = f"{name_a} against {name_b} on {classes} {network}"
     share = is_fraction(data.metric)
     level = " against ".join(value_text(value, share) for value in comparison.values)
     gained = f"{difference_text(comparison.difference.value, share)}{' points' if share else ''}"
@@ -208,10 +208,12 @@ def before_text(a: ComparedLayer, before: Difference | None, effect: Difference 
     """The difference at epoch 0, and what training adds: `Before training the difference is +6.2 points ...`."""
     if before is None or effect is None:
         return ""
-    when = {"untrained": "Before training", "pretrained": "Before training (pretrained)"}.get(a.start, "At epoch 0")
+    start_words = {"untrained": "Before training", "pretrained": "Before training (pretrained)"}.get(
+        a.start, "At epoch 0"
+    )
     start_text, effect_text = _ends_text(before, share, " points" if share else ""), _ends_text(effect, share)
     p = "" if effect.p is None else f", p {p_words(effect.p)}"
-    return f"{when} the difference is {start_text}; training adds {effect_text}{p}."
+    return f"{start_words} the difference is {start_text}; training adds {effect_text}{p}."
 
 
 def _ends_text(difference: Difference, share: bool, unit: str = "") -> str:

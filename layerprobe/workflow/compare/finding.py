@@ -175,8 +175,8 @@ def _choose_layer(run_inputs: FindingInputs, chosen: BestOnValidation | None) ->
     if chosen is None:
         return run_inputs.layers.before, run_inputs.name
     name = run_inputs.test.name(chosen.layer)
-    tied = f" {tied_text(chosen.equals)}," if chosen.equals > 1 else ""
-    return chosen.layer, f"{name}, the best of {chosen.among} layers on {chosen_on_text(chosen.split)},{tied}"
+    tie_text = f" {tied_text(chosen.equals)}," if chosen.equals > 1 else ""
+    return chosen.layer, f"{name}, the best of {chosen.among} layers on {chosen_on_text(chosen.split)},{tie_text}"
 
 
 def _sentence(comparison: Comparison | SeedComparison, names: tuple[str, str]) -> str:
@@ -202,7 +202,7 @@ def _levels_text(comparison: Comparison | SeedComparison | None, classes: str) -
 def _post_process(
     inputs: Sequence[FindingInputs], pair: tuple[RankedLayer, RankedLayer]
 ) -> tuple[RankedLayer, RankedLayer] | None:
-    """Both layers after the reduction with the highest mean recall on validation, unless that is none for both."""
+    """Each layer after its best reduction by mean recall on validation; None without ranks there, or if it is none."""
     validation = [run_inputs.validation.stored.ranks for run_inputs in inputs if run_inputs.validation is not None]
     if len(validation) < len(inputs):
         return None
@@ -234,8 +234,8 @@ def _compare_pairs(
         require_same_queries(ranked_splits[0], ranked_split)
     seeds = tuple(ranked_split.record.seed for ranked_split in ranked_splits)
     trainings = Trainings(seeds, tuple((ranked_split.run, ranked_split.run) for ranked_split in ranked_splits), ())
-    both = [(ranked_split, ranked_split) for ranked_split in ranked_splits]
-    return compare_trainings(both[0], both, pairs, trainings, Measure(metric))
+    split_pairs = [(ranked_split, ranked_split) for ranked_split in ranked_splits]
+    return compare_trainings(split_pairs[0], split_pairs, pairs, trainings, Measure(metric))
 
 
 def _means(comparison: SeedComparison) -> tuple[float, float] | None:
@@ -256,8 +256,10 @@ def best_on_validation(run: Run, scores: Sequence[Score], labels: Mapping[Any, s
     if epoch is None or best is None or best.split == "test":
         return ""
     indistinguishable = alike_of(epoch_scores, METRIC, searches_of(run), data)
-    near = None if indistinguishable is None else [labels[layer] for layer in layers if layer in indistinguishable]
-    text = best_text(best, [labels[layer] for layer in layers], values, near)
+    near_labels = (
+        None if indistinguishable is None else [labels[layer] for layer in layers if layer in indistinguishable]
+    )
+    text = best_text(best, [labels[layer] for layer in layers], values, near_labels)
     return f"{run.name}, {epoch_text(epoch, data)}: {text}."
 
 

@@ -212,10 +212,13 @@ class _RowBuilder:
             caveats.append("no pretrained weights, where the paper starts from ImageNet's")
         elif weights != "imagenet":
             caveats.append(f"weights of {weights}, which may not be the paper's")
-        other = [
+        other_changes = [
             change for change in changes if (change.section, change.key) not in {("net", "name"), ("net", "weights")}
         ]
-        keys = [f"{change.section}.{change.key} {_value(change.before)} ({_value(change.after)})" for change in other]
+        keys = [
+            f"{change.section}.{change.key} {_value(change.before)} ({_value(change.after)})"
+            for change in other_changes
+        ]
         caveats += [f"keys (the row's recipe): {first_named(keys)}"] if keys else []
         return RunRow(index, text, ranked, dim, self._scores_of(ranked), tuple(caveats), tuple(changes))
 

@@ -44,7 +44,7 @@ def paper_tables(comparison: PaperComparison) -> list[TextTable]:
 
 
 def _paper_table(comparison: PaperComparison, block: Sequence[int]) -> TextTable:
-    """The paper's rows with a value in some columns; below each the run's rows, if it trains on their data set."""
+    """The paper's rows with a value in some columns; below each the run's, if the table has the run's data set."""
     columns = [comparison.table.columns[i] for i in block]
     network = [] if comparison.table.network else ["network"]
     rows: list[tuple[str, ...]] = []

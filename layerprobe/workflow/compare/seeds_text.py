@@ -37,9 +37,9 @@ def seeds_sentence(comparison: SeedComparison, names: tuple[str, str] | None = N
     """
     data, over = comparison.data, comparison.over
     name_a, name_b = names or _layer_names(comparison)
-    classes, where = classes_text(comparison.a, comparison.b), _trainings_text(comparison)
+    classes, trainings = classes_text(comparison.a, comparison.b), _trainings_text(comparison)
     if over is None:
-        return f"{name_a} and {name_b} cannot be compared on {classes} {where}: {'; '.join(comparison.notes)}."
+        return f"{name_a} and {name_b} cannot be compared on {classes} {trainings}: {'; '.join(comparison.notes)}."
     share = is_fraction(data.metric)
     means = (
         sum(values) / len(values)
@@ -53,7 +53,7 @@ def seeds_sentence(comparison: SeedComparison, names: tuple[str, str] | None = N
     )
     spread = "" if over.sd is None else f", standard deviation {number_text(over.sd, share)}"
     claim = (
-        f"{_claim(over, name_a, name_b, classes, where)}: {metric_text(data.metric)} {level} on the mean,"
+        f"{_claim(over, name_a, name_b, classes, trainings)}: {metric_text(data.metric)} {level} on the mean,"
         f" {difference_text(over.mean, share)}{points}{spread} ({differences})."
     )
     text = f"{claim} {_intervals_text(comparison, over)}"
@@ -65,7 +65,7 @@ def seeds_sentence(comparison: SeedComparison, names: tuple[str, str] | None = N
 
 
 def short_seeds_text(comparison: SeedComparison) -> str:
-    """The same as `comparison_text.short_text` of the means over trainings."""
+    """As `comparison.short_text`, of the means over trainings."""
     data, over = comparison.data, comparison.over
     if over is None:
         return "; ".join(comparison.notes)
@@ -80,18 +80,18 @@ def short_seeds_text(comparison: SeedComparison) -> str:
     return f"{comparison.a.name} {value_a} against {comparison.b.name} {value_b}, {gained} ({ends})"
 
 
-def _claim(over: OverSeeds, name_a: str, name_b: str, classes: str, where: str) -> str:
+def _claim(over: OverSeeds, name_a: str, name_b: str, classes: str, trainings: str) -> str:
     better = "better" if over.mean > 0 else "worse"
     if is_significant(over.trainings):
-        return f"{name_a} retrieves {classes} {better} than {name_b} {where}"
+        return f"{name_a} retrieves {classes} {better} than {name_b} {trainings}"
     if is_significant(over.classes):
         return (
-            f"{name_a} retrieves {classes} {better} than {name_b} {where}, but not significantly for the mean over"
+            f"{name_a} retrieves {classes} {better} than {name_b} {trainings}, but not significantly for the mean over"
             " trainings"
         )
     if over.classes.p is None:
-        return f"{name_a} against {name_b} on {classes} {where}"
-    return f"{name_a} and {name_b} do not differ significantly on {classes} {where}"
+        return f"{name_a} against {name_b} on {classes} {trainings}"
+    return f"{name_a} and {name_b} do not differ significantly on {classes} {trainings}"
 
 
 def _intervals_text(comparison: SeedComparison, over: OverSeeds) -> str:
@@ -144,18 +144,18 @@ def _layer_names(comparison: SeedComparison) -> tuple[str, str]:
 def _trainings_text(comparison: SeedComparison) -> str:
     """`over 3 trainings (netA-s0, netA-s1, netA-s2; epoch 20)`."""
     epochs = list(dict.fromkeys((comparison.a.subject.epoch, comparison.b.subject.epoch)))
-    at = f"; epoch {epochs[0]}" if len(epochs) == 1 else f"; epochs {epochs[0]} and {epochs[1]}"
+    epochs_text = f"; epoch {epochs[0]}" if len(epochs) == 1 else f"; epochs {epochs[0]} and {epochs[1]}"
     runs = [" and ".join(dict.fromkeys(training.runs)) for training in comparison.trainings]
     if not runs:
         return f"in the trainings of {comparison.a.subject.run}'s experiment"
     pairs = "trainings" if comparison.is_one_experiment else "pairs of trainings"
-    return f"over {len(runs)} {pairs} ({', '.join(runs)}{at})"
+    return f"over {len(runs)} {pairs} ({', '.join(runs)}{epochs_text})"
 
 
 def seeds_table(comparisons: Sequence[SeedComparison]) -> TextTable:
     """A row for each comparison of a corrected family, at least one with a value."""
-    measured = next(comparison for comparison in comparisons if comparison.over is not None)
-    data, share = measured.data, is_fraction(measured.data.metric)
+    valid = next(comparison for comparison in comparisons if comparison.over is not None)
+    data, share = valid.data, is_fraction(valid.data.metric)
     warning = few_text(data)
     notes = [note for comparison in comparisons if comparison.over is not None for note in comparison.notes]
     unit = " in %" if share else ""
@@ -164,15 +164,15 @@ def seeds_table(comparisons: Sequence[SeedComparison]) -> TextTable:
         tuple(_table_row(comparison, share) for comparison in comparisons),
         numbers=frozenset(range(2, 8)),
         heading=(
-            f"{metric_text(data.metric).rstrip(',')}{unit} on {classes_text(measured.a, measured.b)},"
-            f" {data.queries:,} queries, {_trainings_text(measured)}",
+            f"{metric_text(data.metric).rstrip(',')}{unit} on {classes_text(valid.a, valid.b)},"
+            f" {data.queries:,} queries, {_trainings_text(valid)}",
             data.kind.over(data.units),
         ),
         notes=(
             f"p is of the mean over trainings, corrected by Holm for {data.comparisons} comparisons; the intervals are"
             " not",
             "one further training on as many other classes: 95 % prediction interval, from 3 trainings on",
-            _training_classes(measured),
+            _training_classes(valid),
             *([warning] if warning else []),
             *dict.fromkeys(notes),
         ),

@@ -63,12 +63,12 @@ def describe_choice(runs: Sequence[str], choose: Callable[[], Choice]) -> Choice
 
 def _choices_of_group(group: Sequence[Run], request: ChooseRequest) -> Choices:
     """The choices that the trainings of an experiment keep: one each, or one for all."""
-    names_of_choices, stale = list[tuple[list[str], Choice]](), list[str]()
-    lacking = []
+    names_of_choices, stale_lines = list[tuple[list[str], Choice]](), list[str]()
+    runs_without_choice = []
     for run in group:
-        stored = stored_choice(run, stale.append)
+        stored = stored_choice(run, stale_lines.append)
         if stored is None:
-            lacking.append(run)
+            runs_without_choice.append(run)
             continue
         sharing = next((names for names, choice in names_of_choices if choice == stored.choice), None)
         if sharing is None:
@@ -78,10 +78,12 @@ def _choices_of_group(group: Sequence[Run], request: ChooseRequest) -> Choices:
     groups = [describe_choice(names, lambda choice=choice: choice) for names, choice in names_of_choices]  # type: ignore[misc] # bound now
     if not names_of_choices:
         groups.append(_make_choice(group, request))
-    elif lacking:
-        names = ", ".join(run.name for run in lacking)
-        groups.append(Choices(missing=(f"{names}: no choice is stored; {lacking[0].command('choose')} makes one",)))
-    return _join([Choices(missing=tuple(stale)), *groups])
+    elif runs_without_choice:
+        names = ", ".join(run.name for run in runs_without_choice)
+        groups.append(
+            Choices(missing=(f"{names}: no choice is stored; {runs_without_choice[0].command('choose')} makes one",))
+        )
+    return _join([Choices(missing=tuple(stale_lines)), *groups])
 
 
 def _make_choice(group: Sequence[Run], request: ChooseRequest) -> Choices:
@@ -91,8 +93,8 @@ def _make_choice(group: Sequence[Run], request: ChooseRequest) -> Choices:
         record = first_run.read()
         split_to_choose_on(first_run, record, epochs_to_choose_among(first_run, record, request.epochs))
     except LayerprobeError as error:
-        helps = f"{first_run.command('choose')} says what helps"
-        return Choices(missing=(f"{', '.join(names)}: no layer is chosen: {error.message}; {helps}",))
+        advice = f"{first_run.command('choose')} says what helps"
+        return Choices(missing=(f"{', '.join(names)}: no layer is chosen: {error.message}; {advice}",))
     if _is_long(group):
         command = first_run.command("choose")
         return Choices(missing=(f"{', '.join(names)}: no choice is stored, and it takes a while; {command} makes one",))

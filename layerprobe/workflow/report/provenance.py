@@ -33,12 +33,12 @@ def page_provenance(seconds: float, *, in_python: bool = False) -> Provenance:
         seconds: since 1970, now.
         in_python: by the report of a result, not by the command.
     """
-    where = "the result's scores" if in_python else "scores.csv, in its run's folder"
+    source = "the result's scores" if in_python else "scores.csv, in its run's folder"
     return (
         ("command", "layerprobe.probe(...).report(...)" if in_python else command_line()),
         ("made by", f"layerprobe {__version__}, Python {platform.python_version()}"),
         ("made at", as_moment(seconds)),
-        ("how numbers are made", f"Every number is one of {where}. {_RULES}"),
+        ("how numbers are made", f"Every number is one of {source}. {_RULES}"),
     )
 
 

@@ -139,8 +139,8 @@ def _drop_equal_layers(
     run: Run, scores: Sequence[Score], layers: Sequence[RankedLayer], embedding: RankedLayer
 ) -> list[RankedLayer]:
     """The layers without other names of the embedding."""
-    same = equal_layers(run, max(score.epoch for score in scores), "test", embedding.layer.layer)
-    return [ranked for ranked in layers if ranked.layer not in same]
+    equal_names = equal_layers(run, max(score.epoch for score in scores), "test", embedding.layer.layer)
+    return [ranked for ranked in layers if ranked.layer not in equal_names]
 
 
 def _validation(scores: Sequence[Score]) -> dict[RankedLayer, float]:
@@ -156,9 +156,12 @@ def _labels(page: RunPage) -> Mapping[RankedLayer, str]:
 
 
 def _title(pages: Sequence[RunPage]) -> str:
-    names, seen = [page.name for page in pages], dict.fromkeys(split_header("train", [page.data]) for page in pages)
+    names, split_names = (
+        [page.name for page in pages],
+        dict.fromkeys(split_header("train", [page.data]) for page in pages),
+    )
     rest_text = f" and {len(names) - _NAMED} more runs" if len(names) > _NAMED else ""
-    return f"{', '.join(names[:_NAMED])}{rest_text}: {', '.join(seen)} and test recall of every layer"
+    return f"{', '.join(names[:_NAMED])}{rest_text}: {', '.join(split_names)} and test recall of every layer"
 
 
 def _fit_to_page(scores: Mapping[str, Sequence[Score]], first_metric: str) -> tuple[dict[str, list[Score]], list[str]]:
@@ -171,7 +174,7 @@ def _fit_to_page(scores: Mapping[str, Sequence[Score]], first_metric: str) -> tu
         if not kept_metrics or count <= room:
             kept_metrics.add(metric)
             room -= count
-    gone = [metric for metric in counts if metric not in kept_metrics]
-    note = f"omitted to keep the page small: {', '.join(gone)}; scores.csv of each run has them"
+    omitted = [metric for metric in counts if metric not in kept_metrics]
+    note = f"omitted to keep the page small: {', '.join(omitted)}; scores.csv of each run has them"
     page_scores = {run: [s for s in run_scores if s.metric in kept_metrics] for run, run_scores in scores.items()}
-    return page_scores, [note] if gone else []
+    return page_scores, [note] if omitted else []

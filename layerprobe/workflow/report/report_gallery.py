@@ -1,8 +1,8 @@
 """The galleries of a report: which queries are shown, and what every layer finds for them at every epoch.
 
-found = galleries_of([(run, page)])
-found.galleries, found.pictures        # for `Report`
-found.notes                            # why a run has none
+galleries = galleries_of([(run, page)])
+galleries.galleries, galleries.pictures  # for `Report`
+galleries.notes                          # why a run has none
 """
 
 from __future__ import annotations
@@ -116,9 +116,9 @@ def galleries_of(runs: Sequence[tuple[Run, RunPage]], limit: int = LIMIT) -> Gal
 
     The queries are chosen at the last epoch: those that the layer before the embedding gets right and the embedding
     wrong, the reverse, those whose nearest right item is farthest down by the embedding, and some at random. Runs that
-    search the same images show the same queries, to each its share. A layer whose reduction is fitted or drawn is
-    excluded, as that would be done anew at every epoch; so are epochs in between where so many images are searched that
-    all of them would take minutes.
+    search the same images show the same queries, of which each chooses a share. A layer whose reduction is fitted or
+    drawn is excluded, as that would be done anew at every epoch. Epochs in between are excluded where all of them would
+    take minutes, because so many images are searched.
     """
     gallery_runs, notes = [], []
     for run, page in runs:
@@ -210,8 +210,8 @@ def _queries_of(group: Sequence[_GalleryRun]) -> _Queries:
                 notes.append(f"No queries by the rule {text}: {error.message}")
                 continue
             notes.append(f"{chosen.text}, {at_epoch_text(ranked_split.epoch, gallery_run.page.data.weights)}")
-            whose = f" ({gallery_run.page.name})" if len(group) > 1 and not isinstance(rule, RandomQueries) else ""
-            lists.append((text + whose, chosen.rows.tolist()))
+            run_text = f" ({gallery_run.page.name})" if len(group) > 1 and not isinstance(rule, RandomQueries) else ""
+            lists.append((text + run_text, chosen.rows.tolist()))
     for turn in range(QUERIES):
         for text, rows in lists:
             for row in rows[turn : turn + 1]:

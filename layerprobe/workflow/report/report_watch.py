@@ -90,5 +90,5 @@ def _stamp(path: Path) -> tuple[int, int] | None:
 
 def is_worked_on(run: Run) -> bool:
     """Whether a process trains or probes a run; where nobody can tell, whether its record says that it is training."""
-    held = run.is_held()
-    return is_training(run) if held is None else held
+    is_held = run.is_held()
+    return is_training(run) if is_held is None else is_held

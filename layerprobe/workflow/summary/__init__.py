@@ -1,1 +1,1 @@
-"""What a run's epochs show of each layer. Enter by `summary.summarise`."""
+"""What a run's epochs show of each layer. Enter by `summary.stored_summary`."""

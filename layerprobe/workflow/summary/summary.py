@@ -150,12 +150,12 @@ def _thinned_lines(run: Run, thinning: Thinning, splits: Mapping[str, SplitCells
     """A line on the galleries of the gaps, and one with the command for ranks that are exact only up to a K."""
     thinned = splits[thinning.split].thinned or Cells()
     lines = [thinning.note] if any(key in splits[thinning.other].raw for key in thinned.rows) else []
-    lacking = [key for key in splits[thinning.split].raw.rows if key not in thinned]
-    if lacking:
-        epochs = ",".join(map(str, sorted({epoch for _, epoch in lacking})))
-        layers = ",".join(dict.fromkeys(str(ranked.layer) for ranked, _ in lacking))
-        where = ("--epochs", epochs, "--splits", thinning.split, "--layers", layers)
-        command = run.command("probe", *where, "--gallery-size", str(thinning.metric.gallery))
+    inexact_keys = [key for key in splits[thinning.split].raw.rows if key not in thinned]
+    if inexact_keys:
+        epochs = ",".join(map(str, sorted({epoch for _, epoch in inexact_keys})))
+        layers = ",".join(dict.fromkeys(str(ranked.layer) for ranked, _ in inexact_keys))
+        flags = ("--epochs", epochs, "--splits", thinning.split, "--layers", layers)
+        command = run.command("probe", *flags, "--gallery-size", str(thinning.metric.gallery))
         remedy = "" if run.read().from_python else f"; {command} makes them exact"
         lines.append(
             f"{NO_GALLERIES} at epoch {epochs}: the ranks of {thinning.split} are exact only up to a K{remedy}"
@@ -208,12 +208,12 @@ class _RankReader:
                 notes.append(f"{self.split}, epoch {epoch}: skipped, it has other images than the last one")
                 continue
             faults_by_layer = faults_in(stored, layers)
-            if lost := sorted({str(ranked.layer) for ranked in layers - faults_by_layer.keys()}):
-                why = "as their ranks are not stored; probe them again"
-                notes.append(f"{self.split}, epoch {epoch}: {', '.join(lost)} skipped, {why}")
+            if missing_names := sorted({str(ranked.layer) for ranked in layers - faults_by_layer.keys()}):
+                reason = "as their ranks are not stored; probe them again"
+                notes.append(f"{self.split}, epoch {epoch}: {', '.join(missing_names)} skipped, {reason}")
             valid = [ranked for ranked, fault in faults_by_layer.items() if not fault.invalid]
-            values, lacking = self._values(epoch, stored, valid)
-            notes += lacking
+            values, lacking_notes = self._values(epoch, stored, valid)
+            notes += lacking_notes
             faults |= {(x, epoch): fault for x, fault in faults_by_layer.items() if fault.invalid or x in values}
             raw = raw.with_epoch(epoch, values, self.units)
             thinned = thinned.with_epoch(epoch, self._thinned_hits(stored, values), self.units)
