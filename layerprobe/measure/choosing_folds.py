@@ -109,7 +109,7 @@ class FoldSearch:
     rules: SearchRules | None = None
     options: Options | None = None
 
-    def fitted_without(self, chain: Chain, fold: int, seed: int) -> Reduce | None:
+    def fit_without(self, chain: Chain, fold: int, seed: int) -> Reduce | None:
         """A chain of reductions, fitted on the queries of the other folds; None for no reduction."""
         if not chain.parts:
             return None
@@ -130,7 +130,7 @@ class FoldSearch:
         rows, queries = self.features_of(fold, reduce)
         items, gallery = None, None
         if self.gallery is not None:
-            items = np.flatnonzero(np.isin(self.gallery.labels, self._related(queries.labels)))
+            items = np.flatnonzero(np.isin(self.gallery.labels, self._classes_sharing_labels(queries.labels)))
             gallery = self._features(self.gallery, items, reduce)
         rules = None if self.rules is None else self.rules.of_rows(rows, rows if items is None else items)
         if rules is not None and gallery is None:
@@ -144,7 +144,7 @@ class FoldSearch:
         rows = np.flatnonzero(self.folds == fold)
         return rows, self._features(self.queries, rows, reduce)
 
-    def _related(self, labels: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _classes_sharing_labels(self, labels: NDArray[np.int64]) -> NDArray[np.int64]:
         """The classes that are right for some classes: these, and those that share a label with one of them."""
         if self.rules is None or self.rules.label_sets is None:
             return labels
@@ -158,9 +158,9 @@ class FoldSearch:
         Args:
             reduce_of: fold -> the reduction that was fitted without it.
         """
-        return self.joined(self.of_fold(fold, reduce_of(fold)) for fold in np.unique(self.folds).tolist())
+        return self.join(self.of_fold(fold, reduce_of(fold)) for fold in np.unique(self.folds).tolist())
 
-    def joined(self, folds: Iterable[tuple[NDArray[np.intp], QueryValues]]) -> QueryValues:
+    def join(self, folds: Iterable[tuple[NDArray[np.intp], QueryValues]]) -> QueryValues:
         """(Q,) the values of all queries from those of each fold."""
         count, among_half = len(self.folds), np.full(len(self.folds), np.nan)
         joint = QueryValues(np.zeros(count), np.zeros(count), among_half)

@@ -40,7 +40,7 @@ class EpochFeatures:
     weights: str = DataFacts.weights
 
 
-def layer_cka(own: EpochFeatures, *, split: str) -> Matrix:
+def layer_cka(epoch_features: EpochFeatures, *, split: str) -> Matrix:
     """Linear CKA of every two layers of a run at an epoch.
 
     Returns:
@@ -50,15 +50,15 @@ def layer_cka(own: EpochFeatures, *, split: str) -> Matrix:
     vectors: list[FloatArray | None] = []
     faults: Faults = {}
     count = 0
-    names = _names(own.layers)
-    for layer, name in zip(own.layers, names, strict=True):
-        features = own.read(layer)
+    names = _names(epoch_features.layers)
+    for layer, name in zip(epoch_features.layers, names, strict=True):
+        features = epoch_features.read(layer)
         count = len(features)
-        vectors.append(_vector(features, name, own.epoch, faults))
+        vectors.append(_vector(features, name, epoch_features.epoch, faults))
     values = tuple(tuple(_product(row, column) for column in vectors) for row in vectors)
-    title = f"{MEASURE} of the layers {at_epoch_text(own.epoch, own.weights)}"
-    used, notes = min(count, MAX_IMAGES), _notes(count, faults, own.weights)
-    return Matrix(own.run, split, MEASURE, title, "layer", "layer", names, names, values, used, notes)
+    title = f"{MEASURE} of the layers {at_epoch_text(epoch_features.epoch, epoch_features.weights)}"
+    used, notes = min(count, MAX_IMAGES), _notes(count, faults, epoch_features.weights)
+    return Matrix(epoch_features.run, split, MEASURE, title, "layer", "layer", names, names, values, used, notes)
 
 
 def epoch_cka(

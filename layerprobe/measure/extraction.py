@@ -45,49 +45,48 @@ def extract(
     launched: deque[Callable[[], Arrays]] = deque()
     for batch in batches:
         with full_precision(device), tap_module(module, taps) as features_of:
-            placed = sent(batch, device)
+            placed = send(batch, device)
             features = features_of(normalise(placed) if normalise else placed)
-        launched.append(on_host(features))
+        launched.append(copy_to_host(features))
         if len(launched) > behind:
             yield launched.popleft()()
     yield from (arrays() for arrays in launched)
 
 
-def on_host(features: Mapping[LayerKey, Tensor]) -> Callable[[], Arrays]:
+def copy_to_host(features: Mapping[LayerKey, Tensor]) -> Callable[[], Arrays]:
     """A function that waits for features as arrays; they leave each device in one copy."""
     keys = list(features)
     arrays = {key: tensor.numpy() for key, tensor in features.items() if tensor.device.type == "cpu"}
     devices = {tensor.device for tensor in features.values() if tensor.device.type != "cpu"}
     copies = [
-        copied_at_once({key: tensor for key, tensor in features.items() if tensor.device == device})
-        for device in devices
+        copy_at_once({key: tensor for key, tensor in features.items() if tensor.device == device}) for device in devices
     ]
 
-    def arrived() -> Arrays:
+    def wait() -> Arrays:
         for copy in copies:
             arrays.update(copy())
         return {key: arrays[key] for key in keys}
 
-    return arrived
+    return wait
 
 
-def copied_at_once(features: Mapping[LayerKey, Tensor]) -> Callable[[], Arrays]:
+def copy_at_once(features: Mapping[LayerKey, Tensor]) -> Callable[[], Arrays]:
     """A function that waits for features of one device as arrays of their own, so that each can be freed."""
     import torch
 
     shapes = {key: tensor.shape for key, tensor in features.items()}
-    parts = fetched(torch.cat([tensor.flatten() for tensor in features.values()]))
+    parts = fetch(torch.cat([tensor.flatten() for tensor in features.values()]))
 
-    def arrived() -> Arrays:
+    def wait() -> Arrays:
         flat = parts().split([shape.numel() for shape in shapes.values()])
         return {
             key: values.view(shape).clone().numpy() for (key, shape), values in zip(shapes.items(), flat, strict=True)
         }
 
-    return arrived
+    return wait
 
 
-def sent(tensor: Tensor, device: torch.device) -> Tensor:
+def send(tensor: Tensor, device: torch.device) -> Tensor:
     """A tensor on a device."""
     if device.type != "cuda" or tensor.device.type != "cpu":
         return tensor.to(device)
@@ -99,7 +98,7 @@ def sent(tensor: Tensor, device: torch.device) -> Tensor:
     return pinned.to(device, non_blocking=True)
 
 
-def fetched(tensor: Tensor) -> Callable[[], Tensor]:
+def fetch(tensor: Tensor) -> Callable[[], Tensor]:
     """A function that waits for a tensor in main memory; a GPU begins to copy it at once."""
     if tensor.device.type != "cuda":
         return tensor.cpu
@@ -108,8 +107,8 @@ def fetched(tensor: Tensor) -> Callable[[], Tensor]:
     copy, copied = tensor.to("cpu", non_blocking=True), torch.cuda.Event()
     copied.record(torch.cuda.current_stream(tensor.device))
 
-    def arrived() -> Tensor:
+    def wait() -> Tensor:
         copied.synchronize()
         return copy
 
-    return arrived
+    return wait

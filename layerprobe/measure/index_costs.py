@@ -100,7 +100,7 @@ def index_costs(searched: Searched, kinds: Sequence[IndexKind], *, layer: str, k
         except LayerprobeError as error:
             notes.append(f"left out: {error.message}")
             continue
-        alone, batch, results = _timed(index, vectors, neighbours)
+        alone, batch, results = _time_searches(index, vectors, neighbours)
         leading = _leading_results(results, relevance, k)
         recall = _recall(leading, relevance)
         cost = IndexCost(
@@ -171,7 +171,7 @@ def _similarities(queries: torch.Tensor, items: torch.Tensor, rows: NDArray[np.i
     return (queries * items[torch.from_numpy(rows).to(items.device)]).sum(1)
 
 
-def _timed(index: Index, vectors: NDArray[Any], neighbours: int) -> tuple[float, float, NDArray[np.int64]]:
+def _time_searches(index: Index, vectors: NDArray[Any], neighbours: int) -> tuple[float, float, NDArray[np.int64]]:
     """Milliseconds of a query that is searched alone, and among all; and the rows that are found (Q, neighbours)."""
     alone = []
     with threadpool_limits(1):
@@ -202,7 +202,6 @@ def _recall(leading: NDArray[np.int64], relevance: Relevance) -> float:
 
 
 def _bytes(index: Index) -> int:
-    """The size of the index's file."""
     faiss = import_faiss()
     serialize = faiss.serialize_index_binary if index.similarity == "hamming" else faiss.serialize_index
     return int(serialize(index.faiss).nbytes)

@@ -139,7 +139,7 @@ def thresholds_at(pairs: AllPairs, counts: PairCounts, rates: Sequence[float]) -
     grid, total = _Grid.of(pairs), int(counts.impostor.sum())
     require_pairs(1, total)
     above = np.r_[np.cumsum(counts.impostor[::-1])[::-1], 0]  # in a bin or a higher one
-    ranks = [_allowed(rate, total) for rate in rates]  # of the most similar pair that is rejected, from 0
+    ranks = [_allowed_count(rate, total) for rate in rates]  # of the most similar pair that is rejected, from 0
     bins = [int(np.flatnonzero(above > rank)[-1]) for rank in ranks]
     within = {bin_index: np.zeros(grid.width, np.int64) for bin_index in bins}
     for tile, steps in grid.steps(pairs):
@@ -180,7 +180,7 @@ def count_accepted(
     return Accepted(genuine[:-1], genuine[-1], tables[:-1], tables[-1])
 
 
-def _allowed(rate: float, total: int) -> int:
+def _allowed_count(rate: float, total: int) -> int:
     """How many of the impostor pairs may be accepted: the most whose share, as a float, is at most the rate."""
     count = min(int(rate * total) + 1, total)
     while count / total > rate:

@@ -170,6 +170,5 @@ def _without_each(
 
 
 def _rows(values: Any, rows: IntArray) -> NDArray[Any] | Tensor:
-    """Some rows of features in memory, an array or a tensor on any device."""
     chosen: NDArray[Any] | Tensor = values[rows if isinstance(values, np.ndarray) else rows.tolist()]
     return chosen

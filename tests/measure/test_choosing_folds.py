@@ -45,7 +45,7 @@ def mean_without(features: Features, marked: Array) -> Array:
 
 
 def values_of(search: FoldSearch) -> QueryValues:
-    return search.values(lambda fold: search.fitted_without(CENTRED, fold, seed=0))
+    return search.values(lambda fold: search.fit_without(CENTRED, fold, seed=0))
 
 
 def within(folds: Array, searched: Array) -> Array:
@@ -107,7 +107,7 @@ def test_without_a_reduction_the_raw_features_are_searched() -> None:
     made = some_features(80, 10, 0)
     folds = made.labels % 5
     search = FoldSearch(made, None, folds, "cosine", CPU)
-    found = search.values(lambda fold: search.fitted_without(parse_chain("none"), fold, seed=0))
+    found = search.values(lambda fold: search.fit_without(parse_chain("none"), fold, seed=0))
     out = np.eye(80, dtype=bool) | within(folds, folds)
     assert found.values.tolist() == nearest_hits(made, None, np.zeros(6), out).tolist()
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from layerprobe.data.transforms import Normalise
-from layerprobe.measure.extraction import Arrays, copied_at_once, extract, fetched, on_host, sent
+from layerprobe.measure.extraction import Arrays, copy_at_once, copy_to_host, extract, fetch, send
 from layerprobe.nets.vgg16_bn import build
 from layerprobe.taps import Tap, resolve_taps
 from layerprobe.taps.layouts import Layout
@@ -129,7 +129,7 @@ def test_after_an_error_the_callers_precision_is_restored() -> None:
     assert [switch.fp32_precision for switch in switches()] == ["tf32", "tf32"]
 
 
-@pytest.mark.parametrize("copied", [on_host, copied_at_once])
+@pytest.mark.parametrize("copied", [copy_to_host, copy_at_once])
 def test_features_come_to_the_host(copied: Callable[[dict[LayerKey, Tensor]], Callable[[], Arrays]]) -> None:
     maps, vectors = LayerKey("conv", "max"), torch.arange(6.0).view(3, 2).T  # strided, as a view would be
     found = copied({maps: torch.arange(6.0).view(2, 3), FC6: vectors})()
@@ -139,7 +139,7 @@ def test_features_come_to_the_host(copied: Callable[[dict[LayerKey, Tensor]], Ca
 
 
 def test_without_layers_there_are_no_features() -> None:
-    assert on_host({})() == {}
+    assert copy_to_host({})() == {}
 
 
 def test_the_size_of_a_batch_hardly_changes_features() -> None:
@@ -215,8 +215,8 @@ def numbers() -> Tensor:
 
 def test_a_tensor_in_main_memory_stays_there() -> None:
     values = numbers()
-    assert sent(values, CPU) is values
-    assert fetched(values)() is values
+    assert send(values, CPU) is values
+    assert fetch(values)() is values
 
 
 @pytest.mark.gpu
@@ -232,8 +232,8 @@ def test_a_tensor_in_main_memory_stays_there() -> None:
 )
 def test_a_gpu_gives_back_what_it_was_sent_in_the_layout_of_a_plain_copy(values: Tensor) -> None:
     gpu = torch.device("cuda")
-    there = sent(values, gpu)
-    back = fetched(there)()
+    there = send(values, gpu)
+    back = fetch(there)()
     assert there.device.type == "cuda"
     assert there.stride() == values.to(gpu).stride()
     assert back.device == CPU
@@ -243,11 +243,11 @@ def test_a_gpu_gives_back_what_it_was_sent_in_the_layout_of_a_plain_copy(values:
 @pytest.mark.gpu
 def test_neither_way_waits_for_a_gpu() -> None:
     gpu, busy = torch.device("cuda"), torch.cuda.Event()
-    fetched(sent(numbers(), gpu))()  # to allocate pinned memory may wait
+    fetch(send(numbers(), gpu))()  # to allocate pinned memory may wait
     torch.cuda.synchronize()
     torch.cuda._sleep(2 * 10**9)  # about a second
     busy.record()
-    fetched(sent(numbers(), gpu))
+    fetch(send(numbers(), gpu))
     assert not busy.query()
 
 
@@ -255,6 +255,6 @@ def test_neither_way_waits_for_a_gpu() -> None:
 def test_a_callers_pinned_memory_may_be_filled_again_at_once() -> None:
     values = numbers().pin_memory()
     torch.cuda._sleep(2 * 10**8)
-    there = sent(values, torch.device("cuda"))
+    there = send(values, torch.device("cuda"))
     values.zero_()
     assert torch.equal(there.cpu(), numbers())

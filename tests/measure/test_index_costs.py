@@ -44,7 +44,7 @@ def test_recall_of_the_nearest_is_counted_by_hand(monkeypatch: pytest.MonkeyPatc
     # at 0, 1, 3 and 7 the nearest are 1, 0, 1 and 3; the index says 1, 2, 1 and nothing
     values, labels = np.array([[0.0], [1], [3], [7]]), np.array([0, 1, 1, 1])
     rows = np.array([[0, 1], [1, 2], [2, 1], [3, -1]])
-    monkeypatch.setattr("layerprobe.measure.index_costs._timed", lambda *_: (0.1, 0.2, rows))
+    monkeypatch.setattr("layerprobe.measure.index_costs._time_searches", lambda *_: (0.1, 0.2, rows))
     _, flat = index_costs(Searched(Features(values, labels, list("abcd")), None, "euclidean"), ["flat"], layer="a").rows
     assert flat.nearest == 2 / 4
     assert flat.recall == 2 / 4  # 1 finds 3 and 3 finds 1; 7 finds nothing
@@ -58,7 +58,8 @@ def test_a_tie_with_the_nearest_counts_as_the_nearest(
     # 0 is as far from 0.3 as from -0.3, up to rounding or not; the index finds the second
     values = np.array([[0.0], [0.3], [-0.3 - further], [5]])
     monkeypatch.setattr(
-        "layerprobe.measure.index_costs._timed", lambda *_: (0.1, 0.2, np.array([[0, 2], [1, 0], [2, 0], [3, 1]]))
+        "layerprobe.measure.index_costs._time_searches",
+        lambda *_: (0.1, 0.2, np.array([[0, 2], [1, 0], [2, 0], [3, 1]])),
     )
     _, flat = index_costs(
         Searched(Features(values, np.array([0, 0, 1, 1]), list("abcd")), None, "euclidean"), ["flat"], layer="a"

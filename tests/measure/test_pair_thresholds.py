@@ -84,9 +84,9 @@ def test_rates_are_those_of_scikit_learns_roc_curve(similarity: Any, monkeypatch
 
 def test_a_rate_that_is_a_share_of_the_pairs_allows_that_many() -> None:
     # 0.29 of 100 pairs are 29, though 0.29 * 100 is 28.999999999999996
-    assert pair_thresholds._allowed(0.29, 100) == 29
-    assert pair_thresholds._allowed(0.289, 100) == 28
-    assert pair_thresholds._allowed(1e-9, 100) == 0
+    assert pair_thresholds._allowed_count(0.29, 100) == 29
+    assert pair_thresholds._allowed_count(0.289, 100) == 28
+    assert pair_thresholds._allowed_count(1e-9, 100) == 0
 
 
 def test_equal_similarities_are_accepted_or_rejected_together() -> None:

@@ -151,10 +151,10 @@ class Refits:
         rules: dict[str, SearchRules | None],
     ) -> QueryValues:
         """The values of a layer's queries; the data set is read once for the rules of searches that are alike."""
-        if search.recorded not in rules:
-            rules[search.recorded] = search.rules
+        if search.rules_sha256 not in rules:
+            rules[search.rules_sha256] = search.rules
         units = candidate_run.choosing.units
-        return search.within_folds(ranked, self.seed, self.metric, rules=rules[search.recorded], units=units)
+        return search.within_folds(ranked, self.seed, self.metric, rules=rules[search.rules_sha256], units=units)
 
     def _search(self, candidate_run: CandidateRun, key: CandidateKey) -> StoredSearch:
         epoch, ranked = key

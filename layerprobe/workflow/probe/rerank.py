@@ -62,9 +62,7 @@ class StoredSearch:
     def is_plain(self) -> bool:
         """Whether no groups or lists restrict the results of a query: these are not stored with features."""
         # The classes of what Python measures are numbered anew in the file, and it has no rules.
-        if self.run.stored_rules(self.split) is not None:
-            return False
-        return self.run.read().from_python or self.recorded == self._search_sha256(None)
+        return self.run.read().from_python or self.rules_sha256 == self._search_sha256(None)
 
     def require_plain(self) -> None:
         """Check that no groups or lists restrict the results of a query; classes may be sets of labels."""
@@ -80,7 +78,7 @@ class StoredSearch:
             return stored
         record = self.run.read()
         rules = from_recipe.build_dataset(recorded_recipe(record, self.run.record_file)).search_rules.get(self.split)
-        if self._search_sha256(rules) != self.recorded:
+        if self._search_sha256(rules) != self.rules_sha256:
             fix = probe_fix(self.run, record, self.epoch, self.split)
             raise DataError(
                 "classes, groups or lists have changed since the probe",
@@ -90,7 +88,7 @@ class StoredSearch:
         return rules
 
     @cached_property
-    def recorded(self) -> str:
+    def rules_sha256(self) -> str:
         """Hash of what decided which items each query may find."""
         return self.run.ranks(self.epoch, self.split).search_sha256
 
@@ -139,7 +137,7 @@ class StoredSearch:
         """
         search = replace(self._fold_search(ranked, seed, units), metric=metric, rules=rules or self.rules)
         chain = parse_chain(ranked.reduction)
-        return search.values(search.fit_without_each(chain, self._reduced_features.seed))
+        return search.values(lambda fold: search.fit_without(chain, fold, self._reduced_features.seed))
 
     def in_folds(self, ranked: RankedLayer, seed: int, *, units: NDArray[np.int64] | None = None) -> list[Features]:
         """The features of each fold of units, by a reduction fitted on the other folds, in memory.
@@ -153,9 +151,11 @@ class StoredSearch:
         """
         if not (self._searches_itself and self.is_plain):
             raise DataError(f"{ranked} of {self.run.name} is not searched among classes alone")
-        search = self._fold_search(ranked, seed, units)
-        fit_without = search.fit_without_each(parse_chain(ranked.reduction), self._reduced_features.seed)
-        return [search.features_of(fold, fit_without(fold))[1] for fold in np.unique(search.folds).tolist()]
+        search, chain = self._fold_search(ranked, seed, units), parse_chain(ranked.reduction)
+        return [
+            search.features_of(fold, search.fit_without(chain, fold, self._reduced_features.seed))[1]
+            for fold in np.unique(search.folds).tolist()
+        ]
 
     def _fold_search(self, ranked: RankedLayer, seed: int, units: NDArray[np.int64] | None) -> FoldSearch:
         queries, gallery = self.features(replace(ranked, reduction=NO_REDUCTION))

@@ -51,7 +51,7 @@ def within_folds(split: str, chain: str) -> NDArray[np.float64]:
     folds = folds_of(names, seed=0)[places]
     features = Features(features_of(split), labels, [f"{split}{label}-{i}" for i, label in enumerate(labels)])
     search = FoldSearch(features, None, folds, "cosine", torch.device("cpu"))
-    return search.values(lambda fold: search.fitted_without(parse_chain(chain), fold, seed=0)).values
+    return search.values(lambda fold: search.fit_without(parse_chain(chain), fold, seed=0)).values
 
 
 def test_on_train_candidates_are_judged_within_folds_that_no_fit_has_seen(tmp_path: Path) -> None:
