@@ -109,7 +109,7 @@ def read_tables(paper: str) -> dict[str, PaperTable]:
     if paper not in paper_names():
         raise UnknownNameError("paper", paper, paper_names())
     values = tomllib.loads((Path(__file__).parent / f"{paper}.toml").read_text(encoding="utf-8"))
-    return {one["name"]: _table(paper, values["title"], values["text"], one) for one in values["table"]}
+    return {table["name"]: _parse_table(paper, values["title"], values["text"], table) for table in values["table"]}
 
 
 def find_table(reference: str) -> PaperTable:
@@ -118,29 +118,29 @@ def find_table(reference: str) -> PaperTable:
     tables = read_tables(paper)
     if name in tables:
         return tables[name]
-    what = f"unknown table {name!r} of {paper}" if name else f"{paper}: which table?"
-    known = "; ".join(f"{paper}:{table.name} ({table.caption})" for table in tables.values())
-    raise RecipeError(what, fix=f"Choose one of {known}")
+    message = f"unknown table {name!r} of {paper}" if name else f"{paper}: which table?"
+    tables_text = "; ".join(f"{paper}:{table.name} ({table.caption})" for table in tables.values())
+    raise RecipeError(message, fix=f"Choose one of {tables_text}")
 
 
-def _table(paper: str, title: str, text: str, values: Mapping[str, Any]) -> PaperTable:
-    columns = tuple(map(_column, values["columns"]))
-    rows = tuple(_row(row) for row in values["rows"])
+def _parse_table(paper: str, title: str, text: str, values: Mapping[str, Any]) -> PaperTable:
+    columns = tuple(map(_parse_column, values["columns"]))
+    rows = tuple(_parse_row(row) for row in values["rows"])
     notes = tuple(values.get("notes", ()))
     return PaperTable(paper, values["name"], title, text, values["caption"], values["protocol"], columns, rows, notes)
 
 
-def _column(text: str) -> PaperColumn:
+def _parse_column(text: str) -> PaperColumn:
     words = text.split()
     return PaperColumn(*words) if len(words) == 3 and words[1] in ("train", "test") else PaperColumn("", "", text)
 
 
-def _row(values: Mapping[str, Any]) -> PaperRow:
+def _parse_row(values: Mapping[str, Any]) -> PaperRow:
     return PaperRow(
         method=values["method"],
         network=values["network"],
-        dim=_cell(values["dim"]),
-        cells=tuple(map(_cell, values["values"].split())),
+        dim=_parse_cell(values["dim"]),
+        cells=tuple(map(_parse_cell, values["values"].split())),
         error=values.get("error", ""),
         recipe=values.get("recipe", ""),
         settings=tuple(values.get("set", ())),
@@ -149,5 +149,5 @@ def _row(values: Mapping[str, Any]) -> PaperRow:
     )
 
 
-def _cell(text: str) -> PaperCell:
+def _parse_cell(text: str) -> PaperCell:
     return PaperCell(text.removesuffix(_DOUBTFUL), text.endswith(_DOUBTFUL))
