@@ -176,7 +176,7 @@ def choose(
         return
     if to_export is not None:
         from layerprobe.workflow.export.export_run import export_run, require_exportable
-        from layerprobe.workflow.export.layer_of_run import chosen_layer
+        from layerprobe.workflow.export.layer_of_run import layer_of_choice
 
         for each in found:
             require_exportable(each.read(), each, to_export)
@@ -194,7 +194,7 @@ def choose(
     if to_export is None:
         _show(terminal, choice, full=full)
     else:
-        _show(terminal, choice, lambda: export_run(chosen_layer(choice, found), to_export, terminal), full=full)
+        _show(terminal, choice, lambda: export_run(layer_of_choice(choice, found), to_export, terminal), full=full)
     chosen = next(run for run in found if choice.run in (run.name, run.read().experiment))
     if chosen.read().from_python:
         terminal.say(f"next: {chosen.command('summary')}")

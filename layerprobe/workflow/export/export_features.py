@@ -19,28 +19,25 @@ from layerprobe.workflow.choose.given_features import GivenFeatures
 from layerprobe.workflow.choose.given_layer import ranked_of_rows
 from layerprobe.workflow.choose.indexed_layer import searched_of_run
 from layerprobe.workflow.export.request import ExportRequest
-from layerprobe.workflow.export.writing import Exported, Written, sampled, samples_of, write
-from layerprobe.workflow.probe.reducing import FITTED_ON
-from layerprobe.workflow.run.memory_run import EPOCH
-from layerprobe.workflow.run.seen import split_to_choose_on
+from layerprobe.workflow.export.writing import Exported, Written, make_samples, sample_rows, write
 
 _CPU = torch.device("cpu")
 
 
-def ranked_to_export(given: GivenFeatures, request: ExportRequest, listener: Listener) -> RankedLayer:
+def ranked_to_export(features: GivenFeatures, request: ExportRequest, listener: Listener) -> RankedLayer:
     """The layer that a request names, or the one that `choose` ships."""
     if request.epoch is not None or request.model is not None:
-        what = "features have no epochs and no network"
-        raise RecipeError(what, file=given.file, fix="Leave out --epoch and --model, or name a run")
+        message = "features have no epochs and no network"
+        raise RecipeError(message, file=features.file, fix="Leave out --epoch and --model, or name a run")
     if request.layer is not None:
-        return ranked_of_rows(given, request.layer)
-    choice = choose_file(given, listener=listener)
+        return ranked_of_rows(features, request.layer)
+    choice = choose_file(features, listener=listener)
     listener.say(advice_text(choice))
     return choice.chosen.ranked
 
 
 def export_features(  # noqa: PLR0913 - the rows, the layer and the files
-    given: GivenFeatures, ranked: RankedLayer, request: ExportRequest, listener: Listener, *, seen: bool, seed: int
+    features: GivenFeatures, ranked: RankedLayer, request: ExportRequest, listener: Listener, *, seen: bool, seed: int
 ) -> Written:
     """Export the map of a layer; the network that gave the features is not known.
 
@@ -48,18 +45,21 @@ def export_features(  # noqa: PLR0913 - the rows, the layer and the files
         seen: as in `choose_file`.
         seed: likewise.
     """
-    file = "features" if given.file is None else given.file.name
-    run, rows = run_of_features(given, seen=seen, seed=seed), rows_by_split(given)
-    chosen_on = split_to_choose_on(run, run.record, [EPOCH])
-    fitted_on = FITTED_ON if FITTED_ON in rows else chosen_on
-    members = members_of(ranked.layer, given.features)
-    arrays = [given.features[member].astype(np.float32, copy=False) for member in members]
+    file = "features" if features.file is None else features.file.name
+    splits = row_splits_of(features, seed, seen, features.file)
+    members = members_of(ranked.layer, features.features)
+    arrays = [features.features[member].astype(np.float32, copy=False) for member in members]
     values, chain = side_by_side(arrays), parse_chain(ranked.reduction)
     reduce = chain.fit(Blocks(values[rows[fitted_on]], _CPU), values.shape[1], seed=seed)
     finish = with_ends(reduce, sizes=[array.shape[1] for array in arrays], similarity=ranked.similarity)
-    tried = sampled(len(values))
-    samples = samples_of(
-        f"{len(tried)} rows of {file} against their map in torch", values[tried], None, ranked.similarity, finish
+    fitted_on = ("train" if splits.fitted_on is not None else splits.split) if chain.fits else ""
+    rows_checked = sample_rows(len(values))
+    samples = make_samples(
+        f"{len(rows_checked)} rows of {file} against their map in torch",
+        values[rows_checked],
+        None,
+        ranked.similarity,
+        finish,
     )
     searched = None
     if request.index is not None:

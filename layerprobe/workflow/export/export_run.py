@@ -27,9 +27,17 @@ from layerprobe.workflow.choose.choose_once import choose_once, half_whitened_of
 from layerprobe.workflow.choose.indexed_layer import searched_of_run
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.export.image_input import image_input, image_shape
-from layerprobe.workflow.export.layer_of_run import LayerOfRun, chosen_layer, named_layer
+from layerprobe.workflow.export.layer_of_run import LayerOfRun, layer_of_choice, resolve_layer
 from layerprobe.workflow.export.request import ExportRequest
-from layerprobe.workflow.export.writing import CHECKED, CheckSamples, Exported, Written, sampled, samples_of, write
+from layerprobe.workflow.export.writing import (
+    CHECKED,
+    CheckSamples,
+    Exported,
+    Written,
+    make_samples,
+    sample_rows,
+    write,
+)
 from layerprobe.workflow.probe.classifiers import classifier_of
 from layerprobe.workflow.probe.probed_run import ProbedRun, open_for_probing
 from layerprobe.workflow.probe.reduced_features import are_stored, stored_features
@@ -53,13 +61,13 @@ def layer_to_export(run: Run, request: ExportRequest, listener: Listener) -> Lay
     """The layer that a request names, or the one that `choose` selects: the stored choice where that holds."""
     require_exportable(run.read(), run, request)
     if request.layer is not None:
-        return named_layer(run, request.layer, request)
-    choice = _choice(run, request.epoch, listener)
+        return resolve_layer(run, request.layer, request)
+    choice = _find_choice(run, request.epoch, listener)
     listener.say(f"{run.name}: {advice_text(choice)}")
-    return chosen_layer(choice, [run])
+    return layer_of_choice(choice, [run])
 
 
-def _choice(run: Run, epoch: int | None, listener: Listener) -> Choice:
+def _find_choice(run: Run, epoch: int | None, listener: Listener) -> Choice:
     """The stored choice, at that epoch if one is named; else that of `choose`, which stores it without an epoch."""
     stored = stored_choice(run)
     if stored is not None and epoch in (None, stored.choice.ship.epoch):
@@ -85,8 +93,8 @@ def require_exportable(record: RunRecord, run: Run, request: ExportRequest) -> N
     command = run.command("export", "--format", "npz", "--out", str(request.out))
     fix = f"{command} exports the map of its features alone"
     if record.from_python:
-        what = "was measured from Python, and its network is not stored"
-        raise LayerprobeError(f"{run.name} {what}", fix=fix)
+        reason = "was measured from Python, and its network is not stored"
+        raise LayerprobeError(f"{run.name} {reason}", fix=fix)
     if record.members:
         raise LayerprobeError(f"{run.name} is an ensemble: its features are of several networks", fix=fix)
 
@@ -104,18 +112,20 @@ def export_run(layer: LayerOfRun, request: ExportRequest, listener: Listener) ->
     _require_stored(layer, record)
     searched = None
     if request.index is not None:
-        searched, notes = searched_of_run(run, layer.epoch, layer.ranked, _chosen_on(layer, record), _CPU)
+        searched, notes = searched_of_run(run, layer.epoch, layer.ranked, _index_split(layer, record), _CPU)
         for note in notes:
             listener.say(note)
     if not request.with_network:
-        return write(replace(_map_alone(layer, record), searched=searched), request, listener)
+        finish, fitted_on = _fit_map(layer, record, None)
+        exported = _build_export(layer, record, finish, fitted_on, _read_stored_samples(layer, finish, None))
+        return write(replace(exported, searched=searched), request, listener)
     require_kept(run, record, layer.epoch)
     opened = open_for_probing(run, ProbeRequest(model=request.model, device="cpu"))
     load_net(run, layer.epoch, opened.net)
     (tapped,) = find_layers([str(layer.ranked.layer)], opened.measured)
     if tapped.key != layer.ranked.layer:
         raise ValueError(f"{layer.ranked.layer} is now {tapped.key}")
-    finish, fitted_on = _finish(layer, record, opened)
+    finish, fitted_on = _fit_map(layer, record, opened)
     parts = Parts(
         opened.net.module.requires_grad_(False),
         tapped,
@@ -125,7 +135,7 @@ def export_run(layer: LayerOfRun, request: ExportRequest, listener: Listener) ->
         finish,
     )
     exported = replace(
-        _exported(layer, record, finish, fitted_on, _samples(layer, opened, parts, finish)),
+        _build_export(layer, record, finish, fitted_on, _find_samples(layer, opened, parts, finish)),
         parts=parts,
         how=image_input(opened.recipe, opened.net),
         searched=searched,
@@ -133,8 +143,8 @@ def export_run(layer: LayerOfRun, request: ExportRequest, listener: Listener) ->
     return write(exported, request, listener)
 
 
-def _chosen_on(layer: LayerOfRun, record: RunRecord) -> str:
-    """The split that an index is trained on: choosing classes; test where there are none."""
+def _index_split(layer: LayerOfRun, record: RunRecord) -> str:
+    """The split that an index is trained on: the one that layers are chosen on, or test."""
     with contextlib.suppress(RecipeError):
         return split_to_choose_on(layer.run, record, [layer.epoch])
     return "test"
@@ -144,19 +154,18 @@ def _require_stored(layer: LayerOfRun, record: RunRecord) -> None:
     """Check that the features that a layer was ranked by, and its map fitted on, are stored and unchanged."""
     run, ranked = layer.run, layer.stored
     if not are_stored(run, layer.epoch, layer.split, layer.gallery, ranked):
-        where = f"{run.name}, epoch {layer.epoch}"
-        what = f"{where}: the features that {ranked} was ranked by are not stored, or have changed"
+        epoch_name = f"{run.name}, epoch {layer.epoch}"
+        message = f"{epoch_name}: the features that {ranked} was ranked by are not stored, or have changed"
         raise DataError(
-            what, file=run.folder, fix=probe_fix(run, record, layer.epoch, layer.split, *layer_flags(record, [ranked]))
+            message,
+            file=run.folder,
+            fix=probe_fix(run, record, layer.epoch, layer.split, *layer_flags(record, [ranked])),
         )
 
 
-def _map_alone(layer: LayerOfRun, record: RunRecord) -> Exported:
-    finish, fitted_on = _finish(layer, record, None)
-    return _exported(layer, record, finish, fitted_on, _stored_samples(layer, finish, None))
-
-
-def _exported(layer: LayerOfRun, record: RunRecord, finish: Reduce, fitted_on: str, samples: CheckSamples) -> Exported:
+def _build_export(
+    layer: LayerOfRun, record: RunRecord, finish: Reduce, fitted_on: str, samples: CheckSamples
+) -> Exported:
     ranked = layer.ranked
     name = str(ranked) if ranked.similarity in (record.similarity, "hamming") else ranked.full_name
     numbers = samples.expected.numbers
@@ -176,8 +185,8 @@ def _exported(layer: LayerOfRun, record: RunRecord, finish: Reduce, fitted_on: s
     )
 
 
-def _finish(layer: LayerOfRun, record: RunRecord, opened: ProbedRun | None) -> tuple[Reduce, str]:
-    """All that is done to pooled features, fitted as for the stored ranks; and the images that it is fitted on."""
+def _fit_map(layer: LayerOfRun, record: RunRecord, opened: ProbedRun | None) -> tuple[Reduce, str]:
+    """The map of pooled features to the export's, fitted as for the stored ranks; and the split it is fitted on."""
     run, epoch, ranked = layer.run, layer.epoch, layer.ranked
     chain = parse_chain(ranked.reduction)
     if chain.fits_on_train and FITTED_ON not in record.manifests:
@@ -196,34 +205,34 @@ def _finish(layer: LayerOfRun, record: RunRecord, opened: ProbedRun | None) -> t
     return with_ends(reduce, sizes=sizes, similarity=ranked.similarity), fitted_on
 
 
-def _samples(layer: LayerOfRun, opened: ProbedRun, parts: Parts, finish: Reduce) -> CheckSamples:
+def _find_samples(layer: LayerOfRun, opened: ProbedRun, parts: Parts, finish: Reduce) -> CheckSamples:
     """Images of the split with their stored features, or random images with those that the network gives."""
     try:
-        return _stored_samples(layer, finish, opened)
+        return _read_stored_samples(layer, finish, opened)
     except DataError as error:
         generator = torch.Generator().manual_seed(0)
         images = torch.randint(0, 256, (CHECKED, *parts.shape), generator=generator, dtype=torch.uint8)
         name = f"{CHECKED} random images against the network itself, as {error.message.rstrip('.')}"
-        return samples_of(name, parts.pooled(images).numpy(), images.numpy(), layer.ranked.similarity, finish)
+        return make_samples(name, parts.pooled(images).numpy(), images.numpy(), layer.ranked.similarity, finish)
 
 
-def _stored_samples(layer: LayerOfRun, finish: Reduce, opened: ProbedRun | None) -> CheckSamples:
+def _read_stored_samples(layer: LayerOfRun, finish: Reduce, opened: ProbedRun | None) -> CheckSamples:
     run, epoch, split = layer.run, layer.epoch, layer.split
     with open_layer(run, epoch, split, layer.ranked.layer) as table:
-        rows = sampled(table.shape[0])
+        rows = sample_rows(table.shape[0])
         pooled = np.concatenate([table[row : row + 1] for row in rows.tolist()])
-    images = None if opened is None else _images(layer, opened, rows)
-    return samples_of(
+    images = None if opened is None else _read_images(layer, opened, rows)
+    return make_samples(
         f"{len(rows)} {split} images against the probe's features", pooled, images, layer.ranked.similarity, finish
     )
 
 
-def _images(layer: LayerOfRun, opened: ProbedRun, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
+def _read_images(layer: LayerOfRun, opened: ProbedRun, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
     """Some images of the split, resized and not inverted; DataError if the images have changed."""
     dataset = from_recipe.build_dataset(opened.recipe, Decoding(opened.run.folder.parent))
     require_same_images(opened.record, dataset, [layer.split], fix="")
     (pixels,) = batches_of(dataset.splits[layer.split], [rows], workers=0)
     # The data set inverts images when they are read, and the exported network does it itself.
     pixels = ~pixels if opened.recipe.data.invert else pixels
-    found: NDArray[np.uint8] = (in_grey(pixels) if opened.net.channels == 1 else pixels).numpy()
-    return found
+    images: NDArray[np.uint8] = (in_grey(pixels) if opened.net.channels == 1 else pixels).numpy()
+    return images

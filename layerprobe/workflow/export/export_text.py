@@ -14,21 +14,20 @@ def export_lines(written: Written) -> list[str]:
     size = -(-written.dim // 8) if bits else 4 * written.dim
     numbers = f"{written.dim:,} {'bits' if bits else 'numbers'}, {size:,} byte{'' if size == 1 else 's'} an image"
     fitted = f"; map fitted on {written.fitted_on}" if written.fitted_on else ""
-    lines = [f"{written.name}: {numbers}{fitted}", f"  {written.folder}: {', '.join(_files(written))}"]
+    sizes = {name: as_size(size) if size >= _MEGABYTE else f"{size:,} bytes" for name, size in written.files.items()}
+    files = ", ".join(f"{name} ({size})" for name, size in sizes.items())
+    lines = [f"{written.name}: {numbers}{fitted}", f"  {written.folder}: {files}"]
     lines.append(f"  checked on {written.checked}:")
     for name, agreement in written.check.items():
         if agreement.cosine is None:
             share = 100 * agreement.difference
-            found = f"{share:.2f} % of bits differ, none of {agreement.compared:,} whose numbers are not near 0"
+            agreement_text = (
+                f"{share:.2f} % of bits differ, none of {agreement.compared:,} whose numbers are not near 0"
+            )
         else:
-            found = (
+            agreement_text = (
                 f"largest difference {agreement.difference:.1e}, cosine at least 1 - {1 - agreement.cosine:.1e},"
                 f" {agreement.compared} nearest neighbours the same"
             )
-        lines.append(f"    {name}: {found}")
+        lines.append(f"    {name}: {agreement_text}")
     return lines
-
-
-def _files(written: Written) -> list[str]:
-    sizes = {name: as_size(size) if size >= _MEGABYTE else f"{size:,} bytes" for name, size in written.files.items()}
-    return [f"{name} ({size})" for name, size in sizes.items()]

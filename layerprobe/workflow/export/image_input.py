@@ -24,7 +24,7 @@ def image_input(recipe: Recipe, net: Net) -> Mapping[str, Any]:
     Normalisation and inversion are inside the exported network.
     """
     height, width, channels = image_shape(recipe, net)
-    own = from_recipe.scaled_input(recipe) if recipe.data.transform == "model" else None
+    scaled = from_recipe.scaled_input(recipe) if recipe.data.transform == "model" else None
     normalise = from_recipe.build_normalise(recipe, channels)
     return {
         "dtype": "uint8",
@@ -33,27 +33,27 @@ def image_input(recipe: Recipe, net: Net) -> Mapping[str, Any]:
         "channels": channels,
         "exif_rotation": recipe.data.exif_rotation,
         "white": recipe.data.white,
-        "steps": _steps(recipe, own, (height, width)),
-        "filter": "bilinear" if own is None else own.filter,
-        "resized_by": "torch" if own is None and recipe.data.resize == "fast" else "PIL",
+        "steps": _steps(recipe, scaled, (height, width)),
+        "filter": "bilinear" if scaled is None else scaled.filter,
+        "resized_by": "torch" if scaled is None and recipe.data.resize == "fast" else "PIL",
         "invert": recipe.data.invert,
         "mean": normalise.mean,
         "std": normalise.std,
     }
 
 
-def _steps(recipe: Recipe, own: OwnInput | None, size: tuple[int, int]) -> list[Mapping[str, Any]]:
+def _steps(recipe: Recipe, scaled: OwnInput | None, size: tuple[int, int]) -> list[Mapping[str, Any]]:
     """Resizing to (height, width) or by the shorter side, and the crop at the centre."""
     transform = recipe.data.transform
-    if own is not None:
-        if own.resized is None:
+    if scaled is not None:
+        if scaled.resized is None:
             return [{"resize": size}]
-        crop = {"crop": size, "start": "down" if own.crop_rounding == "down" else "to even"}
-        if own.squeezed:
-            return [{"resize": height_width(own.resized)}, crop]
-        if not isinstance(own.resized, int):
-            return [{"cover": own.resized}, crop]
-        return [{"shorter_side": own.resized, "longer_side": "truncated"}, crop]
+        crop = {"crop": size, "start": "down" if scaled.crop_rounding == "down" else "to even"}
+        if scaled.squeezed:
+            return [{"resize": height_width(scaled.resized)}, crop]
+        if not isinstance(scaled.resized, int):
+            return [{"cover": scaled.resized}, crop]
+        return [{"shorter_side": scaled.resized, "longer_side": "truncated"}, crop]
     if transform == "square":
         return [{"resize": size}]
     crop = {"crop": size, "start": "down"}

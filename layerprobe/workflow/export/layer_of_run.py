@@ -42,7 +42,7 @@ class LayerOfRun:
         return self.ranked if self.ranked in ranks else replace(self.ranked, reduction=NO_REDUCTION)
 
 
-def named_layer(run: Run, name: str, request: ExportRequest) -> LayerOfRun:
+def resolve_layer(run: Run, name: str, request: ExportRequest) -> LayerOfRun:
     """The ranked layer of a name such as `pool5.3@max/l2+pca:64+l2`, by default at the last ranked epoch.
 
     Raises:
@@ -58,19 +58,19 @@ def named_layer(run: Run, name: str, request: ExportRequest) -> LayerOfRun:
         raise RecipeError(f"--layer {name} and --epoch {request.epoch} name two epochs", fix="Omit one of them")
     draws = parse_chain(reference.reduction).members()
     if len(draws) > 1:
-        what = f"{reference.reduction} is a mean over {len(draws)} random draws, each of which is another map"
-        raise LayerprobeError(what, fix=f"Name one of them, such as {draws[0]}")
+        message = f"{reference.reduction} is a mean over {len(draws)} random draws, each of which is another map"
+        raise LayerprobeError(message, fix=f"Name one of them, such as {draws[0]}")
     split = next((split for split in _SPLITS if run.ranked_epochs(split)), _SPLITS[0])
     epoch = reference.epoch if request.epoch is None else request.epoch
-    known = run.ranked_epochs(split)
-    ranks = open_ranked_split(run, known[-1] if epoch is None and known else epoch, split)
-    found = find_layers(ranks, reference)
-    if len(found) > 1:
-        raise RecipeError(f"--layer {name} names {len(found)} layers", fix=f"Name one, such as {found[0]}")
-    return LayerOfRun(run, ranks.epoch, split, found[0])
+    epochs = run.ranked_epochs(split)
+    ranks = open_ranked_split(run, epochs[-1] if epoch is None and epochs else epoch, split)
+    layers = find_layers(ranks, reference)
+    if len(layers) > 1:
+        raise RecipeError(f"--layer {name} names {len(layers)} layers", fix=f"Name one, such as {layers[0]}")
+    return LayerOfRun(run, ranks.epoch, split, layers[0])
 
 
-def chosen_layer(choice: Choice, runs: Sequence[Run]) -> LayerOfRun:
+def layer_of_choice(choice: Choice, runs: Sequence[Run]) -> LayerOfRun:
     """What a choice ships; of several trainings of an experiment, that of the first."""
     run = next(run for run in runs if choice.run in (run.name, run.read().experiment))
     epoch, ranked = choice.chosen.epoch, choice.chosen.ranked

@@ -64,8 +64,8 @@ def require_free(out: Path, *, force: bool) -> None:
     if not out.exists() and not out.is_symlink():
         return
     if out.is_symlink() or not out.is_dir() or (any(out.iterdir()) and not is_export(out)):
-        what = "it exists already and is not an export alone, so that --force does not replace it"
-        raise LayerprobeError(what, file=out, fix="Name another folder")
+        message = "it exists already and is not an export alone, so that --force does not replace it"
+        raise LayerprobeError(message, file=out, fix="Name another folder")
     if not force:
         raise LayerprobeError(
             "it exists already", file=out, fix="Name another folder; layerprobe export --force replaces it"

@@ -120,18 +120,18 @@ class Written:
     check: Mapping[str, FeatureAgreement]
 
 
-def sampled(count: int) -> NDArray[np.int64]:
+def sample_rows(count: int) -> NDArray[np.int64]:
     """At most 64 of so many rows, at equal distances."""
     return np.linspace(0, count - 1, min(CHECKED, count)).round().astype(np.int64)
 
 
-def samples_of(
+def make_samples(
     name: str, pooled: NDArray[np.float32], images: NDArray[np.uint8] | None, similarity: str, finish: Reduce
 ) -> CheckSamples:
     """Pooled features, with those that the map makes of them."""
-    given, numbers = torch.from_numpy(pooled), before_bits(finish)
-    before = None if numbers is None else numbers(given.double()).numpy()
-    return CheckSamples(name, pooled, images, Expected(apply_map(finish, given).numpy(), similarity, before))
+    features, numbers = torch.from_numpy(pooled), before_bits(finish)
+    before = None if numbers is None else numbers(features.double()).numpy()
+    return CheckSamples(name, pooled, images, Expected(apply_map(finish, features).numpy(), similarity, before))
 
 
 def write(exported: Exported, request: ExportRequest, listener: Listener) -> Written:
@@ -145,9 +145,9 @@ def write(exported: Exported, request: ExportRequest, listener: Listener) -> Wri
     with stoppable(at_once=True), folder_written_whole(request.out, replace=request.force) as aside:
         steps = fitted_map(exported.finish) if NPZ in formats else None
         index = _write_index(exported, request, aside)  # first: it refuses bits and few images
-        encoders = _written(exported, formats, steps, aside, listener)
+        encoders = _write_encoders(exported, formats, steps, aside, listener)
         shutil.copyfile(example.__file__, aside / _EXAMPLE)
-        check = {name: _checked(name, encode, exported.samples) for name, encode in encoders.items()}
+        check = {name: _check_encoder(name, encode, exported.samples) for name, encode in encoders.items()}
         facts = {**exported.facts(formats, steps), "check": {"on": exported.samples.name, "files": check}}
         manifest = write_manifest(aside, facts, [*encoders, _EXAMPLE, *index])
     return Written(
@@ -156,7 +156,7 @@ def write(exported: Exported, request: ExportRequest, listener: Listener) -> Wri
         exported.dim,
         exported.ranked.similarity,
         exported.fitted_on,
-        {name: each["bytes"] for name, each in manifest["files"].items()},
+        {name: file["bytes"] for name, file in manifest["files"].items()},
         exported.samples.name,
         check,
     )
@@ -165,29 +165,29 @@ def write(exported: Exported, request: ExportRequest, listener: Listener) -> Wri
 Encode = Callable[[NDArray[Any]], NDArray[Any]]
 
 
-def _written(
+def _write_encoders(
     exported: Exported, formats: tuple[str, ...], steps: FittedMap | None, folder: Path, listener: Listener
 ) -> dict[str, Encode]:
     """Write the files of the formats, and read them again as functions."""
-    found: dict[str, Encode] = {}
+    encoders: dict[str, Encode] = {}
     if steps is not None:
         np.savez(folder / example.MAP, allow_pickle=False, **steps.arrays)
-        found[example.MAP] = example.of_map(folder / example.MAP, steps.steps)
+        encoders[example.MAP] = example.of_map(folder / example.MAP, steps.steps)
     if exported.parts is None or formats == (NPZ,):
-        return found
+        return encoders
     listener.say(f"recording the network up to {exported.ranked.layer}")
     program = record_graph(exported.parts)
     if PT2 in formats:
         save_graph(program, folder / example.GRAPH)
-        found[example.GRAPH] = example.of_graph(folder / example.GRAPH)
+        encoders[example.GRAPH] = example.of_graph(folder / example.GRAPH)
     if ONNX in formats:
         save_onnx(program, folder / example.ONNX)
-        found[example.ONNX] = example.of_onnx(folder / example.ONNX)
-    return found
+        encoders[example.ONNX] = example.of_onnx(folder / example.ONNX)
+    return encoders
 
 
 def _write_index(exported: Exported, request: ExportRequest, folder: Path) -> tuple[str, ...]:
-    """Write the index that is asked for, and return the names of its files."""
+    """Write the requested index, and return the names of its files."""
     searched = exported.searched
     if searched is None or request.index is None:
         return ()
@@ -205,14 +205,14 @@ def _write_index(exported: Exported, request: ExportRequest, folder: Path) -> tu
     return tuple(file.name for file in files)
 
 
-def _checked(name: str, encode: Encode, samples: CheckSamples) -> FeatureAgreement:
-    """Compare what a file gives of a single image and of the others with what the probe gives."""
-    given = samples.pooled if name == example.MAP else samples.images
-    if given is None:
+def _check_encoder(name: str, encode: Encode, samples: CheckSamples) -> FeatureAgreement:
+    """Compare the features of a file with the probe's, for a batch of one image and for a batch of the others."""
+    inputs = samples.pooled if name == example.MAP else samples.images
+    if inputs is None:
         raise ValueError(f"{name} is checked on images")
     try:
-        found = np.concatenate([encode(given[:1]), encode(given[1:])])
-        return agreement(name, found, samples.expected)
+        features = np.concatenate([encode(inputs[:1]), encode(inputs[1:])])
+        return agreement(name, features, samples.expected)
     except NumericError as error:
         fix = "Nothing was exported; probe the layer again, and report it if that does not help"
         raise NumericError(f"{error.message} (on {samples.name})", fix=fix) from error

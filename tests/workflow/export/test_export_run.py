@@ -201,7 +201,7 @@ def test_without_its_images_it_is_checked_on_random_ones(export: Export, folder:
 
 
 def test_a_file_that_differs_is_not_exported(export: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(example, "of_map", lambda *_: lambda features: np.ones((len(features), 16), np.float32))
+    monkeypatch.setattr(example, "load_map", lambda *_: lambda features: np.ones((len(features), 16), np.float32))
     with pytest.raises(NumericError, match=r"map\.npz gives features whose cosine .* Nothing was exported"):
         export("c3")
     assert list(tmp_path.iterdir()) == []
