@@ -58,11 +58,11 @@ def agreement(name: str, features: Array, expected: Expected) -> FeatureAgreemen
         difference = f"gives {features.dtype} {features.shape}, not {expected.features.dtype} {expected.features.shape}"
         raise NumericError(f"{name} {difference}")
     if expected.numbers is not None:
-        return _of_bits(name, features, expected.features, expected.numbers)
-    return _of_vectors(name, features, expected)
+        return _compare_bits(name, features, expected.features, expected.numbers)
+    return _compare_vectors(name, features, expected)
 
 
-def _of_bits(name: str, codes: Array, bits: Array, numbers: Array) -> FeatureAgreement:
+def _compare_bits(name: str, codes: Array, bits: Array, numbers: Array) -> FeatureAgreement:
     unlike: NDArray[np.uint8] = np.bitwise_xor(codes, bits)
     differ = np.unpackbits(unlike, axis=1)[:, : numbers.shape[1]].astype(bool)
     clear = np.abs(numbers) > TOLERANCE
@@ -71,7 +71,7 @@ def _of_bits(name: str, codes: Array, bits: Array, numbers: Array) -> FeatureAgr
     return FeatureAgreement(float(differ.mean()), None, int(clear.sum()))
 
 
-def _of_vectors(name: str, features: Array, expected: Expected) -> FeatureAgreement:
+def _compare_vectors(name: str, features: Array, expected: Expected) -> FeatureAgreement:
     a, b = features.astype(np.float64), expected.features.astype(np.float64)
     lengths = np.linalg.norm(a, axis=1), np.linalg.norm(b, axis=1)
     product = lengths[0] * lengths[1]
@@ -83,11 +83,11 @@ def _of_vectors(name: str, features: Array, expected: Expected) -> FeatureAgreem
     longer = np.abs(lengths[0] - lengths[1]) > _LENGTHS * lengths[1]
     if longer.any() and expected.similarity != "cosine":
         raise NumericError(f"{name} gives features of other lengths than the probe's")
-    compared = _neighbours(name, a, b, expected.similarity)
+    compared = _compare_neighbours(name, a, b, expected.similarity)
     return FeatureAgreement(float(np.abs(a - b).max()), least, compared)
 
 
-def _neighbours(name: str, features: Array, expected: Array, similarity: str) -> int:
+def _compare_neighbours(name: str, features: Array, expected: Array, similarity: str) -> int:
     """Check the nearest neighbour of each row where the second one is further away than rounding.
 
     Returns:

@@ -100,7 +100,7 @@ def record_graph(parts: Parts) -> ExportedProgram:
         with quiet(), tap_module(parts.net, member_taps([parts.layer]), recorded=True) as features_of:
             module = _RecordedModule(parts, features_of)
             program = torch.export.export(module, (images,), dynamic_shapes=sizes).run_decompositions({})
-            needed = _without_unused(cast("GraphModule", program.module()))
+            needed = _remove_unused(cast("GraphModule", program.module()))
             return torch.export.export(needed, (images,), dynamic_shapes=sizes)
     except REFUSALS as error:
         if isinstance(error, LayerprobeError):
@@ -110,7 +110,7 @@ def record_graph(parts: Parts) -> ExportedProgram:
         raise LayerprobeError(problem, fix="Add --format npz, which exports the map of its features alone") from error
 
 
-def _without_unused(graph: GraphModule) -> GraphModule:
+def _remove_unused(graph: GraphModule) -> GraphModule:
     for node in reversed(list(graph.graph.nodes)):
         if node.op not in ("placeholder", "output") and not node.users:
             graph.graph.erase_node(node)
