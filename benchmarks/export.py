@@ -123,7 +123,7 @@ def measure(case: Case, run: Run, folder: Path) -> None:
         start = time.process_time()
         written = export_run(layer_to_export(run, request, QUIET), request, QUIET)
         seconds = time.process_time() - start
-        graph, onnx = example.of_graph(out / example.GRAPH), of_onnx(out / example.ONNX)
+        graph, onnx = example.load_graph(out / example.GRAPH), of_onnx(out / example.ONNX)
         differences = (written.check[name].difference for name in (example.MAP, example.GRAPH, example.ONNX))
         sizes = (written.files[name] / 1e6 for name in (example.GRAPH, example.ONNX))
         times = (best_of_3(lambda encode=encode: encode(images)) for encode in (graph, onnx))  # type: ignore[misc]

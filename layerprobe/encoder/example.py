@@ -34,8 +34,8 @@ def main(folder: Path, files: Sequence[str]) -> None:
     export = json.loads((folder / "export.json").read_text(encoding="utf-8"))
     encode = encoder(folder, export)
     for file in files:
-        given = np.load(file) if export["input"] is None else read_image(Path(file), export["input"])[None]
-        for features in encode(given):
+        inputs = np.load(file) if export["input"] is None else read_image(Path(file), export["input"])[None]
+        for features in encode(inputs):
             print(json.dumps(features.tolist()))
 
 
@@ -43,8 +43,8 @@ def encoder(folder: Path, export: Mapping[str, Any]) -> Callable[[Array], Array]
     """The function of an export: uint8 (B, H, W, C), or features (B, D) of map.npz alone, -> (B, D')."""
     file = encoder_file(export)
     if file == MAP:
-        return of_map(folder / MAP, export["map"]["steps"])
-    return of_graph(folder / GRAPH) if file == GRAPH else of_onnx(folder / ONNX)
+        return load_map(folder / MAP, export["map"]["steps"])
+    return load_graph(folder / GRAPH) if file == GRAPH else load_onnx(folder / ONNX)
 
 
 def encoder_file(export: Mapping[str, Any]) -> str:
@@ -54,7 +54,7 @@ def encoder_file(export: Mapping[str, Any]) -> str:
     return ONNX if ONNX in export["files"] else MAP
 
 
-def of_map(path: Path, steps: Sequence[str]) -> Callable[[Array], Array]:
+def load_map(path: Path, steps: Sequence[str]) -> Callable[[Array], Array]:
     """The function of map.npz."""
     with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:  # numpy leaves a damaged file open
         arrays = dict(stored)
@@ -71,10 +71,10 @@ def mapped(features: Array, steps: Sequence[str], arrays: Mapping[str, Array]) -
     values = np.asarray(features, np.float64)
     for i, step in enumerate(steps):
         if step == "l2":
-            values = _unit(values)
+            values = _normalise(values)
         elif step == "l2 of parts":  # concatenated layers: the numbers of each have length 1
             ends = np.cumsum(arrays[f"sizes.{i}"])[:-1]
-            values = np.concatenate([_unit(part) for part in np.split(values, ends, axis=1)], axis=1)
+            values = np.concatenate([_normalise(block) for block in np.split(values, ends, axis=1)], axis=1)
         elif step == "projection":
             values = (values - arrays[f"mean.{i}"]) @ arrays[f"matrix.{i}"]
         elif step == "layernorm":
@@ -89,12 +89,12 @@ def mapped(features: Array, steps: Sequence[str], arrays: Mapping[str, Array]) -
     return values.astype(np.float32)
 
 
-def _unit(values: Array) -> Array:
+def _normalise(values: Array) -> Array:
     lengths = np.linalg.norm(values, axis=1, keepdims=True)
     return values / np.where(lengths == 0, 1, lengths)
 
 
-def of_graph(path: Path) -> Callable[[Array], Array]:
+def load_graph(path: Path) -> Callable[[Array], Array]:
     """The function of model.pt2."""
     import torch
 
@@ -103,24 +103,24 @@ def of_graph(path: Path) -> Callable[[Array], Array]:
 
     def encode(images: Array) -> Array:
         with torch.no_grad():
-            found: Array = graph(torch.from_numpy(np.array(images))).numpy()  # a copy, as torch wants to write
-        return found
+            features: Array = graph(torch.from_numpy(np.array(images))).numpy()  # a copy, as torch wants to write
+        return features
 
     return encode
 
 
-def of_onnx(path: Path) -> Callable[[Array], Array]:
+def load_onnx(path: Path) -> Callable[[Array], Array]:
     """The function of model.onnx, on the CPU."""
     import onnxruntime
 
     is_text = str(path).encode(errors="replace").decode() == str(path)
     model = str(path) if is_text else path.read_bytes()  # nor does ONNX Runtime
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
-    (images,) = session.get_inputs()
+    (session_input,) = session.get_inputs()
 
-    def encode(given: Array) -> Array:
-        (found,) = session.run(None, {images.name: np.ascontiguousarray(given)})
-        return np.asarray(found)
+    def encode(images: Array) -> Array:
+        (features,) = session.run(None, {session_input.name: np.ascontiguousarray(images)})
+        return np.asarray(features)
 
     return encode
 
@@ -133,30 +133,27 @@ def read_image(file: Path | BinaryIO, how: Mapping[str, Any]) -> Array:
         how: `input` of export.json.
     """
     with PIL.Image.open(file) as image:
-        pixels = _rgb(_turned(image, how["exif_rotation"]), how.get("white", 65535))
+        pixels = _rgb(_rotate(image, how["exif_rotation"]), how.get("white", 65535))
     for step in how["steps"]:
         height, width = pixels.shape[:2]
         if "shorter_side" in step:
-            whole = round if step["longer_side"] == "rounded" else int
-            sides = [whole(step["shorter_side"] * side / min(height, width)) for side in (height, width)]
-            pixels = _resized(pixels, sides, how)
+            to_whole = round if step["longer_side"] == "rounded" else int
+            sides = [to_whole(step["shorter_side"] * side / min(height, width)) for side in (height, width)]
+            pixels = _resize(pixels, sides, how)
         elif "cover" in step:
             ratio = min(side / covered for side, covered in zip((height, width), step["cover"], strict=True))
-            pixels = _resized(pixels, [round(height / ratio), round(width / ratio)], how)
+            pixels = _resize(pixels, [round(height / ratio), round(width / ratio)], how)
         elif "resize" in step:
-            pixels = _resized(pixels, step["resize"], how)
+            pixels = _resize(pixels, step["resize"], how)
         else:
             rows, columns = step["crop"]
-            top, left = (_start(rest, step["start"]) for rest in (height - rows, width - columns))
-            pixels = pixels[top : top + rows, left : left + columns]
+            is_down = step["start"] == "down"  # else half to even, as Python rounds
+            row, column = (excess // 2 if is_down else round(excess / 2) for excess in (height - rows, width - columns))
+            pixels = pixels[row : row + rows, column : column + columns]
     return pixels if how["channels"] == 3 else np.asarray(PIL.Image.fromarray(pixels).convert("L"))[:, :, None]
 
 
-def _start(rest: int, rounded: str) -> int:
-    return rest // 2 if rounded == "down" else round(rest / 2)
-
-
-def _turned(image: PIL.Image.Image, exif_rotation: bool) -> PIL.Image.Image:
+def _rotate(image: PIL.Image.Image, exif_rotation: bool) -> PIL.Image.Image:
     """The image in its EXIF orientation, or as stored; PIL itself turns TIFFs when it loads them."""
     if image.format != "TIFF":
         return PIL.ImageOps.exif_transpose(image) if exif_rotation else image
@@ -180,25 +177,25 @@ def _rgb(image: PIL.Image.Image, white: int) -> Array:
     return np.asarray(image.convert("RGB"))
 
 
-def _resized(pixels: Array, size: Sequence[int], how: Mapping[str, Any]) -> Array:
+def _resize(pixels: Array, size: Sequence[int], how: Mapping[str, Any]) -> Array:
     """Resized by the library that the probe used: Pillow, or torch, whose results differ by a grey level."""
     height, width = size
     if pixels.shape[:2] == (height, width):
         return pixels
     if how["resized_by"] == "torch" and importlib.util.find_spec("torch"):
-        return _resized_by_torch(pixels, height, width)
+        return _resize_by_torch(pixels, height, width)
     filter_ = Resampling[how["filter"].upper()]
     return np.asarray(PIL.Image.fromarray(pixels).resize((width, height), filter_))
 
 
-def _resized_by_torch(pixels: Array, height: int, width: int) -> Array:
+def _resize_by_torch(pixels: Array, height: int, width: int) -> Array:
     import torch
 
     images = torch.from_numpy(np.array(pixels))[None].permute(0, 3, 1, 2)
-    found = torch.nn.functional.interpolate(
+    resized_batch = torch.nn.functional.interpolate(
         images, (height, width), mode="bilinear", align_corners=False, antialias=True
     )
-    resized: Array = found[0].permute(1, 2, 0).contiguous().numpy()
+    resized: Array = resized_batch[0].permute(1, 2, 0).contiguous().numpy()
     return resized
 
 

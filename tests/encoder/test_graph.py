@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from layerprobe.encoder import graph
-from layerprobe.encoder.example import of_graph, of_onnx
+from layerprobe.encoder.example import load_graph, load_onnx
 from layerprobe.encoder.fitted_map import with_ends
 from layerprobe.encoder.graph import Parts, record_graph, save_graph, save_onnx
 from layerprobe.reductions.chain import parse_chain
@@ -100,7 +100,7 @@ def test_files_give_the_bits_of_the_network_and_the_map(tmp_path: Path) -> None:
     save_onnx(program, tmp_path / "model.onnx")
     pooled = parts.pooled(images()).double()
     wanted = parts.finish(pooled).numpy()
-    for encode in (of_graph(tmp_path / "model.pt2"), of_onnx(tmp_path / "model.onnx")):
+    for encode in (load_graph(tmp_path / "model.pt2"), load_onnx(tmp_path / "model.onnx")):
         for count in (1, 5):
             assert np.array_equal(encode(given[:count]), wanted[:count])
 
@@ -149,4 +149,6 @@ def test_files_are_read_from_a_folder_whose_name_is_not_utf_8(tmp_path: Path) ->
     save_graph(program, folder / "model.pt2")
     save_onnx(program, folder / "model.onnx")
     given = images(2).numpy()
-    np.testing.assert_allclose(of_graph(folder / "model.pt2")(given), of_onnx(folder / "model.onnx")(given), atol=1e-6)
+    np.testing.assert_allclose(
+        load_graph(folder / "model.pt2")(given), load_onnx(folder / "model.onnx")(given), atol=1e-6
+    )

@@ -98,7 +98,7 @@ def test_onnx_without_onnx_runtime_is_told(tmp_path: Path, monkeypatch: pytest.M
     def absent(path: Path) -> None:
         raise ModuleNotFoundError("No module named 'onnxruntime'", name="onnxruntime")
 
-    monkeypatch.setattr(example, "of_onnx", absent)
+    monkeypatch.setattr(example, "load_onnx", absent)
     (tmp_path / example.ONNX).touch()
     write_manifest(tmp_path, FACTS | {"input": {"size": (4, 5), "channels": 3}}, [example.ONNX])
     with pytest.raises(EnvironmentFault, match=r"model\.onnx: onnxruntime is not installed. pip install"):

@@ -172,17 +172,17 @@ def _write_encoders(
     encoders: dict[str, Encode] = {}
     if steps is not None:
         np.savez(folder / example.MAP, allow_pickle=False, **steps.arrays)
-        encoders[example.MAP] = example.of_map(folder / example.MAP, steps.steps)
+        encoders[example.MAP] = example.load_map(folder / example.MAP, steps.steps)
     if exported.parts is None or formats == (NPZ,):
         return encoders
     listener.say(f"recording the network up to {exported.ranked.layer}")
     program = record_graph(exported.parts)
     if PT2 in formats:
         save_graph(program, folder / example.GRAPH)
-        encoders[example.GRAPH] = example.of_graph(folder / example.GRAPH)
+        encoders[example.GRAPH] = example.load_graph(folder / example.GRAPH)
     if ONNX in formats:
         save_onnx(program, folder / example.ONNX)
-        encoders[example.ONNX] = example.of_onnx(folder / example.ONNX)
+        encoders[example.ONNX] = example.load_onnx(folder / example.ONNX)
     return encoders
 
 

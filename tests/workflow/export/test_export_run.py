@@ -67,7 +67,7 @@ def test_export_json_says_what_it_is(exported: Written) -> None:
 def test_a_file_gives_the_features_of_the_probe(exported: Written, probed: Run, folder: Path, name: str) -> None:
     values, ids = probed_features(probed, CONCATENATED)
     export = json.loads((exported.folder / "export.json").read_text())
-    encode = (example.of_graph if name == example.GRAPH else example.of_onnx)(exported.folder / name)
+    encode = (example.load_graph if name == example.GRAPH else example.load_onnx)(exported.folder / name)
     pixels = np.stack([example.read_image(folder / "images" / one, export["input"]) for one in ids])
     np.testing.assert_allclose(encode(pixels), values, atol=1e-5)
 
