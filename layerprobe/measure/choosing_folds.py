@@ -117,13 +117,13 @@ class FoldSearch:
         return chain.fit(blocks, int(self.queries.values.shape[1]), seed=seed)
 
     def fit_without_each(self, chain: Chain, seed: int) -> Callable[[int], Reduce | None]:
-        """As `fitted_without`, for all folds: of half-whitening the moments of each fold are taken once."""
+        """As `fit_without`, for all folds: of half-whitening the moments of each fold are taken once."""
         if is_half_whitening(chain.text):
             folds: list[int | None] = np.unique(self.folds).tolist()
             together = half_whitening(Blocks(self.queries.values, self.device), self.folds, folds)
             if together is not None and together.name == chain.text:
                 return together.fits.__getitem__
-        return lambda fold: self.fitted_without(chain, fold, seed)
+        return lambda fold: self.fit_without(chain, fold, seed)
 
     def of_fold(self, fold: int, reduce: Reduce | None) -> tuple[NDArray[np.intp], QueryValues]:
         """The rows of a fold's queries, and their values among the fold's classes."""

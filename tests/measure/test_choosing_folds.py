@@ -158,7 +158,7 @@ def test_half_whitening_of_all_folds_at_once_is_the_chain_fitted_on_the_others()
     search, chain = FoldSearch(made, None, made.labels % 4, "cosine", CPU), parse_chain("l2+whiten:6:0.5+l2")
     together = search.fit_without_each(chain, seed=0)
     for fold in range(4):
-        alone = search.fitted_without(chain, fold, seed=0)
+        alone = search.fit_without(chain, fold, seed=0)
         for reduce in (together(fold), alone):
             assert reduce is not None
         batch = torch.from_numpy(np.asarray(made.values, np.float64))

@@ -20,6 +20,9 @@ from layerprobe.workflow.choose.given_layer import ranked_of_rows
 from layerprobe.workflow.choose.indexed_layer import searched_of_run
 from layerprobe.workflow.export.request import ExportRequest
 from layerprobe.workflow.export.writing import Exported, Written, make_samples, sample_rows, write
+from layerprobe.workflow.probe.reducing import FITTED_ON
+from layerprobe.workflow.run.memory_run import EPOCH
+from layerprobe.workflow.run.seen import split_to_choose_on
 
 _CPU = torch.device("cpu")
 
@@ -46,13 +49,14 @@ def export_features(  # noqa: PLR0913 - the rows, the layer and the files
         seed: likewise.
     """
     file = "features" if features.file is None else features.file.name
-    splits = row_splits_of(features, seed, seen, features.file)
+    run, rows = run_of_features(features, seen=seen, seed=seed), rows_by_split(features)
+    chosen_on = split_to_choose_on(run, run.record, [EPOCH])
+    fitted_on = FITTED_ON if FITTED_ON in rows else chosen_on
     members = members_of(ranked.layer, features.features)
     arrays = [features.features[member].astype(np.float32, copy=False) for member in members]
     values, chain = side_by_side(arrays), parse_chain(ranked.reduction)
     reduce = chain.fit(Blocks(values[rows[fitted_on]], _CPU), values.shape[1], seed=seed)
     finish = with_ends(reduce, sizes=[array.shape[1] for array in arrays], similarity=ranked.similarity)
-    fitted_on = ("train" if splits.fitted_on is not None else splits.split) if chain.fits else ""
     rows_checked = sample_rows(len(values))
     samples = make_samples(
         f"{len(rows_checked)} rows of {file} against their map in torch",

@@ -50,7 +50,7 @@ def stored_selected(name: str, runs: Sequence[Run], scores: Sequence[Score]) -> 
     of_choice = choice.test or choice.chosen
     if of_choice.metric != metric or set(first_stored.states) != {run.name for run in runs}:
         return None
-    is_within_folds = choice.test is not None and WITHIN_FOLDS in choice.test.notes
+    is_within_folds = choice.test is not None and choice.within_folds
     embedding = choice.embedding.test if choice.embedding is not None and is_within_folds else None
     return Selected(layer_text, replace(of_choice, run=name), dim, is_within_folds, embedding)
 
