@@ -53,7 +53,7 @@ def draw(matrices: Sequence[Matrix], *, data: Mapping[str, DataFacts] | None = N
         columns=columns,
         notes=image_lines(data or {}, {matrix.split for matrix in matrices}) + _notes(matrices),
     )
-    figure, panels = fig.panels([f"{matrix.run}, {matrix.split}:\n{matrix.title}" for matrix in matrices], layout)
+    figure, panels = fig.make_panels([f"{matrix.run}, {matrix.split}:\n{matrix.title}" for matrix in matrices], layout)
     for position, (axes, matrix) in enumerate(zip(panels, matrices, strict=True)):
         image = _draw_cells(axes, matrix, side)
         _name(axes, matrix, side)

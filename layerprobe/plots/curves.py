@@ -21,11 +21,11 @@ from layerprobe.plots.values import (
     Series,
     by_run,
     compared,
+    make_points,
     missing,
     names_in_order,
     of_one_kind,
     omitted,
-    points,
     points_csv,
     shared,
     unreduced,
@@ -95,24 +95,24 @@ def draw(
         remarks: further notes.
     """
     data = data or {}
-    chosen = _chosen(scores, layers, embeddings or {}, data)
-    found = points(chosen)
-    epochs = sorted({point.epoch for point in found})
-    both = max(map(len, by_run(found).values())) <= _TOGETHER
+    drawn_scores = _chosen(scores, layers, embeddings or {}, data)
+    points = make_points(drawn_scores)
+    epochs = sorted({point.epoch for point in points})
+    both = max(map(len, by_run(points).values())) <= _TOGETHER
     banded = _SPLITS[:1] if both else _SPLITS
-    found, kind = of_one_kind(found, lambda _, split: split in banded)
-    runs = by_run(found)
+    points, kind = of_one_kind(points, lambda _, split: split in banded)
+    runs = by_run(points)
     floors = {split: 100 * value for split, value in common_chance(data.values()).items()}
-    y_limits = _limits(found, floors)
+    y_limits = _limits(points, floors)
     notes = run_lines(data, _SPLITS) + shared(runs) + missing(runs, _SPLITS)
     notes += list(kind.lines("Bands around test curves" if both else "Bands"))
-    notes += _left_out(scores, chosen) if layers is None else []
+    notes += _left_out(scores, drawn_scores) if layers is None else []
     notes += remarks
 
-    shown = [split for split in _SPLITS if any(point.percent(split) is not None for point in found)] or ["test"]
-    cells = _panels(runs, shown)
-    labels = [_labels(panel, data) for panel in cells]
-    keys = [_key(panel, data) for panel in cells]
+    splits = [split for split in _SPLITS if any(point.percent(split) is not None for point in points)] or ["test"]
+    panels = _panels(runs, splits)
+    labels = [_labels(panel, data) for panel in panels]
+    keys = [_key(panel, data) for panel in panels]
     layout = fig.Layout(
         _WIDTH,
         max(_HEIGHT, _LABEL * max(map(len, labels))),
@@ -121,14 +121,14 @@ def draw(
         columns=2,
         notes=notes,
     )
-    figure, drawn = fig.panels([panel.title for panel in cells], layout)
-    for axes, panel, named, key in zip(drawn, cells, labels, keys, strict=True):
-        _set_axes(axes, epochs, y_limits, found[0].metric)
+    figure, all_axes = fig.make_panels([panel.title for panel in panels], layout)
+    for axes, panel, panel_labels, key in zip(all_axes, panels, labels, keys, strict=True):
+        _set_axes(axes, epochs, y_limits, points[0].metric)
         draw_chance(
             axes, {split_text(split, data.values()): floors[split] for split in panel.splits if split in floors}
         )
         _draw_curves(axes, panel)
-        fig.label_right(axes, named)
+        fig.label_right(axes, panel_labels)
         if key:
             fig.key_below(axes, key, _columns(key))
     return figure
@@ -142,18 +142,18 @@ def _chosen(
 ) -> list[Score]:
     """The scores to draw."""
     if layers is not None:
-        own = [score for score in scores if score.ranked in layers]
+        layer_scores = [score for score in scores if score.ranked in layers]
     else:
-        own = unreduced(scores)
-        first = shown_first(by_run(points(own)), embeddings, data)
-        own = [score for score in own if score.ranked in first]
-    return [score for score in own if score.split in _SPLITS] or own
+        layer_scores = unreduced(scores)
+        headline = shown_first(by_run(make_points(layer_scores)), embeddings, data)
+        layer_scores = [score for score in layer_scores if score.ranked in headline]
+    return [score for score in layer_scores if score.split in _SPLITS] or layer_scores
 
 
-def _left_out(scores: Sequence[Score], chosen: Sequence[Score]) -> list[str]:
-    count, of = (len({score.ranked for score in own}) for own in (chosen, unreduced(scores)))
-    few_of = [f"{count} of {of} layers; --layers shows others."] if count < of else []
-    return few_of + omitted(scores)
+def _left_out(scores: Sequence[Score], drawn_scores: Sequence[Score]) -> list[str]:
+    count, total = (len({score.ranked for score in subset}) for subset in (drawn_scores, unreduced(scores)))
+    note = [f"{count} of {total} layers; --layers shows others."] if count < total else []
+    return note + omitted(scores)
 
 
 def _panels(runs: Mapping[str, Series], splits: Sequence[str]) -> list[_Panel]:
@@ -182,9 +182,9 @@ def _measure(runs: Mapping[str, Series], splits: Sequence[str]) -> str:
     return metric if len(splits) > 1 else f"{splits[0]} {metric}"
 
 
-def _limits(found: Sequence[Point], floors: Mapping[str, float]) -> tuple[float, float]:
-    values = [value for point in found for split in _SPLITS if (value := point.percent(split)) is not None]
-    values += [end for point in found for split in _SPLITS for end in point.ends(split) or ()]
+def _limits(points: Sequence[Point], floors: Mapping[str, float]) -> tuple[float, float]:
+    values = [value for point in points for split in _SPLITS if (value := point.percent(split)) is not None]
+    values += [end for point in points for split in _SPLITS for end in point.ends(split) or ()]
     return fig.limits(values or [0.0, 100.0], min(floors.values(), default=None))
 
 
@@ -197,11 +197,11 @@ def _valid(layer: Sequence[Point], split: str) -> tuple[list[int], list[float]]:
 def _labels(panel: _Panel, data: Mapping[str, DataFacts]) -> list[fig.Label]:
     labels = []
     for run, name, split, layer in panel.curves:
-        last = max(point.epoch for own in panel.runs[run].values() for point in own)
+        last_epoch = max(point.epoch for layer_points in panel.runs[run].values() for point in layer_points)
         epochs, values = _valid(layer, split)
         if values:
             parts = [name, *([split_text(split, data.values())] if len(panel.splits) > 1 else []), f"{values[-1]:.1f}"]
-            parts += [f"(epoch {epochs[-1]})"] if epochs[-1] != last else []
+            parts += [f"(epoch {epochs[-1]})"] if epochs[-1] != last_epoch else []
             labels.append(fig.Label(" ".join(parts), epochs[-1], values[-1], panel.styles[run, name].text))
     return labels
 
@@ -250,8 +250,8 @@ def _draw_bands(axes: Axes, panel: _Panel, split: str) -> None:
     """Shade the intervals of the curves; a band breaks at an epoch without one."""
     bands = {
         (run, name): _ends(layer, split)
-        for run, name, own, layer in panel.curves
-        if own == split and any(split in point.intervals for point in layer)
+        for run, name, curve_split, layer in panel.curves
+        if curve_split == split and any(split in point.intervals for point in layer)
     }
     # The more bands lie over each other, the lighter they are: so the curves stay visible.
     opacity = min(_BAND, 1 - (1 - _BANDS) ** (1 / max(_most_together(list(bands.values())), 1)))
@@ -272,7 +272,7 @@ def _most_together(bands: Sequence[Sequence[tuple[int, float, float]]]) -> int:
     for band in bands:
         for epoch, low, high in band:
             by_epoch.setdefault(epoch, []).append((low, high))
-    return max((sum(a <= low <= b for a, b in own) for own in by_epoch.values() for low, _ in own), default=0)
+    return max((sum(a <= low <= b for a, b in ranges) for ranges in by_epoch.values() for low, _ in ranges), default=0)
 
 
 def _mark(split: str, colour: fig.Colour | str) -> dict[str, object]:
@@ -300,7 +300,7 @@ def plot(source: PlotSource, options: PlotOptions) -> Drawing:
     epochs: dict[str, set[int]] = {}
     for score in of_layers(scores, options.layers):
         epochs.setdefault(score.run, set()).add(score.epoch)
-    single = {run: min(own) for run, own in epochs.items() if len(own) == 1}
+    single = {run: min(run_epochs) for run, run_epochs in epochs.items() if len(run_epochs) == 1}
     data = source.data(epochs)
     only = {run: (data[run].weights if run in data else "") or str(epoch) for run, epoch in single.items()}
     if single.keys() == epochs.keys():

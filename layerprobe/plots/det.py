@@ -59,7 +59,7 @@ def draw(
     layout = fig.Layout(
         _WIDTH, _HEIGHT, max(room, 0.3), below=0.85 + rows, columns=2, notes=_notes(error_rates, names, data or {})
     )
-    figure, panels = fig.panels(titles, layout)
+    figure, panels = fig.make_panels(titles, layout)
     for axes, layers, panel_labels in zip(panels, runs.values(), labels, strict=True):
         _set_axes(axes, [rates for panel in runs.values() for rates in panel.values()])
         _draw_layers(axes, layers, styles, stars)

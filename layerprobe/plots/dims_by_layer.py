@@ -36,14 +36,24 @@ def draw(
         data: run -> the data its scores were measured on.
         selected: run -> the selected candidate: a star in the panel of its dimension, else in its layer's first.
     """
-    cells = [(each, dim) for each in reductions for dim in sorted({s.dim or 0 for s in each.values if s.equal})]
-    titles = [f"{each.run}, {epoch_text(each.epoch, data.get(each.run))}\nat {dim:,} dimensions" for each, dim in cells]
-    reductions = [_at(each, dim) for each, dim in cells]
-    layers = [_layers(each) for each in reductions]
+    cells = [
+        (run_reductions, dim)
+        for run_reductions in reductions
+        for dim in sorted({s.dim or 0 for s in run_reductions.values if s.equal})
+    ]
+    titles = [
+        f"{run_reductions.run}, {epoch_text(run_reductions.epoch, data.get(run_reductions.run))}\nat {dim:,} dimensions"
+        for run_reductions, dim in cells
+    ]
+    reductions = [_at(run_reductions, dim) for run_reductions, dim in cells]
+    layers = [_layers(run_reductions) for run_reductions in reductions]
     stars = _stars(reductions, [dim for _, dim in cells], names, selected)
-    lines = [pool_tracks({i: layer for i, layer in enumerate(own) if "+" not in layer.layer}) for own in layers]
+    lines = [
+        pool_tracks({i: layer for i, layer in enumerate(panel_layers) if "+" not in layer.layer})
+        for panel_layers in layers
+    ]
     pools = list(map(pool_kinds, lines))
-    texts = {layer: str(layer) for own in layers for layer in own}
+    texts = {layer: str(layer) for panel_layers in layers for layer in panel_layers}
     right = fig.width_of(list(names.values())) + 0.25
     count, widest = max(map(len, layers)), fig.width_of(list(texts.values()))
     width = min(max(_LEAST, _FIGURE - _LEFT - right, _LAYER * count), _MOST)
@@ -51,20 +61,22 @@ def draw(
     below = widest if upright else 0.15  # the names of the layers
     keys = fig.KEY_ROW * (any(pools) + bool(stars))
     layout = fig.Layout(width, _HEIGHT, right, below=below + 0.33 + keys, columns=2, notes=notes)
-    figure, panels = fig.panels(titles, layout)
-    values = [height for each in reductions for sized in each.values for height in sized.heights if height] + [
-        height for star in stars.values() for height in star.heights
-    ]
-    for i, (axes, each, own, tracks, kinds) in enumerate(zip(panels, reductions, layers, lines, pools, strict=True)):
-        axes.set_xlim(-0.6, len(own) - 0.4)
+    figure, panels = fig.make_panels(titles, layout)
+    values = [
+        height for run_reductions in reductions for sized in run_reductions.values for height in sized.heights if height
+    ] + [height for star in stars.values() for height in star.heights]
+    for i, (axes, run_reductions, panel_layers, tracks, kinds) in enumerate(
+        zip(panels, reductions, layers, lines, pools, strict=True)
+    ):
+        axes.set_xlim(-0.6, len(panel_layers) - 0.4)
         axes.set_ylim(fig.limits(values or [0.0, 100.0]))
-        axes.set_xticks(range(len(own)), [visible(texts[layer]) for layer in own])
+        axes.set_xticks(range(len(panel_layers)), [visible(texts[layer]) for layer in panel_layers])
         for label in axes.get_xticklabels():
             label.set(rotation=90 if upright else 0, parse_math=False)
         axes.grid(visible=False, axis="x")
         fig.in_percent(axes, "y")
-        axes.set_ylabel(f"{each.values[0].score.metric} on {each.split}", fontsize=fig.FONT + 1)
-        fig.label_right(axes, _draw_reducers(axes, each, own, tracks, names))
+        axes.set_ylabel(f"{run_reductions.values[0].score.metric} on {run_reductions.split}", fontsize=fig.FONT + 1)
+        fig.label_right(axes, _draw_reducers(axes, run_reductions, panel_layers, tracks, names))
         if kinds:
             fig.key_below(axes, kinds, under=below + 0.2)
         if i in stars:
@@ -77,15 +89,21 @@ def _stars(
     cells: Sequence[Reductions], dims: Sequence[int], names: Mapping[Reducer, str], selected: Mapping[str, Selected]
 ) -> dict[int, Star]:
     """Panel -> the star on it."""
-    found: dict[str, tuple[int, Star]] = {}
+    run_stars: dict[str, tuple[int, Star]] = {}
     for exact in (True, False):
-        for i, (each, dim) in enumerate(zip(cells, dims, strict=True)):
-            one = selected.get(each.run)
-            there = one is not None and one.score.ranked.layer in _layers(each) and (one.dim == dim or not exact)
-            if one is not None and there and each.run not in found:
-                at = _layers(each).index(one.score.ranked.layer) + _shift(Sized(one.score, one.dim, exact), names)
-                found[each.run] = (i, star_of(one, at, each.epoch))
-    return dict(found.values())
+        for i, (cell, dim) in enumerate(zip(cells, dims, strict=True)):
+            candidate = selected.get(cell.run)
+            fits = (
+                candidate is not None
+                and candidate.score.ranked.layer in _layers(cell)
+                and (candidate.dim == dim or not exact)
+            )
+            if candidate is not None and fits and cell.run not in run_stars:
+                at = _layers(cell).index(candidate.score.ranked.layer) + _shift(
+                    Sized(candidate.score, candidate.dim, exact), names
+                )
+                run_stars[cell.run] = (i, star_of(candidate, at, cell.epoch))
+    return dict(run_stars.values())
 
 
 def _shift(sized: Sized, names: Mapping[Reducer, str]) -> float:
@@ -97,9 +115,9 @@ def _shift(sized: Sized, names: Mapping[Reducer, str]) -> float:
 
 def _at(reductions: Reductions, dim: int) -> Reductions:
     """The layers at one equal dimension: reduced to it, unreduced, and after reductions of no equal dimension."""
-    there = {sized.score.ranked.layer for sized in reductions.values if sized.equal and sized.dim == dim}
-    kept = (s for s in reductions.values if s.score.ranked.layer in there and (not s.equal or s.dim == dim))
-    return replace(reductions, values=tuple(kept))
+    layers = {sized.score.ranked.layer for sized in reductions.values if sized.equal and sized.dim == dim}
+    values = (s for s in reductions.values if s.score.ranked.layer in layers and (not s.equal or s.dim == dim))
+    return replace(reductions, values=tuple(values))
 
 
 def _layers(reductions: Reductions) -> list[LayerKey]:

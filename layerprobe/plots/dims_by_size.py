@@ -36,28 +36,33 @@ def draw(
         selected: run -> the selected candidate: a star at its dimensions, in the panel of its reducer, else in the
             run's first.
     """
-    texts = {s.score.ranked.layer: str(s.score.ranked.layer) for each in reductions for s in each.values}
+    texts = {
+        s.score.ranked.layer: str(s.score.ranked.layer) for run_reductions in reductions for s in run_reductions.values
+    }
     styles = fig.styles(list(texts.values()))
     cells = [
-        (each, reducer)
-        for each in reductions
+        (run_reductions, reducer)
+        for run_reductions in reductions
         for reducer in names
-        if any(sized.equal and reducer_of(sized) == reducer for sized in each.values)
+        if any(sized.equal and reducer_of(sized) == reducer for sized in run_reductions.values)
     ]
     stars = _stars(cells, selected)
-    dims = [s.dim for each in reductions for s in each.values if s.dim is not None]
+    dims = [s.dim for run_reductions in reductions for s in run_reductions.values if s.dim is not None]
     dims = sorted({*dims, *(star.selected.dim for star in stars.values())})
     ends = dims[0] / (dims[-1] / dims[0]) ** 0.03, dims[-1] * (dims[-1] / dims[0]) ** 0.03
-    named = [_labels(each, reducer, texts, styles, ends) for each, reducer in cells]
-    right = fig.width_of([label.text for own in named for label in own]) + 0.25
+    labels = [_labels(run_reductions, reducer, texts, styles, ends) for run_reductions, reducer in cells]
+    right = fig.width_of([label.text for panel_labels in labels for label in panel_labels]) + 0.25
     width = _FIGURE - _LEFT - right if len(cells) == 1 else _NARROW
     layout = fig.Layout(width, _HEIGHT, right, below=0.6 + fig.KEY_ROW * bool(stars), columns=2, notes=notes)
-    titles = [f"{each.run}, {epoch_text(each.epoch, data.get(each.run))}\n{names[reducer]}" for each, reducer in cells]
-    figure, panels = fig.panels(titles, layout)
-    values = [height for each in reductions for sized in each.values for height in sized.heights if height] + [
-        height for star in stars.values() for height in star.heights
+    titles = [
+        f"{run_reductions.run}, {epoch_text(run_reductions.epoch, data.get(run_reductions.run))}\n{names[reducer]}"
+        for run_reductions, reducer in cells
     ]
-    for i, (axes, (each, reducer), own) in enumerate(zip(panels, cells, named, strict=True)):
+    figure, panels = fig.make_panels(titles, layout)
+    values = [
+        height for run_reductions in reductions for sized in run_reductions.values for height in sized.heights if height
+    ] + [height for star in stars.values() for height in star.heights]
+    for i, (axes, (run_reductions, reducer), panel_labels) in enumerate(zip(panels, cells, labels, strict=True)):
         axes.set_xscale("log", base=2)
         axes.set_xlim(ends)
         axes.set_ylim(fig.limits(values or [0.0, 100.0]))
@@ -66,11 +71,11 @@ def draw(
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         fig.in_percent(axes, "y")
         axes.set_xlabel("bits" if reducer.similarity == "hamming" else "dimensions", fontsize=fig.FONT + 1)
-        axes.set_ylabel(f"{each.values[0].score.metric} on {each.split}", fontsize=fig.FONT + 1)
+        axes.set_ylabel(f"{run_reductions.values[0].score.metric} on {run_reductions.split}", fontsize=fig.FONT + 1)
         for layer, label in texts.items():
-            if values_of := _of(each, reducer, layer):
-                _draw_layer(axes, values_of, _raw(each, layer), styles[label], label)
-        fig.label_right(axes, own)
+            if values_of := _of(run_reductions, reducer, layer):
+                _draw_layer(axes, values_of, _raw(run_reductions, layer), styles[label], label)
+        fig.label_right(axes, panel_labels)
         if i in stars:
             stars[i].draw(axes)
             fig.key_below(axes, [stars[i].kind])
@@ -79,14 +84,18 @@ def draw(
 
 def _stars(cells: Sequence[tuple[Reductions, Reducer]], selected: Mapping[str, Selected]) -> dict[int, Star]:
     """Panel -> the star on it."""
-    found: dict[str, tuple[int, Star]] = {}
+    run_stars: dict[str, tuple[int, Star]] = {}
     for exact in (True, False):
-        for i, (each, reducer) in enumerate(cells):
-            one = selected.get(each.run)
-            if one is not None and each.run not in found:
-                own = reducer_of(Sized(one.score, one.dim, True)) == reducer
-                found |= {each.run: (i, star_of(one, one.dim, each.epoch))} if own or not exact else {}
-    return dict(found.values())
+        for i, (run_reductions, reducer) in enumerate(cells):
+            candidate = selected.get(run_reductions.run)
+            if candidate is not None and run_reductions.run not in run_stars:
+                same_reducer = reducer_of(Sized(candidate.score, candidate.dim, True)) == reducer
+                run_stars |= (
+                    {run_reductions.run: (i, star_of(candidate, candidate.dim, run_reductions.epoch))}
+                    if same_reducer or not exact
+                    else {}
+                )
+    return dict(run_stars.values())
 
 
 def _ticks(dims: Sequence[int], ends: tuple[float, float], inches: float) -> list[int]:
@@ -101,7 +110,7 @@ def _ticks(dims: Sequence[int], ends: tuple[float, float], inches: float) -> lis
 
 def _of(reductions: Reductions, reducer: Reducer, layer: LayerKey) -> list[Sized]:
     """The valid values of a layer after a reducer, by dimension."""
-    own = [
+    values = [
         sized
         for sized in reductions.values
         if sized.equal
@@ -109,7 +118,7 @@ def _of(reductions: Reductions, reducer: Reducer, layer: LayerKey) -> list[Sized
         and reducer_of(sized) == reducer
         and sized.score.value is not None
     ]
-    return sorted(own, key=lambda sized: sized.dim or 0)
+    return sorted(values, key=lambda sized: sized.dim or 0)
 
 
 def _raw(reductions: Reductions, layer: LayerKey) -> Sized | None:
@@ -130,13 +139,13 @@ def _labels(
 ) -> list[fig.Label]:
     labels = []
     for layer, text in texts.items():
-        own = _of(reductions, reducer, layer)
-        if own:
-            value = 100 * (own[-1].score.value or 0.0)
+        values = _of(reductions, reducer, layer)
+        if values:
+            value = 100 * (values[-1].score.value or 0.0)
             # `label_right` takes an axis whose equal steps are equal differences.
-            along = math.log((own[-1].dim or 1) / ends[0]) / math.log(ends[1] / ends[0])
-            place = ends[0] + along * (ends[1] - ends[0])
-            labels.append(fig.Label(f"{text} {value:.1f} %", place, value, styles[text].text))
+            along = math.log((values[-1].dim or 1) / ends[0]) / math.log(ends[1] / ends[0])
+            x = ends[0] + along * (ends[1] - ends[0])
+            labels.append(fig.Label(f"{text} {value:.1f} %", x, value, styles[text].text))
     return labels
 
 
@@ -145,21 +154,23 @@ def _along(sized: Sized) -> float:
     return math.nan if sized.dim is None else sized.dim
 
 
-def _draw_layer(axes: Axes, own: Sequence[Sized], raw: Sized | None, style: fig.Style, label: str) -> None:
+def _draw_layer(axes: Axes, reduced: Sequence[Sized], unreduced: Sized | None, style: fig.Style, label: str) -> None:
     """Draw a layer's values after a reducer, by dimension, and the unreduced layer."""
-    dims, values = list(map(_along, own)), [100 * (s.score.value or 0.0) for s in own]
+    dims, values = list(map(_along, reduced)), [100 * (s.score.value or 0.0) for s in reduced]
     (line,) = axes.plot(dims, values, color=style.colour, marker=style.marker, label=label)
     line.set(markersize=style.size * 0.55, linewidth=1.5, clip_on=False)
-    band = [(_along(sized), *sized.score.interval.percent) for sized in own if sized.score.interval]
+    band = [(_along(sized), *sized.score.interval.percent) for sized in reduced if sized.score.interval]
     if band:
         along, lows, highs = (list(column) for column in zip(*band, strict=True))
         area = axes.fill_between(along, lows, highs, color=style.colour, alpha=_BAND)
         area.set(linewidth=0, zorder=0.5, label=f"_interval of {label}")
-    if raw:
-        (mark,) = axes.plot([_along(raw)], [100 * (raw.score.value or 0.0)], color=style.colour, linestyle="none")
+    if unreduced:
+        (mark,) = axes.plot(
+            [_along(unreduced)], [100 * (unreduced.score.value or 0.0)], color=style.colour, linestyle="none"
+        )
         mark.set(marker=style.marker, markersize=style.size * 0.55, markerfacecolor="white", clip_on=False, zorder=3)
         mark.set_label(f"_{label} unreduced")
-    best = [s for s in [*own, *([raw] if raw else [])] if s.chosen]
+    best = [s for s in [*reduced, *([unreduced] if unreduced else [])] if s.chosen]
     heights = [100 * (s.score.value or 0.0) for s in best]
     (ring,) = axes.plot(list(map(_along, best)), heights, linestyle="none")
     ring.set(marker="o", markersize=10, markerfacecolor="none", markeredgecolor="black", zorder=4, clip_on=False)

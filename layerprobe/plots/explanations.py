@@ -42,56 +42,64 @@ def draw(explained: ExplainedQuery) -> Figure:
     """
     row, count = _LINES * _TEXT + _SIDE, len(explained.neighbours)
     height = count * row + (count - 1) * _BETWEEN
-    notes = [*explained.notes, _KEY, *(note for one in explained.neighbours for note in one.explanation.notes)]
+    notes = [
+        *explained.notes,
+        _KEY,
+        *(note for neighbour in explained.neighbours for note in neighbour.explanation.notes),
+    ]
     layout = fig.Layout(_WIDTH, height, 0.3, below=0.05, columns=1, notes=tuple(dict.fromkeys(notes)))
     title = f"{explained.run}, {explained.when}: why two {explained.split} images are similar"
-    figure, (axes,) = fig.panels([title], layout)
+    figure, (axes,) = fig.make_panels([title], layout)
     axes.set_axis_off()
-    names = names_by_layer(one.explanation.ranked for one in explained.neighbours)
-    for place, one in enumerate(explained.neighbours):
-        top = place * (row + _BETWEEN)
-        _draw_row(axes, explained, one, top, names[one.explanation.ranked])
+    names = names_by_layer(neighbour.explanation.ranked for neighbour in explained.neighbours)
+    for i, neighbour in enumerate(explained.neighbours):
+        top = i * (row + _BETWEEN)
+        _draw_row(axes, explained, neighbour, top, names[neighbour.explanation.ranked])
     axes.set(xlim=(0, _WIDTH), ylim=(height, 0))
     return figure
 
 
-def _draw_row(axes: Axes, explained: ExplainedQuery, one: ExplainedNeighbour, top: float, name: str) -> None:
-    own, frame, right = one.explanation, RIGHT if one.found.right else WRONG, _HALF + _BESIDE
-    _write(axes, (0, top), [f"{name}: similarity {own.similarity:.3f}"], _HALF, fontsize=fig.FONT, weight="bold")
-    _write(axes, (right, top), [f"{frame.sign} {one.found.item.name}"], _HALF, fontsize=fig.FONT, color=frame.colour)
-    sides = ((0.0, "query", explained.image, ASKED), (right, "neighbour", one.image, frame))
-    for (left, whose, image, border), (_, found) in zip(sides, own.sides, strict=True):
-        _draw_side(axes, (whose, image, border), found, (left, top + _TEXT), own.places_of)
+def _draw_row(axes: Axes, explained: ExplainedQuery, neighbour: ExplainedNeighbour, top: float, name: str) -> None:
+    explanation, frame, right = neighbour.explanation, RIGHT if neighbour.found.right else WRONG, _HALF + _BESIDE
+    _write(
+        axes, (0, top), [f"{name}: similarity {explanation.similarity:.3f}"], _HALF, fontsize=fig.FONT, weight="bold"
+    )
+    _write(
+        axes, (right, top), [f"{frame.sign} {neighbour.found.item.name}"], _HALF, fontsize=fig.FONT, color=frame.colour
+    )
+    sides = ((0.0, "query", explained.image, ASKED), (right, "neighbour", neighbour.image, frame))
+    for (x, whose, image, border), (_, attribution) in zip(sides, explanation.sides, strict=True):
+        _draw_side(axes, (whose, image, border), attribution, (x, top + _TEXT), explanation.places_of)
 
 
 def _draw_side(
     axes: Axes,
-    shown: tuple[str, NDArray[np.uint8], Frame],
-    found: Attribution,
-    place: tuple[float, float],
+    titled_image: tuple[str, NDArray[np.uint8], Frame],
+    attribution: Attribution,
+    corner: tuple[float, float],
     places_of: str | None,
 ) -> None:
     """Draw an image and its two maps, with what is known of them below."""
-    (whose, image, frame), (left, top) = shown, place
-    _write(axes, place, [whose], _SIDE)
+    (whose, image, frame), (x, top) = titled_image, corner
+    _write(axes, corner, [whose], _SIDE)
     grey: dict[str, Any] = {"cmap": "gray", "vmin": 0, "vmax": 255} if image.shape[2] == 1 else {}
-    picture(axes, image, (left, top + _TEXT, _SIDE), frame, **grey)
-    error = f"{100 * found.error:.2g} %" if math.isfinite(found.error) else "undefined"
-    sums = [f"s - s0 = {found.difference:.2f}", f"error {error}", f"{found.steps} steps"]
-    _write(axes, (left, top + _TEXT + _SIDE), sums, _SIDE)
+    picture(axes, image, (x, top + _TEXT, _SIDE), frame, **grey)
+    error = f"{100 * attribution.error:.2g} %" if math.isfinite(attribution.error) else "undefined"
+    sums = [f"s - s0 = {attribution.difference:.2f}", f"error {error}", f"{attribution.steps} steps"]
+    _write(axes, (x, top + _TEXT + _SIDE), sums, _SIDE)
     maps = (
-        ("integr. gradients", found.pixels, _correlations(found.random_pixels)),
-        ("Grad-CAM", found.places, [*_correlations(found.random_places), places_of or ""]),
+        ("integr. gradients", attribution.pixels, _correlations(attribution.random_pixels)),
+        ("Grad-CAM", attribution.places, [*_correlations(attribution.random_places), places_of or ""]),
     )
     for heading, values, below in maps:
-        left += _SIDE + _SPACE
+        x += _SIDE + _SPACE
         if values is None:
             continue
         most = float(np.percentile(np.abs(values), _MOST)) or float(np.abs(values).max()) or 1.0
         scale: dict[str, Any] = {"cmap": "RdBu_r", "vmin": -most, "vmax": most}
-        _write(axes, (left, top), [heading], _SIDE)
-        picture(axes, values, (left, top + _TEXT, _SIDE), ASKED, size=image.shape[:2], **scale)
-        _write(axes, (left, top + _TEXT + _SIDE), below, _SIDE)
+        _write(axes, (x, top), [heading], _SIDE)
+        picture(axes, values, (x, top + _TEXT, _SIDE), ASKED, size=image.shape[:2], **scale)
+        _write(axes, (x, top + _TEXT + _SIDE), below, _SIDE)
 
 
 def _correlations(agreement: RankCorrelation | None) -> list[str]:
@@ -100,10 +108,10 @@ def _correlations(agreement: RankCorrelation | None) -> list[str]:
     return [f"r = {signed}", f"of |map| {absolute}"]
 
 
-def _write(axes: Axes, place: tuple[float, float], lines: Sequence[str], room: float, **style: Any) -> None:
+def _write(axes: Axes, corner: tuple[float, float], lines: Sequence[str], room: float, **style: Any) -> None:
     """Write lines below a place, each cut to the room that it has."""
-    (left, top), style = place, {"fontsize": _SMALL, **style}
+    (x, top), style = corner, {"fontsize": _SMALL, **style}
     for number, line in enumerate(lines):
         below = top + (number + 0.5) * _TEXT
-        text = axes.text(left, below, shortened(line, room, style["fontsize"]), va="center", **style)
+        text = axes.text(x, below, shortened(line, room, style["fontsize"]), va="center", **style)
         text.set_parse_math(False)

@@ -52,7 +52,7 @@ def draw(features: Sequence[PlaneFeatures], *, data: Mapping[str, DataFacts] | N
     layout = fig.Layout(
         _SIDE, _SIDE, 0.12, below=0.45, left=_GAP, columns=len(splits), notes=_notes(features, data or {})
     )
-    figure, panels = fig.panels(titles, layout)
+    figure, panels = fig.make_panels(titles, layout)
     for axes, (by_split, split) in zip(panels, cells, strict=True):
         _set_axes(axes, list(by_split.values()))
         if split in by_split:

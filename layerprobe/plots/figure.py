@@ -103,7 +103,7 @@ def styles(names: Sequence[str]) -> dict[str, Style]:
     }
 
 
-def panels(titles: Sequence[str], layout: Layout) -> tuple[Figure, list[Axes]]:
+def make_panels(titles: Sequence[str], layout: Layout) -> tuple[Figure, list[Axes]]:
     """A figure with a panel for each title, in rows, and the notes below."""
     columns = min(len(titles), layout.columns)
     rows = -(-len(titles) // columns)
@@ -112,35 +112,35 @@ def panels(titles: Sequence[str], layout: Layout) -> tuple[Figure, list[Axes]]:
     ]
     foot = 0.12 + len(notes) * (FONT - 1) * _LINE / 72
     room = layout.width + 0.8 * layout.right
-    wrapped = [[line for part in title.splitlines() for line in _wrapped(part, 0.9 * room)] for title in titles]
+    wrapped = [[line for text in title.splitlines() for line in _wrapped(text, 0.9 * room)] for title in titles]
     above = max(layout.above, 0.15 + max(map(len, wrapped)) * (FONT + 1.5) * _LINE / 72)
     cell = np.array([layout.left + layout.width + layout.right, above + layout.height + layout.below])
     size = cell * (columns, rows) + (0, foot + layout.key)
     figure = Figure(figsize=(float(size[0]), float(size[1])), dpi=_DPI, facecolor="white")
     FigureCanvasAgg(figure)
-    drawn: list[Axes] = []
+    all_axes: list[Axes] = []
     for i, lines in enumerate(wrapped):
-        left = (i % columns) * cell[0] + layout.left
-        bottom = foot + layout.key + (rows - 1 - i // columns) * cell[1] + layout.below
-        place = (left / size[0], bottom / size[1], layout.width / size[0], layout.height / size[1])
-        axes = figure.add_axes(place)
+        x = (i % columns) * cell[0] + layout.left
+        y = foot + layout.key + (rows - 1 - i // columns) * cell[1] + layout.below
+        box = (x / size[0], y / size[1], layout.width / size[0], layout.height / size[1])
+        axes = figure.add_axes(box)
         axes.set_title("\n".join(lines), fontsize=FONT + 1.5, loc="left", pad=8, parse_math=False)
         axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(labelsize=FONT)
         axes.grid(color="0.92", linewidth=0.8)
         axes.set_axisbelow(True)
-        drawn.append(axes)
+        all_axes.append(axes)
     text = figure.text(layout.left / size[0], foot / size[1], "\n".join(notes), fontsize=FONT - 1, color=GREY, va="top")
     text.set_parse_math(False)
-    return figure, drawn
+    return figure, all_axes
 
 
 def add_note(figure: Figure, note: str) -> None:
     """Write a line under all that a figure has."""
     under = figure.get_tightbbox().y0 / figure.get_figheight()
-    left = min((axes.get_position().x0 for axes in figure.axes), default=0.0)
+    x = min((axes.get_position().x0 for axes in figure.axes), default=0.0)
     gap = 0.5 * FONT / 72 / figure.get_figheight()
-    figure.text(left, under - gap, note, fontsize=FONT, color=GREY, va="top").set(weight="bold", parse_math=False)
+    figure.text(x, under - gap, note, fontsize=FONT, color=GREY, va="top").set(weight="bold", parse_math=False)
 
 
 def in_percent(axes: Axes, which: str) -> None:
@@ -185,15 +185,15 @@ def label_right(axes: Axes, labels: Sequence[Label]) -> None:
     """
     # Heights in points, as the font has: so the gap is right at any resolution.
     height = size_of(axes)[1] * 72
-    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
-    named = [((label.x - left) / (right - left), (label.y - bottom) / (top - bottom)) for label in labels]
-    places = [place / height for place in spread([y * height for _, y in named], FONT * _LINE, 0, height)]
-    for label, place in zip(labels, places, strict=True):
-        text = axes.text(_COLUMN, place, visible(label.text), color=label.colour, fontsize=FONT, va="center")
+    (x_min, x_max), (y_min, y_max) = axes.get_xlim(), axes.get_ylim()
+    points = [((label.x - x_min) / (x_max - x_min), (label.y - y_min) / (y_max - y_min)) for label in labels]
+    heights = [y / height for y in spread([y * height for _, y in points], FONT * _LINE, 0, height)]
+    for label, y in zip(labels, heights, strict=True):
+        text = axes.text(_COLUMN, y, visible(label.text), color=label.colour, fontsize=FONT, va="center")
         text.set(transform=axes.transAxes, parse_math=False, zorder=1.5)
     # Not annotate() with arrows: of 50 labels, the arrows would take half of the time to save a figure.
     end = _COLUMN - _GAP * axes.figure.dpi / 72 / axes.get_window_extent().width
-    lines = LineCollection([[point, (end, place)] for point, place in zip(named, places, strict=True)], clip_on=False)
+    lines = LineCollection([[point, (end, y)] for point, y in zip(points, heights, strict=True)], clip_on=False)
     lines.set(transform=axes.transAxes, color="0.72", linewidth=0.7, capstyle="round", zorder=1.5)
     axes.add_collection(lines, autolim=False)
 
@@ -219,12 +219,12 @@ def label_points(
     corner, scale = axes.get_window_extent().min, 72 / axes.figure.dpi
 
     def in_points(places: Sequence[Place]) -> FloatArray:
-        at = axes.transData.transform(np.asarray(places, np.float64).reshape(-1, 2))
-        return np.asarray((at - corner) * scale, np.float64)
+        pixels = axes.transData.transform(np.asarray(places, np.float64).reshape(-1, 2))
+        return np.asarray((pixels - corner) * scale, np.float64)
 
     area = np.array(size_of(axes)) * 72
     points = in_points([(label.x, label.y) for label in labels])
-    sizes = np.array([(72 * width_of([each.text]) * each.size / FONT, 1.2 * each.size) for each in labels])
+    sizes = np.array([(72 * width_of([label.text]) * label.size / FONT, 1.2 * label.size) for label in labels])
     extents = [text.get_window_extent() for text in axes.texts]
     boxes = np.array([(np.array([box.min, box.max]) - corner).ravel() * scale for box in extents]).reshape(-1, 4)
     obstacles = Obstacles(
@@ -233,21 +233,21 @@ def label_points(
         [in_points(path) for path in paths],
         boxes,
     )
-    found = placed(points, sizes, obstacles, [label.optional for label in labels])
-    for label, point, size, at in zip(labels, points, sizes, found, strict=True):
-        if at is None:
+    positions = placed(points, sizes, obstacles, [label.optional for label in labels])
+    for label, point, size, position in zip(labels, points, sizes, positions, strict=True):
+        if position is None:
             continue
         text = axes.annotate(
             visible(label.text),
             (0, 0),
             xycoords="axes fraction",
-            xytext=at,
+            xytext=position,
             textcoords="offset points",
             parse_math=False,
         )
         text.set(color=label.colour, fontsize=label.size, va="bottom", zorder=5)
         text.set_bbox({"facecolor": "white", "alpha": 0.7, "edgecolor": "none", "pad": 0.2})
-        end = end_of_line(point, np.array([*at, *(at + size)]))
+        end = end_of_line(point, np.array([*position, *(position + size)]))
         if np.hypot(*(end - point)) > NEAR:
             line = Line2D(*np.stack([point, end], 1) / area[:, None], color=label.colour, linewidth=0.6, clip_on=False)
             line.set(transform=axes.transAxes, zorder=4.5, label=f"_line to {label.text}")
@@ -294,5 +294,5 @@ def _luminance(colour: FloatArray) -> float:
 def _wrapped(text: str, inches: float, size: float = FONT) -> list[str]:
     # The mean width of a character of the default font is about 0.55 of the font size. A percentage keeps its unit, and
     # the word before it, which says what it is of.
-    whole = re.sub(r" (?=([0-9.]+ )?%)", "\0", visible(text))
-    return [line.replace("\0", " ") for line in textwrap.wrap(whole, max(20, int(inches * 72 / (0.55 * size))))] or [""]
+    unbroken, length = re.sub(r" (?=([0-9.]+ )?%)", "\0", visible(text)), max(20, int(inches * 72 / (0.55 * size)))
+    return [line.replace("\0", " ") for line in textwrap.wrap(unbroken, length)] or [""]

@@ -53,7 +53,7 @@ def draw(curves: Sequence[Curve], *, data: Mapping[str, DataFacts] | None = None
     notes = [*run_lines(data or {}, {curve.split for curve in curves}), _HOW, *kind.lines("Bands")]
     notes += merged_lines({run: _remarks(run_curves, names) for run, run_curves in runs.items()})
     layout = fig.Layout(width, _HEIGHT, right, below=0.6, columns=2, notes=notes)
-    figure, panels = fig.panels(titles, layout)
+    figure, panels = fig.make_panels(titles, layout)
     y_limits = fig.limits(_heights(curves) or [0.0, 100.0])
     for axes, (run, run_curves) in zip(panels, runs.items(), strict=True):
         _set_axes(axes, x_limits, y_limits, run_curves[0].measure)

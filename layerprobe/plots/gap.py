@@ -21,11 +21,11 @@ from layerprobe.plots.values import (
     Series,
     by_run,
     compared,
+    make_points,
     metric_of,
     missing,
     of_one_kind,
     omitted,
-    points,
     shared,
     unreduced,
 )
@@ -62,18 +62,18 @@ def draw(
         data: run -> the data its scores were measured on.
         layers: those to draw; None for the unreduced ones.
     """
-    given, scores = scores, _shown(scores, layers)
-    found, _ = of_one_kind(points(scores), lambda *_: False)  # a gap has none of their intervals
-    metric = metric_of(scores)
-    gaps = [gap for point in found if (gap := _gap(point)) is not None]
+    drawn_scores = _shown(scores, layers)
+    points, _ = of_one_kind(make_points(drawn_scores), lambda *_: False)  # a gap has none of their intervals
+    metric = metric_of(drawn_scores)
+    gaps = [gap for point in points if (gap := _gap(point)) is not None]
     if not gaps:
         raise DataError(
             f"no layer has {metric} on both {_SEEN} and {_UNSEEN}",
             fix=f"Run layerprobe probe --splits {_SEEN},{_UNSEEN}",
         )
-    runs, data = by_run(found), data or {}
+    runs, data = by_run(points), data or {}
     notes = run_lines(data, (_SEEN, _UNSEEN)) + shared(runs) + missing(runs, (_SEEN, _UNSEEN)) + _other_sets(data)
-    notes += _before_training(runs, data) + ([] if layers else omitted(given))
+    notes += _before_training(runs, data) + ([] if layers else omitted(scores))
     most = max(_LEAST, *map(abs, gaps))
     columns = max(len(_epochs(series)) for series in runs.values())
     rows = max(map(len, runs.values()))
@@ -89,7 +89,7 @@ def draw(
         notes=notes,
     )
     titles = [f"{run}: gap of {metric}, {compared(series)}" for run, series in runs.items()]
-    figure, panels = fig.panels(titles, layout)
+    figure, panels = fig.make_panels(titles, layout)
     for axes, (run, series) in zip(panels, runs.items(), strict=True):
         image = _draw_cells(axes, series, most)
         _name(axes, series, data[run].weights if run in data else "")
@@ -101,9 +101,9 @@ def draw(
 
 def _shown(scores: Sequence[Score], layers: Collection[RankedLayer] | None) -> list[Score]:
     """The scores of the two splits, of the unreduced layers or of the requested ones."""
-    own = unreduced(scores) if layers is None else [score for score in scores if score.ranked in layers]
+    drawn_scores = unreduced(scores) if layers is None else [score for score in scores if score.ranked in layers]
     # All of them where neither split is there, for the error message.
-    return [score for score in own if score.split in (_SEEN, _UNSEEN)] or own
+    return [score for score in drawn_scores if score.split in (_SEEN, _UNSEEN)] or drawn_scores
 
 
 def _gap(point: Point) -> float | None:
@@ -121,8 +121,8 @@ def _other_sets(data: Mapping[str, DataFacts]) -> list[str]:
     for facts in data.values():
         seen, unseen = facts.splits.get(_SEEN), facts.splits.get(_UNSEEN)
         if seen and unseen and seen.queries != unseen.queries:
-            more = "layerprobe summary compares them in galleries of one size."
-            return [f"The splits differ in size and so in difficulty; {more}"]
+            advice = "layerprobe summary compares them in galleries of one size."
+            return [f"The splits differ in size and so in difficulty; {advice}"]
         if seen and unseen and seen.classes != unseen.classes:
             return ["The splits differ in their number of classes and so in difficulty."]
     return []
@@ -191,11 +191,11 @@ def _name(axes: Axes, series: Series, weights: str) -> None:
 
 def _draw_last(axes: Axes, series: Series) -> None:
     """Write the gap of the last epoch beside each row."""
-    last = _epochs(series)[-1]
-    head = axes.text(1.02, -0.02, f"epoch {last}", transform=axes.transAxes, fontsize=fig.FONT - 1, color=fig.GREY)
-    head.set(va="top")
+    last_epoch = _epochs(series)[-1]
+    head = axes.text(1.02, -0.02, f"epoch {last_epoch}", transform=axes.transAxes, va="top")
+    head.set(fontsize=fig.FONT - 1, color=fig.GREY)
     for row, layer in enumerate(series.values()):
-        gap = _gap(layer[-1]) if layer[-1].epoch == last else None
+        gap = _gap(layer[-1]) if layer[-1].epoch == last_epoch else None
         if gap is not None:
             text = axes.text(1.02, row, _short(gap), transform=axes.get_yaxis_transform(), fontsize=fig.FONT)
             text.set(va="center_baseline")
@@ -217,11 +217,11 @@ def gap_csv(scores: Sequence[Score], *, layers: Collection[RankedLayer] | None =
     rows: list[list[object]] = []
     metric = metric_of(scores)
     rows.append([*key, f"{metric} gap", *(f"{s} {metric}" for s in splits), *(f"{s} note" for s in splits)])
-    for point in points(_shown(scores, layers)):
+    for point in make_points(_shown(scores, layers)):
         seen, unseen = (point.values.get(split) for split in splits)
         gap = None if seen is None or unseen is None else seen - unseen
-        own = [note_text(point.notes.get(split, ())) for split in splits]
-        rows.append([point.run, *point.ranked.as_columns().values(), point.epoch, gap, seen, unseen, *own])
+        notes = [note_text(point.notes.get(split, ())) for split in splits]
+        rows.append([point.run, *point.ranked.as_columns().values(), point.epoch, gap, seen, unseen, *notes])
     return csv_text(rows)
 
 

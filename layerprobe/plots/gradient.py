@@ -45,7 +45,7 @@ def draw(gradients: Sequence[GradientSizes], *, data: Mapping[str, DataFacts] | 
     layout = fig.Layout(
         _WIDTH, _HEIGHT, 0.1, below=0.5, left=0.6, columns=len(_AXES), key=0.75, notes=_notes(gradients, data or {})
     )
-    figure, panels = fig.panels([f"{run}\nby {axis}" for run, axis in cells], layout)
+    figure, panels = fig.make_panels([f"{run}\nby {axis}" for run, axis in cells], layout)
     for axes, (run, axis) in zip(panels, cells, strict=True):
         panel_gradients = [gradient for gradient in gradients if (gradient.run, gradient.axis) == (run, axis)]
         _set_axes(axes, panel_gradients)

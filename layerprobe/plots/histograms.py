@@ -81,7 +81,7 @@ def draw(
         key=_FOOT,
         notes=_notes(histograms, names, data or {}),
     )
-    figure, panels = fig.panels(titles, layout)
+    figure, panels = fig.make_panels(titles, layout)
     for axes, (row, split) in zip(panels, product(rows, splits), strict=True):
         axes.set_xlim(_limits([x for x, name in zip(histograms, names, strict=True) if name == row[0]]))
         if split in by_row[row]:

@@ -61,8 +61,8 @@ def at_epoch(series: Series, epoch: int) -> Series:
 
 def heights(series: Series, split: str) -> list[float]:
     """Percent of each layer, which has at most one point; NaN without a value."""
-    found = [layer[0].percent(split) if layer else None for layer in series.values()]
-    return [np.nan if value is None else value for value in found]
+    percents = [layer[0].percent(split) if layer else None for layer in series.values()]
+    return [np.nan if value is None else value for value in percents]
 
 
 def name_layers(axes: Axes, names: Sequence[str], *, upright: bool) -> None:
@@ -96,10 +96,10 @@ def pool_tracks(layers: Mapping[int, LayerKey]) -> list[Track]:
         layers: position -> layer.
     """
     times = Counter(key.layer for key in layers.values())
-    several = list(dict.fromkeys(key.pool for key in layers.values() if times[key.layer] > 1))
+    pools = list(dict.fromkeys(key.pool for key in layers.values() if times[key.layer] > 1))
     lines = []
     # Without any such layer, every layer is on the one line.
-    for number, pool in enumerate(several or [""]):
+    for number, pool in enumerate(pools or [""]):
         places = [i for i, key in layers.items() if times[key.layer] == 1 or key.pool == pool]
         lines.append(Track(places, pool, fig.LINES[number % len(fig.LINES)]))
     return [line for line in lines if line.places]
@@ -142,11 +142,11 @@ def alike_lines(runs: Mapping[str, Series], scores: Sequence[Score], indistingui
     return lines
 
 
-def worse_lines(runs: Mapping[str, Series], last: Mapping[str, int], starts: Mapping[str, str]) -> list[str]:
+def worse_lines(runs: Mapping[str, Series], last_epochs: Mapping[str, int], starts: Mapping[str, str]) -> list[str]:
     """A note for each panel in which training made a layer worse."""
     lines = []
     for run, series in runs.items():
-        before, trained = (fractions(at_epoch(series, epoch), "test") for epoch in (0, last[run]))
+        before, trained = (fractions(at_epoch(series, epoch), "test") for epoch in (0, last_epochs[run]))
         metric = next(point.metric for layer in series.values() for point in layer)
         if text := worse_text(list(series), before, trained, metric, starts[run]):
             lines.append(f"{run}: " * (len(runs) > 1) + text)

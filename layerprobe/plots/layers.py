@@ -34,11 +34,11 @@ from layerprobe.plots.values import (
     by_run,
     by_search,
     compared,
+    make_points,
     metric_of,
     missing,
     of_one_kind,
     omitted,
-    points,
     points_csv,
     shared,
     unreduced,
@@ -82,30 +82,32 @@ def draw(
         selected: run -> the selected candidate of its choice: a star at its layer, in the panel of its reduction if
             there is one.
     """
-    given, left_out = _drawn(scores)
+    drawn_scores, left_out = _drawn(scores)
     data, left_out, selected = data or {}, [*left_out, *remarks], selected or {}
-    if _share_panel(given, data):
-        return draw_together(given, data, indistinguishable, left_out, selected)
-    found, kind, panels = _panels(given, data)
+    if _share_panel(drawn_scores, data):
+        return draw_together(drawn_scores, data, indistinguishable, left_out, selected)
+    points, kind, panels = _panels(drawn_scores, data)
     runs = {name: panel.series for name, panel in panels.items()}
-    run_of, last = {x: panel.run for x, panel in panels.items()}, {x: panel.last for x, panel in panels.items()}
+    run_of, last_epochs = {x: panel.run for x, panel in panels.items()}, {x: panel.last for x, panel in panels.items()}
     floors = {split: 100 * level for split, level in common_chance(data.values()).items() if split in _GAP}
-    stars = stars_on(runs, run_of, selected, last)
-    y_limits = _limits([point for point in found if point.epoch in (0, last[point.run])], floors, stars.values())
+    stars = stars_on(runs, run_of, selected, last_epochs)
+    y_limits = _limits(
+        [point for point in points if point.epoch in (0, last_epochs[point.run])], floors, stars.values()
+    )
     at_last = {name: panel.at_last for name, panel in panels.items()}
     notes = run_lines(data) + shared(at_last)
-    notes += [] if indistinguishable is None or kind.mixed else alike_lines(at_last, given, indistinguishable)
-    notes += worse_lines(runs, last, {name: panel.start for name, panel in panels.items()})
+    notes += [] if indistinguishable is None or kind.mixed else alike_lines(at_last, drawn_scores, indistinguishable)
+    notes += worse_lines(runs, last_epochs, {name: panel.start for name, panel in panels.items()})
     notes += missing(at_last, _GAP) + list(kind.lines("Bars"))
     notes += [*left_out, *fold_lines(star.selected for star in stars.values())]
     sizes, pools = sizes_of(runs), {name: pool_kinds(tracks(series)) for name, series in runs.items()}
     right = fig.width_of([_started(panel.train, panel.start) for panel in panels.values()] + ["validation"]) + 0.3
     below = sizes.names + 0.35 + fig.KEY_ROW * (any(pools.values()) + bool(stars))
     layout = fig.Layout(sizes.width, _HEIGHT, right, below=below, columns=2, notes=notes)
-    figure, drawn = fig.panels(_titles(panels, metric_of(given)), layout)
-    for axes, (name, panel) in zip(drawn, panels.items(), strict=True):
+    figure, all_axes = fig.make_panels(_titles(panels, metric_of(drawn_scores)), layout)
+    for axes, (name, panel) in zip(all_axes, panels.items(), strict=True):
         axes.set_ylim(y_limits)
-        _draw_panel(axes, panel, metric_of(given), floors, upright=sizes.upright)
+        _draw_panel(axes, panel, metric_of(drawn_scores), floors, upright=sizes.upright)
         under = sizes.names + 0.2
         if pools[name]:
             fig.key_below(axes, pools[name], under=under)
@@ -141,28 +143,28 @@ class _Panel:
 
 def _panels(scores: Sequence[Score], data: Mapping[str, DataFacts]) -> tuple[list[Point], ShownKind, dict[str, _Panel]]:
     """The points, the kind of their intervals, and the panels by their names."""
-    by_name = points(scores, data)
-    found = by_search(by_name)
-    run_of = {panel.run: point.run for point, panel in zip(by_name, found, strict=True)}
-    last: dict[str, int] = {}
-    for point in found:
-        last[point.run] = max(point.epoch, last.get(point.run, 0))
-    found, kind = of_one_kind(found, lambda point, split: point.epoch == last[point.run] and split in _SPLITS)
+    by_name = make_points(scores, data)
+    points = by_search(by_name)
+    run_of = {panel.run: point.run for point, panel in zip(by_name, points, strict=True)}
+    last_epochs: dict[str, int] = {}
+    for point in points:
+        last_epochs[point.run] = max(point.epoch, last_epochs.get(point.run, 0))
+    points, kind = of_one_kind(points, lambda point, split: point.epoch == last_epochs[point.run] and split in _SPLITS)
     panels = {}
-    for name, series in by_run(found).items():
+    for name, series in by_run(points).items():
         facts = data.get(run_of[name])
         start, weights = (DataFacts.start, "") if facts is None else (facts.start, facts.weights)
         train = split_text("train", [] if facts is None else [facts])
-        panels[name] = _Panel(run_of[name], series, last[name], start, weights, train)
-    return found, kind, panels
+        panels[name] = _Panel(run_of[name], series, last_epochs[name], start, weights, train)
+    return points, kind, panels
 
 
 def _titles(panels: Mapping[str, _Panel], metric: str) -> list[str]:
     """The title of each panel; what is compared is in its name where there are several searches."""
     titles = []
     for name, panel in panels.items():
-        what = f"{metric} by layer, {panel.weights or f'epoch {panel.last}'}"
-        title = f"{name}: {what}, {compared(panel.series)}" if name == panel.run else f"{name}\n{what}"
+        subtitle = f"{metric} by layer, {panel.weights or f'epoch {panel.last}'}"
+        title = f"{name}: {subtitle}, {compared(panel.series)}" if name == panel.run else f"{name}\n{subtitle}"
         titles.append(f"{title}\n{_best(panel.at_last)}")
     return titles
 
@@ -190,13 +192,13 @@ def _share_panel(scores: Sequence[Score], data: Mapping[str, DataFacts]) -> bool
 def _drawn(scores: Sequence[Score]) -> tuple[list[Score], list[str]]:
     """The scores to draw, those of unreduced layers if there would be too many panels; and a note on the rest."""
     panels = {(score.run, score.ranked.reduction, score.ranked.similarity) for score in scores}
-    kept = list(scores) if len(panels) <= _PANELS else unreduced(scores)
-    return kept, omitted(scores) if len(kept) < len(scores) else []
+    drawn_scores = list(scores) if len(panels) <= _PANELS else unreduced(scores)
+    return drawn_scores, omitted(scores) if len(drawn_scores) < len(scores) else []
 
 
-def _limits(found: Sequence[Point], floors: Mapping[str, float], stars: Iterable[Star]) -> tuple[float, float]:
-    values = [value for point in found for split in _SPLITS if (value := point.percent(split)) is not None]
-    values += [end for point in found for split in _SPLITS for end in point.ends(split) or ()]
+def _limits(points: Sequence[Point], floors: Mapping[str, float], stars: Iterable[Star]) -> tuple[float, float]:
+    values = [value for point in points for split in _SPLITS if (value := point.percent(split)) is not None]
+    values += [end for point in points for split in _SPLITS for end in point.ends(split) or ()]
     values += [height for star in stars for height in star.heights]
     return fig.limits(values or [0.0, 100.0], min(floors.values(), default=None))
 
@@ -205,7 +207,7 @@ def _started(split: str, start: str) -> str:
     return f"{split}, {start}"
 
 
-def _draw_splits(axes: Axes, series: Series, last: int, start: str | None, train_text: str) -> list[fig.Label]:
+def _draw_splits(axes: Axes, series: Series, last_epoch: int, start: str | None, train_text: str) -> list[fig.Label]:
     """Draw the lines and the gap; returns the lines' labels.
 
     Args:
@@ -213,10 +215,10 @@ def _draw_splits(axes: Axes, series: Series, last: int, start: str | None, train
     """
     lines = tracks(series)
     labels = []
-    for epoch in sorted({0, last}):
-        light, begins = epoch != last, start if epoch == 0 else None
+    for epoch in sorted({0, last_epoch}):
+        light, begins = epoch != last_epoch, start if epoch == 0 else None
         layers = at_epoch(series, epoch)
-        for split in _SPLITS if epoch == last else _GAP:
+        for split in _SPLITS if epoch == last_epoch else _GAP:
             values = heights(layers, split)
             valid = [i for i in range(len(series)) if np.isfinite(values[i])]
             if not valid:
@@ -232,7 +234,7 @@ def _draw_splits(axes: Axes, series: Series, last: int, start: str | None, train
                 if begins is not None:
                     line.set(markerfacecolor="white")
             labels.append(fig.Label(name, valid[-1], values[valid[-1]], _COLOURS[split]))
-    layers = at_epoch(series, last)
+    layers = at_epoch(series, last_epoch)
     _draw_intervals(axes, layers)
     train, test = (np.array(heights(layers, split)) for split in _GAP)
     for places in (list(track.places) for track in lines):
@@ -244,13 +246,15 @@ def _draw_splits(axes: Axes, series: Series, last: int, start: str | None, train
 
 def _draw_intervals(axes: Axes, layers: Series) -> None:
     """Draw a bar for each interval; those of the splits are side by side."""
-    found = [layer[0] for layer in layers.values() if layer]
-    splits = [split for split in _SPLITS if any(split in point.intervals for point in found)]
-    left, right = axes.get_xlim()
-    beside = _BAR / 72 * (right - left) / fig.size_of(axes)[0]
+    points = [layer[0] for layer in layers.values() if layer]
+    splits = [split for split in _SPLITS if any(split in point.intervals for point in points)]
+    x_min, x_max = axes.get_xlim()
+    beside = _BAR / 72 * (x_max - x_min) / fig.size_of(axes)[0]
     for number, split in enumerate(splits):
-        ends = [(place, own) for place, layer in enumerate(layers.values()) if layer and (own := layer[0].ends(split))]
-        places = [place + (number - (len(splits) - 1) / 2) * beside for place, _ in ends]
+        ends = [
+            (i, interval) for i, layer in enumerate(layers.values()) if layer and (interval := layer[0].ends(split))
+        ]
+        places = [i + (number - (len(splits) - 1) / 2) * beside for i, _ in ends]
         bars = axes.vlines(places, [low for _, (low, _) in ends], [high for _, (_, high) in ends])
         bars.set(color=_COLOURS[split], linewidth=_BAR * 0.8, alpha=0.4, zorder=1.5, label=f"_interval {split}")
 
@@ -266,21 +270,21 @@ def layers_csv(
     selected: Mapping[str, Selected] | None = None,
 ) -> str:
     """`points_csv` of the epochs, splits and layers that are drawn, and of selected candidates."""
-    given, _ = _drawn(scores)
-    metric = metric_of(given)
-    together = _share_panel(given, data or {})
+    drawn_scores, _ = _drawn(scores)
+    metric = metric_of(drawn_scores)
+    together = _share_panel(drawn_scores, data or {})
     # As for the figure: by run where each has one panel, else by panel.
-    last: dict[object, int] = {}
-    for score in given:
+    last_epochs: dict[object, int] = {}
+    for score in drawn_scores:
         if score.metric == metric:
-            last[_panel(score, together)] = max(score.epoch, last.get(_panel(score, together), 0))
-    shown = [
+            last_epochs[_panel(score, together)] = max(score.epoch, last_epochs.get(_panel(score, together), 0))
+    csv_scores = [
         score
-        for score in given
-        if score.epoch == last.get(_panel(score, together))
+        for score in drawn_scores
+        if score.epoch == last_epochs.get(_panel(score, together))
         or (score.epoch == 0 and not together and score.split in _GAP)
     ]
-    return points_csv(with_selected(shown, (selected or {}).values()))
+    return points_csv(with_selected(csv_scores, (selected or {}).values()))
 
 
 def _panel(score: Score, together: bool) -> object:
@@ -300,7 +304,7 @@ def draw_by_layer(source: PlotSource, options: PlotOptions, remarks: Sequence[st
     data = source.data(dict.fromkeys(score.run for score in scores))
     layers = {(score.run, score.ranked.layer) for score in scores}
     selected = selected_at(source.selected(), options.epoch)
-    selected = {run: one for run, one in selected.items() if (run, one.score.ranked.layer) in layers}
+    selected = {run: candidate for run, candidate in selected.items() if (run, candidate.score.ranked.layer) in layers}
     figure = draw(scores, data=data, indistinguishable=source.indistinguishable, remarks=remarks, selected=selected)
     return Drawing(figure, layers_csv(scores, data, selected))
 

@@ -27,10 +27,10 @@ from layerprobe.plots.values import (
     Series,
     by_run,
     compared,
+    make_points,
     missing,
     names_in_order,
     of_one_kind,
-    points,
     search_name,
     shared,
 )
@@ -60,50 +60,51 @@ def draw_together(
         data: run -> the data its scores were measured on.
         indistinguishable: gives the layers indistinguishable from the best of some scores; None where unknown.
     """
-    found = points(scores, data)
-    last = {run: max(point.epoch for point in found if point.run == run) for run in dict.fromkeys(p.run for p in found)}
-    found, kind = of_one_kind(
-        [point for point in found if point.epoch == last[point.run]], lambda _, split: split == "test"
+    points = make_points(scores, data)
+    runs = dict.fromkeys(point.run for point in points)
+    last_epochs = {run: max(point.epoch for point in points if point.run == run) for run in runs}
+    points, kind = of_one_kind(
+        [point for point in points if point.epoch == last_epochs[point.run]], lambda _, split: split == "test"
     )
-    styles, texts = fig.styles(list(last)), {split: split_text(split, data.values()) for split in _SPLITS}
-    searches = list(dict.fromkeys((point.ranked.reduction, point.ranked.similarity) for point in found))
-    panels = [by_run([p for p in found if (p.ranked.reduction, p.ranked.similarity) == search]) for search in searches]
+    styles, texts = fig.styles(list(last_epochs)), {split: split_text(split, data.values()) for split in _SPLITS}
+    searches = list(dict.fromkeys((point.ranked.reduction, point.ranked.similarity) for point in points))
+    panels = [by_run([p for p in points if (p.ranked.reduction, p.ranked.similarity) == search]) for search in searches]
     floors = {split: 100 * value for split, value in common_chance(data.values()).items() if split in _SPLITS}
-    stars = _stars(panels, selected or {}, last)
-    y_limits = _limits(found, floors, stars.values())
-    named = _named(panels)
-    notes = run_lines(data, _SPLITS) + shared(named) + _best(named)
-    notes += [] if indistinguishable is None or kind.mixed else alike_lines(named, scores, indistinguishable)
-    notes += missing(named, _SPLITS) + list(kind.lines("Bars"))
+    stars = _stars(panels, selected or {}, last_epochs)
+    y_limits = _limits(points, floors, stars.values())
+    named_layers = _named(panels)
+    notes = run_lines(data, _SPLITS) + shared(named_layers) + _best(named_layers)
+    notes += [] if indistinguishable is None or kind.mixed else alike_lines(named_layers, scores, indistinguishable)
+    notes += missing(named_layers, _SPLITS) + list(kind.lines("Bars"))
     notes += [*left_out, *fold_lines(star.selected for star in stars.values())]
     merged: list[Series] = [{name: [] for name in names_in_order(panel)} for panel in panels]
-    sizes = sizes_of({str(place): names for place, names in enumerate(merged)})
+    sizes = sizes_of({str(i): names for i, names in enumerate(merged)})
     pools = pool_kinds(track for panel in panels for series in panel.values() for track in tracks(series))
     under, right = sizes.names + 0.2, fig.width_of(list(texts.values())) + 0.3
-    below = under + 0.17 * (len(last) + len(pools) + len(stars)) + 0.2
+    below = under + 0.17 * (len(last_epochs) + len(pools) + len(stars)) + 0.2
     layout = fig.Layout(max(sizes.width, _WIDTH), _HEIGHT, right, below=below, columns=2, notes=notes)
-    figure, drawn = fig.panels([_title(panel, last, data) for panel in panels], layout)
-    for i, (axes, panel, names) in enumerate(zip(drawn, panels, merged, strict=True)):
+    figure, all_axes = fig.make_panels([_title(panel, last_epochs, data) for panel in panels], layout)
+    for i, (axes, panel, names) in enumerate(zip(all_axes, panels, merged, strict=True)):
         axes.set_ylim(y_limits)
         fig.in_percent(axes, "y")
-        axes.set_ylabel(found[0].metric, fontsize=fig.FONT + 1)
+        axes.set_ylabel(points[0].metric, fontsize=fig.FONT + 1)
         name_layers(axes, list(names), upright=sizes.upright)
         labels = _draw_runs(axes, panel, list(names), styles, texts)
         draw_chance(axes, {texts[split]: level for split, level in floors.items()})
         fig.label_right(axes, labels)
-        own = {run: stars[i, run] for run in panel if (i, run) in stars}
-        kinds = [_kind(run, styles[run]) for run in panel] + _draw_stars(axes, panel, list(names), own, styles)
+        panel_stars = {run: stars[i, run] for run in panel if (i, run) in stars}
+        kinds = [_kind(run, styles[run]) for run in panel] + _draw_stars(axes, panel, list(names), panel_stars, styles)
         fig.key_below(axes, [*kinds, *pools], columns=1, under=under)
     return figure
 
 
 def _stars(
-    panels: Sequence[Mapping[str, Series]], selected: Mapping[str, Selected], last: Mapping[str, int]
+    panels: Sequence[Mapping[str, Series]], selected: Mapping[str, Selected], last_epochs: Mapping[str, int]
 ) -> dict[tuple[int, str], Star]:
     """Panel and run -> its star: a panel has several runs, and a run several panels."""
-    places = {(i, run): series for i, panel in enumerate(panels) for run, series in panel.items()}
-    runs, epochs = {place: place[1] for place in places}, {place: last[place[1]] for place in places}
-    return stars_on(places, runs, selected, epochs)
+    cells = {(i, run): series for i, panel in enumerate(panels) for run, series in panel.items()}
+    runs, epochs = {cell: cell[1] for cell in cells}, {cell: last_epochs[cell[1]] for cell in cells}
+    return stars_on(cells, runs, selected, epochs)
 
 
 def _named(panels: Sequence[Mapping[str, Series]]) -> dict[str, Series]:
@@ -129,8 +130,8 @@ def _draw_runs(
     """
     labels = [
         replace(label, text=texts[label.text])
-        for run, own in panel.items()
-        for label in _draw_run(axes, run, own, names, styles[run])
+        for run, layers in panel.items()
+        for label in _draw_run(axes, run, layers, names, styles[run])
     ]
     _draw_intervals(axes, panel, names, styles)
     return labels
@@ -146,22 +147,22 @@ def _draw_stars(
     """Draw the star of each run of a panel that has one; returns their legend entries."""
     kinds = []
     for run, star in stars.items():
-        named = replace(star, text=f"{run}, {star.text}", edge=styles[run].colour)
-        named.draw(axes, names.index(list(panel[run])[int(star.place)]))
-        kinds.append(named.kind)
+        run_star = replace(star, text=f"{run}, {star.text}", edge=styles[run].colour)
+        run_star.draw(axes, names.index(list(panel[run])[int(star.place)]))
+        kinds.append(run_star.kind)
     return kinds
 
 
-def _limits(found: Sequence[Point], floors: Mapping[str, float], stars: Iterable[Star]) -> tuple[float, float]:
-    values = [value for point in found for split in _SPLITS if (value := point.percent(split)) is not None]
-    values += [end for point in found for end in point.ends("test") or ()]
+def _limits(points: Sequence[Point], floors: Mapping[str, float], stars: Iterable[Star]) -> tuple[float, float]:
+    values = [value for point in points for split in _SPLITS if (value := point.percent(split)) is not None]
+    values += [end for point in points for end in point.ends("test") or ()]
     values += [height for star in stars for height in star.heights]
     return fig.limits(values or [0.0, 100.0], min(floors.values(), default=None))
 
 
-def _title(panel: Mapping[str, Series], last: Mapping[str, int], data: Mapping[str, DataFacts]) -> str:
+def _title(panel: Mapping[str, Series], last_epochs: Mapping[str, int], data: Mapping[str, DataFacts]) -> str:
     every = {f"{run} {name}": layer for run, series in panel.items() for name, layer in series.items()}
-    epochs = {epoch_text(last[run], data.get(run)) for run in panel}
+    epochs = {epoch_text(last_epochs[run], data.get(run)) for run in panel}
     when = epochs.pop() if len(epochs) == 1 else "last epochs"
     return f"{next(iter(every.values()))[0].metric} by layer, {when}, {compared(every)}"
 
@@ -206,12 +207,12 @@ def _draw_intervals(
     axes: Axes, runs: Mapping[str, Series], names: Sequence[str], styles: Mapping[str, fig.Style]
 ) -> None:
     """Draw a bar for each interval; those of the runs are side by side."""
-    left, right = axes.get_xlim()
-    beside = _BAR / 72 * (right - left) / fig.size_of(axes)[0]
+    x_min, x_max = axes.get_xlim()
+    beside = _BAR / 72 * (x_max - x_min) / fig.size_of(axes)[0]
     for number, (run, layers) in enumerate(runs.items()):
-        ends = [(names.index(name), own) for name, layer in layers.items() if (own := layer[0].ends("test"))]
+        ends = [(names.index(name), interval) for name, layer in layers.items() if (interval := layer[0].ends("test"))]
         if not ends:
             continue
-        places = [place + (number - (len(runs) - 1) / 2) * beside for place, _ in ends]
-        bars = axes.vlines(places, [low for _, (low, _) in ends], [high for _, (_, high) in ends])
+        xs = [position + (number - (len(runs) - 1) / 2) * beside for position, _ in ends]
+        bars = axes.vlines(xs, [low for _, (low, _) in ends], [high for _, (_, high) in ends])
         bars.set(color=styles[run].colour, linewidth=_BAR * 0.8, alpha=0.4, zorder=1.5, label=f"_interval {run}")

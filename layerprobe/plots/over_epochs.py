@@ -46,7 +46,7 @@ def draw(scores: Sequence[Score], *, data: Mapping[str, DataFacts] | None = None
     height = max(_HEIGHT, _LABEL * max(map(len, labels.values())))
     layout = fig.Layout(_WIDTH, height, room, below=0.6, above=0.45, columns=1, notes=_notes(scores, data or {}, how))
     titles = [_title(metric, metrics[metric]) for metric in order]
-    figure, panels = fig.panels(titles, layout)
+    figure, panels = fig.make_panels(titles, layout)
     epochs = [score.epoch for score in scores]
     for axes, metric in zip(panels, order, strict=True):
         _set_axes(axes, (min(epochs), max(epochs)), metrics[metric])

@@ -66,33 +66,35 @@ def draw(
         selected: run -> the selected candidate of its choice.
     """
     row_names = _row_names(neighbours, selected or {})
-    blocks = [list(own) for _, own in groupby(neighbours, key=lambda one: one.query)]
-    most = max(len(one.found) for one in neighbours)
+    blocks = [list(block) for _, block in groupby(neighbours, key=lambda nearest: nearest.query)]
+    most = max(len(nearest.found) for nearest in neighbours)
     side = min((_WIDTH - _QUERY - _BESIDE + _SPACE) / max(most, 1) - _SPACE, _QUERY)
     row = _TEXT + side + _NAME
     heights = [max(len(block) * row, _QUERY + 3 * _TEXT + 0.05) for block in blocks]
     height = sum(heights) + (len(blocks) - 1) * _BETWEEN
     # Room at the right is for lines of text, which the figure would else divide well before their end.
     layout = fig.Layout(_WIDTH, height, 0.3, below=0.05, columns=1, notes=_notes(neighbours, data or {}))
-    figure, (axes,) = fig.panels([_title(neighbours, data or {})], layout)
+    figure, (axes,) = fig.make_panels([_title(neighbours, data or {})], layout)
     axes.set_axis_off()
-    names = distinct(dict.fromkeys(each.item.name for one in neighbours for each in one.found), side - 0.12, _NAMES)
+    classes = dict.fromkeys(neighbour.item.name for nearest in neighbours for neighbour in nearest.found)
+    names = distinct(classes, side - 0.12, _NAMES)
     top = 0.0
-    for block, own in zip(blocks, heights, strict=True):
+    for block, block_height in zip(blocks, heights, strict=True):
         if top:
             axes.plot([0, _WIDTH], [top - _BETWEEN / 2] * 2, color="0.8", linewidth=0.8)
-        _draw_query(axes, block[0], image, top, own)
-        for place, one in enumerate(block):
-            title = row_names[one.run, one.epoch, one.ranked]
-            _draw_row(axes, one, image, (top + place * row, side), title=title, names=names)
-        top += own + _BETWEEN
+        _draw_query(axes, block[0], image, top, block_height)
+        for i, nearest in enumerate(block):
+            title = row_names[nearest.run, nearest.epoch, nearest.ranked]
+            _draw_row(axes, nearest, image, (top + i * row, side), title=title, names=names)
+        top += block_height + _BETWEEN
     axes.set(xlim=(0, _WIDTH), ylim=(height, 0))
     return figure
 
 
 def _title(neighbours: Sequence[Neighbours], data: Mapping[str, DataFacts]) -> str:
-    first = {one.run: one.epoch for one in reversed(neighbours)}  # a selected candidate may be of another epoch
-    runs, epochs = set(first), set(first.values())
+    # A selected candidate may be of another epoch.
+    epoch_of_run = {nearest.run: nearest.epoch for nearest in reversed(neighbours)}
+    runs, epochs = set(epoch_of_run), set(epoch_of_run.values())
     whose = [
         *(runs if len(runs) == 1 else ["several runs"]),
         *(epoch_text(epoch, data.get(neighbours[0].run)) for epoch in epochs if len(epochs) == 1),
@@ -102,93 +104,93 @@ def _title(neighbours: Sequence[Neighbours], data: Mapping[str, DataFacts]) -> s
 
 def _notes(neighbours: Sequence[Neighbours], data: Mapping[str, DataFacts]) -> list[str]:
     split = neighbours[0].split
-    shown = {
+    split_facts = {
         run: replace(facts, splits={split: facts.splits[split]}) for run, facts in data.items() if split in facts.splits
     }
-    searched = {one.ranked.similarity for one in neighbours}
+    searched = {nearest.ranked.similarity for nearest in neighbours}
     compared = f". Compared by {searched.pop()}" if len(searched) == 1 else ""
     key = f"Left: the query. Solid {RIGHT.sign}: right. Dashed {WRONG.sign}: wrong"
-    rest = dict.fromkeys(note for one in neighbours for note in one.notes)
-    return [f"{key}{compared}", *run_lines(shown), *rest]
+    layer_notes = dict.fromkeys(note for nearest in neighbours for note in nearest.notes)
+    return [f"{key}{compared}", *run_lines(split_facts), *layer_notes]
 
 
 def _row_names(
     neighbours: Sequence[Neighbours], selected: Mapping[str, Selected]
 ) -> dict[tuple[str, int, RankedLayer], str]:
     """The layer of each row, with run and epoch if there are several runs."""
-    several, names = len({one.run for one in neighbours}) > 1, {}
-    for one, shown in zip(neighbours, shown_layers(neighbours, selected), strict=True):
-        run = f"{one.run}, " if shown.selected else f"{one.run}#{one.epoch}:"
-        names[one.run, one.epoch, one.ranked] = f"{run * several}{shown.name}"
+    has_several_runs, names = len({nearest.run for nearest in neighbours}) > 1, {}
+    for nearest, shown_layer in zip(neighbours, shown_layers(neighbours, selected), strict=True):
+        run = f"{nearest.run}, " if shown_layer.selected else f"{nearest.run}#{nearest.epoch}:"
+        names[nearest.run, nearest.epoch, nearest.ranked] = f"{run * has_several_runs}{shown_layer.name}"
     return names
 
 
-def _draw_query(axes: Axes, one: Neighbours, image: ReadImage, top: float, height: float) -> None:
+def _draw_query(axes: Axes, nearest: Neighbours, image: ReadImage, top: float, height: float) -> None:
     """Draw the query's picture with the name of its class below."""
-    bottom = picture(axes, image(one.run, one.query.id), (0, top + _TEXT, _QUERY), ASKED)
+    bottom = picture(axes, image(nearest.run, nearest.query.id), (0, top + _TEXT, _QUERY), ASKED)
     room = int((top + height - bottom - 0.04) / _TEXT)
-    lines = in_lines(one.query.name, _QUERY, _NAMES, room)
+    lines = in_lines(nearest.query.name, _QUERY, _NAMES, room)
     text = axes.text(0, bottom + 0.05, "\n".join(lines), fontsize=_NAMES, va="top", linespacing=1.1)
     text.set_parse_math(False)
 
 
 def _draw_row(  # noqa: PLR0913 - where, what, and its texts
     axes: Axes,
-    one: Neighbours,
+    nearest: Neighbours,
     image: ReadImage,
-    place: tuple[float, float],
+    top_and_side: tuple[float, float],
     *,
     title: str,
     names: Mapping[str, str],
 ) -> None:
     """Draw the neighbours by one layer: their pictures and signs, and the shortened name of the class of wrong ones."""
-    top, side = place
-    left = _QUERY + _BESIDE
+    top, side = top_and_side
+    x = _QUERY + _BESIDE
     axes.text(
-        left,
+        x,
         top + _TEXT / 2,
-        shortened(title, _WIDTH - left, fig.FONT),
+        shortened(title, _WIDTH - x, fig.FONT),
         fontsize=fig.FONT,
         va="center",
         parse_math=False,
     )
-    for each in one.found:
-        frame = RIGHT if each.right else WRONG
-        picture(axes, image(one.run, each.item.id), (left, top + _TEXT, side), frame)
+    for neighbour in nearest.found:
+        frame = RIGHT if neighbour.right else WRONG
+        picture(axes, image(nearest.run, neighbour.item.id), (x, top + _TEXT, side), frame)
         below = top + _TEXT + side + 0.09
-        axes.text(left - 0.01, below, frame.sign, fontsize=fig.FONT, color=frame.colour, va="center", weight="bold")
-        if each.item.name != one.query.name:
-            short = names[each.item.name]
-            axes.text(left + 0.12, below, short, fontsize=_NAMES, color=fig.GREY, va="center", parse_math=False)
-        left += side + _SPACE
+        axes.text(x - 0.01, below, frame.sign, fontsize=fig.FONT, color=frame.colour, va="center", weight="bold")
+        if neighbour.item.name != nearest.query.name:
+            short = names[neighbour.item.name]
+            axes.text(x + 0.12, below, short, fontsize=_NAMES, color=fig.GREY, va="center", parse_math=False)
+        x += side + _SPACE
 
 
 def picture(
     axes: Axes,
     pixels: NDArray[Any],
-    place: tuple[float, float, float],
+    square: tuple[float, float, float],
     frame: Frame,
     *,
     size: tuple[int, ...] | None = None,
-    **shown: Any,
+    **image_options: Any,
 ) -> float:
     """Draw a framed picture, as large as fits a square; returns its lower end.
 
     Args:
-        place: left and top end, and side, of the square.
+        square: left and top end, and side, of the square.
         size: rows and columns that give its form; None: its own.
-        shown: how `imshow` draws it.
+        image_options: how `imshow` draws it.
     """
-    left, top, side = place
+    x, y, side = square
     rows, columns = map(float, size or pixels.shape[:2])
     height, width = side * rows / max(rows, columns), side * columns / max(rows, columns)
-    left, top = left + (side - width) / 2, top + (side - height) / 2
-    inner = (left + _INSIDE, left + width - _INSIDE, top + height - _INSIDE, top + _INSIDE)
-    axes.imshow(pixels, extent=inner, aspect="auto", zorder=1, **shown)
-    box = Rectangle((left, top), width, height, fill=False, zorder=2, clip_on=False)
+    x, y = x + (side - width) / 2, y + (side - height) / 2
+    inner = (x + _INSIDE, x + width - _INSIDE, y + height - _INSIDE, y + _INSIDE)
+    axes.imshow(pixels, extent=inner, aspect="auto", zorder=1, **image_options)
+    box = Rectangle((x, y), width, height, fill=False, zorder=2, clip_on=False)
     box.set(edgecolor=frame.colour, linestyle=frame.line, linewidth=1.6)
     axes.add_patch(box)
-    return top + height
+    return y + height
 
 
 def neighbours_csv(neighbours: Sequence[Neighbours], selected: Mapping[str, Selected] | None = None) -> str:
@@ -196,19 +198,19 @@ def neighbours_csv(neighbours: Sequence[Neighbours], selected: Mapping[str, Sele
     head = ["run", "epoch", "split", "layer", "pool", "reduction", "similarity"]
     rows: list[list[object]] = []
     rows.append([*head, "query", "query_class", "place", "item", "item_class", "value", "right", "note"])
-    for one, shown in zip(neighbours, shown_layers(neighbours, selected or {}), strict=True):
-        of = [one.run, one.epoch, one.split, one.ranked.layer.layer, one.ranked.layer.pool]
-        of += [one.ranked.reduction, one.ranked.similarity, one.query.id, one.query.name]
-        for place, each in enumerate(one.found, start=1):
-            found = [place, each.item.id, each.item.name, each.similarity, str(each.right).lower()]
-            rows.append([*of, *found, note_text((*one.notes, *shown.csv_notes))])
+    for nearest, shown_layer in zip(neighbours, shown_layers(neighbours, selected or {}), strict=True):
+        key = [nearest.run, nearest.epoch, nearest.split, nearest.ranked.layer.layer, nearest.ranked.layer.pool]
+        key += [nearest.ranked.reduction, nearest.ranked.similarity, nearest.query.id, nearest.query.name]
+        for rank, neighbour in enumerate(nearest.found, start=1):
+            cells = [rank, neighbour.item.id, neighbour.item.name, neighbour.similarity, str(neighbour.right).lower()]
+            rows.append([*key, *cells, note_text((*nearest.notes, *shown_layer.csv_notes))])
     return csv_text(rows)
 
 
 def plot(source: PlotSource, options: PlotOptions) -> Drawing:
     """Draw the neighbours of some queries."""
     neighbours, image = source.neighbours(options)
-    data = source.data(one.run for one in neighbours)
+    data = source.data(nearest.run for nearest in neighbours)
     selected = source.selected()
     figure = draw(neighbours, image=image, data=data, selected=selected)
     return Drawing(figure, neighbours_csv(neighbours, selected))

@@ -58,45 +58,46 @@ def placed(
     Returns:
         The lower left corners; None for an omitted label.
     """
-    places = [_around(point, size) for point, size in zip(points, sizes, strict=True)]
+    candidates = [_around(point, size) for point, size in zip(points, sizes, strict=True)]
     samples = Samples.of(obstacles.paths)
-    own = [_own_cost(boxes, i, points, obstacles, samples) for i, boxes in enumerate(places)]
+    costs = [_own_cost(boxes, i, points, obstacles, samples) for i, boxes in enumerate(candidates)]
     needed = [i for i, left_out in enumerate(optional) if not left_out]
     # Which of two labels gives way depends on the order, so several are tried.
     tried = max(1, min(len(needed), _TRIES // max(1, len(needed))))
     orders = [needed[i:] + needed[:i] for i in range(tried)]
-    _, found = min((_settled(order, points, places, own) for order in orders), key=itemgetter(0))
+    _, label_boxes = min((_settled(order, points, candidates, costs) for order in orders), key=itemgetter(0))
     for i in sorted(set(range(len(points))) - set(needed)):
-        cost = own[i] + _cost_beside(places[i], i, points, found)
+        cost = costs[i] + _cost_beside(candidates[i], i, points, label_boxes)
         if cost.min() <= _ROOM:
-            found[i] = places[i][int(np.argmin(cost))]
-    return [(float(found[i][0]), float(found[i][1])) if i in found else None for i in range(len(points))]
+            label_boxes[i] = candidates[i][int(np.argmin(cost))]
+    corners = [label_boxes[i][:2].tolist() if i in label_boxes else None for i in range(len(points))]
+    return [None if corner is None else (corner[0], corner[1]) for corner in corners]
 
 
 def _settled(
-    order: Sequence[int], points: FloatArray, places: Sequence[FloatArray], own: Sequence[FloatArray]
+    order: Sequence[int], points: FloatArray, candidates: Sequence[FloatArray], costs: Sequence[FloatArray]
 ) -> tuple[float, dict[int, FloatArray]]:
     """Place labels one after another until none moves.
 
     Args:
         points: (N, 2) the labelled points.
-        places: N times (C, 4), the boxes to choose from.
-        own: N times (C,), how bad each of them is in itself.
+        candidates: N times (C, 4), the boxes to choose from.
+        costs: N times (C,), how bad each of them is in itself.
 
     Returns:
         How bad all places are together, and the box of each label.
     """
-    found: dict[int, FloatArray] = {}
+    boxes: dict[int, FloatArray] = {}
     total = np.inf
     for _ in range(_ROUNDS):
-        before, total = dict(found), 0.0
+        before, total = dict(boxes), 0.0
         for i in order:
-            cost = own[i] + _cost_beside(places[i], i, points, found)
-            found[i] = places[i][int(np.argmin(cost))]
+            cost = costs[i] + _cost_beside(candidates[i], i, points, boxes)
+            boxes[i] = candidates[i][int(np.argmin(cost))]
             total += float(cost.min())
-        if all(i in before and (before[i] == found[i]).all() for i in order):
+        if all(i in before and (before[i] == boxes[i]).all() for i in order):
             break
-    return total, found
+    return total, boxes
 
 
 def end_of_line(point: FloatArray, box: FloatArray) -> FloatArray:
@@ -114,8 +115,8 @@ def spread(positions: Sequence[float], gap: float, low: float, high: float) -> l
     # With i times the gap taken off the i-th position, the nearest non-decreasing sequence is wanted: neighbours in
     # descending order are replaced by their mean (pool adjacent violators).
     pools: list[list[float]] = []  # mean, count
-    for place, i in enumerate(order):
-        pools.append([positions[i] - place * gap, 1])
+    for rank, i in enumerate(order):
+        pools.append([positions[i] - rank * gap, 1])
         while len(pools) > 1 and pools[-2][0] >= pools[-1][0]:
             mean, count = pools.pop()
             before, members = pools[-1]
@@ -143,25 +144,25 @@ def _own_cost(boxes: FloatArray, i: int, points: FloatArray, obstacles: Obstacle
     point = points[i]
     distance = _distance(boxes, point)
     outside = np.maximum(-boxes[:, :2], boxes[:, 2:] - obstacles.area).max(1)
-    marks, others = (found[~_same(found, point)] for found in (obstacles.marks, points))
+    marks, other_points = (positions[~_same(positions, point)] for positions in (obstacles.marks, points))
     # A path through the point is its own.
-    own = samples.corner_path[_same(samples.corners, point)]
-    foreign = samples.places[~np.isin(samples.path, own)]
+    paths_through_point = samples.corner_path[_same(samples.corners, point)]
+    foreign = samples.places[~np.isin(samples.path, paths_through_point)]
     cost = distance + np.where(outside > 0, _OVERLAP + outside, 0)
     cost += _OVERLAP * _overlapping(boxes, obstacles.boxes).sum(1)
     cost += _MARK * _holding(boxes, marks).sum(1)
     cost += _PASSING * _passing(point, np.clip(point, boxes[:, :2], boxes[:, 2:]), marks)
     cost += _PATH * _holding(boxes, samples.places).sum(1)
-    for rivals, doubt in ((others, _MISLED), (foreign, _DOUBT)):
+    for rivals, doubt in ((other_points, _MISLED), (foreign, _DOUBT)):
         cost += doubt * (_nearest(boxes, rivals) < distance + _CLEAR)
     return cost
 
 
-def _cost_beside(boxes: FloatArray, i: int, points: FloatArray, found: dict[int, FloatArray]) -> FloatArray:
+def _cost_beside(boxes: FloatArray, i: int, points: FloatArray, label_boxes: dict[int, FloatArray]) -> FloatArray:
     """How bad each of the boxes (C, 4) of label `i` is beside the labels that have a place."""
     cost = np.zeros(len(boxes))
     ends = np.clip(points[i], boxes[:, :2], boxes[:, 2:])
-    for j, box in found.items():
+    for j, box in label_boxes.items():
         if j != i:
             end = end_of_line(points[j], box)
             cost += _OVERLAP * _overlapping(boxes, box[None]).sum(1)
@@ -186,10 +187,10 @@ def _same(places: FloatArray, point: FloatArray) -> BoolArray:
     return np.asarray((np.abs(places - point) < 1e-6).all(-1))
 
 
-def _overlapping(boxes: FloatArray, others: FloatArray) -> BoolArray:
+def _overlapping(boxes: FloatArray, other_boxes: FloatArray) -> BoolArray:
     """(C, B) whether two boxes overlap."""
     low, high = boxes[:, None, :2] - _PAD, boxes[:, None, 2:] + _PAD
-    return np.asarray(((low < others[None, :, 2:]) & (high > others[None, :, :2])).all(-1))
+    return np.asarray(((low < other_boxes[None, :, 2:]) & (high > other_boxes[None, :, :2])).all(-1))
 
 
 def _holding(boxes: FloatArray, points: FloatArray) -> BoolArray:
@@ -217,8 +218,8 @@ def _crossing(start: FloatArray, ends: FloatArray, other: FloatArray, end: Float
         ab, ac = np.broadcast_arrays(b - a, c - a)
         return np.asarray(ab[..., 0] * ac[..., 1] - ab[..., 1] * ac[..., 0])
 
-    one = side(start, ends, other) * side(start, ends, end) < 0
-    return np.asarray(one & (side(other, end, start) * side(other, end, ends) < 0))
+    is_between = side(start, ends, other) * side(start, ends, end) < 0
+    return np.asarray(is_between & (side(other, end, start) * side(other, end, ends) < 0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,16 +241,16 @@ class Samples:
     def of(cls, paths: Sequence[FloatArray]) -> Samples:
         """Those of paths of (P, 2) points each."""
         corners, corner_path = _numbered(paths)
-        places, path = _numbered([samples_of(each) for each in paths])
+        places, path = _numbered([samples_of(line) for line in paths])
         if len(places) > _MOST_SAMPLES:
-            _, first = np.unique(np.floor(places / _STEP), axis=0, return_index=True)
-            places, path = places[first], path[first]
+            _, firsts = np.unique(np.floor(places / _STEP), axis=0, return_index=True)
+            places, path = places[firsts], path[firsts]
         return cls(places, path, corners, corner_path)
 
 
-def _numbered(parts: Sequence[FloatArray]) -> tuple[FloatArray, IntArray]:
+def _numbered(arrays: Sequence[FloatArray]) -> tuple[FloatArray, IntArray]:
     """(N, 2) the rows of all parts, and (N,) the number of the part that each is of."""
-    return np.concatenate([np.empty((0, 2)), *parts]), np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    return np.concatenate([np.empty((0, 2)), *arrays]), np.repeat(np.arange(len(arrays)), list(map(len, arrays)))
 
 
 def samples_of(path: FloatArray) -> FloatArray:

@@ -62,13 +62,13 @@ def window_of(points: Sequence[Point], floors: Mapping[str, float]) -> Window:
     if x is None or y is None:
         both = x or y or (0.0, 100.0)
         return Window(both, both, _HEIGHT)
-    (left, right), (bottom, top) = x, y
-    if not _EQUAL[0] <= (top - bottom) / (right - left) <= _EQUAL[1]:
+    (x_min, x_max), (y_min, y_max) = x, y
+    if not _EQUAL[0] <= (y_max - y_min) / (x_max - x_min) <= _EQUAL[1]:
         return Window(x, y, _HEIGHT)
     # The window grows upwards and to the right, where the line test = train comes into view.
-    top = max(top, bottom + _FLATTEST * (right - left))
-    right = max(right, left + (top - bottom) / _TALLEST)
-    return Window((left, right), (bottom, top), WIDTH * (top - bottom) / (right - left), equal=True)
+    y_max = max(y_max, y_min + _FLATTEST * (x_max - x_min))
+    x_max = max(x_max, x_min + (y_max - y_min) / _TALLEST)
+    return Window((x_min, x_max), (y_min, y_max), WIDTH * (y_max - y_min) / (x_max - x_min), equal=True)
 
 
 def _limits(points: Sequence[Point], split: str, floors: Mapping[str, float]) -> Limits | None:
@@ -96,16 +96,16 @@ def set_axes(axes: Axes, window: Window, scored: Collection[str], metric: str, t
 
 def draw_chance(axes: Axes, floors: Mapping[str, float], scored: Collection[str]) -> None:
     """Draw the chance levels that are in view."""
-    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+    (x_min, x_max), (y_min, y_max) = axes.get_xlim(), axes.get_ylim()
     lines = {"color": "0.55", "linewidth": 1.0, "linestyle": ":", "zorder": 1.0}
-    train, test = floors.get("train", left), floors.get("test", bottom)
-    if left < train < right and "train" in scored:
+    train, test = floors.get("train", x_min), floors.get("test", y_min)
+    if x_min < train < x_max and "train" in scored:
         axes.axvline(train, label="_chance train").set(**lines)
-        text = axes.annotate(f"chance {level_text(train)}", (train, top), xytext=(3, -3), textcoords="offset points")
+        text = axes.annotate(f"chance {level_text(train)}", (train, y_max), xytext=(3, -3), textcoords="offset points")
         text.set(rotation=90, va="top", fontsize=fig.FONT - 1, color=fig.GREY)
-    if bottom < test < top and "test" in scored:
+    if y_min < test < y_max and "test" in scored:
         axes.axhline(test, label="_chance test").set(**lines)
-        text = axes.annotate(f"chance {level_text(test)}", (right, test), xytext=(-3, 3), textcoords="offset points")
+        text = axes.annotate(f"chance {level_text(test)}", (x_max, test), xytext=(-3, 3), textcoords="offset points")
         text.set(ha="right", fontsize=fig.FONT - 1, color=fig.GREY)
 
 

@@ -69,9 +69,9 @@ class Star:
     def _look(self) -> dict[str, object]:
         return star_look(self.selected) | {"markeredgecolor": self.edge}
 
-    def draw(self, axes: Axes, place: float | None = None) -> None:
+    def draw(self, axes: Axes, position: float | None = None) -> None:
         """Draw it at its place, or at another one."""
-        at = self.place if place is None else place
+        at = self.place if position is None else position
         (star,) = axes.plot(at, self.height, linestyle="none")
         star.set(**self._look, markersize=_SIZE, zorder=6, clip_on=False, label=f"_{self.text}")
         if self.embedding is not None:
@@ -96,16 +96,16 @@ def selected_text(selected: Selected, epoch: int | None) -> str:
     return f"selected: {selected.name}{when}{' (in fifths)' * selected.within_folds}"
 
 
-def star_of(selected: Selected, place: float, epoch: int) -> Star:
+def star_of(selected: Selected, position: float, epoch: int) -> Star:
     """The mark of a candidate, which is named with its score, in a figure of an epoch."""
     text = selected_text(selected, epoch)
-    star = Star(place, selected, text)
+    star = Star(position, selected, text)
     before = "" if star.embedding is None else f"{star.embedding:.1f} → "
     return replace(star, text=f"{text}, {before}{star.height:.1f} %")
 
 
 def stars_on(
-    panels: Mapping[P, Series], run_of: Mapping[P, str], selected: Mapping[str, Selected], last: Mapping[P, int]
+    panels: Mapping[P, Series], run_of: Mapping[P, str], selected: Mapping[str, Selected], last_epochs: Mapping[P, int]
 ) -> dict[P, Star]:
     """Panel -> the star on it: on the panel of the candidate's reduction, else on the first one that has its layer.
 
@@ -113,7 +113,7 @@ def stars_on(
         panels: panel -> its layers.
         run_of: panel -> the run that it shows.
         selected: run -> its selected candidate.
-        last: panel -> the epoch that it shows.
+        last_epochs: panel -> the epoch that it shows.
     """
     positions: dict[str, tuple[P, int]] = {}
     for exact in (True, False):
@@ -121,11 +121,10 @@ def stars_on(
             run, layers = run_of[panel], [layer[0].ranked for layer in series.values()]
             if run in selected and run not in positions:
                 candidate = selected[run].score.ranked
-                if places := [
-                    i for i, x in enumerate(layers) if (x == candidate if exact else x.layer == candidate.layer)
-                ]:
-                    positions[run] = (panel, places[0])
-    return {panel: star_of(selected[run], place, last[panel]) for run, (panel, place) in positions.items()}
+                rows = [i for i, x in enumerate(layers) if (x == candidate if exact else x.layer == candidate.layer)]
+                if rows:
+                    positions[run] = (panel, rows[0])
+    return {panel: star_of(selected[run], i, last_epochs[panel]) for run, (panel, i) in positions.items()}
 
 
 class OfLayer(Protocol):

@@ -54,7 +54,7 @@ def draw(curves: Sequence[Curve], *, data: Mapping[str, DataFacts] | None = None
     titles = [f"{run}, {epoch_text(epoch, (data or {}).get(run))}" for run, epoch in epochs.items()]
     width = max(_WIDTH, _ROOM * widest)
     layout = fig.Layout(width, _HEIGHT, 0.1, columns=2, notes=_notes(curves, names, data or {}))
-    figure, panels = fig.panels(titles, layout)
+    figure, panels = fig.make_panels(titles, layout)
     for axes, (run, layers) in zip(panels, runs.items(), strict=True):
         _set_axes(axes, curves)
         _draw_curves(axes, layers, styles)
@@ -81,7 +81,7 @@ def _valid(curve: Curve) -> bool:
 def _set_axes(axes: Axes, curves: Sequence[Curve]) -> None:
     valid = [curve for curve in curves if _valid(curve)]
     least = max(min((value for curve in valid for _, value in _points(curve)), default=_LEAST), _LEAST)
-    longest = max((place for curve in valid for place, value in _points(curve) if value >= least), default=10)
+    longest = max((dim for curve in valid for dim, value in _points(curve) if value >= least), default=10)
     axes.set(xscale="log", yscale="log")
     axes.set_xlim(0.9, 1.12 * longest)
     axes.set_ylim(0.6 * least, 1.5)
@@ -98,17 +98,17 @@ def _draw_curves(axes: Axes, layers: Mapping[str, BySplit], styles: Mapping[str,
             (line,) = axes.plot(*zip(*points, strict=True), color=styles[name].colour, **_LINES[split])
             line.set(label=f"_{name}, {split}", marker="." if len(curve.places) == 1 else "")
             paths.append(_thinned(points))
-    named = {name: splits.get("test") or next(iter(splits.values())) for name, splits in layers.items()}
+    labelled_curves = {name: splits.get("test") or next(iter(splits.values())) for name, splits in layers.items()}
     labels = []
-    for name, curve in named.items():
-        others = [dict(_points(other)) for label, other in named.items() if label != name]
-        point = max(_labelled(_points(curve), axes), key=lambda at: _distance(at, others))
+    for name, curve in labelled_curves.items():
+        other_lines = [dict(_points(other)) for label, other in labelled_curves.items() if label != name]
+        point = max(_labelled(_points(curve), axes), key=lambda at: _distance(at, other_lines))
         labels.append(fig.Label(_text(name, layers[name]), *point, styles[name].text))
     fig.label_points(axes, labels, paths)
 
 
 def _points(curve: Curve) -> list[fig.Place]:
-    return [(place, value) for place, value in zip(curve.places, curve.values, strict=True) if value is not None]
+    return [(dim, value) for dim, value in zip(curve.places, curve.values, strict=True) if value is not None]
 
 
 def _thinned(points: Sequence[fig.Place]) -> list[fig.Place]:
@@ -123,17 +123,17 @@ def _labelled(points: Sequence[fig.Place], axes: Axes) -> Sequence[fig.Place]:
     return [(x, y) for x, y in points if x <= farthest and y > 2 * least] or points[:1]
 
 
-def _distance(point: fig.Place, others: Iterable[Mapping[float, float]]) -> float:
+def _distance(point: fig.Place, lines: Iterable[Mapping[float, float]]) -> float:
     """Vertical distance from a point to the nearest other line, on the logarithmic axis."""
-    return min((abs(math.log(point[1] / line[point[0]])) for line in others if point[0] in line), default=math.inf)
+    return min((abs(math.log(point[1] / line[point[0]])) for line in lines if point[0] in line), default=math.inf)
 
 
 def _text(name: str, splits: BySplit) -> str:
     """`fc6 68.0 (train 59.3)`."""
-    found = {split: f"{rank:.1f}" for split, curve in splits.items() if (rank := effective_rank(curve)) is not None}
-    if "test" not in found:
-        return " ".join([name, *(f"{rank} ({split})" for split, rank in found.items())])
-    return f"{name} {found['test']}" + (f" (train {found['train']})" if "train" in found else "")
+    ranks = {split: f"{rank:.1f}" for split, curve in splits.items() if (rank := effective_rank(curve)) is not None}
+    if "test" not in ranks:
+        return " ".join([name, *(f"{rank} ({split})" for split, rank in ranks.items())])
+    return f"{name} {ranks['test']}" + (f" (train {ranks['train']})" if "train" in ranks else "")
 
 
 def _notes(curves: Sequence[Curve], names: Mapping[RankedLayer, str], data: Mapping[str, DataFacts]) -> list[str]:
@@ -156,7 +156,7 @@ def spectra_csv(curves: Sequence[Curve]) -> str:
         layer, rank = curve.ranked.layer, effective_rank(curve)
         key = [curve.run, curve.epoch, curve.split, layer.layer, layer.pool, curve.ranked.reduction]
         end = [rank, curve.n, note_text(curve.notes)]
-        rows += [[*key, place, value, *end] for place, value in zip(curve.places, curve.values, strict=True)]
+        rows += [[*key, dim, value, *end] for dim, value in zip(curve.places, curve.values, strict=True)]
     return csv_text(rows)
 
 

@@ -25,10 +25,10 @@ from layerprobe.plots.values import (
     Series,
     by_run,
     compared,
+    make_points,
     missing,
     of_one_kind,
     omitted,
-    points,
     points_csv,
     shared,
     unreduced,
@@ -64,16 +64,16 @@ def draw(
         layers: those in colour; None for those of `shown_first`.
         embeddings: run -> its embedding layer, where that is known.
     """
-    found = points(unreduced(scores, layers))
-    runs = by_run(found)
-    last = {run: max(p.epoch for layer in series.values() for p in layer) for run, series in runs.items()}
+    points = make_points(unreduced(scores, layers))
+    runs = by_run(points)
+    last_epochs = {run: max(p.epoch for layer in series.values() for p in layer) for run, series in runs.items()}
     data = data or {}
     bright = shown_first(runs, embeddings or {}, data) if layers is None else layers
-    found, kind = of_one_kind(
-        [_drawn(point) for point in found],
-        lambda point, _: point.epoch == last[point.run] and point.ranked in bright,
+    points, kind = of_one_kind(
+        [_drawn(point) for point in points],
+        lambda point, _: point.epoch == last_epochs[point.run] and point.ranked in bright,
     )
-    panels = _panels(by_run(found), bright)
+    panels = _panels(by_run(points), bright)
     drawn = [
         point for panel in panels for series in panel.runs.values() for layer in series.values() for point in layer
     ]
@@ -86,12 +86,12 @@ def draw(
     styles = fig.styles(list(dict.fromkeys(key for panel in panels for key in panel.in_colour)))
     together = max(len(panel.runs) for panel in panels) > 1
     below = fig.Layout.below + (len(styles) * fig.KEY_ROW if together else 0)
-    titles = [f"{panel.title}{found[0].metric} by layer, {compared(panel.merged)}" for panel in panels]
-    figure, axes_of = fig.panels(titles, fig.Layout(WIDTH, window.height, _BEYOND, below, notes=notes))
+    titles = [f"{panel.title}{points[0].metric} by layer, {compared(panel.merged)}" for panel in panels]
+    figure, axes_of = fig.make_panels(titles, fig.Layout(WIDTH, window.height, _BEYOND, below, notes=notes))
     for axes, panel in zip(axes_of, panels, strict=True):
-        set_axes(axes, window, scored, found[0].metric, split_text("train", data.values()))
+        set_axes(axes, window, scored, points[0].metric, split_text("train", data.values()))
         draw_chance(axes, floors, scored)
-        _draw_paths(axes, panel.paths(last, window, styles, data), window, diagonal=scored == set(_SPLITS))
+        _draw_paths(axes, panel.paths(last_epochs, window, styles, data), window, diagonal=scored == set(_SPLITS))
         fig.key_below(axes, _kinds(drawn, data))
         for row, (run, style) in enumerate(styles.items() if together else (), 1):
             look = {"marker": style.marker, "color": style.colour, "linestyle": fig.LINES[(row - 1) % len(fig.LINES)]}
@@ -144,11 +144,12 @@ class _Panel:
         """The runs or layers that have a colour, in their order."""
         if len(self.runs) > 1:
             return list(self.runs)
-        return [n for series in self.runs.values() for n, own in series.items() if own[0].ranked in self.bright]
+        layers = [(name, layer[0].ranked) for series in self.runs.values() for name, layer in series.items()]
+        return [name for name, ranked in layers if ranked in self.bright]
 
     def paths(
         self,
-        last: Mapping[str, int],
+        last_epochs: Mapping[str, int],
         window: Window,
         styles: Mapping[str, fig.Style],
         data: Mapping[str, DataFacts],
@@ -160,10 +161,11 @@ class _Panel:
                 key = run if len(self.runs) > 1 else name
                 if places := _places(layer, window):
                     epoch = places[-1][0]
-                    text = name if epoch == last[run] else f"{name} (epoch {epoch})"
+                    text = name if epoch == last_epochs[run] else f"{name} (epoch {epoch})"
                     dashes = fig.LINES[list(styles).index(key) % len(fig.LINES)] if key in styles else "-"
                     starts = not _weights_of(run, data)
-                    paths.append(_Path(name, text, layer, places, epoch == last[run], styles.get(key), dashes, starts))
+                    ends = epoch == last_epochs[run]
+                    paths.append(_Path(name, text, layer, places, ends, styles.get(key), dashes, starts))
         return paths
 
 
@@ -183,7 +185,10 @@ def _notes(panels: Sequence[_Panel], data: Mapping[str, DataFacts]) -> list[str]
 
 def _panels(runs: Mapping[str, Series], bright: Collection[RankedLayer]) -> list[_Panel]:
     """One panel without pale layers if the runs have few paths in all, else one for each run."""
-    only = {run: {n: own for n, own in series.items() if own[0].ranked in bright} for run, series in runs.items()}
+    only = {
+        run: {name: layer for name, layer in series.items() if layer[0].ranked in bright}
+        for run, series in runs.items()
+    }
     if len(runs) > 1 and 0 < sum(map(len, only.values())) <= _TOGETHER:
         return [_Panel({run: series for run, series in only.items() if series}, "", bright)]
     return [_Panel({run: series}, f"{run}: ", bright) for run, series in runs.items()]
@@ -225,7 +230,7 @@ def _draw_paths(axes: Axes, paths: Sequence[_Path], window: Window, *, diagonal:
     bars = [[low, path.line[-1], high] for path in bright for low, high in _bars(path)]
     if diagonal:
         draw_diagonal(axes, window, lines + bars)
-    named = [
+    labels = [
         fig.Label(path.text, *path.line[-1], path.style.text)
         if path.style
         else fig.Label(path.text, *path.line[-1], _PALE_TEXT, _SMALL, optional=True)
@@ -233,7 +238,7 @@ def _draw_paths(axes: Axes, paths: Sequence[_Path], window: Window, *, diagonal:
         if path.style or len(pale) <= _NAMED
     ]
     starts = [path.line[0] for path in bright]
-    fig.label_points(axes, named + _numbers(axes, bright), lines + bars, starts, beyond=_BEYOND)
+    fig.label_points(axes, labels + _numbers(axes, bright), lines + bars, starts, beyond=_BEYOND)
 
 
 def _draw_pale(axes: Axes, paths: Sequence[_Path]) -> None:
@@ -251,9 +256,9 @@ def _draw_path(axes: Axes, path: _Path, style: fig.Style) -> None:
     line.set(alpha=0.8, label=name)
     (dots,) = axes.plot(x, y, color=style.colour, linestyle="none", marker=style.marker, markersize=3)
     dots.set(label=f"_epochs of {name}", clip_on=False)
-    for (left, low), (right, high) in _bars(path):
-        split, cap = ("test", "_") if left == right else ("train", "|")
-        (bar,) = axes.plot([left, right], [low, high], color=style.text, linewidth=0.9, marker=cap, markersize=4)
+    for (x_low, y_low), (x_high, y_high) in _bars(path):
+        split, cap = ("test", "_") if x_low == x_high else ("train", "|")
+        (bar,) = axes.plot([x_low, x_high], [y_low, y_high], color=style.text, linewidth=0.9, marker=cap, markersize=4)
         bar.set(alpha=0.5, label=f"_interval {split} of {name}", zorder=1.8)
     if path.ends and (path.places[-1][0] > 0 or not path.starts):
         (end,) = axes.plot(x[-1:], y[-1:], color=style.colour, marker=style.marker, markersize=style.size)
@@ -278,33 +283,33 @@ def _numbers(axes: Axes, paths: Sequence[_Path]) -> list[fig.Label]:
     for path in paths:
         before = None
         for epoch, x, y in path.places[:-1]:
-            place = axes.transData.transform((x, y)) * scale
-            if before is not None and math.dist(place, before) < _STEP:
+            position = axes.transData.transform((x, y)) * scale
+            if before is not None and math.dist(position, before) < _STEP:
                 continue
             if before is not None and path.style:
                 labels.append(fig.Label(str(epoch), x, y, path.style.text, _SMALL, optional=True))
-            before = place
+            before = position
     return labels
 
 
-def _kinds(found: Sequence[Point], data: Mapping[str, DataFacts]) -> list[dict[str, object]]:
+def _kinds(points: Sequence[Point], data: Mapping[str, DataFacts]) -> list[dict[str, object]]:
     """Legend entries of the markers."""
-    weights = dict.fromkeys(filter(None, (_weights_of(point.run, data) for point in found)))
+    weights = dict.fromkeys(filter(None, (_weights_of(point.run, data) for point in points)))
     kinds: list[dict[str, object]] = [
         {"label": text, "markersize": 6.5, "markeredgecolor": "black"} for text in weights
     ]
-    found = [point for point in found if not _weights_of(point.run, data)]
-    if not found:
+    points = [point for point in points if not _weights_of(point.run, data)]
+    if not points:
         return kinds
-    epochs = sorted({point.epoch for point in found})
+    epochs = sorted({point.epoch for point in points})
     if epochs[0] == 0:
         start = common_start(facts for facts in data.values() if not facts.weights)
         kinds.append({"label": start, "markersize": 5, "markerfacecolor": "white"})
     if len(epochs) > 1:
         kinds.append({"label": "epochs", "markersize": 3})
-    last = {max(point.epoch for point in found if point.run == run) for run in {point.run for point in found}}
+    last_epochs = {max(point.epoch for point in points if point.run == run) for run in {point.run for point in points}}
     if epochs[-1] > 0:
-        which = f"epoch {epochs[-1]}" if len(last) == 1 else "last epoch"
+        which = f"epoch {epochs[-1]}" if len(last_epochs) == 1 else "last epoch"
         kinds.append({"label": which, "markersize": 6.5, "markeredgecolor": "black"})
     return kinds
 
@@ -317,13 +322,13 @@ def table(
     data: Mapping[str, DataFacts] | None = None,
 ) -> str:
     """The points of all paths, as `points_csv` has them."""
-    own = unreduced(scores, layers)
-    runs = by_run(points(own))
+    drawn_scores = unreduced(scores, layers)
+    runs = by_run(make_points(drawn_scores))
     bright = shown_first(runs, embeddings or {}, data or {}) if layers is None else layers
     panels = _panels(runs, bright)
     drawn = {(point.run, point.ranked) for panel in panels for layer in panel.merged.values() for point in layer}
-    own = [score for score in own if (score.run, score.ranked) in drawn]
-    return points_csv([score for score in own if score.split in _SPLITS] or own)
+    drawn_scores = [score for score in drawn_scores if (score.run, score.ranked) in drawn]
+    return points_csv([score for score in drawn_scores if score.split in _SPLITS] or drawn_scores)
 
 
 def plot(source: PlotSource, options: PlotOptions) -> Drawing:

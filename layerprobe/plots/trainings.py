@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from layerprobe.plots import figure as fig
 from layerprobe.plots.chance import draw_chance
-from layerprobe.plots.place_axis import PlaceAxis
+from layerprobe.plots.place_axis import ValueAxis
 from layerprobe.plots.plot import LOSS
 from layerprobe.plots.saving import csv_text
 from layerprobe.values.facts import DataFacts, common_chance, run_lines, weights_or_epoch
@@ -57,9 +57,9 @@ class _Panel:
     def heights(self) -> list[float]:
         """All that is drawn."""
         points = [point for line in self.lines for point in line.points]
-        found = [value for point in points for value in point.each.values()]
-        found += [end for point in points if point.interval for end in (point.interval.low, point.interval.high)]
-        return [self.scale * value for value in found]
+        values = [value for point in points for value in point.each.values()]
+        values += [end for point in points if point.interval for end in (point.interval.low, point.interval.high)]
+        return [self.scale * value for value in values]
 
 
 def draw(view: OverTrainings, *, data: Mapping[str, DataFacts] | None = None) -> Figure:
@@ -71,23 +71,23 @@ def draw(view: OverTrainings, *, data: Mapping[str, DataFacts] | None = None) ->
     Args:
         data: run -> the data it was measured on; a chance level on which all agree is drawn.
     """
-    axis, facts = PlaceAxis(view.places), data or {}
+    axis, facts = ValueAxis(view.places), data or {}
     panels = _panels(view)
     labels = [_labels(panel, axis) for panel in panels]
-    right = fig.width_of([label.text for own in labels for label in own]) + 0.25
+    right = fig.width_of([label.text for panel_labels in labels for label in panel_labels]) + 0.25
     width = max(_LEAST, _FIGURE - _LEFT - right)
     notes = [*_data_lines(view, facts), *_captions(view, joined=bool(axis.numbers)), *view.notes]
     height = max(_HEIGHT, _LABEL * max(map(len, labels)))
-    layout = fig.Layout(width, height, right, below=axis.below(width), columns=1, notes=notes)
-    figure, drawn = fig.panels([panel.title for panel in panels], layout)
+    layout = fig.Layout(width, height, right, below=axis.height_below(width), columns=1, notes=notes)
+    figure, all_axes = fig.make_panels([panel.title for panel in panels], layout)
     floor = common_chance(facts.values()).get(view.split) if view.measure == "R@1" else None
-    for axes, panel, named in zip(drawn, panels, labels, strict=True):
-        first = axes is drawn[0]
+    for axes, panel, panel_labels in zip(all_axes, panels, labels, strict=True):
+        is_first = axes is all_axes[0]
         axis.set(axes, view.axis)
-        _set_heights(axes, panel, 100 * floor if first and floor is not None else None, is_first=first)
+        _set_heights(axes, panel, 100 * floor if is_first and floor is not None else None, is_first=is_first)
         for i, line in enumerate(panel.lines):
             _draw_line(axes, axis, line, panel.scale, (i, len(panel.lines)))
-        fig.label_right(axes, named)
+        fig.label_right(axes, panel_labels)
     return figure
 
 
@@ -99,13 +99,13 @@ def table(view: OverTrainings) -> str:
     ]
     note = note_text(view.notes)
     for line in view.lines:
-        others = {point.place: point for point in line.differences}
+        differences = {point.place: point for point in line.differences}
         for point in line.points:
-            other = others.get(point.place)
+            difference = differences.get(point.place)
             key = [line.name, line.layer, point.place]
-            rows.append([*key, _ALL, *_numbers(point), *_numbers(other), len(point.each), note])
+            rows.append([*key, _ALL, *_numbers(point), *_numbers(difference), len(point.each), note])
             for seed, value in point.each.items():
-                less = other.each.get(seed) if other else None
+                less = difference.each.get(seed) if difference else None
                 rows.append([*key, seed, value, None, None, less, None, None, 1, note])
     return csv_text(rows)
 
@@ -121,29 +121,27 @@ def _panels(view: OverTrainings) -> list[_Panel]:
     names, layers = (list(dict.fromkeys(texts)) for texts in zip(*((x.name, x.layer) for x in view.lines), strict=True))
     of_name, of_layer = fig.styles(names), fig.styles(layers)
 
-    def line(of: RepeatedLine, points: Sequence[Repeated]) -> _Line:
+    def make_line(line: RepeatedLine, points: Sequence[Repeated]) -> _Line:
         """In the colour of its name, with the marker and dashes of its layer; of one name, or layer, as the other."""
-        parts = [of.name] * (len(names) > 1) + [of.layer] * (len(layers) > 1)
-        colour = (of_name[of.name] if len(names) > 1 else of_layer[of.layer]).colour
-        marker = (of_layer[of.layer] if len(layers) > 1 else of_name[of.name]).marker
-        dashes = fig.LINES[layers.index(of.layer) % len(fig.LINES)] if len(names) > 1 else "-"
+        parts = [line.name] * (len(names) > 1) + [line.layer] * (len(layers) > 1)
+        colour = (of_name[line.name] if len(names) > 1 else of_layer[line.layer]).colour
+        marker = (of_layer[line.layer] if len(layers) > 1 else of_name[line.name]).marker
+        dashes = fig.LINES[layers.index(line.layer) % len(fig.LINES)] if len(names) > 1 else "-"
         return _Line(" ".join(filter(None, parts)), points, fig.Style(colour, marker), dashes)
 
     percent = view.measure != LOSS and is_fraction(view.measure)
     scale = 100 if percent else 1
     measure = "training loss" if view.measure == LOSS else view.measure
-    common = [
-        name for name, several in ((names[0], len(names) > 1), (layers[0], len(layers) > 1)) if name and not several
-    ]
+    common = [texts[0] for texts in (names, layers) if len(texts) == 1 and texts[0]]
     where = [*common, *([view.split] if view.measure != LOSS else []), _epochs(view)]
     title = f"{measure} over {view.axis}\n{', '.join(where)}"
     if len(view.runs) == 1:
         title = f"{view.runs[0]}: {title}"
     text = (lambda value: f"{value:.1f} %") if percent else _plain
-    drawn = [_Panel(title, measure, [line(x, x.points) for x in view.lines], scale, text)]
+    drawn = [_Panel(title, measure, [make_line(x, x.points) for x in view.lines], scale, text)]
     if any(x.differences for x in view.lines):
         text = (lambda value: f"{value:+.1f}") if percent else (lambda value: "+" * (value > 0) + _plain(value))
-        less = [line(x, x.differences) for x in view.lines if x.differences]
+        less = [make_line(x, x.differences) for x in view.lines if x.differences]
         title = f"Difference from {drawn[0].lines[0].name}"
         unit = f"{measure}, difference in points" if percent else f"{measure}, difference"
         drawn.append(_Panel(title, unit, less, scale, text))
@@ -156,19 +154,19 @@ def _plain(value: float) -> str:
 
 
 def _epochs(view: OverTrainings) -> str:
-    first, last = view.epochs[0], view.epochs[-1]
-    return weights_or_epoch(view.weights, first) if first == last else f"last epoch of each, {first} to {last}"
+    low, high = view.epochs[0], view.epochs[-1]
+    return weights_or_epoch(view.weights, low) if low == high else f"last epoch of each, {low} to {high}"
 
 
-def _labels(panel: _Panel, axis: PlaceAxis) -> list[fig.Label]:
+def _labels(panel: _Panel, axis: ValueAxis) -> list[fig.Label]:
     labels = []
     for i, line in enumerate(panel.lines):
         valid = [point for point in line.points if point.mean is not None]
         if valid:
-            last, height = valid[-1], panel.scale * (valid[-1].mean or 0.0)
-            place = axis.at(last.place, i, len(panel.lines))
+            last_point, height = valid[-1], panel.scale * (valid[-1].mean or 0.0)
+            x = axis.position(last_point.place, i, len(panel.lines))
             text = f"{line.name}: {panel.written(height)}" if line.name else panel.written(height)
-            labels.append(fig.Label(text, place, height, line.style.text))
+            labels.append(fig.Label(text, x, height, line.style.text))
     return labels
 
 
@@ -188,27 +186,27 @@ def _set_heights(axes: Axes, panel: _Panel, floor: float | None, *, is_first: bo
     axes.set_ylabel(panel.measure, fontsize=fig.FONT + 1)
 
 
-def _draw_line(axes: Axes, axis: PlaceAxis, line: _Line, scale: float, number: tuple[int, int]) -> None:
+def _draw_line(axes: Axes, axis: ValueAxis, line: _Line, scale: float, number: tuple[int, int]) -> None:
     """Draw means, intervals and single trainings.
 
     Args:
         number: of the line, and of all lines.
     """
     joined, colour = bool(axis.numbers), line.style.colour
-    places = [axis.at(point.place, *number) for point in line.points]
+    xs = [axis.position(point.place, *number) for point in line.points]
     means = [math.nan if point.mean is None else scale * point.mean for point in line.points]
-    (curve,) = axes.plot(places, means, color=colour, marker=line.style.marker, label=line.name)
+    (curve,) = axes.plot(xs, means, color=colour, marker=line.style.marker, label=line.name)
     curve.set(markersize=line.style.size * 0.75, linewidth=1.5, linestyle=line.dashes if joined else "none")
     curve.set(clip_on=False)
     ends = [point.interval for point in line.points]
     low, high = ([math.nan if end is None else scale * getattr(end, side) for end in ends] for side in ("low", "high"))
     if joined and any(ends):
-        band = axes.fill_between(places, low, high, color=colour, alpha=min(_BAND, _BANDS / number[1]))
+        band = axes.fill_between(xs, low, high, color=colour, alpha=min(_BAND, _BANDS / number[1]))
         band.set(linewidth=0, zorder=0.5, label=f"_interval of {line.name}")
     elif any(ends):
-        axes.vlines(places, low, high, color=colour, linewidth=1.2, label=f"_interval of {line.name}")
-    several = [(place, point) for place, point in zip(places, line.points, strict=True) if len(point.each) > 1]
-    dots = [(place, scale * value) for place, point in several for value in point.each.values()]
+        axes.vlines(xs, low, high, color=colour, linewidth=1.2, label=f"_interval of {line.name}")
+    repeated = [(x, point) for x, point in zip(xs, line.points, strict=True) if len(point.each) > 1]
+    dots = [(x, scale * value) for x, point in repeated for value in point.each.values()]
     if dots:
         (marks,) = axes.plot(*zip(*dots, strict=True), color=colour, linestyle="none", marker="o")
         marks.set(markersize=2.6, alpha=0.6, zorder=1.8, clip_on=False, label=f"_trainings of {line.name}")
@@ -229,8 +227,9 @@ def _data_lines(view: OverTrainings, data: Mapping[str, DataFacts]) -> list[str]
 
 
 def _range(numbers: Iterable[int]) -> str:
-    found = sorted(set(numbers))
-    return f"{found[0]:,}" if len(found) == 1 else f"{found[0]:,} to {found[-1]:,}"
+    numbers = list(numbers)
+    low, high = min(numbers), max(numbers)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def _captions(view: OverTrainings, *, joined: bool) -> list[str]:

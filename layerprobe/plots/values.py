@@ -62,7 +62,7 @@ class Point:
 Series = dict[str, list[Point]]  # label of a layer -> its points by epoch; layers in network order
 
 
-def points(scores: Iterable[Score], data: Mapping[str, DataFacts] | None = None) -> list[Point]:
+def make_points(scores: Iterable[Score], data: Mapping[str, DataFacts] | None = None) -> list[Point]:
     """A point for each run, layer and epoch: runs and layers in the order of the scores, epochs ascending.
 
     It is of R@1, or of the only metric of the scores.
@@ -138,7 +138,7 @@ def points_csv(scores: Iterable[Score]) -> str:
 
     The cells of invalid values and absent intervals are empty. The notes have the intervals' kind.
     """
-    layer_points = points(scores)
+    layer_points = make_points(scores)
     splits, metric = _splits(layer_points), layer_points[0].metric
     ends = [f"{split} {metric} {end}" for split in splits for end in ("low", "high")]
     notes = [f"{split} note" for split in splits]
