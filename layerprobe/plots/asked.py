@@ -9,27 +9,28 @@ from layerprobe.values.keys import RankedLayer, named
 from layerprobe.values.scores import Score
 
 
-def asked_layers(names: Sequence[str] | None, ranked_layers: Collection[RankedLayer]) -> list[RankedLayer] | None:
+def match_layers(names: Sequence[str] | None, ranked_layers: Collection[RankedLayer]) -> list[RankedLayer] | None:
     """The layers that some names mean, in the order of the names, each once; None without names."""
     if names is None:
         return None
-    return list(dict.fromkeys(ranked for name in names for ranked in _named(name, list(dict.fromkeys(ranked_layers)))))
+    distinct = list(dict.fromkeys(ranked_layers))
+    return list(dict.fromkeys(ranked for name in names for ranked in _match_layer(name, distinct)))
 
 
-def _named(name: str, ranked_layers: Sequence[RankedLayer]) -> list[RankedLayer]:
+def _match_layer(name: str, ranked_layers: Sequence[RankedLayer]) -> list[RankedLayer]:
     if matches := named(name, ranked_layers):
         return matches
     layers = {row.layer for row in named(name.partition("/")[0], ranked_layers)}
     raise UnknownNameError("layer", name, [str(row) for row in ranked_layers if not layers or row.layer in layers])
 
 
-def of_layers(scores: Sequence[Score], names: Sequence[str] | None) -> list[Score]:
+def scores_of_layers(scores: Sequence[Score], names: Sequence[str] | None) -> list[Score]:
     """The scores of the requested layers; all without names."""
-    layers = asked_layers(names, [score.ranked for score in scores])
+    layers = match_layers(names, [score.ranked for score in scores])
     return [score for score in scores if layers is None or score.ranked in layers]
 
 
-def asked_epoch(scores: Sequence[Score], epoch: int | None) -> int:
+def resolve_epoch(scores: Sequence[Score], epoch: int | None) -> int:
     """The requested epoch; None: the last."""
     epochs = sorted({score.epoch for score in scores})
     if epoch not in (None, *epochs):
@@ -37,6 +38,6 @@ def asked_epoch(scores: Sequence[Score], epoch: int | None) -> int:
     return epochs[-1] if epoch is None else epoch
 
 
-def until_epoch(scores: Sequence[Score], epoch: int | None) -> list[Score]:
+def scores_until_epoch(scores: Sequence[Score], epoch: int | None) -> list[Score]:
     """The scores up to an epoch; None means the last."""
-    return [score for score in scores if epoch is None or score.epoch <= asked_epoch(scores, epoch)]
+    return [score for score in scores if epoch is None or score.epoch <= resolve_epoch(scores, epoch)]

@@ -56,7 +56,7 @@ def draw(matrices: Sequence[Matrix], *, data: Mapping[str, DataFacts] | None = N
     figure, panels = fig.make_panels([f"{matrix.run}, {matrix.split}:\n{matrix.title}" for matrix in matrices], layout)
     for position, (axes, matrix) in enumerate(zip(panels, matrices, strict=True)):
         image = _draw_cells(axes, matrix, side)
-        _name(axes, matrix, side)
+        _name_axes(axes, matrix, side)
         if (position + 1) % columns == 0 or position == len(panels) - 1:
             _draw_bar(axes, image, matrix.measure)
     return figure
@@ -77,7 +77,7 @@ def _draw_cells(axes: Axes, matrix: Matrix, side: float) -> AxesImage:
     axes.grid(visible=False)
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0)
-    texts = [[_short(value) for value in row] for row in matrix.values]
+    texts = [[_format_value(value) for value in row] for row in matrix.values]
     width = fig.width_of([text for row in texts for text in row]) * _NUMBERS / fig.FONT
     if width + 0.05 > side / len(matrix.columns):
         return image
@@ -90,7 +90,7 @@ def _draw_cells(axes: Axes, matrix: Matrix, side: float) -> AxesImage:
     return image
 
 
-def _short(value: float | None) -> str:
+def _format_value(value: float | None) -> str:
     """`.87`, `1`, `-.02`: without the zero before the point, which many cells have no room for."""
     if value is None:
         return ""
@@ -98,7 +98,7 @@ def _short(value: float | None) -> str:
     return text.replace("-.00", ".00")
 
 
-def _name(axes: Axes, matrix: Matrix, side: float) -> None:
+def _name_axes(axes: Axes, matrix: Matrix, side: float) -> None:
     columns = list(map(visible, matrix.columns))
     cell = side / len(columns)
     upright = fig.width_of(columns) + 0.1 > cell

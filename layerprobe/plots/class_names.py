@@ -17,13 +17,13 @@ _SIGNS = "/_-. "  # after which a line may end
 _UNIT = 100.0  # points, at which a character is measured
 
 
-def shortened(name: str, width: float, size: float) -> str:
+def shorten(name: str, width: float, size: float) -> str:
     """A name shortened to a width by an ellipsis before its last characters.
 
     Args:
         size: of the font, in points.
     """
-    name = drawable(name)
+    name = replace_missing_glyphs(name)
     if _width(name, size) <= width:
         return name
     for length in range(min(_TAIL, len(name) - 1), -1, -1):
@@ -36,23 +36,23 @@ def shortened(name: str, width: float, size: float) -> str:
     return _ELLIPSIS
 
 
-def distinct(names: Iterable[str], width: float, size: float) -> dict[str, str]:
+def shorten_distinctly(names: Iterable[str], width: float, size: float) -> dict[str, str]:
     """Name -> the name shortened to a width so that it differs from the others, as far as the width permits.
 
-    Names that `shortened` would make the same begin, after an ellipsis, where they differ.
+    Names that `shorten` would make the same begin, after an ellipsis, where they differ.
 
     Args:
         size: of the font, in points.
     """
     begins = dict.fromkeys(names, 0)
     while True:
-        texts = {name: _from(name, begin, width, size) for name, begin in begins.items()}
+        texts = {name: _shorten_from(name, begin, width, size) for name, begin in begins.items()}
         groups: dict[str, list[str]] = {}
         for name, text in texts.items():
             groups.setdefault(text, []).append(name)
         # Of a name that begins another one, the last character is left.
         differ = {
-            name: min(_shared(group), min(map(len, group)) - 1)
+            name: min(_common_prefix_length(group), min(map(len, group)) - 1)
             for group in groups.values()
             if len(group) > 1
             for name in group
@@ -63,24 +63,24 @@ def distinct(names: Iterable[str], width: float, size: float) -> dict[str, str]:
         begins |= further
 
 
-def _shared(names: Iterable[str]) -> int:
+def _common_prefix_length(names: Iterable[str]) -> int:
     """Number of characters with which all names begin."""
     return sum(1 for _ in takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False)))
 
 
-def _from(name: str, begin: int, width: float, size: float) -> str:
+def _shorten_from(name: str, begin: int, width: float, size: float) -> str:
     if not begin:
-        return shortened(name, width, size)
-    return _ELLIPSIS + shortened(name[begin:], width - _width(_ELLIPSIS, size), size)
+        return shorten(name, width, size)
+    return _ELLIPSIS + shorten(name[begin:], width - _width(_ELLIPSIS, size), size)
 
 
-def in_lines(name: str, width: float, size: float, count: int) -> list[str]:
+def wrap_name(name: str, width: float, size: float, count: int) -> list[str]:
     """A name wrapped to a width in at most `count` lines; the rest is shortened.
 
     Args:
         size: of the font, in points.
     """
-    name, lines = drawable(name), list[str]()
+    name, lines = replace_missing_glyphs(name), list[str]()
     while name and len(lines) < count - 1:
         end, room = 0, width
         while end < len(name) and (room := room - _width(name[end], size)) >= 0:
@@ -90,10 +90,10 @@ def in_lines(name: str, width: float, size: float, count: int) -> list[str]:
             end = max((i + 1 for i in range(end // 3, end) if name[i] in _SIGNS), default=end)
         lines.append(name[:end])
         name = name[end:]
-    return [*lines, shortened(name, width, size)] if name and count > 0 else lines
+    return [*lines, shorten(name, width, size)] if name and count > 0 else lines
 
 
-def drawable(name: str) -> str:
+def replace_missing_glyphs(name: str) -> str:
     """A name with a square in place of each character that the font lacks."""
     font = get_font(findfont(FontProperties()))
     return "".join(c if font.get_char_index(ord(c)) else "\N{WHITE SQUARE}" for c in visible(name))

@@ -11,24 +11,24 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from layerprobe.plots import figure as fig
-from layerprobe.plots.asked import asked_layers, of_layers
+from layerprobe.plots.asked import match_layers, scores_of_layers
 from layerprobe.plots.chance import draw_chance
 from layerprobe.plots.layers import draw_by_layer
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
-from layerprobe.plots.shown import shown_first
+from layerprobe.plots.shown import default_layers
 from layerprobe.plots.values import (
     Point,
     Series,
-    by_run,
-    compared,
+    common_lines,
+    comparison_text,
+    group_by_run,
+    keep_one_kind,
     make_points,
-    missing,
+    missing_lines,
     names_in_order,
-    of_one_kind,
-    omitted,
+    omission_notes,
     points_csv,
-    shared,
-    unreduced,
+    select_unreduced,
 )
 from layerprobe.system.wording import visible
 from layerprobe.values.facts import DataFacts, common_chance, run_lines, split_text
@@ -69,7 +69,7 @@ class _Panel:
             for name, layer in series.items()
         ]
 
-    def named(self, run: str, layer: str, split: str) -> str:
+    def label(self, run: str, layer: str, split: str) -> str:
         """Label of the artists of a curve."""
         return f"{layer} {split}" if len(self.runs) == 1 else f"{run} {layer} {split}"
 
@@ -90,23 +90,23 @@ def draw(
 
     Args:
         data: run -> the data its scores were measured on; chance levels on which the runs agree are drawn.
-        layers: those to draw; None for those of `shown_first`.
+        layers: those to draw; None for those of `default_layers`.
         embeddings: run -> its embedding layer, where that is known.
         remarks: further notes.
     """
     data = data or {}
-    drawn_scores = _chosen(scores, layers, embeddings or {}, data)
+    drawn_scores = _select_scores(scores, layers, embeddings or {}, data)
     points = make_points(drawn_scores)
     epochs = sorted({point.epoch for point in points})
-    both = max(map(len, by_run(points).values())) <= _TOGETHER
+    both = max(map(len, group_by_run(points).values())) <= _TOGETHER
     banded = _SPLITS[:1] if both else _SPLITS
-    points, kind = of_one_kind(points, lambda _, split: split in banded)
-    runs = by_run(points)
+    points, kind = keep_one_kind(points, lambda _, split: split in banded)
+    runs = group_by_run(points)
     floors = {split: 100 * value for split, value in common_chance(data.values()).items()}
     y_limits = _limits(points, floors)
-    notes = run_lines(data, _SPLITS) + shared(runs) + missing(runs, _SPLITS)
+    notes = run_lines(data, _SPLITS) + common_lines(runs) + missing_lines(runs, _SPLITS)
     notes += list(kind.lines("Bands around test curves" if both else "Bands"))
-    notes += _left_out(scores, drawn_scores) if layers is None else []
+    notes += _omission_notes(scores, drawn_scores) if layers is None else []
     notes += remarks
 
     splits = [split for split in _SPLITS if any(point.percent(split) is not None for point in points)] or ["test"]
@@ -130,11 +130,11 @@ def draw(
         _draw_curves(axes, panel)
         fig.label_right(axes, panel_labels)
         if key:
-            fig.key_below(axes, key, _columns(key))
+            fig.add_legend(axes, key, _columns(key))
     return figure
 
 
-def _chosen(
+def _select_scores(
     scores: Sequence[Score],
     layers: Collection[RankedLayer] | None,
     embeddings: Mapping[str, RankedLayer],
@@ -144,16 +144,16 @@ def _chosen(
     if layers is not None:
         layer_scores = [score for score in scores if score.ranked in layers]
     else:
-        layer_scores = unreduced(scores)
-        headline = shown_first(by_run(make_points(layer_scores)), embeddings, data)
+        layer_scores = select_unreduced(scores)
+        headline = default_layers(group_by_run(make_points(layer_scores)), embeddings, data)
         layer_scores = [score for score in layer_scores if score.ranked in headline]
     return [score for score in layer_scores if score.split in _SPLITS] or layer_scores
 
 
-def _left_out(scores: Sequence[Score], drawn_scores: Sequence[Score]) -> list[str]:
-    count, total = (len({score.ranked for score in subset}) for subset in (drawn_scores, unreduced(scores)))
+def _omission_notes(scores: Sequence[Score], drawn_scores: Sequence[Score]) -> list[str]:
+    count, total = (len({score.ranked for score in subset}) for subset in (drawn_scores, select_unreduced(scores)))
     note = [f"{count} of {total} layers; --layers shows others."] if count < total else []
-    return note + omitted(scores)
+    return note + omission_notes(scores)
 
 
 def _panels(runs: Mapping[str, Series], splits: Sequence[str]) -> list[_Panel]:
@@ -163,13 +163,13 @@ def _panels(runs: Mapping[str, Series], splits: Sequence[str]) -> list[_Panel]:
         of_run = fig.styles(list(runs))
         styles = {(run, name): fig.Style(of_run[run].colour, of_layer[name].marker) for run in runs for name in names}
         every = {f"{run} {name}": layer for run, series in runs.items() for name, layer in series.items()}
-        return [_Panel(runs, splits, f"{_measure(runs, splits)}, {compared(every)}", styles)]
+        return [_Panel(runs, splits, f"{_measure(runs, splits)}, {comparison_text(every)}", styles)]
     groups = [splits] if max(map(len, runs.values())) <= _TOGETHER else [[split] for split in splits]
     return [
         _Panel(
             {run: series},
             group,
-            f"{run}: {_measure(runs, group)}, {compared(series)}",
+            f"{run}: {_measure(runs, group)}, {comparison_text(series)}",
             {(run, name): of_layer[name] for name in series},
         )
         for run, series in runs.items()
@@ -188,7 +188,7 @@ def _limits(points: Sequence[Point], floors: Mapping[str, float]) -> tuple[float
     return fig.limits(values or [0.0, 100.0], min(floors.values(), default=None))
 
 
-def _valid(layer: Sequence[Point], split: str) -> tuple[list[int], list[float]]:
+def _valid_values(layer: Sequence[Point], split: str) -> tuple[list[int], list[float]]:
     """Epochs and percent of a layer's valid values."""
     valid = [(point.epoch, value) for point in layer if (value := point.percent(split)) is not None]
     return [epoch for epoch, _ in valid], [value for _, value in valid]
@@ -198,7 +198,7 @@ def _labels(panel: _Panel, data: Mapping[str, DataFacts]) -> list[fig.Label]:
     labels = []
     for run, name, split, layer in panel.curves:
         last_epoch = max(point.epoch for layer_points in panel.runs[run].values() for point in layer_points)
-        epochs, values = _valid(layer, split)
+        epochs, values = _valid_values(layer, split)
         if values:
             parts = [name, *([split_text(split, data.values())] if len(panel.splits) > 1 else []), f"{values[-1]:.1f}"]
             parts += [f"(epoch {epochs[-1]})"] if epochs[-1] != last_epoch else []
@@ -229,7 +229,7 @@ def _set_axes(axes: Axes, epochs: Sequence[int], y_limits: tuple[float, float], 
     axes.set_xlim(epochs[0] - margin, epochs[-1] + margin)
     axes.set_ylim(y_limits)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    fig.in_percent(axes, "y")
+    fig.show_percent(axes, "y")
     axes.set_xlabel("epoch", fontsize=fig.FONT + 1)
     axes.set_ylabel(metric, fontsize=fig.FONT + 1)
 
@@ -238,12 +238,12 @@ def _draw_curves(axes: Axes, panel: _Panel) -> None:
     for split in panel.splits:
         _draw_bands(axes, panel, split)
     for i, (run, name, split, layer) in enumerate(panel.curves):
-        style, (epochs, values) = panel.styles[run, name], _valid(layer, split)
+        style, (epochs, values) = panel.styles[run, name], _valid_values(layer, split)
         # Markers are at different epochs for each curve, so that coinciding curves can be distinguished.
         step = max(1, len(epochs) // _MARKS)
         (curve,) = axes.plot(epochs, values)
         curve.set(**_mark(split, style.colour), marker=style.marker, markersize=style.size * 0.55)
-        curve.set(markevery=(i % step, step), clip_on=False, label=panel.named(run, name, split))
+        curve.set(markevery=(i % step, step), clip_on=False, label=panel.label(run, name, split))
 
 
 def _draw_bands(axes: Axes, panel: _Panel, split: str) -> None:
@@ -254,11 +254,11 @@ def _draw_bands(axes: Axes, panel: _Panel, split: str) -> None:
         if curve_split == split and any(split in point.intervals for point in layer)
     }
     # The more bands lie over each other, the lighter they are: so the curves stay visible.
-    opacity = min(_BAND, 1 - (1 - _BANDS) ** (1 / max(_most_together(list(bands.values())), 1)))
+    opacity = min(_BAND, 1 - (1 - _BANDS) ** (1 / max(_max_overlap(list(bands.values())), 1)))
     for (run, name), ends in bands.items():
         epochs, low, high = zip(*ends, strict=True)
         band = axes.fill_between(epochs, low, high, color=panel.styles[run, name].colour, alpha=opacity)
-        band.set(linewidth=0, zorder=0.5, label=f"_interval of {panel.named(run, name, split)}")
+        band.set(linewidth=0, zorder=0.5, label=f"_interval of {panel.label(run, name, split)}")
 
 
 def _ends(layer: Sequence[Point], split: str) -> list[tuple[int, float, float]]:
@@ -266,7 +266,7 @@ def _ends(layer: Sequence[Point], split: str) -> list[tuple[int, float, float]]:
     return [(point.epoch, *(point.ends(split) or (math.nan, math.nan))) for point in layer]
 
 
-def _most_together(bands: Sequence[Sequence[tuple[int, float, float]]]) -> int:
+def _max_overlap(bands: Sequence[Sequence[tuple[int, float, float]]]) -> int:
     """The largest number of overlapping bands."""
     by_epoch: dict[int, list[tuple[float, float]]] = {}
     for band in bands:
@@ -290,15 +290,15 @@ def curves_csv(
     data: Mapping[str, DataFacts] | None = None,
 ) -> str:
     """`points_csv` of the layers and splits that are drawn."""
-    return points_csv(_chosen(scores, layers, embeddings or {}, data or {}))
+    return points_csv(_select_scores(scores, layers, embeddings or {}, data or {}))
 
 
 def plot(source: PlotSource, options: PlotOptions) -> Drawing:
     """Draw a few layers, or the requested ones; runs of one epoch are drawn by layer if no run has several."""
     scores, embeddings = source.scores, source.embeddings()
-    layers = asked_layers(options.layers, [score.ranked for score in scores])
+    layers = match_layers(options.layers, [score.ranked for score in scores])
     epochs: dict[str, set[int]] = {}
-    for score in of_layers(scores, options.layers):
+    for score in scores_of_layers(scores, options.layers):
         epochs.setdefault(score.run, set()).add(score.epoch)
     single = {run: min(run_epochs) for run, run_epochs in epochs.items() if len(run_epochs) == 1}
     data = source.data(epochs)

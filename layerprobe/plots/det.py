@@ -66,9 +66,9 @@ def draw(
         bottom, top = axes.get_ylim()
         fig.label_right(axes, [fig.Label(x.text, x.x, min(max(x.y, bottom), top), x.colour) for x in panel_labels])
         if set_on := dict.fromkeys(rates.set_on for rates in layers.values() if rates.set_on and _marks(layers)):
-            fig.key_below(axes, _key(layers, ", ".join(map(chosen_on_text, set_on))))
+            fig.add_legend(axes, _key(layers, ", ".join(map(chosen_on_text, set_on))))
         if kinds := [{"label": name, **stars[name], "markersize": 9} for name in layers if name in stars]:
-            fig.key_below(axes, kinds, row=bool(set_on))
+            fig.add_legend(axes, kinds, row=bool(set_on))
     return figure
 
 
@@ -96,11 +96,11 @@ def _points(rates: ErrorRates) -> list[fig.Place]:
     return [
         (float(ndtri(accepts)), float(ndtri(rejects)))
         for accepts, rejects in both
-        if _LEAST <= accepts <= _MOST and _LEAST <= rejects <= _MOST and accepts <= _widest(rates)
+        if _LEAST <= accepts <= _MOST and _LEAST <= rejects <= _MOST and accepts <= _max_false_accepts(rates)
     ]
 
 
-def _widest(rates: ErrorRates) -> float:
+def _max_false_accepts(rates: ErrorRates) -> float:
     """The largest false accept rate shown."""
     return max(0.5, rates.equal_error_rate or 0.5)
 

@@ -11,8 +11,8 @@ from layerprobe.plots import dims_by_layer, dims_by_size
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
 from layerprobe.plots.reducers import MANY, Reducer, reducer_names, reducer_of
 from layerprobe.plots.saving import csv_text
-from layerprobe.plots.selected import fold_lines, selected_at, with_selected
-from layerprobe.plots.values import merged_lines
+from layerprobe.plots.selected import add_selected, fold_lines, selected_at
+from layerprobe.plots.values import merge_lines
 from layerprobe.values.facts import DataFacts, run_lines
 from layerprobe.values.intervals import ShownKind
 from layerprobe.values.keys import NO_REDUCTION
@@ -44,14 +44,14 @@ def draw(
     )
     if kind.kind is None:
         reductions = [
-            replace(run_reductions, values=tuple(map(_without_interval, run_reductions.values)))
+            replace(run_reductions, values=tuple(map(_drop_interval, run_reductions.values)))
             for run_reductions in reductions
         ]
     by_size = len(equal_dimensions(reductions)) >= MANY
     notes = run_lines(data or {}, {run_reductions.split for run_reductions in reductions})
     notes += ["; ".join(_chains(reductions, names)), *_signs(reductions, by_size=by_size)]
     notes += kind.lines("Bands" if by_size else "Bars")
-    notes += merged_lines({run_reductions.run: _remarks(run_reductions, names) for run_reductions in reductions})
+    notes += merge_lines({run_reductions.run: _remarks(run_reductions, names) for run_reductions in reductions})
     notes += fold_lines(selected.values())
     draw_panels = dims_by_size.draw if by_size else dims_by_layer.draw
     return draw_panels(reductions, names, notes, data or {}, selected)
@@ -69,7 +69,7 @@ def table(reductions: Iterable[Reductions], selected: Mapping[str, Selected] | N
     rows: list[list[object]] = [[*_KEY, *numbers]]
     for run_reductions in reductions:
         star = (selected or {}).get(run_reductions.run)
-        for sized in _with_selected(run_reductions, star):
+        for sized in _add_selected(run_reductions, star):
             s = sized.score
             chosen = run_reductions.chosen_on if sized.chosen else None
             key = [s.run, s.epoch, s.split, *s.ranked.as_columns().values()]
@@ -77,17 +77,17 @@ def table(reductions: Iterable[Reductions], selected: Mapping[str, Selected] | N
     return csv_text(rows)
 
 
-def _with_selected(reductions: Reductions, selected: Selected | None) -> list[Sized]:
+def _add_selected(reductions: Reductions, selected: Selected | None) -> list[Sized]:
     """The values drawn, with that of the selected candidate, which has a note that says so."""
     if selected is None:
         return list(reductions.values)
     by_score = {sized.score: sized for sized in reductions.values}
-    scores = with_selected(list(by_score), [selected])
+    scores = add_selected(list(by_score), [selected])
     drawn = [*by_score.values(), Sized(selected.score, selected.dim, False)][: len(scores)]
     return [replace(sized, score=score) for sized, score in zip(drawn, scores, strict=True)]
 
 
-def _without_interval(sized: Sized) -> Sized:
+def _drop_interval(sized: Sized) -> Sized:
     return replace(sized, score=replace(sized.score, interval=None))
 
 

@@ -45,7 +45,7 @@ def draw(
         f"{run_reductions.run}, {epoch_text(run_reductions.epoch, data.get(run_reductions.run))}\nat {dim:,} dimensions"
         for run_reductions, dim in cells
     ]
-    reductions = [_at(run_reductions, dim) for run_reductions, dim in cells]
+    reductions = [_restrict_to_dim(run_reductions, dim) for run_reductions, dim in cells]
     layers = [_layers(run_reductions) for run_reductions in reductions]
     stars = _stars(reductions, [dim for _, dim in cells], names, selected)
     lines = [
@@ -74,14 +74,14 @@ def draw(
         for label in axes.get_xticklabels():
             label.set(rotation=90 if upright else 0, parse_math=False)
         axes.grid(visible=False, axis="x")
-        fig.in_percent(axes, "y")
+        fig.show_percent(axes, "y")
         axes.set_ylabel(f"{run_reductions.values[0].score.metric} on {run_reductions.split}", fontsize=fig.FONT + 1)
         fig.label_right(axes, _draw_reducers(axes, run_reductions, panel_layers, tracks, names))
         if kinds:
-            fig.key_below(axes, kinds, under=below + 0.2)
+            fig.add_legend(axes, kinds, under=below + 0.2)
         if i in stars:
             stars[i].draw(axes)
-            fig.key_below(axes, [stars[i].kind], row=bool(kinds), under=below + 0.2)
+            fig.add_legend(axes, [stars[i].kind], row=bool(kinds), under=below + 0.2)
     return figure
 
 
@@ -113,7 +113,7 @@ def _shift(sized: Sized, names: Mapping[Reducer, str]) -> float:
     return ((list(names).index(reducer) if reducer in names else middle) - middle) * _APART
 
 
-def _at(reductions: Reductions, dim: int) -> Reductions:
+def _restrict_to_dim(reductions: Reductions, dim: int) -> Reductions:
     """The layers at one equal dimension: reduced to it, unreduced, and after reductions of no equal dimension."""
     layers = {sized.score.ranked.layer for sized in reductions.values if sized.equal and sized.dim == dim}
     values = (s for s in reductions.values if s.score.ranked.layer in layers and (not s.equal or s.dim == dim))

@@ -69,16 +69,16 @@ def draw(
         axes.xaxis.set_major_locator(FixedLocator(_ticks(dims, ends, width)))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-        fig.in_percent(axes, "y")
+        fig.show_percent(axes, "y")
         axes.set_xlabel("bits" if reducer.similarity == "hamming" else "dimensions", fontsize=fig.FONT + 1)
         axes.set_ylabel(f"{run_reductions.values[0].score.metric} on {run_reductions.split}", fontsize=fig.FONT + 1)
         for layer, label in texts.items():
-            if values_of := _of(run_reductions, reducer, layer):
-                _draw_layer(axes, values_of, _raw(run_reductions, layer), styles[label], label)
+            if values_of := _reduced_values(run_reductions, reducer, layer):
+                _draw_layer(axes, values_of, _unreduced_value(run_reductions, layer), styles[label], label)
         fig.label_right(axes, panel_labels)
         if i in stars:
             stars[i].draw(axes)
-            fig.key_below(axes, [stars[i].kind])
+            fig.add_legend(axes, [stars[i].kind])
     return figure
 
 
@@ -108,7 +108,7 @@ def _ticks(dims: Sequence[int], ends: tuple[float, float], inches: float) -> lis
     return ticks
 
 
-def _of(reductions: Reductions, reducer: Reducer, layer: LayerKey) -> list[Sized]:
+def _reduced_values(reductions: Reductions, reducer: Reducer, layer: LayerKey) -> list[Sized]:
     """The valid values of a layer after a reducer, by dimension."""
     values = [
         sized
@@ -121,7 +121,7 @@ def _of(reductions: Reductions, reducer: Reducer, layer: LayerKey) -> list[Sized
     return sorted(values, key=lambda sized: sized.dim or 0)
 
 
-def _raw(reductions: Reductions, layer: LayerKey) -> Sized | None:
+def _unreduced_value(reductions: Reductions, layer: LayerKey) -> Sized | None:
     """The unreduced layer, where its dimensions are known."""
     for sized in reductions.values:
         raw = sized.score.ranked.layer == layer and sized.score.ranked.reduction == NO_REDUCTION
@@ -139,7 +139,7 @@ def _labels(
 ) -> list[fig.Label]:
     labels = []
     for layer, text in texts.items():
-        values = _of(reductions, reducer, layer)
+        values = _reduced_values(reductions, reducer, layer)
         if values:
             value = 100 * (values[-1].score.value or 0.0)
             # `label_right` takes an axis whose equal steps are equal differences.
@@ -149,29 +149,29 @@ def _labels(
     return labels
 
 
-def _along(sized: Sized) -> float:
+def _x_position(sized: Sized) -> float:
     """Its place on the axis; NaN, which is not drawn, where its dimensions are unknown."""
     return math.nan if sized.dim is None else sized.dim
 
 
 def _draw_layer(axes: Axes, reduced: Sequence[Sized], unreduced: Sized | None, style: fig.Style, label: str) -> None:
     """Draw a layer's values after a reducer, by dimension, and the unreduced layer."""
-    dims, values = list(map(_along, reduced)), [100 * (s.score.value or 0.0) for s in reduced]
+    dims, values = list(map(_x_position, reduced)), [100 * (s.score.value or 0.0) for s in reduced]
     (line,) = axes.plot(dims, values, color=style.colour, marker=style.marker, label=label)
     line.set(markersize=style.size * 0.55, linewidth=1.5, clip_on=False)
-    band = [(_along(sized), *sized.score.interval.percent) for sized in reduced if sized.score.interval]
+    band = [(_x_position(sized), *sized.score.interval.percent) for sized in reduced if sized.score.interval]
     if band:
         along, lows, highs = (list(column) for column in zip(*band, strict=True))
         area = axes.fill_between(along, lows, highs, color=style.colour, alpha=_BAND)
         area.set(linewidth=0, zorder=0.5, label=f"_interval of {label}")
     if unreduced:
         (mark,) = axes.plot(
-            [_along(unreduced)], [100 * (unreduced.score.value or 0.0)], color=style.colour, linestyle="none"
+            [_x_position(unreduced)], [100 * (unreduced.score.value or 0.0)], color=style.colour, linestyle="none"
         )
         mark.set(marker=style.marker, markersize=style.size * 0.55, markerfacecolor="white", clip_on=False, zorder=3)
         mark.set_label(f"_{label} unreduced")
     best = [s for s in [*reduced, *([unreduced] if unreduced else [])] if s.chosen]
     heights = [100 * (s.score.value or 0.0) for s in best]
-    (ring,) = axes.plot(list(map(_along, best)), heights, linestyle="none")
+    (ring,) = axes.plot(list(map(_x_position, best)), heights, linestyle="none")
     ring.set(marker="o", markersize=10, markerfacecolor="none", markeredgecolor="black", zorder=4, clip_on=False)
     ring.set_label("_best")

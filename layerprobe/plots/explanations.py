@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from layerprobe.plots import figure as fig
-from layerprobe.plots.class_names import shortened
-from layerprobe.plots.panels import ASKED, RIGHT, WRONG, Frame, picture
+from layerprobe.plots.class_names import shorten
+from layerprobe.plots.panels import ASKED, RIGHT, WRONG, Frame, draw_picture
 from layerprobe.values.explanations import Attribution, ExplainedNeighbour, ExplainedQuery, RankCorrelation
 from layerprobe.values.keys import names_by_layer
 
@@ -83,7 +83,7 @@ def _draw_side(
     (whose, image, frame), (x, top) = titled_image, corner
     _write(axes, corner, [whose], _SIDE)
     grey: dict[str, Any] = {"cmap": "gray", "vmin": 0, "vmax": 255} if image.shape[2] == 1 else {}
-    picture(axes, image, (x, top + _TEXT, _SIDE), frame, **grey)
+    draw_picture(axes, image, (x, top + _TEXT, _SIDE), frame, **grey)
     error = f"{100 * attribution.error:.2g} %" if math.isfinite(attribution.error) else "undefined"
     sums = [f"s - s0 = {attribution.difference:.2f}", f"error {error}", f"{attribution.steps} steps"]
     _write(axes, (x, top + _TEXT + _SIDE), sums, _SIDE)
@@ -98,7 +98,7 @@ def _draw_side(
         most = float(np.percentile(np.abs(values), _MOST)) or float(np.abs(values).max()) or 1.0
         scale: dict[str, Any] = {"cmap": "RdBu_r", "vmin": -most, "vmax": most}
         _write(axes, (x, top), [heading], _SIDE)
-        picture(axes, values, (x, top + _TEXT, _SIDE), ASKED, size=image.shape[:2], **scale)
+        draw_picture(axes, values, (x, top + _TEXT, _SIDE), ASKED, size=image.shape[:2], **scale)
         _write(axes, (x, top + _TEXT + _SIDE), below, _SIDE)
 
 
@@ -113,5 +113,5 @@ def _write(axes: Axes, corner: tuple[float, float], lines: Sequence[str], room: 
     (x, top), style = corner, {"fontsize": _SMALL, **style}
     for number, line in enumerate(lines):
         below = top + (number + 0.5) * _TEXT
-        text = axes.text(x, below, shortened(line, room, style["fontsize"]), va="center", **style)
+        text = axes.text(x, below, shorten(line, room, style["fontsize"]), va="center", **style)
         text.set_parse_math(False)

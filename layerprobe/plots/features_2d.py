@@ -120,11 +120,11 @@ def _draw_points(axes: Axes, features: PlaneFeatures, rays: Sequence[tuple[str, 
         for number, name in enumerate(names):
             middle = np.median(points[classes == name], 0)
             colour = fig.Style(_COLOURS[number % len(_COLOURS)], "o").text
-            labels.append(fig.Label(_short(name), float(middle[0]), float(middle[1]), colour, fig.FONT - 1))
+            labels.append(fig.Label(_shorten(name), float(middle[0]), float(middle[1]), colour, fig.FONT - 1))
     fig.label_points(axes, labels, [ray for _, ray in rays], [ray[-1] for _, ray in rays])
 
 
-def _short(name: str) -> str:
+def _shorten(name: str) -> str:
     name = visible(name)
     return name if len(name) <= _NAME else f"…{name[1 - _NAME :]}"
 

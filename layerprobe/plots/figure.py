@@ -18,7 +18,7 @@ from matplotlib.lines import Line2D
 from matplotlib.textpath import text_to_path
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from layerprobe.plots.placing import NEAR, Obstacles, end_of_line, placed, spread
+from layerprobe.plots.placing import NEAR, Obstacles, end_of_line, place_labels, spread
 from layerprobe.system.wording import visible
 from layerprobe.values.arrays import FloatArray
 
@@ -107,12 +107,10 @@ def make_panels(titles: Sequence[str], layout: Layout) -> tuple[Figure, list[Axe
     """A figure with a panel for each title, in rows, and the notes below."""
     columns = min(len(titles), layout.columns)
     rows = -(-len(titles) // columns)
-    notes = [
-        line for note in layout.notes for line in _wrapped(note, columns * (layout.width + layout.right), FONT - 1)
-    ]
+    notes = [line for note in layout.notes for line in _wrap(note, columns * (layout.width + layout.right), FONT - 1)]
     foot = 0.12 + len(notes) * (FONT - 1) * _LINE / 72
     room = layout.width + 0.8 * layout.right
-    wrapped = [[line for text in title.splitlines() for line in _wrapped(text, 0.9 * room)] for title in titles]
+    wrapped = [[line for text in title.splitlines() for line in _wrap(text, 0.9 * room)] for title in titles]
     above = max(layout.above, 0.15 + max(map(len, wrapped)) * (FONT + 1.5) * _LINE / 72)
     cell = np.array([layout.left + layout.width + layout.right, above + layout.height + layout.below])
     size = cell * (columns, rows) + (0, foot + layout.key)
@@ -143,7 +141,7 @@ def add_note(figure: Figure, note: str) -> None:
     figure.text(x, under - gap, note, fontsize=FONT, color=GREY, va="top").set(weight="bold", parse_math=False)
 
 
-def in_percent(axes: Axes, which: str) -> None:
+def show_percent(axes: Axes, which: str) -> None:
     """Show the ticks of the x or y axis up to 100 with a percent sign; the values are in percent already."""
     axis = axes.xaxis if which == "x" else axes.yaxis
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} %" if value <= 100 else ""))
@@ -233,7 +231,7 @@ def label_points(
         [in_points(path) for path in paths],
         boxes,
     )
-    positions = placed(points, sizes, obstacles, [label.optional for label in labels])
+    positions = place_labels(points, sizes, obstacles, [label.optional for label in labels])
     for label, point, size, position in zip(labels, points, sizes, positions, strict=True):
         if position is None:
             continue
@@ -254,7 +252,7 @@ def label_points(
             axes.add_line(line)
 
 
-def key_below(
+def add_legend(
     axes: Axes, kinds: Sequence[Mapping[str, object]], columns: int | None = None, *, row: int = 0, under: float = 0.5
 ) -> None:
     """Add a legend under the name of the x axis.
@@ -291,7 +289,7 @@ def _luminance(colour: FloatArray) -> float:
     return float(linear @ (0.2126, 0.7152, 0.0722))
 
 
-def _wrapped(text: str, inches: float, size: float = FONT) -> list[str]:
+def _wrap(text: str, inches: float, size: float = FONT) -> list[str]:
     # The mean width of a character of the default font is about 0.55 of the font size. A percentage keeps its unit, and
     # the word before it, which says what it is of.
     unbroken, length = re.sub(r" (?=([0-9.]+ )?%)", "\0", visible(text)), max(20, int(inches * 72 / (0.55 * size)))

@@ -13,7 +13,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from layerprobe.plots import figure as fig
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
 from layerprobe.plots.saving import csv_text
-from layerprobe.plots.values import merged_lines
+from layerprobe.plots.values import merge_lines
 from layerprobe.values.facts import DataFacts, epoch_text, run_lines
 from layerprobe.values.intervals import ShownKind
 from layerprobe.values.keys import RankedLayer, names_by_layer
@@ -51,7 +51,7 @@ def draw(curves: Sequence[Curve], *, data: Mapping[str, DataFacts] | None = None
     width = max(_LEAST, _FIGURE - _LEFT - right)
     titles = [f"{run}\n{_facts(run_curves, data or {})}" for run, run_curves in runs.items()]
     notes = [*run_lines(data or {}, {curve.split for curve in curves}), _HOW, *kind.lines("Bands")]
-    notes += merged_lines({run: _remarks(run_curves, names) for run, run_curves in runs.items()})
+    notes += merge_lines({run: _remarks(run_curves, names) for run, run_curves in runs.items()})
     layout = fig.Layout(width, _HEIGHT, right, below=0.6, columns=2, notes=notes)
     figure, panels = fig.make_panels(titles, layout)
     y_limits = fig.limits(_heights(curves) or [0.0, 100.0])
@@ -122,7 +122,7 @@ def _set_axes(axes: Axes, ends: tuple[float, float], y_limits: tuple[float, floa
     axes.xaxis.set_major_locator(FixedLocator(_ticks(low, high, fig.size_of(axes)[0])))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    fig.in_percent(axes, "y")
+    fig.show_percent(axes, "y")
     axes.set_xlabel("items searched", fontsize=fig.FONT + 1)
     axes.set_ylabel(measure, fontsize=fig.FONT + 1)
 

@@ -13,21 +13,21 @@ from matplotlib.image import AxesImage
 from numpy.typing import NDArray
 
 from layerprobe.plots import figure as fig
-from layerprobe.plots.asked import asked_layers
+from layerprobe.plots.asked import match_layers
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
 from layerprobe.plots.saving import csv_text
 from layerprobe.plots.values import (
     Point,
     Series,
-    by_run,
-    compared,
+    common_lines,
+    comparison_text,
+    group_by_run,
+    keep_one_kind,
     make_points,
     metric_of,
-    missing,
-    of_one_kind,
-    omitted,
-    shared,
-    unreduced,
+    missing_lines,
+    omission_notes,
+    select_unreduced,
 )
 from layerprobe.system.errors import DataError
 from layerprobe.system.wording import visible
@@ -62,8 +62,8 @@ def draw(
         data: run -> the data its scores were measured on.
         layers: those to draw; None for the unreduced ones.
     """
-    drawn_scores = _shown(scores, layers)
-    points, _ = of_one_kind(make_points(drawn_scores), lambda *_: False)  # a gap has none of their intervals
+    drawn_scores = _select_scores(scores, layers)
+    points, _ = keep_one_kind(make_points(drawn_scores), lambda *_: False)  # a gap has none of their intervals
     metric = metric_of(drawn_scores)
     gaps = [gap for point in points if (gap := _gap(point)) is not None]
     if not gaps:
@@ -71,9 +71,14 @@ def draw(
             f"no layer has {metric} on both {_SEEN} and {_UNSEEN}",
             fix=f"Run layerprobe probe --splits {_SEEN},{_UNSEEN}",
         )
-    runs, data = by_run(points), data or {}
-    notes = run_lines(data, (_SEEN, _UNSEEN)) + shared(runs) + missing(runs, (_SEEN, _UNSEEN)) + _other_sets(data)
-    notes += _before_training(runs, data) + ([] if layers else omitted(scores))
+    runs, data = group_by_run(points), data or {}
+    notes = (
+        run_lines(data, (_SEEN, _UNSEEN))
+        + common_lines(runs)
+        + missing_lines(runs, (_SEEN, _UNSEEN))
+        + _size_notes(data)
+    )
+    notes += _epoch_0_notes(runs, data) + ([] if layers else omission_notes(scores))
     most = max(_LEAST, *map(abs, gaps))
     columns = max(len(_epochs(series)) for series in runs.values())
     rows = max(map(len, runs.values()))
@@ -88,20 +93,20 @@ def draw(
         columns=2,
         notes=notes,
     )
-    titles = [f"{run}: gap of {metric}, {compared(series)}" for run, series in runs.items()]
+    titles = [f"{run}: gap of {metric}, {comparison_text(series)}" for run, series in runs.items()]
     figure, panels = fig.make_panels(titles, layout)
     for axes, (run, series) in zip(panels, runs.items(), strict=True):
         image = _draw_cells(axes, series, most)
-        _name(axes, series, data[run].weights if run in data else "")
+        _name_axes(axes, series, data[run].weights if run in data else "")
         if not _write_numbers(axes, series, most):
-            _draw_last(axes, series)
+            _write_last_gaps(axes, series)
         _draw_bar(axes, image, f"{split_text(_SEEN, data.values())} - {_UNSEEN} {metric}, percentage points")
     return figure
 
 
-def _shown(scores: Sequence[Score], layers: Collection[RankedLayer] | None) -> list[Score]:
+def _select_scores(scores: Sequence[Score], layers: Collection[RankedLayer] | None) -> list[Score]:
     """The scores of the two splits, of the unreduced layers or of the requested ones."""
-    drawn_scores = unreduced(scores) if layers is None else [score for score in scores if score.ranked in layers]
+    drawn_scores = select_unreduced(scores) if layers is None else [score for score in scores if score.ranked in layers]
     # All of them where neither split is there, for the error message.
     return [score for score in drawn_scores if score.split in (_SEEN, _UNSEEN)] or drawn_scores
 
@@ -116,7 +121,7 @@ def _epochs(series: Series) -> list[int]:
     return sorted({point.epoch for layer in series.values() for point in layer})
 
 
-def _other_sets(data: Mapping[str, DataFacts]) -> list[str]:
+def _size_notes(data: Mapping[str, DataFacts]) -> list[str]:
     """A note if the splits differ in size: recall falls with the number of classes."""
     for facts in data.values():
         seen, unseen = facts.splits.get(_SEEN), facts.splits.get(_UNSEEN)
@@ -128,7 +133,7 @@ def _other_sets(data: Mapping[str, DataFacts]) -> list[str]:
     return []
 
 
-def _before_training(runs: Mapping[str, Series], data: Mapping[str, DataFacts]) -> list[str]:
+def _epoch_0_notes(runs: Mapping[str, Series], data: Mapping[str, DataFacts]) -> list[str]:
     """A note on the gap of epoch 0, if training followed."""
     for run, series in runs.items():
         epochs = _epochs(series)
@@ -167,18 +172,18 @@ def _write_numbers(axes: Axes, series: Series, most: float) -> bool:
         if math.isfinite(gap):
             # On vermilion black has the better contrast, even where that is strongest.
             colour = "white" if gap < -0.7 * most else "black"
-            text = axes.text(column, row, _short(gap), fontsize=_NUMBERS, color=colour)
+            text = axes.text(column, row, _format_gap(gap), fontsize=_NUMBERS, color=colour)
             text.set(ha="center", va="center_baseline")
     return True
 
 
-def _short(gap: float) -> str:
+def _format_gap(gap: float) -> str:
     """`+8.6`, `0.0`, and with the sign that the numbers of the colour bar have, minus 0.3."""
     text = f"{gap:+.1f}"
     return "0.0" if float(text) == 0 else text.replace("-", "\N{MINUS SIGN}")
 
 
-def _name(axes: Axes, series: Series, weights: str) -> None:
+def _name_axes(axes: Axes, series: Series, weights: str) -> None:
     epochs = _epochs(series)
     room = fig.size_of(axes)[0] / len(epochs)
     step = math.ceil((fig.width_of([str(epochs[-1])]) + 0.08) / room)
@@ -189,7 +194,7 @@ def _name(axes: Axes, series: Series, weights: str) -> None:
     axes.set_xlabel("" if weights else "epoch", fontsize=fig.FONT + 1)
 
 
-def _draw_last(axes: Axes, series: Series) -> None:
+def _write_last_gaps(axes: Axes, series: Series) -> None:
     """Write the gap of the last epoch beside each row."""
     last_epoch = _epochs(series)[-1]
     head = axes.text(1.02, -0.02, f"epoch {last_epoch}", transform=axes.transAxes, va="top")
@@ -197,7 +202,7 @@ def _draw_last(axes: Axes, series: Series) -> None:
     for row, layer in enumerate(series.values()):
         gap = _gap(layer[-1]) if layer[-1].epoch == last_epoch else None
         if gap is not None:
-            text = axes.text(1.02, row, _short(gap), transform=axes.get_yaxis_transform(), fontsize=fig.FONT)
+            text = axes.text(1.02, row, _format_gap(gap), transform=axes.get_yaxis_transform(), fontsize=fig.FONT)
             text.set(va="center_baseline")
 
 
@@ -217,7 +222,7 @@ def gap_csv(scores: Sequence[Score], *, layers: Collection[RankedLayer] | None =
     rows: list[list[object]] = []
     metric = metric_of(scores)
     rows.append([*key, f"{metric} gap", *(f"{s} {metric}" for s in splits), *(f"{s} note" for s in splits)])
-    for point in make_points(_shown(scores, layers)):
+    for point in make_points(_select_scores(scores, layers)):
         seen, unseen = (point.values.get(split) for split in splits)
         gap = None if seen is None or unseen is None else seen - unseen
         notes = [note_text(point.notes.get(split, ())) for split in splits]
@@ -228,7 +233,7 @@ def gap_csv(scores: Sequence[Score], *, layers: Collection[RankedLayer] | None =
 def plot(source: PlotSource, options: PlotOptions) -> Drawing:
     """Draw the unreduced layers, or the requested ones."""
     scores = source.scores
-    layers = asked_layers(options.layers, [score.ranked for score in scores])
+    layers = match_layers(options.layers, [score.ranked for score in scores])
     data = source.data(dict.fromkeys(score.run for score in scores))
     return Drawing(draw(scores, data=data, layers=layers), gap_csv(scores, layers=layers))
 

@@ -51,7 +51,7 @@ def draw(gradients: Sequence[GradientSizes], *, data: Mapping[str, DataFacts] | 
         _set_axes(axes, panel_gradients)
         _draw_lines(axes, panel_gradients)
     kinds = [kind for kind in _KINDS if any(gradient.samples == kind for gradient in gradients)]
-    fig.key_below(panels[-len(_AXES)], [_KINDS[kind] | {"label": kind, "marker": ""} for kind in kinds], columns=1)
+    fig.add_legend(panels[-len(_AXES)], [_KINDS[kind] | {"label": kind, "marker": ""} for kind in kinds], columns=1)
     return figure
 
 

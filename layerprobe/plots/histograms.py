@@ -90,7 +90,7 @@ def draw(
             _leave_blank(axes)
     corner = panels[len(panels) - len(splits)]
     corner.set_xlabel(_AXIS, fontsize=fig.FONT, loc="left")
-    fig.key_below(corner, _KEY)
+    fig.add_legend(corner, _KEY)
     return figure
 
 

@@ -54,7 +54,7 @@ def sizes_of(runs: Mapping[str, Series]) -> Sizes:
     return Sizes(width, widest if upright else 0.15, upright)
 
 
-def at_epoch(series: Series, epoch: int) -> Series:
+def points_at_epoch(series: Series, epoch: int) -> Series:
     """The layers with only their point of an epoch, if any."""
     return {name: [point for point in layer if point.epoch == epoch] for name, layer in series.items()}
 
@@ -124,7 +124,9 @@ def best_of(layers: Series) -> tuple[Best | None, dict[str, list[float | None]]]
     return best_layer(values), values
 
 
-def alike_lines(runs: Mapping[str, Series], scores: Sequence[Score], indistinguishable: Indistinguishable) -> list[str]:
+def indistinguishable_notes(
+    runs: Mapping[str, Series], scores: Sequence[Score], indistinguishable: Indistinguishable
+) -> list[str]:
     """A note for each panel that names the layers indistinguishable from the best, where known."""
     lines = []
     for run, series in runs.items():
@@ -142,11 +144,11 @@ def alike_lines(runs: Mapping[str, Series], scores: Sequence[Score], indistingui
     return lines
 
 
-def worse_lines(runs: Mapping[str, Series], last_epochs: Mapping[str, int], starts: Mapping[str, str]) -> list[str]:
+def worsening_notes(runs: Mapping[str, Series], last_epochs: Mapping[str, int], starts: Mapping[str, str]) -> list[str]:
     """A note for each panel in which training made a layer worse."""
     lines = []
     for run, series in runs.items():
-        before, trained = (fractions(at_epoch(series, epoch), "test") for epoch in (0, last_epochs[run]))
+        before, trained = (fractions(points_at_epoch(series, epoch), "test") for epoch in (0, last_epochs[run]))
         metric = next(point.metric for layer in series.values() for point in layer)
         if text := worse_text(list(series), before, trained, metric, starts[run]):
             lines.append(f"{run}: " * (len(runs) > 1) + text)

@@ -10,38 +10,38 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from layerprobe.plots import figure as fig
-from layerprobe.plots.asked import asked_epoch, of_layers
+from layerprobe.plots.asked import resolve_epoch, scores_of_layers
 from layerprobe.plots.chance import draw_chance
 from layerprobe.plots.layer_axis import (
-    alike_lines,
-    at_epoch,
     best_of,
     heights,
+    indistinguishable_notes,
     mark_best,
     name_layers,
+    points_at_epoch,
     pool_kinds,
     sizes_of,
     tracks,
-    worse_lines,
+    worsening_notes,
 )
 from layerprobe.plots.layers_together import draw_together
-from layerprobe.plots.networks import by_network
+from layerprobe.plots.networks import group_by_network
 from layerprobe.plots.plot import Drawing, Indistinguishable, Plot, PlotOptions, PlotSource
-from layerprobe.plots.selected import Star, fold_lines, selected_at, stars_on, with_selected
+from layerprobe.plots.selected import Star, add_selected, fold_lines, selected_at, stars_on
 from layerprobe.plots.values import (
     Point,
     Series,
-    by_run,
-    by_search,
-    compared,
+    add_search_to_run,
+    common_lines,
+    comparison_text,
+    group_by_run,
+    keep_one_kind,
     make_points,
     metric_of,
-    missing,
-    of_one_kind,
-    omitted,
+    missing_lines,
+    omission_notes,
     points_csv,
-    shared,
-    unreduced,
+    select_unreduced,
 )
 from layerprobe.values.best import best_text
 from layerprobe.values.facts import DataFacts, common_chance, run_lines, split_text
@@ -82,7 +82,7 @@ def draw(
         selected: run -> the selected candidate of its choice: a star at its layer, in the panel of its reduction if
             there is one.
     """
-    drawn_scores, left_out = _drawn(scores)
+    drawn_scores, left_out = _select_scores(scores)
     data, left_out, selected = data or {}, [*left_out, *remarks], selected or {}
     if _share_panel(drawn_scores, data):
         return draw_together(drawn_scores, data, indistinguishable, left_out, selected)
@@ -95,13 +95,17 @@ def draw(
         [point for point in points if point.epoch in (0, last_epochs[point.run])], floors, stars.values()
     )
     at_last = {name: panel.at_last for name, panel in panels.items()}
-    notes = run_lines(data) + shared(at_last)
-    notes += [] if indistinguishable is None or kind.mixed else alike_lines(at_last, drawn_scores, indistinguishable)
-    notes += worse_lines(runs, last_epochs, {name: panel.start for name, panel in panels.items()})
-    notes += missing(at_last, _GAP) + list(kind.lines("Bars"))
+    notes = run_lines(data) + common_lines(at_last)
+    notes += (
+        []
+        if indistinguishable is None or kind.mixed
+        else indistinguishable_notes(at_last, drawn_scores, indistinguishable)
+    )
+    notes += worsening_notes(runs, last_epochs, {name: panel.start for name, panel in panels.items()})
+    notes += missing_lines(at_last, _GAP) + list(kind.lines("Bars"))
     notes += [*left_out, *fold_lines(star.selected for star in stars.values())]
     sizes, pools = sizes_of(runs), {name: pool_kinds(tracks(series)) for name, series in runs.items()}
-    right = fig.width_of([_started(panel.train, panel.start) for panel in panels.values()] + ["validation"]) + 0.3
+    right = fig.width_of([_start_label(panel.train, panel.start) for panel in panels.values()] + ["validation"]) + 0.3
     below = sizes.names + 0.35 + fig.KEY_ROW * (any(pools.values()) + bool(stars))
     layout = fig.Layout(sizes.width, _HEIGHT, right, below=below, columns=2, notes=notes)
     figure, all_axes = fig.make_panels(_titles(panels, metric_of(drawn_scores)), layout)
@@ -110,10 +114,10 @@ def draw(
         _draw_panel(axes, panel, metric_of(drawn_scores), floors, upright=sizes.upright)
         under = sizes.names + 0.2
         if pools[name]:
-            fig.key_below(axes, pools[name], under=under)
+            fig.add_legend(axes, pools[name], under=under)
         if name in stars:
             stars[name].draw(axes)
-            fig.key_below(axes, [stars[name].kind], row=bool(pools[name]), under=under)
+            fig.add_legend(axes, [stars[name].kind], row=bool(pools[name]), under=under)
     return figure
 
 
@@ -138,20 +142,22 @@ class _Panel:
     @property
     def at_last(self) -> Series:
         """The layers at the epoch shown."""
-        return at_epoch(self.series, self.last)
+        return points_at_epoch(self.series, self.last)
 
 
 def _panels(scores: Sequence[Score], data: Mapping[str, DataFacts]) -> tuple[list[Point], ShownKind, dict[str, _Panel]]:
     """The points, the kind of their intervals, and the panels by their names."""
     by_name = make_points(scores, data)
-    points = by_search(by_name)
+    points = add_search_to_run(by_name)
     run_of = {panel.run: point.run for point, panel in zip(by_name, points, strict=True)}
     last_epochs: dict[str, int] = {}
     for point in points:
         last_epochs[point.run] = max(point.epoch, last_epochs.get(point.run, 0))
-    points, kind = of_one_kind(points, lambda point, split: point.epoch == last_epochs[point.run] and split in _SPLITS)
+    points, kind = keep_one_kind(
+        points, lambda point, split: point.epoch == last_epochs[point.run] and split in _SPLITS
+    )
     panels = {}
-    for name, series in by_run(points).items():
+    for name, series in group_by_run(points).items():
         facts = data.get(run_of[name])
         start, weights = (DataFacts.start, "") if facts is None else (facts.start, facts.weights)
         train = split_text("train", [] if facts is None else [facts])
@@ -164,14 +170,14 @@ def _titles(panels: Mapping[str, _Panel], metric: str) -> list[str]:
     titles = []
     for name, panel in panels.items():
         subtitle = f"{metric} by layer, {panel.weights or f'epoch {panel.last}'}"
-        title = f"{name}: {subtitle}, {compared(panel.series)}" if name == panel.run else f"{name}\n{subtitle}"
+        title = f"{name}: {subtitle}, {comparison_text(panel.series)}" if name == panel.run else f"{name}\n{subtitle}"
         titles.append(f"{title}\n{_best(panel.at_last)}")
     return titles
 
 
 def _draw_panel(axes: Axes, panel: _Panel, metric: str, floors: Mapping[str, float], *, upright: bool) -> None:
     """Draw the layers of a panel whose y axis has its limits."""
-    fig.in_percent(axes, "y")
+    fig.show_percent(axes, "y")
     axes.set_ylabel(metric, fontsize=fig.FONT + 1)
     name_layers(axes, list(panel.series), upright=upright)
     start = None if panel.weights else panel.start
@@ -186,14 +192,14 @@ def _share_panel(scores: Sequence[Score], data: Mapping[str, DataFacts]) -> bool
     layers: dict[str, dict[str, None]] = {}
     for score in scores:
         layers.setdefault(score.run, {}).update(dict.fromkeys(score.ranked.layer.layer.split("+")))
-    return 1 < len(layers) <= _TOGETHER and len(by_network(layers, data)) == 1
+    return 1 < len(layers) <= _TOGETHER and len(group_by_network(layers, data)) == 1
 
 
-def _drawn(scores: Sequence[Score]) -> tuple[list[Score], list[str]]:
+def _select_scores(scores: Sequence[Score]) -> tuple[list[Score], list[str]]:
     """The scores to draw, those of unreduced layers if there would be too many panels; and a note on the rest."""
     panels = {(score.run, score.ranked.reduction, score.ranked.similarity) for score in scores}
-    drawn_scores = list(scores) if len(panels) <= _PANELS else unreduced(scores)
-    return drawn_scores, omitted(scores) if len(drawn_scores) < len(scores) else []
+    drawn_scores = list(scores) if len(panels) <= _PANELS else select_unreduced(scores)
+    return drawn_scores, omission_notes(scores) if len(drawn_scores) < len(scores) else []
 
 
 def _limits(points: Sequence[Point], floors: Mapping[str, float], stars: Iterable[Star]) -> tuple[float, float]:
@@ -203,7 +209,7 @@ def _limits(points: Sequence[Point], floors: Mapping[str, float], stars: Iterabl
     return fig.limits(values or [0.0, 100.0], min(floors.values(), default=None))
 
 
-def _started(split: str, start: str) -> str:
+def _start_label(split: str, start: str) -> str:
     return f"{split}, {start}"
 
 
@@ -217,14 +223,14 @@ def _draw_splits(axes: Axes, series: Series, last_epoch: int, start: str | None,
     labels = []
     for epoch in sorted({0, last_epoch}):
         light, begins = epoch != last_epoch, start if epoch == 0 else None
-        layers = at_epoch(series, epoch)
+        layers = points_at_epoch(series, epoch)
         for split in _SPLITS if epoch == last_epoch else _GAP:
             values = heights(layers, split)
             valid = [i for i in range(len(series)) if np.isfinite(values[i])]
             if not valid:
                 continue
             text = train_text if split == "train" else split
-            name = text if begins is None else _started(text, begins)
+            name = text if begins is None else _start_label(text, begins)
             for number, track in enumerate(lines):
                 line_values = [values[i] for i in track.places]
                 (line,) = axes.plot(track.places, line_values, color=_COLOURS[split], marker=_MARKERS[split])
@@ -234,7 +240,7 @@ def _draw_splits(axes: Axes, series: Series, last_epoch: int, start: str | None,
                 if begins is not None:
                     line.set(markerfacecolor="white")
             labels.append(fig.Label(name, valid[-1], values[valid[-1]], _COLOURS[split]))
-    layers = at_epoch(series, last_epoch)
+    layers = points_at_epoch(series, last_epoch)
     _draw_intervals(axes, layers)
     train, test = (np.array(heights(layers, split)) for split in _GAP)
     for places in (list(track.places) for track in lines):
@@ -270,7 +276,7 @@ def layers_csv(
     selected: Mapping[str, Selected] | None = None,
 ) -> str:
     """`points_csv` of the epochs, splits and layers that are drawn, and of selected candidates."""
-    drawn_scores, _ = _drawn(scores)
+    drawn_scores, _ = _select_scores(scores)
     metric = metric_of(drawn_scores)
     together = _share_panel(drawn_scores, data or {})
     # As for the figure: by run where each has one panel, else by panel.
@@ -284,7 +290,7 @@ def layers_csv(
         if score.epoch == last_epochs.get(_panel(score, together))
         or (score.epoch == 0 and not together and score.split in _GAP)
     ]
-    return points_csv(with_selected(csv_scores, (selected or {}).values()))
+    return points_csv(add_selected(csv_scores, (selected or {}).values()))
 
 
 def _panel(score: Score, together: bool) -> object:
@@ -299,8 +305,8 @@ def draw_by_layer(source: PlotSource, options: PlotOptions, remarks: Sequence[st
     """
     scores = source.scores
     if options.epoch is not None:
-        scores = [score for score in scores if score.epoch in (0, asked_epoch(scores, options.epoch))]
-    scores = of_layers(scores, options.layers)
+        scores = [score for score in scores if score.epoch in (0, resolve_epoch(scores, options.epoch))]
+    scores = scores_of_layers(scores, options.layers)
     data = source.data(dict.fromkeys(score.run for score in scores))
     layers = {(score.run, score.ranked.layer) for score in scores}
     selected = selected_at(source.selected(), options.epoch)

@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 from layerprobe.plots import figure as fig
 from layerprobe.plots.chance import draw_chance
 from layerprobe.plots.layer_axis import (
-    alike_lines,
     best_of,
     heights,
+    indistinguishable_notes,
     mark_best,
     name_layers,
     pool_kinds,
@@ -25,14 +25,14 @@ from layerprobe.plots.selected import Star, fold_lines, stars_on
 from layerprobe.plots.values import (
     Point,
     Series,
-    by_run,
-    compared,
+    common_lines,
+    comparison_text,
+    group_by_run,
+    keep_one_kind,
     make_points,
-    missing,
+    missing_lines,
     names_in_order,
-    of_one_kind,
     search_name,
-    shared,
 )
 from layerprobe.system.wording import visible
 from layerprobe.values.best import best_text
@@ -63,19 +63,25 @@ def draw_together(
     points = make_points(scores, data)
     runs = dict.fromkeys(point.run for point in points)
     last_epochs = {run: max(point.epoch for point in points if point.run == run) for run in runs}
-    points, kind = of_one_kind(
+    points, kind = keep_one_kind(
         [point for point in points if point.epoch == last_epochs[point.run]], lambda _, split: split == "test"
     )
     styles, texts = fig.styles(list(last_epochs)), {split: split_text(split, data.values()) for split in _SPLITS}
     searches = list(dict.fromkeys((point.ranked.reduction, point.ranked.similarity) for point in points))
-    panels = [by_run([p for p in points if (p.ranked.reduction, p.ranked.similarity) == search]) for search in searches]
+    panels = [
+        group_by_run([p for p in points if (p.ranked.reduction, p.ranked.similarity) == search]) for search in searches
+    ]
     floors = {split: 100 * value for split, value in common_chance(data.values()).items() if split in _SPLITS}
     stars = _stars(panels, selected or {}, last_epochs)
     y_limits = _limits(points, floors, stars.values())
-    named_layers = _named(panels)
-    notes = run_lines(data, _SPLITS) + shared(named_layers) + _best(named_layers)
-    notes += [] if indistinguishable is None or kind.mixed else alike_lines(named_layers, scores, indistinguishable)
-    notes += missing(named_layers, _SPLITS) + list(kind.lines("Bars"))
+    named_layers = _name_series(panels)
+    notes = run_lines(data, _SPLITS) + common_lines(named_layers) + _best(named_layers)
+    notes += (
+        []
+        if indistinguishable is None or kind.mixed
+        else indistinguishable_notes(named_layers, scores, indistinguishable)
+    )
+    notes += missing_lines(named_layers, _SPLITS) + list(kind.lines("Bars"))
     notes += [*left_out, *fold_lines(star.selected for star in stars.values())]
     merged: list[Series] = [{name: [] for name in names_in_order(panel)} for panel in panels]
     sizes = sizes_of({str(i): names for i, names in enumerate(merged)})
@@ -86,7 +92,7 @@ def draw_together(
     figure, all_axes = fig.make_panels([_title(panel, last_epochs, data) for panel in panels], layout)
     for i, (axes, panel, names) in enumerate(zip(all_axes, panels, merged, strict=True)):
         axes.set_ylim(y_limits)
-        fig.in_percent(axes, "y")
+        fig.show_percent(axes, "y")
         axes.set_ylabel(points[0].metric, fontsize=fig.FONT + 1)
         name_layers(axes, list(names), upright=sizes.upright)
         labels = _draw_runs(axes, panel, list(names), styles, texts)
@@ -94,7 +100,7 @@ def draw_together(
         fig.label_right(axes, labels)
         panel_stars = {run: stars[i, run] for run in panel if (i, run) in stars}
         kinds = [_kind(run, styles[run]) for run in panel] + _draw_stars(axes, panel, list(names), panel_stars, styles)
-        fig.key_below(axes, [*kinds, *pools], columns=1, under=under)
+        fig.add_legend(axes, [*kinds, *pools], columns=1, under=under)
     return figure
 
 
@@ -107,7 +113,7 @@ def _stars(
     return stars_on(cells, runs, selected, epochs)
 
 
-def _named(panels: Sequence[Mapping[str, Series]]) -> dict[str, Series]:
+def _name_series(panels: Sequence[Mapping[str, Series]]) -> dict[str, Series]:
     """The layers by the name that notes give to their run, or with several panels to their search."""
     return {
         run if len(panels) == 1 else search_name(next(iter(series.values()))[0]): series
@@ -164,7 +170,7 @@ def _title(panel: Mapping[str, Series], last_epochs: Mapping[str, int], data: Ma
     every = {f"{run} {name}": layer for run, series in panel.items() for name, layer in series.items()}
     epochs = {epoch_text(last_epochs[run], data.get(run)) for run in panel}
     when = epochs.pop() if len(epochs) == 1 else "last epochs"
-    return f"{next(iter(every.values()))[0].metric} by layer, {when}, {compared(every)}"
+    return f"{next(iter(every.values()))[0].metric} by layer, {when}, {comparison_text(every)}"
 
 
 def _best(runs: Mapping[str, Series]) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from layerprobe.values.facts import DataFacts
 
 
-def by_network(measured: Mapping[str, Collection[str]], data: Mapping[str, DataFacts]) -> list[list[str]]:
+def group_by_network(measured: Mapping[str, Collection[str]], data: Mapping[str, DataFacts]) -> list[list[str]]:
     """The runs in groups of one network each.
 
     Two runs have the same network if its layers are the same, or those of the other are its first and so is its name,

@@ -10,7 +10,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from layerprobe.plots import figure as fig
 from layerprobe.plots.saving import csv_text
-from layerprobe.plots.values import merged_lines
+from layerprobe.plots.values import merge_lines
 from layerprobe.values.facts import DataFacts, run_lines
 from layerprobe.values.intervals import ShownKind
 from layerprobe.values.scores import Score, note_text, shared_notes
@@ -51,7 +51,7 @@ def draw(scores: Sequence[Score], *, data: Mapping[str, DataFacts] | None = None
     for axes, metric in zip(panels, order, strict=True):
         _set_axes(axes, (min(epochs), max(epochs)), metrics[metric])
         _draw_lines(axes, metrics[metric], styles)
-        fig.label_right(axes, [_on_axes(axes, label) for label in labels[metric]])
+        fig.label_right(axes, [_to_linear_axis(axes, label) for label in labels[metric]])
     return figure
 
 
@@ -83,7 +83,7 @@ def _labels(lines: Lines, styles: Mapping[str, fig.Style]) -> list[fig.Label]:
     return labels
 
 
-def _on_axes(axes: Axes, label: fig.Label) -> fig.Label:
+def _to_linear_axis(axes: Axes, label: fig.Label) -> fig.Label:
     """The label in the linear coordinates of `label_right`, which knows no logarithmic axis."""
     if axes.get_yscale() != "log":
         return label
@@ -103,7 +103,7 @@ def _set_axes(axes: Axes, epochs: tuple[int, int], lines: Lines) -> None:
     axes.set_xlabel("epoch", fontsize=fig.FONT + 1)
     if scores[0].split == "test":
         axes.set_ylim(fig.limits(values or [0.0, 100.0]))
-        fig.in_percent(axes, "y")
+        fig.show_percent(axes, "y")
         return
     low, high = min(values), max(values)
     if low > 0 and high > _LOG * low:
@@ -138,7 +138,7 @@ def _notes(scores: Sequence[Score], data: Mapping[str, DataFacts], how: str) -> 
     by_run: dict[str, list[tuple[str, ...]]] = {}
     for score in scores:
         by_run.setdefault(score.run, []).append(score.remarks)
-    lines = merged_lines({run: shared_notes(notes) for run, notes in by_run.items()})
+    lines = merge_lines({run: shared_notes(notes) for run, notes in by_run.items()})
     return [*([how] if how else []), *run_lines(data, ("test",)), *lines, *kind.lines("Bands")]
 
 

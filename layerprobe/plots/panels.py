@@ -13,7 +13,7 @@ from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
 from layerprobe.plots import figure as fig
-from layerprobe.plots.class_names import distinct, in_lines, shortened
+from layerprobe.plots.class_names import shorten, shorten_distinctly, wrap_name
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource, ReadImage
 from layerprobe.plots.saving import csv_text
 from layerprobe.plots.selected import shown_layers
@@ -77,7 +77,7 @@ def draw(
     figure, (axes,) = fig.make_panels([_title(neighbours, data or {})], layout)
     axes.set_axis_off()
     classes = dict.fromkeys(neighbour.item.name for nearest in neighbours for neighbour in nearest.found)
-    names = distinct(classes, side - 0.12, _NAMES)
+    names = shorten_distinctly(classes, side - 0.12, _NAMES)
     top = 0.0
     for block, block_height in zip(blocks, heights, strict=True):
         if top:
@@ -127,9 +127,9 @@ def _row_names(
 
 def _draw_query(axes: Axes, nearest: Neighbours, image: ReadImage, top: float, height: float) -> None:
     """Draw the query's picture with the name of its class below."""
-    bottom = picture(axes, image(nearest.run, nearest.query.id), (0, top + _TEXT, _QUERY), ASKED)
+    bottom = draw_picture(axes, image(nearest.run, nearest.query.id), (0, top + _TEXT, _QUERY), ASKED)
     room = int((top + height - bottom - 0.04) / _TEXT)
-    lines = in_lines(nearest.query.name, _QUERY, _NAMES, room)
+    lines = wrap_name(nearest.query.name, _QUERY, _NAMES, room)
     text = axes.text(0, bottom + 0.05, "\n".join(lines), fontsize=_NAMES, va="top", linespacing=1.1)
     text.set_parse_math(False)
 
@@ -149,14 +149,14 @@ def _draw_row(  # noqa: PLR0913 - where, what, and its texts
     axes.text(
         x,
         top + _TEXT / 2,
-        shortened(title, _WIDTH - x, fig.FONT),
+        shorten(title, _WIDTH - x, fig.FONT),
         fontsize=fig.FONT,
         va="center",
         parse_math=False,
     )
     for neighbour in nearest.found:
         frame = RIGHT if neighbour.right else WRONG
-        picture(axes, image(nearest.run, neighbour.item.id), (x, top + _TEXT, side), frame)
+        draw_picture(axes, image(nearest.run, neighbour.item.id), (x, top + _TEXT, side), frame)
         below = top + _TEXT + side + 0.09
         axes.text(x - 0.01, below, frame.sign, fontsize=fig.FONT, color=frame.colour, va="center", weight="bold")
         if neighbour.item.name != nearest.query.name:
@@ -165,7 +165,7 @@ def _draw_row(  # noqa: PLR0913 - where, what, and its texts
         x += side + _SPACE
 
 
-def picture(
+def draw_picture(
     axes: Axes,
     pixels: NDArray[Any],
     square: tuple[float, float, float],

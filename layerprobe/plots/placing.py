@@ -42,7 +42,7 @@ class Obstacles:
     boxes: FloatArray = field(default_factory=lambda: np.empty((0, 4)))
 
 
-def placed(
+def place_labels(
     points: FloatArray, sizes: FloatArray, obstacles: Obstacles, optional: Sequence[bool]
 ) -> list[tuple[float, float] | None]:
     """Find a place for the label of each point.
@@ -58,14 +58,14 @@ def placed(
     Returns:
         The lower left corners; None for an omitted label.
     """
-    candidates = [_around(point, size) for point, size in zip(points, sizes, strict=True)]
-    samples = Samples.of(obstacles.paths)
-    costs = [_own_cost(boxes, i, points, obstacles, samples) for i, boxes in enumerate(candidates)]
+    candidates = [_boxes_around(point, size) for point, size in zip(points, sizes, strict=True)]
+    samples = Samples.from_paths(obstacles.paths)
+    costs = [_cost_alone(boxes, i, points, obstacles, samples) for i, boxes in enumerate(candidates)]
     needed = [i for i, left_out in enumerate(optional) if not left_out]
     # Which of two labels gives way depends on the order, so several are tried.
     tried = max(1, min(len(needed), _TRIES // max(1, len(needed))))
     orders = [needed[i:] + needed[:i] for i in range(tried)]
-    _, label_boxes = min((_settled(order, points, candidates, costs) for order in orders), key=itemgetter(0))
+    _, label_boxes = min((_settle(order, points, candidates, costs) for order in orders), key=itemgetter(0))
     for i in sorted(set(range(len(points))) - set(needed)):
         cost = costs[i] + _cost_beside(candidates[i], i, points, label_boxes)
         if cost.min() <= _ROOM:
@@ -74,7 +74,7 @@ def placed(
     return [None if corner is None else (corner[0], corner[1]) for corner in corners]
 
 
-def _settled(
+def _settle(
     order: Sequence[int], points: FloatArray, candidates: Sequence[FloatArray], costs: Sequence[FloatArray]
 ) -> tuple[float, dict[int, FloatArray]]:
     """Place labels one after another until none moves.
@@ -129,7 +129,7 @@ def spread(positions: Sequence[float], gap: float, low: float, high: float) -> l
     return [float(position) for position in moved]
 
 
-def _around(point: FloatArray, size: FloatArray) -> FloatArray:
+def _boxes_around(point: FloatArray, size: FloatArray) -> FloatArray:
     """(C, 4) boxes of a label on rectangles around its point; the first is to the right of it."""
     angles = 2 * np.pi * np.arange(_TURNS) / _TURNS
     turns = np.stack([np.cos(angles), np.sin(angles)], 1)
@@ -139,20 +139,20 @@ def _around(point: FloatArray, size: FloatArray) -> FloatArray:
     return np.concatenate([centres - size / 2, centres + size / 2], 1)
 
 
-def _own_cost(boxes: FloatArray, i: int, points: FloatArray, obstacles: Obstacles, samples: Samples) -> FloatArray:
+def _cost_alone(boxes: FloatArray, i: int, points: FloatArray, obstacles: Obstacles, samples: Samples) -> FloatArray:
     """How bad each of the boxes (C, 4) of label `i` is, whatever the other labels do."""
     point = points[i]
     distance = _distance(boxes, point)
     outside = np.maximum(-boxes[:, :2], boxes[:, 2:] - obstacles.area).max(1)
-    marks, other_points = (positions[~_same(positions, point)] for positions in (obstacles.marks, points))
+    marks, other_points = (positions[~_is_same(positions, point)] for positions in (obstacles.marks, points))
     # A path through the point is its own.
-    paths_through_point = samples.corner_path[_same(samples.corners, point)]
+    paths_through_point = samples.corner_path[_is_same(samples.corners, point)]
     foreign = samples.places[~np.isin(samples.path, paths_through_point)]
     cost = distance + np.where(outside > 0, _OVERLAP + outside, 0)
-    cost += _OVERLAP * _overlapping(boxes, obstacles.boxes).sum(1)
-    cost += _MARK * _holding(boxes, marks).sum(1)
-    cost += _PASSING * _passing(point, np.clip(point, boxes[:, :2], boxes[:, 2:]), marks)
-    cost += _PATH * _holding(boxes, samples.places).sum(1)
+    cost += _OVERLAP * _overlaps(boxes, obstacles.boxes).sum(1)
+    cost += _MARK * _contains(boxes, marks).sum(1)
+    cost += _PASSING * _passes_marker(point, np.clip(point, boxes[:, :2], boxes[:, 2:]), marks)
+    cost += _PATH * _contains(boxes, samples.places).sum(1)
     for rivals, doubt in ((other_points, _MISLED), (foreign, _DOUBT)):
         cost += doubt * (_nearest(boxes, rivals) < distance + _CLEAR)
     return cost
@@ -165,10 +165,10 @@ def _cost_beside(boxes: FloatArray, i: int, points: FloatArray, label_boxes: dic
     for j, box in label_boxes.items():
         if j != i:
             end = end_of_line(points[j], box)
-            cost += _OVERLAP * _overlapping(boxes, box[None]).sum(1)
-            cost += _CROSSING * _crossing(points[i], ends, points[j], end)
-            struck = _holding(box[None], _along(points[i], ends).reshape(-1, 2)).reshape(len(boxes), -1).any(1)
-            cost += _STRUCK * (struck | _holding(boxes, _along(points[j], end[None])[0]).any(1))
+            cost += _OVERLAP * _overlaps(boxes, box[None]).sum(1)
+            cost += _CROSSING * _crosses(points[i], ends, points[j], end)
+            struck = _contains(box[None], _points_along(points[i], ends).reshape(-1, 2)).reshape(len(boxes), -1).any(1)
+            cost += _STRUCK * (struck | _contains(boxes, _points_along(points[j], end[None])[0]).any(1))
     return cost
 
 
@@ -183,35 +183,35 @@ def _nearest(boxes: FloatArray, points: FloatArray) -> FloatArray:
     return np.asarray(np.hypot(off[..., 0], off[..., 1]).min(1, initial=np.inf))
 
 
-def _same(places: FloatArray, point: FloatArray) -> BoolArray:
+def _is_same(places: FloatArray, point: FloatArray) -> BoolArray:
     return np.asarray((np.abs(places - point) < 1e-6).all(-1))
 
 
-def _overlapping(boxes: FloatArray, other_boxes: FloatArray) -> BoolArray:
+def _overlaps(boxes: FloatArray, other_boxes: FloatArray) -> BoolArray:
     """(C, B) whether two boxes overlap."""
     low, high = boxes[:, None, :2] - _PAD, boxes[:, None, 2:] + _PAD
     return np.asarray(((low < other_boxes[None, :, 2:]) & (high > other_boxes[None, :, :2])).all(-1))
 
 
-def _holding(boxes: FloatArray, points: FloatArray) -> BoolArray:
+def _contains(boxes: FloatArray, points: FloatArray) -> BoolArray:
     """(C, P) whether a point lies in a box."""
     low, high = boxes[:, None, :2] - _PAD, boxes[:, None, 2:] + _PAD
     return np.asarray(((low < points) & (points < high)).all(-1))
 
 
-def _along(start: FloatArray, ends: FloatArray) -> FloatArray:
+def _points_along(start: FloatArray, ends: FloatArray) -> FloatArray:
     """(C, 9, 2) places on the lines from a point to some others, without it."""
     return np.asarray(start + np.linspace(0.1, 1, 9)[:, None] * (ends - start)[:, None])
 
 
-def _passing(start: FloatArray, ends: FloatArray, marks: FloatArray) -> BoolArray:
+def _passes_marker(start: FloatArray, ends: FloatArray, marks: FloatArray) -> BoolArray:
     """(C,) whether the lines from a point to some others pass over a marker; short ones are not drawn."""
-    off = _along(start, ends)[:, :, None] - marks
+    off = _points_along(start, ends)[:, :, None] - marks
     near = (np.hypot(off[..., 0], off[..., 1]) < _MARKER).any((1, 2))
     return np.asarray(near & (np.hypot(*(ends - start).T) > NEAR))
 
 
-def _crossing(start: FloatArray, ends: FloatArray, other: FloatArray, end: FloatArray) -> BoolArray:
+def _crosses(start: FloatArray, ends: FloatArray, other: FloatArray, end: FloatArray) -> BoolArray:
     """(C,) whether the lines from a point cross the line of another label."""
 
     def side(a: FloatArray, b: FloatArray, c: FloatArray) -> FloatArray:
@@ -238,22 +238,22 @@ class Samples:
     corner_path: IntArray
 
     @classmethod
-    def of(cls, paths: Sequence[FloatArray]) -> Samples:
-        """Those of paths of (P, 2) points each."""
-        corners, corner_path = _numbered(paths)
-        places, path = _numbered([samples_of(line) for line in paths])
+    def from_paths(cls, paths: Sequence[FloatArray]) -> Samples:
+        """Sample paths of (P, 2) points each."""
+        corners, corner_path = _concatenate(paths)
+        places, path = _concatenate([sample_path(line) for line in paths])
         if len(places) > _MOST_SAMPLES:
             _, firsts = np.unique(np.floor(places / _STEP), axis=0, return_index=True)
             places, path = places[firsts], path[firsts]
         return cls(places, path, corners, corner_path)
 
 
-def _numbered(arrays: Sequence[FloatArray]) -> tuple[FloatArray, IntArray]:
+def _concatenate(arrays: Sequence[FloatArray]) -> tuple[FloatArray, IntArray]:
     """(N, 2) the rows of all parts, and (N,) the number of the part that each is of."""
     return np.concatenate([np.empty((0, 2)), *arrays]), np.repeat(np.arange(len(arrays)), list(map(len, arrays)))
 
 
-def samples_of(path: FloatArray) -> FloatArray:
+def sample_path(path: FloatArray) -> FloatArray:
     """(S, 2) places on a path, a step apart."""
     counts = (np.hypot(*(path[1:] - path[:-1]).T) // _STEP).astype(np.int64) + 1
     piece = np.repeat(np.arange(len(counts)), counts)

@@ -89,7 +89,7 @@ def set_axes(axes: Axes, window: Window, scored: Collection[str], metric: str, t
     axes.set_ylabel(f"test {metric}", fontsize=fig.FONT + 1)
     for split, which, axis in (("train", "x", axes.xaxis), ("test", "y", axes.yaxis)):
         if split in scored:
-            fig.in_percent(axes, which)
+            fig.show_percent(axes, which)
         else:
             axis.set_ticks([])
 
@@ -125,7 +125,7 @@ def draw_diagonal(axes: Axes, window: Window, paths: Sequence[Sequence[fig.Place
     start, end = (axes.transData.transform((coordinate, coordinate)) * scale for coordinate in (low, high))
     along = (end - start) / np.hypot(*(end - start))
     across = np.array([-along[1], along[0]])
-    path_samples = Samples.of([axes.transData.transform(path) * scale for path in paths]).places
+    path_samples = Samples.from_paths([axes.transData.transform(path) * scale for path in paths]).places
     reach = np.array([36 * fig.width_of([_DIAGONAL]) + 4, fig.FONT])  # half a length and height, with room around
     shares = np.linspace(0.15, 0.85, 29)
     off = path_samples - (start + shares[:, None] * (end - start))[:, None] - across * fig.FONT

@@ -13,7 +13,7 @@ FORMATS = ("png", "pdf", "svg")
 _PAD = 0.08  # inches around everything drawn
 
 
-def encoded(figure: Figure, form: str) -> bytes:
+def encode_figure(figure: Figure, form: str) -> bytes:
     """A figure as the content of a file."""
     content = io.BytesIO()
     # Font type 42 keeps text as text in a pdf, so that it can be searched and edited. Images stay apart: laying those

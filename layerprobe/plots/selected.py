@@ -179,7 +179,7 @@ def fold_lines(candidates: Iterable[Selected]) -> list[str]:
     return [_FOLDED] if any(candidate.within_folds for candidate in candidates) else []
 
 
-def with_selected(scores: Sequence[Score], selected: Iterable[Selected]) -> list[Score]:
+def add_selected(scores: Sequence[Score], selected: Iterable[Selected]) -> list[Score]:
     """The scores with those of selected candidates, which have a note that says so."""
     marked = {
         _key(candidate.score): replace(candidate.score, notes=(*candidate.score.notes, IN_CSV))

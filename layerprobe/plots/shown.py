@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from statistics import fmean
 
-from layerprobe.plots.networks import by_network
+from layerprobe.plots.networks import group_by_network
 from layerprobe.plots.values import Series, layer_names_of, names_in_order
 from layerprobe.values.facts import DataFacts
 from layerprobe.values.headline_layers import headline_layers
@@ -14,7 +14,7 @@ from layerprobe.values.keys import RankedLayer
 _ALL = 5  # as many layers are all shown
 
 
-def shown_first(
+def default_layers(
     runs: Mapping[str, Series], embeddings: Mapping[str, RankedLayer], data: Mapping[str, DataFacts]
 ) -> list[RankedLayer]:
     """At most five layers of each network, the same for all its runs: all there are, or the `headline_layers`.
@@ -24,13 +24,17 @@ def shown_first(
         embeddings: run -> its embedding layer where that is known; of several the last is shown.
         data: run -> its network, where that is known.
     """
-    groups = by_network({run: layer_names_of(series) for run, series in runs.items()}, data)
-    layers = [ranked for group in groups for ranked in _of_network({run: runs[run] for run in group}, embeddings)]
+    groups = group_by_network({run: layer_names_of(series) for run, series in runs.items()}, data)
+    layers = [
+        ranked
+        for group in groups
+        for ranked in _default_layers_of_network({run: runs[run] for run in group}, embeddings)
+    ]
     return list(dict.fromkeys(layers))
 
 
-def _of_network(runs: Mapping[str, Series], embeddings: Mapping[str, RankedLayer]) -> list[RankedLayer]:
-    """The layers of `shown_first` in network order, of runs of one network."""
+def _default_layers_of_network(runs: Mapping[str, Series], embeddings: Mapping[str, RankedLayer]) -> list[RankedLayer]:
+    """The layers of `default_layers` in network order, of runs of one network."""
     by_label: dict[str, RankedLayer] = {}
     validation: dict[RankedLayer, list[float]] = {}
     for series in runs.values():

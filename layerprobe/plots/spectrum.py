@@ -48,7 +48,7 @@ def draw(curves: Sequence[Curve], *, data: Mapping[str, DataFacts] | None = None
     epochs = {curve.run: curve.epoch for curve in curves}
     runs: dict[str, dict[str, BySplit]] = {run: {} for run in epochs}
     for curve in curves:
-        if _valid(curve):
+        if _is_valid(curve):
             runs[curve.run].setdefault(names[curve.ranked], {})[curve.split] = curve
     widest = fig.width_of([_text(name, splits) for layers in runs.values() for name, splits in layers.items()])
     titles = [f"{run}, {epoch_text(epoch, (data or {}).get(run))}" for run, epoch in epochs.items()]
@@ -59,7 +59,9 @@ def draw(curves: Sequence[Curve], *, data: Mapping[str, DataFacts] | None = None
         _set_axes(axes, curves)
         _draw_curves(axes, layers, styles)
         splits = dict.fromkeys(curve.split for curve in curves if curve.run == run)
-        fig.key_below(axes, [_LINES[x] | {"label": split_text(x, (data or {}).values()), "marker": ""} for x in splits])
+        fig.add_legend(
+            axes, [_LINES[x] | {"label": split_text(x, (data or {}).values()), "marker": ""} for x in splits]
+        )
     return figure
 
 
@@ -74,12 +76,12 @@ def effective_rank(curve: Curve) -> float | None:
     return math.exp(-sum(value / total * math.log(value / total) for value in values)) if values else None
 
 
-def _valid(curve: Curve) -> bool:
+def _is_valid(curve: Curve) -> bool:
     return None not in curve.values
 
 
 def _set_axes(axes: Axes, curves: Sequence[Curve]) -> None:
-    valid = [curve for curve in curves if _valid(curve)]
+    valid = [curve for curve in curves if _is_valid(curve)]
     least = max(min((value for curve in valid for _, value in _points(curve)), default=_LEAST), _LEAST)
     longest = max((dim for curve in valid for dim, value in _points(curve) if value >= least), default=10)
     axes.set(xscale="log", yscale="log")
@@ -97,12 +99,12 @@ def _draw_curves(axes: Axes, layers: Mapping[str, BySplit], styles: Mapping[str,
             points = _points(curve)
             (line,) = axes.plot(*zip(*points, strict=True), color=styles[name].colour, **_LINES[split])
             line.set(label=f"_{name}, {split}", marker="." if len(curve.places) == 1 else "")
-            paths.append(_thinned(points))
+            paths.append(_thin(points))
     labelled_curves = {name: splits.get("test") or next(iter(splits.values())) for name, splits in layers.items()}
     labels = []
     for name, curve in labelled_curves.items():
         other_lines = [dict(_points(other)) for label, other in labelled_curves.items() if label != name]
-        point = max(_labelled(_points(curve), axes), key=lambda at: _distance(at, other_lines))
+        point = max(_label_points(_points(curve), axes), key=lambda at: _distance(at, other_lines))
         labels.append(fig.Label(_text(name, layers[name]), *point, styles[name].text))
     fig.label_points(axes, labels, paths)
 
@@ -111,13 +113,13 @@ def _points(curve: Curve) -> list[fig.Place]:
     return [(dim, value) for dim, value in zip(curve.places, curve.values, strict=True) if value is not None]
 
 
-def _thinned(points: Sequence[fig.Place]) -> list[fig.Place]:
+def _thin(points: Sequence[fig.Place]) -> list[fig.Place]:
     """The points of a line, at most a few for each factor of e."""
     steps = {round(_STEPS * math.log(x)): (x, y) for x, y in points}
     return list(steps.values())
 
 
-def _labelled(points: Sequence[fig.Place], axes: Axes) -> Sequence[fig.Place]:
+def _label_points(points: Sequence[fig.Place], axes: Axes) -> Sequence[fig.Place]:
     """The points of a line at which its label may be."""
     farthest, least = axes.get_xlim()[1] ** _LABELLED, axes.get_ylim()[0]
     return [(x, y) for x, y in points if x <= farthest and y > 2 * least] or points[:1]

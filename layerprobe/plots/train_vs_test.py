@@ -16,22 +16,22 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
 from layerprobe.plots import figure as fig
-from layerprobe.plots.asked import asked_layers
+from layerprobe.plots.asked import match_layers
 from layerprobe.plots.plane import WIDTH, Window, draw_chance, draw_diagonal, set_axes, window_of
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
-from layerprobe.plots.shown import shown_first
+from layerprobe.plots.shown import default_layers
 from layerprobe.plots.values import (
     Point,
     Series,
-    by_run,
-    compared,
+    common_lines,
+    comparison_text,
+    group_by_run,
+    keep_one_kind,
     make_points,
-    missing,
-    of_one_kind,
-    omitted,
+    missing_lines,
+    omission_notes,
     points_csv,
-    shared,
-    unreduced,
+    select_unreduced,
 )
 from layerprobe.values.facts import DataFacts, common_chance, common_start, run_lines, split_text
 from layerprobe.values.keys import RankedLayer
@@ -61,19 +61,19 @@ def draw(
 
     Args:
         data: run -> the data its scores were measured on; chance levels on which the runs agree are drawn.
-        layers: those in colour; None for those of `shown_first`.
+        layers: those in colour; None for those of `default_layers`.
         embeddings: run -> its embedding layer, where that is known.
     """
-    points = make_points(unreduced(scores, layers))
-    runs = by_run(points)
+    points = make_points(select_unreduced(scores, layers))
+    runs = group_by_run(points)
     last_epochs = {run: max(p.epoch for layer in series.values() for p in layer) for run, series in runs.items()}
     data = data or {}
-    bright = shown_first(runs, embeddings or {}, data) if layers is None else layers
-    points, kind = of_one_kind(
-        [_drawn(point) for point in points],
+    bright = default_layers(runs, embeddings or {}, data) if layers is None else layers
+    points, kind = keep_one_kind(
+        [_restrict_to_axes(point) for point in points],
         lambda point, _: point.epoch == last_epochs[point.run] and point.ranked in bright,
     )
-    panels = _panels(by_run(points), bright)
+    panels = _panels(group_by_run(points), bright)
     drawn = [
         point for panel in panels for series in panel.runs.values() for layer in series.values() for point in layer
     ]
@@ -82,20 +82,20 @@ def draw(
     scored = {split for point in drawn for split, value in point.values.items() if value is not None}
     notes = run_lines(data, _SPLITS) + _notes(panels, data) + list(kind.lines("Bars"))
     notes += window.notes() if scored == set(_SPLITS) else ["Layers without a value on one axis are drawn at its edge."]
-    notes += omitted(scores, layers)
+    notes += omission_notes(scores, layers)
     styles = fig.styles(list(dict.fromkeys(key for panel in panels for key in panel.in_colour)))
     together = max(len(panel.runs) for panel in panels) > 1
     below = fig.Layout.below + (len(styles) * fig.KEY_ROW if together else 0)
-    titles = [f"{panel.title}{points[0].metric} by layer, {compared(panel.merged)}" for panel in panels]
+    titles = [f"{panel.title}{points[0].metric} by layer, {comparison_text(panel.merged)}" for panel in panels]
     figure, axes_of = fig.make_panels(titles, fig.Layout(WIDTH, window.height, _BEYOND, below, notes=notes))
     for axes, panel in zip(axes_of, panels, strict=True):
         set_axes(axes, window, scored, points[0].metric, split_text("train", data.values()))
         draw_chance(axes, floors, scored)
         _draw_paths(axes, panel.paths(last_epochs, window, styles, data), window, diagonal=scored == set(_SPLITS))
-        fig.key_below(axes, _kinds(drawn, data))
+        fig.add_legend(axes, _kinds(drawn, data))
         for row, (run, style) in enumerate(styles.items() if together else (), 1):
             look = {"marker": style.marker, "color": style.colour, "linestyle": fig.LINES[(row - 1) % len(fig.LINES)]}
-            fig.key_below(axes, [{"label": run, **look}], row=row)
+            fig.add_legend(axes, [{"label": run, **look}], row=row)
     return figure
 
 
@@ -180,7 +180,7 @@ def _notes(panels: Sequence[_Panel], data: Mapping[str, DataFacts]) -> list[str]
     epochs = {point.epoch for series in runs.values() for layer in series.values() for point in layer}
     weights = ", ".join(dict.fromkeys(filter(None, (_weights_of(run, data) for run in runs))))
     alone = [f"One epoch only ({weights or min(epochs)}): no paths."] if len(epochs) == 1 else []
-    return [*shared(runs), *missing(runs, _SPLITS), *alone]
+    return [*common_lines(runs), *missing_lines(runs, _SPLITS), *alone]
 
 
 def _panels(runs: Mapping[str, Series], bright: Collection[RankedLayer]) -> list[_Panel]:
@@ -194,7 +194,7 @@ def _panels(runs: Mapping[str, Series], bright: Collection[RankedLayer]) -> list
     return [_Panel({run: series}, f"{run}: ", bright) for run, series in runs.items()]
 
 
-def _drawn(point: Point) -> Point:
+def _restrict_to_axes(point: Point) -> Point:
     """The point with only the splits of the axes."""
     splits = [split for split in _SPLITS if split in point.values]
     return replace(
@@ -322,9 +322,9 @@ def table(
     data: Mapping[str, DataFacts] | None = None,
 ) -> str:
     """The points of all paths, as `points_csv` has them."""
-    drawn_scores = unreduced(scores, layers)
-    runs = by_run(make_points(drawn_scores))
-    bright = shown_first(runs, embeddings or {}, data or {}) if layers is None else layers
+    drawn_scores = select_unreduced(scores, layers)
+    runs = group_by_run(make_points(drawn_scores))
+    bright = default_layers(runs, embeddings or {}, data or {}) if layers is None else layers
     panels = _panels(runs, bright)
     drawn = {(point.run, point.ranked) for panel in panels for layer in panel.merged.values() for point in layer}
     drawn_scores = [score for score in drawn_scores if (score.run, score.ranked) in drawn]
@@ -334,7 +334,7 @@ def table(
 def plot(source: PlotSource, options: PlotOptions) -> Drawing:
     """Draw a few layers, or the requested ones."""
     scores, embeddings = source.scores, source.embeddings()
-    layers = asked_layers(options.layers, [score.ranked for score in scores])
+    layers = match_layers(options.layers, [score.ranked for score in scores])
     data = source.data(dict.fromkeys(score.run for score in scores))
     figure = draw(scores, data=data, layers=layers, embeddings=embeddings)
     return Drawing(figure, table(scores, layers=layers, embeddings=embeddings, data=data))

@@ -175,7 +175,7 @@ def _set_heights(axes: Axes, panel: _Panel, floor: float | None, *, is_first: bo
     heights = panel.heights or [0.0, 1.0]
     if is_first and panel.scale == 100:
         axes.set_ylim(fig.limits(heights, floor))
-        fig.in_percent(axes, "y")
+        fig.show_percent(axes, "y")
         draw_chance(axes, {"test": floor} if floor is not None else {})
     else:
         low, high = min(heights + [0.0] * (not is_first)), max(heights + [0.0] * (not is_first))

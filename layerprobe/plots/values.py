@@ -77,14 +77,14 @@ def make_points(scores: Iterable[Score], data: Mapping[str, DataFacts] | None = 
         metrics = ", ".join(dict.fromkeys(score.metric for score in scores))
         raise LayerprobeError(f"no scores of {metric}", fix=f"There is {metrics}" if metrics else "Probe a layer first")
     order = {key[:-1]: position for position, key in reversed(list(enumerate(chosen)))}
-    layer_points = [_point(splits) for splits in chosen.values()]
+    layer_points = [_make_point(splits) for splits in chosen.values()]
     facts = data or {}
     layer_points = [
         replace(p, chosen_on=facts[p.run].chosen_on([p.ranked.reduction])) if p.run in facts else p
         for p in layer_points
     ]
     runs = list(dict.fromkeys(point.run for point in layer_points))
-    return sorted(layer_points, key=lambda p: (runs.index(p.run), order[_layer(p)], p.epoch))
+    return sorted(layer_points, key=lambda p: (runs.index(p.run), order[_run_and_layer(p)], p.epoch))
 
 
 def metric_of(scores: Iterable[Score]) -> str:
@@ -93,7 +93,7 @@ def metric_of(scores: Iterable[Score]) -> str:
     return metrics.pop() if len(metrics) == 1 else _DEFAULT
 
 
-def _point(splits: Mapping[str, Score]) -> Point:
+def _make_point(splits: Mapping[str, Score]) -> Point:
     any_ = next(iter(splits.values()))
     values = {split: score.value for split, score in splits.items()}
     notes = {split: score.all_notes for split, score in splits.items()}
@@ -102,7 +102,7 @@ def _point(splits: Mapping[str, Score]) -> Point:
     return Point(any_.run, any_.ranked, any_.epoch, values, notes, units, intervals, any_.metric)
 
 
-def of_one_kind(points: Sequence[Point], is_drawn: Callable[[Point, str], bool]) -> tuple[list[Point], ShownKind]:
+def keep_one_kind(points: Sequence[Point], is_drawn: Callable[[Point, str], bool]) -> tuple[list[Point], ShownKind]:
     """The points with the intervals to draw, and the kind of these intervals; none if they are of different kinds.
 
     Ranges over trainings take precedence over other intervals. The points' notes lose those that the kind implies.
@@ -111,9 +111,11 @@ def of_one_kind(points: Sequence[Point], is_drawn: Callable[[Point, str], bool])
         is_drawn: whether the figure draws the interval of a point on a split.
     """
     drawn = [{s: ends for s, ends in point.intervals.items() if is_drawn(point, s)} for point in points]
-    if any(_of_trainings(point, split) for point, intervals in zip(points, drawn, strict=True) for split in intervals):
+    if any(
+        _is_of_trainings(point, split) for point, intervals in zip(points, drawn, strict=True) for split in intervals
+    ):
         drawn = [
-            {split: ends for split, ends in intervals.items() if _of_trainings(point, split)}
+            {split: ends for split, ends in intervals.items() if _is_of_trainings(point, split)}
             for point, intervals in zip(points, drawn, strict=True)
         ]
     kind = ShownKind.of(
@@ -129,7 +131,7 @@ def of_one_kind(points: Sequence[Point], is_drawn: Callable[[Point, str], bool])
     ], kind
 
 
-def _of_trainings(point: Point, split: str) -> bool:
+def _is_of_trainings(point: Point, split: str) -> bool:
     return point.kind(split).trainings
 
 
@@ -164,7 +166,7 @@ def matrices_csv(matrices: Iterable[Matrix]) -> str:
     return csv_text(rows)
 
 
-def by_run(points: Sequence[Point]) -> dict[str, Series]:
+def group_by_run(points: Sequence[Point]) -> dict[str, Series]:
     """Run -> name of a layer -> points."""
     labels = names_by_layer(point.ranked for point in points)
     runs: dict[str, Series] = {}
@@ -190,7 +192,7 @@ def names_in_order(runs: Mapping[str, Series]) -> list[str]:
     return names
 
 
-def by_search(points: Sequence[Point]) -> list[Point]:
+def add_search_to_run(points: Sequence[Point]) -> list[Point]:
     """The points, with reduction and similarity added to the run's name if there are several."""
     has_several_searches = len({(point.ranked.reduction, point.ranked.similarity) for point in points}) > 1
     return [replace(point, run=search_name(point)) if has_several_searches else point for point in points]
@@ -202,7 +204,7 @@ def search_name(point: Point | Score) -> str:
     return ", ".join([point.run, *reduction, point.ranked.similarity])
 
 
-def unreduced(scores: Sequence[Score], layers: Collection[RankedLayer] | None = None) -> list[Score]:
+def select_unreduced(scores: Sequence[Score], layers: Collection[RankedLayer] | None = None) -> list[Score]:
     """The scores of the unreduced and the requested layers; all scores of a run without unreduced layers.
 
     In figures with a line for each layer, lines for each of its reductions could not be read.
@@ -215,38 +217,38 @@ def unreduced(scores: Sequence[Score], layers: Collection[RankedLayer] | None = 
     ]
 
 
-def omitted(scores: Sequence[Score], layers: Collection[RankedLayer] | None = None) -> list[str]:
-    """A note on the reductions that `unreduced` skips, if any."""
-    reductions = {score.ranked.reduction for score in unreduced(scores, layers)}
+def omission_notes(scores: Sequence[Score], layers: Collection[RankedLayer] | None = None) -> list[str]:
+    """A note on the reductions that `select_unreduced` skips, if any."""
+    reductions = {score.ranked.reduction for score in select_unreduced(scores, layers)}
     left_out = [name for name in dict.fromkeys(score.ranked.reduction for score in scores) if name not in reductions]
     which = "it" if len(left_out) == 1 else f"one of {len(left_out)} reductions"
     return [f"Unreduced layers; --layers '*/{left_out[0]}' shows them after {which}."] if left_out else []
 
 
-def compared(series: Series) -> str:
+def comparison_text(series: Series) -> str:
     """The similarities of a panel, for its title, after the reduction that all layers share, if any."""
     layer_points = [point for layer in series.values() for point in layer]
     reductions = {point.ranked.reduction for point in layer_points} - {"none"}
-    shared = reductions if len({point.ranked.reduction for point in layer_points}) == 1 else ()
-    return ", ".join([*shared, *dict.fromkeys(point.ranked.similarity for point in layer_points)])
+    common = reductions if len({point.ranked.reduction for point in layer_points}) == 1 else ()
+    return ", ".join([*common, *dict.fromkeys(point.ranked.similarity for point in layer_points)])
 
 
-def shared(runs: Mapping[str, Series]) -> list[str]:
+def common_lines(runs: Mapping[str, Series]) -> list[str]:
     """The notes that every score of a run has, such as missing images, or every value of a split; a line each.
 
     Those of all runs come first, once.
     """
-    return merged_lines({run: _shared_notes(series) for run, series in runs.items()})
+    return merge_lines({run: _common_notes(series) for run, series in runs.items()})
 
 
-def merged_lines(lines: Mapping[str, Sequence[str]]) -> list[str]:
+def merge_lines(lines: Mapping[str, Sequence[str]]) -> list[str]:
     """The lines of some runs: first those that all share, once, then the others with the run's name."""
     first_run, *other_runs = lines.values()
     common = [line for line in first_run if all(line in other for other in other_runs)]
     return common + [f"{run}: {line}" for run, run_lines in lines.items() for line in run_lines if line not in common]
 
 
-def _shared_notes(series: Series) -> list[str]:
+def _common_notes(series: Series) -> list[str]:
     layer_points = [point for layer in series.values() for point in layer]
     lines = list(everywhere := shared_notes(notes for point in layer_points for notes in point.notes.values()))
     for split in _splits(layer_points):
@@ -256,7 +258,7 @@ def _shared_notes(series: Series) -> list[str]:
     return lines
 
 
-def missing(runs: Mapping[str, Series], splits: Sequence[str]) -> list[str]:
+def missing_lines(runs: Mapping[str, Series], splits: Sequence[str]) -> list[str]:
     """Notes on splits without scores, and on invalid values."""
     lines = []
     for run, series in runs.items():
@@ -264,16 +266,14 @@ def missing(runs: Mapping[str, Series], splits: Sequence[str]) -> list[str]:
         for split in splits:
             without = [name for name, layer in series.items() if all(split not in point.values for point in layer)]
             if without:
-                lines.append(f"{prefix}no {split} scores" + ("" if len(without) == len(series) else _of(without)))
-            lines += [f"{prefix}not valid: {fault}" for fault in _invalid(series, split)]
+                lines.append(
+                    f"{prefix}no {split} scores" + ("" if len(without) == len(series) else f" of {', '.join(without)}")
+                )
+            lines += [f"{prefix}not valid: {fault}" for fault in _invalid_lines(series, split)]
     return lines
 
 
-def _of(names: Sequence[str]) -> str:
-    return f" of {', '.join(names)}"
-
-
-def _invalid(series: Series, split: str) -> list[str]:
+def _invalid_lines(series: Series, split: str) -> list[str]:
     faults: dict[tuple[str, str], list[int]] = {}
     for name, layer in series.items():
         for point in layer:
@@ -296,7 +296,7 @@ def _ranges(numbers: Sequence[int]) -> str:
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
-def _layer(point: Point) -> tuple[str, RankedLayer]:
+def _run_and_layer(point: Point) -> tuple[str, RankedLayer]:
     return point.run, point.ranked
 
 

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from layerprobe.plots.class_names import distinct, drawable, in_lines, shortened
+from layerprobe.plots.class_names import replace_missing_glyphs, shorten, shorten_distinctly, wrap_name
 from layerprobe.plots.figure import FONT, width_of
 
 MAGI = "Alphabet_of_the_Magi/character01"
@@ -13,7 +13,7 @@ MAGI = "Alphabet_of_the_Magi/character01"
 @pytest.mark.parametrize("name", [MAGI, "W" * 40, "i" * 90, "Jug. (2)"])
 @pytest.mark.parametrize("width", [0.7, 1.0, 2.0])
 def test_a_shortened_name_fits_and_has_its_beginning_and_its_end(name: str, width: float) -> None:
-    short = shortened(name, width, FONT)
+    short = shorten(name, width, FONT)
     assert width_of([short]) <= width + 0.01
     if width_of([name]) > width:
         head, _, tail = short.partition("…")
@@ -26,25 +26,25 @@ def test_a_shortened_name_fits_and_has_its_beginning_and_its_end(name: str, widt
 
 
 def test_lines_end_after_signs_that_divide_words() -> None:
-    assert in_lines(MAGI, 1.0, FONT, 9) == ["Alphabet_of_", "the_Magi/", "character01"]
-    assert in_lines(MAGI, 1.0, FONT, 2) == ["Alphabet_of_", "the_Magi/…r01"]
-    assert in_lines("cat", 1.0, FONT, 2) == ["cat"]
-    assert in_lines("cat", 1.0, FONT, 0) == []
+    assert wrap_name(MAGI, 1.0, FONT, 9) == ["Alphabet_of_", "the_Magi/", "character01"]
+    assert wrap_name(MAGI, 1.0, FONT, 2) == ["Alphabet_of_", "the_Magi/…r01"]
+    assert wrap_name("cat", 1.0, FONT, 2) == ["cat"]
+    assert wrap_name("cat", 1.0, FONT, 0) == []
 
 
 def test_where_little_fits_the_beginning_is_kept() -> None:
-    assert shortened(MAGI, 0.42, FONT) == "Al…01"
-    assert shortened("W" * 9, 0.3, FONT) == "W…"
-    assert shortened(MAGI, 0.1, FONT) == "…"
+    assert shorten(MAGI, 0.42, FONT) == "Al…01"
+    assert shorten("W" * 9, 0.3, FONT) == "W…"
+    assert shorten(MAGI, 0.1, FONT) == "…"
 
 
 def test_characters_without_a_picture_are_squares() -> None:
-    assert drawable("a\N{CJK UNIFIED IDEOGRAPH-65E5}\x1b") == "a\N{WHITE SQUARE}\N{REPLACEMENT CHARACTER}"
+    assert replace_missing_glyphs("a\N{CJK UNIFIED IDEOGRAPH-65E5}\x1b") == "a\N{WHITE SQUARE}\N{REPLACEMENT CHARACTER}"
 
 
 def test_a_very_long_name_is_shortened_at_once() -> None:
     began = time.monotonic()
-    in_lines("x" * 100_000, 1.0, FONT, 3)
+    wrap_name("x" * 100_000, 1.0, FONT, 3)
     assert time.monotonic() - began < 60
 
 
@@ -53,7 +53,7 @@ SAME_ENDS = [f"Alphabet_of_the_{alphabet}/character{n:02}" for alphabet in ("Mag
 
 @pytest.mark.parametrize("width", [0.8, 1.2, 4.0])
 def test_names_that_share_their_beginning_and_end_stay_different(width: float) -> None:
-    short = distinct(SAME_ENDS, width, FONT)
+    short = shorten_distinctly(SAME_ENDS, width, FONT)
     assert list(short) == SAME_ENDS
     assert len(set(short.values())) == len(SAME_ENDS)
     assert width_of(list(short.values())) <= width + 0.01
@@ -61,15 +61,15 @@ def test_names_that_share_their_beginning_and_end_stay_different(width: float) -
 
 def test_names_begin_where_they_differ() -> None:
     first, second = SAME_ENDS[0], SAME_ENDS[3]
-    assert shortened(first, 0.8, FONT) == shortened(second, 0.8, FONT) == "Alphab…r01"
-    assert distinct([first, second], 0.8, FONT) == {first: "…Magi…r01", second: "…Braill…r01"}
-    assert distinct([first, "Braille"], 0.8, FONT) == {first: "Alphab…r01", "Braille": "Braille"}
+    assert shorten(first, 0.8, FONT) == shorten(second, 0.8, FONT) == "Alphab…r01"
+    assert shorten_distinctly([first, second], 0.8, FONT) == {first: "…Magi…r01", second: "…Braill…r01"}
+    assert shorten_distinctly([first, "Braille"], 0.8, FONT) == {first: "Alphab…r01", "Braille": "Braille"}
 
 
 def test_a_name_differs_from_one_that_goes_on() -> None:
-    short = distinct(["x" * 40, "x" * 41], 0.8, FONT)
+    short = shorten_distinctly(["x" * 40, "x" * 41], 0.8, FONT)
     assert list(short.values()) == ["…x", "…xx"]
 
 
 def test_names_that_no_room_can_tell_apart_end_the_search() -> None:
-    assert distinct(SAME_ENDS, 0.1, FONT) == dict.fromkeys(SAME_ENDS, "……")
+    assert shorten_distinctly(SAME_ENDS, 0.1, FONT) == dict.fromkeys(SAME_ENDS, "……")

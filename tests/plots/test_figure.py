@@ -164,7 +164,7 @@ def test_a_long_title_stays_clear_of_the_panel_above(overlaps: Overlaps) -> None
 def test_no_tick_is_more_than_all() -> None:
     figure, axes = one_panel()
     axes.set_ylim(0, 119)
-    fig.in_percent(axes, "y")
+    fig.show_percent(axes, "y")
     figure.draw_without_rendering()
     assert [label.get_text() for label in axes.get_yticklabels()][-2:] == ["100 %", ""]
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from layerprobe.plots.networks import by_network
+from layerprobe.plots.networks import group_by_network
 from layerprobe.values.facts import DataFacts
 
 RESNET18 = ("layer1.0", "layer1.1", "layer2.0", "layer2.1", "output")
@@ -25,11 +25,11 @@ def of(network: str, layers: tuple[str, ...]) -> DataFacts:
 )
 def test_runs_share_a_network_by_its_layers(one: DataFacts, other: DataFacts, same: bool) -> None:
     measured = {"a": ["output"], "b": ["output"]}
-    groups = by_network(measured, {"a": one, "b": other})
+    groups = group_by_network(measured, {"a": one, "b": other})
     assert sorted(map(sorted, groups)) == ([["a", "b"]] if same else [["a"], ["b"]])
 
 
 def test_where_a_network_is_not_known_its_measured_layers_are_compared() -> None:
     known = {"a": of("timm:resnet18", RESNET18)}
     measured = {"a": ["output"], "b": ["layer1.0", "output"], "c": ["blocks.0", "output"]}
-    assert by_network(measured, known) == [["a", "b"], ["c"]]
+    assert group_by_network(measured, known) == [["a", "b"], ["c"]]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layerprobe.plots.placing import Obstacles, Samples, end_of_line, placed, samples_of, spread
+from layerprobe.plots.placing import Obstacles, Samples, end_of_line, place_labels, sample_path, spread
 from layerprobe.values.arrays import FloatArray
 
 AREA = (200.0, 100.0)
@@ -19,7 +19,7 @@ def place(
 ) -> list[list[float]]:
     """Boxes of labels of 30 x 10 points: left, bottom, right, top; empty for one that is left out."""
     sizes = np.array([(30.0, 10.0)] * len(points))
-    found = placed(np.array(points), sizes, obstacles, optional or [False] * len(points))
+    found = place_labels(np.array(points), sizes, obstacles, optional or [False] * len(points))
     return [[] if at is None else [*at, at[0] + 30, at[1] + 10] for at in found]
 
 
@@ -45,7 +45,7 @@ def test_a_label_covers_no_marker_text_or_path_where_there_is_room() -> None:
     path = np.array([(100.0, 50.0), (160.0, 50.0), (160.0, 90.0)])
     marks, texts = np.array([(100.0, 50.0), (90.0, 50.0)]), np.array([(60.0, 55.0, 130.0, 70.0)])
     (box,) = place([(100, 50)], Obstacles(AREA, marks, [path], texts))
-    assert not holds(box, samples_of(path))
+    assert not holds(box, sample_path(path))
     assert not holds(box, marks)
     assert box[3] <= 55
 
@@ -79,7 +79,7 @@ def test_a_line_ends_at_the_nearest_place_of_the_label() -> None:
 
 
 def test_places_on_a_path_are_at_most_a_step_apart() -> None:
-    found = samples_of(np.array([(0.0, 0.0), (10.0, 0.0), (10.0, 4.0)]))
+    found = sample_path(np.array([(0.0, 0.0), (10.0, 0.0), (10.0, 4.0)]))
     assert {(0, 0), (10, 0), (10, 4)} <= set(map(tuple, found.tolist()))
     assert max(np.diff(np.sort(found[:, 0]))) <= 2.5
 
@@ -87,11 +87,11 @@ def test_places_on_a_path_are_at_most_a_step_apart() -> None:
 def test_of_thousands_of_paths_no_more_places_are_looked_at_than_there_are_squares() -> None:
     rng = np.random.default_rng(0)
     paths = [rng.uniform(0, 100, (20, 2)) for _ in range(500)]
-    found = Samples.of(paths)
+    found = Samples.from_paths(paths)
     # 100 / 2.5 squares in each direction
     assert len(found.places) == len(np.unique(found.places // 2.5, axis=0)) == 40 * 40
     assert len(found.corners) == 500 * 20
-    assert len(Samples.of(paths[:2]).places) == sum(len(samples_of(path)) for path in paths[:2])
+    assert len(Samples.from_paths(paths[:2]).places) == sum(len(sample_path(path)) for path in paths[:2])
 
 
 def test_positions_far_apart_stay() -> None:

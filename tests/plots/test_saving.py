@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from layerprobe.plots.saving import FORMATS, csv_text, encoded
+from layerprobe.plots.saving import FORMATS, csv_text, encode_figure
 
 SIGNATURES = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<?xml"}
 
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_figure_is_encoded_in_the_format_asked_for(form: str) -> None:
-    assert encoded(Figure(), form).startswith(SIGNATURES[form])
+    assert encode_figure(Figure(), form).startswith(SIGNATURES[form])
 
 
 @pytest.mark.parametrize(("form", "image"), [("pdf", rb"/Subtype /Image\b"), ("svg", rb"<image\b")])
@@ -24,7 +24,7 @@ def test_images_are_not_laid_into_one(form: str, image: bytes) -> None:
     for left in range(3):
         axes.imshow(np.full((4, 4, 3), 80 * left, np.uint8), extent=(left, left + 0.9, 0, 1))
     axes.set(xlim=(0, 3), ylim=(0, 1))
-    assert len(re.findall(image, encoded(figure, form))) == 3
+    assert len(re.findall(image, encode_figure(figure, form))) == 3
 
 
 def test_no_name_in_a_table_is_a_formula() -> None:

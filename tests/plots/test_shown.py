@@ -3,8 +3,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from layerprobe.plots.shown import shown_first
-from layerprobe.plots.values import by_run, make_points
+from layerprobe.plots.shown import default_layers
+from layerprobe.plots.values import group_by_run, make_points
 from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.scores import Score
 from tests.plots.conftest import VGG
@@ -13,7 +13,7 @@ MakeScores = Callable[..., list[Score]]
 
 
 def first(scores: list[Score], embeddings: dict[str, RankedLayer] | None = None) -> list[str]:
-    return [str(ranked) for ranked in shown_first(by_run(make_points(scores)), embeddings or {}, {})]
+    return [str(ranked) for ranked in default_layers(group_by_run(make_points(scores)), embeddings or {}, {})]
 
 
 def test_the_few_of_fourteen_layers_are_first_middle_and_the_last_two(make_scores: MakeScores) -> None:

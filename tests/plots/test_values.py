@@ -7,18 +7,18 @@ from dataclasses import replace
 import pytest
 
 from layerprobe.plots.values import (
-    by_run,
-    by_search,
-    compared,
+    add_search_to_run,
+    common_lines,
+    comparison_text,
+    group_by_run,
+    keep_one_kind,
     make_points,
     matrices_csv,
-    missing,
+    missing_lines,
     names_in_order,
-    of_one_kind,
-    omitted,
+    omission_notes,
     points_csv,
-    shared,
-    unreduced,
+    select_unreduced,
 )
 from layerprobe.system.errors import LayerprobeError
 from layerprobe.values.intervals import Interval, IntervalKind, ShownKind
@@ -44,7 +44,7 @@ def test_layers_keep_the_order_of_the_scores_and_epochs_ascend(make_scores: Make
 
 def test_layers_of_several_runs_are_named_in_one_network_order(make_scores: MakeScores) -> None:
     first, second = make_scores(["pool5", "fc6"], [0]), make_scores(["c1", "c3", "fc6", "fc7"], [0], run="netE")
-    assert names_in_order(by_run(make_points(first + second))) == ["c1", "c3", "pool5", "fc6", "fc7"]
+    assert names_in_order(group_by_run(make_points(first + second))) == ["c1", "c3", "pool5", "fc6", "fc7"]
 
 
 def test_the_columns_of_splits_have_one_order_whatever_was_measured_first(make_scores: MakeScores) -> None:
@@ -122,7 +122,7 @@ def test_a_point_has_the_intervals_of_its_values_in_percent(make_scores: MakeSco
 def test_intervals_that_a_figure_does_not_show_have_no_say_in_their_kind(make_scores: MakeScores) -> None:
     train, test = sure(make_scores(["a"], [4]), notes=("2 zero vectors",))
     found = make_points([replace(train, units=CLUSTERS), test])
-    (point,), kind = of_one_kind(found, lambda _, split: split == "test")
+    (point,), kind = keep_one_kind(found, lambda _, split: split == "test")
     assert kind == ShownKind(IntervalKind())
     assert list(point.intervals) == ["test"]
     assert point.notes == {"train": ("2 zero vectors",), "test": ("2 zero vectors",)}
@@ -131,12 +131,12 @@ def test_intervals_that_a_figure_does_not_show_have_no_say_in_their_kind(make_sc
 def test_of_different_kinds_no_interval_is_left_and_the_notes_stay(make_scores: MakeScores) -> None:
     train, test = sure(make_scores(["a"], [4]))
     found = make_points([replace(train, units=CLUSTERS), test])
-    (point,), kind = of_one_kind(found, lambda *_: True)
+    (point,), kind = keep_one_kind(found, lambda *_: True)
     assert (kind.mixed, point.intervals, point.notes["train"]) == (True, {}, ("clusters: parent",))
 
 
 def test_runs_keep_their_own_points(make_scores: MakeScores) -> None:
-    found = by_run(make_points(make_scores(["a"], [1]) + make_scores(["b"], [1, 2], run="netE")))
+    found = group_by_run(make_points(make_scores(["a"], [1]) + make_scores(["b"], [1, 2], run="netE")))
     assert {run: {name: len(layer) for name, layer in series.items()} for run, series in found.items()} == {
         "netA": {"a": 1},
         "netE": {"b": 2},
@@ -150,21 +150,21 @@ def test_a_label_is_the_layer_with_what_tells_it_apart(make_scores: MakeScores) 
         with_layer(scores[0], reduction="pca:8"),
         with_layer(scores[1], pool="max"),
     ]
-    (series,) = by_run(make_points(scores)).values()
+    (series,) = group_by_run(make_points(scores)).values()
     assert set(series) == {"a", "a@avg", "a/pca:8", "b", "b@max"}
 
 
 def test_two_similarities_are_told_apart(make_scores: MakeScores) -> None:
     (score,) = make_scores(["a"], [1], ["test"])
-    series = by_run(make_points([score, with_layer(score, similarity="dot")]))["netA"]
+    series = group_by_run(make_points([score, with_layer(score, similarity="dot")]))["netA"]
     assert list(series) == ["a~cosine", "a~dot"]
-    assert compared(series) == "cosine, dot"
+    assert comparison_text(series) == "cosine, dot"
 
 
 def test_runs_of_one_similarity_each_say_it_for_themselves(make_scores: MakeScores) -> None:
     (score,) = make_scores(["a"], [1], ["test"])
-    runs = by_run(make_points([score, replace(with_layer(score, similarity="dot"), run="netB")]))
-    assert {run: (list(series), compared(series)) for run, series in runs.items()} == {
+    runs = group_by_run(make_points([score, replace(with_layer(score, similarity="dot"), run="netB")]))
+    assert {run: (list(series), comparison_text(series)) for run, series in runs.items()} == {
         "netA": (["a~cosine"], "cosine"),
         "netB": (["a~dot"], "dot"),
     }
@@ -172,14 +172,14 @@ def test_runs_of_one_similarity_each_say_it_for_themselves(make_scores: MakeScor
 
 def test_similarities_can_be_kept_apart_as_runs_are(make_scores: MakeScores) -> None:
     (score,) = make_scores(["a"], [1], ["test"])
-    both = by_run(by_search(make_points([score, with_layer(score, similarity="dot")])))
+    both = group_by_run(add_search_to_run(make_points([score, with_layer(score, similarity="dot")])))
     assert {run: list(series) for run, series in both.items()} == {"netA, cosine": ["a~cosine"], "netA, dot": ["a~dot"]}
-    assert list(by_run(by_search(make_points([score])))) == ["netA"]
+    assert list(group_by_run(add_search_to_run(make_points([score])))) == ["netA"]
 
 
 def test_reductions_can_be_kept_apart_as_runs_are(make_scores: MakeScores) -> None:
     (score,) = make_scores(["a"], [1], ["test"])
-    both = by_run(by_search(make_points([score, with_layer(score, reduction="l2")])))
+    both = group_by_run(add_search_to_run(make_points([score, with_layer(score, reduction="l2")])))
     assert {run: list(series) for run, series in both.items()} == {"netA, cosine": ["a"], "netA, l2, cosine": ["a/l2"]}
 
 
@@ -187,30 +187,32 @@ def test_reduced_layers_are_left_out_beside_layers_as_they_are(make_scores: Make
     (score,) = make_scores(["a"], [1], ["test"])
     l2, pca = (with_layer(score, reduction=name) for name in ("l2", "pca:8"))
     alone = replace(l2, run="other")
-    assert unreduced([score, l2, pca, alone]) == [score, alone]
-    assert omitted([score, l2, pca]) == ["Unreduced layers; --layers '*/l2' shows them after one of 2 reductions."]
-    assert omitted([l2, pca]) == omitted([score]) == []
+    assert select_unreduced([score, l2, pca, alone]) == [score, alone]
+    assert omission_notes([score, l2, pca]) == [
+        "Unreduced layers; --layers '*/l2' shows them after one of 2 reductions."
+    ]
+    assert omission_notes([l2, pca]) == omission_notes([score]) == []
 
 
 def test_a_note_that_all_runs_have_is_said_once(make_scores: MakeScores) -> None:
     runs = [replace(s, run=run, notes=("few images", run)) for run in "ab" for s in make_scores(["x"], [1], ["test"])]
-    assert shared(by_run(make_points(runs))) == ["few images", "a: a", "b: b"]
+    assert common_lines(group_by_run(make_points(runs))) == ["few images", "a: a", "b: b"]
 
 
 def test_a_reduction_that_all_share_is_part_of_how_they_were_compared(make_scores: MakeScores) -> None:
     scores = [with_layer(score, reduction="pca:8") for score in make_scores(["a"], [1])]
-    assert compared(by_run(make_points(scores))["netA"]) == "pca:8, cosine"
-    assert compared(by_run(make_points(make_scores(["a"], [1]) + scores))["netA"]) == "cosine"
+    assert comparison_text(group_by_run(make_points(scores))["netA"]) == "pca:8, cosine"
+    assert comparison_text(group_by_run(make_points(make_scores(["a"], [1]) + scores))["netA"]) == "cosine"
 
 
 def test_a_missing_split_is_said(make_scores: MakeScores) -> None:
-    runs = by_run(make_points(make_scores(["a"], [1], ["test"])))
-    assert missing(runs, ("train", "test")) == ["no train scores"]
+    runs = group_by_run(make_points(make_scores(["a"], [1], ["test"])))
+    assert missing_lines(runs, ("train", "test")) == ["no train scores"]
 
 
 def test_the_layers_that_lack_a_split_are_named(make_scores: MakeScores) -> None:
-    runs = by_run(make_points(make_scores(["a"], [1]) + make_scores(["b", "c"], [1], ["test"])))
-    assert missing(runs, ("train", "test")) == ["no train scores of b, c"]
+    runs = group_by_run(make_points(make_scores(["a"], [1]) + make_scores(["b", "c"], [1], ["test"])))
+    assert missing_lines(runs, ("train", "test")) == ["no train scores of b, c"]
 
 
 def test_invalid_values_are_said_with_their_epochs(make_scores: MakeScores) -> None:
@@ -218,7 +220,7 @@ def test_invalid_values_are_said_with_their_epochs(make_scores: MakeScores) -> N
         replace(s, value=None, notes=("NaN (3 rows)",)) if s.split == "test" and s.epoch in (1, 3, 4, 5) else s
         for s in make_scores(["a"])
     ]
-    assert missing(by_run(make_points(scores)), ("train", "test")) == [
+    assert missing_lines(group_by_run(make_points(scores)), ("train", "test")) == [
         "not valid: a, test, epochs 1, 3-5: NaN (3 rows)"
     ]
 
@@ -233,28 +235,28 @@ def test_the_csv_has_the_note_of_a_valid_value(make_scores: MakeScores) -> None:
 def test_what_every_score_of_a_run_says_is_shared(make_scores: MakeScores) -> None:
     scores = [replace(score, notes=("partial: 3 of 4 test images",)) for score in make_scores(["a", "b"], [0, 1])]
     scores[0] = replace(scores[0], notes=("2 zero vectors", *scores[0].notes))
-    assert shared(by_run(make_points(scores))) == ["partial: 3 of 4 test images"]
-    both = by_run(make_points(scores + make_scores(["a"], [1], run="netE")))
-    assert shared(both) == ["netA: partial: 3 of 4 test images"]
+    assert common_lines(group_by_run(make_points(scores))) == ["partial: 3 of 4 test images"]
+    both = group_by_run(make_points(scores + make_scores(["a"], [1], run="netE")))
+    assert common_lines(both) == ["netA: partial: 3 of 4 test images"]
 
 
 def test_what_every_value_of_a_split_says_is_shared_once(make_scores: MakeScores) -> None:
     few = "12 images without a class"
     scores = [replace(s, notes=(few,)) if s.split == "test" else s for s in make_scores(["a", "b"], [0, 1])]
     scores[-1] = replace(scores[-1], value=None, notes=("NaN (3 rows)",))
-    assert shared(by_run(make_points(scores))) == [f"test: {few}"]
+    assert common_lines(group_by_run(make_points(scores))) == [f"test: {few}"]
     scores[1] = replace(scores[1], notes=())
-    assert shared(by_run(make_points(scores))) == []
+    assert common_lines(group_by_run(make_points(scores))) == []
 
 
 def test_a_valid_value_with_a_note_is_not_missing(make_scores: MakeScores) -> None:
     scores = [replace(score, notes=("2 zero vectors",)) for score in make_scores(["a"], [1])]
-    assert missing(by_run(make_points(scores)), ("train", "test")) == []
+    assert missing_lines(group_by_run(make_points(scores)), ("train", "test")) == []
 
 
 def test_what_is_missing_names_its_run_among_several(make_scores: MakeScores) -> None:
-    runs = by_run(make_points(make_scores(["a"], [1]) + make_scores(["a"], [1], ["train"], run="netE")))
-    assert missing(runs, ("train", "test")) == ["netE: no test scores"]
+    runs = group_by_run(make_points(make_scores(["a"], [1]) + make_scores(["a"], [1], ["train"], run="netE")))
+    assert missing_lines(runs, ("train", "test")) == ["netE: no test scores"]
 
 
 def test_a_table_of_matrices_has_a_line_for_each_cell() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from layerprobe.plots.asked import asked_layers
+from layerprobe.plots.asked import match_layers
 from layerprobe.report.data import page_data
 from layerprobe.summary.table import summary_tables
 from layerprobe.system.encoding import encoded
@@ -57,7 +57,7 @@ def pasted(cache: Path, name: str, run: Run) -> Subject:
     (one,) = compare(CompareRequest(cache, name, name))
     found, scores = one.a.subject, run.scores()
     known = [score.ranked for score in scores]
-    assert found.ranked in (asked_layers([name], known) or [])
+    assert found.ranked in (match_layers([name], known) or [])
     return found
 
 

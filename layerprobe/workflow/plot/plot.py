@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from layerprobe import registry
-from layerprobe.plots.asked import of_layers, until_epoch
+from layerprobe.plots.asked import scores_of_layers, scores_until_epoch
 from layerprobe.plots.figure import add_note
 from layerprobe.plots.plot import LOSS, Drawing, Plot, PlotOptions, ReadImage
-from layerprobe.plots.saving import FORMATS, encoded
+from layerprobe.plots.saving import FORMATS, encode_figure
 from layerprobe.plots.values import metric_of
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.values.facts import DataFacts
@@ -89,7 +89,7 @@ def plot(request: PlotRequest) -> Path:
     drawing = draw_plot(request.kind, request.runs, request.options, request.lines)
     if request.note:
         add_note(drawing.figure, request.note)
-    write_output(out, encoded(drawing.figure, out.suffix.lower().removeprefix(".") or "png"))
+    write_output(out, encode_figure(drawing.figure, out.suffix.lower().removeprefix(".") or "png"))
     if request.csv:
         write_output(request.csv, drawing.csv.encode())
     return out
@@ -208,7 +208,7 @@ class StoredRuns:
 
     def gallery_sizes(self, options: PlotOptions) -> Sequence[Curve]:
         """Recall@1 of each run by number of items searched."""
-        scores = until_epoch(self.scores_of_runs, options.epoch)
+        scores = scores_until_epoch(self.scores_of_runs, options.epoch)
         return stored_curves(self.runs, scores, options.layers, self.embeddings())
 
     def reductions(self, options: PlotOptions) -> Sequence[Reductions]:
