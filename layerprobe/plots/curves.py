@@ -11,11 +11,16 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from layerprobe.plots import figure as fig
-from layerprobe.plots.asked import match_layers, scores_of_layers
 from layerprobe.plots.chance import draw_chance
+from layerprobe.plots.drawn_layers import (
+    default_layers,
+    match_layers,
+    omission_notes,
+    scores_of_layers,
+    select_unreduced,
+)
 from layerprobe.plots.layers import draw_by_layer
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
-from layerprobe.plots.shown import default_layers
 from layerprobe.plots.values import (
     Point,
     Series,
@@ -26,9 +31,7 @@ from layerprobe.plots.values import (
     make_points,
     missing_lines,
     names_in_order,
-    omission_notes,
     points_csv,
-    select_unreduced,
 )
 from layerprobe.system.wording import visible
 from layerprobe.values.facts import DataFacts, common_chance, run_lines, split_text

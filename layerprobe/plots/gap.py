@@ -13,7 +13,7 @@ from matplotlib.image import AxesImage
 from numpy.typing import NDArray
 
 from layerprobe.plots import figure as fig
-from layerprobe.plots.asked import match_layers
+from layerprobe.plots.drawn_layers import match_layers, omission_notes, select_unreduced
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
 from layerprobe.plots.saving import csv_text
 from layerprobe.plots.values import (
@@ -26,8 +26,6 @@ from layerprobe.plots.values import (
     make_points,
     metric_of,
     missing_lines,
-    omission_notes,
-    select_unreduced,
 )
 from layerprobe.system.errors import DataError
 from layerprobe.system.wording import visible

@@ -10,8 +10,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from layerprobe.plots import figure as fig
-from layerprobe.plots.asked import resolve_epoch, scores_of_layers
 from layerprobe.plots.chance import draw_chance
+from layerprobe.plots.drawn_layers import (
+    group_by_network,
+    omission_notes,
+    resolve_epoch,
+    scores_of_layers,
+    select_unreduced,
+)
 from layerprobe.plots.layer_axis import (
     best_of,
     heights,
@@ -25,7 +31,6 @@ from layerprobe.plots.layer_axis import (
     worsening_notes,
 )
 from layerprobe.plots.layers_together import draw_together
-from layerprobe.plots.networks import group_by_network
 from layerprobe.plots.plot import Drawing, Indistinguishable, Plot, PlotOptions, PlotSource
 from layerprobe.plots.selected import Star, add_selected, fold_lines, selected_at, stars_on
 from layerprobe.plots.values import (
@@ -39,9 +44,7 @@ from layerprobe.plots.values import (
     make_points,
     metric_of,
     missing_lines,
-    omission_notes,
     points_csv,
-    select_unreduced,
 )
 from layerprobe.values.best import best_text
 from layerprobe.values.facts import DataFacts, common_chance, run_lines, split_text

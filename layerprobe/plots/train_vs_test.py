@@ -16,10 +16,9 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
 from layerprobe.plots import figure as fig
-from layerprobe.plots.asked import match_layers
+from layerprobe.plots.drawn_layers import default_layers, match_layers, omission_notes, select_unreduced
 from layerprobe.plots.plane import WIDTH, Window, draw_chance, draw_diagonal, set_axes, window_of
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
-from layerprobe.plots.shown import default_layers
 from layerprobe.plots.values import (
     Point,
     Series,
@@ -29,9 +28,7 @@ from layerprobe.plots.values import (
     keep_one_kind,
     make_points,
     missing_lines,
-    omission_notes,
     points_csv,
-    select_unreduced,
 )
 from layerprobe.values.facts import DataFacts, common_chance, common_start, run_lines, split_text
 from layerprobe.values.keys import RankedLayer

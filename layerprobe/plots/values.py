@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from layerprobe.plots.saving import csv_text
@@ -202,27 +202,6 @@ def search_name(point: Point | Score) -> str:
     """Name of the panel of a run, reduction and similarity."""
     reduction = [] if point.ranked.reduction == NO_REDUCTION else [point.ranked.reduction]
     return ", ".join([point.run, *reduction, point.ranked.similarity])
-
-
-def select_unreduced(scores: Sequence[Score], layers: Collection[RankedLayer] | None = None) -> list[Score]:
-    """The scores of the unreduced and the requested layers; all scores of a run without unreduced layers.
-
-    In figures with a line for each layer, lines for each of its reductions could not be read.
-    """
-    raw = {score.run for score in scores if score.ranked.reduction == NO_REDUCTION}
-    return [
-        score
-        for score in scores
-        if score.ranked.reduction == NO_REDUCTION or score.run not in raw or (layers and score.ranked in layers)
-    ]
-
-
-def omission_notes(scores: Sequence[Score], layers: Collection[RankedLayer] | None = None) -> list[str]:
-    """A note on the reductions that `select_unreduced` skips, if any."""
-    reductions = {score.ranked.reduction for score in select_unreduced(scores, layers)}
-    left_out = [name for name in dict.fromkeys(score.ranked.reduction for score in scores) if name not in reductions]
-    which = "it" if len(left_out) == 1 else f"one of {len(left_out)} reductions"
-    return [f"Unreduced layers; --layers '*/{left_out[0]}' shows them after {which}."] if left_out else []
 
 
 def comparison_text(series: Series) -> str:

@@ -16,9 +16,7 @@ from layerprobe.plots.values import (
     matrices_csv,
     missing_lines,
     names_in_order,
-    omission_notes,
     points_csv,
-    select_unreduced,
 )
 from layerprobe.system.errors import LayerprobeError
 from layerprobe.values.intervals import Interval, IntervalKind, ShownKind
@@ -181,17 +179,6 @@ def test_reductions_can_be_kept_apart_as_runs_are(make_scores: MakeScores) -> No
     (score,) = make_scores(["a"], [1], ["test"])
     both = group_by_run(add_search_to_run(make_points([score, with_layer(score, reduction="l2")])))
     assert {run: list(series) for run, series in both.items()} == {"netA, cosine": ["a"], "netA, l2, cosine": ["a/l2"]}
-
-
-def test_reduced_layers_are_left_out_beside_layers_as_they_are(make_scores: MakeScores) -> None:
-    (score,) = make_scores(["a"], [1], ["test"])
-    l2, pca = (with_layer(score, reduction=name) for name in ("l2", "pca:8"))
-    alone = replace(l2, run="other")
-    assert select_unreduced([score, l2, pca, alone]) == [score, alone]
-    assert omission_notes([score, l2, pca]) == [
-        "Unreduced layers; --layers '*/l2' shows them after one of 2 reductions."
-    ]
-    assert omission_notes([l2, pca]) == omission_notes([score]) == []
 
 
 def test_a_note_that_all_runs_have_is_said_once(make_scores: MakeScores) -> None:

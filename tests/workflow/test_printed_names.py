@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from layerprobe.plots.asked import match_layers
+from layerprobe.plots.drawn_layers import match_layers
 from layerprobe.report.data import page_data
 from layerprobe.summary.table import summary_tables
 from layerprobe.system.encoding import encoded

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from layerprobe.plots.asked import match_layers
+from layerprobe.plots.drawn_layers import match_layers
 from layerprobe.plots.plot import PlotOptions
 from layerprobe.plots.reducers import MANY
 from layerprobe.plots.selected import selected_at

@@ -10,7 +10,7 @@ import numpy as np
 
 from layerprobe.measure.pair_similarities import Labelled, pair_histograms
 from layerprobe.measure.spectrum import spectrum
-from layerprobe.plots.asked import match_layers, resolve_epoch
+from layerprobe.plots.drawn_layers import match_layers, resolve_epoch
 from layerprobe.plots.plot import PlotOptions
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.values.facts import PAIRS_WITHIN_FOLDS

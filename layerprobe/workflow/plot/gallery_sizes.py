@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from layerprobe.measure.analysis import ItemCounts
 from layerprobe.metrics.recall import positives_and_negatives
 from layerprobe.metrics.thinned import thinned_hits
-from layerprobe.plots.asked import match_layers
+from layerprobe.plots.drawn_layers import match_layers
 from layerprobe.recipe.recipe import recorded_recipe
 from layerprobe.statistics.means import intervals
 from layerprobe.statistics.units import unit_sums

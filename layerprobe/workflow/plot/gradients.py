@@ -9,7 +9,7 @@ import torch
 
 from layerprobe.losses.classifier import LinearClassifier
 from layerprobe.measure.gradients import Classified, kinds_of
-from layerprobe.plots.asked import resolve_epoch
+from layerprobe.plots.drawn_layers import resolve_epoch
 from layerprobe.recipe.recipe import Recipe, recorded_recipe
 from layerprobe.registry import LOSSES, load
 from layerprobe.system.errors import DataError, NumericError, RecipeError

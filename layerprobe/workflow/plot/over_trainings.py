@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
-from layerprobe.plots.asked import match_layers, resolve_epoch
+from layerprobe.plots.drawn_layers import match_layers, resolve_epoch
 from layerprobe.plots.plot import LOSS, PlotOptions
 from layerprobe.system.errors import DataError
 from layerprobe.values.headline_layers import headline_layers

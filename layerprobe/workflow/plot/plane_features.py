@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from layerprobe.plots.asked import resolve_epoch
+from layerprobe.plots.drawn_layers import resolve_epoch
 from layerprobe.recipe.recipe import recorded_recipe
 from layerprobe.system.errors import DataError, NumericError, RecipeError
 from layerprobe.values.scores import Score

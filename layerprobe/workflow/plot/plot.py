@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from layerprobe import registry
-from layerprobe.plots.asked import scores_of_layers, scores_until_epoch
+from layerprobe.plots.drawn_layers import scores_of_layers, scores_until_epoch
 from layerprobe.plots.figure import add_note
 from layerprobe.plots.plot import LOSS, Drawing, Plot, PlotOptions, ReadImage
 from layerprobe.plots.saving import FORMATS, encode_figure
