@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from layerprobe.plots import figure as fig
-from layerprobe.plots.chance import draw_chance
 from layerprobe.plots.drawn_layers import (
     default_layers,
     match_layers,
@@ -127,7 +126,7 @@ def draw(
     figure, all_axes = fig.make_panels([panel.title for panel in panels], layout)
     for axes, panel, panel_labels, key in zip(all_axes, panels, labels, keys, strict=True):
         _set_axes(axes, epochs, y_limits, points[0].metric)
-        draw_chance(
+        fig.draw_chance(
             axes, {split_text(split, data.values()): floors[split] for split in panel.splits if split in floors}
         )
         _draw_curves(axes, panel)

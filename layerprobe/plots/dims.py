@@ -8,9 +8,9 @@ from dataclasses import replace
 from matplotlib.figure import Figure
 
 from layerprobe.plots import dims_by_layer, dims_by_size
+from layerprobe.plots.figure import csv_text
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
 from layerprobe.plots.reducers import MANY, Reducer, reducer_names, reducer_of
-from layerprobe.plots.saving import csv_text
 from layerprobe.plots.selected import add_selected, fold_lines, selected_at
 from layerprobe.plots.values import merge_lines
 from layerprobe.values.facts import DataFacts, run_lines

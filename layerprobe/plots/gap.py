@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from layerprobe.plots import figure as fig
 from layerprobe.plots.drawn_layers import match_layers, omission_notes, select_unreduced
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
-from layerprobe.plots.saving import csv_text
 from layerprobe.plots.values import (
     Point,
     Series,
@@ -225,7 +224,7 @@ def gap_csv(scores: Sequence[Score], *, layers: Collection[RankedLayer] | None =
         gap = None if seen is None or unseen is None else seen - unseen
         notes = [note_text(point.notes.get(split, ())) for split in splits]
         rows.append([point.run, *point.ranked.as_columns().values(), point.epoch, gap, seen, unseen, *notes])
-    return csv_text(rows)
+    return fig.csv_text(rows)
 
 
 def plot(source: PlotSource, options: PlotOptions) -> Drawing:

@@ -10,7 +10,6 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from layerprobe.plots import figure as fig
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
-from layerprobe.plots.saving import csv_text
 from layerprobe.values.facts import DataFacts, epoch_text, image_lines
 from layerprobe.values.scores import note_text, shared_notes
 from layerprobe.values.views import GradientSizes
@@ -115,7 +114,7 @@ def gradients_csv(gradients: Sequence[GradientSizes]) -> str:
         ]
         lines = zip(gradient.places, gradient.values, gradient.low, gradient.high, strict=True)
         rows += [[*key, *cells, note_text(gradient.notes)] for cells in lines]
-    return csv_text(rows)
+    return fig.csv_text(rows)
 
 
 def plot(source: PlotSource, options: PlotOptions) -> Drawing:

@@ -10,7 +10,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from layerprobe.plots import figure as fig
-from layerprobe.plots.chance import draw_chance
 from layerprobe.plots.drawn_layers import (
     group_by_network,
     omission_notes,
@@ -186,7 +185,7 @@ def _draw_panel(axes: Axes, panel: _Panel, metric: str, floors: Mapping[str, flo
     start = None if panel.weights else panel.start
     labels = _draw_splits(axes, panel.series, panel.last, start, panel.train)
     mark_best(axes, panel.at_last, list(panel.series))
-    draw_chance(axes, {panel.train if split == "train" else split: level for split, level in floors.items()})
+    fig.draw_chance(axes, {panel.train if split == "train" else split: level for split, level in floors.items()})
     fig.label_right(axes, labels)
 
 

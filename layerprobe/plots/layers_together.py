@@ -9,7 +9,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from layerprobe.plots import figure as fig
-from layerprobe.plots.chance import draw_chance
 from layerprobe.plots.layer_axis import (
     best_of,
     heights,
@@ -96,7 +95,7 @@ def draw_together(
         axes.set_ylabel(points[0].metric, fontsize=fig.FONT + 1)
         name_layers(axes, list(names), upright=sizes.upright)
         labels = _draw_runs(axes, panel, list(names), styles, texts)
-        draw_chance(axes, {texts[split]: level for split, level in floors.items()})
+        fig.draw_chance(axes, {texts[split]: level for split, level in floors.items()})
         fig.label_right(axes, labels)
         panel_stars = {run: stars[i, run] for run in panel if (i, run) in stars}
         kinds = [_kind(run, styles[run]) for run in panel] + _draw_stars(axes, panel, list(names), panel_stars, styles)

@@ -9,7 +9,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from layerprobe.plots import figure as fig
-from layerprobe.plots.saving import csv_text
 from layerprobe.plots.values import merge_lines
 from layerprobe.values.facts import DataFacts, run_lines
 from layerprobe.values.intervals import ShownKind
@@ -151,4 +150,4 @@ def scores_csv(scores: Sequence[Score]) -> str:
         rows.append(
             [score.run, score.epoch, score.split, name, score.metric, score.value, *ends, note_text(score.all_notes)]
         )
-    return csv_text(rows)
+    return fig.csv_text(rows)

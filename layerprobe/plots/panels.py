@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from layerprobe.plots import figure as fig
 from layerprobe.plots.class_names import shorten, shorten_distinctly, wrap_name
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource, ReadImage
-from layerprobe.plots.saving import csv_text
 from layerprobe.plots.selected import shown_layers
 from layerprobe.values.facts import DataFacts, epoch_text, run_lines
 from layerprobe.values.keys import RankedLayer
@@ -204,7 +203,7 @@ def neighbours_csv(neighbours: Sequence[Neighbours], selected: Mapping[str, Sele
         for rank, neighbour in enumerate(nearest.found, start=1):
             cells = [rank, neighbour.item.id, neighbour.item.name, neighbour.similarity, str(neighbour.right).lower()]
             rows.append([*key, *cells, note_text((*nearest.notes, *shown_layer.csv_notes))])
-    return csv_text(rows)
+    return fig.csv_text(rows)
 
 
 def plot(source: PlotSource, options: PlotOptions) -> Drawing:

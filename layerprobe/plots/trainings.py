@@ -10,10 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from layerprobe.plots import figure as fig
-from layerprobe.plots.chance import draw_chance
 from layerprobe.plots.place_axis import ValueAxis
 from layerprobe.plots.plot import LOSS
-from layerprobe.plots.saving import csv_text
 from layerprobe.values.facts import DataFacts, common_chance, run_lines, weights_or_epoch
 from layerprobe.values.metric_names import is_fraction
 from layerprobe.values.scores import note_text
@@ -107,7 +105,7 @@ def table(view: OverTrainings) -> str:
             for seed, value in point.each.items():
                 less = difference.each.get(seed) if difference else None
                 rows.append([*key, seed, value, None, None, less, None, None, 1, note])
-    return csv_text(rows)
+    return fig.csv_text(rows)
 
 
 def _numbers(point: Repeated | None) -> list[float | None]:
@@ -176,7 +174,7 @@ def _set_heights(axes: Axes, panel: _Panel, floor: float | None, *, is_first: bo
     if is_first and panel.scale == 100:
         axes.set_ylim(fig.limits(heights, floor))
         fig.show_percent(axes, "y")
-        draw_chance(axes, {"test": floor} if floor is not None else {})
+        fig.draw_chance(axes, {"test": floor} if floor is not None else {})
     else:
         low, high = min(heights + [0.0] * (not is_first)), max(heights + [0.0] * (not is_first))
         margin = _EDGE * (high - low) or 0.1 * abs(high) or 1.0

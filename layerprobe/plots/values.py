@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from layerprobe.plots.saving import csv_text
+from layerprobe.plots.figure import csv_text
 from layerprobe.system.errors import LayerprobeError
 from layerprobe.values.facts import DataFacts
 from layerprobe.values.intervals import Interval, IntervalKind, SamplingUnits, ShownKind

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -11,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from layerprobe.plots import figure as fig
+from layerprobe.plots.figure import FORMATS, csv_text, draw_chance, encode_figure
 
 Overlaps = Callable[[Figure], list[tuple[str, str]]]
 
@@ -176,3 +178,37 @@ def test_a_note_is_under_all_that_a_figure_has() -> None:
     note = figure.texts[-1]
     assert note.get_text() == "small version: mechanics only"
     assert note.get_window_extent().y1 / figure.dpi <= before.y0
+
+
+def test_chance_levels_in_view_are_drawn_and_named() -> None:
+    axes = Figure().add_subplot()
+    axes.set_ylim(0, 10)
+    draw_chance(axes, {"train": 2.0, "test": 3.0, "validation": 20.0})
+    assert [line.get_ydata() for line in axes.lines] == [[2, 2], [3, 3]]
+    assert [text.get_text() for text in axes.texts] == ["chance: train 2.0 %, test 3.0 %"]
+
+
+SIGNATURES = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<?xml"}
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_figure_is_encoded_in_the_format_asked_for(form: str) -> None:
+    assert encode_figure(Figure(), form).startswith(SIGNATURES[form])
+
+
+@pytest.mark.parametrize(("form", "image"), [("pdf", rb"/Subtype /Image\b"), ("svg", rb"<image\b")])
+def test_images_are_not_laid_into_one(form: str, image: bytes) -> None:
+    # Into one, each of 400 pictures of `plot panels` takes the time of the whole figure.
+    figure = Figure()
+    axes = figure.add_subplot()
+    for left in range(3):
+        axes.imshow(np.full((4, 4, 3), 80 * left, np.uint8), extent=(left, left + 0.9, 0, 1))
+    axes.set(xlim=(0, 3), ylim=(0, 1))
+    assert len(re.findall(image, encode_figure(figure, form))) == 3
+
+
+def test_no_name_in_a_table_is_a_formula() -> None:
+    assert (
+        csv_text([["run", "value"], ["=1+1", -0.5], ["a,b", None], ["@x", 2]])
+        == "run,value\n'=1+1,-0.5\n\"a,b\",\n'@x,2\n"
+    )

@@ -16,8 +16,8 @@ from layerprobe.data.loading import batches_of
 from layerprobe.data.splits import Split
 from layerprobe.nets.net import Net
 from layerprobe.plots.explanations import draw
+from layerprobe.plots.figure import FORMATS, encode_figure
 from layerprobe.plots.plot import PlotOptions
-from layerprobe.plots.saving import FORMATS, encode_figure
 from layerprobe.recipe.recipe import Recipe, recorded_recipe
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.system.progress import Listener

@@ -11,9 +11,8 @@ from typing import NoReturn
 
 from layerprobe import registry
 from layerprobe.plots.drawn_layers import scores_of_layers, scores_until_epoch
-from layerprobe.plots.figure import add_note
+from layerprobe.plots.figure import FORMATS, add_note, encode_figure
 from layerprobe.plots.plot import LOSS, Drawing, Plot, PlotOptions, ReadImage
-from layerprobe.plots.saving import FORMATS, encode_figure
 from layerprobe.plots.values import metric_of
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.values.facts import DataFacts
