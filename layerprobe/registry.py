@@ -114,8 +114,8 @@ METRICS = SHARE_METRICS | PLAIN_METRICS
 PLOTS = {
     "train-vs-test": "layerprobe.plots.train_vs_test:PLOT",
     "curves": "layerprobe.plots.curves:PLOT",
-    "loss": "layerprobe.plots.loss:PLOT",
-    "learnt": "layerprobe.plots.learnt:PLOT",
+    "loss": "layerprobe.plots.over_epochs:LOSS_PLOT",
+    "learnt": "layerprobe.plots.over_epochs:LEARNT_PLOT",
     "layers": "layerprobe.plots.layers:PLOT",
     "gap": "layerprobe.plots.gap:PLOT",
     "histograms": "layerprobe.plots.histograms:PLOT",
@@ -127,8 +127,8 @@ PLOTS = {
     "dims": "layerprobe.plots.dims:PLOT",
     "gallery-size": "layerprobe.plots.gallery_size:PLOT",
     "panels": "layerprobe.plots.panels:PLOT",
-    "over-key": "layerprobe.plots.over_key:PLOT",
-    "recall-at-k": "layerprobe.plots.recall_at_k:PLOT",
+    "over-key": "layerprobe.plots.trainings:OVER_KEY_PLOT",
+    "recall-at-k": "layerprobe.plots.trainings:RECALL_AT_K_PLOT",
 }
 
 

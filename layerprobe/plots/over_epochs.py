@@ -1,4 +1,7 @@
-"""Numbers of whole runs over the epochs: a panel for each metric, a line for each run."""
+"""Numbers of whole runs over the epochs: the training loss, and the numbers that a loss learns besides class weights.
+
+The loss and, below it, recall of the embedding on test are as in Zhai & Wu 2019, figure 3.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from layerprobe.plots import figure as fig
+from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
 from layerprobe.plots.values import merge_lines
 from layerprobe.values.facts import DataFacts, run_lines
 from layerprobe.values.intervals import ShownKind
@@ -20,6 +24,11 @@ _LOG = 20.0  # an axis of positive numbers with a larger ratio is logarithmic
 _MARGIN = 0.06  # of the range, at both ends of an axis
 _MARKS = 8  # markers on a line, about
 _BAND = 0.15  # how opaque a band is
+_LOSS_NOTE = (
+    "The loss is the mean over the batches of an epoch, during which the weights change. Values of different losses, "
+    "or of one at different temperatures, cannot be compared."
+)
+_LEARNT_NOTE = "Parameters of the loss, from the checkpoints; epoch 0 is the recipe's value."
 
 Lines = dict[str, list[Score]]  # run -> its scores by epoch
 
@@ -151,3 +160,20 @@ def scores_csv(scores: Sequence[Score]) -> str:
             [score.run, score.epoch, score.split, name, score.metric, score.value, *ends, note_text(score.all_notes)]
         )
     return fig.csv_text(rows)
+
+
+def plot_loss(source: PlotSource, _: PlotOptions) -> Drawing:
+    """Draw the loss of each run, and below it the metric of its embedding where that is measured."""
+    scores = source.losses()
+    figure = draw(scores, data=source.data(score.run for score in scores), how=_LOSS_NOTE)
+    return Drawing(figure, scores_csv(scores))
+
+
+def plot_learnt(source: PlotSource, _: PlotOptions) -> Drawing:
+    """Draw a panel for each parameter, such as a temperature, with a line for each run whose loss learns it."""
+    scores = source.learnt()
+    return Drawing(draw(scores, how=_LEARNT_NOTE), scores_csv(scores))
+
+
+LOSS_PLOT = Plot(plot_loss, ("metric",), scored=False)
+LEARNT_PLOT = Plot(plot_learnt, (), scored=False)

@@ -1,6 +1,6 @@
 """A registered plot, and the values that it may draw.
 
-A module of `plots` ends in `PLOT = Plot(plot)`, where `plot` takes its values from the source and draws them;
+A module of `plots` ends in its `Plot(plot)`, where `plot` takes its values from the source and draws them;
 `layerprobe.registry.PLOTS` points at it.
 """
 
