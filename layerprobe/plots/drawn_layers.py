@@ -12,6 +12,8 @@ from layerprobe.values.headline_layers import headline_layers
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer, named
 from layerprobe.values.scores import Score
 
+_ALL = 5  # as many layers are all shown
+
 
 def match_layers(names: Sequence[str] | None, ranked_layers: Collection[RankedLayer]) -> list[RankedLayer] | None:
     """The layers that some names mean, in the order of the names, each once; None without names."""
@@ -66,9 +68,6 @@ def omission_notes(scores: Sequence[Score], layers: Collection[RankedLayer] | No
     left_out = [name for name in dict.fromkeys(score.ranked.reduction for score in scores) if name not in reductions]
     which = "it" if len(left_out) == 1 else f"one of {len(left_out)} reductions"
     return [f"Unreduced layers; --layers '*/{left_out[0]}' shows them after {which}."] if left_out else []
-
-
-_ALL = 5  # as many layers are all shown
 
 
 def default_layers(

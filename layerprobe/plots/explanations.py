@@ -12,8 +12,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from layerprobe.plots import figure as fig
-from layerprobe.plots.class_names import shorten
-from layerprobe.plots.panels import ASKED, RIGHT, WRONG, Frame, draw_picture
+from layerprobe.plots.panels import NEUTRAL, RIGHT, WRONG, Frame, draw_picture, shorten
 from layerprobe.values.explanations import Attribution, ExplainedNeighbour, ExplainedQuery, RankCorrelation
 from layerprobe.values.keys import names_by_layer
 
@@ -67,7 +66,7 @@ def _draw_row(axes: Axes, explained: ExplainedQuery, neighbour: ExplainedNeighbo
     _write(
         axes, (right, top), [f"{frame.sign} {neighbour.found.item.name}"], _HALF, fontsize=fig.FONT, color=frame.colour
     )
-    sides = ((0.0, "query", explained.image, ASKED), (right, "neighbour", neighbour.image, frame))
+    sides = ((0.0, "query", explained.image, NEUTRAL), (right, "neighbour", neighbour.image, frame))
     for (x, whose, image, border), (_, attribution) in zip(sides, explanation.sides, strict=True):
         _draw_side(axes, (whose, image, border), attribution, (x, top + _TEXT), explanation.places_of)
 
@@ -98,7 +97,7 @@ def _draw_side(
         most = float(np.percentile(np.abs(values), _MOST)) or float(np.abs(values).max()) or 1.0
         scale: dict[str, Any] = {"cmap": "RdBu_r", "vmin": -most, "vmax": most}
         _write(axes, (x, top), [heading], _SIDE)
-        draw_picture(axes, values, (x, top + _TEXT, _SIDE), ASKED, size=image.shape[:2], **scale)
+        draw_picture(axes, values, (x, top + _TEXT, _SIDE), NEUTRAL, size=image.shape[:2], **scale)
         _write(axes, (x, top + _TEXT + _SIDE), below, _SIDE)
 
 

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from layerprobe.plots import figure as fig
 from layerprobe.plots.drawn_layers import default_layers, match_layers, omission_notes, select_unreduced
-from layerprobe.plots.plane import WIDTH, Window, draw_chance, draw_diagonal, set_axes, window_of
+from layerprobe.plots.placing import Samples
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
 from layerprobe.plots.values import (
     Point,
@@ -30,7 +30,7 @@ from layerprobe.plots.values import (
     missing_lines,
     points_csv,
 )
-from layerprobe.values.facts import DataFacts, common_chance, common_start, run_lines, split_text
+from layerprobe.values.facts import DataFacts, common_chance, common_start, level_text, run_lines, split_text
 from layerprobe.values.keys import RankedLayer
 from layerprobe.values.scores import Score
 
@@ -41,6 +41,15 @@ _SMALL = fig.FONT - 2  # size of numbers of epochs and of pale names
 _NAMED = 60  # with more pale layers there is no room for a name
 _BEYOND = 0.55  # inches beside a panel for labels
 _STEP = 30.0  # points along a path from one epoch's number to the next
+_WIDTH = 3.3  # of a panel in inches
+_HEIGHT = 3.1  # of axes with different scales
+# Both axes have one scale if test range / train range is within these; else the paths would be pressed flat.
+_EQUAL = (0.4, 2.5)
+_FLATTEST, _TALLEST = 0.68, 1.0  # least and largest height / width of a panel whose axes share a scale
+_DIAGONAL_SHARE = 0.3  # share of the width that the line test = train needs to be labelled
+_DIAGONAL = "test = train"
+
+Limits = tuple[float, float]
 
 
 def draw(
@@ -75,7 +84,7 @@ def draw(
         point for panel in panels for series in panel.runs.values() for layer in series.values() for point in layer
     ]
     floors = {split: 100 * value for split, value in common_chance(data.values()).items()}
-    window = window_of(drawn, floors)
+    window = _window_of(drawn, floors)
     scored = {split for point in drawn for split, value in point.values.items() if value is not None}
     notes = run_lines(data, _SPLITS) + _notes(panels, data) + list(kind.lines("Bars"))
     notes += window.notes() if scored == set(_SPLITS) else ["Layers without a value on one axis are drawn at its edge."]
@@ -84,10 +93,10 @@ def draw(
     together = max(len(panel.runs) for panel in panels) > 1
     below = fig.Layout.below + (len(styles) * fig.KEY_ROW if together else 0)
     titles = [f"{panel.title}{points[0].metric} by layer, {comparison_text(panel.merged)}" for panel in panels]
-    figure, axes_of = fig.make_panels(titles, fig.Layout(WIDTH, window.height, _BEYOND, below, notes=notes))
+    figure, axes_of = fig.make_panels(titles, fig.Layout(_WIDTH, window.height, _BEYOND, below, notes=notes))
     for axes, panel in zip(axes_of, panels, strict=True):
-        set_axes(axes, window, scored, points[0].metric, split_text("train", data.values()))
-        draw_chance(axes, floors, scored)
+        _set_axes(axes, window, scored, points[0].metric, split_text("train", data.values()))
+        _draw_chance_levels(axes, floors, scored)
         _draw_paths(axes, panel.paths(last_epochs, window, styles, data), window, diagonal=scored == set(_SPLITS))
         fig.add_legend(axes, _kinds(drawn, data))
         for row, (run, style) in enumerate(styles.items() if together else (), 1):
@@ -147,7 +156,7 @@ class _Panel:
     def paths(
         self,
         last_epochs: Mapping[str, int],
-        window: Window,
+        window: _Window,
         styles: Mapping[str, fig.Style],
         data: Mapping[str, DataFacts],
     ) -> list[_Path]:
@@ -202,7 +211,7 @@ def _restrict_to_axes(point: Point) -> Point:
     )
 
 
-def _places(layer: Sequence[Point], window: Window) -> list[tuple[int, float, float]]:
+def _places(layer: Sequence[Point], window: _Window) -> list[tuple[int, float, float]]:
     """(epoch, x, y) of the valid points; a layer that lacks a split is at the edge."""
     x = [point.percent("train") for point in layer]
     y = [point.percent("test") for point in layer]
@@ -218,7 +227,7 @@ def _places(layer: Sequence[Point], window: Window) -> list[tuple[int, float, fl
     ]
 
 
-def _draw_paths(axes: Axes, paths: Sequence[_Path], window: Window, *, diagonal: bool) -> None:
+def _draw_paths(axes: Axes, paths: Sequence[_Path], window: _Window, *, diagonal: bool) -> None:
     _draw_pale(axes, pale := [path for path in paths if path.style is None])
     for path in paths:
         if path.style is not None:
@@ -226,7 +235,7 @@ def _draw_paths(axes: Axes, paths: Sequence[_Path], window: Window, *, diagonal:
     lines, bright = [path.line for path in paths], [path for path in paths if path.style]
     bars = [[low, path.line[-1], high] for path in bright for low, high in _bars(path)]
     if diagonal:
-        draw_diagonal(axes, window, lines + bars)
+        _draw_diagonal(axes, window, lines + bars)
     labels = [
         fig.Label(path.text, *path.line[-1], path.style.text)
         if path.style
@@ -326,6 +335,119 @@ def table(
     drawn = {(point.run, point.ranked) for panel in panels for layer in panel.merged.values() for point in layer}
     drawn_scores = [score for score in drawn_scores if (score.run, score.ranked) in drawn]
     return points_csv([score for score in drawn_scores if score.split in _SPLITS] or drawn_scores)
+
+
+@dataclass(frozen=True)
+class _Window:
+    """The part of the plane that is shown, in percent."""
+
+    x: Limits
+    y: Limits
+    height: float
+    equal: bool = False
+
+    @property
+    def names_the_diagonal(self) -> bool:
+        """Whether the visible part of the line test = train is long enough for a label."""
+        return min(self.x[1], self.y[1]) - max(self.x[0], self.y[0]) >= _DIAGONAL_SHARE * (self.x[1] - self.x[0])
+
+    def notes(self) -> list[str]:
+        """Notes on the axes."""
+        lines = [] if self.equal else ["The axes differ in scale."]
+        if max(self.x[0], self.y[0]) >= min(self.x[1], self.y[1]):
+            lines.append("The line test = train lies outside the axes.")
+        elif not self.names_the_diagonal:
+            lines.append("The line in the corner is test = train.")
+        return lines
+
+
+def _window_of(points: Sequence[Point], floors: Mapping[str, float]) -> _Window:
+    """The window that shows every point with its interval, and both chance levels if there is room.
+
+    Args:
+        points: points, with the intervals that are drawn.
+        floors: split -> chance level in percent.
+    """
+    x, y = _split_limits(points, "train", floors), _split_limits(points, "test", floors)
+    # A chance level on one axis only is not worth the room.
+    if x and y and any(not low < floors.get(split, high) < high for split, (low, high) in (("train", x), ("test", y))):
+        x, y = _split_limits(points, "train", {}), _split_limits(points, "test", {})
+    if x is None or y is None:
+        both = x or y or (0.0, 100.0)
+        return _Window(both, both, _HEIGHT)
+    (x_min, x_max), (y_min, y_max) = x, y
+    if not _EQUAL[0] <= (y_max - y_min) / (x_max - x_min) <= _EQUAL[1]:
+        return _Window(x, y, _HEIGHT)
+    # The window grows upwards and to the right, where the line test = train comes into view.
+    y_max = max(y_max, y_min + _FLATTEST * (x_max - x_min))
+    x_max = max(x_max, x_min + (y_max - y_min) / _TALLEST)
+    return _Window((x_min, x_max), (y_min, y_max), _WIDTH * (y_max - y_min) / (x_max - x_min), equal=True)
+
+
+def _split_limits(points: Sequence[Point], split: str, floors: Mapping[str, float]) -> Limits | None:
+    values = [value for point in points if (value := point.percent(split)) is not None]
+    values += [end for point in points for end in point.ends(split) or ()]
+    return fig.limits(values, floors.get(split)) if values else None
+
+
+def _set_axes(axes: Axes, window: _Window, scored: Collection[str], metric: str, train: str) -> None:
+    """Set the limits and names of the axes; the axis of a split without scores has no ticks.
+
+    Args:
+        train: the name of the training classes.
+    """
+    axes.set_xlim(window.x)
+    axes.set_ylim(window.y)
+    axes.set_xlabel(f"{train} {metric}", fontsize=fig.FONT + 1)
+    axes.set_ylabel(f"test {metric}", fontsize=fig.FONT + 1)
+    for split, which, axis in (("train", "x", axes.xaxis), ("test", "y", axes.yaxis)):
+        if split in scored:
+            fig.show_percent(axes, which)
+        else:
+            axis.set_ticks([])
+
+
+def _draw_chance_levels(axes: Axes, floors: Mapping[str, float], scored: Collection[str]) -> None:
+    """Draw the chance levels that are in view."""
+    (x_min, x_max), (y_min, y_max) = axes.get_xlim(), axes.get_ylim()
+    lines = {"color": "0.55", "linewidth": 1.0, "linestyle": ":", "zorder": 1.0}
+    train, test = floors.get("train", x_min), floors.get("test", y_min)
+    if x_min < train < x_max and "train" in scored:
+        axes.axvline(train, label="_chance train").set(**lines)
+        text = axes.annotate(f"chance {level_text(train)}", (train, y_max), xytext=(3, -3), textcoords="offset points")
+        text.set(rotation=90, va="top", fontsize=fig.FONT - 1, color=fig.GREY)
+    if y_min < test < y_max and "test" in scored:
+        axes.axhline(test, label="_chance test").set(**lines)
+        text = axes.annotate(f"chance {level_text(test)}", (x_max, test), xytext=(-3, 3), textcoords="offset points")
+        text.set(ha="right", fontsize=fig.FONT - 1, color=fig.GREY)
+
+
+def _draw_diagonal(axes: Axes, window: _Window, paths: Sequence[Sequence[fig.Place]]) -> None:
+    """Draw the line test = train as far as it is in view, with its name where the paths are sparsest.
+
+    Args:
+        paths: at least one, in data coordinates.
+    """
+    low, high = max(window.x[0], window.y[0]), min(window.x[1], window.y[1])
+    if low >= high:
+        return
+    axes.plot([low, high], [low, high], color="0.6", linewidth=1, zorder=1, label="_diagonal")
+    if not window.names_the_diagonal:
+        return
+    scale = 72 / axes.figure.dpi
+    start, end = (axes.transData.transform((coordinate, coordinate)) * scale for coordinate in (low, high))
+    along = (end - start) / np.hypot(*(end - start))
+    across = np.array([-along[1], along[0]])
+    path_samples = Samples.from_paths([axes.transData.transform(path) * scale for path in paths]).places
+    reach = np.array([36 * fig.width_of([_DIAGONAL]) + 4, fig.FONT])  # half a length and height, with room around
+    shares = np.linspace(0.15, 0.85, 29)
+    off = path_samples - (start + shares[:, None] * (end - start))[:, None] - across * fig.FONT
+    covered = (np.abs(np.stack([off @ along, off @ across], -1)) < reach).all(-1).sum(1)
+    fewest = [i for i in range(len(shares)) if covered[i] == covered.min()]
+    share = shares[min(fewest, key=lambda i: abs(shares[i] - 0.5))]
+    middle = low + float(share) * (high - low)
+    text = axes.annotate(_DIAGONAL, (middle, middle), xytext=(0, 3), textcoords="offset points", ha="center")
+    text.set(rotation=45, transform_rotates_text=True, rotation_mode="anchor", fontsize=fig.FONT - 1, color=fig.GREY)
 
 
 def plot(source: PlotSource, options: PlotOptions) -> Drawing:

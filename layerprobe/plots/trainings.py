@@ -23,6 +23,12 @@ _LOG_FROM = 8  # largest / least number
 _BETWEEN = 0.08  # inches between the texts at two ticks
 _DODGE = 0.14  # between the points of two lines in a category, at most
 _SPREAD = 0.6  # of a category, that its points take
+_FIGURE, _LEFT = 4.6, 0.75  # inches: width of a figure, left margin of its axes
+_LEAST, _HEIGHT = 2.4, 2.7
+_LABEL = 0.165  # inches of height that a label needs
+_BAND, _BANDS = 0.15, 0.6  # how opaque a band is, and all bands together, at most
+_EDGE = 0.06  # of the range of values, at both ends of an axis that is not in percent
+_ALL = "all"
 
 
 @dataclass(frozen=True)
@@ -86,14 +92,6 @@ class ValueAxis:
         if not self.numbers:
             axes.grid(visible=False, axis="x")
         axes.set_xlabel(name, fontsize=fig.FONT + 1, parse_math=False)
-
-
-_FIGURE, _LEFT = 4.6, 0.75  # inches: width of a figure, left margin of its axes
-_LEAST, _HEIGHT = 2.4, 2.7
-_LABEL = 0.165  # inches of height that a label needs
-_BAND, _BANDS = 0.15, 0.6  # how opaque a band is, and all bands together, at most
-_EDGE = 0.06  # of the range of values, at both ends of an axis that is not in percent
-_ALL = "all"
 
 
 @dataclass(frozen=True)
