@@ -2,24 +2,41 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from layerprobe.plots import dims_by_layer, dims_by_size
-from layerprobe.plots.figure import csv_text
+from layerprobe.plots import figure as fig
+from layerprobe.plots.layer_axis import Track, pool_kinds, pool_tracks
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
-from layerprobe.plots.reducers import MANY, Reducer, reducer_names, reducer_of
-from layerprobe.plots.selected import add_selected, fold_lines, selected_at
+from layerprobe.plots.selected import Star, add_selected, fold_lines, selected_at, star_of
 from layerprobe.plots.values import merge_lines
-from layerprobe.values.facts import DataFacts, run_lines
+from layerprobe.system.wording import visible
+from layerprobe.values.facts import DataFacts, epoch_text, run_lines
 from layerprobe.values.intervals import ShownKind
-from layerprobe.values.keys import NO_REDUCTION
+from layerprobe.values.keys import NO_REDUCTION, LayerKey
 from layerprobe.values.scores import note_text, shared_notes
+from layerprobe.values.spoken_names import spoken_reduction
 from layerprobe.values.views import Reductions, Selected, Sized, equal_dimensions
 
 _KEY = ("run", "epoch", "split", "layer", "pool", "reduction", "similarity")
+_FIGURE, _LEFT = 4.6, 0.75  # inches: width of a figure of one panel, left margin of its axes
+_LEAST, _MOST, _LAYER_HEIGHT = 2.4, 9.0, 3.0
+_LAYER_WIDTH = 0.17  # inches of width for each layer, at least
+_APART = 0.13  # of the distance of two layers, between two points of one layer
+_SIZE_WIDTH, _SIZE_HEIGHT = 2.1, 2.6
+_BAND = 0.15
+_BETWEEN = 0.06  # inches between the numbers at two ticks
+MANY = 3  # with at least so many equal dimensions, lines are drawn over them
+# Okabe and Ito's, distinct for every kind of colour blindness; the markers tell them apart without colour.
+_COLOURS = (("#0072b2", "s"), ("#d55e00", "^"), ("#009e73", "v"), ("#cc79a7", "P"), ("#e69f00", "X"), ("#56b4e9", "<"))
+_UNREDUCED_STYLE = fig.Style(to_rgb("0.35"), "o")
 
 
 def draw(
@@ -39,21 +56,16 @@ def draw(
     """
     selected = selected or {}
     names = reducer_names(reductions)
-    kind = ShownKind.of(
-        sized.score.kind for run_reductions in reductions for sized in run_reductions.values if sized.score.interval
-    )
+    kind = ShownKind.of(sized.score.kind for sized in _values(reductions) if sized.score.interval)
     if kind.kind is None:
-        reductions = [
-            replace(run_reductions, values=tuple(map(_drop_interval, run_reductions.values)))
-            for run_reductions in reductions
-        ]
+        reductions = [replace(of_run, values=tuple(map(_drop_interval, of_run.values))) for of_run in reductions]
     by_size = len(equal_dimensions(reductions)) >= MANY
-    notes = run_lines(data or {}, {run_reductions.split for run_reductions in reductions})
+    notes = run_lines(data or {}, {of_run.split for of_run in reductions})
     notes += ["; ".join(_chains(reductions, names)), *_signs(reductions, by_size=by_size)]
     notes += kind.lines("Bands" if by_size else "Bars")
-    notes += merge_lines({run_reductions.run: _remarks(run_reductions, names) for run_reductions in reductions})
+    notes += merge_lines({of_run.run: _remarks(of_run, names) for of_run in reductions})
     notes += fold_lines(selected.values())
-    draw_panels = dims_by_size.draw if by_size else dims_by_layer.draw
+    draw_panels = _draw_by_size if by_size else _draw_by_layer
     return draw_panels(reductions, names, notes, data or {}, selected)
 
 
@@ -67,14 +79,18 @@ def table(reductions: Iterable[Reductions], selected: Mapping[str, Selected] | N
     metric = reductions[0].values[0].score.metric
     numbers = ["dimensions", metric, "low", "high", "n", "best post-processing, chosen on", "note"]
     rows: list[list[object]] = [[*_KEY, *numbers]]
-    for run_reductions in reductions:
-        star = (selected or {}).get(run_reductions.run)
-        for sized in _add_selected(run_reductions, star):
+    for of_run in reductions:
+        candidate = (selected or {}).get(of_run.run)
+        for sized in _add_selected(of_run, candidate):
             s = sized.score
-            chosen = run_reductions.chosen_on if sized.chosen else None
+            chosen = of_run.chosen_on if sized.chosen else None
             key = [s.run, s.epoch, s.split, *s.ranked.as_columns().values()]
             rows.append([*key, sized.dim, s.value, s.low, s.high, s.n, chosen, note_text(s.all_notes)])
-    return csv_text(rows)
+    return fig.csv_text(rows)
+
+
+def _values(reductions: Iterable[Reductions]) -> list[Sized]:
+    return [sized for of_run in reductions for sized in of_run.values]
 
 
 def _add_selected(reductions: Reductions, selected: Selected | None) -> list[Sized]:
@@ -93,28 +109,20 @@ def _drop_interval(sized: Sized) -> Sized:
 
 def _signs(reductions: Sequence[Reductions], *, by_size: bool) -> list[str]:
     """The legend of rings and hollow points."""
-    chosen = dict.fromkeys(
-        run_reductions.chosen_on
-        for run_reductions in reductions
-        if any(sized.chosen for sized in run_reductions.values)
+    splits = dict.fromkeys(of_run.chosen_on for of_run in reductions if any(sized.chosen for sized in of_run.values))
+    rings = [f"Ring: a layer's best post-processing, chosen on {split}" for split in splits]
+    hollow = by_size and any(
+        sized.score.ranked.reduction == NO_REDUCTION and sized.dim for sized in _values(reductions)
     )
-    rings = [f"Ring: a layer's best post-processing, chosen on {split}" for split in chosen]
-    raw = any(
-        sized.score.ranked.reduction == NO_REDUCTION and sized.dim
-        for run_reductions in reductions
-        for sized in run_reductions.values
-    )
-    return ["Hollow: the unreduced layer, at its own dimensions"] * (by_size and raw) + rings
+    return ["Hollow: the unreduced layer, at its own dimensions"] * hollow + rings
 
 
 def _chains(reductions: Sequence[Reductions], names: Mapping[Reducer, str]) -> list[str]:
     """The chain of reductions of each name."""
     lines = []
     for reducer, name in names.items():
-        chain_values = [
-            sized for run_reductions in reductions for sized in run_reductions.values if reducer_of(sized) == reducer
-        ]
-        dims = sorted({sized.dim for sized in chain_values if sized.dim is not None})
+        sizes = {sized.dim for sized in _values(reductions) if reducer_of(sized) == reducer}
+        dims = sorted(dim for dim in sizes if dim is not None)
         if reducer.chain != NO_REDUCTION:
             lines.append(f"{name}: {reducer.chain.replace(':D', f':{dims[0]}') if len(dims) == 1 else reducer.chain}")
         elif dims:
@@ -142,17 +150,367 @@ def _remarks(reductions: Reductions, names: Mapping[Reducer, str]) -> list[str]:
     return lines
 
 
+def _draw_by_layer(
+    reductions: Sequence[Reductions],
+    names: Mapping[Reducer, str],
+    notes: Sequence[str],
+    data: Mapping[str, DataFacts],
+    selected: Mapping[str, Selected],
+) -> Figure:
+    """Draw a panel for each run and dimension: a line for each reducer, through the layers in network order.
+
+    Args:
+        data: run -> the data its scores were measured on.
+        selected: run -> the selected candidate: a star in the panel of its dimension, else in its layer's first.
+    """
+    dims = [sorted({sized.dim or 0 for sized in of_run.values if sized.equal}) for of_run in reductions]
+    cells = [(of_run, dim) for of_run, run_dims in zip(reductions, dims, strict=True) for dim in run_dims]
+    titles = [f"{_run_and_epoch(of_run, data)}\nat {dim:,} dimensions" for of_run, dim in cells]
+    panels = [_restrict_to_dim(of_run, dim) for of_run, dim in cells]
+    layers = [_layers(panel) for panel in panels]
+    stars = _stars_by_layer(panels, [dim for _, dim in cells], names, selected)
+    lines = [pool_tracks({i: key for i, key in enumerate(keys) if "+" not in key.layer}) for keys in layers]
+    pools = list(map(pool_kinds, lines))
+    texts = {layer: str(layer) for keys in layers for layer in keys}
+    right = fig.width_of(list(names.values())) + 0.25
+    count, widest = max(map(len, layers)), fig.width_of(list(texts.values()))
+    width = min(max(_LEAST, _FIGURE - _LEFT - right, _LAYER_WIDTH * count), _MOST)
+    upright = widest + 0.1 > width / count
+    below = widest if upright else 0.15  # the names of the layers
+    legends = fig.KEY_ROW * (any(pools) + bool(stars))
+    layout = fig.Layout(width, _LAYER_HEIGHT, right, below=below + 0.33 + legends, columns=2, notes=notes)
+    figure, all_axes = fig.make_panels(titles, layout)
+    y_limits = _y_limits(panels, stars.values())
+    for i, (axes, panel, keys) in enumerate(zip(all_axes, panels, layers, strict=True)):
+        axes.set_xlim(-0.6, len(keys) - 0.4)
+        _set_y_axis(axes, panel, y_limits)
+        axes.set_xticks(range(len(keys)), [visible(texts[layer]) for layer in keys])
+        for label in axes.get_xticklabels():
+            label.set(rotation=90 if upright else 0, parse_math=False)
+        axes.grid(visible=False, axis="x")
+        fig.label_right(axes, _draw_reducers(axes, panel, keys, lines[i], names))
+        if pools[i]:
+            fig.add_legend(axes, pools[i], under=below + 0.2)
+        if i in stars:
+            stars[i].draw(axes)
+            fig.add_legend(axes, [stars[i].kind], row=bool(pools[i]), under=below + 0.2)
+    return figure
+
+
+def _run_and_epoch(reductions: Reductions, data: Mapping[str, DataFacts]) -> str:
+    return f"{reductions.run}, {epoch_text(reductions.epoch, data.get(reductions.run))}"
+
+
+def _y_limits(reductions: Sequence[Reductions], stars: Iterable[Star]) -> tuple[float, float]:
+    heights = [height for sized in _values(reductions) for height in sized.heights if height]
+    heights += [height for star in stars for height in star.heights]
+    return fig.limits(heights or [0.0, 100.0])
+
+
+def _set_y_axis(axes: Axes, reductions: Reductions, y_limits: tuple[float, float]) -> None:
+    axes.set_ylim(y_limits)
+    fig.show_percent(axes, "y")
+    axes.set_ylabel(f"{reductions.values[0].score.metric} on {reductions.split}", fontsize=fig.FONT + 1)
+
+
+def _stars_by_layer(
+    panels: Sequence[Reductions], dims: Sequence[int], names: Mapping[Reducer, str], selected: Mapping[str, Selected]
+) -> dict[int, Star]:
+    """Panel -> the star on it."""
+    run_stars: dict[str, tuple[int, Star]] = {}
+    for exact in (True, False):
+        for i, (panel, dim) in enumerate(zip(panels, dims, strict=True)):
+            candidate, layers = selected.get(panel.run), _layers(panel)
+            if candidate is None or panel.run in run_stars or candidate.score.ranked.layer not in layers:
+                continue
+            if candidate.dim == dim or not exact:
+                shift = _shift(Sized(candidate.score, candidate.dim, exact), names)
+                x = layers.index(candidate.score.ranked.layer) + shift
+                run_stars[panel.run] = (i, star_of(candidate, x, panel.epoch))
+    return dict(run_stars.values())
+
+
+def _shift(sized: Sized, names: Mapping[Reducer, str]) -> float:
+    """How far from its layer's middle a reducer stands; one without a line of its own in the middle."""
+    reducer = reducer_of(sized)
+    middle = (len(names) - 1) / 2
+    return ((list(names).index(reducer) if reducer in names else middle) - middle) * _APART
+
+
+def _restrict_to_dim(reductions: Reductions, dim: int) -> Reductions:
+    """The layers at one equal dimension: reduced to it, unreduced, and after reductions of no equal dimension."""
+    layers = {sized.score.ranked.layer for sized in reductions.values if sized.equal and sized.dim == dim}
+    values = (s for s in reductions.values if s.score.ranked.layer in layers and (not s.equal or s.dim == dim))
+    return replace(reductions, values=tuple(values))
+
+
+def _layers(reductions: Reductions) -> list[LayerKey]:
+    return list(dict.fromkeys(sized.score.ranked.layer for sized in reductions.values))
+
+
+def _draw_reducers(
+    axes: Axes,
+    reductions: Reductions,
+    layers: Sequence[LayerKey],
+    tracks: Sequence[Track],
+    names: Mapping[Reducer, str],
+) -> list[fig.Label]:
+    """Draw the points with their intervals and the lines between them, and return the labels of the lines."""
+    styles, labels = reducer_styles(names), []
+    for number, (reducer, name) in enumerate(names.items()):
+        scores = {sized.score.ranked.layer: sized.score for sized in reductions.values if reducer_of(sized) == reducer}
+        shift = (number - (len(names) - 1) / 2) * _APART
+        rows = [i for i, layer in enumerate(layers) if layer in scores and scores[layer].value is not None]
+        heights = {i: 100 * (scores[layers[i]].value or 0.0) for i in rows}
+        style, raw = styles[reducer], reducer.chain == NO_REDUCTION
+        for track in tracks:
+            steps = [i for i in track.places if i in heights]
+            (line,) = axes.plot([i + shift for i in steps], [heights[i] for i in steps], color=style.colour)
+            line.set(linestyle=(0, (4, 2)) if raw and not track.pool else track.dashes)
+            line.set(linewidth=1.2, alpha=0.7, zorder=2)
+            line.set_label(f"_line of {name}")
+        (marks,) = axes.plot([i + shift for i in rows], list(heights.values()), color=style.colour, label=name)
+        marks.set(
+            marker=style.marker, markersize=4.5, linestyle="none", markerfacecolor="white" if raw else style.colour
+        )
+        ends = {i: interval.percent for i in rows if (interval := scores[layers[i]].interval)}
+        bars = axes.vlines([i + shift for i in ends], *zip(*ends.values(), strict=True)) if ends else None
+        if bars:
+            bars.set(
+                color=style.colour,
+                linewidth=1.6,
+                alpha=min(0.4, 6 / len(layers)),
+                zorder=1.5,
+                label=f"_interval of {name}",
+            )
+        if rows:
+            labels.append(fig.Label(name, rows[-1] + shift, heights[rows[-1]], style.text))
+    _mark_best(axes, reductions, layers, names)
+    return labels
+
+
+def _mark_best(axes: Axes, reductions: Reductions, layers: Sequence[LayerKey], names: Mapping[Reducer, str]) -> None:
+    """Draw a ring around the best post-processing of each layer, in the middle if it has no line of its own."""
+    places, heights = [], []
+    for sized in reductions.values:
+        if sized.chosen and sized.score.value is not None:
+            places.append(layers.index(sized.score.ranked.layer) + _shift(sized, names))
+            heights.append(100 * sized.score.value)
+    (marks,) = axes.plot(places, heights, linestyle="none", marker="o", markersize=9, label="_best")
+    marks.set(markerfacecolor="none", markeredgecolor="black", markeredgewidth=1, zorder=4, clip_on=False)
+
+
+def _draw_by_size(
+    reductions: Sequence[Reductions],
+    names: Mapping[Reducer, str],
+    notes: Sequence[str],
+    data: Mapping[str, DataFacts],
+    selected: Mapping[str, Selected],
+) -> Figure:
+    """Draw a panel for each run and reducer, with a line for each layer that is labelled with its last value.
+
+    Args:
+        data: run -> the data its scores were measured on.
+        selected: run -> the selected candidate: a star at its dimensions, in the panel of its reducer, else in the
+            run's first.
+    """
+    texts = {sized.score.ranked.layer: str(sized.score.ranked.layer) for sized in _values(reductions)}
+    styles = fig.styles(list(texts.values()))
+    cells = [
+        (of_run, reducer)
+        for of_run in reductions
+        for reducer in names
+        if any(sized.equal and reducer_of(sized) == reducer for sized in of_run.values)
+    ]
+    stars = _stars_by_size(cells, selected)
+    dims = [sized.dim for sized in _values(reductions) if sized.dim is not None]
+    dims = sorted({*dims, *(star.selected.dim for star in stars.values())})
+    ends = dims[0] / (dims[-1] / dims[0]) ** 0.03, dims[-1] * (dims[-1] / dims[0]) ** 0.03
+    labels = [_size_labels(of_run, reducer, texts, styles, ends) for of_run, reducer in cells]
+    right = fig.width_of([label.text for panel_labels in labels for label in panel_labels]) + 0.25
+    width = _FIGURE - _LEFT - right if len(cells) == 1 else _SIZE_WIDTH
+    layout = fig.Layout(width, _SIZE_HEIGHT, right, below=0.6 + fig.KEY_ROW * bool(stars), columns=2, notes=notes)
+    titles = [f"{_run_and_epoch(of_run, data)}\n{names[reducer]}" for of_run, reducer in cells]
+    figure, all_axes = fig.make_panels(titles, layout)
+    y_limits = _y_limits(reductions, stars.values())
+    for i, (axes, (of_run, reducer), panel_labels) in enumerate(zip(all_axes, cells, labels, strict=True)):
+        axes.set_xscale("log", base=2)
+        axes.set_xlim(ends)
+        _set_y_axis(axes, of_run, y_limits)
+        axes.xaxis.set_major_locator(FixedLocator(_ticks(dims, ends, width)))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        axes.set_xlabel("bits" if reducer.similarity == "hamming" else "dimensions", fontsize=fig.FONT + 1)
+        for layer, label in texts.items():
+            if reduced := _reduced_values(of_run, reducer, layer):
+                _draw_layer(axes, reduced, _unreduced_value(of_run, layer), styles[label], label)
+        fig.label_right(axes, panel_labels)
+        if i in stars:
+            stars[i].draw(axes)
+            fig.add_legend(axes, [stars[i].kind])
+    return figure
+
+
+def _stars_by_size(cells: Sequence[tuple[Reductions, Reducer]], selected: Mapping[str, Selected]) -> dict[int, Star]:
+    """Panel -> the star on it."""
+    run_stars: dict[str, tuple[int, Star]] = {}
+    for exact in (True, False):
+        for i, (of_run, reducer) in enumerate(cells):
+            candidate = selected.get(of_run.run)
+            if candidate is None or of_run.run in run_stars:
+                continue
+            if not exact or reducer_of(Sized(candidate.score, candidate.dim, True)) == reducer:
+                run_stars[of_run.run] = (i, star_of(candidate, candidate.dim, of_run.epoch))
+    return dict(run_stars.values())
+
+
+def _ticks(dims: Sequence[int], ends: tuple[float, float], inches: float) -> list[int]:
+    """The dimensions without those whose numbers would touch that of a smaller one."""
+    ticks: list[int] = []
+    for dim in dims:
+        room = math.log(dim / ticks[-1]) / math.log(ends[1] / ends[0]) * inches if ticks else math.inf
+        if room > fig.width_of([f"{dim:,}"]) + _BETWEEN:
+            ticks.append(dim)
+    return ticks
+
+
+def _reduced_values(reductions: Reductions, reducer: Reducer, layer: LayerKey) -> list[Sized]:
+    """The valid values of a layer after a reducer, by dimension."""
+    values = [
+        sized
+        for sized in reductions.values
+        if sized.equal
+        and sized.score.ranked.layer == layer
+        and reducer_of(sized) == reducer
+        and sized.score.value is not None
+    ]
+    return sorted(values, key=lambda sized: sized.dim or 0)
+
+
+def _unreduced_value(reductions: Reductions, layer: LayerKey) -> Sized | None:
+    """The unreduced layer, where its dimensions are known."""
+    for sized in reductions.values:
+        raw = sized.score.ranked.layer == layer and sized.score.ranked.reduction == NO_REDUCTION
+        if raw and sized.dim is not None and sized.score.value is not None:
+            return sized
+    return None
+
+
+def _size_labels(
+    reductions: Reductions,
+    reducer: Reducer,
+    texts: Mapping[LayerKey, str],
+    styles: Mapping[str, fig.Style],
+    ends: tuple[float, float],
+) -> list[fig.Label]:
+    labels = []
+    for layer, text in texts.items():
+        values = _reduced_values(reductions, reducer, layer)
+        if values:
+            value = 100 * (values[-1].score.value or 0.0)
+            # `label_right` takes an axis whose equal steps are equal differences.
+            along = math.log((values[-1].dim or 1) / ends[0]) / math.log(ends[1] / ends[0])
+            x = ends[0] + along * (ends[1] - ends[0])
+            labels.append(fig.Label(f"{text} {value:.1f} %", x, value, styles[text].text))
+    return labels
+
+
+def _x_position(sized: Sized) -> float:
+    """Its place on the axis; NaN, which is not drawn, where its dimensions are unknown."""
+    return math.nan if sized.dim is None else sized.dim
+
+
+def _draw_layer(axes: Axes, reduced: Sequence[Sized], unreduced: Sized | None, style: fig.Style, label: str) -> None:
+    """Draw a layer's values after a reducer, by dimension, and the unreduced layer."""
+    dims, values = list(map(_x_position, reduced)), [100 * (s.score.value or 0.0) for s in reduced]
+    (line,) = axes.plot(dims, values, color=style.colour, marker=style.marker, label=label)
+    line.set(markersize=style.size * 0.55, linewidth=1.5, clip_on=False)
+    band = [(_x_position(sized), *sized.score.interval.percent) for sized in reduced if sized.score.interval]
+    if band:
+        along, lows, highs = (list(column) for column in zip(*band, strict=True))
+        area = axes.fill_between(along, lows, highs, color=style.colour, alpha=_BAND)
+        area.set(linewidth=0, zorder=0.5, label=f"_interval of {label}")
+    if unreduced:
+        (mark,) = axes.plot([_x_position(unreduced)], [100 * (unreduced.score.value or 0.0)], color=style.colour)
+        mark.set(
+            linestyle="none",
+            marker=style.marker,
+            markersize=style.size * 0.55,
+            markerfacecolor="white",
+            clip_on=False,
+            zorder=3,
+        )
+        mark.set_label(f"_{label} unreduced")
+    best = [s for s in [*reduced, *([unreduced] if unreduced else [])] if s.chosen]
+    heights = [100 * (s.score.value or 0.0) for s in best]
+    (ring,) = axes.plot(list(map(_x_position, best)), heights, linestyle="none")
+    ring.set(marker="o", markersize=10, markerfacecolor="none", markeredgecolor="black", zorder=4, clip_on=False)
+    ring.set_label("_best")
+
+
+@dataclass(frozen=True)
+class Reducer:
+    """A chain of reductions and a similarity, whatever the number of dimensions.
+
+    Args:
+        chain: with D in place of the number of dimensions, `none` for unreduced layers.
+    """
+
+    chain: str
+    similarity: str
+
+
+def reducer_of(sized: Sized) -> Reducer:
+    """The reducer of a layer: of `l2+pca:128+l2`, which leaves 128 dimensions, `l2+pca:D+l2`."""
+    chain = sized.score.ranked.reduction
+    if sized.equal:
+        chain = re.sub(rf"(?<=[a-z]):{sized.dim}(?![0-9])", ":D", chain)
+    return Reducer(chain, sized.score.ranked.similarity)
+
+
+def reducer_names(reductions: Sequence[Reductions]) -> dict[Reducer, str]:
+    """Reducer -> its name, such as PCA or half-whitened; the chain where two would have the same name.
+
+    `none` is first, the others are sorted by chain, so that a reducer has the same colour in most figures.
+    """
+    reducers = sorted(
+        {reducer_of(sized) for sized in _values(reductions) if _is_drawn(sized)},
+        key=lambda reducer: (reducer.chain != NO_REDUCTION, reducer.chain, reducer.similarity),
+    )
+    names = {reducer: _chain_name(reducer.chain) for reducer in reducers}
+    for reducer, name in list(names.items()):
+        namesakes = [other for other in reducers if _chain_name(other.chain) == name]
+        parts = [reducer.chain if len({other.chain for other in namesakes}) > 1 else name]
+        parts += [reducer.similarity] if len({other.similarity for other in namesakes}) > 1 else []
+        names[reducer] = ", ".join(parts)
+    return names
+
+
+def _is_drawn(sized: Sized) -> bool:
+    return sized.equal or sized.score.ranked.reduction == NO_REDUCTION
+
+
+def _chain_name(chain: str) -> str:
+    return "unreduced" if chain == NO_REDUCTION else spoken_reduction(chain)
+
+
+def reducer_styles(names: Mapping[Reducer, str]) -> dict[Reducer, fig.Style]:
+    """A colour and a marker for each reducer; unreduced layers are grey."""
+    reduced = [reducer for reducer in names if reducer.chain != NO_REDUCTION]
+    styles = {reducer: _COLOURS[i % len(_COLOURS)] for i, reducer in enumerate(reduced)}
+    return {
+        reducer: fig.Style(to_rgb(styles[reducer][0]), styles[reducer][1]) if reducer in styles else _UNREDUCED_STYLE
+        for reducer in names
+    }
+
+
 def plot(source: PlotSource, options: PlotOptions) -> Drawing:
     """Draw the layers at equal dimensions, or the requested ones."""
     reductions = source.reductions(options)
-    layers = {
-        (run_reductions.run, sized.score.ranked.layer)
-        for run_reductions in reductions
-        for sized in run_reductions.values
-    }
+    layers = {(of_run.run, sized.score.ranked.layer) for of_run in reductions for sized in of_run.values}
     selected = selected_at(source.selected(), options.epoch)
     selected = {run: candidate for run, candidate in selected.items() if (run, candidate.score.ranked.layer) in layers}
-    figure = draw(reductions, data=source.data(run_reductions.run for run_reductions in reductions), selected=selected)
+    figure = draw(reductions, data=source.data(of_run.run for of_run in reductions), selected=selected)
     return Drawing(figure, table(reductions, selected))
 
 

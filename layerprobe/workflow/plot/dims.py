@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from layerprobe.plots.dims import MANY
 from layerprobe.plots.drawn_layers import match_layers
 from layerprobe.plots.plot import PlotOptions
-from layerprobe.plots.reducers import MANY
 from layerprobe.plots.selected import selected_at
 from layerprobe.plots.values import metric_of
 from layerprobe.reductions.chain import parse_chain
