@@ -142,7 +142,6 @@ def _select_scores(
     embeddings: Mapping[str, RankedLayer],
     data: Mapping[str, DataFacts],
 ) -> list[Score]:
-    """The scores to draw."""
     if layers is not None:
         layer_scores = [score for score in scores if score.ranked in layers]
     else:
@@ -269,7 +268,6 @@ def _ends(layer: Sequence[Point], split: str) -> list[tuple[int, float, float]]:
 
 
 def _max_overlap(bands: Sequence[Sequence[tuple[int, float, float]]]) -> int:
-    """The largest number of overlapping bands."""
     by_epoch: dict[int, list[tuple[float, float]]] = {}
     for band in bands:
         for epoch, low, high in band:

@@ -10,7 +10,7 @@ from scipy.special import ndtri
 
 from layerprobe.plots import figure as fig
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
-from layerprobe.plots.selected import ShownLayer, shown_layers, star_look
+from layerprobe.plots.selected import LayerLabel, label_layers, star_look
 from layerprobe.values.facts import DataFacts, chosen_on_text, epoch_text, image_lines
 from layerprobe.values.scores import note_text, shared_notes
 from layerprobe.values.views import ErrorRates, Selected, SetThreshold
@@ -44,7 +44,7 @@ def draw(
         data: run -> the data it was measured on.
         selected: run -> the selected candidate of its choice, whose line is black with a star.
     """
-    names = shown_layers(error_rates, selected or {})
+    names = label_layers(error_rates, selected or {})
     styles = _styles(names)
     runs: dict[str, dict[str, ErrorRates]] = {}
     for rates, layer in zip(error_rates, names, strict=True):
@@ -71,7 +71,7 @@ def draw(
     return figure
 
 
-def _styles(names: Sequence[ShownLayer]) -> dict[str, fig.Style]:
+def _styles(names: Sequence[LayerLabel]) -> dict[str, fig.Style]:
     """The styles of layers in network order, and of selected candidates."""
     layers = list(dict.fromkeys(layer.name for layer in names if not layer.selected))
     return fig.styles(layers) | {layer.name: _SELECTED for layer in names if layer.selected}
@@ -89,7 +89,7 @@ def _labels(
     return labels
 
 
-def _points(rates: ErrorRates) -> list[fig.Place]:
+def _points(rates: ErrorRates) -> list[fig.Position]:
     """The points of a line in normal deviates, most false accepts first."""
     both = zip(rates.false_accepts, rates.false_rejects, strict=True)
     return [
@@ -100,7 +100,6 @@ def _points(rates: ErrorRates) -> list[fig.Place]:
 
 
 def _max_false_accepts(rates: ErrorRates) -> float:
-    """The largest false accept rate shown."""
     return max(0.5, rates.equal_error_rate or 0.5)
 
 
@@ -130,7 +129,6 @@ def _marks(layers: Mapping[str, ErrorRates]) -> dict[float, str]:
 
 
 def _key(layers: Mapping[str, ErrorRates], set_on: str) -> list[dict[str, object]]:
-    """Legend entries of the thresholds."""
     texts = [f"{100 * rate:g} %" for rate in _marks(layers)]
     texts[0] = f"threshold set on {set_on} at {texts[0]}"
     marks = zip(texts, _marks(layers).values(), strict=True)
@@ -163,7 +161,7 @@ def _draw_layers(
                 )
 
 
-def _notes(error_rates: Sequence[ErrorRates], names: Sequence[ShownLayer], data: Mapping[str, DataFacts]) -> list[str]:
+def _notes(error_rates: Sequence[ErrorRates], names: Sequence[LayerLabel], data: Mapping[str, DataFacts]) -> list[str]:
     common, both = shared_notes(rates.notes for rates in error_rates), zip(error_rates, names, strict=True)
     lines = [
         f"{rates.run}, {layer.name}: {note}" for rates, layer in both for note in rates.notes if note not in common
@@ -175,17 +173,8 @@ def error_rates_csv(error_rates: Sequence[ErrorRates], selected: Mapping[str, Se
     """A line for each point of a layer's line, and for each threshold, with the rate it was set at."""
     head = ["run", "epoch", "split", "layer", "pool", "reduction", "similarity"]
     rows: list[list[object]] = [[*head, "false_accept", "false_reject", "set_at", "equal_error_rate", "n", "note"]]
-    for rates, layer in zip(error_rates, shown_layers(error_rates, selected or {}), strict=True):
-        ranked = rates.ranked
-        key = [
-            rates.run,
-            rates.epoch,
-            rates.split,
-            ranked.layer.layer,
-            ranked.layer.pool,
-            ranked.reduction,
-            ranked.similarity,
-        ]
+    for rates, layer in zip(error_rates, label_layers(error_rates, selected or {}), strict=True):
+        key = [rates.run, rates.epoch, rates.split, *rates.ranked.as_columns().values()]
         end = [rates.equal_error_rate, rates.n, note_text((*rates.notes, *layer.csv_notes))]
         points = zip(rates.false_accepts, rates.false_rejects, strict=True)
         of_line: list[list[object]] = [[*point, None] for point in points] or [[None, None, None]]

@@ -264,7 +264,7 @@ def _draw_reducers(
         heights = {i: 100 * (scores[layers[i]].value or 0.0) for i in rows}
         style, raw = styles[reducer], reducer.chain == NO_REDUCTION
         for track in tracks:
-            steps = [i for i in track.places if i in heights]
+            steps = [i for i in track.positions if i in heights]
             (line,) = axes.plot([i + shift for i in steps], [heights[i] for i in steps], color=style.colour)
             line.set(linestyle=(0, (4, 2)) if raw and not track.pool else track.dashes)
             line.set(linewidth=1.2, alpha=0.7, zorder=2)

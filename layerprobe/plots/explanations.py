@@ -41,11 +41,8 @@ def draw(explained: ExplainedQuery) -> Figure:
     """
     row, count = _LINES * _TEXT + _SIDE, len(explained.neighbours)
     height = count * row + (count - 1) * _BETWEEN
-    notes = [
-        *explained.notes,
-        _KEY,
-        *(note for neighbour in explained.neighbours for note in neighbour.explanation.notes),
-    ]
+    notes = [*explained.notes, _KEY]
+    notes += [note for neighbour in explained.neighbours for note in neighbour.explanation.notes]
     layout = fig.Layout(_WIDTH, height, 0.3, below=0.05, columns=1, notes=tuple(dict.fromkeys(notes)))
     title = f"{explained.run}, {explained.when}: why two {explained.split} images are similar"
     figure, (axes,) = fig.make_panels([title], layout)
@@ -60,12 +57,9 @@ def draw(explained: ExplainedQuery) -> Figure:
 
 def _draw_row(axes: Axes, explained: ExplainedQuery, neighbour: ExplainedNeighbour, top: float, name: str) -> None:
     explanation, frame, right = neighbour.explanation, RIGHT if neighbour.found.right else WRONG, _HALF + _BESIDE
-    _write(
-        axes, (0, top), [f"{name}: similarity {explanation.similarity:.3f}"], _HALF, fontsize=fig.FONT, weight="bold"
-    )
-    _write(
-        axes, (right, top), [f"{frame.sign} {neighbour.found.item.name}"], _HALF, fontsize=fig.FONT, color=frame.colour
-    )
+    title, class_name = f"{name}: similarity {explanation.similarity:.3f}", f"{frame.sign} {neighbour.found.item.name}"
+    _write(axes, (0, top), [title], _HALF, fontsize=fig.FONT, weight="bold")
+    _write(axes, (right, top), [class_name], _HALF, fontsize=fig.FONT, color=frame.colour)
     sides = ((0.0, "query", explained.image, NEUTRAL), (right, "neighbour", neighbour.image, frame))
     for (x, whose, image, border), (_, attribution) in zip(sides, explanation.sides, strict=True):
         _draw_side(axes, (whose, image, border), attribution, (x, top + _TEXT), explanation.places_of)
@@ -78,7 +72,7 @@ def _draw_side(
     corner: tuple[float, float],
     places_of: str | None,
 ) -> None:
-    """Draw an image and its two maps, with what is known of them below."""
+    """Draw an image and its two maps, with their numbers below."""
     (whose, image, frame), (x, top) = titled_image, corner
     _write(axes, corner, [whose], _SIDE)
     grey: dict[str, Any] = {"cmap": "gray", "vmin": 0, "vmax": 255} if image.shape[2] == 1 else {}
@@ -108,7 +102,7 @@ def _correlations(agreement: RankCorrelation | None) -> list[str]:
 
 
 def _write(axes: Axes, corner: tuple[float, float], lines: Sequence[str], room: float, **style: Any) -> None:
-    """Write lines below a place, each cut to the room that it has."""
+    """Write lines below a corner, each shortened to a width."""
     (x, top), style = corner, {"fontsize": _SMALL, **style}
     for number, line in enumerate(lines):
         below = top + (number + 0.5) * _TEXT

@@ -82,7 +82,7 @@ def _set_axes(axes: Axes, features: Sequence[PlaneFeatures]) -> None:
     axes.set_ylabel("dimension 2", fontsize=fig.FONT)
 
 
-def _rays(features: PlaneFeatures) -> list[tuple[str, list[fig.Place]]]:
+def _rays(features: PlaneFeatures) -> list[tuple[str, list[fig.Position]]]:
     """Class, start and end of each ray."""
     if not features.weights:
         return []
@@ -93,7 +93,7 @@ def _rays(features: PlaneFeatures) -> list[tuple[str, list[fig.Place]]]:
     return [(name, [(x, y), (x + factor * across, y + factor * up)]) for name, (across, up) in features.weights]
 
 
-def _draw_points(axes: Axes, features: PlaneFeatures, rays: Sequence[tuple[str, list[fig.Place]]]) -> None:
+def _draw_points(axes: Axes, features: PlaneFeatures, rays: Sequence[tuple[str, list[fig.Position]]]) -> None:
     points, classes = np.array(features.points), np.array(features.classes)
     names = sorted(set(features.classes))
     size = float(np.clip(2500 / len(points), 1.5, 9))

@@ -43,7 +43,7 @@ _DATA_SHARE = 0.75  # share of an axis that the values must fill for the chance 
 _DARK = 1.05 / 4.5 - 0.05  # luminance whose contrast to white is 4.5
 
 Colour = tuple[float, float, float]
-Place = tuple[float, float]  # in data coordinates
+Position = tuple[float, float]  # in data coordinates
 
 
 @dataclass(frozen=True)
@@ -204,8 +204,8 @@ def label_right(axes: Axes, labels: Sequence[Label]) -> None:
 def label_points(
     axes: Axes,
     labels: Sequence[Label],
-    paths: Sequence[Sequence[Place]] = (),
-    marks: Sequence[Place] = (),
+    paths: Sequence[Sequence[Position]] = (),
+    marks: Sequence[Position] = (),
     *,
     beyond: float = 0.0,
 ) -> None:
@@ -221,19 +221,19 @@ def label_points(
         return
     corner, scale = axes.get_window_extent().min, 72 / axes.figure.dpi
 
-    def in_points(places: Sequence[Place]) -> FloatArray:
-        pixels = axes.transData.transform(np.asarray(places, np.float64).reshape(-1, 2))
+    def to_points(positions: Sequence[Position]) -> FloatArray:
+        pixels = axes.transData.transform(np.asarray(positions, np.float64).reshape(-1, 2))
         return np.asarray((pixels - corner) * scale, np.float64)
 
     area = np.array(size_of(axes)) * 72
-    points = in_points([(label.x, label.y) for label in labels])
+    points = to_points([(label.x, label.y) for label in labels])
     sizes = np.array([(72 * width_of([label.text]) * label.size / FONT, 1.2 * label.size) for label in labels])
     extents = [text.get_window_extent() for text in axes.texts]
     boxes = np.array([(np.array([box.min, box.max]) - corner).ravel() * scale for box in extents]).reshape(-1, 4)
     obstacles = Obstacles(
         (float(area[0]) + 72 * beyond, float(area[1])),
-        np.concatenate([points, in_points(marks)]),
-        [in_points(path) for path in paths],
+        np.concatenate([points, to_points(marks)]),
+        [to_points(path) for path in paths],
         boxes,
     )
     positions = place_labels(points, sizes, obstacles, [label.optional for label in labels])

@@ -66,8 +66,7 @@ def table(curves: Iterable[Curve]) -> str:
     """Curves as CSV, a line for each number with the notes of its curve; an invalid number is an empty cell."""
     rows: list[list[object]] = [[*_KEY, "items", "R@1", "low", "high", "n", "note"]]
     for c in curves:
-        layer, pool = c.ranked.layer.layer, c.ranked.layer.pool
-        key = [c.run, c.epoch, c.split, layer, pool, c.ranked.reduction, c.ranked.similarity]
+        key = [c.run, c.epoch, c.split, *c.ranked.as_columns().values()]
         note = note_text((*c.remarks, *c.kind.notes))
         ends = c.low or (None,) * len(c.places), c.high or (None,) * len(c.places)
         for size, value, low, high in zip(c.places, c.values, *ends, strict=True):

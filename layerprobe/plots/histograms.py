@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from layerprobe.plots import figure as fig
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
-from layerprobe.plots.selected import shown_layers
+from layerprobe.plots.selected import label_layers
 from layerprobe.values.facts import DataFacts, epoch_text, image_lines, level_text
 from layerprobe.values.scores import note_text, shared_notes
 from layerprobe.values.views import Histogram, Selected
@@ -59,7 +59,7 @@ def draw(
         data: run -> the data it was measured on.
         selected: run -> the selected candidate of its choice.
     """
-    names = [layer.name for layer in shown_layers(histograms, selected or {})]
+    names = [layer.name for layer in label_layers(histograms, selected or {})]
     runs = list(dict.fromkeys(histogram.run for histogram in histograms))
     splits = list(dict.fromkeys(histogram.split for histogram in histograms))
     by_row: dict[Row, dict[str, list[Histogram]]] = {(name, run): {} for name in names for run in runs}
@@ -173,7 +173,7 @@ def histograms_csv(histograms: Sequence[Histogram], selected: Mapping[str, Selec
     """A line for each bin: its ends and its number of pairs; `median` and `above` as in `Histogram`."""
     facts = ["run", "epoch", "split", "layer", "pool", "reduction", "pairs"]
     rows: list[list[object]] = [[*facts, "low", "high", "count", "median", "above", "note"]]
-    for histogram, shown_layer in zip(histograms, shown_layers(histograms, selected or {}), strict=True):
+    for histogram, label in zip(histograms, label_layers(histograms, selected or {}), strict=True):
         ranked = histogram.ranked
         head = [
             histogram.run,
@@ -184,7 +184,7 @@ def histograms_csv(histograms: Sequence[Histogram], selected: Mapping[str, Selec
             ranked.reduction,
             histogram.pairs,
         ]
-        end = [histogram.median, histogram.above, note_text((*histogram.notes, *shown_layer.csv_notes))]
+        end = [histogram.median, histogram.above, note_text((*histogram.notes, *label.csv_notes))]
         bins = zip(histogram.edges[:-1], histogram.edges[1:], histogram.counts, strict=True)
         rows += [[*head, low, high, count, *end] for low, high, count in bins]
     return fig.csv_text(rows)

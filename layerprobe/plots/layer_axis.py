@@ -36,11 +36,11 @@ class Track:
     """A line through layers.
 
     Args:
-        places: positions of the layers that it joins.
+        positions: of the layers that it joins.
         pool: of these layers; empty where they have one pool each.
     """
 
-    places: Sequence[int]
+    positions: Sequence[int]
     pool: str = ""
     dashes: fig.Dashes = "-"
 
@@ -100,9 +100,9 @@ def pool_tracks(layers: Mapping[int, LayerKey]) -> list[Track]:
     lines = []
     # Without any such layer, every layer is on the one line.
     for number, pool in enumerate(pools or [""]):
-        places = [i for i, key in layers.items() if times[key.layer] == 1 or key.pool == pool]
-        lines.append(Track(places, pool, fig.LINES[number % len(fig.LINES)]))
-    return [line for line in lines if line.places]
+        positions = [i for i, key in layers.items() if times[key.layer] == 1 or key.pool == pool]
+        lines.append(Track(positions, pool, fig.LINES[number % len(fig.LINES)]))
+    return [line for line in lines if line.positions]
 
 
 def pool_kinds(lines: Iterable[Track]) -> list[dict[str, object]]:

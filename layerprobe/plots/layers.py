@@ -235,8 +235,8 @@ def _draw_splits(axes: Axes, series: Series, last_epoch: int, start: str | None,
             text = train_text if split == "train" else split
             name = text if begins is None else _start_label(text, begins)
             for number, track in enumerate(lines):
-                line_values = [values[i] for i in track.places]
-                (line,) = axes.plot(track.places, line_values, color=_COLOURS[split], marker=_MARKERS[split])
+                line_values = [values[i] for i in track.positions]
+                (line,) = axes.plot(track.positions, line_values, color=_COLOURS[split], marker=_MARKERS[split])
                 line.set(linestyle=(0, (2, 2)) if begins is not None and not track.pool else track.dashes)
                 line.set(linewidth=0.9 if light else 1.6, markersize=3 if light else 5, alpha=0.6 if light else 1)
                 line.set_label(f"_{name}" if number else name)
@@ -248,9 +248,9 @@ def _draw_splits(axes: Axes, series: Series, last_epoch: int, start: str | None,
     intervals = {split: [(i, ends) for i, point in rows if (ends := point.ends(split))] for split in _SPLITS}
     _draw_bars(axes, {split: ends for split, ends in intervals.items() if ends}, _COLOURS)
     train, test = (np.array(heights(layers, split)) for split in _GAP)
-    for places in (list(track.places) for track in lines):
+    for positions in (list(track.positions) for track in lines):
         axes.fill_between(
-            places, train[places], test[places], color="0.5", alpha=0.13, linewidth=0, label="_gap", zorder=0.5
+            positions, train[positions], test[positions], color="0.5", alpha=0.13, linewidth=0, label="_gap", zorder=0.5
         )
     return labels
 
@@ -419,7 +419,7 @@ def _draw_stars(
     kinds = []
     for run, star in stars.items():
         run_star = replace(star, text=f"{run}, {star.text}", edge=styles[run].colour)
-        run_star.draw(axes, names.index(list(panel[run])[int(star.place)]))
+        run_star.draw(axes, names.index(list(panel[run])[int(star.position)]))
         kinds.append(run_star.kind)
     return kinds
 
@@ -434,17 +434,17 @@ def _title_together(panel: Mapping[str, Series], last_epochs: Mapping[str, int],
 def _draw_run(axes: Axes, run: str, layers: Series, names: Sequence[str], style: fig.Style) -> list[fig.Label]:
     """Draw the lines of a run; returns their labels."""
     labels = []
-    places = [names.index(name) for name in layers]
+    xs = [names.index(name) for name in layers]
     for split in _GAP:
         values = heights(layers, split)
         valid = [i for i, layer in enumerate(layers.values()) if layer[0].percent(split) is not None]
         if not valid:
             continue
         for number, track in enumerate(tracks(layers)):
-            (line,) = axes.plot([places[i] for i in track.places], [values[i] for i in track.places])
+            (line,) = axes.plot([xs[i] for i in track.positions], [values[i] for i in track.positions])
             line.set(**_line_look(split, style) | ({"linestyle": track.dashes} if track.pool else {}))
             line.set_label(f"{'_' * bool(number)}{run} {split}")
-        labels.append(fig.Label(split, places[valid[-1]], values[valid[-1]], style.text))
+        labels.append(fig.Label(split, xs[valid[-1]], values[valid[-1]], style.text))
     mark_best(axes, layers, names, style.text)
     return labels
 

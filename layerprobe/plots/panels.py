@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from layerprobe.plots import figure as fig
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource, ReadImage
-from layerprobe.plots.selected import shown_layers
+from layerprobe.plots.selected import label_layers
 from layerprobe.system.wording import visible
 from layerprobe.values.facts import DataFacts, epoch_text, run_lines
 from layerprobe.values.keys import RankedLayer
@@ -126,9 +126,9 @@ def _row_names(
 ) -> dict[tuple[str, int, RankedLayer], str]:
     """The layer of each row, with run and epoch if there are several runs."""
     has_several_runs, names = len({nearest.run for nearest in neighbours}) > 1, {}
-    for nearest, shown_layer in zip(neighbours, shown_layers(neighbours, selected), strict=True):
-        run = f"{nearest.run}, " if shown_layer.selected else f"{nearest.run}#{nearest.epoch}:"
-        names[nearest.run, nearest.epoch, nearest.ranked] = f"{run * has_several_runs}{shown_layer.name}"
+    for nearest, label in zip(neighbours, label_layers(neighbours, selected), strict=True):
+        run = f"{nearest.run}, " if label.selected else f"{nearest.run}#{nearest.epoch}:"
+        names[nearest.run, nearest.epoch, nearest.ranked] = f"{run * has_several_runs}{label.name}"
     return names
 
 
@@ -205,12 +205,12 @@ def neighbours_csv(neighbours: Sequence[Neighbours], selected: Mapping[str, Sele
     head = ["run", "epoch", "split", "layer", "pool", "reduction", "similarity"]
     rows: list[list[object]] = []
     rows.append([*head, "query", "query_class", "place", "item", "item_class", "value", "right", "note"])
-    for nearest, shown_layer in zip(neighbours, shown_layers(neighbours, selected or {}), strict=True):
-        key = [nearest.run, nearest.epoch, nearest.split, nearest.ranked.layer.layer, nearest.ranked.layer.pool]
-        key += [nearest.ranked.reduction, nearest.ranked.similarity, nearest.query.id, nearest.query.name]
+    for nearest, label in zip(neighbours, label_layers(neighbours, selected or {}), strict=True):
+        key = [nearest.run, nearest.epoch, nearest.split, *nearest.ranked.as_columns().values()]
+        key += [nearest.query.id, nearest.query.name]
         for rank, neighbour in enumerate(nearest.found, start=1):
             cells = [rank, neighbour.item.id, neighbour.item.name, neighbour.similarity, str(neighbour.right).lower()]
-            rows.append([*key, *cells, note_text((*nearest.notes, *shown_layer.csv_notes))])
+            rows.append([*key, *cells, note_text((*nearest.notes, *label.csv_notes))])
     return fig.csv_text(rows)
 
 
@@ -297,8 +297,7 @@ def replace_missing_glyphs(name: str) -> str:
 
 
 def _width(text: str, size: float) -> float:
-    """Width of a text in inches."""
-    return sum(map(_advance, text)) * size / _UNIT / 72
+    return sum(map(_advance, text)) * size / _UNIT / 72  # inches
 
 
 @functools.cache

@@ -147,12 +147,12 @@ def _cost_alone(boxes: FloatArray, i: int, points: FloatArray, obstacles: Obstac
     marks, other_points = (positions[~_is_same(positions, point)] for positions in (obstacles.marks, points))
     # A path through the point is its own.
     paths_through_point = samples.corner_path[_is_same(samples.corners, point)]
-    foreign = samples.places[~np.isin(samples.path, paths_through_point)]
+    foreign = samples.points[~np.isin(samples.path, paths_through_point)]
     cost = distance + np.where(outside > 0, _OVERLAP + outside, 0)
     cost += _OVERLAP * _overlaps(boxes, obstacles.boxes).sum(1)
     cost += _MARK * _contains(boxes, marks).sum(1)
     cost += _PASSING * _passes_marker(point, np.clip(point, boxes[:, :2], boxes[:, 2:]), marks)
-    cost += _PATH * _contains(boxes, samples.places).sum(1)
+    cost += _PATH * _contains(boxes, samples.points).sum(1)
     for rivals, doubt in ((other_points, _MISLED), (foreign, _DOUBT)):
         cost += doubt * (_nearest(boxes, rivals) < distance + _CLEAR)
     return cost
@@ -224,15 +224,15 @@ def _crosses(start: FloatArray, ends: FloatArray, other: FloatArray, end: FloatA
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Places on some paths.
+    """Points on some paths.
 
     Args:
-        places: (S, 2), a step apart on each path; of thousands of paths one in each square of that side.
+        points: (S, 2), a step apart on each path; of thousands of paths one in each square of that side.
         path: (S,) which path each is on.
         corners: (P, 2) the points that the paths go through.
     """
 
-    places: FloatArray
+    points: FloatArray
     path: IntArray
     corners: FloatArray
     corner_path: IntArray
@@ -241,20 +241,20 @@ class Samples:
     def from_paths(cls, paths: Sequence[FloatArray]) -> Samples:
         """Sample paths of (P, 2) points each."""
         corners, corner_path = _concatenate(paths)
-        places, path = _concatenate([sample_path(line) for line in paths])
-        if len(places) > _MOST_SAMPLES:
-            _, firsts = np.unique(np.floor(places / _STEP), axis=0, return_index=True)
-            places, path = places[firsts], path[firsts]
-        return cls(places, path, corners, corner_path)
+        points, path = _concatenate([sample_path(line) for line in paths])
+        if len(points) > _MOST_SAMPLES:
+            _, firsts = np.unique(np.floor(points / _STEP), axis=0, return_index=True)
+            points, path = points[firsts], path[firsts]
+        return cls(points, path, corners, corner_path)
 
 
 def _concatenate(arrays: Sequence[FloatArray]) -> tuple[FloatArray, IntArray]:
-    """(N, 2) the rows of all parts, and (N,) the number of the part that each is of."""
+    """(N, 2) the rows of all arrays, and (N,) the index of the array of each row."""
     return np.concatenate([np.empty((0, 2)), *arrays]), np.repeat(np.arange(len(arrays)), list(map(len, arrays)))
 
 
 def sample_path(path: FloatArray) -> FloatArray:
-    """(S, 2) places on a path, a step apart."""
+    """(S, 2) points on a path, a step apart."""
     counts = (np.hypot(*(path[1:] - path[:-1]).T) // _STEP).astype(np.int64) + 1
     piece = np.repeat(np.arange(len(counts)), counts)
     shares = (np.arange(len(piece)) - np.repeat(np.cumsum(counts) - counts, counts)) * (1 / counts[piece])

@@ -23,7 +23,7 @@ _FOLDED = (
 )
 
 P = TypeVar("P", bound=Hashable)
-T = TypeVar("T", bound="OfLayer")
+T = TypeVar("T", bound="LayerEntry")
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,12 @@ class Star:
     embedding by the same search: the two are not to be compared with other values of the figure.
 
     Args:
-        place: on the axis of the layers, or of the dimensions.
+        position: on the axis of the layers, or of the dimensions.
         text: its entry in the legend.
         edge: colour of its edge.
     """
 
-    place: float
+    position: float
     selected: Selected
     text: str
     edge: Colour | str = "black"
@@ -70,12 +70,12 @@ class Star:
         return star_look(self.selected) | {"markeredgecolor": self.edge}
 
     def draw(self, axes: Axes, position: float | None = None) -> None:
-        """Draw it at its place, or at another one."""
-        at = self.place if position is None else position
-        (star,) = axes.plot(at, self.height, linestyle="none")
+        """Draw it at its position, or at another one."""
+        x = self.position if position is None else position
+        (star,) = axes.plot(x, self.height, linestyle="none")
         star.set(**self._look, markersize=_SIZE, zorder=6, clip_on=False, label=f"_{self.text}")
         if self.embedding is not None:
-            (line,) = axes.plot([at, at], [self.embedding, self.height], color=self.edge, linestyle=":")
+            (line,) = axes.plot([x, x], [self.embedding, self.height], color=self.edge, linestyle=":")
             line.set(linewidth=1.2, zorder=5, clip_on=False, label="_from the embedding in the same fifths")
             line.set(marker="_", markersize=_SIZE, markevery=[0], markeredgewidth=1.6)
 
@@ -127,8 +127,8 @@ def stars_on(
     return {panel: star_of(selected[run], i, last_epochs[panel]) for run, (panel, i) in positions.items()}
 
 
-class OfLayer(Protocol):
-    """What a figure shows of a layer of a run at an epoch."""
+class LayerEntry(Protocol):
+    """Anything of a layer of a run at an epoch that a figure shows."""
 
     @property
     def run(self) -> str: ...  # noqa: D102
@@ -141,7 +141,7 @@ class OfLayer(Protocol):
 
 
 @dataclass(frozen=True)
-class ShownLayer:
+class LayerLabel:
     """A layer of a run as a figure names it.
 
     Args:
@@ -158,20 +158,18 @@ class ShownLayer:
         return [] if self.selected is None else [IN_CSV]
 
 
-def shown_layers(entries: Sequence[T], selected: Mapping[str, Selected]) -> list[ShownLayer]:
-    """How each thing shown is named; the first of a run has the epoch that the figure says."""
-    names, epochs = (
-        names_by_layer(entry.ranked for entry in entries),
-        {entry.run: entry.epoch for entry in reversed(entries)},
-    )
-    layers = []
+def label_layers(entries: Sequence[T], selected: Mapping[str, Selected]) -> list[LayerLabel]:
+    """The label of the layer of each entry; the first entry of a run has the epoch that the figure says."""
+    names = names_by_layer(entry.ranked for entry in entries)
+    epochs = {entry.run: entry.epoch for entry in reversed(entries)}
+    labels = []
     for entry in entries:
         candidate = selected.get(entry.run)
         if candidate is not None and (candidate.score.epoch, candidate.score.ranked) == (entry.epoch, entry.ranked):
-            layers.append(ShownLayer(selected_text(candidate, epochs[entry.run]), candidate))
+            labels.append(LayerLabel(selected_text(candidate, epochs[entry.run]), candidate))
         else:
-            layers.append(ShownLayer(names[entry.ranked]))
-    return layers
+            labels.append(LayerLabel(names[entry.ranked]))
+    return labels
 
 
 def fold_lines(candidates: Iterable[Selected]) -> list[str]:

@@ -103,28 +103,28 @@ def _draw_curves(axes: Axes, layers: Mapping[str, BySplit], styles: Mapping[str,
     labels = []
     for name, curve in labelled_curves.items():
         other_lines = [dict(_points(other)) for label, other in labelled_curves.items() if label != name]
-        point = max(_label_points(_points(curve), axes), key=lambda at: _distance(at, other_lines))
+        point = max(_label_candidates(_points(curve), axes), key=lambda at: _distance(at, other_lines))
         labels.append(fig.Label(_text(name, layers[name]), *point, styles[name].text))
     fig.label_points(axes, labels, paths)
 
 
-def _points(curve: Curve) -> list[fig.Place]:
+def _points(curve: Curve) -> list[fig.Position]:
     return [(dim, value) for dim, value in zip(curve.places, curve.values, strict=True) if value is not None]
 
 
-def _thin(points: Sequence[fig.Place]) -> list[fig.Place]:
+def _thin(points: Sequence[fig.Position]) -> list[fig.Position]:
     """The points of a line, at most a few for each factor of e."""
     steps = {round(_STEPS * math.log(x)): (x, y) for x, y in points}
     return list(steps.values())
 
 
-def _label_points(points: Sequence[fig.Place], axes: Axes) -> Sequence[fig.Place]:
+def _label_candidates(points: Sequence[fig.Position], axes: Axes) -> Sequence[fig.Position]:
     """The points of a line at which its label may be."""
     farthest, least = axes.get_xlim()[1] ** _LABELLED, axes.get_ylim()[0]
     return [(x, y) for x, y in points if x <= farthest and y > 2 * least] or points[:1]
 
 
-def _distance(point: fig.Place, lines: Iterable[Mapping[float, float]]) -> float:
+def _distance(point: fig.Position, lines: Iterable[Mapping[float, float]]) -> float:
     """Vertical distance from a point to the nearest other line, on the logarithmic axis."""
     return min((abs(math.log(point[1] / line[point[0]])) for line in lines if point[0] in line), default=math.inf)
 

@@ -117,16 +117,16 @@ class _Path:
     name: str
     text: str
     points: Sequence[Point]
-    places: Sequence[tuple[int, float, float]]
+    positions: Sequence[tuple[int, float, float]]
     ends: bool
     style: fig.Style | None
     dashes: fig.Dashes
     starts: bool
 
     @property
-    def line(self) -> list[fig.Place]:
-        """Its places without the epochs."""
-        return [(x, y) for _, x, y in self.places]
+    def line(self) -> list[fig.Position]:
+        """Its positions without the epochs."""
+        return [(x, y) for _, x, y in self.positions]
 
 
 @dataclass(frozen=True)
@@ -165,23 +165,21 @@ class _Panel:
         for run, series in self.runs.items():
             for name, layer in series.items():
                 key = run if len(self.runs) > 1 else name
-                if places := _places(layer, window):
-                    epoch = places[-1][0]
+                if positions := _positions(layer, window):
+                    epoch = positions[-1][0]
                     text = name if epoch == last_epochs[run] else f"{name} (epoch {epoch})"
                     dashes = fig.LINES[list(styles).index(key) % len(fig.LINES)] if key in styles else "-"
                     starts = not _weights_of(run, data)
                     ends = epoch == last_epochs[run]
-                    paths.append(_Path(name, text, layer, places, ends, styles.get(key), dashes, starts))
+                    paths.append(_Path(name, text, layer, positions, ends, styles.get(key), dashes, starts))
         return paths
 
 
 def _weights_of(run: str, data: Mapping[str, DataFacts]) -> str:
-    """`DataFacts.weights` of a run."""
     return data[run].weights if run in data else ""
 
 
 def _notes(panels: Sequence[_Panel], data: Mapping[str, DataFacts]) -> list[str]:
-    """Notes on the values drawn."""
     runs = {run: series for panel in panels for run, series in panel.runs.items()}
     epochs = {point.epoch for series in runs.values() for layer in series.values() for point in layer}
     weights = ", ".join(dict.fromkeys(filter(None, (_weights_of(run, data) for run in runs))))
@@ -211,7 +209,7 @@ def _restrict_to_axes(point: Point) -> Point:
     )
 
 
-def _places(layer: Sequence[Point], window: _Window) -> list[tuple[int, float, float]]:
+def _positions(layer: Sequence[Point], window: _Window) -> list[tuple[int, float, float]]:
     """(epoch, x, y) of the valid points; a layer that lacks a split is at the edge."""
     x = [point.percent("train") for point in layer]
     y = [point.percent("test") for point in layer]
@@ -266,15 +264,15 @@ def _draw_path(axes: Axes, path: _Path, style: fig.Style) -> None:
         split, cap = ("test", "_") if x_low == x_high else ("train", "|")
         (bar,) = axes.plot([x_low, x_high], [y_low, y_high], color=style.text, linewidth=0.9, marker=cap, markersize=4)
         bar.set(alpha=0.5, label=f"_interval {split} of {name}", zorder=1.8)
-    if path.ends and (path.places[-1][0] > 0 or not path.starts):
+    if path.ends and (path.positions[-1][0] > 0 or not path.starts):
         (end,) = axes.plot(x[-1:], y[-1:], color=style.colour, marker=style.marker, markersize=style.size)
         end.set(markeredgecolor="black", markeredgewidth=0.7, zorder=4, clip_on=False, label=f"_end of {name}")
-    if path.places[0][0] == 0 and path.starts:
+    if path.positions[0][0] == 0 and path.starts:
         (start,) = axes.plot(x[:1], y[:1], color=style.colour, marker=style.marker, markersize=style.size * 0.7)
         start.set(markerfacecolor="white", zorder=3, clip_on=False, label=f"_start of {name}")
 
 
-def _bars(path: _Path) -> list[list[fig.Place]]:
+def _bars(path: _Path) -> list[list[fig.Position]]:
     """The intervals of the last point: horizontal for train, vertical for test."""
     point, (x, y) = path.points[-1], path.line[-1]
     across = [(end, y) for end in point.ends("train") or ()]
@@ -288,7 +286,7 @@ def _numbers(axes: Axes, paths: Sequence[_Path]) -> list[fig.Label]:
     labels = []
     for path in paths:
         before = None
-        for epoch, x, y in path.places[:-1]:
+        for epoch, x, y in path.positions[:-1]:
             position = axes.transData.transform((x, y)) * scale
             if before is not None and math.dist(position, before) < _STEP:
                 continue
@@ -408,7 +406,6 @@ def _set_axes(axes: Axes, window: _Window, scored: Collection[str], metric: str,
 
 
 def _draw_chance_levels(axes: Axes, floors: Mapping[str, float], scored: Collection[str]) -> None:
-    """Draw the chance levels that are in view."""
     (x_min, x_max), (y_min, y_max) = axes.get_xlim(), axes.get_ylim()
     lines = {"color": "0.55", "linewidth": 1.0, "linestyle": ":", "zorder": 1.0}
     train, test = floors.get("train", x_min), floors.get("test", y_min)
@@ -422,7 +419,7 @@ def _draw_chance_levels(axes: Axes, floors: Mapping[str, float], scored: Collect
         text.set(ha="right", fontsize=fig.FONT - 1, color=fig.GREY)
 
 
-def _draw_diagonal(axes: Axes, window: _Window, paths: Sequence[Sequence[fig.Place]]) -> None:
+def _draw_diagonal(axes: Axes, window: _Window, paths: Sequence[Sequence[fig.Position]]) -> None:
     """Draw the line test = train as far as it is in view, with its name where the paths are sparsest.
 
     Args:
@@ -438,7 +435,7 @@ def _draw_diagonal(axes: Axes, window: _Window, paths: Sequence[Sequence[fig.Pla
     start, end = (axes.transData.transform((coordinate, coordinate)) * scale for coordinate in (low, high))
     along = (end - start) / np.hypot(*(end - start))
     across = np.array([-along[1], along[0]])
-    path_samples = Samples.from_paths([axes.transData.transform(path) * scale for path in paths]).places
+    path_samples = Samples.from_paths([axes.transData.transform(path) * scale for path in paths]).points
     reach = np.array([36 * fig.width_of([_DIAGONAL]) + 4, fig.FONT])  # half a length and height, with room around
     shares = np.linspace(0.15, 0.85, 29)
     off = path_samples - (start + shares[:, None] * (end - start))[:, None] - across * fig.FONT

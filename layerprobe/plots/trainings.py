@@ -110,14 +110,14 @@ class _Panel:
 
     Args:
         scale: 100 for percent.
-        written: a number times the scale -> its text.
+        format_number: a number times the scale -> its text.
     """
 
     title: str
     measure: str
     lines: Sequence[_Line]
     scale: float
-    written: Callable[[float], str]
+    format_number: Callable[[float], str]
 
     @property
     def heights(self) -> list[float]:
@@ -231,7 +231,7 @@ def _labels(panel: _Panel, axis: ValueAxis) -> list[fig.Label]:
         if valid:
             last_point, height = valid[-1], panel.scale * (valid[-1].mean or 0.0)
             x = axis.position(last_point.place, i, len(panel.lines))
-            text = f"{line.name}: {panel.written(height)}" if line.name else panel.written(height)
+            text = f"{line.name}: {panel.format_number(height)}" if line.name else panel.format_number(height)
             labels.append(fig.Label(text, x, height, line.style.text))
     return labels
 

@@ -89,9 +89,9 @@ def test_of_thousands_of_paths_no_more_places_are_looked_at_than_there_are_squar
     paths = [rng.uniform(0, 100, (20, 2)) for _ in range(500)]
     found = Samples.from_paths(paths)
     # 100 / 2.5 squares in each direction
-    assert len(found.places) == len(np.unique(found.places // 2.5, axis=0)) == 40 * 40
+    assert len(found.points) == len(np.unique(found.points // 2.5, axis=0)) == 40 * 40
     assert len(found.corners) == 500 * 20
-    assert len(Samples.from_paths(paths[:2]).places) == sum(len(sample_path(path)) for path in paths[:2])
+    assert len(Samples.from_paths(paths[:2]).points) == sum(len(sample_path(path)) for path in paths[:2])
 
 
 def test_positions_far_apart_stay() -> None:
