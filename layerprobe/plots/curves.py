@@ -25,6 +25,7 @@ from layerprobe.plots.values import (
     Series,
     common_lines,
     comparison_text,
+    drawn_percents,
     group_by_run,
     keep_one_kind,
     make_points,
@@ -105,7 +106,7 @@ def draw(
     points, kind = keep_one_kind(points, lambda _, split: split in banded)
     runs = group_by_run(points)
     floors = {split: 100 * value for split, value in common_chance(data.values()).items()}
-    y_limits = _limits(points, floors)
+    y_limits = fig.limits(drawn_percents(points, _SPLITS) or [0.0, 100.0], min(floors.values(), default=None))
     notes = run_lines(data, _SPLITS) + common_lines(runs) + missing_lines(runs, _SPLITS)
     notes += list(kind.lines("Bands around test curves" if both else "Bands"))
     notes += _omission_notes(scores, drawn_scores) if layers is None else []
@@ -181,12 +182,6 @@ def _panels(runs: Mapping[str, Series], splits: Sequence[str]) -> list[_Panel]:
 def _measure(runs: Mapping[str, Series], splits: Sequence[str]) -> str:
     metric = next(point.metric for series in runs.values() for layer in series.values() for point in layer)
     return metric if len(splits) > 1 else f"{splits[0]} {metric}"
-
-
-def _limits(points: Sequence[Point], floors: Mapping[str, float]) -> tuple[float, float]:
-    values = [value for point in points for split in _SPLITS if (value := point.percent(split)) is not None]
-    values += [end for point in points for split in _SPLITS for end in point.ends(split) or ()]
-    return fig.limits(values or [0.0, 100.0], min(floors.values(), default=None))
 
 
 def _valid_values(layer: Sequence[Point], split: str) -> tuple[list[int], list[float]]:

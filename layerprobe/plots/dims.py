@@ -99,8 +99,8 @@ def _add_selected(reductions: Reductions, selected: Selected | None) -> list[Siz
         return list(reductions.values)
     by_score = {sized.score: sized for sized in reductions.values}
     scores = add_selected(list(by_score), [selected])
-    drawn = [*by_score.values(), Sized(selected.score, selected.dim, False)][: len(scores)]
-    return [replace(sized, score=score) for sized, score in zip(drawn, scores, strict=True)]
+    drawn_values = [*by_score.values(), Sized(selected.score, selected.dim, False)][: len(scores)]
+    return [replace(sized, score=score) for sized, score in zip(drawn_values, scores, strict=True)]
 
 
 def _drop_interval(sized: Sized) -> Sized:

@@ -112,9 +112,9 @@ def _default_layers_of_network(runs: Mapping[str, Series], embeddings: Mapping[s
 def group_by_network(measured: Mapping[str, Collection[str]], data: Mapping[str, DataFacts]) -> list[list[str]]:
     """The runs in groups of one network each.
 
-    Two runs have the same network if its layers are the same, or those of the other are its first and so is its name,
-    as of one network with and without a further fully connected layer. Where the network of either is not known, one
-    must have measured layers of the other alone.
+    Two runs are of one network if their networks have the same layers; of networks of one name, one may end in further
+    layers, such as a fully connected one. Where the network of either run is unknown, the layers of one run must be
+    among those of the other.
 
     Args:
         measured: run -> its layers.

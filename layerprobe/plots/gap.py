@@ -175,7 +175,7 @@ def _write_numbers(axes: Axes, series: Series, most: float) -> bool:
 
 
 def _format_gap(gap: float) -> str:
-    """`+8.6`, `0.0`, and with the sign that the numbers of the colour bar have, minus 0.3."""
+    """`+8.6`, `0.0`; a negative gap has the minus sign of the numbers of the colour bar."""
     text = f"{gap:+.1f}"
     return "0.0" if float(text) == 0 else text.replace("-", "\N{MINUS SIGN}")
 

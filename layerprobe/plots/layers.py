@@ -37,6 +37,7 @@ from layerprobe.plots.values import (
     add_search_to_run,
     common_lines,
     comparison_text,
+    drawn_percents,
     group_by_run,
     keep_one_kind,
     make_points,
@@ -172,7 +173,7 @@ def _titles(panels: Mapping[str, _Panel], metric: str) -> list[str]:
     for name, panel in panels.items():
         subtitle = f"{metric} by layer, {panel.weights or f'epoch {panel.epoch}'}"
         title = f"{name}: {subtitle}, {comparison_text(panel.series)}" if name == panel.run else f"{name}\n{subtitle}"
-        titles.append(f"{title}\n{_best(panel.layers)}")
+        titles.append(f"{title}\n{_best_text(panel.layers)}")
     return titles
 
 
@@ -206,9 +207,7 @@ def _select_scores(scores: Sequence[Score]) -> tuple[list[Score], list[str]]:
 def _limits(
     points: Sequence[Point], splits: Sequence[str], floors: Mapping[str, float], stars: Iterable[Star]
 ) -> tuple[float, float]:
-    values = [value for point in points for split in splits if (value := point.percent(split)) is not None]
-    values += [end for point in points for split in splits for end in point.ends(split) or ()]
-    values += [height for star in stars for height in star.heights]
+    values = drawn_percents(points, splits) + [height for star in stars for height in star.heights]
     return fig.limits(values or [0.0, 100.0], min(floors.values(), default=None))
 
 
@@ -274,7 +273,7 @@ def _draw_bars(
             bars.set(color=colours[name], linewidth=_BAR * 0.8, alpha=0.4, zorder=1.5, label=f"_interval {name}")
 
 
-def _best(layers: Series) -> str:
+def _best_text(layers: Series) -> str:
     best, values = best_of(layers)
     return best_text(best, list(layers), values) if best else ""
 
@@ -337,7 +336,7 @@ def _draw_together(
     y_limits = _limits(points, _GAP, floors, stars.values())
     named_layers = _name_series(panels)
     notes = run_lines(data, _GAP) + common_lines(named_layers)
-    notes += [f"{name}: {text}" for name, series in named_layers.items() if (text := _best(series))]
+    notes += [f"{name}: {text}" for name, series in named_layers.items() if (text := _best_text(series))]
     if indistinguishable is not None and not kind.mixed:
         notes += indistinguishable_notes(named_layers, scores, indistinguishable)
     notes += missing_lines(named_layers, _GAP) + list(kind.lines("Bars"))
@@ -375,7 +374,7 @@ def _stars_together(
 
 
 def _name_series(panels: Sequence[Mapping[str, Series]]) -> dict[str, Series]:
-    """The layers by the name that notes give to their run, or with several panels to their search."""
+    """Name in the notes -> layers: the name of the run, or with several panels that of the search."""
     return {
         run if len(panels) == 1 else search_name(next(iter(series.values()))[0]): series
         for panel in panels

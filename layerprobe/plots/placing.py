@@ -154,7 +154,7 @@ def _cost_alone(boxes: FloatArray, i: int, points: FloatArray, obstacles: Obstac
     cost += _PASSING * _passes_marker(point, np.clip(point, boxes[:, :2], boxes[:, 2:]), marks)
     cost += _PATH * _contains(boxes, samples.points).sum(1)
     for rivals, doubt in ((other_points, _MISLED), (foreign, _DOUBT)):
-        cost += doubt * (_nearest(boxes, rivals) < distance + _CLEAR)
+        cost += doubt * (_distance_to_nearest(boxes, rivals) < distance + _CLEAR)
     return cost
 
 
@@ -177,7 +177,7 @@ def _distance(boxes: FloatArray, point: FloatArray) -> FloatArray:
     return np.asarray(np.hypot(*(point - np.clip(point, boxes[:, :2], boxes[:, 2:])).T))
 
 
-def _nearest(boxes: FloatArray, points: FloatArray) -> FloatArray:
+def _distance_to_nearest(boxes: FloatArray, points: FloatArray) -> FloatArray:
     """(C,) from each box to the nearest of some points."""
     off = points - np.clip(points, boxes[:, None, :2], boxes[:, None, 2:])
     return np.asarray(np.hypot(off[..., 0], off[..., 1]).min(1, initial=np.inf))

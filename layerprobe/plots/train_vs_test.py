@@ -24,6 +24,7 @@ from layerprobe.plots.values import (
     Series,
     common_lines,
     comparison_text,
+    drawn_percents,
     group_by_run,
     keep_one_kind,
     make_points,
@@ -80,12 +81,12 @@ def draw(
         lambda point, _: point.epoch == last_epochs[point.run] and point.ranked in bright,
     )
     panels = _panels(group_by_run(points), bright)
-    drawn = [
+    drawn_points = [
         point for panel in panels for series in panel.runs.values() for layer in series.values() for point in layer
     ]
     floors = {split: 100 * value for split, value in common_chance(data.values()).items()}
-    window = _window_of(drawn, floors)
-    scored = {split for point in drawn for split, value in point.values.items() if value is not None}
+    window = _window_of(drawn_points, floors)
+    scored = {split for point in drawn_points for split, value in point.values.items() if value is not None}
     notes = run_lines(data, _SPLITS) + _notes(panels, data) + list(kind.lines("Bars"))
     notes += window.notes() if scored == set(_SPLITS) else ["Layers without a value on one axis are drawn at its edge."]
     notes += omission_notes(scores, layers)
@@ -93,12 +94,12 @@ def draw(
     together = max(len(panel.runs) for panel in panels) > 1
     below = fig.Layout.below + (len(styles) * fig.KEY_ROW if together else 0)
     titles = [f"{panel.title}{points[0].metric} by layer, {comparison_text(panel.merged)}" for panel in panels]
-    figure, axes_of = fig.make_panels(titles, fig.Layout(_WIDTH, window.height, _BEYOND, below, notes=notes))
-    for axes, panel in zip(axes_of, panels, strict=True):
+    figure, all_axes = fig.make_panels(titles, fig.Layout(_WIDTH, window.height, _BEYOND, below, notes=notes))
+    for axes, panel in zip(all_axes, panels, strict=True):
         _set_axes(axes, window, scored, points[0].metric, split_text("train", data.values()))
         _draw_chance_levels(axes, floors, scored)
         _draw_paths(axes, panel.paths(last_epochs, window, styles, data), window, diagonal=scored == set(_SPLITS))
-        fig.add_legend(axes, _kinds(drawn, data))
+        fig.add_legend(axes, _kinds(drawn_points, data))
         for row, (run, style) in enumerate(styles.items() if together else (), 1):
             look = {"marker": style.marker, "color": style.colour, "linestyle": fig.LINES[(row - 1) % len(fig.LINES)]}
             fig.add_legend(axes, [{"label": run, **look}], row=row)
@@ -330,8 +331,8 @@ def table(
     runs = group_by_run(make_points(drawn_scores))
     bright = default_layers(runs, embeddings or {}, data or {}) if layers is None else layers
     panels = _panels(runs, bright)
-    drawn = {(point.run, point.ranked) for panel in panels for layer in panel.merged.values() for point in layer}
-    drawn_scores = [score for score in drawn_scores if (score.run, score.ranked) in drawn]
+    drawn_layers = {(point.run, point.ranked) for panel in panels for layer in panel.merged.values() for point in layer}
+    drawn_scores = [score for score in drawn_scores if (score.run, score.ranked) in drawn_layers]
     return points_csv([score for score in drawn_scores if score.split in _SPLITS] or drawn_scores)
 
 
@@ -383,8 +384,7 @@ def _window_of(points: Sequence[Point], floors: Mapping[str, float]) -> _Window:
 
 
 def _split_limits(points: Sequence[Point], split: str, floors: Mapping[str, float]) -> Limits | None:
-    values = [value for point in points if (value := point.percent(split)) is not None]
-    values += [end for point in points for end in point.ends(split) or ()]
+    values = drawn_percents(points, [split])
     return fig.limits(values, floors.get(split)) if values else None
 
 

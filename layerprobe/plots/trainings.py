@@ -188,7 +188,7 @@ def _panels(view: OverTrainings) -> list[_Panel]:
     of_name, of_layer = fig.styles(names), fig.styles(layers)
 
     def make_line(line: RepeatedLine, points: Sequence[Repeated]) -> _Line:
-        """In the colour of its name, with the marker and dashes of its layer; of one name, or layer, as the other."""
+        """Give it the colour of its name and the marker of its layer; with one name, or layer, the other gives both."""
         parts = [line.name] * (len(names) > 1) + [line.layer] * (len(layers) > 1)
         colour = (of_name[line.name] if len(names) > 1 else of_layer[line.layer]).colour
         marker = (of_layer[line.layer] if len(layers) > 1 else of_name[line.name]).marker
@@ -199,22 +199,24 @@ def _panels(view: OverTrainings) -> list[_Panel]:
     scale = 100 if percent else 1
     measure = "training loss" if view.measure == LOSS else view.measure
     common = [texts[0] for texts in (names, layers) if len(texts) == 1 and texts[0]]
-    where = [*common, *([view.split] if view.measure != LOSS else []), _epochs(view)]
-    title = f"{measure} over {view.axis}\n{', '.join(where)}"
+    facts = [*common, *([view.split] if view.measure != LOSS else []), _epochs(view)]
+    title = f"{measure} over {view.axis}\n{', '.join(facts)}"
     if len(view.runs) == 1:
         title = f"{view.runs[0]}: {title}"
-    text = (lambda value: f"{value:.1f} %") if percent else _plain
-    drawn = [_Panel(title, measure, [make_line(x, x.points) for x in view.lines], scale, text)]
+    format_number = (lambda value: f"{value:.1f} %") if percent else _format_plainly
+    panels = [_Panel(title, measure, [make_line(x, x.points) for x in view.lines], scale, format_number)]
     if any(x.differences for x in view.lines):
-        text = (lambda value: f"{value:+.1f}") if percent else (lambda value: "+" * (value > 0) + _plain(value))
-        less = [make_line(x, x.differences) for x in view.lines if x.differences]
-        title = f"Difference from {drawn[0].lines[0].name}"
+        format_number = (
+            (lambda value: f"{value:+.1f}") if percent else (lambda value: "+" * (value > 0) + _format_plainly(value))
+        )
+        differences = [make_line(x, x.differences) for x in view.lines if x.differences]
+        title = f"Difference from {panels[0].lines[0].name}"
         unit = f"{measure}, difference in points" if percent else f"{measure}, difference"
-        drawn.append(_Panel(title, unit, less, scale, text))
-    return drawn
+        panels.append(_Panel(title, unit, differences, scale, format_number))
+    return panels
 
 
-def _plain(value: float) -> str:
+def _format_plainly(value: float) -> str:
     """Three significant digits: `3.00`, `21.1`, `1,234`."""
     return f"{value:#.3g}" if abs(value) < 99.95 else f"{value:,.0f}"
 
@@ -279,7 +281,7 @@ def _draw_line(axes: Axes, axis: ValueAxis, line: _Line, scale: float, number: t
 
 
 def _data_lines(view: OverTrainings, data: Mapping[str, DataFacts]) -> list[str]:
-    """The data set, and the queries and classes of the split, which trainings may have different numbers of."""
+    """The data set, and the numbers of queries and classes of the split: ranges where trainings differ in them."""
     names = [name for name in dict.fromkeys(facts.name for facts in data.values()) if name]
     if view.measure == LOSS or len(names) > 1 or not data:
         return [", ".join(names)] if names else []

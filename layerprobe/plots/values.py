@@ -94,12 +94,12 @@ def metric_of(scores: Iterable[Score]) -> str:
 
 
 def _make_point(splits: Mapping[str, Score]) -> Point:
-    any_ = next(iter(splits.values()))
+    score = next(iter(splits.values()))
     values = {split: score.value for split, score in splits.items()}
     notes = {split: score.all_notes for split, score in splits.items()}
     units = {split: score.units for split, score in splits.items()}
     intervals = {split: s.interval for split, s in splits.items() if s.interval and s.value is not None}
-    return Point(any_.run, any_.ranked, any_.epoch, values, notes, units, intervals, any_.metric)
+    return Point(score.run, score.ranked, score.epoch, values, notes, units, intervals, score.metric)
 
 
 def keep_one_kind(points: Sequence[Point], is_drawn: Callable[[Point, str], bool]) -> tuple[list[Point], ShownKind]:
@@ -110,29 +110,27 @@ def keep_one_kind(points: Sequence[Point], is_drawn: Callable[[Point, str], bool
     Args:
         is_drawn: whether the figure draws the interval of a point on a split.
     """
-    drawn = [{s: ends for s, ends in point.intervals.items() if is_drawn(point, s)} for point in points]
-    if any(
-        _is_of_trainings(point, split) for point, intervals in zip(points, drawn, strict=True) for split in intervals
-    ):
+    drawn = [
+        replace(point, intervals={split: ends for split, ends in point.intervals.items() if is_drawn(point, split)})
+        for point in points
+    ]
+    if any(point.kind(split).trainings for point in drawn for split in point.intervals):
         drawn = [
-            {split: ends for split, ends in intervals.items() if _is_of_trainings(point, split)}
-            for point, intervals in zip(points, drawn, strict=True)
+            replace(point, intervals={split: x for split, x in point.intervals.items() if point.kind(split).trainings})
+            for point in drawn
         ]
-    kind = ShownKind.of(
-        point.kind(split) for point, intervals in zip(points, drawn, strict=True) for split in intervals
-    )
-    return [
-        replace(
-            point,
-            intervals=intervals if kind.kind else {},
-            notes=point.notes if kind.mixed else {split: point.remarks(split) for split in point.notes},
-        )
-        for point, intervals in zip(points, drawn, strict=True)
-    ], kind
+    kind = ShownKind.of(point.kind(split) for point in drawn for split in point.intervals)
+    if kind.kind is None:
+        drawn = [replace(point, intervals={}) for point in drawn]
+    if not kind.mixed:
+        drawn = [replace(point, notes={split: point.remarks(split) for split in point.notes}) for point in drawn]
+    return drawn, kind
 
 
-def _is_of_trainings(point: Point, split: str) -> bool:
-    return point.kind(split).trainings
+def drawn_percents(points: Sequence[Point], splits: Sequence[str]) -> list[float]:
+    """The valid values and the ends of intervals of some splits, in percent."""
+    values = [value for point in points for split in splits if (value := point.percent(split)) is not None]
+    return values + [end for point in points for split in splits for end in point.ends(split) or ()]
 
 
 def points_csv(scores: Iterable[Score]) -> str:
