@@ -74,7 +74,7 @@ def explain(request: ExplainRequest, listener: Listener) -> tuple[ExplainedQuery
     require_output(out, *FORMATS)
     neighbours_by_layer, opened, record = _find_neighbours(request, listener)
     explained = _explain_layers(request, record, neighbours_by_layer, opened, listener)
-    write_output(out, encoded(draw(explained), out.suffix.lower().removeprefix(".") or "png"))
+    write_output(out, encode_figure(draw(explained), out.suffix.lower().removeprefix(".") or "png"))
     return explained, out
 
 

@@ -232,7 +232,7 @@ def select_reductions(
         embeddings: run -> its embedding layer, where that is known.
         selected: run -> the selected candidate of its choice, whose layer is one of the few.
     """
-    requested = asked_layers(names, [sized.score.ranked for reduced in reductions for sized in reduced.values])
+    requested = match_layers(names, [sized.score.ranked for reduced in reductions for sized in reduced.values])
     if requested is not None:
         # An unreduced layer brings its reductions; a reduced one does not.
         unreduced = {ranked.layer for ranked in requested if ranked.reduction == NO_REDUCTION}

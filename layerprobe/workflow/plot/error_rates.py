@@ -30,13 +30,13 @@ def subjects_of(scores: Sequence[Score], selection: LayerSelection) -> list[Subj
     Args:
         scores: of one run, at least one.
     """
-    epoch = asked_epoch(scores, selection.options.epoch)
+    epoch = resolve_epoch(scores, selection.options.epoch)
     epoch_scores = [score for score in scores if (score.epoch, score.split) == (epoch, SPLIT)]
     if not epoch_scores:
         message = f"{scores[0].run}: no layer was probed on the {SPLIT} split at epoch {epoch}"
         raise DataError(message, fix=f"Run layerprobe probe --epochs {epoch} --splits {SPLIT}")
     layers = list(dict.fromkeys(score.ranked for score in epoch_scores))
-    requested = asked_layers(selection.options.layers, layers)
+    requested = match_layers(selection.options.layers, layers)
     layers_drawn = (
         few_layers(layers, scores[0].run, selection) if requested is None else [x for x in layers if x in requested]
     )

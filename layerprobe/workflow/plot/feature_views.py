@@ -51,7 +51,7 @@ def select_layers(
     """
     values: dict[RankedLayer, list[float]] = {}
     for scores in runs:
-        epoch = asked_epoch(scores, options.epoch)
+        epoch = resolve_epoch(scores, options.epoch)
         for s in scores:
             if (s.epoch, s.split, s.metric) == (epoch, "validation", "R@1") and s.value is not None:
                 values.setdefault(s.ranked, []).append(s.value)
@@ -64,7 +64,7 @@ def histograms_of(scores: Sequence[Score], read: ReadFeatures, selection: LayerS
     Args:
         scores: of one run, at least one.
     """
-    run, epoch = scores[0].run, asked_epoch(scores, selection.options.epoch)
+    run, epoch = scores[0].run, resolve_epoch(scores, selection.options.epoch)
     return [
         histogram
         for ranked, splits in read_layers(scores, read, selection)
@@ -106,7 +106,7 @@ def _read_folds(run: Run, epoch: int, split: str, ranked: RankedLayer) -> Labell
 
 def spectra_of(scores: Sequence[Score], read: ReadFeatures, selection: LayerSelection) -> list[Curve]:
     """The spectra of a run, layer by layer: the variance of unit vectors by dimension."""
-    run, epoch = scores[0].run, asked_epoch(scores, selection.options.epoch)
+    run, epoch = scores[0].run, resolve_epoch(scores, selection.options.epoch)
     curves = []
     for ranked, splits in read_layers(scores, read, selection):
         for split, features in splits.items():
@@ -124,7 +124,7 @@ def open_stored(run: Run, scores: Sequence[Score], epoch: int | None) -> tuple[l
     Args:
         scores: of this run, at least one.
     """
-    epoch_read = asked_epoch(scores, epoch)
+    epoch_read = resolve_epoch(scores, epoch)
     missing = {score.split for score in scores if not run.has_features(epoch_read, score.split)} & {*SPLITS}
     missing = set() if missing == {*SPLITS} else missing
     missing_notes = [f"no features of {split} are stored" for split in SPLITS if split in missing]
@@ -153,7 +153,7 @@ def read_layers(
 
     Reduced layers are shown if requested, or if there are no others.
     """
-    epoch = asked_epoch(scores, selection.options.epoch)
+    epoch = resolve_epoch(scores, selection.options.epoch)
     # The cosine is taken whatever the similarity of the search: a layer searched by two similarities is shown once.
     first_ranked: dict[tuple[LayerKey, str], RankedLayer] = {}
     splits: dict[RankedLayer, list[str]] = {}
@@ -165,7 +165,7 @@ def read_layers(
     if not layers:
         message = f"{scores[0].run}: no layer was probed on the training or test split"
         raise DataError(message, fix="Run layerprobe probe --splits train,test")
-    requested = asked_layers(selection.options.layers, layers)
+    requested = match_layers(selection.options.layers, layers)
     if requested is None:
         requested = few_layers(layers, scores[0].run, selection)
     for ranked in layers:

@@ -69,7 +69,7 @@ def layers_shown(
     """
     measured = [[s.ranked for s in layers if (s.split, s.metric) == (SPLIT, RECALL)] for layers in runs]
     all_layers = [ranked for layers in measured for ranked in layers]
-    requested = asked_layers(names, all_layers) if all_layers else None
+    requested = match_layers(names, all_layers) if all_layers else None
     if requested is None:
         requested = [
             ranked

@@ -38,7 +38,7 @@ def stored_gradients(
         epoch: None for the last.
         embedding: the layer that the loss takes; None if it is not measured.
     """
-    record, epoch = run.read(), asked_epoch(scores, epoch)
+    record, epoch = run.read(), resolve_epoch(scores, epoch)
     if record.from_python:
         raise RecipeError(f"{run.name} was measured from Python, which keeps no loss", fix=_FIX)
     recipe = recorded_recipe(record, run.record_file)

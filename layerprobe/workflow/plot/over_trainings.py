@@ -94,12 +94,12 @@ def _read_values(
     for score in training_scores.scores:
         if score.split == SPLIT:
             by_run.setdefault(score.run, []).append(score)
-    epochs = {name: asked_epoch(run_scores, options.epoch) for name, run_scores in by_run.items()}
+    epochs = {name: resolve_epoch(run_scores, options.epoch) for name, run_scores in by_run.items()}
     by_run = {
         name: [s for s in run_scores if s.epoch == epochs[name] and is_shown(s)] for name, run_scores in by_run.items()
     }
     all_layers = [score.ranked for run_scores in by_run.values() for score in run_scores]
-    requested = asked_layers(options.layers, all_layers) if all_layers else []
+    requested = match_layers(options.layers, all_layers) if all_layers else []
     run_layers = {
         name: _default_layers(run_scores, training_scores.embeddings.get(name)) if requested is None else requested
         for name, run_scores in by_run.items()

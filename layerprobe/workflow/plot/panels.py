@@ -143,7 +143,7 @@ def _choose_layers(
 ) -> tuple[RankedLayer, ...]:
     """The requested layers; else those of the rule; else those of the first run, or the last two."""
     measured = ranked_split.layers
-    requested = asked_layers(options.layers, measured)
+    requested = match_layers(options.layers, measured)
     if requested is not None:
         for layer in requested:
             if reason := ranked_split.stored.invalid.get(layer):

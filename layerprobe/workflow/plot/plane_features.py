@@ -28,7 +28,7 @@ def plane_features_of(
         scores: of one run, at least one.
         names: of class 0, 1 ...; empty: the numbers are the names.
     """
-    run, epoch = scores[0].run, asked_epoch(scores, selection.options.epoch)
+    run, epoch = scores[0].run, resolve_epoch(scores, selection.options.epoch)
     for ranked, splits in read_layers(scores, read, selection):
         for split, labelled in splits.items():
             dims = labelled.features.shape[1]
@@ -49,7 +49,7 @@ def stored_plane_features(run: Run, scores: Sequence[Score], selection: LayerSel
     Args:
         scores: of this run, at least one.
     """
-    epoch = asked_epoch(scores, selection.options.epoch)
+    epoch = resolve_epoch(scores, selection.options.epoch)
     embedding = selection.embeddings.get(run.name)
     if selection.options.layers is None:
         scores = [score for score in scores if score.ranked == embedding]

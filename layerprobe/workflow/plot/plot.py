@@ -200,7 +200,9 @@ class StoredRuns:
         """CKA of every two layers of each run, of each layer with its earlier epochs, and of every two runs' layers."""
         run_layers = []
         for run in self.runs:
-            scores = of_layers(until_epoch(comparable_scores(run, self.scores_of_runs), options.epoch), options.layers)
+            scores = scores_of_layers(
+                scores_until_epoch(comparable_scores(run, self.scores_of_runs), options.epoch), options.layers
+            )
             tested = [score.notes for score in self._scores_of_run(run) if score.split == COMPARED]
             run_layers.append(layers_of(run, scores, shared_notes(tested) if tested else ()))
         return matrices_of(run_layers)

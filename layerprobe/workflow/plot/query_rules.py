@@ -86,7 +86,7 @@ def parse_rule(text: str, layers: Sequence[RankedLayer], embedding: RankedLayer)
         name, _, outcome = term.strip().rpartition(" ")
         if not name or outcome not in _OUTCOMES:
             raise RecipeError(f"--where {text!r}: {term.strip()!r} is not a rule", fix=_FORM)
-        matches = asked_layers([name.strip()], layers) or []
+        matches = match_layers([name.strip()], layers) or []
         if len(matches) > 1:
             names = ", ".join(layer_names(matches))
             raise RecipeError(f"--where {text!r}: {name.strip()} names several layers", fix=f"Choose one of {names}")
