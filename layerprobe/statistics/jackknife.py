@@ -77,7 +77,7 @@ def jackknife_over_seeds(values: ArrayLike, left_out: ArrayLike, queries: ArrayL
 
 
 def _checked(values: ArrayLike, left_out: ArrayLike, queries: ArrayLike) -> tuple[FloatArray, FloatArray, FloatArray]:
-    means, tables, sizes = (np.asarray(given, np.float64) for given in (values, left_out, queries))
+    means, tables, sizes = (np.asarray(array, np.float64) for array in (values, left_out, queries))
     if (
         means.ndim != 1
         or not len(means)
@@ -113,18 +113,18 @@ def _variance(table: FloatArray, sizes: FloatArray, effective: float) -> float:
 def _pairs(table: FloatArray, sizes: FloatArray) -> float:
     """Q of (U, U), after row and column effects on the means of the units' queries."""
     units, total_queries = len(table), sizes.sum()
-    others = ~np.eye(units, dtype=bool)
+    off_diagonal = ~np.eye(units, dtype=bool)
     # From parts to means of the units, so scaled that it is 1 for units of equal size.
     scale = ((total_queries - sizes)[:, None] / sizes) / ((total_queries - sizes.mean()) / sizes.mean())
-    left = np.where(others, table * scale, 0.0)
-    rows, columns, total = left.sum(1), left.sum(0), left.sum()
+    residuals = np.where(off_diagonal, table * scale, 0.0)
+    rows, columns, total = residuals.sum(1), residuals.sum(0), residuals.sum()
     # Least squares of a row and a column effect where the diagonal is missing.
     row = ((units - 1) * rows + columns - total) / (units * (units - 2))
     column = ((units - 1) * columns + rows - total) / (units * (units - 2))
     fitted = row[:, None] + column
-    left -= np.where(others, fitted - (fitted[others].mean() - total / (units * (units - 1))), 0.0)
+    residuals -= np.where(off_diagonal, fitted - (fitted[off_diagonal].mean() - total / (units * (units - 1))), 0.0)
     freedom = ((units - 1) ** 2 - units) / (units * (units - 1))
-    return float(np.square(left / scale).sum() / freedom)
+    return float(np.square(residuals / scale).sum() / freedom)
 
 
 def _difference(value: float, variance: float, effective: float) -> Difference:

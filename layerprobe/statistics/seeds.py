@@ -49,74 +49,74 @@ def over_seeds(cells: UnitSums, *, resamples: int = 10_000, seed: int = 0) -> Ov
     counts, units = mean.counts[0], mean.units
     # What leaving out a unit moves the mean; 1 times its residual for units of equal size.
     leverage = (1 - 1 / units) / (1 - counts / counts.sum()) if units > 1 else 1.0
-    left = (mean.sums[0] - classes.value * counts) * leverage
-    variance = float((left**2).sum() / counts.sum() ** 2 * units / max(1, units - 1))
+    residuals = (mean.sums[0] - classes.value * counts) * leverage
+    variance = float((residuals**2).sum() / counts.sum() ** 2 * units / max(1, units - 1))
     # Divided by the largest, so that the number of equal units is exact.
     return statements(classes, variance, float(effective_number(counts / counts.max())), cells.means)
 
 
-def statements(classes: Difference, variance: float, effective: float, each: FloatArray) -> OverSeeds:
+def statements(classes: Difference, variance: float, effective: float, values: FloatArray) -> OverSeeds:
     """The three statements of this module.
 
     Args:
         classes: the mean of the trainings, with its interval for these networks.
         variance: Vc, of the mean over the choice of units.
         effective: K, the effective number of units from which it was estimated.
-        each: (S,) the value in each training.
+        values: (S,) the value in each training.
     """
-    mean, known, count = classes.value, classes.low is not None, len(each)
-    sd = float(each.std(ddof=1)) if count > 1 else None
+    mean, has_interval, count = classes.value, classes.low is not None, len(values)
+    sd = float(values.std(ddof=1)) if count > 1 else None
     trainings, same, other = Difference(mean), None, None
-    if sd is not None and known:
+    if sd is not None and has_interval:
         trainings = _mean_over_trainings(mean, sd**2 / count, count, variance, effective)
     if sd is not None and count >= FEWEST_TRAININGS:
-        same = further_interval(each)
-        if known:
+        same = further_interval(values)
+        if has_interval:
             further = (1 + 1 / count) * sd**2
             other = _interval(mean, further + 2 * variance, _degrees(further, count, 2 * variance, effective))
     return OverSeeds(mean, sd, count, classes, trainings, same, other)
 
 
-def mean_interval(each: FloatArray) -> Interval | None:
+def mean_interval(values: FloatArray) -> Interval | None:
     """The 95 % interval of the mean of S trainings, m +- t_{S-1} sd / sqrt(S): on the classes that they share.
 
     Where every training has classes of its own, sd has the choice of classes in it, and so has the interval.
 
     Args:
-        each: (S,) the value in each training.
+        values: (S,) the value in each training.
 
     Returns:
         None for a single training and for equal values: an interval of no width would claim certainty.
     """
-    count = len(each)
-    if count < 2 or np.ptp(each) <= _ROUNDING * np.abs(each).max():
+    count = len(values)
+    if count < 2 or np.ptp(values) <= _ROUNDING * np.abs(values).max():
         return None
-    return _interval(float(each.mean()), float(each.var(ddof=1)) / count, count - 1)
+    return _interval(float(values.mean()), float(values.var(ddof=1)) / count, count - 1)
 
 
-def further_interval(each: FloatArray) -> Interval | None:
+def further_interval(values: FloatArray) -> Interval | None:
     """The 95 % prediction interval of one further training, m +- t_{S-1} sd sqrt(1 + 1/S), as `mean_interval` has m.
 
     Args:
-        each: (S,) the value in each training.
+        values: (S,) the value in each training.
 
     Returns:
         None for fewer than three trainings and for equal values.
     """
-    count = len(each)
-    if count < FEWEST_TRAININGS or np.ptp(each) <= _ROUNDING * np.abs(each).max():
+    count = len(values)
+    if count < FEWEST_TRAININGS or np.ptp(values) <= _ROUNDING * np.abs(values).max():
         return None
-    return _interval(float(each.mean()), (1 + 1 / count) * float(each.var(ddof=1)), count - 1)
+    return _interval(float(values.mean()), (1 + 1 / count) * float(values.var(ddof=1)), count - 1)
 
 
 def _mean_over_trainings(mean: float, between: float, count: int, variance: float, effective: float) -> Difference:
     from scipy.special import stdtr
 
     total, degrees = between + variance, _degrees(between, count, variance, effective)
-    found = _interval(mean, total, degrees)
+    interval = _interval(mean, total, degrees)
     # Beyond what a float can tell from 0, p is the least that it can.
     p = max(2 * float(stdtr(degrees, -abs(mean) / math.sqrt(total))), float(np.finfo(np.float64).tiny))
-    return Difference(mean, found.low, found.high, p)
+    return Difference(mean, interval.low, interval.high, p)
 
 
 def _interval(mean: float, variance: float, degrees: float) -> Interval:
