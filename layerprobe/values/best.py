@@ -47,13 +47,13 @@ def best_layer(values: Mapping[str, Values]) -> Best | None:
 
 
 def best_text(
-    best: Best, names: Sequence[str], values: Mapping[str, Values], alike: Sequence[str] | None = None
+    best: Best, names: Sequence[str], values: Mapping[str, Values], indistinguishable: Sequence[str] | None = None
 ) -> str:
     """`best on validation: c5, 93.8 %, tied with 1 other; on test 68.8 %; not significantly different: c3, c4`.
 
     Args:
         values: split -> values of the layers.
-        alike: names of the layers not significantly different from the best on its split; None if unknown.
+        indistinguishable: names of the layers not significantly different from the best on its split; None if unknown.
     """
     how = " (chosen on test)" if best.split == "test" else ""
     equal = f", {tied_text(best.equals)}" if best.equals > 1 else ""
@@ -61,7 +61,7 @@ def best_text(
     then = "" if test is None else f"; on test {_percent(test)}"
     value = values[best.split][best.place]
     value_text = "" if value is None else f", {_percent(value)}"
-    apart = "" if alike is None else f"; {apart_text(best, alike)}"
+    apart = "" if indistinguishable is None else f"; {apart_text(best, indistinguishable)}"
     return f"best on {chosen_on_text(best.split)}{how}: {names[best.place]}{value_text}{equal}{then}{apart}"
 
 
@@ -70,12 +70,12 @@ def tied_text(equals: int) -> str:
     return f"tied with {equals - 1} other{'s' * (equals > 2)}"
 
 
-def apart_text(best: Best, alike: Sequence[str]) -> str:
+def apart_text(best: Best, indistinguishable: Sequence[str]) -> str:
     """`not significantly different: c3, c4`, or `significantly better than all others`."""
     where = "" if best.split == "test" else f" on {chosen_on_text(best.split)}"
     return (
-        f"not significantly different{where}: {first_named(alike)}"
-        if alike
+        f"not significantly different{where}: {first_named(indistinguishable)}"
+        if indistinguishable
         else f"significantly better than all others{where}"
     )
 

@@ -282,7 +282,7 @@ class Choice:
 
     def as_json(self) -> dict[str, Any]:
         """The fields, and the version of their form."""
-        return {"schema": 3, **{one.name: getattr(self, one.name) for one in fields(self)}}
+        return {"schema": 3, **{field.name: getattr(self, field.name) for field in fields(self)}}
 
     def __repr__(self) -> str:
         return "\n".join(choice_lines(self))
@@ -295,9 +295,9 @@ def choice_lines(choice: Choice, *, full: bool = False) -> list[str]:
         full: with the best on test, the shares of the resamples, and what was left out.
     """
     head = f"{choice.run}: " if choice.run else ""
-    first = [f"{choice.basis[0].upper()}{choice.basis[1:]}."] if choice.basis else []
-    first, *later_texts = [*first, advice_text(choice), verdict_text(choice)]
-    lines = [*_wrapped(f"{head}{first}"), *(line for text in later_texts for line in _wrapped(text))]
+    basis = [f"{choice.basis[0].upper()}{choice.basis[1:]}."] if choice.basis else []
+    first_text, *later_texts = [*basis, advice_text(choice), verdict_text(choice)]
+    lines = [*_wrapped(f"{head}{first_text}"), *(line for text in later_texts for line in _wrapped(text))]
     lines += ["", *_aligned(choice_table(choice)), ""]
     lines += _wrapped(certainty_text(choice))
     lines += _wrapped(_gain_of_the_layer(choice))
@@ -519,11 +519,11 @@ def _gain_of_the_layer(choice: Choice) -> str:
     embedding = choice.embedding
     if embedding is None or embedding.alike is None or embedding.gain is None:
         return ""
-    alike, gain = embedding.alike, embedding.gain
+    counterpart, gain = embedding.alike, embedding.gain
     epoch = "" if choice.preferred.epoch == embedding.layer.epoch else f" at epoch {choice.preferred.epoch}"
-    where = "in fifths of the test classes" if choice.within_folds else "on test"
+    where = "in fifths of the test classes" if WITHIN_FOLDS in counterpart.notes else "on test"
     return (
-        f"{spoken_name(alike.ranked)}{epoch} has {_value(alike)} {where}: over that, the layer alone gains"
+        f"{spoken_name(counterpart.ranked)}{epoch} has {_value(counterpart)} {where}: over that, the layer alone gains"
         f" {100 * gain.difference:+.1f} points{_ends(gain)}."
     )
 

@@ -8,20 +8,22 @@ from layerprobe.system.errors import RecipeError
 
 
 def named_epochs(
-    text: str, words: Mapping[str, Callable[[], Iterable[int]]], known: Sequence[int], run: str
+    text: str, words: Mapping[str, Callable[[], Iterable[int]]], epochs_of_run: Sequence[int], run: str
 ) -> list[int]:
     """The epochs of `last,best` or `0,5`, ascending.
 
     Args:
         words: word -> its epochs, computed only if used.
-        known: the valid numbers, ascending.
+        epochs_of_run: the valid numbers, ascending.
     """
     epochs: set[int] = set()
     for word in require_epochs(text, words):
         if word in words:
             epochs.update(words[word]())
-        elif int(word) not in known:
-            raise RecipeError(f"--epochs {text}: {run} has epochs {epochs_text(known)}", fix="Choose among these")
+        elif int(word) not in epochs_of_run:
+            raise RecipeError(
+                f"--epochs {text}: {run} has epochs {epochs_text(epochs_of_run)}", fix="Choose among these"
+            )
         else:
             epochs.add(int(word))
     return sorted(epochs)

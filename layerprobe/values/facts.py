@@ -118,7 +118,9 @@ def at_epoch_text(epoch: int | str, weights: str) -> str:
 
 def assumed_lines(facts: DataFacts) -> list[str]:
     """The line on the classes that weights of the user's are assumed not to have been trained on; none for others."""
-    classes = {split: own.classes for split, own in facts.splits.items() if split != "train" or not facts.seen}
+    classes = {
+        split: split_facts.classes for split, split_facts in facts.splits.items() if split != "train" or not facts.seen
+    }
     return list(filter(None, [assumed_text(facts.unverified, classes)])) if facts.unverified else []
 
 
@@ -178,24 +180,26 @@ def split_header(split: str, data: Iterable[DataFacts]) -> str:
 def fact_lines(facts: DataFacts) -> list[str]:
     """A line for each split: `glyphs test: 1,360 queries, 68 classes, chance R@1 1.4 %`."""
     lines = []
-    for split, found in facts.splits.items():
-        parts = [f"{found.queries:,} queries"]
-        parts += [] if found.classes is None else [f"{found.classes:,} classes"]
-        parts += [] if found.gallery is None else [f"a gallery of {found.gallery:,}"]
-        parts += [] if found.chance is None else [f"chance R@1 {level_text(100 * found.chance)}"]
-        parts += [f"{found.lone:,} queries without a right item"] if 2 * found.lone > found.queries else []
+    for split, split_facts in facts.splits.items():
+        parts = [f"{split_facts.queries:,} queries"]
+        parts += [] if split_facts.classes is None else [f"{split_facts.classes:,} classes"]
+        parts += [] if split_facts.gallery is None else [f"a gallery of {split_facts.gallery:,}"]
+        parts += [] if split_facts.chance is None else [f"chance R@1 {level_text(100 * split_facts.chance)}"]
+        parts += (
+            [f"{split_facts.lone:,} queries without a right item"] if 2 * split_facts.lone > split_facts.queries else []
+        )
         lines.append(f"{facts.name} {split_text(split, [facts])}: {', '.join(parts)}".lstrip())
-        if found.identical is not None:
-            lines.append(f"{split_text(split, [facts])}: {identical_text(found.identical, found.queries)}")
+        if split_facts.identical is not None:
+            lines.append(f"{split_text(split, [facts])}: {identical_text(split_facts.identical, split_facts.queries)}")
     return lines
 
 
 def identical_text(identical: IdenticalImages, queries: int) -> str:
     """How many queries have an identical image in what they search, and what the metric is without them."""
-    what = f"{identical.queries:,} of {queries:,} queries have an identical {identical.item} in what they search"
+    count_text = f"{identical.queries:,} of {queries:,} queries have an identical {identical.item} in what they search"
     if identical.value is None:
-        return what
-    return f"{what}; without those {identical.metric} of {identical.layer} is {100 * identical.value:.1f} %"
+        return count_text
+    return f"{count_text}; without those {identical.metric} of {identical.layer} is {100 * identical.value:.1f} %"
 
 
 def level_text(percent: float) -> str:
@@ -234,18 +238,22 @@ def _by_run(captions: Mapping[str, list[str]]) -> list[str]:
 
 
 def _caption(facts: DataFacts, splits: Collection[str] | None, *, searched: bool = True) -> list[str]:
-    shown = {split: own for split, own in facts.splits.items() if splits is None or split in splits}
-    among = searched and any(found.classes is not None and found.gallery is None for found in shown.values())
+    facts_by_split = {
+        split: split_facts for split, split_facts in facts.splits.items() if splits is None or split in splits
+    }
+    among = searched and any(
+        split_facts.classes is not None and split_facts.gallery is None for split_facts in facts_by_split.values()
+    )
     parts = [facts.name] if facts.name else []
     parts += ["each query is compared with the other images of its split"] if among else []
-    lines = [", ".join(parts)] if parts and shown else []
-    for split, found in shown.items():
+    lines = [", ".join(parts)] if parts and facts_by_split else []
+    for split, split_facts in facts_by_split.items():
         new = " not trained on" if facts.held_out and split != "train" else ""
-        text = f"{split_text(split, [facts])}: {found.queries:,} {'queries' if searched else 'images'}"
-        text += "" if found.classes is None else f" of {found.classes:,} classes{new}"
+        text = f"{split_text(split, [facts])}: {split_facts.queries:,} {'queries' if searched else 'images'}"
+        text += "" if split_facts.classes is None else f" of {split_facts.classes:,} classes{new}"
         if searched:
-            text += "" if found.gallery is None else f" in a gallery of {found.gallery:,}"
-            text += "" if found.chance is None else f", chance R@1 {level_text(100 * found.chance)}"
+            text += "" if split_facts.gallery is None else f" in a gallery of {split_facts.gallery:,}"
+            text += "" if split_facts.chance is None else f", chance R@1 {level_text(100 * split_facts.chance)}"
         lines.append(text)
     return lines
 
@@ -260,7 +268,7 @@ def common_chance(runs: Iterable[DataFacts]) -> dict[str, float]:
     """Split -> chance level, as a fraction, if all runs with the split share it."""
     levels: dict[str, set[float]] = {}
     for facts in runs:
-        for split, found in facts.splits.items():
-            if found.chance is not None:
-                levels.setdefault(split, set()).add(found.chance)
+        for split, split_facts in facts.splits.items():
+            if split_facts.chance is not None:
+                levels.setdefault(split, set()).add(split_facts.chance)
     return {split: values.pop() for split, values in levels.items() if len(values) == 1}

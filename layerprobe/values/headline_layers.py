@@ -42,10 +42,10 @@ def last_two_layers(layers: Sequence[RankedLayer], embedding: RankedLayer | None
 
 def _single(layers: Sequence[RankedLayer], embedding: RankedLayer | None) -> list[RankedLayer]:
     """One ranking of each layer, without `A+B`."""
-    first: dict[str, RankedLayer] = {}
+    first_rankings: dict[str, RankedLayer] = {}
     for ranked in layers:
         if "+" not in ranked.layer.layer:
-            first.setdefault(ranked.layer.layer, ranked)
+            first_rankings.setdefault(ranked.layer.layer, ranked)
     if embedding is not None and embedding in layers:
-        first[embedding.layer.layer] = embedding
-    return list(first.values())
+        first_rankings[embedding.layer.layer] = embedding
+    return list(first_rankings.values())

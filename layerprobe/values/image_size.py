@@ -22,5 +22,5 @@ def size_text(size: ImageSize) -> str:
 
 def images_text(size: ImageSize, channels: int = 3) -> str:
     """`images of 224 px`, `images of 256x128 px and 1 channel`."""
-    more = "" if channels == 3 else f" and {channels} channel{'s' * (channels != 1)}"
-    return f"images of {size_text(size)} px{more}"
+    channels_text = "" if channels == 3 else f" and {channels} channel{'s' * (channels != 1)}"
+    return f"images of {size_text(size)} px{channels_text}"

@@ -191,8 +191,8 @@ class ShownKind:
     @classmethod
     def of(cls, kinds: Iterable[IntervalKind]) -> ShownKind:
         """The common kind, if there is exactly one."""
-        found = list(dict.fromkeys(kinds))
-        return cls(found[0] if len(found) == 1 else None, len(found) > 1)
+        distinct = list(dict.fromkeys(kinds))
+        return cls(distinct[0] if len(distinct) == 1 else None, len(distinct) > 1)
 
     def lines(self, shown_as: str) -> tuple[str, ...]:
         """The caption of the intervals, at most one line."""

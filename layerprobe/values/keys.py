@@ -54,14 +54,14 @@ class LayerKey:
         return cls(layer, pool)
 
 
-def find_layer(text: str, known: Collection[LayerKey]) -> LayerKey:
+def find_layer(text: str, layers: Collection[LayerKey]) -> LayerKey:
     """The known layer that `pool5.3@avg` names, or `pool5.3` if it has a single pool there; `A+B` in any order."""
-    found = [key for key in known if is_named(key, text)]
-    if not found:
-        raise UnknownNameError("layer", text, map(str, known))
-    if len(found) > 1:
-        raise RecipeError(f"{text} has several pools", fix=f"Choose one of {', '.join(map(str, found))}")
-    return found[0]
+    matches = [key for key in layers if is_named(key, text)]
+    if not matches:
+        raise UnknownNameError("layer", text, map(str, layers))
+    if len(matches) > 1:
+        raise RecipeError(f"{text} has several pools", fix=f"Choose one of {', '.join(map(str, matches))}")
+    return matches[0]
 
 
 def is_named(key: LayerKey, text: str) -> bool:
@@ -76,8 +76,8 @@ def members_of(layer: LayerKey, stored: Collection[LayerKey]) -> tuple[LayerKey,
         return (layer,)
     names = layer.layer.split("+")
     pooled = [dict.fromkeys([LayerKey(name, layer.pool), LayerKey(name, NO_POOL)]) for name in names]
-    found = tuple(key for keys in pooled for key in keys if key in stored)  # a layer is a map or a vector, never both
-    return found if len(found) == len(names) > 1 else ()
+    members = tuple(key for keys in pooled for key in keys if key in stored)  # a layer is a map or a vector, never both
+    return members if len(members) == len(names) > 1 else ()
 
 
 def concatenated_key(members: Sequence[LayerKey]) -> LayerKey | None:
@@ -93,9 +93,9 @@ def concatenated_layers(text: str, stored: Collection[LayerKey], layer_order: Se
     order = {name: position for position, name in enumerate(layer_order)}
     names = sorted(text.partition("@")[0].split("+"), key=lambda name: order.get(name, len(order)))
     pools = dict.fromkeys(key.pool for key in stored if key.layer in names and key.pool != NO_POOL)
-    found = [LayerKey("+".join(names), pool) for pool in pools or [NO_POOL]]
-    several = len(names) == len(set(names)) > 1
-    return [key for key in found if key not in stored and members_of(key, stored)] if several else []
+    concatenations = [LayerKey("+".join(names), pool) for pool in pools or [NO_POOL]]
+    is_concatenation = len(names) == len(set(names)) > 1
+    return [key for key in concatenations if key not in stored and members_of(key, stored)] if is_concatenation else []
 
 
 @dataclass(frozen=True, order=True)
@@ -128,32 +128,32 @@ class RankedLayer:
 def layer_names(rows: Iterable[RankedLayer]) -> list[str]:
     """The name of each row, with its similarity where rows differ in it; hamming, the only one of bits, is omitted."""
     rows = list(rows)
-    several = len({row.similarity for row in rows} - {"hamming"}) > 1
-    return [row.full_name if several and row.similarity != "hamming" else str(row) for row in rows]
+    has_several_similarities = len({row.similarity for row in rows} - {"hamming"}) > 1
+    return [row.full_name if has_several_similarities and row.similarity != "hamming" else str(row) for row in rows]
 
 
 def names_by_layer(rows: Iterable[RankedLayer]) -> dict[RankedLayer, str]:
     """Each layer once, with its name among them."""
-    found = list(dict.fromkeys(rows))
-    return dict(zip(found, layer_names(found), strict=True))
+    distinct = list(dict.fromkeys(rows))
+    return dict(zip(distinct, layer_names(distinct), strict=True))
 
 
-def named(text: str, known: Iterable[RankedLayer]) -> list[RankedLayer]:
-    """The layers that `LAYER[@pool][/reduction][~similarity]` names, in the order of `known`; each part may be a glob.
+def named(text: str, layers: Iterable[RankedLayer]) -> list[RankedLayer]:
+    """The layers that `LAYER[@pool][/reduction][~similarity]` names, in the order of `layers`; each part may be a glob.
 
     Without `/reduction` a name means the unreduced layer, and all its reductions if that is not known; without a pool
     or a similarity, all of them. `A+B` may name its layers in any order. A prefix `RUN#epoch:` is ignored.
     """
-    rest, _, similarity = _PREFIX.sub("", text).partition("~")
-    known = [ranked for ranked in dict.fromkeys(known) if fnmatch.fnmatchcase(ranked.similarity, similarity or "*")]
+    layer_text, _, similarity = _PREFIX.sub("", text).partition("~")
+    layers = [ranked for ranked in dict.fromkeys(layers) if fnmatch.fnmatchcase(ranked.similarity, similarity or "*")]
     # A layer that is not stored may have a slash in its own name.
-    whole = [ranked for ranked in known if _is_layer(ranked.layer, rest)]
-    if whole:
-        return [ranked for ranked in whole if ranked.reduction == NO_REDUCTION] or whole
-    layer, _, reduction = rest.partition("/")
+    matches = [ranked for ranked in layers if _is_layer(ranked.layer, layer_text)]
+    if matches:
+        return [ranked for ranked in matches if ranked.reduction == NO_REDUCTION] or matches
+    layer, _, reduction = layer_text.partition("/")
     return [
         ranked
-        for ranked in known
+        for ranked in layers
         if _is_layer(ranked.layer, layer) and reduction and fnmatch.fnmatchcase(ranked.reduction, reduction)
     ]
 
@@ -175,14 +175,14 @@ def network_order(rankings: Iterable[RankedLayer], layer_order: Sequence[str]) -
     The pools max, avg, gem, cls and cls+avg come first, in this order, and `none` before any reduction; further pools,
     reductions and similarities are sorted by name, `pca:8` before `pca:64`. `A+B` follows the last of its layers.
     """
-    found = list(dict.fromkeys(rankings))
-    known = set(layer_order)
-    names = dict.fromkeys([*layer_order, *(ranked.layer.layer for ranked in found)])
+    distinct = list(dict.fromkeys(rankings))
+    recorded = set(layer_order)
+    names = dict.fromkeys([*layer_order, *(ranked.layer.layer for ranked in distinct)])
     order = {name: position for position, name in enumerate(names)}
 
     def sort_key(ranked: RankedLayer) -> tuple[object, ...]:
         layer, pool = ranked.layer.layer, ranked.layer.pool
-        members = [name for name in layer.split("+") if name in known] or [layer]
+        members = [name for name in layer.split("+") if name in recorded] or [layer]
         return (
             sorted((order[name] for name in members), reverse=True),
             [*POOLS, *TOKEN_POOLS, pool].index(pool),
@@ -192,8 +192,8 @@ def network_order(rankings: Iterable[RankedLayer], layer_order: Sequence[str]) -
             ranked.similarity,
         )
 
-    return sorted(found, key=sort_key)
+    return sorted(distinct, key=sort_key)
 
 
 def _natural(text: str) -> list[str | int]:
-    return [int(part) if i % 2 else part for i, part in enumerate(re.split("([0-9]+)", text))]
+    return [int(piece) if i % 2 else piece for i, piece in enumerate(re.split("([0-9]+)", text))]

@@ -41,16 +41,18 @@ def agreements(scores: Sequence[Score]) -> tuple[Agreement, ...]:
     """The correlation for each label-free metric, epoch, split, reduction and similarity of scores."""
     recalls = [score.metric for score in scores if is_recall(score.metric)]
     recall = "R@1" if "R@1" in recalls else next(iter(recalls), "R@1")
-    known = {(s.epoch, s.split, s.ranked): s.value for s in scores if s.metric == recall}
+    recall_values = {(s.epoch, s.split, s.ranked): s.value for s in scores if s.metric == recall}
     pairs: dict[tuple[str, int, str, str, str], list[tuple[float, float]]] = {}
     for score in scores:
         if score.metric in LABEL_FREE:
             group = (score.metric, score.epoch, score.split, score.ranked.reduction, score.ranked.similarity)
             of_group = pairs.setdefault(group, [])
-            value = known.get((score.epoch, score.split, score.ranked))
+            value = recall_values.get((score.epoch, score.split, score.ranked))
             if score.value is not None and value is not None:
                 of_group.append((score.value, value))
-    return tuple(Agreement(*group, recall, len(found), _spearman(found)) for group, found in pairs.items())
+    return tuple(
+        Agreement(*group, recall, len(value_pairs), _spearman(value_pairs)) for group, value_pairs in pairs.items()
+    )
 
 
 def last_agreements(scores: Sequence[Score]) -> tuple[Agreement, ...]:

@@ -29,14 +29,14 @@ class Recall:
 @cache
 def recall_of(metric: str) -> Recall | None:
     """The Recall@K of a name; None for another metric."""
-    found = _RECALL.fullmatch(metric)
-    return found and Recall(int(found[1]), None if found[2] is None else int(found[2]))
+    match = _RECALL.fullmatch(metric)
+    return match and Recall(int(match[1]), None if match[2] is None else int(match[2]))
 
 
 def is_recall(metric: str) -> bool:
     """Whether a metric is R@K of a whole gallery, which is invalid only for features that are not finite."""
-    found = recall_of(metric)
-    return found is not None and found.gallery is None
+    recall = recall_of(metric)
+    return recall is not None and recall.gallery is None
 
 
 def is_fraction(metric: str) -> bool:

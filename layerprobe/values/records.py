@@ -229,19 +229,19 @@ class RunRecord:
             ValueError: a field is missing or of another type, with its name and the expected type.
         """
         names = _FIELDS.keys() - {"others"}
-        others = {name: value[name] for name in value if name not in {*names, "schema"}}
+        other_fields = {name: value[name] for name in value if name not in {*names, "schema"}}
         try:
-            record = cls(**{name: value[name] for name in value if name in names}, others=others)
+            record = cls(**{name: value[name] for name in value if name in names}, others=other_fields)
         except ValidationError as error:
             name = str(error.errors()[0]["loc"][0])
             fault = f"is {_shortened(value[name])}" if name in value else "is missing"
             raise ValueError(f"{name} {fault}, expected {_FIELDS[name].description}") from error
-        epochs, last = [file.epoch for file in record.weights_files], record.epochs_done
-        if epochs and (epochs != sorted(set(epochs)) or epochs[-1] != last):
+        epochs, epochs_done = [file.epoch for file in record.weights_files], record.epochs_done
+        if epochs and (epochs != sorted(set(epochs)) or epochs[-1] != epochs_done):
             text = ", ".join(map(str, epochs))
-            raise ValueError(f"weights_files has the epochs {text}, expected ascending ones up to {last}")
-        if not epochs and last > _MOST_EPOCHS:
-            raise ValueError(f"epochs_done is {last}, expected at most {_MOST_EPOCHS:,}")
+            raise ValueError(f"weights_files has the epochs {text}, expected ascending ones up to {epochs_done}")
+        if not epochs and epochs_done > _MOST_EPOCHS:
+            raise ValueError(f"epochs_done is {epochs_done}, expected at most {_MOST_EPOCHS:,}")
         return record
 
 
