@@ -44,17 +44,19 @@ def load_weights(path: Path, modules: Mapping[str, nn.Module], *, expected: Coll
     """
     tensors = _read(path, expected)
     for key, module in modules.items():
-        own = {name.removeprefix(f"{key}."): tensor for name, tensor in tensors.items() if name.startswith(f"{key}.")}
+        module_tensors = {
+            name.removeprefix(f"{key}."): tensor for name, tensor in tensors.items() if name.startswith(f"{key}.")
+        }
         kinds = {name: tensor.is_complex() for name, tensor in module.state_dict().items()}
-        for name, tensor in own.items():
+        for name, tensor in module_tensors.items():
             if tensor.is_complex() and not kinds.get(name, True):  # torch would load the real part
                 raise DataError(f"{name} holds complex numbers", file=path, fix="Train it again with --fresh")
         try:
-            module.load_state_dict(own)
+            module.load_state_dict(module_tensors)
         except RuntimeError as error:
-            first = str(error).splitlines()[1].strip() if "\n" in str(error) else str(error)
-            what = f"weights of another network or loss: {first}"
-            raise DataError(what, file=path, fix="Train it again with --fresh") from error
+            reason = str(error).splitlines()[1].strip() if "\n" in str(error) else str(error)
+            message = f"weights of another network or loss: {reason}"
+            raise DataError(message, file=path, fix="Train it again with --fresh") from error
 
 
 def read_tensors(path: Path, key: str, names: Collection[str], *, expected: Collection[str]) -> dict[str, Tensor]:

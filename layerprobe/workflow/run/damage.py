@@ -37,18 +37,18 @@ def whole_epochs(features: RunFeatures, epochs: Sequence[int], listener: Listene
         epochs: whose checkpoints will be loaded.
         alone: whether nothing else is measured, so that the first error is raised where none is whole.
     """
-    whole, damaged = [], []
+    intact, damaged = [], []
     for epoch in epochs:
         try:
             features.require_weights(epoch)
-            whole.append(epoch)
+            intact.append(epoch)
         except DataError as error:
             if listener is not None:
                 listener.say(f"epoch {epoch} is skipped: {error}")
             damaged.append(error)
-    if damaged and not whole and alone:
+    if damaged and not intact and alone:
         raise damaged[0]
-    return whole
+    return intact
 
 
 def require_measured(run: Run, damaged: Sequence[int], scores: Iterable[Score] = ()) -> None:

@@ -38,12 +38,12 @@ def last_two(record: RunRecord, measured: Iterable[RankedLayer]) -> LastTwo | No
     if embedding is None or record.network is None:
         return None
     unreduced = _unreduced(record, measured)  # a classifier may be measured after the embedding
-    others = [x for x in unreduced[: unreduced.index(embedding)] if x.layer.layer != embedding.layer.layer]
-    if not others:
+    earlier = [x for x in unreduced[: unreduced.index(embedding)] if x.layer.layer != embedding.layer.layer]
+    if not earlier:
         return None
-    last = others[-1].layer.layer
-    before = _first_pool([ranked for ranked in others if ranked.layer.layer == last], _POOLS)
-    return LastTwo(before, embedding, adjacent=last == record.network.before)
+    last_layer = earlier[-1].layer.layer
+    before = _first_pool([ranked for ranked in earlier if ranked.layer.layer == last_layer], _POOLS)
+    return LastTwo(before, embedding, adjacent=last_layer == record.network.before)
 
 
 def _unreduced(record: RunRecord, measured: Iterable[RankedLayer]) -> list[RankedLayer]:

@@ -85,7 +85,7 @@ class LoadedFile:
     lacking: tuple[str, ...] = ()
 
 
-def load_file(net: Net, name: str, path: Path, part: str | None, *, optional: Collection[str] = ()) -> LoadedFile:
+def load_file(net: Net, name: str, path: Path, dict_path: str | None, *, optional: Collection[str] = ()) -> LoadedFile:
     """Load a file of weights into a network's model.
 
     Args:
@@ -98,7 +98,7 @@ def load_file(net: Net, name: str, path: Path, part: str | None, *, optional: Co
     from layerprobe.nets.fitting import missing_names, with_versions
 
     model, root = net.module.get_submodule(net.root), f"{net.root}." if net.root else ""
-    weights = read_checkpoint(path, part)
+    weights = read_checkpoint(path, dict_path)
     if weights.adapter is not None and net.own_weights is not None:
         tensors, notes = merge_adapter(weights, net.own_weights(), name=name, convert=net.convert)
         model.load_state_dict(with_versions(tensors, model), strict=False)
@@ -107,10 +107,10 @@ def load_file(net: Net, name: str, path: Path, part: str | None, *, optional: Co
     try:
         fit = fit_module(weights, model, name=name, optional=absent, convert=net.convert)
     except DataError:
-        found = _fit_of_first_layers(net, weights, name)
-        if found is None:
+        backbone_fit = _fit_of_first_layers(net, weights, name)
+        if backbone_fit is None:
             raise
-        fit = found
+        fit = backbone_fit
     # Not strict: the model makes some buffers itself.
     model.load_state_dict(with_versions(fit.tensors, model), strict=False)
     return LoadedFile(fit.notes, tuple(f"{root}{key}" for key in missing_names(fit, model)))
@@ -131,15 +131,15 @@ def _fit_of_first_layers(net: Net, weights: FileWeights, name: str) -> Fit | Non
     ends = [call.order for path in net.layers.values() for call in measured.calls.get(plain_path(path), ())]
     try:
         late = {key for key in use if use[key] > min(ends)}
-        found = fit_module(weights, model, name=name, optional=late, convert=net.convert)
+        fit = fit_module(weights, model, name=name, optional=late, convert=net.convert)
     except DataError:
         return None
-    absent = missing_names(found, model)
-    first = min(use[key] for key in absent)
+    absent = missing_names(fit, model)
+    first_absent = min(use[key] for key in absent)
     # Another network may share first layers: a tensor has another shape or belongs to a later layer, or few are there.
-    other = any(key in found.left for key in absent)
-    later = any(use[key] > first for key in found.tensors)
-    return None if other or later or 2 * len(found.tensors) < len(use) else found
+    other = any(key in fit.left for key in absent)
+    later = any(use[key] > first_absent for key in fit.tensors)
+    return None if other or later or 2 * len(fit.tensors) < len(use) else fit
 
 
 def load_checkpoint(run: Run, epoch: int, modules: Mapping[str, Any]) -> None:

@@ -36,31 +36,31 @@ class Conditions:
         return {split: sha256 for split, sha256 in rules.items() if sha256}
 
 
-def difference(one: Conditions, other: Conditions) -> str:
+def difference(a: Conditions, b: Conditions) -> str:
     """A difference other than seed or fold, such as `other test images`; empty for trainings of one experiment.
 
     A split that a run does not have is no difference. Images that the seed (with `data.share`) or the fold draws are
     not compared.
     """
-    if one.record.experiment != other.record.experiment:
+    if a.record.experiment != b.record.experiment:
         return "another recipe"
-    drawn = _drawn(one, other)
-    names = [name for name in {**one.record.manifests, **one.record.contents} if name not in drawn]
-    if images := [name for name in names if have_other_images(one.record, other.record, name)]:
+    drawn = _drawn(a, b)
+    names = [name for name in {**a.record.manifests, **a.record.contents} if name not in drawn]
+    if images := [name for name in names if have_other_images(a.record, b.record, name)]:
         return f"other {' and '.join(images)} images"
-    if one.record.transform != other.record.transform:
+    if a.record.transform != b.record.transform:
         return "another way from an image to the input"
-    ranked = [split for split in names if split in one.rules and split in other.rules]
-    return "other groups or lists" if any(one.rules[split] != other.rules[split] for split in ranked) else ""
+    ranked = [split for split in names if split in a.rules and split in b.rules]
+    return "other groups or lists" if any(a.rules[split] != b.rules[split] for split in ranked) else ""
 
 
-def _drawn(one: Conditions, other: Conditions) -> set[str]:
+def _drawn(a: Conditions, b: Conditions) -> set[str]:
     """The splits whose images differ by the seed or the fold."""
-    data = one.record.data, other.record.data
+    data = a.record.data, b.record.data
     if data[0].get("validation_fold", 0) != data[1].get("validation_fold", 0):
         return {"train", "validation"}
-    shared = any(each.get("share", 1) != 1 for each in data)
-    return {"train"} if shared and one.record.seed != other.record.seed else set()
+    shared = any(section.get("share", 1) != 1 for section in data)
+    return {"train"} if shared and a.record.seed != b.record.seed else set()
 
 
 @dataclass(frozen=True)
@@ -83,15 +83,16 @@ def experiments_of(runs: Iterable[Run]) -> Experiments:
     groups: dict[str, list[list[Conditions]]] = {}
     for run in runs:
         with contextlib.suppress(DataError):
-            own = Conditions(run, run.read())
-            of_recipe = groups.setdefault(own.record.experiment, [])
-            group = next((each for each in of_recipe if not any(difference(x, own) for x in each)), None)
+            conditions = Conditions(run, run.read())
+            of_recipe = groups.setdefault(conditions.record.experiment, [])
+            same = (members for members in of_recipe if not any(difference(x, conditions) for x in members))
+            group = next(same, None)
             if group is None:
                 of_recipe.append(group := [])
-            group.append(own)
+            group.append(conditions)
     for recipe, of_recipe in groups.items():
         for number, group in enumerate(of_recipe, start=1):
-            names |= dict.fromkeys((each.run for each in group), recipe if number == 1 else f"{recipe}-{number}")
+            names |= dict.fromkeys((member.run for member in group), recipe if number == 1 else f"{recipe}-{number}")
             if number > 1:
                 reason = next(filter(None, (difference(x, y) for x in of_recipe[0] for y in group)))
                 runs_text = f"{_names(of_recipe[0])} and {_names(group)}"
@@ -114,4 +115,4 @@ def scores_of(runs: Sequence[Run]) -> list[Score]:
 
 
 def _names(group: Sequence[Conditions]) -> str:
-    return ", ".join(each.run.name for each in group)
+    return ", ".join(member.run.name for member in group)

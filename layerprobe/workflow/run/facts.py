@@ -30,8 +30,8 @@ from layerprobe.workflow.run.starred import selected_line
 
 def data_facts(run: Run, scores: Sequence[Score]) -> DataFacts:
     """The data that a run's scores were measured on; unreadable facts are unknown."""
-    own = [score for score in scores if score.run == run.name]
-    splits = [split for split in SPLITS if any(score.split == split for score in own)]
+    run_scores = [score for score in scores if score.run == run.name]
+    splits = [split for split in SPLITS if any(score.split == split for score in run_scores)]
     name, start, seen = "", DataFacts.start, DataFacts.seen
     network, layers, weights, unverified = DataFacts.network, DataFacts.layers, DataFacts.weights, DataFacts.unverified
     data: Mapping[str, Any] = {}
@@ -41,9 +41,9 @@ def data_facts(run: Run, scores: Sequence[Score]) -> DataFacts:
         name, network = _data_name(data), str(record.net.get("name", ""))
         layers = record.network.layers if record.network else ()
         weights, unverified = weights_text(record), unverified_weights(record)
-    held_out = start != EPOCH_0 and any(score.epoch > 0 for score in own)
+    held_out = start != EPOCH_0 and any(score.epoch > 0 for score in run_scores)
     held_out &= data.get("protocol") != "classification"  # there test has the training classes
-    facts = {split: _split_facts(run, data, split, own) for split in splits}
+    facts = {split: _split_facts(run, data, split, run_scores) for split in splits}
     return DataFacts(name, facts, start, held_out, seen, network, layers, weights, unverified)
 
 
@@ -90,10 +90,10 @@ def with_ranks(
         identical: (Q,) the latter queries; None where there is none, or that is not known.
     """
     lone = next(iter(ranks.values())).lone if ranks else 0
-    exact = {ranked: one for ranked, one in ranks.items() if not one.open([1]).any()}
+    exact = {ranked: layer_ranks for ranked, layer_ranks in ranks.items() if not layer_ranks.open([1]).any()}
     if identical is None or not exact:
         return replace(facts, lone=lone)
-    raw = {ranked: one for ranked, one in exact.items() if ranked.reduction == NO_REDUCTION} or exact
+    raw = {ranked: layer_ranks for ranked, layer_ranks in exact.items() if ranked.reduction == NO_REDUCTION} or exact
     best = max(raw, key=lambda ranked: raw[ranked].recall(1))
     return replace(facts, lone=lone, identical=identical_facts(str(best), raw[best].hits(1), identical))
 
@@ -109,8 +109,10 @@ def identical_facts(
     """
     if not identical.any():
         return None
-    others = np.zeros(0) if values is None else values[~identical & ~np.isnan(values)]
-    return IdenticalImages(int(identical.sum()), layer, float(others.mean()) if len(others) else None, metric)
+    other_values = np.zeros(0) if values is None else values[~identical & ~np.isnan(values)]
+    return IdenticalImages(
+        int(identical.sum()), layer, float(other_values.mean()) if len(other_values) else None, metric
+    )
 
 
 def split_facts(
@@ -125,44 +127,44 @@ def split_facts(
         searched: (G,) classes of the gallery; None: the queries are searched among themselves.
         ids: names of the queries and of the gallery, where a query does not find itself; None: they are disjoint.
     """
-    own, gallery_ids = ids or (None, None)
+    query_ids, gallery_ids = ids or (None, None)
     return SplitFacts(
         queries=len(labels),
         classes=len(np.unique(labels)),
         gallery=None if searched is None else len(searched),
-        chance=chance_recall(labels, 1, searched, ids=own, gallery_ids=gallery_ids),
+        chance=chance_recall(labels, 1, searched, ids=query_ids, gallery_ids=gallery_ids),
     )
 
 
 def score_tables(run: Run, scores: Sequence[Score]) -> list[TextTable]:
     """The tables of the last epoch of a run's scores, of which at least one is Recall@K."""
-    shown, untrained = _last_epoch(run, scores)
-    return epoch_tables(shown, data_facts(run, shown), searches_of(run), untrained)
+    last_scores, untrained = _last_epoch(run, scores)
+    return epoch_tables(last_scores, data_facts(run, last_scores), searches_of(run), untrained)
 
 
 def overview(run: Run, scores: Sequence[Score]) -> TextTable:
     """One table of the last epoch of a run's scores, of which at least one is Recall@K."""
-    shown, untrained = _last_epoch(run, scores)
-    metric, data = _first_recall(shown), data_facts(run, shown)
-    unreduced = [score for score in shown if score.ranked.reduction == NO_REDUCTION] or shown
+    last_scores, untrained = _last_epoch(run, scores)
+    metric, data = _first_recall(last_scores), data_facts(run, last_scores)
+    unreduced = [score for score in last_scores if score.ranked.reduction == NO_REDUCTION] or last_scores
     table = overview_table(
-        [*shown, *(untrained if data.starts_training else ())],
+        [*last_scores, *(untrained if data.starts_training else ())],
         metric=metric,
         data=data,
-        indistinguishable=alike_of(unreduced, metric, searches_of(run), data),
-        embedding=embedding_among(run.read(), dict.fromkeys(score.ranked for score in shown)),
+        alike=alike_of(unreduced, metric, searches_of(run), data),
+        embedding=embedding_among(run.read(), dict.fromkeys(score.ranked for score in last_scores)),
     )
     rows = list(dict.fromkeys(score.ranked for score in unreduced))
     best = None if table.marked is None else rows[table.marked]
-    line = "" if best is None else selected_line(run, str(best), best, shown[0].epoch)
+    line = "" if best is None else selected_line(run, str(best), best, last_scores[0].epoch)
     return replace(table, notes=(*table.notes, line)) if line else table
 
 
 def _last_epoch(run: Run, scores: Sequence[Score]) -> tuple[list[Score], list[Score]]:
     """The scores of the last epoch, and all of epoch 0 where that is an earlier one."""
-    last = max(score.epoch for score in scores)
-    shown = [score for score in scores if score.epoch == last]
-    return shown, [score for score in run.scores() if score.epoch == 0 < last]
+    last_epoch = max(score.epoch for score in scores)
+    last_scores = [score for score in scores if score.epoch == last_epoch]
+    return last_scores, [score for score in run.scores() if score.epoch == 0 < last_epoch]
 
 
 def _first_recall(scores: Sequence[Score]) -> str:
@@ -179,25 +181,20 @@ def epoch_tables(
         scores: of one run and epoch, in network order; at least one is Recall@K.
         untrained: scores of epoch 0, for a later epoch.
     """
-    first = _first_recall(scores)
+    metric = _first_recall(scores)
     reductions = dict.fromkeys(score.ranked.reduction for score in scores)
     raw_remarks = {x for score in scores if score.ranked.reduction == NO_REDUCTION for x in remarks_of(score)}
     tables: list[TextTable] = []
     for reduction in sorted(reductions, key=lambda name: name != NO_REDUCTION):
-        own = [score for score in scores if score.ranked.reduction == reduction]
-        printed_remarks = raw_remarks if reduction != NO_REDUCTION else set()
+        reduction_scores = [score for score in scores if score.ranked.reduction == reduction]
+        stated = raw_remarks if reduction != NO_REDUCTION else set()
         before = [score for score in untrained if score.ranked.reduction == reduction]
         facts = replace(data, splits={}) if tables else data
-        alike = alike_of(own, first, searches, data)
+        indistinguishable = alike_of(reduction_scores, metric, searches, data)
         tables.append(
             layer_table(
-                own,
-                metric=first,
-                data=facts,
-                untrained=before,
-                indistinguishable=alike,
-                printed_remarks=printed_remarks,
+                reduction_scores, metric=metric, data=facts, untrained=before, alike=indistinguishable, stated=stated
             )
         )
-        tables += [table for table in [metric_table(own, data, printed_remarks=printed_remarks)] if table]
+        tables += [table for table in [metric_table(reduction_scores, data, stated=stated)] if table]
     return tables

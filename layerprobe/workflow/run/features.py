@@ -155,15 +155,15 @@ class RunFeatures:
     @contextlib.contextmanager
     def kept_open(self, epoch: int, splits: Iterable[str]) -> Iterator[None]:
         """Keep feature files open inside the block, so that each is opened once for all its layers."""
-        places = [(epoch, split) for split in dict.fromkeys(splits)]
+        keys = [(epoch, split) for split in dict.fromkeys(splits)]
         try:
             with contextlib.ExitStack() as stack:
-                for place in places:
-                    self._open[place] = stack.enter_context(self.run.open_features(*place))
+                for key in keys:
+                    self._open[key] = stack.enter_context(store.open_feature_file(self.run.feature_file(*key)))
                 yield
         finally:
-            for place in places:
-                self._open.pop(place, None)
+            for key in keys:
+                self._open.pop(key, None)
 
     def _file(self, epoch: int, split: str) -> contextlib.AbstractContextManager[store.LayerTables]:
         if (epoch, split) in self._open:

@@ -71,31 +71,34 @@ def build_dataset(
     framing = Framing(data.transform, max(height_width(data.image_size)), data.resize)  # D1 to D3 take a side
     describe = partial(describe_decoding, method=data.resize, exif_rotation=data.exif_rotation, white=data.white)
     if data.transform == "square":
-        kept = size_text(height_width(data.image_size))
+        steps = size_text(height_width(data.image_size))
         dataset = resize_dataset(dataset, data.image_size, data.resize)
     elif data.transform == "model":
-        own = scaled_input(recipe)
-        dataset, kept, describe = frame_as_model(dataset, own), own.steps(), partial(describe, filter=own.filter)
+        model_input = scaled_input(recipe)
+        dataset, steps = frame_as_model(dataset, model_input), model_input.steps()
+        describe = partial(describe, filter=model_input.filter)
     else:
-        dataset, kept = frame_dataset(dataset, framing), framing.kept
+        dataset, steps = frame_dataset(dataset, framing), framing.kept
     kept_on_disk = decode and data.cache == "auto" and len(files) == len(dataset.splits)
     if decoding and kept_on_disk and not (decoding.in_process and is_small(dataset)):
         decoded = partial(with_decoded, decoding=decoding, files=files, source=f"{data.name}:{data.root}")
         if data.transform == "D1":
-            dataset = _with_decoded_views(dataset, decoded, describe(kept), describe(framing.tested_as))
+            dataset = _with_decoded_views(dataset, decoded, describe(steps), describe(framing.tested_as))
         else:
-            dataset = decoded(dataset, steps=describe(kept))
+            dataset = decoded(dataset, steps=describe(steps))
     dataset = _with_splits(dataset, recipe, searching)
     dataset = invert_dataset(dataset) if data.invert else dataset
     return held(dataset) if decode else dataset
 
 
-def _with_decoded_views(dataset: Dataset, decode: Callable[..., Dataset], kept: str, tested: str) -> Dataset:
+def _with_decoded_views(dataset: Dataset, decode: Callable[..., Dataset], train_steps: str, test_steps: str) -> Dataset:
     """The data set with its images for training and for testing decoded."""
     splits = dataset.splits
-    trained = decode(replace(dataset, splits={name: s for name, s in splits.items() if name == "train"}), steps=kept)
+    trained = decode(
+        replace(dataset, splits={name: s for name, s in splits.items() if name == "train"}), steps=train_steps
+    )
     views = {name: replace(split, image=split.test_image or split.image) for name, split in splits.items()}
-    stored = decode(replace(dataset, splits=views), steps=tested).splits
+    stored = decode(replace(dataset, splits=views), steps=test_steps).splits
     all_splits = {**splits, **trained.splits}
     return replace(dataset, splits={name: replace(s, test_image=stored[name].image) for name, s in all_splits.items()})
 
@@ -140,22 +143,22 @@ def build_normalise(recipe: Recipe, channels: int = 3) -> Normalise:
 
 def _statistics(recipe: Recipe) -> tuple[Channels, Channels]:
     if recipe.data.transform == "model":
-        own = scaled_input(recipe)
-        return own.mean, own.std
+        model_input = scaled_input(recipe)
+        return model_input.mean, model_input.std
     # (x / 255 - 0.5) * 2
     return (0.5, 0.5) if recipe.data.transform == "D3" else (recipe.data.mean, recipe.data.std)
 
 
 def scaled_input(recipe: Recipe) -> OwnInput:
     """The input of an external model for data.transform = "model", at the recipe's size."""
-    own = own_input(recipe)
-    if own is None:
+    model_input = own_input(recipe)
+    if model_input is None:
         raise RecipeError(
             f'[data]: transform = "model", but the input of {recipe.net.name} is not known',
             fix="Set data.transform = square (or D1, D2, D3), and data.image_size, data.mean and data.std if they are"
             " not those of ImageNet at 224 px",
         )
-    return own.at(recipe.data.image_size)
+    return model_input.at(recipe.data.image_size)
 
 
 def transform_text(recipe: Recipe, channels: int = 3) -> str:
@@ -167,8 +170,8 @@ def transform_text(recipe: Recipe, channels: int = 3) -> str:
     describe = partial(describe, channels=channels)
     if data.transform != "model":
         return describe(framing=data.transform)
-    own = scaled_input(recipe)
-    return describe(framing=own.steps(), filter=own.filter)
+    model_input = scaled_input(recipe)
+    return describe(framing=model_input.steps(), filter=model_input.filter)
 
 
 def source_of(name: str) -> tuple[Source, str] | None:
@@ -194,11 +197,11 @@ def build_net(recipe: Recipe, *, cache: Path | None = None) -> Net:
         cache: folder of the run in `weights = "run:NAME"`. None: load no weights, as a checkpoint follows.
     """
     net = recipe.net
-    own: dict[str, ImageSize] = {}
+    source_options: dict[str, ImageSize] = {}
     if (source := source_of(recipe.network)) is None:
         build = registry.load("network", registry.NETS, net.name)
     else:
-        build, own = partial(source[0].build, source[1]), {"image_size": recipe.data.image_size}
+        build, source_options = partial(source[0].build, source[1]), {"image_size": recipe.data.image_size}
     weights = None if cache is None else _pretrained(net.weights, net.name, cache)
     built: Net = build(
         fc=net.fc,
@@ -206,7 +209,7 @@ def build_net(recipe: Recipe, *, cache: Path | None = None) -> Net:
         weights=weights,
         from_scratch=net.from_scratch,
         seed=recipe.train.seed,
-        **own,
+        **source_options,
         **net.options(),
     )
     if cache is not None:

@@ -67,11 +67,13 @@ def with_decoded(
 
 
 def _require_room(dataset: Dataset, missing: Mapping[str, tuple[Entry, Digests]], listener: Listener) -> None:
-    left = {
+    num_undecoded = {
         name: len(dataset.splits[name]) - count_decoded(entry, digests) for name, (entry, digests) in missing.items()
     }
-    images = sum(left.values())
-    needed = sum(_estimated(dataset, name) * count // len(dataset.splits[name]) for name, count in left.items())
+    images = sum(num_undecoded.values())
+    needed = sum(
+        _estimated(dataset, name) * count // len(dataset.splits[name]) for name, count in num_undecoded.items()
+    )
     folder = next(iter(missing.values()))[0].folder.parent
     require_writable(folder)
     free = free_bytes(folder) + sum(bytes_to_remove(entry, digests) for entry, digests in missing.values())

@@ -63,16 +63,18 @@ def alike_of(
     not those of the scores; or `indistinguishable_from_best` returns None.
     """
     layers = list(dict.fromkeys(score.ranked for score in scores))
-    own = {(score.split, score.ranked): score for score in scores if score.metric == metric}
+    metric_scores = {(score.split, score.ranked): score for score in scores if score.metric == metric}
     values = {
-        split: [None if (score := own.get((split, layer))) is None else score.value for layer in layers]
+        split: [None if (score := metric_scores.get((split, layer))) is None else score.value for layer in layers]
         for split in data.chosen_on(layer.reduction for layer in layers)
     }
     best = best_layer(values)
     if best is None:
         return None
     rivals = {layer: value for layer, value in zip(layers, values[best.split], strict=True) if value is not None}
-    kind = ShownKind.of(own[best.split, layer].kind for layer in rivals if own[best.split, layer].interval).kind
+    kind = ShownKind.of(
+        metric_scores[best.split, layer].kind for layer in rivals if metric_scores[best.split, layer].interval
+    ).kind
     if kind is None or kind.estimand != "gallery":
         return None
     searched = searches(scores[0].epoch, best.split, kind.cluster)
@@ -87,11 +89,11 @@ def alike_of(
         return query_values(ranks[ranked], searched.values.get(ranked, {}), metric)
 
     try:
-        hits = np.stack([mean_of_queries(each, of_draw) for each in draws])
+        hits = np.stack([mean_of_queries(layer_draws, of_draw) for layer_draws in draws])
     except DataError:
         return None
     if np.abs(hits.mean(1) - list(rivals.values())).max() > _ROUNDING:
         return None
     names = list(rivals)
-    alike = indistinguishable_from_best(unit_sums(hits, searched.units), names.index(layers[best.place]))
-    return None if alike is None else tuple(names[index] for index in alike)
+    places = indistinguishable_from_best(unit_sums(hits, searched.units), names.index(layers[best.place]))
+    return None if places is None else tuple(names[index] for index in places)

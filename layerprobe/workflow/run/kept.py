@@ -11,25 +11,25 @@ from layerprobe.values.sections import Keep
 from layerprobe.workflow.run.runs import Run, named_run
 
 
-def wanted_epochs(keep: Keep, last: int) -> set[int]:
+def wanted_epochs(keep: Keep, last_epoch: int) -> set[int]:
     """The epochs whose checkpoints `train.keep` keeps: all, last, or N for the epochs 0, N, 2N ... and the last."""
     if keep == "last":
-        return {last}
-    return {*range(0, last + 1, 1 if keep == "all" else keep), last}
+        return {last_epoch}
+    return {*range(0, last_epoch + 1, 1 if keep == "all" else keep), last_epoch}
 
 
 def kept_epochs(run: Run, record: RunRecord) -> list[int]:
     """The epochs whose checkpoints were not removed, ascending; of an ensemble, from no member."""
     records = [record, *(named_run(run.folder.parent, name).read() for name in record.members)]
-    removed = {epoch for each in records for epoch in each.checkpoints_removed}
+    removed = {epoch for member in records for epoch in member.checkpoints_removed}
     return [epoch for epoch in record.epochs if epoch not in removed]
 
 
 def require_kept(run: Run, record: RunRecord, epoch: int) -> None:
     """Check that the checkpoint of an epoch was not removed."""
-    kept = kept_epochs(run, record)
-    if epoch not in kept:
-        fix = f"Kept: epochs {', '.join(map(str, kept))}" if kept else "Train it again with --fresh"
+    epochs = kept_epochs(run, record)
+    if epoch not in epochs:
+        fix = f"Kept: epochs {', '.join(map(str, epochs))}" if epochs else "Train it again with --fresh"
         raise RecipeError(f"the checkpoint of epoch {epoch} was removed", file=run.folder, fix=fix)
 
 

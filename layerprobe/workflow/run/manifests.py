@@ -31,20 +31,20 @@ def require_same_images(record: RunRecord, dataset: Dataset, splits: Sequence[st
         if record.contents.get(name) in (None, contents[name]):
             continue
         same_by_size = record.manifests.get(name) == manifests[name]
-        what = "the same names and sizes, other contents" if same_by_size else "other names, classes or sizes"
+        difference = "the same names and sizes, other contents" if same_by_size else "other names, classes or sizes"
         raise DataError(
-            f"the {name} images are not those of the run: {what}",
+            f"the {name} images are not those of the run: {difference}",
             file=record.data.get("root") or record.data["name"],
             fix=fix,
         )
 
 
-def have_other_images(one: RunRecord, other: RunRecord, split: str) -> bool:
+def have_other_images(a: RunRecord, b: RunRecord, split: str) -> bool:
     """Whether a split of two runs is known to have other images or classes.
 
     Images without files are not compared between recipes: their size or scale may be that of the network.
     """
-    if one.experiment != other.experiment and not (one.data.get("root") and other.data.get("root")):
+    if a.experiment != b.experiment and not (a.data.get("root") and b.data.get("root")):
         return False
-    known = {record.contents.get(split) for record in (one, other)}
-    return None not in known and len(known) > 1
+    contents = {record.contents.get(split) for record in (a, b)}
+    return None not in contents and len(contents) > 1

@@ -36,19 +36,19 @@ def metric_values(ranked_split: RankedSplit, ranked: RankedLayer, metric: str) -
 
 def metric_values_of(layers: Sequence[tuple[RankedSplit, RankedLayer]], metric: str) -> list[FloatArray]:
     """As `metric_values`, of several layers: the error names all whose values are not stored."""
-    found, lacking, errors = [], [], []
+    values, lacking, errors = [], [], []
     for ranked_split, ranked in layers:
         try:
-            found.append(metric_values(ranked_split, ranked, metric))
+            values.append(metric_values(ranked_split, ranked, metric))
         except DataError as error:
             lacking.append((ranked_split, ranked))
             errors.append(error)
     if len(errors) > 1:
-        what = "; ".join(dict.fromkeys(error.message for error in errors))
-        raise DataError(what, fix=probe_layers_fix(lacking, *metric_flags(metric)))
+        message = "; ".join(dict.fromkeys(error.message for error in errors))
+        raise DataError(message, fix=probe_layers_fix(lacking, *metric_flags(metric)))
     if errors:
         raise errors[0]
-    return found
+    return values
 
 
 def require_mean_over_queries(metric: str) -> None:

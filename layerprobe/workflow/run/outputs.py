@@ -29,14 +29,14 @@ def require_output(path: Path, *formats: str) -> None:
     if number is not None:
         _require_open(path, number)
         return
-    if any(len(os.fsencode(part)) > _LONGEST for part in path.parts):
+    if any(len(os.fsencode(component)) > _LONGEST for component in path.parts):
         raise LayerprobeError(f"its name is longer than {_LONGEST} bytes", file=path, fix="Choose a shorter one")
     _require_outside_runs(path)
     if path.suffix.lower().removeprefix(".") not in formats:
         kind = repr(path.suffix) if path.suffix else "a file without a suffix"
-        *others, last = (f".{form}" for form in formats)
-        known = f"{', '.join(others)} or {last}" if others else last
-        raise LayerprobeError(f"cannot be written as {kind}", file=path, fix=f"Name it {known}")
+        *first_suffixes, last_suffix = (f".{form}" for form in formats)
+        choices = f"{', '.join(first_suffixes)} or {last_suffix}" if first_suffixes else last_suffix
+        raise LayerprobeError(f"cannot be written as {kind}", file=path, fix=f"Name it {choices}")
     require_writable(path.parent, fix="Choose a path you may write to")
 
 
@@ -62,11 +62,11 @@ def _require_open(path: Path, number: int) -> None:
 
     try:
         # The caller's descriptors are inheritable; those that this process opens are not.
-        given = os.get_inheritable(number)
+        is_inherited = os.get_inheritable(number)
         writable = fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY
     except OSError:
-        given = writable = False
-    if not (given and writable):
+        is_inherited = writable = False
+    if not (is_inherited and writable):
         raise LayerprobeError("is not open to write to", file=path, fix="Name a file, or - for standard output")
 
 

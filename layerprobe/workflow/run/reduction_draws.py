@@ -17,12 +17,12 @@ def draws_of(ranked: RankedLayer) -> tuple[RankedLayer, ...]:
     return tuple(replace(ranked, reduction=text) for text in parse_chain(ranked.reduction).members())
 
 
-def ranked_as(ranked: RankedLayer, known: Collection[RankedLayer]) -> tuple[RankedLayer, ...]:
+def ranked_as(ranked: RankedLayer, layers: Collection[RankedLayer]) -> tuple[RankedLayer, ...]:
     """The known layers whose mean a layer is: itself, or all its draws; empty if one is missing."""
-    if ranked in known:
+    if ranked in layers:
         return (ranked,)
     draws = draws_of(ranked)
-    return draws if all(draw in known for draw in draws) else ()
+    return draws if all(draw in layers for draw in draws) else ()
 
 
 def mean_of_queries(

@@ -67,8 +67,8 @@ def parse_reference(text: str, *, bare: Literal["run", "layer"] = "run") -> Refe
         raise RecipeError(f"{text!r} names no run", fix=f"Write {_FORM}")
     if number is not None and not (number.isascii() and number.isdecimal()):
         raise RecipeError(f"{text}: {number!r} is not an epoch", fix=f"Write {_FORM}")
-    rest, tilde, similarity = text[head.end() if head else 0 :].partition("~")
-    layer, slash, reduction = rest.partition("/")
+    layer_text, tilde, similarity = text[head.end() if head else 0 :].partition("~")
+    layer, slash, reduction = layer_text.partition("/")
     if (head and ":" in text and not layer) or (slash and not reduction):
         missing = "reduction after /" if layer else "layer after the colon"
         raise RecipeError(f"{text}: no {missing}", fix=f"Write {_FORM}")
@@ -97,8 +97,8 @@ def find_reference(cache: Path, text: str) -> tuple[Run, Reference]:
         layers = run.read().layer_order
         if set(text.partition("~")[0].split("+")) <= set(layers):
             return run, parse_reference(text, bare="layer")
-        known = [*(each.name for each, _ in list_runs(cache)), *layers]
-        raise UnknownNameError(f"run, or layer of {run.name},", text, known, file=cache) from None
+        names = [*(other_run.name for other_run, _ in list_runs(cache)), *layers]
+        raise UnknownNameError(f"run, or layer of {run.name},", text, names, file=cache) from None
 
 
 def _find(cache: Path, name: str | None) -> Run:
@@ -171,10 +171,10 @@ def open_ranked_split(run: Run, epoch: int | None, split: str) -> RankedSplit:
 def require_any_right_item(ranked_split: RankedSplit) -> RankedSplit:
     """The split itself, unless no query had a right item to find, so that all its numbers are 0."""
     ranks = ranked_split.stored.ranks.values()
-    if ranks and all(one.lone == len(one) for one in ranks):
-        what = f"no query of {ranked_split.split} had a right item to find at epoch {ranked_split.epoch}"
+    if ranks and all(layer_ranks.lone == len(layer_ranks) for layer_ranks in ranks):
+        message = f"no query of {ranked_split.split} had a right item to find at epoch {ranked_split.epoch}"
         fix = "Correct the labels, data.group or the split, and probe again"
-        raise DataError(what, file=ranked_split.run.folder, fix=fix)
+        raise DataError(message, file=ranked_split.run.folder, fix=fix)
     return ranked_split
 
 
@@ -190,9 +190,9 @@ def find_layers(ranks: RankedSplit, reference: Reference) -> list[RankedLayer]:
     chain = parse_chain(reference.reduction)
     similarity = reference.similarity or chain.similarity or ranks.similarity
     drawn = dict.fromkeys(replace(x, reduction=chain.text) for x in ranks.layers if x.reduction in chain.members())
-    alike = [ranked for ranked in drawn if ranked.similarity == similarity and ranks.ranked_as(ranked)]
+    candidates = [ranked for ranked in drawn if ranked.similarity == similarity and ranks.ranked_as(ranked)]
     text = reference.layer or _embedding(ranks)
-    layers = named(f"{text}/*", alike)
+    layers = named(f"{text}/*", candidates)
     if not layers:
         raise _not_ranked(ranks, reference, text, similarity)
     if len(layers) > 1 and not reference.is_glob:
@@ -229,26 +229,28 @@ class NotRankedError(RecipeError):
 
 def _not_ranked(ranks: RankedSplit, reference: Reference, text: str, similarity: str) -> NotRankedError:
     where = f"{ranks.run.name}, epoch {ranks.epoch}, {ranks.split}"
-    known = dict.fromkeys(str(x.layer) for x in ranks.layers)
+    layer_names = dict.fromkeys(str(x.layer) for x in ranks.layers)
     name, _, pool = text.partition("@")
-    wanted = RankedLayer(LayerKey(name, pool or NO_POOL), reference.reduction, similarity)
+    requested = RankedLayer(LayerKey(name, pool or NO_POOL), reference.reduction, similarity)
     other = [x for x in ranks.layers if is_named(x.layer, text)]
     if other:
         near = f"Ranked: {', '.join(dict.fromkeys(x.full_name for x in other))}"
         reduction = "" if reference.reduction == NO_REDUCTION else f"/{reference.reduction}"
         message = f"{where}: {text}{reduction}~{similarity} is not ranked"
-        return NotRankedError(message, ranks, wanted, near, False)
+        return NotRankedError(message, ranks, requested, near, False)
     if reference.is_glob:
         near = f"Ranked: {', '.join(dict.fromkeys(str(x.layer) for x in ranks.layers))}"
         return NotRankedError(f"{where}: no ranked layer matches {text}", ranks, None, near, False)
-    return NotRankedError(f"{where}: layer {text!r} is not ranked", ranks, wanted, near_miss(text, known), True)
+    return NotRankedError(
+        f"{where}: layer {text!r} is not ranked", ranks, requested, near_miss(text, layer_names), True
+    )
 
 
 def _measuring(missing: Sequence[NotRankedError]) -> str:
     """What was meant, and the commands that measure what is missing."""
-    fix = probe_layers_fix([(one.ranks, one.layer) for one in missing if one.layer is not None])
-    another = ", if it is another layer" if any(one.is_another for one in missing) and fix else ""
-    near = dict.fromkeys(one.near.rstrip(".") for one in missing)
+    fix = probe_layers_fix([(error.ranks, error.layer) for error in missing if error.layer is not None])
+    another = ", if it is another layer" if any(error.is_another for error in missing) and fix else ""
+    near = dict.fromkeys(error.near.rstrip(".") for error in missing)
     return ". ".join(filter(None, [*near, fix])) + another
 
 
@@ -263,27 +265,27 @@ def probe_layers_fix(layers: Iterable[tuple[RankedSplit, RankedLayer]], *more: s
         at = ranks.epoch if epoch is None else epoch
         parts.setdefault((ranks.run.folder, at, layer.similarity), []).append((ranks, layer))
     fixes = []
-    for (_, at, _), several in parts.items():
-        first = several[0][0]
-        splits = ",".join(dict.fromkeys(ranks.split for ranks, _ in several))
-        flags = layer_flags(first.record, [layer for _, layer in several])
-        fixes.append(probe_fix(first.run, first.record, at, splits, *flags, *more))
+    for (_, at, _), ranked_layers in parts.items():
+        first_split = ranked_layers[0][0]
+        splits = ",".join(dict.fromkeys(ranks.split for ranks, _ in ranked_layers))
+        flags = layer_flags(first_split.record, [layer for _, layer in ranked_layers])
+        fixes.append(probe_fix(first_split.run, first_split.record, at, splits, *flags, *more))
     return "; then ".join([*fixes[:1], *(f"{fix[0].lower()}{fix[1:]}" for fix in dict.fromkeys(fixes[1:]))])
 
 
 def find_layers_of(references: Sequence[tuple[RankedSplit, Reference]]) -> list[list[RankedLayer]]:
     """As `find_layers`, of several references: the error names all that is not ranked."""
-    found, missing = [], []
+    layers, missing = [], []
     for ranks, reference in references:
         try:
-            found.append(find_layers(ranks, reference))
+            layers.append(find_layers(ranks, reference))
         except NotRankedError as error:
             missing.append(error)
     if len(missing) > 1:
-        raise RecipeError("; ".join(dict.fromkeys(one.message for one in missing)), fix=_measuring(missing))
+        raise RecipeError("; ".join(dict.fromkeys(error.message for error in missing)), fix=_measuring(missing))
     if missing:
         raise missing[0]
-    return found
+    return layers
 
 
 def layer_flags(record: RunRecord, layers: Iterable[RankedLayer]) -> list[str]:
@@ -299,20 +301,21 @@ def layer_flags(record: RunRecord, layers: Iterable[RankedLayer]) -> list[str]:
 
 def require_same_queries(a: RankedSplit, b: RankedSplit) -> None:
     """Check that two splits have the same images, classes, galleries and search rules."""
-    images, others = a.stored, b.stored
+    stored_a, stored_b = a.stored, b.stored
     fix = "Compare runs of the same data set, with the same classes and images in the split"
     names = f"{a.run.name} and {b.run.name}"
-    if images.ids != others.ids:
-        shared = len(set(images.ids) & set(others.ids))
-        counts = f"{len(images.ids):,} and {len(others.ids):,} images of the {a.split} split, {shared:,} in both"
-        what = counts if set(images.ids) != set(others.ids) else f"the images of the {a.split} split in another order"
-        raise RecipeError(f"{names} have {what}", fix=fix)
+    if stored_a.ids != stored_b.ids:
+        shared = len(set(stored_a.ids) & set(stored_b.ids))
+        counts = f"{len(stored_a.ids):,} and {len(stored_b.ids):,} images of the {a.split} split, {shared:,} in both"
+        is_same = set(stored_a.ids) == set(stored_b.ids)
+        text = f"the images of the {a.split} split in another order" if is_same else counts
+        raise RecipeError(f"{names} have {text}", fix=fix)
     for split in filter(None, (a.split, IN_GALLERY.get(a.split))):
         if have_other_images(a.record, b.record, split):
             raise RecipeError(f"{names} have {split} images with the same names and other contents", fix=fix)
-    if unlike := int((images.labels != others.labels).sum()):
+    if unlike := int((stored_a.labels != stored_b.labels).sum()):
         raise RecipeError(f"{names} have {unlike:,} images of the {a.split} split with other labels", fix=fix)
-    if images.search_sha256 != others.search_sha256:
+    if stored_a.search_sha256 != stored_b.search_sha256:
         raise RecipeError(
             f"{names} search their {a.split} images in another gallery, or with other groups or lists", fix=fix
         )

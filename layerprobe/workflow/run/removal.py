@@ -29,23 +29,25 @@ class Removal:
 
 def plan_removal(cache: Path, name: str, parts: Sequence[str] = ()) -> Removal:
     """Plan the removal of a run, and of an ensemble's members; a removal that was killed can be planned again."""
-    left = Run(cache / _BIN / named_run(cache, name).name)
-    run = left if left.folder.is_dir() and not named_run(cache, name).exists() else find_run(cache, name)
+    unfinished = Run(cache / _BIN / named_run(cache, name).name)
+    run = unfinished if unfinished.folder.is_dir() and not named_run(cache, name).exists() else find_run(cache, name)
     owners: dict[str, set[str]] = {}
     for other, record in list_runs(cache):
         for member in record.members:
             owners.setdefault(member, set()).add(other.name)
-    if run is not left and name in owners and tuple(parts) != ("features",):
+    if run is not unfinished and name in owners and tuple(parts) != ("features",):
         (owner, *_) = sorted(owners[name])
         raise RecipeError(
             f"{name} is a member of the ensemble {owner}, which needs it",
             fix=f"Remove {owner}, which removes its members too, or only the --features of {name}",
         )
     # Members that another ensemble shares, such as the new one after --fresh, stay.
-    members = [named_run(cache, member) for member, names in owners.items() if names == {run.name} and run is not left]
+    members = [
+        named_run(cache, member) for member, names in owners.items() if names == {run.name} and run is not unfinished
+    ]
     runs = (*(member for member in members if member.exists()), run)
-    folders = [folder for each in runs for folder in _folders(each, parts)]
-    for path in [*(each.folder for each in runs), *folders]:
+    folders = [folder for removed_run in runs for folder in _folders(removed_run, parts)]
+    for path in [*(removed_run.folder for removed_run in runs), *folders]:
         if path.is_symlink():
             raise DataError("a link is not followed", file=path, fix="Remove its target and the link yourself")
     return Removal(runs, tuple(parts), sum(map(bytes_below, folders)))
@@ -69,7 +71,7 @@ def remove(removal: Removal) -> None:
 
 
 def _folders(run: Run, parts: Sequence[str]) -> list[Path]:
-    return [run.folder / part for part in parts] or [run.folder]
+    return [run.folder / name for name in parts] or [run.folder]
 
 
 def _discard(runs: Sequence[Run]) -> None:

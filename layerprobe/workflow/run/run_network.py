@@ -42,11 +42,11 @@ def embedding_tap(recipe: Recipe, measured: Measured) -> Tap:
 
 
 def with_layers(
-    known: RecordedNetwork, net: Callable[[], Net], image_size: ImageSize, layers: Iterable[Layer]
+    network: RecordedNetwork, net: Callable[[], Net], image_size: ImageSize, layers: Iterable[Layer]
 ) -> RecordedNetwork:
     """The entry of a network in run.json, with the shares after further layers; it is built only for these."""
-    taps = [tap for tap in member_taps(layers) if tap.layer not in known.cuts]
-    return replace(known, cuts={**known.cuts, **_cuts(net(), taps, image_size)}) if taps else known
+    taps = [tap for tap in member_taps(layers) if tap.layer not in network.cuts]
+    return replace(network, cuts={**network.cuts, **_cuts(net(), taps, image_size)}) if taps else network
 
 
 def _cuts(net: Net, taps: Sequence[Tap], image_size: ImageSize) -> dict[str, tuple[float, float | None]]:
@@ -62,11 +62,11 @@ def run_network(run: Run, record: RunRecord, recipe: Recipe) -> Net:
     """Build the network of a run that exists, without weights."""
     require_unchanged_files(run, record, recipe)
     net = from_recipe.build_net(recipe)
-    known = (record.network and record.network.files) or net.files
+    recorded_files = (record.network and record.network.files) or net.files
     # Recorded hashes are compared above; a recorded module may be imported only in a forward pass.
-    if new := net.files.keys() - known.keys():
-        what = f"is imported by the network's file, unlike when {run.name} began"
-        raise RecipeError(what, file=min(new), fix=_OTHER_FILE)
+    if new := net.files.keys() - recorded_files.keys():
+        reason = f"is imported by the network's file, unlike when {run.name} began"
+        raise RecipeError(reason, file=min(new), fix=_OTHER_FILE)
     return net
 
 

@@ -54,9 +54,9 @@ def state_seen(run: Run, seen: bool) -> None:
     """
     record = run.read()
     if record.from_python or record.recipe["train"]["epochs"]:
-        what = "was measured from Python" if record.from_python else "was trained on its training classes"
+        reason = "was measured from Python" if record.from_python else "was trained on its training classes"
         fix = _held_out_fix(run, record) if record.from_python else "Leave --not-trained-on-these out"
-        raise RecipeError(f"--not-trained-on-these: {run.name} {what}", fix=fix)
+        raise RecipeError(f"--not-trained-on-these: {run.name} {reason}", fix=fix)
     if record.data.get("seen", True) != seen:
         with locked(run):
             run.write(replace(record, recipe={**record.recipe, "data": {**record.data, "seen": seen}}))
@@ -153,10 +153,10 @@ def _held_out_fix(run: Run, record: RunRecord) -> str:
     if record.recipe["train"]["epochs"] == 0:
         return _UNSEEN_FIX
     share, cost = _cost(run)
-    first = f"Train with classes held out: {_train_command(run, record, share)}"
+    training = f"Train with classes held out: {_train_command(run, record, share)}"
     folds = "or data.validation_folds=5 with data.validation_fold=0 to 4, five trainings that hold out each class once"
     untrained = "" if has_seen_train(record, 0) else f"; {run.command('choose', '--epochs', '0')} needs none"
-    return f"{first} ({cost}), {folds}{untrained}"
+    return f"{training} ({cost}), {folds}{untrained}"
 
 
 def _train_command(run: Run, record: RunRecord, share: float) -> str:
@@ -164,12 +164,12 @@ def _train_command(run: Run, record: RunRecord, share: float) -> str:
     words = shlex.split(str(record.command))
     if words[:2] != ["layerprobe", "train"]:
         words = ["layerprobe", "train", record.recipe_name]
-    kept, skipped = [], False
+    train_words, skipped = [], False
     for word in words:
         if not skipped and word != "--fresh" and word != "--run" and not word.startswith("--run="):
-            kept.append(word)
+            train_words.append(word)
         skipped = word == "--run"
-    return shlex.join([*kept, "--set", f"data.validation_classes={share:g}", "--run", f"{run.name}-v"])
+    return shlex.join([*train_words, "--set", f"data.validation_classes={share:g}", "--run", f"{run.name}-v"])
 
 
 def _cost(run: Run) -> tuple[float, str]:

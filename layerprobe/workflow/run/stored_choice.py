@@ -112,8 +112,8 @@ def read_choice(run: Run) -> StoredChoice | None:
     try:
         return TypeAdapter(StoredChoice).validate_json(text)
     except ValidationError as error:
-        place = ".".join(map(str, error.errors()[0]["loc"]))
-        raise DataError(f"not a stored choice{f': {place}' if place else ''}", file=path) from error
+        key = ".".join(map(str, error.errors()[0]["loc"]))
+        raise DataError(f"not a stored choice{f': {key}' if key else ''}", file=path) from error
 
 
 def why_stale(stored: StoredChoice, run: Run) -> str:
@@ -170,11 +170,11 @@ def store_choice(stored: StoredChoice, runs: Sequence[Run], say: Callable[[str],
     Returns:
         The runs that keep it.
     """
-    kept = replace(stored, choice=replace(stored.choice, indexes=None))  # they are of a call, with its times
-    text = json.dumps(asdict(kept), indent=1) + "\n"
+    without_indexes = replace(stored, choice=replace(stored.choice, indexes=None))  # they are of a call, with its times
+    text = json.dumps(asdict(without_indexes), indent=1) + "\n"
     written = []
     for run in runs:
-        if kept.choice.run not in (run.name, run.read().experiment):
+        if without_indexes.choice.run not in (run.name, run.read().experiment):
             continue
         try:
             write_text(run.choice_file, text)

@@ -31,17 +31,17 @@ def units_of(
         return labels.astype(np.int64)
     columns = dict.fromkeys(column for split in dataset.splits.values() for column in split.columns)
     if cluster in columns:
-        known = {
+        texts_by_image = {
             image: text
             for split in dataset.splits.values()
             if cluster in split.columns
             for image, text in zip(split.ids, split.columns[cluster], strict=True)
         }
         for image in ids:
-            if image not in known:
+            if image not in texts_by_image:
                 fix = "Restore the data set as it was when the run was probed"
                 raise DataError(f"the data set has no image {image}, or no {cluster} for it", fix=fix)
-        texts = [known[image] for image in ids]
+        texts = [texts_by_image[image] for image in ids]
         return _numbers(texts, [f"image {image}" for image in ids])
     if cluster != PARENT:
         raise UnknownNameError("column in --cluster:", cluster, [*columns, PARENT])
@@ -179,8 +179,8 @@ def require_redrawable(
             why = f"an image of {name} may have several labels, so that classes cannot be left out"
             raise RecipeError(f"--interval redraw: {why}", fix="Leave --interval out")
         names = list(dict.fromkeys([name, dataset.search_in.get(name, name)]))
-        labels = np.concatenate([dataset.splits[part].labels for part in names])
-        divided = find_divided_class(labels, np.concatenate([units[part] for part in names]))
+        labels = np.concatenate([dataset.splits[split].labels for split in names])
+        divided = find_divided_class(labels, np.concatenate([units[split] for split in names]))
         if divided is not None:
             why = f"column {cluster} divides class {dataset.class_names[divided]}"
             raise RecipeError(f"--interval redraw leaves out whole classes; {why}", fix=_WHOLE)
@@ -190,8 +190,8 @@ def _parent(class_name: str) -> str:
     return class_name.rpartition("/")[0]
 
 
-def _numbers(texts: Sequence[str], own: Sequence[str]) -> NDArray[np.int64]:
-    """(N,) a number for each text, equal for equal texts; `own` replaces empty ones."""
-    keys = [(text, "" if text else name) for text, name in zip(texts, own, strict=True)]
+def _numbers(texts: Sequence[str], replacements: Sequence[str]) -> NDArray[np.int64]:
+    """(N,) a number for each text, equal for equal texts; `replacements` replace empty ones."""
+    keys = [(text, "" if text else name) for text, name in zip(texts, replacements, strict=True)]
     numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
     return np.array([numbers[key] for key in keys], np.int64)
