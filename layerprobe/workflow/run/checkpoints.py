@@ -79,12 +79,12 @@ def _read(path: Path, expected: Collection[str]) -> dict[str, Tensor]:
         raise DataError(f"not a readable checkpoint ({error})", file=path, fix="Train it again with --fresh") from error
 
 
-def save_state(path: Path, previous: Path, state: dict[str, Any], *, known: Collection[str]) -> str:
+def save_state(path: Path, previous: Path, state: dict[str, Any], *, recorded: Collection[str]) -> str:
     """Write the resume state, rename the one before it to `previous`, and return the new file's SHA-256.
 
     Args:
-        known: SHA-256s in the run's record. Any other file at `path`, left by a kill before the record was written, is
-            overwritten: as `previous` it would replace the last known one.
+        recorded: SHA-256s in the run's record. Any other file at `path`, left by a kill before the record was written,
+            is overwritten: as `previous` it would replace the last known one.
     """
     import torch
 
@@ -93,7 +93,7 @@ def save_state(path: Path, previous: Path, state: dict[str, Any], *, known: Coll
             torch.save(state, sink)
             sink.require_written()
         digest = sha256(aside)
-        if path.exists() and sha256(path) in known:
+        if path.exists() and sha256(path) in recorded:
             path.replace(previous)
     return digest
 

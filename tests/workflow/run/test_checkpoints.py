@@ -26,7 +26,7 @@ def weights(path: Path) -> str:
 
 
 def state(path: Path) -> str:
-    return save_state(path, path.with_name("resume.previous.pt"), STATE, known=())
+    return save_state(path, path.with_name("resume.previous.pt"), STATE, recorded=())
 
 
 @pytest.fixture
