@@ -138,7 +138,7 @@ def names_by_layer(rows: Iterable[RankedLayer]) -> dict[RankedLayer, str]:
     return dict(zip(distinct, layer_names(distinct), strict=True))
 
 
-def named(text: str, layers: Iterable[RankedLayer]) -> list[RankedLayer]:
+def matching_layers(text: str, layers: Iterable[RankedLayer]) -> list[RankedLayer]:
     """The layers that `LAYER[@pool][/reduction][~similarity]` names, in the order of `layers`; each part may be a glob.
 
     Without `/reduction` a name means the unreduced layer, and all its reductions if that is not known; without a pool

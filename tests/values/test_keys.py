@@ -9,8 +9,8 @@ from layerprobe.values.keys import (
     concatenated_key,
     find_layer,
     layer_names,
+    matching_layers,
     members_of,
-    named,
     network_order,
 )
 
@@ -117,7 +117,7 @@ def test_a_name_has_the_similarity_where_rows_differ_in_it_and_bits_have_but_one
 
 def test_every_name_means_the_layer_that_it_was_printed_for() -> None:
     for text, ranked in zip(layer_names(EVERY), EVERY, strict=True):
-        assert named(text, EVERY) == named(f"netA#3:{text}", EVERY) == [ranked]
+        assert matching_layers(text, EVERY) == matching_layers(f"netA#3:{text}", EVERY) == [ranked]
 
 
 @pytest.mark.parametrize(
@@ -134,10 +134,10 @@ def test_every_name_means_the_layer_that_it_was_printed_for() -> None:
     ],
 )
 def test_what_a_name_leaves_out_may_be_anything_but_a_reduction(text: str, found: list[RankedLayer]) -> None:
-    assert named(text, EVERY) == found
+    assert matching_layers(text, EVERY) == found
 
 
 def test_a_colon_of_a_pool_or_a_reduction_is_no_runs() -> None:
     grid = RankedLayer(LayerKey("p", "grid:2"), "none", "cosine")
-    assert named("p@grid:2", [grid, MAP]) == [grid]
-    assert named("fc6/l2+pca:8", EVERY) == [PCA]
+    assert matching_layers("p@grid:2", [grid, MAP]) == [grid]
+    assert matching_layers("fc6/l2+pca:8", EVERY) == [PCA]

@@ -19,7 +19,7 @@ from layerprobe.measure.choosing_folds import QueryValues
 from layerprobe.metrics.recall import chance_recall
 from layerprobe.statistics.units import UnitSums, mean_of, side_by_side, unit_sums
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
-from layerprobe.values.keys import RankedLayer, named, network_order
+from layerprobe.values.keys import RankedLayer, matching_layers, network_order
 from layerprobe.values.metric_names import is_recall, recall_of
 from layerprobe.values.records import RunRecord
 from layerprobe.values.retrieval import Ranks
@@ -259,7 +259,7 @@ def _requested(keys: Sequence[CandidateKey], layers: Sequence[str], run: Run) ->
     found: set[RankedLayer] = set(() if layers else single)
     for text in layers:
         known = every if "+" in text.partition("/")[0] else single
-        meant = {*named(text, known), *([] if "/" in text else named(f"{text}/*", known))}
+        meant = {*matching_layers(text, known), *([] if "/" in text else matching_layers(f"{text}/*", known))}
         if not meant:
             raise UnknownNameError(f"candidate of {run.name}", text, dict.fromkeys(map(str, known)))
         found |= meant

@@ -19,7 +19,7 @@ from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.system.wording import first_named
 from layerprobe.values.epochs import epochs_text
 from layerprobe.values.facts import DataFacts
-from layerprobe.values.keys import NO_REDUCTION, OUTPUT, RankedLayer, named
+from layerprobe.values.keys import NO_REDUCTION, OUTPUT, RankedLayer, matching_layers
 from layerprobe.values.metric_names import recall_of
 from layerprobe.values.records import RunRecord
 from layerprobe.values.scores import Score, shared_notes
@@ -198,8 +198,8 @@ class _RowBuilder:
         measured = dict.fromkeys(score.ranked for score in self.scores)
         layer = row.layer or self._embedding(measured)
         text = layer if row.reduction == NO_REDUCTION else f"{layer}/{row.reduction}"
-        matches = named(text, measured)
-        ranked = min(matches, key=lambda match: match.similarity != self.record.similarity, default=None)
+        found = matching_layers(text, measured)
+        ranked = min(found, key=lambda one: one.similarity != self.record.similarity, default=None)
         dim = None if ranked is None else self._dim(ranked)
         caveats = self._data_caveats()
         changed = {(change.section, change.key) for change in changes}

@@ -16,7 +16,8 @@ from layerprobe.system.arguments import names_of
 from layerprobe.system.errors import NumericError, RecipeError, UnknownNameError
 from layerprobe.tables.formats import PrintedTables
 from layerprobe.values.choice import Choice
-from layerprobe.values.keys import NO_REDUCTION, OUTPUT, LayerKey, RankedLayer, is_glob, named
+from layerprobe.values.facts import AS_GIVEN, DataFacts
+from layerprobe.values.keys import NO_REDUCTION, OUTPUT, LayerKey, RankedLayer, is_glob, matching_layers
 from layerprobe.values.metric_names import recall_of
 from layerprobe.values.retrieval import Ranks
 from layerprobe.values.scores import Score
@@ -78,7 +79,7 @@ class ByLayer(dict[tuple[str, str], T]):
         if split not in self._layers:
             raise UnknownNameError("split", split, self._layers)
         known = self._layers[split]
-        found = [] if is_glob(text) else named(text, known)
+        found = [] if is_glob(text) else matching_layers(text, known)
         if not found:
             raise UnknownNameError("layer", text, map(str, known))
         if len(found) > 1:

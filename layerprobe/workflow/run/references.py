@@ -20,7 +20,7 @@ from layerprobe.values.keys import (
     find_layer,
     is_glob,
     is_named,
-    named,
+    matching_layers,
     network_order,
 )
 from layerprobe.values.pooling import NO_POOL
@@ -192,7 +192,7 @@ def find_layers(ranks: RankedSplit, reference: Reference) -> list[RankedLayer]:
     drawn = dict.fromkeys(replace(x, reduction=chain.text) for x in ranks.layers if x.reduction in chain.members())
     candidates = [ranked for ranked in drawn if ranked.similarity == similarity and ranks.ranked_as(ranked)]
     text = reference.layer or _embedding(ranks)
-    layers = named(f"{text}/*", candidates)
+    layers = matching_layers(f"{text}/*", candidates)
     if not layers:
         raise _not_ranked(ranks, reference, text, similarity)
     if len(layers) > 1 and not reference.is_glob:

@@ -18,7 +18,7 @@ from layerprobe.recipe.recipe import Recipe, load_recipe
 from layerprobe.registry import DATASETS
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.system.progress import Listener
-from layerprobe.values.keys import NO_REDUCTION, is_glob, named
+from layerprobe.values.keys import NO_REDUCTION, is_glob, matching_layers
 from layerprobe.values.metric_names import recall_of
 from layerprobe.values.scores import Score, ScoreTable, read_scores
 from layerprobe.workflow.run import from_recipe
@@ -219,7 +219,7 @@ def scores_on_test(study: Study, training: StudyTraining, epoch: int, among: Seq
     by_layer = {score.ranked: score for score in scores if score.metric == study.end.table}
     found = []
     for layer in training.layers or ():
-        ranked = named(layer, by_layer)
+        ranked = matching_layers(layer, by_layer)
         if len(ranked) > 1:
             names = ", ".join(str(each) for each in ranked)
             raise RecipeError(f"[end]: {layer} is several layers of {training.run}: {names}", fix="Name one of them")
