@@ -9,7 +9,7 @@ from layerprobe.plots.values import Series, layer_names_of, names_in_order
 from layerprobe.system.errors import RecipeError, UnknownNameError
 from layerprobe.values.facts import DataFacts
 from layerprobe.values.headline_layers import headline_layers
-from layerprobe.values.keys import NO_REDUCTION, RankedLayer, named
+from layerprobe.values.keys import NO_REDUCTION, RankedLayer, matching_layers
 from layerprobe.values.scores import Score
 
 _ALL = 5  # as many layers are all shown
@@ -24,9 +24,9 @@ def match_layers(names: Sequence[str] | None, ranked_layers: Collection[RankedLa
 
 
 def _match_layer(name: str, ranked_layers: Sequence[RankedLayer]) -> list[RankedLayer]:
-    if matches := named(name, ranked_layers):
+    if matches := matching_layers(name, ranked_layers):
         return matches
-    layers = {row.layer for row in named(name.partition("/")[0], ranked_layers)}
+    layers = {row.layer for row in matching_layers(name.partition("/")[0], ranked_layers)}
     raise UnknownNameError("layer", name, [str(row) for row in ranked_layers if not layers or row.layer in layers])
 
 

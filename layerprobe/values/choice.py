@@ -521,7 +521,7 @@ def _gain_of_the_layer(choice: Choice) -> str:
         return ""
     counterpart, gain = embedding.alike, embedding.gain
     epoch = "" if choice.preferred.epoch == embedding.layer.epoch else f" at epoch {choice.preferred.epoch}"
-    where = "in fifths of the test classes" if WITHIN_FOLDS in counterpart.notes else "on test"
+    where = "in fifths of the test classes" if choice.within_folds else "on test"
     return (
         f"{spoken_name(counterpart.ranked)}{epoch} has {_value(counterpart)} {where}: over that, the layer alone gains"
         f" {100 * gain.difference:+.1f} points{_ends(gain)}."

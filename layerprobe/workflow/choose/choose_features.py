@@ -14,12 +14,9 @@ from layerprobe.system.progress import Listener, Silent
 from layerprobe.values.choice import Choice, Ship
 from layerprobe.values.indexes import IndexKind
 from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, matching_layers
-from layerprobe.values.metric_names import is_recall
-from layerprobe.values.scores import Subject
-from layerprobe.values.spoken_names import spoken_name
-from layerprobe.workflow.choose.candidate_set import Baseline, CandidateSet
-from layerprobe.workflow.choose.choose_time import counted, say_how_long
-from layerprobe.workflow.choose.choosing import choose_among
+from layerprobe.values.scores import Score
+from layerprobe.workflow.choose.choose import choose_candidates
+from layerprobe.workflow.choose.features_run import SIMILARITY, LayersOfFeatures, rows_by_split, run_of_features
 from layerprobe.workflow.choose.given_features import GivenFeatures, given_features
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.run.seen import split_to_choose_on
@@ -139,35 +136,7 @@ def choose_file(  # noqa: PLR0913 - as `choose`
         return _choose(given, request, seen=seen, seed=seed, listener=listener)
 
 
-@dataclass(frozen=True)
-class _How:
-    """The rule of a choice."""
-
-    within: float
-    metric: str
-    seed: int
-    layers: tuple[str, ...] = ()
-    indexes: tuple[IndexKind, ...] = ()
-    cluster: str | None = None
-
-    def __post_init__(self) -> None:
-        require_points(self.within)
-        require_mean_over_queries(self.metric)
-
-
-def _requested(given: GivenFeatures, layers: Sequence[str], file: Path | None) -> set[LayerKey]:
-    """The layers that are candidates."""
-    known = {RankedLayer(layer, NO_REDUCTION, SIMILARITY): layer for layer in given.features}
-    found = set() if layers else set(known.values())
-    for text in layers:
-        meant = {known[ranked] for ranked in matching_layers(text, known)}
-        if not meant:
-            raise UnknownNameError("layer", text, [str(ranked) for ranked in known], file=file)
-        found |= meant
-    return found
-
-
-def _chosen(
+def _choose(
     given: GivenFeatures,
     request: ChooseRequest,
     *,
@@ -197,7 +166,7 @@ def _requested(given: GivenFeatures, layers: Sequence[str]) -> set[LayerKey]:
     known = {RankedLayer(layer, NO_REDUCTION, SIMILARITY): layer for layer in given.features}
     requested = set() if layers else set(known.values())
     for text in layers:
-        matching = {known[ranked] for ranked in named(text, known)}
+        matching = {known[ranked] for ranked in matching_layers(text, known)}
         if not matching:
             raise UnknownNameError("layer", text, [str(ranked) for ranked in known], file=given.file)
         requested |= matching

@@ -16,7 +16,6 @@ from layerprobe.system.arguments import names_of
 from layerprobe.system.errors import NumericError, RecipeError, UnknownNameError
 from layerprobe.tables.formats import PrintedTables
 from layerprobe.values.choice import Choice
-from layerprobe.values.facts import AS_GIVEN, DataFacts
 from layerprobe.values.keys import NO_REDUCTION, OUTPUT, LayerKey, RankedLayer, is_glob, matching_layers
 from layerprobe.values.metric_names import recall_of
 from layerprobe.values.retrieval import Ranks

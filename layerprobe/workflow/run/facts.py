@@ -151,7 +151,7 @@ def overview(run: Run, scores: Sequence[Score]) -> TextTable:
         [*last_scores, *(untrained if data.starts_training else ())],
         metric=metric,
         data=data,
-        alike=alike_of(unreduced, metric, searches_of(run), data),
+        indistinguishable=alike_of(unreduced, metric, searches_of(run), data),
         embedding=embedding_among(run.read(), dict.fromkeys(score.ranked for score in last_scores)),
     )
     rows = list(dict.fromkeys(score.ranked for score in unreduced))
@@ -187,14 +187,19 @@ def epoch_tables(
     tables: list[TextTable] = []
     for reduction in sorted(reductions, key=lambda name: name != NO_REDUCTION):
         reduction_scores = [score for score in scores if score.ranked.reduction == reduction]
-        stated = raw_remarks if reduction != NO_REDUCTION else set()
+        printed_remarks = raw_remarks if reduction != NO_REDUCTION else set()
         before = [score for score in untrained if score.ranked.reduction == reduction]
         facts = replace(data, splits={}) if tables else data
         indistinguishable = alike_of(reduction_scores, metric, searches, data)
         tables.append(
             layer_table(
-                reduction_scores, metric=metric, data=facts, untrained=before, alike=indistinguishable, stated=stated
+                reduction_scores,
+                metric=metric,
+                data=facts,
+                untrained=before,
+                indistinguishable=indistinguishable,
+                printed_remarks=printed_remarks,
             )
         )
-        tables += [table for table in [metric_table(reduction_scores, data, stated=stated)] if table]
+        tables += [table for table in [metric_table(reduction_scores, data, printed_remarks=printed_remarks)] if table]
     return tables

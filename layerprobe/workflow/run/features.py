@@ -159,7 +159,7 @@ class RunFeatures:
         try:
             with contextlib.ExitStack() as stack:
                 for key in keys:
-                    self._open[key] = stack.enter_context(store.open_feature_file(self.run.feature_file(*key)))
+                    self._open[key] = stack.enter_context(self.run.open_features(*key))
                 yield
         finally:
             for key in keys:

@@ -54,9 +54,15 @@ def equal_layers(run: Run, epoch: int, split: str, layer: str) -> frozenset[Laye
     """The stored layers that are another one by a second name; empty where no features can be read."""
     with contextlib.suppress(DataError, BusyError):
         dims = run.feature_head(epoch, split).dims
-    except (DataError, BusyError):
-        return frozenset()
-    layer_dims = {dim for key, dim in dims.items() if key.layer == layer}
-    if not any(dim in layer_dims for key, dim in dims.items() if key.layer != layer):  # nothing to compare
-        return frozenset()
-    return store.equal_layers(run.feature_file(epoch, split), layer)
+        same_dims = {dim for key, dim in dims.items() if key.layer == layer}
+        candidates = [key for key, dim in dims.items() if key.layer != layer and dim in same_dims]
+        if candidates:  # else the features need not be opened
+            with run.open_features(epoch, split) as file:
+                tables = [file.table(key) for key in dims if key.layer == layer]
+                return frozenset(key for key in candidates if any(_are_equal(file.table(key), x) for x in tables))
+    return frozenset()
+
+
+def _are_equal(table: Table, other_table: Table) -> bool:
+    chunks = (slice(start, start + _ROWS) for start in range(0, len(table), _ROWS))
+    return table.shape == other_table.shape and all(np.array_equal(table[rows], other_table[rows]) for rows in chunks)

@@ -230,8 +230,8 @@ def _save(run: Run, record: RunRecord, built: Built) -> None:
     weights = run.checkpoint_file(epoch)
     hashes[weights.name] = save_weights(weights, {"net": built.net.module, "loss": built.loss})
     newest, before = run.resume_file(), run.resume_file(previous=True)
-    known = {hashes[path.name] for path in (newest, before) if path.name in hashes}
-    hashes[newest.name] = save_state(newest, before, built.trainer.state(), recorded=known)
+    recorded_hashes = {hashes[path.name] for path in (newest, before) if path.name in hashes}
+    hashes[newest.name] = save_state(newest, before, built.trainer.state(), recorded=recorded_hashes)
     hashes.pop(before.name, None)
     if before.exists() and (digest := sha256(before)) in recorded_hashes:
         hashes[before.name] = digest
