@@ -11,6 +11,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -18,45 +19,40 @@ import typer
 from typer.main import get_command, get_group
 
 from layerprobe import __version__
-from layerprobe.cli import (
-    cache,
-    choose,
-    compare,
-    data,
-    demo,
-    explain,
-    export,
-    inspect,
-    plot,
-    probe,
-    remove,
-    report,
-    study,
-    summary,
-    threshold,
-    train,
-)
 from layerprobe.cli.output import show_error
 from layerprobe.cli.streams import prepare_streams
 from layerprobe.system.errors import Bug, DataError, EnvironmentFault, InterruptedRun, LayerprobeError
 from layerprobe.system.files import disk_fault
 from layerprobe.system.memory import FIX, is_out_of_memory, keep_freed_memory
 
-app = typer.Typer(
-    name="layerprobe",
-    help="Which layer of an embedding network generalises? Train, probe every layer, compare train and test recall.",
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+_HELP = "Which layer of an embedding network generalises? Train, probe every layer, compare train and test recall."
+# Each module and its commands, in the order of `--help`; that of a command is imported when the command is run.
+_MODULES = {
+    "demo": ("demo",),
+    "train": ("train",),
+    "probe": ("probe",),
+    "summary": ("summary",),
+    "compare": ("compare",),
+    "choose": ("choose",),
+    "export": ("export",),
+    "threshold": ("threshold",),
+    "explain": ("explain",),
+    "plot": ("plot",),
+    "report": ("report",),
+    "study": ("study",),
+    "inspect": ("layers", "recipes", "runs", "doctor"),
+    "remove": ("runs",),
+    "data": ("data",),
+    "cache": ("cache",),
+}
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
+def _show_version(wanted: bool) -> None:
+    if wanted:
         print(f"layerprobe {__version__}")
         raise typer.Exit
 
 
-@app.callback()
 def _options(
     version: Annotated[
         bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
@@ -65,25 +61,19 @@ def _options(
     pass
 
 
-for module in (
-    demo,
-    train,
-    probe,
-    summary,
-    compare,
-    choose,
-    export,
-    threshold,
-    explain,
-    plot,
-    report,
-    study,
-    inspect,
-    remove,
-    data,
-    cache,
-):
-    module.register(app)
+def command_line(command: str | None = None) -> typer.Typer:
+    """All commands, or those of the modules that have one of that name, if any have."""
+    app = typer.Typer(
+        name="layerprobe",
+        help=_HELP,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+    app.callback()(_options)
+    for module in [name for name, commands in _MODULES.items() if command in commands] or _MODULES:
+        import_module(f"layerprobe.cli.{module}").register(app)
+    return app
+
 
 # typer carries click inside or beside itself, by version; its public BadParameter is a usage error in both.
 _UsageError = typer.BadParameter.__mro__[1]
@@ -119,6 +109,7 @@ def _require_working_directory() -> None:
 
 def _run(words: Sequence[str]) -> int:
     """Run the command that the words name and return its exit code."""
+    app = command_line(words[0])
     command, depth = _find(app, words)
     if command is None:
         # The list of commands, shell completion, or the error that there is no such command.
@@ -134,8 +125,8 @@ def _run(words: Sequence[str]) -> int:
 def _find(group: typer.Typer, words: Sequence[str]) -> tuple[Any, int]:
     """The click command or group that the first words name, and how many words name it; (None, 0) where none do.
 
-    It is run alone, not through `app`: typer would first turn every command into click's terms and read the flags of
-    the groups above it with pydantic, which a `--help` would wait 0.2 s for.
+    It is run alone, not through the whole: typer would first turn every command into click's terms and read the flags
+    of the groups above it with pydantic, which a `--help` would wait 0.2 s for.
     """
     first = words[0] if words else ""
     inner = next((inner for inner in _groups(group) if inner.info.name == first), None)

@@ -13,7 +13,7 @@ import pytest
 import typer
 
 from layerprobe import store
-from layerprobe.cli import app
+from layerprobe.cli import command_line
 from layerprobe.registry import PLOTS
 from layerprobe.values.keys import LayerKey, RankedLayer
 from layerprobe.values.scores import Score, ScoreTable
@@ -25,6 +25,7 @@ HEAVY = {
     "torch", "torchvision", "numpy", "h5py", "matplotlib", "faiss", "captum", "sklearn", "scipy", "PIL", "pydantic",
     "rich",
 }  # fmt: skip
+ALL = command_line()
 TERMINAL = {"pydantic", "rich"}  # typer's, and the tables'
 LISTS = ("recipes", "recipes netA", "runs", "runs one", "cache list", "cache clean", "data list")
 
@@ -53,7 +54,7 @@ def imported(folder: Path, *lines: str) -> dict[str, tuple[int, set[str]]]:
     return {line: (code, set(names)) for line, (code, names) in json.loads(result.stdout).items()}
 
 
-def commands(group: typer.Typer = app, prefix: str = "") -> Iterator[str]:
+def commands(group: typer.Typer = ALL, prefix: str = "") -> Iterator[str]:
     for info in group.registered_commands:
         assert info.callback is not None
         yield prefix + (info.name or info.callback.__name__)

@@ -21,7 +21,7 @@ import typer
 from PIL import Image
 
 from layerprobe import store
-from layerprobe.cli import app
+from layerprobe.cli import command_line
 from layerprobe.values.keys import LayerKey
 from tests.store.test_features import KEY
 
@@ -230,6 +230,7 @@ def test_every_command_is_tried() -> None:
         return {info.name or info.callback.__name__ for info in of.registered_commands if info.callback}
 
     tried = {tuple(words[:2]) for words in [*commands()[0], *commands()[1]]}
+    app = command_line()
     assert names(app) <= {words[0] for words in tried}
     for group in app.registered_groups:
         assert group.typer_instance is not None
