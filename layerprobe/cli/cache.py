@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Json, Quiet
+from layerprobe.cli.options import DEFAULT_CACHE, Cache, Output
 from layerprobe.cli.output import Terminal
+from layerprobe.cli.requests import with_options
 from layerprobe.system.wording import as_size
 
 if TYPE_CHECKING:
@@ -24,29 +25,25 @@ def register(app: typer.Typer) -> None:
 
 
 @group.command("list")
-def list_(
-    cache: Cache = DEFAULT_CACHE,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,  # noqa: ARG001 - read by main
-) -> None:
+@with_options
+def list_(*, cache: Cache = DEFAULT_CACHE, output: Output) -> None:
     """List the decoded images of each data set and split; those used last come first."""
     from layerprobe.workflow.manage.cache import list_images
 
     kept = list_images(cache)
-    _show(Terminal(as_json, quiet), "images", kept, f"{_count(kept)} in {cache / 'images'}")
+    _show(output.terminal(), "images", kept, f"{_count(kept)} in {cache / 'images'}")
 
 
 @group.command()
+@with_options
 def clean(
+    *,
     ids: Annotated[
         list[str] | None,
         typer.Argument(metavar="[ID]...", help="Ids from cache list (default: all that no process uses)."),
     ] = None,
     cache: Cache = DEFAULT_CACHE,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,  # noqa: ARG001 - read by main
+    output: Output,
 ) -> None:
     """Remove decoded images. A run that needs them decodes them again; runs themselves are never removed."""
     from layerprobe.workflow.manage.cache import clean_images, list_images
@@ -54,7 +51,7 @@ def clean(
     removed = clean_images(cache, ids or ())
     left = list_images(cache)
     used = f"; {len(left)} left" if ids else f"; {len(left)} in use by a process were left" if left else ""
-    _show(Terminal(as_json, quiet), "removed", removed, f"removed {_count(removed)} from {cache / 'images'}{used}")
+    _show(output.terminal(), "removed", removed, f"removed {_count(removed)} from {cache / 'images'}{used}")
 
 
 def _show(terminal: Terminal, key: str, kept: Sequence[Kept], summary: str) -> None:

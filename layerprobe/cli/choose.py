@@ -12,24 +12,17 @@ import typer
 from layerprobe.cli.options import (
     DEFAULT_CACHE,
     Cache,
-    Debug,
-    Device,
-    Json,
     Labels,
-    Model,
-    ModelData,
-    ModelRun,
-    ModelSettings,
-    ModelWeights,
-    Quiet,
+    ModelOptions,
+    Output,
     Unseen,
-    Workers,
     feature_files,
-    split_names,
 )
 from layerprobe.cli.output import Terminal
-from layerprobe.cli.probe import frozen_request, require_absent
+from layerprobe.cli.requests import with_options
 from layerprobe.system.errors import RecipeError
+from layerprobe.system.options import Flag, Workers
+from layerprobe.workflow.choose.request import ChooseRequest
 
 if TYPE_CHECKING:
     from layerprobe.values.choice import Choice
@@ -38,65 +31,31 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command()(choose)
+    order = "layers metric within export indexes device workers cache cluster full"
+    app.command()(with_options(choose, "model weights data settings seed run labels unseen", order))
 
 
 def choose(
-    runs: Annotated[
+    *,
+    names: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[RUN ... | FEATURES]",
             help="Runs (default: the most recent), or a file of features: .npz, .npy, .pt or .h5.",
         ),
     ] = None,
-    model: Model = None,
-    weights: ModelWeights = None,
-    data: ModelData = None,
-    settings: ModelSettings = None,
-    seed: Annotated[
-        int | None, typer.Option("--seed", min=0, help="Random seed of --weights none, or of the folds of FEATURES.")
-    ] = None,
-    name: ModelRun = None,
+    model: ModelOptions,
+    seed: Annotated[int | None, Flag("Random seed of --weights none, or of the folds of FEATURES.", min=0)] = None,
     labels: Labels = None,
     unseen: Unseen = False,
-    epochs: Annotated[
-        str, typer.Option("--epochs", metavar="all|last|0,5", help="Candidate epochs; all: every probed one.")
-    ] = "all",
-    layers: Annotated[
-        str | None,
-        typer.Option("--layers", metavar="L,...", help="Candidates, such as pool5.*,fc6/*; default: all probed ones."),
-    ] = None,
-    metric: Annotated[
-        str, typer.Option("--metric", metavar="NAME", help="The metric that decides: R@1, R@10, MAP@R, mAP ...")
-    ] = "R@1",
-    within: Annotated[
-        float, typer.Option("--within", metavar="POINTS", help="Points of the metric that do not matter.")
-    ] = 1.0,
+    request: ChooseRequest,
     export: Annotated[
-        Path | None,
-        typer.Option("--export", metavar="DIR", help="Also export what is chosen; of FEATURES the map alone."),
+        Path | None, Flag("Also export what is chosen; of FEATURES the map alone.", metavar="DIR")
     ] = None,
-    index: Annotated[
-        str | None,
-        typer.Option(
-            "--index", metavar="KIND,...", help="Also compare indexes of the choice: flat, ivfpq, hnsw (by faiss)."
-        ),
-    ] = None,
-    device: Device = "auto",
     workers: Workers = None,
     cache: Cache = DEFAULT_CACHE,
-    cluster: Annotated[
-        str | None,
-        typer.Option(
-            "--cluster", metavar="COLUMN", help="Resample the values of a column (parent: folders), not classes."
-        ),
-    ] = None,
-    full: Annotated[
-        bool, typer.Option("--full", help="Also show the best on test, shares of resamples, what was left out.")
-    ] = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,  # noqa: ARG001 - read by main
+    full: Annotated[bool, Flag("Also show the best on test, shares of resamples, what was left out.")] = False,
+    output: Output,
 ) -> None:
     """Choose the layer to ship without looking at the test classes.
 
@@ -110,58 +69,52 @@ def choose(
     With --model, a pretrained model is first measured on the images of --data. FEATURES needs no model: a .npz, .pt or
     .h5 has `labels` (N,), optionally `split` and `group`, and an array (N, D) for each layer; a .npy is one layer.
     """
-    from layerprobe.values.indexes import index_kinds
-    from layerprobe.workflow.choose.request import ChooseRequest
     from layerprobe.workflow.export.request import ExportRequest
     from layerprobe.workflow.run.runs import find_run
     from layerprobe.workflow.run.seen import epochs_to_choose_among, split_to_choose_on, state_seen
 
-    terminal = Terminal(as_json, quiet)
-    given: dict[str, object] = {"--weights": weights, "--data": data, "--set": settings, "--run": name}
-    kinds = index_kinds(split_names(index) or ())
-    request = ChooseRequest(epochs, within, device, split_names(layers) or (), metric, kinds, cluster)
+    terminal = output.terminal()
     to_export = None if export is None else ExportRequest(export)
     if to_export is not None:
         to_export.require_ready()
-    files = feature_files(runs or [], labels)
-    found, frozen = [], None
-    if model is not None:
-        given |= {"--seed": seed}
-        run = runs[0] if runs else None
-        frozen = frozen_request(model, run, given, unseen=unseen, cache=cache, device=device, workers=workers)
+    files = feature_files(names or [], labels)
+    runs, frozen = [], None
+    if model.model is not None:
+        name = names[0] if names else None
+        frozen = model.request(name, unseen=unseen, cache=cache, device=request.device, workers=workers)
         frozen.require_ready()
     else:
-        require_absent(given)
-        if files and epochs != "all":
-            raise RecipeError(f"--epochs {epochs}: {files[0]} has one epoch only", fix="Leave it out, or name a run")
+        model.require_absent(seed=not files)
+        if files and request.epochs != "all":
+            what = f"--epochs {request.epochs}: {files[0]} has one epoch only"
+            raise RecipeError(what, fix="Leave it out, or name a run")
         if not files:
-            require_absent({"--seed": seed})
-            found = [find_run(cache, word) for word in dict.fromkeys(runs)] if runs else [find_run(cache, None)]
-        for each in found:
+            runs = [find_run(cache, name) for name in dict.fromkeys(names)] if names else [find_run(cache, None)]
+        for run in runs:
             if unseen:
-                state_seen(each, seen=False)
-            record = each.read()
-            split_to_choose_on(each, record, epochs_to_choose_among(each, record, epochs))
+                state_seen(run, seen=False)
+            record = run.read()
+            split_to_choose_on(run, record, epochs_to_choose_among(run, record, request.epochs))
 
     # All that imports torch comes after what can be refused without it.
     from layerprobe.ranking.faiss_search import import_faiss
     from layerprobe.workflow.choose.next_step import next_step
 
-    if kinds:
+    if request.indexes:
         import_faiss()  # fails before the work, not after it
 
     if files:
         from layerprobe.workflow.choose.choose_features import choose_file
         from layerprobe.workflow.choose.given_files import read_given
 
-        given_features = read_given(*files, labels=labels, cluster=cluster)
+        features = read_given(*files, labels=labels, cluster=request.cluster)
         choice = choose_file(
-            given_features,
+            features,
             seen=not unseen,
-            within=within,
-            metric=metric,
+            within=request.within,
+            metric=request.metric,
             layers=request.layers,
-            indexes=kinds,
+            indexes=request.indexes,
             seed=seed or 0,
             listener=terminal,
         )
@@ -171,31 +124,31 @@ def choose(
         from layerprobe.workflow.export.export_features import export_features
 
         ranked = choice.chosen.ranked
-        map_of = partial(export_features, given_features, ranked, to_export, terminal, seen=not unseen, seed=seed or 0)
+        map_of = partial(export_features, features, ranked, to_export, terminal, seen=not unseen, seed=seed or 0)
         _show(terminal, choice, map_of, full=full)
         return
     if to_export is not None:
         from layerprobe.workflow.export.export_run import export_run, require_exportable
         from layerprobe.workflow.export.layer_of_run import layer_of_choice
 
-        for each in found:
-            require_exportable(each.read(), each, to_export)
+        for run in runs:
+            require_exportable(run.read(), run, to_export)
     if frozen is not None:
         from layerprobe.workflow.choose.choose_model import choose_model
 
         run_of_model, choice = choose_model(frozen, request, terminal)
-        found = [run_of_model]
+        runs = [run_of_model]
     else:
         from layerprobe.workflow.choose.choose_once import choose_once
 
-        if not runs:
-            terminal.say(f"run {found[0].name}")
-        choice = choose_once(found, request, terminal)
+        if not names:
+            terminal.say(f"run {runs[0].name}")
+        choice = choose_once(runs, request, terminal)
     if to_export is None:
         _show(terminal, choice, full=full)
     else:
-        _show(terminal, choice, lambda: export_run(layer_of_choice(choice, found), to_export, terminal), full=full)
-    chosen = next(run for run in found if choice.run in (run.name, run.read().experiment))
+        _show(terminal, choice, lambda: export_run(chosen_layer(choice, runs), to_export, terminal), full=full)
+    chosen = next(run for run in runs if choice.run in (run.name, run.read().experiment))
     if chosen.read().from_python:
         terminal.say(f"next: {chosen.command('summary')}")
     elif to_export is None:

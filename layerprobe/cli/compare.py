@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Json, Quiet
+from layerprobe.cli.options import DEFAULT_CACHE, Cache, Output
 from layerprobe.cli.output import Terminal
+from layerprobe.cli.requests import with_options
+from layerprobe.system.options import Cluster, Flag
 from layerprobe.values.intervals import ESTIMANDS, IntervalKind, estimand_of
 
 if TYPE_CHECKING:
@@ -21,41 +23,28 @@ _LAYER = "[RUN[#epoch]:]LAYER[@pool][/reduction][~similarity] or RUN[#epoch]"
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command()(compare)
+    app.command()(with_options(compare))
 
 
 def compare(
+    *,
     a: Annotated[
         str | None, typer.Argument(metavar="A", help=f"{_LAYER}; the layer may be a glob.", show_default=False)
     ] = None,
     b: Annotated[str | None, typer.Argument(metavar="B", help="Layer to compare A with, written likewise.")] = None,
-    metric: Annotated[str, typer.Option("--metric", metavar="M", help="R@K, MAP@R, mAP, MRR ...")] = "R@1",
-    split: Annotated[str, typer.Option("--split", metavar="S", help="train, validation or test.")] = "test",
+    metric: Annotated[str, Flag("R@K, MAP@R, mAP, MRR ...", metavar="M")] = "R@1",
+    split: Annotated[str, Flag("train, validation or test.", metavar="S")] = "test",
     interval: Annotated[
         str,
-        typer.Option(
-            "--interval",
-            metavar="|".join(ESTIMANDS),
-            help="Generalise to new queries (gallery) or to new classes (redraw).",
-        ),
+        Flag("Generalise to new queries (gallery) or to new classes (redraw).", metavar="|".join(ESTIMANDS)),
     ] = "gallery",
-    cluster: Annotated[
-        str | None,
-        typer.Option(
-            "--cluster", metavar="COLUMN", help="Resample the values of a column (parent: folders), not classes."
-        ),
-    ] = None,
-    seeds: Annotated[
-        bool, typer.Option("--seeds", help="Compare all trainings of both experiments, paired by seed.")
-    ] = False,
+    cluster: Cluster = None,
+    seeds: Annotated[bool, Flag("Compare all trainings of both experiments, paired by seed.")] = False,
     paper: Annotated[
-        str | None,
-        typer.Option("--paper", metavar="NAME:TABLE", help="Compare run A with a paper's table: vo-hays-2019:table3."),
+        str | None, Flag("Compare run A with a paper's table: vo-hays-2019:table3.", metavar="NAME:TABLE")
     ] = None,
     cache: Cache = DEFAULT_CACHE,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,  # noqa: ARG001 - read by main
+    output: Output,
 ) -> None:
     """Compare two layers, or a run with a table of a paper.
 
@@ -68,7 +57,7 @@ def compare(
             raise RecipeError(
                 "--paper has the table's own metrics and splits", fix=f"Write layerprobe compare RUN --paper {paper}"
             )
-        _with_paper(Terminal(as_json, quiet), cache, a, paper)
+        _with_paper(output.terminal(), cache, a, paper)
         return
     if a is None or b is None:
         raise RecipeError(
@@ -103,7 +92,7 @@ def compare(
     values = {"comparisons": found[0].data.comparisons, "results": found} if several else found[0].as_json()
     if seeds:
         values = {"schema": 2, **values}
-    Terminal(as_json, quiet).result(values, shown, *(() if several else found[0].notes))
+    output.terminal().result(values, shown, *(() if several else found[0].notes))
 
 
 def _with_paper(terminal: Terminal, cache: Path, run: str | None, reference: str) -> None:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from layerprobe.cli.options import Debug, Json, Quiet, Workers
-from layerprobe.cli.output import Terminal
+from layerprobe.cli.options import Output
+from layerprobe.cli.requests import with_options
+from layerprobe.system.options import Flag, Workers
 from layerprobe.system.wording import one_line
 
 if TYPE_CHECKING:
@@ -28,11 +29,8 @@ def register(app: typer.Typer) -> None:
 
 
 @group.command("list")
-def list_(
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,  # noqa: ARG001 - read by main
-) -> None:
+@with_options
+def list_(output: Output) -> None:
     """List the data sets: what each needs, where to get it, which recipes use it."""
     from layerprobe.tables.tables import plain_table
     from layerprobe.workflow.manage.data import list_data
@@ -45,21 +43,19 @@ def list_(
         counts = [f"{split}: {size.images:,} of {size.classes:,} classes" for split, size in spec.counts.items()]
         needs = [spec.holds, *counts, f"needs {spec.layout}" if spec.layout else "", spec.where]
         rows.append((spec.usage(name), "\n".join(filter(None, needs)), "\n".join(map(one_line, recipes))))
-    Terminal(as_json, quiet).result(
-        {"data": values}, plain_table(("--data", "what it is", "recipes"), rows, multiline=(1, 2))
-    )
+    output.terminal().result({"data": values}, plain_table(("--data", "what it is", "recipes"), rows, multiline=(1, 2)))
 
 
 @group.command()
+@with_options
 def check(
+    *,
     data: Annotated[str, typer.Argument(metavar="NAME[:ROOT]", help="The data set, as for train --data.")],
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="data.KEY=VALUE", help="Key of [data]; repeatable.")
-    ] = None,
+        tuple[str, ...], Flag("Key of [data]; repeatable.", name="--set", metavar="data.KEY=VALUE")
+    ] = (),
     workers: Workers = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,  # noqa: ARG001 - read by main
+    output: Output,
 ) -> None:
     """Find missing, broken, odd and duplicate images.
 
@@ -67,8 +63,8 @@ def check(
     """
     from layerprobe.workflow.manage.data import check_data
 
-    terminal = Terminal(as_json, quiet)
-    checked = check_data(data, terminal, settings=settings or (), workers=workers)
+    terminal = output.terminal()
+    checked = check_data(data, terminal, settings=settings, workers=workers)
     values = {
         "data": checked.data,
         "complete": checked.signal_number is None,

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from layerprobe.cli.formats import chosen_format
-from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Format, Json, Quiet, RunModel
-from layerprobe.cli.output import Terminal
+from layerprobe.cli.options import DEFAULT_CACHE, Cache, Format, Output
+from layerprobe.cli.requests import with_options
 from layerprobe.system.memory import keep_freed_memory
+from layerprobe.system.options import RunModel
 from layerprobe.system.wording import as_size, visible
 
 _NAMES = (
@@ -22,16 +22,15 @@ _NAMES = (
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     for command in (layers, recipes, runs, doctor):
-        app.command()(command)
+        app.command()(with_options(command))
 
 
 def layers(
+    *,
     name: Annotated[str, typer.Argument(metavar="NET|RECIPE|RUN|SOURCE", help=_NAMES)],
     model: RunModel = None,
     cache: Cache = DEFAULT_CACHE,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,  # noqa: ARG001 - read by main
+    output: Output,
 ) -> None:
     """List the layers that can be probed, in execution order."""
     from layerprobe.tables.tables import plain_table
@@ -42,24 +41,23 @@ def layers(
     shown = [{**asdict(row), "pools": ", ".join(row.pools)} for row in found.layers]
     table = plain_table(columns, [[str(row[column]) for column in columns] for row in shown])
     values = {"name": name, "layers": found.layers, "notes": found.notes}
-    Terminal(as_json, quiet).result(values, replace(table, notes=found.notes))
+    output.terminal().result(values, replace(table, notes=found.notes))
 
 
 def recipes(
+    *,
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Print this recipe.")] = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,  # noqa: ARG001 - read by main
+    output: Output,
 ) -> None:
     """List the recipes, or print one."""
     from layerprobe.recipe.recipe_files import find_recipe, list_recipes, summary
     from layerprobe.tables.tables import plain_table
 
-    terminal = Terminal(as_json, quiet)
+    terminal = output.terminal()
     if name is not None:
         text = find_recipe(name).read_text(encoding="utf-8")
         terminal.result({"recipe": name, "text": text})
-        if not as_json:
+        if not output.as_json:
             print(visible(text.rstrip(), keep="\n\t"))
         return
     rows = [[found, summary(path)] for found, path in list_recipes().items()]
@@ -67,12 +65,11 @@ def recipes(
 
 
 def runs(
+    *,
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show this run's record.")] = None,
     form: Format = None,
     cache: Cache = DEFAULT_CACHE,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,  # noqa: ARG001 - read by main
+    output: Output,
 ) -> None:
     """List the runs, the most recent first, or show one; `layerprobe runs remove NAME` removes one.
 
@@ -81,7 +78,7 @@ def runs(
     from layerprobe.tables.tables import plain_table
     from layerprobe.workflow.run.runs import damaged_runs, find_run, list_runs
 
-    terminal = Terminal(as_json, quiet, chosen_format(form, as_json=as_json))
+    terminal = output.terminal(form)
     if name is not None:
         run = find_run(cache, name)
         record, sizes = run.read().as_json(), run.sizes()
@@ -107,18 +104,13 @@ def runs(
     terminal.result({"runs": values}, plain_table(columns, rows))
 
 
-def doctor(
-    cache: Cache = DEFAULT_CACHE,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,  # noqa: ARG001 - read by main
-) -> None:
+def doctor(*, cache: Cache = DEFAULT_CACHE, output: Output) -> None:
     """Check versions, devices, disk space and pretrained weights."""
     from layerprobe.tables.tables import plain_table
     from layerprobe.workflow.manage.doctor import doctor as examine
 
     checks = examine(cache, keep_freed_memory())
     rows = [[check.subject, check.found, check.fix] for check in checks]
-    Terminal(as_json, quiet).result({"findings": checks}, plain_table(("", "found", "fix"), rows))
+    output.terminal().result({"findings": checks}, plain_table(("", "found", "fix"), rows))
     if any(check.fix for check in checks):
         raise typer.Exit(5)

@@ -1,34 +1,33 @@
-"""The options of every command, and those shared by several."""
+"""The options that several commands have, beside those of their requests.
 
-from __future__ import annotations
+`cli.requests` reads the annotations, which are therefore evaluated here.
+"""
 
-import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from layerprobe.system.errors import RecipeError
+from layerprobe.cli.output import Terminal
+from layerprobe.system.errors import RecipeError, UnknownNameError
+from layerprobe.system.options import Flag
 from layerprobe.system.wording import DEFAULT_CACHE as DEFAULT_CACHE
+from layerprobe.tables.formats import FORMATS, TERMINAL
+
+if TYPE_CHECKING:
+    from layerprobe.workflow.train.frozen_request import FrozenRequest
 
 Cache = Annotated[
     Path, typer.Option("--cache", envvar="LAYERPROBE_CACHE", help="Folder that holds all runs.", show_default="./cache")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress and no messages.")]
-# `main` reads it: errors are shown there, for all commands.
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
-Device = Annotated[str, typer.Option("--device", help="Device: auto, cpu, cuda or cuda:i.")]
-Workers = Annotated[
-    int | None, typer.Option("--workers", min=0, help="Number of processes that load data.", show_default="auto")
-]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Estimate time, memory and disk space; do nothing.")]
+DryRun = Annotated[bool, Flag("Estimate time, memory and disk space; do nothing.")]
 Format = Annotated[
-    str | None,
-    typer.Option("--format", metavar="table|markdown|latex|csv", help="Format of tables.", show_default="table"),
+    str | None, Flag("Format of tables.", name="--format", metavar="table|markdown|latex|csv", default="table")
 ]
 RunName = Annotated[str | None, typer.Argument(metavar="RUN", help="Run name (default: the most recent).")]
+RunNames = Annotated[list[str] | None, typer.Argument(metavar="RUN", help="Run names (default: the most recent).")]
 RunOrFeatures = Annotated[
     str | None,
     typer.Argument(
@@ -36,42 +35,81 @@ RunOrFeatures = Annotated[
         help="Run (default: the most recent), or a file of features: .npz, .npy, .pt or .h5.",
     ),
 ]
-# Of a run that exists: nothing is imported or fetched that the user has not named.
-RunModel = Annotated[
-    str | None,
-    typer.Option("--model", metavar="SOURCE", help="Network of the run, such as python:FILE.py:FUNCTION."),
-]
-# Of a frozen model.
-Model = Annotated[
-    str | None, typer.Option("--model", metavar="SOURCE", help="Pretrained model to measure, such as timm:NAME.")
-]
-ModelWeights = Annotated[
-    str | None,
-    typer.Option(
-        "--weights", metavar="W", help="Weights of --model: model, none, FILE[#PART], 'DIR/*.pt' or run:NAME."
-    ),
-]
-ModelData = Annotated[
-    str | None, typer.Option("--data", metavar="NAME[:ROOT]", help="Data set on which --model is measured.")
-]
-ModelSettings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="data.KEY=VALUE", help="Key of [data] for --model; repeatable."),
-]
 Unseen = Annotated[
     bool,
-    typer.Option(
-        "--not-trained-on-these", help="The weights were not trained on the training classes (data.seen = false)."
-    ),
+    Flag("The weights were not trained on the training classes (data.seen = false).", name="--not-trained-on-these"),
 ]
-ModelRun = Annotated[str | None, typer.Option("--run", metavar="NAME", help="Name of the run of --model.")]
-Labels = Annotated[
-    Path | None,
-    typer.Option("--labels", metavar="FILE", help="Labels of FEATURES: a .npy (N,), or text with one label a line."),
-]
+Labels = Annotated[Path | None, Flag("Labels of FEATURES: a .npy (N,), or text with one label a line.", metavar="FILE")]
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]?)i?B?", re.IGNORECASE)
-_POWERS = {"": 0, "K": 3, "M": 6, "G": 9, "T": 12}
+
+@dataclass(frozen=True)
+class Output:
+    """How a command shows its result, in its last options."""
+
+    as_json: Annotated[bool, Flag("Print the result as one JSON object.", name="--json")] = False
+    quiet: Annotated[bool, Flag("Show no progress and no messages.")] = False
+    # `main` reads it: errors are shown there, for all commands.
+    debug: Annotated[bool, Flag("Show the traceback of an error.")] = False
+
+    def terminal(self, form: str | None = None) -> Terminal:
+        """What shows progress and results, tables in the form of `--format`."""
+        if form is not None and form not in FORMATS:
+            raise UnknownNameError("format", form, FORMATS)
+        if form is not None and self.as_json:
+            raise RecipeError("--format and --json are two forms of one result", fix="Leave one of them out")
+        return Terminal(self.as_json, self.quiet, form or TERMINAL)
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """A frozen model to measure, and its images."""
+
+    model: Annotated[str | None, Flag("Pretrained model to measure, such as timm:NAME.", metavar="SOURCE")] = None
+    weights: Annotated[
+        str | None, Flag("Weights of --model: model, none, FILE[#PART], 'DIR/*.pt' or run:NAME.", metavar="W")
+    ] = None
+    data: Annotated[str | None, Flag("Data set on which --model is measured.", metavar="NAME[:ROOT]")] = None
+    settings: Annotated[
+        tuple[str, ...] | None, Flag("Key of [data] for --model; repeatable.", name="--set", metavar="data.KEY=VALUE")
+    ] = None
+    seed: Annotated[int | None, Flag("Random seed of --weights none.", min=0)] = None
+    run: Annotated[str | None, Flag("Name of the run of --model.", metavar="NAME")] = None
+
+    def require_absent(self, *, seed: bool = True) -> None:
+        """Refuse flags for a model without --model.
+
+        Args:
+            seed: whether `--seed` is one of them.
+        """
+        flags = {
+            "--weights": self.weights,
+            "--data": self.data,
+            "--set": self.settings,
+            "--seed": self.seed if seed else None,
+            "--run": self.run,
+        }
+        for flag, value in flags.items():
+            if value is not None:
+                fix = f"Add --model SOURCE and leave RUN out, or leave {flag} out"
+                raise RecipeError(f"{flag} is for a model that is named by --model, without RUN", fix=fix)
+
+    def request(self, run: str | None, *, unseen: bool, **others: Any) -> "FrozenRequest":
+        """The request, whose other fields are the command's.
+
+        Args:
+            run: the RUN that the command line names, which excludes a model.
+        """
+        from layerprobe.workflow.train.frozen_request import FrozenRequest
+
+        if run is not None:
+            raise RecipeError(
+                f"{run} and --model {self.model}: one of them", fix=f"Name the model's run by --run {run}"
+            )
+        if self.data is None:
+            raise RecipeError(f"--model {self.model} needs images", fix="Add --data, such as --data folder:DIR")
+        options = {name: value for name, value in vars(self).items() if value is not None}
+        settings = (*(self.settings or ()), *(["data.seen=false"] if unseen else []))
+        return FrozenRequest(**options | others | {"weights": self.weights or "model", "settings": settings})
 
 
 def feature_files(words: Sequence[str], labels: Path | None) -> tuple[Path, ...]:
@@ -85,24 +123,3 @@ def feature_files(words: Sequence[str], labels: Path | None) -> tuple[Path, ...]
     if labels is not None and not files:
         raise RecipeError("--labels: no file of features is named", fix="Name one, such as layer4.npy, or leave it out")
     return tuple(map(Path, files))
-
-
-def split_names(text: str | None) -> tuple[str, ...] | None:
-    """Split `a,b` into ("a", "b"); None stays None."""
-    if text is None:
-        return None
-    parts = tuple(part.strip() for part in text.split(",") if part.strip())
-    if not parts:
-        raise RecipeError(f"no names in {text!r}", fix="Write names separated by commas, or leave the flag out")
-    return parts
-
-
-def byte_count(text: str | None) -> int | None:
-    """Read `4GB` as 4,000,000,000; None stays None."""
-    if text is None:
-        return None
-    match = _SIZE.fullmatch(text.strip())
-    count = int(float(match[1]) * 10 ** _POWERS[match[2].upper()]) if match else 0
-    if not count:
-        raise RecipeError(f"--memory {text}: not a size", fix="Write one like 4GB or 500MB")
-    return count

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Json, Quiet
-from layerprobe.cli.output import Terminal
+from layerprobe.cli.options import DEFAULT_CACHE, Cache, Output
+from layerprobe.cli.requests import with_options
 from layerprobe.system.errors import RecipeError
+from layerprobe.system.options import Flag
 from layerprobe.system.wording import as_size, one_line
 
 if TYPE_CHECKING:
@@ -30,15 +31,15 @@ def _runs() -> None:
 
 
 @group.command()
+@with_options
 def remove(
+    *,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The run.")],
-    features: Annotated[bool, typer.Option("--features", help="Remove only its stored features.")] = False,
-    checkpoints: Annotated[bool, typer.Option("--checkpoints", help="Remove only its checkpoints.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    features: Annotated[bool, Flag("Remove only its stored features.")] = False,
+    checkpoints: Annotated[bool, Flag("Remove only its checkpoints.")] = False,
+    yes: Annotated[bool, Flag("Do not ask.")] = False,
     cache: Cache = DEFAULT_CACHE,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,  # noqa: ARG001 - read by main
+    output: Output,
 ) -> None:
     """Remove a run, an ensemble with its members, or only features or checkpoints.
 
@@ -50,7 +51,7 @@ def remove(
 
     parts = [part for part, asked in (("features", features), ("checkpoints", checkpoints)) if asked]
     planned = plan_removal(cache, name, parts)
-    terminal, what = Terminal(as_json, quiet), _in_words(planned)
+    terminal, what = output.terminal(), _in_words(planned)
     if not yes:
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise RecipeError(f"{what} would be removed; confirmation needs a terminal", fix="Give --yes")

@@ -7,36 +7,27 @@ from typing import Annotated
 
 import typer
 
-from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Json, Quiet
-from layerprobe.cli.output import Terminal
+from layerprobe.cli.options import DEFAULT_CACHE, Cache, Output, RunNames
+from layerprobe.cli.requests import with_options
 from layerprobe.cli.streams import printed_apart
+from layerprobe.system.options import Flag
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command()(report)
+    app.command()(with_options(report))
 
 
 def report(
-    runs: Annotated[
-        list[str] | None, typer.Argument(metavar="RUN", help="Run names (default: the most recent).")
-    ] = None,
-    out: Annotated[
-        Path,
-        typer.Option(
-            "--out", help="Write the page to this .html file, or to - (stdout).", show_default="./report.html"
-        ),
-    ] = Path("report.html"),
-    metric: Annotated[
-        str, typer.Option("--metric", metavar="NAME", help="Metric of the findings, and first shown: R@1, MAP@R ...")
-    ] = "R@1",
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Rewrite the page after every epoch while a run is trained or probed.")
-    ] = False,
+    *,
+    names: RunNames = None,
+    out: Annotated[Path, Flag("Write the page to this .html file, or to - (stdout).", default="./report.html")] = Path(
+        "report.html"
+    ),
+    metric: Annotated[str, Flag("Metric of the findings, and first shown: R@1, MAP@R ...", metavar="NAME")] = "R@1",
+    watch: Annotated[bool, Flag("Rewrite the page after every epoch while a run is trained or probed.")] = False,
     cache: Cache = DEFAULT_CACHE,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,  # noqa: ARG001 - read by main
+    output: Output,
 ) -> None:
     """Write scores, plots and images of runs to an HTML page.
 
@@ -46,10 +37,10 @@ def report(
     from layerprobe.workflow.run.outputs import require_output
     from layerprobe.workflow.run.runs import find_run
 
-    terminal = Terminal(as_json, quiet)
-    found = [find_run(cache, name) for name in runs] if runs else [find_run(cache, None)]
-    if not runs:
-        terminal.say(f"run {found[0].name}")
+    terminal = output.terminal()
+    runs = [find_run(cache, name) for name in names] if names else [find_run(cache, None)]
+    if not names:
+        terminal.say(f"run {runs[0].name}")
     require_mean_over_queries(metric)
     require_output(out, "html")
 
@@ -57,14 +48,14 @@ def report(
     from layerprobe.workflow.report.report import write_report
     from layerprobe.workflow.report.report_watch import watch_report
 
-    made = watch_report(found, out, terminal, metric) if watch else write_report(found, out, metric)
-    for note in made.notes:
+    page = watch_report(runs, out, terminal, metric) if watch else write_report(runs, out, metric)
+    for note in page.notes:
         terminal.say(note)
     values = {
-        "runs": [page.name for page in made.runs],
+        "runs": [run.name for run in page.runs],
         "file": str(out),
-        "findings": list(made.findings),
-        "notes": list(made.notes),
+        "findings": list(page.findings),
+        "notes": list(page.notes),
     }
     with printed_apart(out):
-        terminal.result(values, *made.findings, str(out))
+        terminal.result(values, *page.findings, str(out))

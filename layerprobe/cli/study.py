@@ -2,48 +2,39 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from functools import partial
 from typing import Annotated
 
 import typer
 
-from layerprobe.cli.formats import chosen_format
-from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Device, DryRun, Format, Json, Quiet
-from layerprobe.cli.output import Terminal
+from layerprobe.cli.options import DEFAULT_CACHE, Cache, DryRun, Format, Output
+from layerprobe.cli.requests import with_options
+from layerprobe.system.options import Flag
+from layerprobe.workflow.study.request import StudyRequest
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command()(study)
+    app.command()(with_options(study, "data jobs scores device"))
 
 
 def study(
+    *,
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="A study's name, or a .toml file.")] = None,
-    listed: Annotated[bool, typer.Option("--list", help="List the studies.")] = False,
-    small: Annotated[bool, typer.Option("--small", help="Run its small version, on data made by code.")] = False,
-    data: Annotated[
-        list[str] | None,
-        typer.Option("--data", metavar="NAME:DIR", help="Where a data set of its recipes lies; repeatable."),
-    ] = None,
-    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Trainings at once, each with one CPU thread.")] = 1,
-    scores: Annotated[
-        Path | None,
-        typer.Option("--scores", metavar="FILE", help="CSV of finished trainings' scores: read, and completed."),
-    ] = None,
-    device: Device = "auto",
+    listed: Annotated[bool, Flag("List the studies.", name="--list")] = False,
+    small: Annotated[bool, Flag("Run its small version, on data made by code.")] = False,
+    request: partial[StudyRequest],
     dry_run: DryRun = False,
     form: Format = None,
     cache: Cache = DEFAULT_CACHE,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,  # noqa: ARG001 - read by main
+    output: Output,
 ) -> None:
     """Train what a study lacks, and show its table or figure."""
     from layerprobe.system.errors import RecipeError
     from layerprobe.system.files import require_writable
     from layerprobe.workflow.study.study_file import load_study, studies
 
-    terminal = Terminal(as_json, quiet, chosen_format(form, as_json=as_json))
+    terminal = output.terminal(form)
     if listed:
         from layerprobe.tables.tables import plain_table
 
@@ -61,7 +52,7 @@ def study(
         require_writable(cache)
 
     from layerprobe.workflow.study.plan import plan_without_data
-    from layerprobe.workflow.study.study import StudyRequest, estimate_study, run_study
+    from layerprobe.workflow.study.study import estimate_study, run_study
     from layerprobe.workflow.study.table import (
         StudyTable,
         about_lines,
@@ -71,15 +62,15 @@ def study(
         text_table,
     )
 
-    request = StudyRequest(loaded, cache, jobs, device, tuple(data or ()), scores)
+    studying = request(loaded, cache)
     if dry_run:
-        cells, lacking = plan_without_data(loaded, cache, device, request.data)
+        cells, lacking = plan_without_data(loaded, cache, studying.device, studying.data)
         if lacking:
             terminal.result(plan_values(loaded, cells, lacking), plan_table(loaded, cells, lacking))
             return
-        terminal.estimate(loaded.name, estimate_study(request, terminal))
+        terminal.estimate(loaded.name, estimate_study(studying, terminal))
         return
-    made = run_study(request, terminal)
+    made = run_study(studying, terminal)
     if isinstance(made, StudyTable):
         terminal.result(table_values(made), text_table(made))
     else:

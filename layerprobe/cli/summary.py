@@ -6,33 +6,24 @@ from typing import Annotated
 
 import typer
 
-from layerprobe.cli.formats import chosen_format
-from layerprobe.cli.options import DEFAULT_CACHE, Cache, Debug, Format, Json, Quiet, RunName
-from layerprobe.cli.output import Terminal
+from layerprobe.cli.options import DEFAULT_CACHE, Cache, Format, Output, RunName
+from layerprobe.cli.requests import with_options
+from layerprobe.system.options import Cluster, Flag
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command()(summary)
+    app.command()(with_options(summary))
 
 
 def summary(
+    *,
     run: RunName = None,
-    cluster: Annotated[
-        str | None,
-        typer.Option(
-            "--cluster", metavar="COLUMN", help="Resample the values of a column (parent: folders), not classes."
-        ),
-    ] = None,
-    metric: Annotated[
-        str,
-        typer.Option("--metric", metavar="NAME", help="Mean over queries to show: R@1, R@10, MAP@R, mAP ..."),
-    ] = "R@1",
+    cluster: Cluster = None,
+    metric: Annotated[str, Flag("Mean over queries to show: R@1, R@10, MAP@R, mAP ...", metavar="NAME")] = "R@1",
     form: Format = None,
     cache: Cache = DEFAULT_CACHE,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,  # noqa: ARG001 - read by main
+    output: Output,
 ) -> None:
     """Show the recall and gap of each layer with intervals.
 
@@ -41,7 +32,7 @@ def summary(
     from layerprobe.workflow.run.metric_values import require_mean_over_queries
     from layerprobe.workflow.run.runs import find_run
 
-    terminal = Terminal(as_json, quiet, chosen_format(form, as_json=as_json))
+    terminal = output.terminal(form)
     found = find_run(cache, run)
     require_mean_over_queries(metric)
 

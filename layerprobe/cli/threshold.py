@@ -6,46 +6,32 @@ from typing import Annotated
 
 import typer
 
-from layerprobe.cli.options import (
-    DEFAULT_CACHE,
-    Cache,
-    Debug,
-    Json,
-    Labels,
-    Quiet,
-    RunOrFeatures,
-    feature_files,
-    split_names,
-)
-from layerprobe.cli.output import Terminal
+from layerprobe.cli.options import DEFAULT_CACHE, Cache, Labels, Output, RunOrFeatures, feature_files
+from layerprobe.cli.requests import with_options
 from layerprobe.system.errors import RecipeError
+from layerprobe.system.options import Flag, split_names
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command()(threshold)
+    app.command()(with_options(threshold))
 
 
 def threshold(
+    *,
     run: RunOrFeatures = None,
     layer: Annotated[
         str | None,
-        typer.Option("--layer", metavar="L[@P][/R]", help="Layer and post-processing (default: what choose says)."),
+        Flag("Layer and post-processing (default: what choose says).", metavar="L[@P][/R]"),
     ] = None,
-    far: Annotated[
-        str, typer.Option("--far", metavar="RATE,...", help="False accept rates at which to set thresholds.")
-    ] = "1e-3,1e-2",
+    far: Annotated[str, Flag("False accept rates at which to set thresholds.", metavar="RATE,...")] = "1e-3,1e-2",
     cluster: Annotated[
         str | None,
-        typer.Option(
-            "--cluster", metavar="COLUMN", help="Intervals over the values of a column (parent: folders), not classes."
-        ),
+        Flag("Intervals over the values of a column (parent: folders), not classes.", metavar="COLUMN"),
     ] = None,
     labels: Labels = None,
     cache: Cache = DEFAULT_CACHE,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,  # noqa: ARG001 - read by main
+    output: Output,
 ) -> None:
     """Set the similarity above which two images are of one class.
 
@@ -55,9 +41,9 @@ def threshold(
     from layerprobe.values.thresholds import require_rates
     from layerprobe.workflow.run.runs import find_run
 
-    rates = tuple(dict.fromkeys(_rate(text) for text in split_names(far) or ()))
+    rates = tuple(dict.fromkeys(_rate(text) for text in split_names(far)))
     require_rates(rates)
-    terminal = Terminal(as_json, quiet)
+    terminal = output.terminal()
     if files := feature_files([run] if run else [], labels):
         from layerprobe.workflow.choose.given_files import read_given
         from layerprobe.workflow.threshold.threshold_features import threshold_of_features

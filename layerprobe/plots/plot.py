@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from layerprobe.plots.options import Option
+from layerprobe.plots.options import PlotOptions as PlotOptions
 from layerprobe.values.facts import DataFacts
 from layerprobe.values.keys import RankedLayer
 from layerprobe.values.scores import Matrix, Score
@@ -30,32 +32,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
-Option = Literal["layers", "epoch", "metric", "query", "where", "queries", "key"]  # the fields of PlotOptions
 LOSS = "loss"  # the training loss, where a metric is asked for
 # Run and id of an item -> its pixels, uint8 (H, W, 3).
 ReadImage = Callable[[str, str], "NDArray[np.uint8]"]
 # Scores of one run and epoch, and a metric -> the layers indistinguishable from the best; None where unknown.
 Indistinguishable = Callable[[Sequence[Score], str], Collection[RankedLayer] | None]
-
-
-@dataclass(frozen=True)
-class PlotOptions:
-    """The options of `layerprobe plot` other than its files.
-
-    Args:
-        layers: LAYER[@pool][/reduction], or a glob; None leaves the choice to the plot.
-        epoch: 0 = before any step; None for the last.
-        metric: of the scores drawn, a share unless the plot takes `any_metric`; None for R@1.
-        key: of the recipe, `section.key`.
-    """
-
-    layers: tuple[str, ...] | None = None
-    epoch: int | None = None
-    query: str | None = None
-    where: str | None = None
-    queries: int | None = None
-    metric: str | None = None
-    key: str | None = None
 
 
 class PlotSource(Protocol):

@@ -1,16 +1,15 @@
 """What the command line changes in a recipe."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from layerprobe.registry import DATASETS, is_source
 from layerprobe.system.errors import RecipeError, UnknownNameError
 from layerprobe.system.naming import HF_DATASET, is_on_the_hub, name_model
+from layerprobe.system.options import Flag
 
 # A key that chooses a part -> the keys that were meant for the part chosen before, and are dropped with it.
 _BELONGING = {
@@ -33,9 +32,12 @@ class Overrides:
             that data set, it replaces only the root.
     """
 
-    data: str | None = None
-    settings: tuple[str, ...] = ()
-    seed: int | None = None
+    data: Annotated[str | None, Flag("Train on another data set.", metavar="NAME[:ROOT]")] = None
+    settings: Annotated[
+        tuple[str, ...],
+        Flag("Override a key of the recipe; repeatable.", name="--set", metavar="SECTION.KEY=VALUE"),
+    ] = ()
+    seed: Annotated[int | None, Flag("Override train.seed of the recipe.", min=0)] = None
 
     def __bool__(self) -> bool:
         return bool(self.data or self.settings or self.seed is not None)

@@ -1,14 +1,13 @@
 """What `layerprobe choose` is asked for."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
+from typing import Annotated
 
 from layerprobe.system.errors import RecipeError
 from layerprobe.system.naming import require_device_name
+from layerprobe.system.options import Cluster, Device, Flag, split_names
 from layerprobe.values.epochs import require_epochs
-from layerprobe.values.indexes import IndexKind
-from layerprobe.workflow.run.metric_values import require_mean_over_queries
+from layerprobe.values.indexes import IndexKind, index_kinds
 
 NPY = ".npy"
 NEAR_METRIC = "MAP@R"  # decides between candidates whose Recall@K is nearly the same
@@ -20,23 +19,34 @@ class ChooseRequest:
     """A call of `layerprobe choose`.
 
     Args:
-        epochs: all, which are all ranked ones; last; or numbers separated by commas.
-        within: points of the metric that do not matter, 0 to 100.
-        layers: the candidates, `LAYER[@pool][/reduction]` or globs; empty for all.
-        metric: that decides: R@K, or another mean over queries.
+        within: 0 to 100.
+        layers: `LAYER[@pool][/reduction]` or globs; empty for all.
         indexes: kinds of indexes of the chosen layer that are compared with the exact search.
         cluster: whose values are the units of intervals and folds, as of `compare`; None for the classes.
     """
 
-    epochs: str = "all"
-    within: float = 1.0
-    device: str = "auto"
-    layers: tuple[str, ...] = ()
-    metric: str = "R@1"
-    indexes: tuple[IndexKind, ...] = ()
-    cluster: str | None = None
+    epochs: Annotated[str, Flag("Candidate epochs; all: every probed one.", metavar="all|last|0,5")] = "all"
+    within: Annotated[float, Flag("Points of the metric that do not matter.", metavar="POINTS")] = 1.0
+    device: Device = "auto"
+    layers: Annotated[
+        tuple[str, ...],
+        Flag("Candidates, such as pool5.*,fc6/*; default: all probed ones.", metavar="L,...", parse=split_names),
+    ] = ()
+    metric: Annotated[str, Flag("The metric that decides: R@1, R@10, MAP@R, mAP ...", metavar="NAME")] = "R@1"
+    indexes: Annotated[
+        tuple[IndexKind, ...],
+        Flag(
+            "Also compare indexes of the choice: flat, ivfpq, hnsw (by faiss).",
+            name="--index",
+            metavar="KIND,...",
+            parse=lambda text: index_kinds(split_names(text)),
+        ),
+    ] = ()
+    cluster: Cluster = None
 
     def __post_init__(self) -> None:
+        from layerprobe.workflow.run.metric_values import require_mean_over_queries  # it imports numpy and h5py
+
         require_points(self.within)
         require_mean_over_queries(self.metric)
         require_epochs(self.epochs, ("all", "last"))

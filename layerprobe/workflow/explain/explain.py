@@ -26,6 +26,7 @@ from layerprobe.values.explanations import ExplainedNeighbour, ExplainedQuery
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer
 from layerprobe.values.records import RunRecord
 from layerprobe.values.views import Neighbours
+from layerprobe.workflow.explain.request import ExplainRequest as ExplainRequest
 from layerprobe.workflow.explain.stored import KIND
 from layerprobe.workflow.plot.neighbours import RunGallery
 from layerprobe.workflow.plot.panels import find_neighbours
@@ -48,23 +49,17 @@ _LIKE_TRAINED = "builds the network with weights of its own, so that none with r
 
 
 @dataclass(frozen=True)
-class ExplainRequest:
-    """A call of `layerprobe explain`.
-
-    Args:
-        layers: as in `PlotOptions`; None: that of the stored choice and the embedding, or those of the rule.
-        query: id of a test image.
-        where: rule that chooses one, as in `plot panels`.
-        out: .png, .pdf or .svg file, or a stream for a PNG; None: in the run's folder, where `report` finds it.
-        model: the run's network as the user names it; None where it need not be named.
-    """
+class _Network:
+    """How a run's network is built."""
 
     run: Run
-    layers: tuple[str, ...] | None = None
-    query: str | None = None
-    where: str | None = None
-    out: Path | None = None
-    model: str | None = None
+    record: RunRecord
+    recipe: Recipe
+
+    def built(self, seed: int | None = None) -> Net:
+        """The network without weights, drawn by a seed; None: the run's."""
+        train = self.recipe.train if seed is None else self.recipe.train.model_copy(update={"seed": seed})
+        return run_network(self.run, self.record, replace(self.recipe, train=train))
 
 
 def explain(request: ExplainRequest, listener: Listener) -> tuple[ExplainedQuery, Path]:

@@ -1,16 +1,14 @@
 """What `layerprobe export` is asked for."""
 
-from __future__ import annotations
-
 import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from layerprobe.encoder.manifest import is_export
-from layerprobe.ranking.faiss_search import import_faiss
 from layerprobe.system.errors import EnvironmentFault, LayerprobeError, UnknownNameError
 from layerprobe.system.files import require_writable
-from layerprobe.values.indexes import IndexKind
+from layerprobe.system.options import Flag, RunModel, split_names
+from layerprobe.values.indexes import IndexKind, index_kinds
 
 NPZ, PT2, ONNX = FORMATS = ("npz", "pt2", "onnx")
 _NEEDED = ("onnx", "onnxscript", "onnxruntime")  # by the format onnx; its check runs the file
@@ -22,20 +20,29 @@ class ExportRequest:
 
     Args:
         out: the folder to make.
-        force: whether an export that is there is replaced.
-        layer: LAYER[@pool][/reduction][~similarity]; None: what `choose` says.
-        epoch: None: the last measured one, or the choice's.
-        model: the run's network as the user names it.
-        index: of the test images; None: none is written.
     """
 
     out: Path
-    formats: tuple[str, ...] = (NPZ, PT2)
-    force: bool = False
-    layer: str | None = None
-    epoch: int | None = None
-    model: str | None = None
-    index: IndexKind | None = None
+    formats: Annotated[
+        tuple[str, ...],
+        Flag(
+            "Files: the map, the network in torch or ONNX.", name="--format", metavar="npz,pt2,onnx", parse=split_names
+        ),
+    ] = (NPZ, PT2)
+    force: Annotated[bool, Flag("Replace an export that is there.")] = False
+    layer: Annotated[str | None, Flag("Ranked layer to export (default: what choose says).", metavar="L[@P][/R]")] = (
+        None
+    )
+    epoch: Annotated[int | None, Flag("Epoch (default: the last measured, or the choice's).", min=0)] = None
+    model: RunModel = None
+    index: Annotated[
+        IndexKind | None,
+        Flag(
+            "Also write a faiss index of the test images.",
+            metavar="flat|ivfpq|hnsw",
+            parse=lambda text: index_kinds([text])[0],
+        ),
+    ] = None
 
     @property
     def with_network(self) -> bool:
@@ -44,6 +51,8 @@ class ExportRequest:
 
     def require_ready(self) -> None:
         """Check what can be checked before any work: formats, packages and the folder."""
+        from layerprobe.ranking.faiss_search import import_faiss
+
         for name in self.formats:
             if name not in FORMATS:
                 raise UnknownNameError("format", name, FORMATS)
@@ -60,6 +69,8 @@ class ExportRequest:
 
 def require_free(out: Path, *, force: bool) -> None:
     """Check that a folder can be made, or is an export that may be replaced."""
+    from layerprobe.encoder.manifest import is_export  # it imports numpy and pydantic
+
     require_writable(out.absolute().parent, fix="Name another folder")
     if not out.exists() and not out.is_symlink():
         return

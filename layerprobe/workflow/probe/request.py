@@ -1,18 +1,16 @@
 """What `layerprobe probe` is asked for."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
+from typing import Annotated
 
 from layerprobe.registry import METRICS
 from layerprobe.system.errors import UnknownNameError
 from layerprobe.system.naming import require_device_name
+from layerprobe.system.options import Cluster, Device, Flag, Workers, byte_count, split_ks, split_names
 from layerprobe.values.epochs import require_epochs
 from layerprobe.values.keys import VECTOR_SIMILARITIES
 from layerprobe.values.metric_names import recall_of
 from layerprobe.values.pooling import require_pool
-from layerprobe.values.scores import SPLITS
-from layerprobe.workflow.probe.reducing import FITTED_ON, parse_reductions
 
 
 @dataclass(frozen=True)
@@ -20,37 +18,54 @@ class ProbeRequest:
     """A call of `layerprobe probe`; None takes the recipe's [probe], or everything.
 
     Args:
-        pools: max, avg, gem, grid:s, cls or cls+avg.
-        epochs: all, last, best, or epochs with commas between.
-        similarity: cosine, euclidean or dot; binary codes are searched by hamming all the same.
-        device: auto, cpu, cuda or cuda:i.
+        similarity: binary codes are searched by hamming all the same.
         memory: bytes that a ranking may allocate; None for no limit.
-        cluster: the column whose texts are the units of intervals, or `parent`; None for the classes.
-        gallery_size: how many items a query searches in a smaller gallery, thinned by image, in which Recall@K is
-            measured too; None for none.
-        fit: the split on which reductions are fitted: train, or gallery, the searched items.
-        equal_dim: the dimension to which layers are also brought, in several ways; None for none.
         model: the run's network as the user names it, as for `Recipe.at`; None where the user names none.
     """
 
-    layers: tuple[str, ...] | None = None
-    pools: tuple[str, ...] | None = None
-    epochs: str = "all"
-    splits: tuple[str, ...] | None = None
-    similarity: str | None = None
-    ks: tuple[int, ...] | None = None
-    metrics: tuple[str, ...] | None = None
-    device: str = "auto"
-    workers: int | None = None
-    memory: int | None = None
-    cluster: str | None = None
-    gallery_size: int | None = None
-    reduce: tuple[str, ...] | None = None
-    fit: str = FITTED_ON
-    equal_dim: int | None = None
+    layers: Annotated[
+        tuple[str, ...] | None,
+        Flag("Layers to probe: names, globs or module paths.", metavar="L,...", parse=split_names),
+    ] = None
+    pools: Annotated[
+        tuple[str, ...] | None,
+        Flag("Pooling: max, avg, gem, grid:s, cls or cls+avg.", name="--pool", metavar="P,...", parse=split_names),
+    ] = None
+    epochs: Annotated[str, Flag("Epochs to probe.", metavar="all|last|best|0,5")] = "all"
+    splits: Annotated[
+        tuple[str, ...] | None,
+        Flag("Splits to probe: train, validation or test.", metavar="S,...", parse=split_names),
+    ] = None
+    reduce: Annotated[
+        tuple[str, ...] | None,
+        Flag("Reductions of the features, such as none,l2+pca:64+l2.", metavar="R,...", parse=split_names),
+    ] = None
+    fit: Annotated[str, Flag("Split on which reductions are fitted.", metavar="train|gallery")] = "train"
+    equal_dim: Annotated[
+        int | None,
+        Flag(
+            "Also reduce each layer to D dimensions by PCA, half-whitening and random projection.", metavar="D", min=1
+        ),
+    ] = None
+    similarity: Annotated[str | None, Flag("Similarity: cosine, euclidean or dot.", metavar="S")] = None
+    ks: Annotated[tuple[int, ...] | None, Flag("K of Recall@K.", name="--k", metavar="1,2,4", parse=split_ks)] = None
+    metrics: Annotated[
+        tuple[str, ...] | None,
+        Flag("Further metrics: MAP@R, mAP, MRR, NMI ...", metavar="M,...", parse=split_names),
+    ] = None
+    cluster: Cluster = None
+    gallery_size: Annotated[int | None, Flag("Also R@K in a gallery thinned to N items.", metavar="N")] = None
+    memory: Annotated[int | None, Flag("Memory limit of ranking, such as 4GB.", metavar="SIZE", parse=byte_count)] = (
+        None
+    )
+    device: Device = "auto"
+    workers: Workers = None
     model: str | None = None
 
     def __post_init__(self) -> None:
+        from layerprobe.values.scores import SPLITS
+        from layerprobe.workflow.probe.reducing import asked_chains  # it imports numpy
+
         if self.similarity not in (None, *VECTOR_SIMILARITIES):
             raise UnknownNameError("similarity", self.similarity or "", VECTOR_SIMILARITIES)
         for name in self.metrics or ():

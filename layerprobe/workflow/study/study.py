@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -32,35 +32,19 @@ from layerprobe.workflow.study.plan import (
     require_weights,
     scores_on_test,
 )
+from layerprobe.workflow.study.request import StudyRequest as StudyRequest
 from layerprobe.workflow.study.study_file import OVER_KEY, Study
 from layerprobe.workflow.study.table import Over, Row, StudyTable
 from layerprobe.workflow.study.training import as_in_training, train_all
 from layerprobe.workflow.train.ensemble import estimate_training_of
 
 
-@dataclass(frozen=True)
-class StudyRequest:
-    """A call of `layerprobe study`.
-
-    Args:
-        jobs: trainings at once.
-        device: auto, cpu, cuda or cuda:i.
-        data: NAME:DIR for the data sets that its recipes name.
-        scores: file of the scores of finished trainings, which are not trained again; it gets those of all.
-    """
-
-    study: Study
-    cache: Path
-    jobs: int = 1
-    device: str = "auto"
-    data: tuple[str, ...] = ()
-    scores: Path | None = None
-
-    def cells(self) -> list[Cell]:
-        """The study's, with the scores that are kept."""
-        if self.scores is not None and self.study.end.plot is not None:
-            raise RecipeError("a plot needs the runs, not their scores", file=self.study.name, fix="Leave out --scores")
-        return plan(self.study, self.cache, self.device, self.data, scores=self.scores)
+def cells_of(request: StudyRequest) -> list[Cell]:
+    """The cells of a study, with the scores that are kept."""
+    study, scores = request.study, request.scores
+    if scores is not None and study.end.plot is not None:
+        raise RecipeError("a plot needs the runs, not their scores", file=study.name, fix="Leave out --scores")
+    return plan(study, request.cache, request.device, request.data, scores=scores)
 
 
 def run_study(request: StudyRequest, listener: Listener) -> StudyTable | Path:
@@ -71,7 +55,7 @@ def run_study(request: StudyRequest, listener: Listener) -> StudyTable | Path:
         require_options(study.end.plot, registry.load("plot", registry.PLOTS, study.end.plot), options)
     if request.scores is not None:
         require_output(request.scores, "csv")
-    cells = request.cells()
+    cells = cells_of(request)
     try:
         if missing := _missing(study, cells):
             require_weights(missing)
@@ -111,7 +95,7 @@ def _lines(study: Study, cells: list[Cell]) -> dict[str, str]:
 def estimate_study(request: StudyRequest, listener: Listener) -> Estimate:
     """Time, memory and disk of the trainings that are missing; of each cell one is timed."""
     study, total = request.study, Estimate(0, 0, 0, free_bytes(request.cache))
-    cells = request.cells()
+    cells = cells_of(request)
     missing = _missing(study, cells)
     if missing:
         require_images(study, all_of(cells), request.cache, listener)

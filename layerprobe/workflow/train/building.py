@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from layerprobe.data.splits import Dataset
 from layerprobe.losses.loss import Loss
 from layerprobe.nets.net import Net
-from layerprobe.recipe.recipe import Recipe
 from layerprobe.system.progress import Listener
 from layerprobe.taps import Measured, find_layers, measure_layers, member_taps
 from layerprobe.training.loop import Trainer
@@ -18,36 +16,8 @@ from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.features import feature_disk
 from layerprobe.workflow.run.images import Decoding, with_contents
 from layerprobe.workflow.run.run_network import run_network
-from layerprobe.workflow.run.runs import Run, named_run, recipe_run
 from layerprobe.workflow.train.plan import build_plan, build_targets, split_to_train
-
-
-@dataclass(frozen=True)
-class TrainRequest:
-    """A call of `layerprobe train`.
-
-    Args:
-        overridden: whether the command line changed the recipe; decides the run's name.
-        run: the run's name; None for the recipe's.
-        device: auto, cpu, cuda or cuda:i.
-        workers: data worker processes; None chooses.
-        probe: layer expressions to probe after every epoch; None for no probing.
-    """
-
-    recipe: Recipe
-    overridden: bool
-    cache: Path
-    run: str | None = None
-    device: str = "auto"
-    workers: int | None = None
-    fresh: bool = False
-    probe: tuple[str, ...] | None = None
-
-    def target(self) -> Run:
-        """The run that this trains."""
-        if self.run is None and self.overridden:
-            return recipe_run(self.cache, self.recipe)
-        return named_run(self.cache, self.run or self.recipe.name)
+from layerprobe.workflow.train.request import TrainRequest as TrainRequest
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,7 +22,7 @@ from layerprobe.values.scores import read_scores
 from layerprobe.workflow.plot.plot import PlotRequest, plot
 from layerprobe.workflow.run.runs import Run, locked, require_free
 from layerprobe.workflow.study.plan import all_of, is_finished, plan
-from layerprobe.workflow.study.study import StudyRequest, estimate_study, run_study
+from layerprobe.workflow.study.study import StudyRequest, cells_of, estimate_study, run_study
 from layerprobe.workflow.study.study_file import End, load_study
 from layerprobe.workflow.study.table import StudyTable, table_values, text_table
 from tests.workflow.conftest import Silent
@@ -235,7 +235,7 @@ def test_kept_scores_stand_for_trainings_and_give_the_same_table(copied: StudyRe
 def test_a_training_whose_scores_are_not_kept_is_trained(copied: StudyRequest, tmp_path: Path) -> None:
     file = tmp_path / "scores.csv"
     table_of(replace(copied, scores=file))
-    first = copied.cells()[0].trainings[0].run
+    first = cells_of(copied)[0].trainings[0].run
     kept = [line for line in file.read_text().splitlines() if not line.startswith(f"{first},")]
     file.write_text("\n".join(kept) + "\n")
     shutil.rmtree(copied.cache)

@@ -2,16 +2,16 @@ from __future__ import annotations
 
 import pytest
 
-from layerprobe.cli.formats import chosen_format
+from layerprobe.cli.options import Output
 from layerprobe.system.errors import RecipeError, UnknownNameError
 
 
 def test_a_format_that_is_none_has_the_near_miss() -> None:
     with pytest.raises(UnknownNameError, match="unknown format 'cvs'. Did you mean 'csv'"):
-        chosen_format("cvs", as_json=False)
+        Output().terminal("cvs")
 
 
 def test_json_goes_with_no_format() -> None:
-    assert chosen_format(None, as_json=True) == "table"
+    assert Output(as_json=True).terminal(None).form == "table"
     with pytest.raises(RecipeError, match="two forms of one result. Leave one of them out"):
-        chosen_format("table", as_json=True)
+        Output(as_json=True).terminal("table")

@@ -1,0 +1,41 @@
+"""What `layerprobe plot` is asked for, other than its runs and files."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from layerprobe.system.options import Flag, split_names
+
+Option = Literal["layers", "epoch", "metric", "query", "where", "queries", "key"]  # the fields of PlotOptions
+
+
+@dataclass(frozen=True)
+class PlotOptions:
+    """The options of `layerprobe plot` other than its files.
+
+    Args:
+        layers: None leaves the choice to the plot.
+        epoch: 0 = before any step; None for the last.
+        metric: of the scores drawn, a share unless the plot takes `any_metric`; None for R@1.
+    """
+
+    layers: Annotated[
+        tuple[str, ...] | None,
+        Flag("Layers to show: LAYER[@pool][/reduction] or a glob.", metavar="L,...", parse=split_names),
+    ] = None
+    epoch: Annotated[int | None, Flag("Epoch to show (default: the last).", min=0)] = None
+    query: Annotated[str | None, Flag("Image to show as the query (panels only).", metavar="ID")] = None
+    where: Annotated[
+        str | None,
+        Flag(
+            "Rule for choosing queries: 'LAYER right, LAYER wrong', worst, random or 'class NAME' (panels only).",
+            metavar="TEXT",
+        ),
+    ] = None
+    queries: Annotated[int | None, Flag("Number of queries to show (panels only).", min=1)] = None
+    metric: Annotated[
+        str | None,
+        Flag("Metric to draw (default: R@1): R@10, MAP@R, NMI ...; loss (over-key only).", metavar="NAME"),
+    ] = None
+    key: Annotated[
+        str | None, Flag("Key of the recipe on the x axis: net.fc (over-key only).", metavar="SECTION.KEY")
+    ] = None
