@@ -14,7 +14,7 @@ from layerprobe.system.wording import as_size
 
 if TYPE_CHECKING:
     from layerprobe.tables.tables import TextTable
-    from layerprobe.workflow.manage.cache import Kept
+    from layerprobe.workflow.manage.cache import DecodedImages
 
 group = typer.Typer(name="cache", help="List or remove the decoded images that all runs share.")
 
@@ -30,8 +30,8 @@ def list_(*, cache: Cache = DEFAULT_CACHE, output: Output) -> None:
     """List the decoded images of each data set and split; those used last come first."""
     from layerprobe.workflow.manage.cache import list_images
 
-    kept = list_images(cache)
-    _show(output.terminal(), "images", kept, f"{_count(kept)} in {cache / 'images'}")
+    entries = list_images(cache)
+    _show(output.terminal(), "images", entries, f"{_count(entries)} in {cache / 'images'}")
 
 
 @group.command()
@@ -49,24 +49,24 @@ def clean(
     from layerprobe.workflow.manage.cache import clean_images, list_images
 
     removed = clean_images(cache, ids or ())
-    left = list_images(cache)
-    used = f"; {len(left)} left" if ids else f"; {len(left)} in use by a process were left" if left else ""
-    _show(output.terminal(), "removed", removed, f"removed {_count(removed)} from {cache / 'images'}{used}")
+    entries = list_images(cache)
+    note = f"; {len(entries)} left" if ids else f"; {len(entries)} in use by a process were left" if entries else ""
+    _show(output.terminal(), "removed", removed, f"removed {_count(removed)} from {cache / 'images'}{note}")
 
 
-def _show(terminal: Terminal, key: str, kept: Sequence[Kept], summary: str) -> None:
-    terminal.result({key: kept}, *([_table(kept)] if kept else []), summary)
+def _show(terminal: Terminal, key: str, entries: Sequence[DecodedImages], summary: str) -> None:
+    terminal.result({key: entries}, *([_table(entries)] if entries else []), summary)
 
 
-def _table(kept: Sequence[Kept]) -> TextTable:
+def _table(entries: Sequence[DecodedImages]) -> TextTable:
     from layerprobe.tables.tables import plain_table
 
     rows = [
         (k.id, k.data, k.split, f"{k.images:,}", as_size(k.size), k.used, "whole" if k.complete else "begun")
-        for k in kept
+        for k in entries
     ]
     return plain_table(("id", "data", "split", "images", "size", "used", "state"), rows)
 
 
-def _count(kept: Sequence[Kept]) -> str:
-    return f"{len(kept)} {'entry' if len(kept) == 1 else 'entries'} ({as_size(sum(k.size for k in kept))})"
+def _count(entries: Sequence[DecodedImages]) -> str:
+    return f"{len(entries)} {'entry' if len(entries) == 1 else 'entries'} ({as_size(sum(k.size for k in entries))})"

@@ -73,26 +73,26 @@ def compare(
 
     # All that imports torch comes after what can be refused without it.
     from layerprobe.workflow.compare.compare import CompareRequest
-    from layerprobe.workflow.compare.compare import compare as compared
+    from layerprobe.workflow.compare.compare import compare as compare_layers
     from layerprobe.workflow.compare.compare_seeds import compare_seeds
     from layerprobe.workflow.compare.comparison import comparison_table, sentence
     from layerprobe.workflow.compare.evidence import Measure
     from layerprobe.workflow.compare.seeds_text import seeds_sentence, seeds_table
 
     request = CompareRequest(cache, a, b, split, Measure(metric, IntervalKind(estimand_of(interval), cluster)))
-    several = any(map(is_glob, (a, b)))
-    shown: TextTable | str
-    found: Sequence[Comparison | SeedComparison]
+    as_table = any(map(is_glob, (a, b)))
+    answer: TextTable | str
+    results: Sequence[Comparison | SeedComparison]
     if seeds:
-        found = of_seeds = compare_seeds(request)
-        shown = seeds_table(of_seeds) if several else seeds_sentence(of_seeds[0])
+        results = of_seeds = compare_seeds(request)
+        answer = seeds_table(of_seeds) if as_table else seeds_sentence(of_seeds[0])
     else:
-        found = of_runs = compared(request)
-        shown = comparison_table(of_runs) if several else sentence(of_runs[0])
-    values = {"comparisons": found[0].data.comparisons, "results": found} if several else found[0].as_json()
+        results = of_runs = compare_layers(request)
+        answer = comparison_table(of_runs) if as_table else sentence(of_runs[0])
+    values = {"comparisons": results[0].basis.comparisons, "results": results} if as_table else results[0].as_json()
     if seeds:
         values = {"schema": 2, **values}
-    output.terminal().result(values, shown, *(() if several else found[0].notes))
+    output.terminal().result(values, answer, *(() if as_table else results[0].notes))
 
 
 def _with_paper(terminal: Terminal, cache: Path, run: str | None, reference: str) -> None:
@@ -108,5 +108,5 @@ def _with_paper(terminal: Terminal, cache: Path, run: str | None, reference: str
     from layerprobe.workflow.compare.paper import compare_with_paper
     from layerprobe.workflow.compare.paper_text import paper_tables, paper_values
 
-    found = compare_with_paper(cache, run, table)
-    terminal.result(paper_values(found), *paper_tables(found))
+    comparison = compare_with_paper(cache, run, table)
+    terminal.result(paper_values(comparison), *paper_tables(comparison))

@@ -103,10 +103,10 @@ def _tables(checked: Checked) -> list[TextTable]:
     return tables
 
 
-def _faults(kind: str, what: str, findings: Sequence[Finding]) -> TextTable:
+def _faults(kind: str, column: str, findings: Sequence[Finding]) -> TextTable:
     from layerprobe.tables.tables import plain_table
 
-    return plain_table((kind, "images", what, "such as"), _grouped(findings), multiline=(3,))
+    return plain_table((kind, "images", column, "such as"), _grouped(findings), multiline=(3,))
 
 
 def _grouped(findings: Sequence[Finding]) -> list[tuple[str, str, str, str]]:
@@ -115,29 +115,28 @@ def _grouped(findings: Sequence[Finding]) -> list[tuple[str, str, str, str]]:
     for finding in findings:
         kinds.setdefault(finding.kind, []).append(finding)
     rows = []
-    for kind, found in kinds.items():
-        alike = len({finding.message for finding in found}) == 1
-        shared = [found[0].message] * alike + [found[0].fix] * (len({finding.fix for finding in found}) == 1)
-        named = [_named(f, alike=alike) for f in found[:_EXAMPLES]]
-        if len(found) > _EXAMPLES:
-            named.append(f"and {len(found) - _EXAMPLES:,} more, which --json names")
-        count = sum(bool(finding.id) for finding in found)
-        rows.append(
-            (kind, f"{count:,}" if count else "", ". ".join(filter(None, shared)), "\n".join(map(one_line, named)))
-        )
+    for kind, of_kind in kinds.items():
+        same_message = len({finding.message for finding in of_kind}) == 1
+        same_fix = len({finding.fix for finding in of_kind}) == 1
+        text = ". ".join(filter(None, [of_kind[0].message] * same_message + [of_kind[0].fix] * same_fix))
+        examples = [_example(finding, with_message=not same_message) for finding in of_kind[:_EXAMPLES]]
+        if len(of_kind) > _EXAMPLES:
+            examples.append(f"and {len(of_kind) - _EXAMPLES:,} more, which --json names")
+        count = sum(bool(finding.id) for finding in of_kind)
+        rows.append((kind, f"{count:,}" if count else "", text, "\n".join(map(one_line, examples))))
     return rows
 
 
-def _named(finding: Finding, *, alike: bool) -> str:
-    """The image of a finding, and its message where that differs from the others of its kind."""
+def _example(finding: Finding, *, with_message: bool) -> str:
+    """The image of a finding, with its message where that differs from the others of its kind."""
     image = f"{finding.split}: {finding.id}" if finding.id else ""
-    if alike:
+    if not with_message:
         return image
     return f"{image} ({finding.message})" if image else finding.message
 
 
 def _summary(checked: Checked) -> str:
-    found = f"errors: {len(checked.errors):,}, remarks: {len(checked.remarks):,}"
+    counts = f"errors: {len(checked.errors):,}, remarks: {len(checked.remarks):,}"
     if checked.signal_number is not None:
-        return f"incomplete: {checked.read:,} of {checked.images:,} images were read when it was stopped; {found}"
-    return f"{checked.read:,} images were read; {found}"
+        return f"incomplete: {checked.read:,} of {checked.images:,} images were read when it was stopped; {counts}"
+    return f"{checked.read:,} images were read; {counts}"

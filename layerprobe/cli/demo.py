@@ -23,11 +23,11 @@ def demo(*, cache: Cache = DEFAULT_CACHE, output: Output) -> None:
     from layerprobe.workflow.manage.demo import demo as run_demo
 
     terminal = output.terminal()
-    shown = run_demo(cache, terminal)
-    values = {"run": shown.run.name, "choice": shown.choice, "report": str(shown.report)}
-    advice = f"{shown.run.name}: {advice_text(shown.choice)}"
-    terminal.result(values, advice, verdict_text(shown.choice), str(shown.report))
-    terminal.say(f"next: open the report in a browser; for the choice in detail: {shown.run.command('choose')}")
+    trial = run_demo(cache, terminal)
+    values = {"run": trial.run.name, "choice": trial.choice, "report": str(trial.report)}
+    advice = f"{trial.run.name}: {advice_text(trial.choice)}"
+    terminal.result(values, advice, verdict_text(trial.choice), str(trial.report))
+    terminal.say(f"next: open the report in a browser; for the choice in detail: {trial.run.command('choose')}")
     terminal.say("with images of your own, a folder for each class:")
     for words in (("choose", "--model", "torchvision:resnet50"), ("train", "netA")):
         terminal.say(f"  {command_text(*words, '--data', 'folder:DIR', cache=cache)}")

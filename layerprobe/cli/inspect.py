@@ -36,12 +36,12 @@ def layers(
     from layerprobe.tables.tables import plain_table
     from layerprobe.workflow.manage.layers import layers as list_layers
 
-    found = list_layers(name, cache, model)
-    columns = ("layer", "module", "dim", "kind", "size", "pools", *(["weights"] if found.layers[0].weights else []))
-    shown = [{**asdict(row), "pools": ", ".join(row.pools)} for row in found.layers]
-    table = plain_table(columns, [[str(row[column]) for column in columns] for row in shown])
-    values = {"name": name, "layers": found.layers, "notes": found.notes}
-    output.terminal().result(values, replace(table, notes=found.notes))
+    listing = list_layers(name, cache, model)
+    columns = ("layer", "module", "dim", "kind", "size", "pools", *(["weights"] if listing.layers[0].weights else []))
+    rows = [{**asdict(row), "pools": ", ".join(row.pools)} for row in listing.layers]
+    table = plain_table(columns, [[str(row[column]) for column in columns] for row in rows])
+    values = {"name": name, "layers": listing.layers, "notes": listing.notes}
+    output.terminal().result(values, replace(table, notes=listing.notes))
 
 
 def recipes(
@@ -60,7 +60,7 @@ def recipes(
         if not output.as_json:
             print(visible(text.rstrip(), keep="\n\t"))
         return
-    rows = [[found, summary(path)] for found, path in list_recipes().items()]
+    rows = [[recipe, summary(path)] for recipe, path in list_recipes().items()]
     terminal.result({"recipes": dict(rows)}, plain_table(("recipe", "what it trains"), rows))
 
 
@@ -82,18 +82,19 @@ def runs(
     if name is not None:
         run = find_run(cache, name)
         record, sizes = run.read().as_json(), run.sizes()
-        shown = {key: value for key, value in record.items() if key not in ("hashes", "new_parameters")}
-        lines = [[key, str(value)] for key, value in shown.items()]
-        lines.append(["size", ", ".join(f"{part} {as_size(size)}" for part, size in sizes.items())])
+        lines = [[key, str(value)] for key, value in record.items() if key not in ("hashes", "new_parameters")]
+        lines.append(["size", ", ".join(f"{files} {as_size(size)}" for files, size in sizes.items())])
         terminal.result({"run": name, "record": record, "bytes": sizes}, plain_table(("field", "value"), lines))
         return
-    found = list_runs(cache)
+    records = list_runs(cache)
     keys = ("recipe_name", "state", "epochs_done", "seed", "touched")
-    sizes = {run.name: run.sizes()["total"] for run, _ in found}
-    rows = [[run.name, *(str(getattr(each, key)) for key in keys), as_size(sizes[run.name])] for run, each in found]
+    sizes = {run.name: run.sizes()["total"] for run, _ in records}
+    rows = [
+        [run.name, *(str(getattr(record, key)) for key in keys), as_size(sizes[run.name])] for run, record in records
+    ]
     values = [
         {"run": run.name, **{key: getattr(record, key) for key in keys}, "bytes": sizes[run.name]}
-        for run, record in found
+        for run, record in records
     ]
     for run, error in damaged_runs(cache):  # `runs NAME` names the damage
         size = run.sizes()["total"]

@@ -85,32 +85,32 @@ class Terminal:
             finally:
                 self._running = not outermost
 
-    def result(self, values: object, *shown: TextTable | str) -> None:
-        """Print a command's result: `values` with --json, a mapping or a dataclass; else `shown`, tables and lines."""
+    def result(self, values: object, *items: TextTable | str) -> None:
+        """Print a command's result: `values` with --json, a mapping or a dataclass; else `items`, tables and lines."""
         if self.as_json:
             # In ASCII: invalid characters, such as a byte that is not UTF-8, have JSON's own escape.
             print(json.dumps({"schema": SCHEMA, **encoded(values)}))
-            shown = ()
-        for place, item in enumerate(shown):
+            items = ()
+        for number, item in enumerate(items):
             if isinstance(item, str):
                 print(one_line(item, keep=BYTES))
             elif self.form == TERMINAL:
-                if place:
+                if number:
                     print()
                 _print_table(item)
             else:
-                print("\n" * (place > 0) + format_table(item, self.form))
+                print("\n" * (number > 0) + rendered(item, self.form))
                 for line in (*item.heading, *item.notes) if self.form == "csv" else ():
                     self.say(line)
         sys.stdout.flush()
 
     def estimate(self, run: str, estimate: Estimate) -> None:
         """Print the result of a dry run."""
-        shown = (
+        text = (
             f"{run}: about {as_duration(estimate.seconds)}, {as_size(estimate.memory)} of memory,"
             f" {as_size(estimate.disk)} on disk ({as_size(estimate.free)} free)"
         )
-        self.result({"run": run, "estimate": estimate}, shown)
+        self.result({"run": run, "estimate": estimate}, text)
 
 
 def error_values(error: LayerprobeError) -> dict[str, Any]:

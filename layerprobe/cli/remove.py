@@ -49,19 +49,19 @@ def remove(
     from layerprobe.workflow.run.removal import plan_removal
     from layerprobe.workflow.run.removal import remove as carry_out
 
-    parts = [part for part, asked in (("features", features), ("checkpoints", checkpoints)) if asked]
+    parts = ["features"] * features + ["checkpoints"] * checkpoints
     planned = plan_removal(cache, name, parts)
-    terminal, what = output.terminal(), _in_words(planned)
+    terminal, objects = output.terminal(), _in_words(planned)
     if not yes:
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
-            raise RecipeError(f"{what} would be removed; confirmation needs a terminal", fix="Give --yes")
-        print(f"Remove {one_line(what)}? [y/N] ", end="", file=sys.stderr, flush=True)
+            raise RecipeError(f"{objects} would be removed; confirmation needs a terminal", fix="Give --yes")
+        print(f"Remove {one_line(objects)}? [y/N] ", end="", file=sys.stderr, flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             terminal.result({"removed": [], "parts": parts, "bytes": 0}, "nothing was removed")
             return
     carry_out(planned)
     removed = [run.name for run in planned.runs]
-    terminal.result({"removed": removed, "parts": parts, "bytes": planned.size}, f"removed {what}")
+    terminal.result({"removed": removed, "parts": parts, "bytes": planned.size}, f"removed {objects}")
 
 
 def _in_words(planned: Removal) -> str:

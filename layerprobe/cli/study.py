@@ -38,11 +38,10 @@ def study(
     if listed:
         from layerprobe.tables.tables import plain_table
 
-        found = studies()
-        rows = [(each, about.title, about.paper, "yes" * has_small) for each, (about, has_small) in found.items()]
-        values = [
-            {"study": each, **about.model_dump(), "small": has_small} for each, (about, has_small) in found.items()
-        ]
+        rows, values = [], []
+        for study_name, (about, has_small) in studies().items():
+            rows.append((study_name, about.title, about.paper, "yes" * has_small))
+            values.append({"study": study_name, **about.model_dump(), "small": has_small})
         terminal.result({"studies": values}, plain_table(("study", "title", "paper", "small version"), rows))
         return
     if name is None:
@@ -70,10 +69,10 @@ def study(
             return
         terminal.estimate(loaded.name, estimate_study(studying, terminal))
         return
-    made = run_study(studying, terminal)
-    if isinstance(made, StudyTable):
-        terminal.result(table_values(made), text_table(made))
+    end = run_study(studying, terminal)
+    if isinstance(end, StudyTable):
+        terminal.result(table_values(end), text_table(end))
     else:
         for line in about_lines(loaded):
             terminal.say(line)
-        terminal.result({"study": loaded.name, "plot": loaded.end.plot, "file": str(made)}, str(made))
+        terminal.result({"study": loaded.name, "plot": loaded.end.plot, "file": str(end)}, str(end))

@@ -18,7 +18,7 @@ def register(app: typer.Typer) -> None:
 
 def summary(
     *,
-    run: RunName = None,
+    name: RunName = None,
     cluster: Cluster = None,
     metric: Annotated[str, Flag("Mean over queries to show: R@1, R@10, MAP@R, mAP ...", metavar="NAME")] = "R@1",
     form: Format = None,
@@ -33,14 +33,14 @@ def summary(
     from layerprobe.workflow.run.runs import find_run
 
     terminal = output.terminal(form)
-    found = find_run(cache, run)
+    run = find_run(cache, name)
     require_mean_over_queries(metric)
 
     # All that takes long to import comes after what can be refused without it.
     from layerprobe.summary.table import summary_tables, summary_values
     from layerprobe.workflow.summary.summary import stored_summary
 
-    if run is None:
-        terminal.say(f"run {found.name}")
-    made = stored_summary(found, cluster, metric)
-    terminal.result(summary_values(made), *summary_tables(made))
+    if name is None:
+        terminal.say(f"run {run.name}")
+    layers = stored_summary(run, cluster, metric)
+    terminal.result(summary_values(layers), *summary_tables(layers))

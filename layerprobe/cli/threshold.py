@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
 
 def threshold(
     *,
-    run: RunOrFeatures = None,
+    name: RunOrFeatures = None,
     layer: Annotated[
         str | None,
         Flag("Layer and post-processing (default: what choose says).", metavar="L[@P][/R]"),
@@ -44,24 +44,24 @@ def threshold(
     rates = tuple(dict.fromkeys(_rate(text) for text in split_names(far)))
     require_rates(rates)
     terminal = output.terminal()
-    if files := feature_files([run] if run else [], labels):
+    if files := feature_files([name] if name else [], labels):
         from layerprobe.workflow.choose.given_files import read_given
         from layerprobe.workflow.threshold.threshold_features import threshold_of_features
         from layerprobe.workflow.threshold.threshold_text import threshold_table
 
-        made = threshold_of_features(read_given(*files, labels=labels, cluster=cluster), layer, rates, terminal)
-        terminal.result(made, threshold_table(made))
+        thresholds = threshold_of_features(read_given(*files, labels=labels, cluster=cluster), layer, rates, terminal)
+        terminal.result(thresholds, threshold_table(thresholds))
         return
-    found = find_run(cache, run)
+    run = find_run(cache, name)
 
     # All that imports torch comes after what can be refused without it.
     from layerprobe.workflow.threshold.threshold import threshold as thresholds_of
     from layerprobe.workflow.threshold.threshold_text import threshold_table
 
-    if run is None:
-        terminal.say(f"run {found.name}")
-    made = thresholds_of(found, layer, rates, terminal, cluster=cluster)
-    terminal.result(made, threshold_table(made))
+    if name is None:
+        terminal.say(f"run {run.name}")
+    thresholds = thresholds_of(run, layer, rates, terminal, cluster=cluster)
+    terminal.result(thresholds, threshold_table(thresholds))
 
 
 def _rate(text: str) -> float:

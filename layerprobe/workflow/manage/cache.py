@@ -13,7 +13,7 @@ from layerprobe.system.wording import as_moment
 
 
 @dataclass(frozen=True)
-class Kept:
+class DecodedImages:
     """The decoded images of one split; `size` is in bytes on disk."""
 
     id: str
@@ -25,35 +25,35 @@ class Kept:
     complete: bool
 
 
-def list_images(cache: Path) -> list[Kept]:
+def list_images(cache: Path) -> list[DecodedImages]:
     """All decoded images in a cache, last used first."""
     require_target(cache)
-    return [_kept(entry) for entry in entries(cache / FOLDER)]
+    return [_images_of(entry) for entry in entries(cache / FOLDER)]
 
 
-def clean_images(cache: Path, ids: Sequence[str] = ()) -> list[Kept]:
+def clean_images(cache: Path, ids: Sequence[str] = ()) -> list[DecodedImages]:
     """Remove decoded images, by default all that no process uses, and return what was removed."""
-    known = {entry.folder.name: entry for entry in entries(cache / FOLDER)}
+    entries_by_id = {entry.folder.name: entry for entry in entries(cache / FOLDER)}
     for name in ids:
-        if name not in known:
-            raise UnknownNameError("entry", name, known, file=cache / FOLDER)
+        if name not in entries_by_id:
+            raise UnknownNameError("entry", name, entries_by_id, file=cache / FOLDER)
     removed = []
-    for name in ids or known:
-        kept = _kept(known[name])
+    for name in ids or entries_by_id:
+        images = _images_of(entries_by_id[name])
         try:
-            known[name].remove()
+            entries_by_id[name].remove()
         except BlockingIOError as error:
             if ids:
                 fix = "Wait until that process ends"
-                raise BusyError("in use by another process", file=known[name].folder, fix=fix) from error
+                raise BusyError("in use by another process", file=entries_by_id[name].folder, fix=fix) from error
             continue
-        removed.append(kept)
+        removed.append(images)
     return removed
 
 
-def _kept(entry: Entry) -> Kept:
+def _images_of(entry: Entry) -> DecodedImages:
     about = entry.about()
-    return Kept(
+    return DecodedImages(
         id=entry.folder.name,
         data=str(about.get("data", "")),
         split=str(about.get("split", "")),

@@ -111,13 +111,13 @@ def _sizes(packages: _Packages) -> list[Check]:
     build = next((name for name in _FAISS if name in packages), None)
     alone = [] if build is None else _only_for(build, packages)
     cuda = [name for name in packages if name.startswith(("nvidia-", "cuda-")) and name not in alone]
-    parts = {"PyTorch": ["torch"], "its CUDA libraries": cuda, "Triton": ["triton"]}
-    parts |= {} if build is None else {build: [build], f"libraries for {build} alone": alone}
-    sizes = {part: _size(names, packages) for part, names in parts.items()}
+    groups = {"PyTorch": ["torch"], "its CUDA libraries": cuda, "Triton": ["triton"]}
+    groups |= {} if build is None else {build: [build], f"libraries for {build} alone": alone}
+    sizes = {group: _size(names, packages) for group, names in groups.items()}
     total = _size(packages, packages)
     sizes["others"] = total - sum(sizes.values())
-    shown = ", ".join(f"{part} {as_size(size)}" for part, size in sizes.items() if size)
-    checks = [Check("packages", f"{as_size(total)}: {shown}")]
+    text = ", ".join(f"{group} {as_size(size)}" for group, size in sizes.items() if size)
+    checks = [Check("packages", f"{as_size(total)}: {text}")]
     if build is not None and alone:
         freed = as_size(_size([build, *alone], packages))
         names = " ".join([build, *alone])
@@ -134,11 +134,12 @@ def _only_for(build: str, packages: _Packages) -> list[str]:
     """The installed packages that only one package requires, and those that only these require ..."""
     gone = {build}
     while True:
-        kept = {name for other, package in packages.items() if other not in gone for name in package.requires}
-        more = {name for other in gone for name in packages[other].requires if name in packages} - kept - gone
-        if not more:
+        required = {name for other, package in packages.items() if other not in gone for name in package.requires}
+        dependencies = {name for other in gone for name in packages[other].requires if name in packages}
+        unneeded = dependencies - required - gone
+        if not unneeded:
             return sorted(gone - {build})
-        gone |= more
+        gone |= unneeded
 
 
 def _disk(cache: Path) -> Check:

@@ -59,24 +59,24 @@ def layers(name: str, cache: Path, model: str | None = None) -> Listing:
         record = run.read()
         recipe = recorded_recipe(record, run.record_file).at(model)
         trained = replace(run_network(run, record, recipe), new_parameters=frozenset(record.new_parameters))
-        return _listing(trained, recipe.data.image_size, known=True)
+        return _listing(trained, recipe.data.image_size, with_origins=True)
     if model is not None:
         raise UnknownNameError("run", name, runs)
     if name in NETS:
-        return _listing(load("network", NETS, name)(), _OWN_NETS_SIZE, known=False)
+        return _listing(load("network", NETS, name)(), _OWN_NETS_SIZE, with_origins=False)
     if is_source(name):
         name_model(name)
         source, external = load_apart("network", SOURCES, name)
-        own = source.own_input(external)
-        net = source.build(external, image_size=None if own is None else own.size)
-        return _listing(net, net.image_size, known=False)
+        model_input = source.own_input(external)
+        net = source.build(external, image_size=None if model_input is None else model_input.size)
+        return _listing(net, net.image_size, with_origins=False)
     if name in list_recipes() or name.endswith(".toml"):
         recipe = load_recipe(str(find_recipe(name)), Overrides(settings=("data.root=.",)))  # no image is read
-        return _listing(build_net(recipe, cache=cache), recipe.data.image_size, known=True)
+        return _listing(build_net(recipe, cache=cache), recipe.data.image_size, with_origins=True)
     raise UnknownNameError("network, recipe, run or source", name, [*NETWORKS, *list_recipes(), *runs])
 
 
-def _listing(net: Net, image_size: ImageSize, *, known: bool) -> Listing:
+def _listing(net: Net, image_size: ImageSize, *, with_origins: bool) -> Listing:
     rows = (
         LayerRow(
             info.name,
@@ -85,7 +85,7 @@ def _listing(net: Net, image_size: ImageSize, *, known: bool) -> Listing:
             info.kind,
             info.layout.size,
             info.pools,
-            _origin(net, info.module) if known else "",
+            _origin(net, info.module) if with_origins else "",
         )
         for info in list_layers(net, image_size)
     )
@@ -94,11 +94,11 @@ def _listing(net: Net, image_size: ImageSize, *, known: bool) -> Listing:
 
 def _origin(net: Net, path: str) -> str:
     """Whether a layer's parameters are new; a layer without parameters counts as the one before it."""
-    named = list(net.module.named_parameters())
-    own = [name for name, _ in named if name.startswith(f"{path}.")]
-    if not own:
+    names = [name for name, _ in net.module.named_parameters()]
+    layer_names = [name for name in names if name.startswith(f"{path}.")]
+    if not layer_names:
         order = [name for name, _ in net.module.named_modules()]
         before = set(order[: order.index(path) + 1])
-        own = [name for name, _ in named if name.rpartition(".")[0] in before][-1:]
-    new = [name in net.new_parameters for name in own]
+        layer_names = [name for name in names if name.rpartition(".")[0] in before][-1:]
+    new = [name in net.new_parameters for name in layer_names]
     return "new" if all(new) else "partly new" if any(new) else "pretrained"

@@ -113,8 +113,8 @@ def plan_without_data(
             layers = study.layers_of(variant)
             _require_measured(study, recipe, layers or ())
             if too_late := [epoch for epoch in study.end.epochs or () if epoch > recipe.train.epochs]:
-                what = f"[end]: epoch {too_late[0]} of {recipe.train.epochs} epochs"
-                raise RecipeError(what, file=study.name, fix="Leave it out, or train longer")
+                text = f"[end]: epoch {too_late[0]} of {recipe.train.epochs} epochs"
+                raise RecipeError(text, file=study.name, fix="Leave it out, or train longer")
             unseeded = replace(recipe, train=recipe.train.model_copy(update={"seed": 0}))  # one name for all seeds
             run = named_run(cache, f"{study.name}-{unseeded.identity()[:6]}-s{seed}").name
             trainings.append(StudyTraining(run, reference, settings, layers, cache, device))
@@ -125,8 +125,8 @@ def plan_without_data(
                 raise RecipeError(f"[grid]: {other} and {cell} train the same", file=study.name, fix=fix)
         cells.append(cell)
     if unknown := [":".join(filter(None, name)) for name in roots.given if name not in roots.used]:
-        what = f"--data {', '.join(unknown)}: no recipe of the study has this data set"
-        raise RecipeError(what, file=study.name, fix="Leave it out")
+        text = f"--data {', '.join(unknown)}: no recipe of the study has this data set"
+        raise RecipeError(text, file=study.name, fix="Leave it out")
     return cells, tuple(roots.lacking)
 
 
@@ -150,12 +150,12 @@ class _Roots:
         name = _data_set(recipe.data.model_dump())
         self.used.add(name)
         if root := self.given.get(name):
-            placed = (*settings, f"data.root={json.dumps(root, ensure_ascii=False)}")
-            return placed, self._loaded(reference, placed)
+            settings = (*settings, f"data.root={json.dumps(root, ensure_ascii=False)}")
+            return settings, self._loaded(reference, settings)
         with contextlib.suppress(RecipeError):  # of its folder: all else is right
-            own = load_recipe(reference, Overrides(settings=settings))
-            if not own.data.root or Path(own.data.root).exists():
-                return settings, own
+            placed = load_recipe(reference, Overrides(settings=settings))
+            if not placed.data.root or Path(placed.data.root).exists():
+                return settings, placed
         self.lacking[f"{':'.join(filter(None, name))}:DIR"] = None
         return somewhere, recipe
 
@@ -217,16 +217,16 @@ def scores_on_test(study: Study, training: StudyTraining, epoch: int, among: Seq
     if study.end.table is None:
         return scores or None
     by_layer = {score.ranked: score for score in scores if score.metric == study.end.table}
-    found = []
+    layer_scores = []
     for layer in training.layers or ():
         ranked = matching_layers(layer, by_layer)
         if len(ranked) > 1:
-            names = ", ".join(str(each) for each in ranked)
+            names = ", ".join(map(str, ranked))
             raise RecipeError(f"[end]: {layer} is several layers of {training.run}: {names}", fix="Name one of them")
         if not ranked:
             return None
-        found.append(by_layer[ranked[0]])
-    return found
+        layer_scores.append(by_layer[ranked[0]])
+    return layer_scores
 
 
 def is_finished(study: Study, training: StudyTraining) -> bool:
@@ -234,21 +234,21 @@ def is_finished(study: Study, training: StudyTraining) -> bool:
     recipe, run = training.loaded(), Run(training.cache / training.run)
     if not (training.kept or is_done(run, recipe)):
         return False
-    found = training.scores()
-    return all(scores_on_test(study, training, epoch, found) is not None for epoch in study.epochs(recipe))
+    scores = training.scores()
+    return all(scores_on_test(study, training, epoch, scores) is not None for epoch in study.epochs(recipe))
 
 
 def with_kept(study: Study, cells: Sequence[Cell], file: Path) -> list[Cell]:
     """The cells, with the scores in a file of trainings whose runs are not finished, where these are complete."""
-    kept: dict[str, list[Score]] = {}
+    scores: dict[str, list[Score]] = {}
     for score in _read(file):
-        kept.setdefault(score.run, []).append(score)
+        scores.setdefault(score.run, []).append(score)
 
-    def found(training: StudyTraining) -> StudyTraining:
-        own = replace(training, kept=tuple(kept.get(training.run, ())))
-        return own if own.kept and not is_finished(study, training) and is_finished(study, own) else training
+    def with_scores(training: StudyTraining) -> StudyTraining:
+        scored = replace(training, kept=tuple(scores.get(training.run, ())))
+        return scored if scored.kept and not is_finished(study, training) and is_finished(study, scored) else training
 
-    return [replace(cell, trainings=tuple(map(found, cell.trainings))) for cell in cells]
+    return [replace(cell, trainings=tuple(map(with_scores, cell.trainings))) for cell in cells]
 
 
 def keep_scores(study: Study, cells: Sequence[Cell], file: Path) -> None:
@@ -272,8 +272,8 @@ def _read(file: Path) -> list[Score]:
 
 def require_images(study: Study, trainings: Iterable[StudyTraining], cache: Path, listener: Listener) -> None:
     """Check that the runs that exist have the images of their recipes; those that have not are listed at once."""
-    known: dict[str, Dataset] = {}
-    others = []
+    datasets: dict[str, Dataset] = {}
+    changed_runs = []
     for training in trainings:
         run = named_run(cache, training.run)
         if not run.exists():
@@ -281,16 +281,16 @@ def require_images(study: Study, trainings: Iterable[StudyTraining], cache: Path
         recipe = training.loaded()
         drawn = recipe.train.seed if recipe.data.share < 1 else None
         key = json.dumps([recipe.data.model_dump(mode="json"), drawn])
-        if key not in known:
+        if key not in datasets:
             loaded = with_contents(from_recipe.load_dataset(recipe), Decoding(cache, listener))
-            known[key] = from_recipe.build_dataset(recipe, loaded=loaded)
+            datasets[key] = from_recipe.build_dataset(recipe, loaded=loaded)
         try:
-            require_same_images(run.read(), known[key], list(known[key].splits), fix="")
+            require_same_images(run.read(), datasets[key], list(datasets[key].splits), fix="")
         except DataError:
-            others.append(run.name)
-    if others:
+            changed_runs.append(run.name)
+    if changed_runs:
         raise DataError(
-            f"{len(others)} runs of the study have other images than their recipe now: {', '.join(others)}",
+            f"{len(changed_runs)} runs of the study have other images than their recipe now: {', '.join(changed_runs)}",
             file=study.name,
             fix="Restore the images, or remove these runs: layerprobe runs remove NAME",
         )

@@ -84,12 +84,12 @@ def _run_lines(study: Study, cells: list[Cell]) -> list[str]:
 
 def _lines(study: Study, cells: list[Cell]) -> dict[str, str]:
     """Run -> the line that it belongs to in a figure: its cell, without the key along which lines are."""
-    found: dict[str, str] = {}
+    line_of_run: dict[str, str] = {}
     for cell in cells:
         name = line_name({key: value for key, value in cell.values.items() if key != study.end.key})
         line = ", ".join(filter(None, (cell.variant, name)))
-        found |= {training.run: line for training in cell.trainings}
-    return found
+        line_of_run |= {training.run: line for training in cell.trainings}
+    return line_of_run
 
 
 def estimate_study(request: StudyRequest, listener: Listener) -> Estimate:
@@ -102,15 +102,15 @@ def estimate_study(request: StudyRequest, listener: Listener) -> Estimate:
     at_once = max(1, min(request.jobs, len(missing)))
     with as_in_training():
         for cell in cells:
-            left = [training for training in cell.trainings if training in missing]
-            if not left:
+            missing_trainings = [training for training in cell.trainings if training in missing]
+            if not missing_trainings:
                 continue
-            one = estimate_training_of(left[0].request())
+            estimate = estimate_training_of(missing_trainings[0].request())
             total = replace(
                 total,
-                seconds=total.seconds + one.seconds * len(left) / at_once,
-                memory=max(total.memory, one.memory),
-                disk=total.disk + one.disk * len(left),
+                seconds=total.seconds + estimate.seconds * len(missing_trainings) / at_once,
+                memory=max(total.memory, estimate.memory),
+                disk=total.disk + estimate.disk * len(missing_trainings),
             )
     return replace(total, memory=total.memory * at_once)
 
@@ -121,11 +121,11 @@ def _missing(study: Study, cells: list[Cell]) -> list[StudyTraining]:
 
 def _rows(study: Study, cell: Cell) -> Iterator[Row]:
     layers = cell.trainings[0].layers or ()
-    found = [training.scores() for training in cell.trainings]
+    scores_of_trainings = [training.scores() for training in cell.trainings]
     for epoch in study.epochs(cell.trainings[0].loaded()):
         columns: list[list[Score]] = [[] for _ in layers]
-        for training, own in zip(cell.trainings, found, strict=True):
-            scores = scores_on_test(study, training, epoch, own)
+        for training, training_scores in zip(cell.trainings, scores_of_trainings, strict=True):
+            scores = scores_on_test(study, training, epoch, training_scores)
             if scores is None:
                 raise DataError("its scores are gone", file=training.run, fix="Run the study again")
             for column, score in zip(columns, scores, strict=True):

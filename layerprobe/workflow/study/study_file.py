@@ -107,8 +107,8 @@ class Study:
     @property
     def layers(self) -> tuple[str, ...] | None:
         """The layers of the end, then further ones of variants; None: those that the recipes probe."""
-        named = [self.layers_of(variant) or () for variant in self.variants]
-        return tuple(dict.fromkeys(layer for layers in named for layer in layers)) or None
+        layers_by_variant = [self.layers_of(variant) or () for variant in self.variants]
+        return tuple(dict.fromkeys(layer for layers in layers_by_variant for layer in layers)) or None
 
     def layers_of(self, variant: Variant) -> tuple[str, ...] | None:
         """A variant's own layers, or the end's; None: those that its recipe probes."""
@@ -116,8 +116,8 @@ class Study:
 
     def pairs_of(self, variant: str) -> tuple[tuple[str, str], ...]:
         """The layers that are compared in the variant of a name."""
-        (chosen,) = (one for one in self.variants if one.name == variant)
-        return self.end.compare if chosen.compare is None else chosen.compare
+        (pairs,) = (x.compare for x in self.variants if x.name == variant)
+        return self.end.compare if pairs is None else pairs
 
     def epochs(self, recipe: Recipe) -> tuple[int, ...]:
         """The epochs of the table; a plot and its default: the last one."""
@@ -126,10 +126,10 @@ class Study:
     def settings(self, cell: Mapping[str, Any], seed: int, variant: Variant | None = None) -> tuple[str, ...]:
         """The keys of a training, each as `--set` takes it."""
         seeded = dict.fromkeys([_SEED, *self.runs.seeded], seed)
-        own = {} if variant is None else variant.set
+        variant_values = {} if variant is None else variant.set
         # All is measured while it trains: no end but learnt numbers needs an earlier checkpoint.
         keep = "all" if self.end.plot == "learnt" else "last"
-        values = {"train.keep": keep, **self.runs.set, **own, **cell, **seeded}
+        values = {"train.keep": keep, **self.runs.set, **variant_values, **cell, **seeded}
         return tuple(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items())
 
 
@@ -148,8 +148,8 @@ def load_study(reference: str, *, small: bool = False) -> Study:
             sections[name] = {**base, **values} if name in _SECTIONS and isinstance(base, dict) else values
     for name in sections:
         if name not in (*_SECTIONS, _GRID, _VARIANTS):
-            known = (*_SECTIONS, _GRID, _VARIANTS, _SMALL)
-            problems.append(Problem(name, f"unknown section. {near_miss(name, known)}"))
+            text = near_miss(name, (*_SECTIONS, _GRID, _VARIANTS, _SMALL))
+            problems.append(Problem(name, f"unknown section. {text}"))
     parts = {name: _section(name, model, sections.get(name, {}), problems) for name, model in _SECTIONS.items()}
     grid = _grid(sections.get(_GRID, {}), problems)
     variants = _variants(sections.get(_VARIANTS, []), problems)
@@ -165,10 +165,7 @@ def load_study(reference: str, *, small: bool = False) -> Study:
 
 def studies() -> dict[str, tuple[About, bool]]:
     """Name -> title and paper of each study, and whether it has a small version."""
-    found = {}
-    for name, path in list_studies().items():
-        found[name] = load_study(str(path)).about, _SMALL in read_toml(path)
-    return found
+    return {name: (load_study(str(path)).about, _SMALL in read_toml(path)) for name, path in list_studies().items()}
 
 
 def _are_sections(values: Any, problems: list[Problem]) -> bool:
@@ -206,59 +203,58 @@ def _variants(values: Any, problems: list[Problem]) -> tuple[Variant, ...]:
     if not isinstance(values, list):
         problems.append(Problem(_VARIANTS, "not a list. Write [[variants]] before the keys of each"))
         return (Variant(),)
-    found = [_section(_VARIANTS, Variant, keys, problems) for keys in values]
-    read = tuple(variant for variant in found if isinstance(variant, Variant))
-    names = [variant.name for variant in read]
+    sections = [_section(_VARIANTS, Variant, keys, problems) for keys in values]
+    variants = tuple(variant for variant in sections if isinstance(variant, Variant))
+    names = [variant.name for variant in variants]
     if not all(names) or len({*names}) < len(names):
         problems.append(Problem(_VARIANTS, 'each needs a name of its own. Write name = "A"'))
-    return read or (Variant(),)
+    return variants or (Variant(),)
 
 
 def _run_problems(runs: Runs, variants: tuple[Variant, ...], grid: Mapping[str, tuple[Any, ...]]) -> list[Problem]:
-    found = []
-    own = dict.fromkeys(key for variant in variants for key in variant.set)
+    problems = []
+    variant_keys = dict.fromkeys(key for variant in variants for key in variant.set)
     if len(set(runs.seeds)) < len(runs.seeds):
-        found.append(Problem("runs", f"seeds = {[*runs.seeds]}: one is there twice. Keep it once"))
-    for key in (key for key in (*runs.set, *own, *grid, *runs.seeded) if key == _SEED):
-        found.append(Problem("runs", f"{key} is set by seeds. Leave it out elsewhere"))
+        problems.append(Problem("runs", f"seeds = {[*runs.seeds]}: one is there twice. Keep it once"))
+    for key in (key for key in (*runs.set, *variant_keys, *grid, *runs.seeded) if key == _SEED):
+        problems.append(Problem("runs", f"{key} is set by seeds. Leave it out elsewhere"))
     for key in grid.keys() & {*runs.set, *runs.seeded}:
-        found.append(Problem(_GRID, f"{key} is set in [runs], too. Keep one"))
-    for key in own.keys() & {*grid, *runs.seeded}:
-        found.append(Problem(_VARIANTS, f"{key} is set by the grid or the seeds, too. Keep one"))
-    return found
+        problems.append(Problem(_GRID, f"{key} is set in [runs], too. Keep one"))
+    for key in variant_keys.keys() & {*grid, *runs.seeded}:
+        problems.append(Problem(_VARIANTS, f"{key} is set by the grid or the seeds, too. Keep one"))
+    return problems
 
 
 def _end_problems(end: End, variants: tuple[Variant, ...]) -> list[Problem]:
     if (end.table is None) == (end.plot is None):
         return [Problem("end", 'give either table = "R@1", a metric, or plot = "layers", a kind of plot')]
-    found = []
+    problems = []
     if end.plot is not None and end.plot not in PLOTS:
-        found.append(Problem("end", f"unknown plot {end.plot!r}. {near_miss(end.plot, PLOTS)}"))
+        problems.append(Problem("end", f"unknown plot {end.plot!r}. {near_miss(end.plot, PLOTS)}"))
     for metric in filter(None, (end.table, end.metric)):
         if metric == LOSS and end.plot == OVER_KEY:
             continue
         if recall_of(metric) is None and metric not in METRICS:
-            found.append(Problem("end", f"unknown metric {metric!r}. {near_miss(metric, ['R@1', *METRICS])}"))
+            problems.append(Problem("end", f"unknown metric {metric!r}. {near_miss(metric, ['R@1', *METRICS])}"))
     if end.table is not None and not all(variant.layers or end.layers for variant in variants):
-        found.append(Problem("end", 'layers is missing. Write layers = ["fc6"], a column for each'))
+        problems.append(Problem("end", 'layers is missing. Write layers = ["fc6"], a column for each'))
     for variant in variants:
         compared = end.compare if variant.compare is None else variant.compare
         for layer in dict.fromkeys(layer for pair in compared for layer in pair):
             if layer not in (variant.layers or end.layers or ()):
-                found.append(Problem("end", f"compare: {layer} is no column of the table. Add it to layers"))
+                problems.append(Problem("end", f"compare: {layer} is no column of the table. Add it to layers"))
     if end.plot is not None and (end.compare or any(variant.compare for variant in variants)):
-        found.append(Problem("end", "compare is for a table. Leave it out"))
+        problems.append(Problem("end", "compare is for a table. Leave it out"))
     if end.table is not None and end.metric is not None:
-        found.append(Problem("end", "metric is for a plot; table names its own. Leave it out"))
+        problems.append(Problem("end", "metric is for a plot; table names its own. Leave it out"))
     if end.plot is not None and end.epochs is not None:
-        found.append(Problem("end", "epochs is for a table. Leave it out"))
-    return found
+        problems.append(Problem("end", "epochs is for a table. Leave it out"))
+    return problems
 
 
 def _shared_keys(variants: tuple[Variant, ...]) -> list[str]:
     """The keys that each variant sets."""
-    first, *others = (variant.set for variant in variants)
-    return [key for key in first if all(key in other for other in others)]
+    return [key for key in variants[0].set if all(key in variant.set for variant in variants)]
 
 
 def _key_problems(end: End, keys: Sequence[str]) -> list[Problem]:

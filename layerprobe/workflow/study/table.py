@@ -81,20 +81,20 @@ class Verdict:
 
 def verdicts(table: StudyTable) -> list[Verdict]:
     """Those of the pairs of layers that a study compares, cell by cell."""
-    last = {str(row.cell): row for row in sorted(table.rows, key=lambda row: row.epoch)}
+    last_rows = {str(row.cell): row for row in sorted(table.rows, key=lambda row: row.epoch)}
     return [
         _verdict(row, dict(zip(table.study.layers or (), row.layers, strict=True)), pair)
-        for row in (last[cell] for cell in dict.fromkeys(str(row.cell) for row in table.rows))
+        for row in (last_rows[cell] for cell in dict.fromkeys(str(row.cell) for row in table.rows))
         for pair in table.study.pairs_of(row.cell.variant)
     ]
 
 
 def _verdict(row: Row, by_layer: Mapping[str, Over | None], pair: tuple[str, str]) -> Verdict:
-    (first, second), values = pair, [over.values if (over := by_layer[layer]) else () for layer in pair]
+    values = [over.values if (over := by_layer[layer]) else () for layer in pair]
     if not all(values) or None in (*values[0], *values[1]):
-        return Verdict(row.cell, row.epoch, first, second, None, None)
+        return Verdict(row.cell, row.epoch, *pair, None, None)
     difference = np.subtract(*np.array(values, np.float64))
-    return Verdict(row.cell, row.epoch, first, second, float(difference.mean()), mean_interval(difference))
+    return Verdict(row.cell, row.epoch, *pair, float(difference.mean()), mean_interval(difference))
 
 
 def about_lines(study: Study) -> list[str]:
@@ -129,22 +129,21 @@ def table_values(table: StudyTable) -> dict[str, Any]:
         }
         for row in table.rows
     ]
-    about = study.about
-    said = {"study": study.name, **about.model_dump()}
-    judged = [
+    compared = [
         {
-            **({"variant": one.cell.variant} if study.has_variants else {}),
-            "values": one.cell.values,
-            "epoch": one.epoch,
-            "layers": [one.first, one.second],
-            "difference": one.difference,
-            "interval": one.interval,
-            "verdict": one.text,
+            **({"variant": verdict.cell.variant} if study.has_variants else {}),
+            "values": verdict.cell.values,
+            "epoch": verdict.epoch,
+            "layers": [verdict.first, verdict.second],
+            "difference": verdict.difference,
+            "interval": verdict.interval,
+            "verdict": verdict.text,
         }
-        for one in verdicts(table)
+        for verdict in verdicts(table)
     ]
     ends = {"small": study.is_small, "metric": study.end.table, "seeds": study.runs.seeds}
-    return {**said, **ends, "cells": cells, "verdicts": judged}
+    about = {"study": study.name, **study.about.model_dump()}
+    return {**about, **ends, "cells": cells, "verdicts": compared}
 
 
 def text_table(table: StudyTable) -> TextTable:
@@ -154,7 +153,7 @@ def text_table(table: StudyTable) -> TextTable:
     keys = (*_key_columns(study), *epochs)
     metric, seeds = study.end.table or "", study.runs.seeds
     unit = f"{metric} in %" if is_fraction(metric) else metric
-    several = f"mean of {len(seeds)} trainings" if len(seeds) > 1 else "one training"
+    mean = f"mean of {len(seeds)} trainings" if len(seeds) > 1 else "one training"
     where = "test classes of their own" if _SPLIT in (*study.runs.seeded, *study.runs.set) else "these test classes"
     brackets = [f"in brackets: 95 % interval of the mean over trainings, on {where}"] if len(seeds) > 1 else []
     numbers = [row.layers for row in table.rows]
@@ -162,10 +161,9 @@ def text_table(table: StudyTable) -> TextTable:
         "by epoch" if epochs else f"after epoch {study.end.epochs[0]}" if study.end.epochs else "after the last epoch"
     )
     question, *paper = about_lines(study) or [""]
-    judged = [_verdict_text(one, study) for one in verdicts(table)]
-    by = "a verdict is by the 95 % interval of the mean difference, paired by training" if judged else ""
-    notes = [question, *judged, by, *paper, study.caveat]
-    first = len(keys)
+    verdict_lines = [_verdict_text(verdict, study) for verdict in verdicts(table)]
+    by = "a verdict is by the 95 % interval of the mean difference, paired by training" if verdict_lines else ""
+    notes = [question, *verdict_lines, by, *paper, study.caveat]
     return TextTable(
         (*keys, *layers),
         tuple(
@@ -176,12 +174,12 @@ def text_table(table: StudyTable) -> TextTable:
             )
             for row in table.rows
         ),
-        numbers=frozenset(range(first, first + len(layers))),
-        heading=(f"{study.name}: {study.about.title}", f"{unit} on test {when}, {several}", *brackets),
+        numbers=frozenset(range(len(keys), len(keys) + len(layers))),
+        heading=(f"{study.name}: {study.about.title}", f"{unit} on test {when}, {mean}", *brackets),
         notes=tuple(filter(None, notes)),
         intervals={
-            first + place: tuple(_ends(over, metric) for over in column)
-            for place, column in enumerate(zip(*numbers, strict=True))
+            number: tuple(_ends(over, metric) for over in column)
+            for number, column in enumerate(zip(*numbers, strict=True), start=len(keys))
             if any(over and over.interval for over in column)
         },
     )
@@ -189,7 +187,7 @@ def text_table(table: StudyTable) -> TextTable:
 
 def _verdict_text(verdict: Verdict, study: Study) -> str:
     metric = study.end.table or ""
-    said = f"{verdict.first} above {verdict.second}: {verdict.text}"
+    statement = f"{verdict.first} above {verdict.second}: {verdict.text}"
     if verdict.difference is None:
         number = "a value is missing"
     else:
@@ -199,12 +197,12 @@ def _verdict_text(verdict: Verdict, study: Study) -> str:
         number += f" [{scale * ends.low:{form}}, {scale * ends.high:{form}}]" if ends else ", without an interval"
     cells = len(study.cells) * len(study.variants)
     where = f" at {verdict.cell}" if cells > 1 else ""
-    return f"verdict{where}, epoch {verdict.epoch}: {said}, {number}"
+    return f"verdict{where}, epoch {verdict.epoch}: {statement}, {number}"
 
 
 def plan_values(study: Study, cells: Sequence[Cell], lacking: Sequence[str]) -> dict[str, Any]:
     """As JSON has it: the trainings of a study whose data are not there."""
-    found = [
+    cell_values = [
         {
             **({"variant": cell.variant} if study.has_variants else {}),
             "values": cell.values,
@@ -212,7 +210,7 @@ def plan_values(study: Study, cells: Sequence[Cell], lacking: Sequence[str]) -> 
         }
         for cell in cells
     ]
-    return {"run": study.name, "estimate": None, "missing_data": lacking, "cells": found}
+    return {"run": study.name, "estimate": None, "missing_data": lacking, "cells": cell_values}
 
 
 def plan_table(study: Study, cells: Sequence[Cell], lacking: Sequence[str]) -> TextTable:

@@ -125,17 +125,17 @@ class _Crew:
             if connection not in ready:
                 continue
             try:
-                said = connection.recv()
+                message = connection.recv()
             except EOFError:
                 process.join()
                 fix = "The same command resumes; where memory ran out, lower --jobs"
-                said = EnvironmentFault(f"its process ended with exit code {process.exitcode}", fix=fix)
-            if isinstance(said, str):
-                self.listener.say(f"{training.run}: {said.removeprefix(f'{training.run}: ')}")
+                message = EnvironmentFault(f"its process ended with exit code {process.exitcode}", fix=fix)
+            if isinstance(message, str):
+                self.listener.say(f"{training.run}: {message.removeprefix(f'{training.run}: ')}")
                 continue
             process.join()
             del self.running[connection]
-            self._ended(training, said)
+            self._ended(training, message)
 
     def end(self, stop: Stop) -> None:
         """After a signal: let the processes end at their next step."""
