@@ -147,7 +147,7 @@ def choose(
     if to_export is None:
         _show(terminal, choice, full=full)
     else:
-        _show(terminal, choice, lambda: export_run(chosen_layer(choice, runs), to_export, terminal), full=full)
+        _show(terminal, choice, lambda: export_run(layer_of_choice(choice, runs), to_export, terminal), full=full)
     chosen = next(run for run in runs if choice.run in (run.name, run.read().experiment))
     if chosen.read().from_python:
         terminal.say(f"next: {chosen.command('summary')}")

@@ -89,7 +89,7 @@ def compare(
     else:
         results = of_runs = compare_layers(request)
         answer = comparison_table(of_runs) if as_table else sentence(of_runs[0])
-    values = {"comparisons": results[0].basis.comparisons, "results": results} if as_table else results[0].as_json()
+    values = {"comparisons": results[0].data.comparisons, "results": results} if as_table else results[0].as_json()
     if seeds:
         values = {"schema": 2, **values}
     output.terminal().result(values, answer, *(() if as_table else results[0].notes))

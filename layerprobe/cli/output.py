@@ -99,7 +99,7 @@ class Terminal:
                     print()
                 _print_table(item)
             else:
-                print("\n" * (number > 0) + rendered(item, self.form))
+                print("\n" * (number > 0) + format_table(item, self.form))
                 for line in (*item.heading, *item.notes) if self.form == "csv" else ():
                     self.say(line)
         sys.stdout.flush()

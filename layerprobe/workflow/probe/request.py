@@ -64,7 +64,7 @@ class ProbeRequest:
 
     def __post_init__(self) -> None:
         from layerprobe.values.scores import SPLITS
-        from layerprobe.workflow.probe.reducing import asked_chains  # it imports numpy
+        from layerprobe.workflow.probe.reducing import parse_reductions  # it imports numpy
 
         if self.similarity not in (None, *VECTOR_SIMILARITIES):
             raise UnknownNameError("similarity", self.similarity or "", VECTOR_SIMILARITIES)
