@@ -189,7 +189,7 @@ def cars_one_folder(root: Path, sizes: Mapping[int, int] = SIZES, *, train: int 
     annotations = _struct(
         {
             "relative_im_path": names,
-            **_boxes(len(names)),
+            **(_boxes(len(names)) if images else {}),
             "class": _bytes(c for c, _ in members),
             "test": _bytes(tested),
         }
@@ -212,7 +212,8 @@ def cars_devkit(
         chosen = [member for member, in_train in zip(members, flags, strict=True) if in_train == (part == "train")]
         names = [f"{number:05}.jpg" for number in range(1, len(chosen) + 1)]
         classes = _bytes(c for c, _ in chosen)
-        _save(path, annotations=_struct({**_boxes(len(names)), "class": classes, "fname": names}))
+        boxes = _boxes(len(names)) if images else {}
+        _save(path, annotations=_struct({**boxes, "class": classes, "fname": names}))
         for (c, i), name in zip(chosen, names, strict=True):
             if images:
                 write_image(root / f"cars_{part}" / name, c, i)
