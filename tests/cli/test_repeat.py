@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import h5py
 import pytest
 import torch
 
+from layerprobe.cli import main
 from layerprobe.data.splits import Dataset
 from layerprobe.values.sections import Data
 from layerprobe.workflow.run import from_recipe
@@ -22,24 +24,49 @@ from tests.cli.test_main import Command, folder, train_words
 from tests.cli.test_main import layerprobe as layerprobe
 from tests.workflow.train.test_frozen import CODE, draw
 
-# The heavy packages that a command line imports.
+# What each of some command lines prints, and the heavy packages that all of them import.
 PROGRAM = """
-import sys
+import contextlib, io, json, sys
 from layerprobe.cli import main
-sys.argv = ["layerprobe", *sys.argv[1:]]
-try:
-    main()
-finally:
-    heavy = {"torch", "torchvision", "timm", "captum", "matplotlib", "sklearn", "triton", "sympy"}
-    print(sorted(heavy & sys.modules.keys()))
+printed = []
+for words in json.loads(sys.argv[1]):
+    sys.argv = ["layerprobe", *words]
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        try:
+            main()
+        except SystemExit as ended:
+            code = ended.code
+    printed.append([code, out.getvalue()])
+heavy = {"torch", "torchvision", "timm", "captum", "matplotlib", "sklearn", "triton", "sympy"}
+print(json.dumps([printed, sorted(heavy & sys.modules.keys())]))
 """
 
 
+def repeated(*lines: list[str]) -> tuple[list[list[object]], list[str]]:
+    """Exit code and stdout of each line, and the heavy packages that they import, in a process of their own."""
+    command = [sys.executable, "-c", PROGRAM, json.dumps(lines)]
+    printed, heavy = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return printed, heavy
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a probed run of two epochs; tests work in copies."""
+    root = tmp_path_factory.mktemp("repeat")
+    folder(root / "root", 8)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(root)
+        for words in (train_words(Path("root")), ["probe", "tiny", "--k", "1"]):
+            patch.setattr(sys, "argv", ["layerprobe", *words])
+            with pytest.raises(SystemExit):
+                main()
+    return root
+
+
 @pytest.fixture
-def probed(layerprobe: Command, tmp_path: Path) -> Command:
-    """The command, in a folder with a probed run of two epochs."""
-    layerprobe(*train_words(folder(tmp_path / "root", 8)))
-    layerprobe("probe", "tiny", "--k", "1")
+def probed(trained: Path, layerprobe: Command, tmp_path: Path) -> Command:
+    """The command, in a copy of that folder."""
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
     return layerprobe
 
 
@@ -66,12 +93,10 @@ def test_a_repeated_probe_prints_the_same_and_opens_each_file_once(probed: Comma
     assert set(opened.values()) == {1}
 
 
-@pytest.mark.parametrize("command", ["probe", "summary"])
-def test_a_repeat_with_nothing_to_do_imports_neither_torch_nor_figures(probed: Command, command: str) -> None:
+def test_a_repeat_with_nothing_to_do_imports_neither_torch_nor_figures(probed: Command) -> None:
     probed("summary", "tiny")
-    words = (command, "tiny", "--quiet", *(["--k", "1"] if command == "probe" else []))
-    told = subprocess.run([sys.executable, "-c", PROGRAM, *words], capture_output=True, text=True, check=True).stdout
-    assert told.splitlines()[-1] == "[]"
+    printed, heavy = repeated(["probe", "tiny", "--quiet", "--k", "1"], ["summary", "tiny", "--quiet"])
+    assert ([code for code, _ in printed], heavy) == ([0, 0], [])
 
 
 def words_of_a_model(tmp_path: Path, *more: str) -> list[str]:
@@ -84,24 +109,14 @@ def words_of_a_model(tmp_path: Path, *more: str) -> list[str]:
     return [*words, "--device", "cpu", *more]
 
 
-def test_a_users_models_repeat_by_its_name_imports_neither_torch_nor_figures(
-    layerprobe: Command, tmp_path: Path
-) -> None:
-    layerprobe(*words_of_a_model(tmp_path, "--run", "named"))
-    words = ["probe", "named", "--k", "1", "--quiet"]
-    told = subprocess.run([sys.executable, "-c", PROGRAM, *words], capture_output=True, text=True, check=True).stdout
-    assert told.splitlines()[-1] == "[]"
-
-
-@pytest.mark.parametrize("weights", ["none", "model", "epoch2.pt", "epoch*.pt"])
-@pytest.mark.parametrize("more", [[], ["--run", "named"]])
-def test_a_models_repeat_by_its_words_imports_neither_torch_nor_figures(
-    layerprobe: Command, tmp_path: Path, weights: str, more: list[str]
-) -> None:
-    words = words_of_a_model(tmp_path, "--weights", weights, *more)
-    _, first, _ = layerprobe(*words)
-    told = subprocess.run([sys.executable, "-c", PROGRAM, *words], capture_output=True, text=True, check=True).stdout
-    assert told == f"{first}[]\n"
+def test_a_models_repeat_imports_neither_torch_nor_figures(layerprobe: Command, tmp_path: Path) -> None:
+    words = words_of_a_model(tmp_path)
+    weights = ("none", "model", "epoch2.pt", "epoch*.pt")
+    lines = [[*words, "--weights", name] for name in weights]
+    lines += [[*line, "--run", f"named{number}"] for number, line in enumerate(lines)]
+    first = [[0, layerprobe(*line)[1]] for line in lines]
+    printed, heavy = repeated(*lines, ["probe", "named0", "--k", "1", "--quiet"])
+    assert (printed[:-1], printed[-1][0], heavy) == (first, 0, [])
 
 
 def test_a_models_repeat_lists_its_images_once(
