@@ -55,6 +55,14 @@ def state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
+@pytest.fixture(scope="session", autouse=True)
+def unsynced() -> Iterator[None]:
+    """No test cuts the power: files may wait in the memory of the system."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
 @pytest.fixture(scope="session")
 def faiss() -> Any:
     """The module faiss; a test that needs it is skipped where it is absent."""
