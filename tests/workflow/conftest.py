@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from layerprobe.workflow.train.building import TrainRequest
 from layerprobe.workflow.train.train import train
 
 RECIPES = Path(__file__).parents[2] / "recipes"
+NARROW_VGG = "tests.workflow.narrow_vgg:build"
 
 
 class Silent:
@@ -49,46 +52,79 @@ class Silent:
 def narrow_vgg() -> Iterator[None]:
     """Register `narrow_vgg`, by a patch of its own: tests undo what `monkeypatch` did."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(registry.NETS, "narrow_vgg", "tests.workflow.narrow_vgg:build")
+        patch.setitem(registry.NETS, "narrow_vgg", NARROW_VGG)
         yield
 
 
-@pytest.fixture
-def images(tmp_path: Path) -> Path:
-    """Eight classes of four 20 x 20 images, told apart by their colour."""
-    root = tmp_path / "images"
-    rng = np.random.default_rng(0)
+def tiny_request(
+    images: Path,
+    cache: Path,
+    *settings: str,
+    recipe: str = "netA",
+    run: str = "tiny",
+    workers: int = 0,
+    **fields: object,
+) -> TrainRequest:
+    """A request to train on these images."""
+    small = (
+        "data.image_size=16", "net.name=narrow_vgg", "net.fc=[8]", "train.batch_size=8", "train.images_per_class=2",
+        "train.epochs=2",
+    )  # fmt: skip
+    loaded = load_recipe(str(RECIPES / f"{recipe}.toml"), Overrides(f"folder:{images}", (*small, *settings)))
+    return TrainRequest(loaded, True, cache, run, "cpu", workers, **fields)  # type: ignore[arg-type] # one test's fields each
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with eight classes of four 20 x 20 images, told apart by their colour, and a run trained on them.
+
+    It is made once; tests change copies.
+    """
+    folder, rng = tmp_path_factory.mktemp("trained"), np.random.default_rng(0)
     for label in range(8):
-        folder = root / f"class{label}"
-        folder.mkdir(parents=True)
+        (folder / "images" / f"class{label}").mkdir(parents=True)
         colour = rng.integers(0, 256, 3)
         for i in range(4):
             noise = rng.integers(-40, 40, (20, 20, 3))
-            Image.fromarray((colour + noise).clip(0, 255).astype(np.uint8)).save(folder / f"{i}.png")
-    return root
+            pixels = (colour + noise).clip(0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(folder / "images" / f"class{label}" / f"{i}.png")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(registry.NETS, "narrow_vgg", NARROW_VGG)
+        train(tiny_request(folder / "images", folder / "cache"), Silent())
+    return folder
+
+
+@pytest.fixture
+def images(tiny: Path, tmp_path: Path) -> Path:
+    """A copy of these images."""
+    return Path(shutil.copytree(tiny / "images", tmp_path / "images"))
 
 
 @pytest.fixture
 def request_for(images: Path, tmp_path: Path) -> Callable[..., TrainRequest]:
     """A request to train on them, in a cache below tmp_path."""
 
-    def make(
-        *settings: str, recipe: str = "netA", run: str = "tiny", workers: int = 0, **fields: object
-    ) -> TrainRequest:
-        small = (
-            "data.image_size=16", "net.name=narrow_vgg", "net.fc=[8]", "train.batch_size=8", "train.images_per_class=2",
-            "train.epochs=2",
-        )  # fmt: skip
-        loaded = load_recipe(str(RECIPES / f"{recipe}.toml"), Overrides(f"folder:{images}", (*small, *settings)))
-        return TrainRequest(loaded, True, tmp_path / "cache", run, "cpu", workers, **fields)  # type: ignore[arg-type] # one test's fields each
-
-    return make
+    return partial(tiny_request, images, tmp_path / "cache")
 
 
 @pytest.fixture
-def run(request_for: Callable[..., TrainRequest]) -> Run:
+def copy_of(tiny: Path, images: Path, tmp_path: Path) -> Callable[[Run], Run]:
+    """Copy a run on those images, as if it was a run on the copied images."""
+
+    def copy(run: Run) -> Run:
+        copied = Run(tmp_path / "cache" / run.name)
+        shutil.copytree(run.folder, copied.folder)
+        record = copied.record_file.read_text()
+        copied.record_file.write_text(record.replace(str(tiny / "images"), str(images)))
+        return copied
+
+    return copy
+
+
+@pytest.fixture
+def run(tiny: Path, copy_of: Callable[[Run], Run]) -> Run:
     """The run of such a request, trained."""
-    return train(request_for(), Silent())
+    return copy_of(Run(tiny / "cache" / "tiny"))
 
 
 FOREIGN = """

@@ -116,7 +116,8 @@ class Counting(Silent):
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_progress_counts_each_image_once(run: Run, again: bool) -> None:
+def test_progress_counts_each_image_once(request_for: Requests, again: bool) -> None:
+    run = train(request_for(), Silent())  # its images are hashed already
     if again:  # nothing to extract, all to rank
         probe(run, replace(REQUEST, epochs="last"), Silent())
     listener = Counting()

@@ -131,8 +131,7 @@ def test_metrics_stand_beside_the_recall(run: Run) -> None:
     assert found["uniformity"].n == 16
 
 
-def test_a_finished_run_is_probed_as_its_recipe_now_says(request_for: Requests) -> None:
-    run = train(request_for(), Silent())
+def test_a_finished_run_is_probed_as_its_recipe_now_says(request_for: Requests, run: Run) -> None:
     listener = Silent()
     train(request_for('probe.metrics=["NMI"]', "metrics.NMI.restarts=2"), listener)
     assert listener.heard[-1] == "tiny: layerprobe probe now follows the recipe's [probe] and [metrics]"

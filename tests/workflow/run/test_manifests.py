@@ -26,6 +26,11 @@ def images(images: Path) -> Path:
     return images
 
 
+@pytest.fixture
+def run(request_for: Callable[..., TrainRequest]) -> Run:
+    return train(request_for(), Silent())
+
+
 def exchange(images: Path) -> None:
     """Let an image of the first and one of the last class change places, with the times that they had."""
     first, last = images / "class0" / "0.png", images / "class7" / "0.png"

@@ -38,8 +38,8 @@ def test_the_checkpoints_and_three_states_are_foreseen(request_for: Requests, se
     assert foreseen == pytest.approx(checkpoints + 3 * run.resume_file().stat().st_size, rel=0.05)
 
 
+@pytest.mark.usefixtures("run")
 def test_what_a_finished_run_lacks_is_nothing(request_for: Requests) -> None:
-    train(request_for(), Silent())
     assert disk(request_for()) == 0
     assert disk(request_for(fresh=True)) > 0
 

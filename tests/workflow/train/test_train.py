@@ -53,17 +53,16 @@ def weights(run: Run, epoch: int) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_stop_and_resume_end_with_the_bytes_of_a_straight_run(request_for: Requests, workers: int) -> None:
-    straight = train(request_for(run="straight"), Silent())
+def test_stop_and_resume_end_with_the_bytes_of_a_straight_run(request_for: Requests, run: Run, workers: int) -> None:
     with pytest.raises(InterruptedRun, match="stopped after epoch 1; the same command resumes") as caught:
         train(request_for(run="resumed", workers=workers), interrupt_after(1))
     assert caught.value.exit_code == 130
-    assert Run(straight.folder.with_name("resumed")).read().state == "interrupted"
+    assert Run(run.folder.with_name("resumed")).read().state == "interrupted"
     listener = Silent()
     resumed = train(request_for(run="resumed", workers=workers), listener)
     assert listener.heard[0] == "resumed: continuing after epoch 1"
     for epoch in range(3):
-        assert sha256(straight.checkpoint_file(epoch)) == sha256(resumed.checkpoint_file(epoch))
+        assert sha256(run.checkpoint_file(epoch)) == sha256(resumed.checkpoint_file(epoch))
 
 
 def test_sigterm_ends_with_143(request_for: Requests) -> None:
@@ -88,24 +87,21 @@ def test_sigterm_ends_a_wait_and_the_run_goes_on_later(request_for: Requests, mo
     assert train(request_for(), Silent()).read().state == "finished"
 
 
-def test_probing_while_training_changes_no_weight(request_for: Requests) -> None:
-    plain = train(request_for(run="plain"), Silent())
+def test_probing_while_training_changes_no_weight(request_for: Requests, run: Run) -> None:
     probed = train(request_for(run="probed", probe=("*",)), Silent())
-    assert sha256(plain.checkpoint_file(2)) == sha256(probed.checkpoint_file(2))
+    assert sha256(run.checkpoint_file(2)) == sha256(probed.checkpoint_file(2))
     assert probed.feature_file(1, "train").exists()
     assert len({score.epoch for score in read_scores(probed.scores_file)}) == 3
 
 
-def test_epoch_zero_is_the_untrained_network(request_for: Requests) -> None:
-    run = train(request_for(), Silent())
+def test_epoch_zero_is_the_untrained_network(request_for: Requests, run: Run) -> None:
     tensors = weights(run, 0)
     assert tensors["net.features.1.num_batches_tracked"] == 0
     assert not tensors["net.features.1.running_mean"].any()
     assert weights(run, 1)["net.features.1.num_batches_tracked"] == 2  # 16 images, batches of 8
 
 
-def test_a_finished_run_is_left_alone(request_for: Requests) -> None:
-    run = train(request_for(), Silent())
+def test_a_finished_run_is_left_alone(request_for: Requests, run: Run) -> None:
     before = sha256(run.record_file)
     listener = Silent()
     train(request_for(), listener)
@@ -125,8 +121,8 @@ def test_a_finished_run_is_not_the_run_of_other_images(
         train(request, Silent())
 
 
+@pytest.mark.usefixtures("run")
 def test_another_recipe_under_the_name_is_refused_with_the_keys(request_for: Requests) -> None:
-    train(request_for(), Silent())
     with pytest.raises(RecipeError, match=r"another recipe: train.learning_rate: 0.01 -> 0.1. Use the old values"):
         train(request_for("train.learning_rate=0.1"), Silent())
 
@@ -142,14 +138,14 @@ def test_epochs_may_grow_where_the_schedule_agrees(request_for: Requests) -> Non
     assert listener.heard == ["nothing to do: tiny has all its 3 epochs"]
 
 
+@pytest.mark.usefixtures("run")
 def test_epochs_may_not_grow_where_done_epochs_would_change(request_for: Requests) -> None:
-    train(request_for(), Silent())  # falls after 0.6 of 4 iterations, that is at 2
+    # The learning rate falls after 0.6 of 4 iterations, that is at 2.
     with pytest.raises(RecipeError, match="the learning rate of epochs that are done would change"):
         train(request_for("train.epochs=4"), Silent())
 
 
-def test_fresh_moves_the_old_run_aside(request_for: Requests) -> None:
-    run = train(request_for(), Silent())
+def test_fresh_moves_the_old_run_aside(request_for: Requests, run: Run) -> None:
     old = sha256(run.checkpoint_file(2))
     train(request_for("train.learning_rate=0.1", fresh=True), Silent())
     aside = Run(run.folder.with_name("tiny~1"))
@@ -164,21 +160,21 @@ def damage(path: Path) -> None:
 
 
 @pytest.mark.parametrize("victim", ["resume.pt", "epoch-0001.safetensors"])
-def test_a_damaged_checkpoint_falls_back_to_the_one_before(request_for: Requests, victim: str) -> None:
-    straight = train(request_for(run="straight"), Silent())
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(request_for: Requests, run: Run, victim: str) -> None:
+    straight = sha256(run.checkpoint_file(2))
     with pytest.raises(InterruptedRun):
-        train(request_for(), interrupt_after(1))
-    run = request_for().target()
+        train(request_for(fresh=True), interrupt_after(1))
     damage(run.folder / "checkpoints" / victim)
     listener = Silent()
     train(request_for(), listener)
     assert listener.heard[0].endswith(f"{victim}: is not the file that the run wrote; trying the checkpoint before it")
     assert listener.heard[1] == "tiny: continuing after epoch 0"
-    assert sha256(run.checkpoint_file(2)) == sha256(straight.checkpoint_file(2))
+    assert sha256(run.checkpoint_file(2)) == straight
 
 
-def test_the_last_checkpoint_of_a_finished_run_is_trained_again_where_it_is_damaged(request_for: Requests) -> None:
-    run = train(request_for(), Silent())
+def test_the_last_checkpoint_of_a_finished_run_is_trained_again_where_it_is_damaged(
+    request_for: Requests, run: Run
+) -> None:
     whole = sha256(run.checkpoint_file(2))
     damage(run.checkpoint_file(2))
     listener = Silent()
@@ -187,8 +183,7 @@ def test_the_last_checkpoint_of_a_finished_run_is_trained_again_where_it_is_dama
     assert sha256(run.checkpoint_file(2)) == whole
 
 
-def test_a_damaged_checkpoint_that_training_does_not_need_is_told(request_for: Requests) -> None:
-    run = train(request_for(), Silent())
+def test_a_damaged_checkpoint_that_training_does_not_need_is_told(request_for: Requests, run: Run) -> None:
     damage(run.checkpoint_file(1))
     listener = Silent()
     train(request_for(), listener)
@@ -269,8 +264,7 @@ def test_an_epoch_whose_probe_was_interrupted_is_probed_by_the_same_command(requ
     assert {score.epoch for score in read_scores(run.scores_file)} == {0, 1, 2}
 
 
-def test_a_finished_run_can_be_probed_by_train(request_for: Requests) -> None:
-    run = train(request_for(), Silent())
+def test_a_finished_run_can_be_probed_by_train(request_for: Requests, run: Run) -> None:
     before = sha256(run.checkpoint_file(2))
     train(request_for(probe=("fc6",)), Silent())
     assert {score.epoch for score in read_scores(run.scores_file)} == {0, 1, 2}
@@ -338,21 +332,20 @@ def test_softmax_trains_on_shuffled_batches_and_keeps_its_classifier(request_for
     assert weights(run, 2)["loss.classifier.weight"].shape == (4, 8)
 
 
-def test_pretrained_weights_of_a_run_are_loaded_and_only_the_rest_is_new(request_for: Requests) -> None:
-    first = train(request_for(run="first"), Silent())
-    second = train(request_for("net.weights=run:first", "net.fc=[8, 4]", "train.epochs=0", run="second"), Silent())
-    before, after = weights(first, 2), weights(second, 0)
+def test_pretrained_weights_of_a_run_are_loaded_and_only_the_rest_is_new(request_for: Requests, run: Run) -> None:
+    second = train(request_for("net.weights=run:tiny", "net.fc=[8, 4]", "train.epochs=0", run="second"), Silent())
+    before, after = weights(run, 2), weights(second, 0)
     assert torch.equal(before["net.features.0.weight"], after["net.features.0.weight"])
     assert torch.equal(before["net.fc6.weight"], after["net.fc6.weight"])
     assert second.read().new_parameters == ("fc7.bias", "fc7.weight")
 
 
+@pytest.mark.usefixtures("run")
 @pytest.mark.parametrize("warmup", ["zero_rate", "freeze", "new_layers"])
 def test_warm_up_holds_pretrained_weights_and_only_freezing_their_statistics(
     request_for: Requests, warmup: str
 ) -> None:
-    train(request_for(run="first"), Silent())
-    settings = ("net.weights=run:first", "net.fc=[8, 4]", "train.epochs=1", "train.warmup_iterations=2")
+    settings = ("net.weights=run:tiny", "net.fc=[8, 4]", "train.epochs=1", "train.warmup_iterations=2")
     run = train(request_for(*settings, f"train.warmup={warmup}", run="second"), Silent())
     before, after = weights(run, 0), weights(run, 1)
     assert torch.equal(before["net.features.0.weight"], after["net.features.0.weight"])
