@@ -28,10 +28,15 @@ from tests.workflow.rank_files import POOL5, RECORD, first_hit, stored, written
 QUERY = "class5/1.png"
 
 
-@pytest.fixture
-def probed(images: Path, tmp_path: Path) -> Run:
+@pytest.fixture(scope="module")
+def lenet(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     reduce = ("none", "binary", REDUCED.reduction)
-    return made(f"folder:{images}", tmp_path, layers=("c3", "fc6"), reduce=reduce)
+    return made(f"folder:{tiny / 'images'}", tmp_path_factory.mktemp("lenet"), layers=("c3", "fc6"), reduce=reduce)
+
+
+@pytest.fixture
+def probed(lenet: Run, copy_of: Callable[[Run], Run]) -> Run:
+    return copy_of(lenet)
 
 
 def explained(run: Run, *layers: str, query: str | None = QUERY, where: str | None = None) -> ExplainedQuery:
