@@ -72,7 +72,9 @@ def only_test(request_for: Make, images: Path) -> Make:
         request = request_for()
         recipe = load_recipe(
             str(RECIPES / "netA.toml"),
-            Overrides(f"csv:{table}", ("data.image_size=16", "net.fc=[8]", "probe.k=[1,2]", *settings)),
+            Overrides(
+                f"csv:{table}", ("data.image_size=16", "net.name=narrow_vgg", "net.fc=[8]", "probe.k=[1,2]", *settings)
+            ),
         )
         return replace(request, recipe=recipe)
 
@@ -90,7 +92,10 @@ def test_every_plot_is_drawn_of_a_folder_whose_classes_are_all_in_test(
     request_for: Make, images: Path, tmp_path: Path
 ) -> None:
     request = request_for()
-    settings = ("data.image_size=16", "net.fc=[8]", "probe.k=[1,2]", "data.train_classes=0", "train.epochs=0")
+    settings = (
+        "data.image_size=16", "net.name=narrow_vgg", "net.fc=[8]", "probe.k=[1,2]", "data.train_classes=0",
+        "train.epochs=0",
+    )  # fmt: skip
     recipe = load_recipe(str(RECIPES / "netA.toml"), Overrides(f"folder:{images}", settings))
     run = train(replace(request, recipe=recipe), Silent())
     # No reduction can be fitted without training images; a random projection needs none.
