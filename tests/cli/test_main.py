@@ -18,11 +18,13 @@ import safetensors.numpy
 from PIL import Image
 
 from layerprobe import __version__ as version
+from layerprobe import registry
 from layerprobe.cli import main
 from layerprobe.data.cache import entries
 from layerprobe.system.files import sha256
 from layerprobe.workflow.run.runs import Run
 from tests.records import rewrite
+from tests.workflow.conftest import NARROW_VGG
 
 Outcome = tuple[int, str, str]
 
@@ -266,8 +268,11 @@ def test_a_pipe_among_the_images_is_named_and_not_waited_for(layerprobe: Command
     assert err.splitlines()[-1].startswith(f"error: {victim}: a pipe, socket or device, not a file. ")
 
 
-def test_train_probe_plot_and_a_second_time(layerprobe: Command, tmp_path: Path) -> None:
-    words = train_words(folder(tmp_path / "root", 8), net=["data.image_size=16"])
+def test_train_probe_plot_and_a_second_time(
+    layerprobe: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(registry.NETS, "narrow_vgg", NARROW_VGG)
+    words = train_words(folder(tmp_path / "root", 8), net=["net.name=narrow_vgg", "data.image_size=16"])
     code, out, err = layerprobe(*words)
     assert (code, out) == (0, "cache/tiny\n")
     assert "epoch 1/1: loss" in err
@@ -532,6 +537,7 @@ from pathlib import Path
 import layerprobe.workflow.choose.choose_features
 from layerprobe.cli import main
 from tests.records import rewrite
+from tests.workflow.conftest import NARROW_VGG
 taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (taken + 50_000_000, taken + 50_000_000))
 sys.argv = ["layerprobe", "choose", "f.npz"]
