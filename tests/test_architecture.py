@@ -220,3 +220,33 @@ def test_only_a_run_opens_its_feature_and_rank_files() -> None:
     }
     opening = {name for name in opening if not name.startswith("store/")}
     assert opening == {"workflow/run/runs.py", "workflow/choose/given_files.py"}  # the latter: files without a run
+
+
+READ_BACK = re.compile(
+    r"""["'] in \w*\.?\w*notes?\b|\b[A-Z][A-Z_]{2,} in (?:\w+\.)*\w*notes?\b"""
+    r"""|\bnotes?(?:\[\w+\])?\.(?:startswith|endswith|partition|removeprefix|removesuffix)\("""
+)
+
+
+def test_no_note_is_read_back() -> None:
+    lines = (
+        f"{path.relative_to(PACKAGE)}: {line.strip()}"
+        for path in PACKAGE.rglob("*.py")
+        for line in path.read_text().splitlines()
+        if READ_BACK.search(line)
+    )
+    assert list(lines) == []  # notes are for people: what a program asks for is a field
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "if WITHIN_FOLDS in score.notes:",
+        'sorted(notes, key=lambda note: ", every layer: " in note)',
+        "kept = [note for note in notes if UNLIKE in note]",
+        'kind = note.partition(": ")',
+        'note.startswith("95 %")',
+    ],
+)
+def test_the_test_of_notes_can_fail(line: str) -> None:
+    assert READ_BACK.search(line)

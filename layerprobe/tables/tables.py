@@ -166,8 +166,9 @@ def overview_table(
     worse = worse_text(
         list(names.values()), list(map(_value, start)), values.get("test", [None] * len(rows)), metric, data.start
     )
-    notes = _notes([score for score in unreduced if is_recall(score.metric)], rows, kind, data)
-    notes = [*([worse] if worse else []), *sorted(notes, key=lambda note: ", every layer: " in note)]
+    recalls = [score for score in unreduced if is_recall(score.metric)]
+    notes = _notes(recalls, rows, kind, data, common_last=True)
+    notes = [*([worse] if worse else []), *notes]
     notes += [f"--full also has {', '.join(further[_FURTHER:])}"] if further[_FURTHER:] else []
     return TextTable(
         ("layer", *headers, ""),
@@ -367,13 +368,14 @@ def remarks_of(score: Score) -> list[Remark]:
     return [(score.split, score.ranked.layer, note) for note in score.remarks]
 
 
-def _notes(
+def _notes(  # noqa: PLR0913 - the scores, and how they are shown
     scores: Sequence[Score],
     rows: Sequence[RankedLayer],
     kind: ShownKind,
     data: DataFacts,
     *,
     printed_remarks: Collection[Remark] = (),
+    common_last: bool = False,
 ) -> list[str]:
     """A line for each note, with its splits, its layers, and its metrics other than R@K if only some have it.
 
@@ -381,6 +383,7 @@ def _notes(
 
     Args:
         printed_remarks: remarks that are left out.
+        common_last: whether those of every layer come last.
     """
     metrics = {score.metric for score in scores}
     names = dict(zip(rows, layer_names(rows), strict=True))
@@ -391,17 +394,16 @@ def _notes(
                 if (score.split, score.ranked.layer, note) in printed_remarks:
                     continue
                 scores_by_note.setdefault((score.split, note), []).append(score)
-    lines: dict[str, list[str]] = {}
+    lines: dict[tuple[bool, str], list[str]] = {}
     for (split, note), noted in scores_by_note.items():
         layers = dict.fromkeys(score.ranked for score in noted)
-        layers_text = (
-            "every layer"
-            if len(layers) == len(rows) > 1
-            else first_named(list(dict.fromkeys(names[row] for row in layers)))
-        )
+        is_common = len(layers) == len(rows) > 1
+        layers_text = "every layer" if is_common else first_named(list(dict.fromkeys(names[row] for row in layers)))
         noted_metrics = dict.fromkeys(score.metric for score in noted)
         metrics_suffix = (
             "" if noted_metrics.keys() == metrics or all(map(is_recall, metrics)) else f" ({', '.join(noted_metrics)})"
         )
-        lines.setdefault(f"{layers_text}: {note}{metrics_suffix}", []).append(split_text(split, [data]))
-    return [f"{' and '.join(splits)}, {text}" for text, splits in lines.items()]
+        line = (is_common and common_last, f"{layers_text}: {note}{metrics_suffix}")
+        lines.setdefault(line, []).append(split_text(split, [data]))
+    in_order = sorted(lines.items(), key=lambda item: item[0][0])
+    return [f"{' and '.join(splits)}, {text}" for (_, text), splits in in_order]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from layerprobe.values.keys import RankedLayer
 from layerprobe.values.pooling import NO_POOL
 
-UNLIKE = "they differ in"
-
 
 def unlike_text(a: RankedLayer, b: RankedLayer, dims: tuple[int | None, int | None]) -> str:
     """`they differ in pool (max, avg) and dimensions (256, 512)`; empty where they are alike.
@@ -26,4 +24,4 @@ def unlike_text(a: RankedLayer, b: RankedLayer, dims: tuple[int | None, int | No
     if not differences:
         return ""
     before = f"{', '.join(differences[:-1])} and " if len(differences) > 1 else ""
-    return f"{UNLIKE} {before}{differences[-1]}"
+    return f"they differ in {before}{differences[-1]}"

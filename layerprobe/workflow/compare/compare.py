@@ -89,8 +89,9 @@ def compare_pairs(a: RankedSplit, b: RankedSplit, pairs: Sequence[Pair], measure
             comparisons.append(Comparison(*sides, data, None, None, (reason,)))
             continue
         (before, after), difference = numbers[first_layer, second_layer]
+        unlike = tuple(unlike_notes((a, first_layer), (b, second_layer)))
         notes = [
-            *unlike_notes((a, first_layer), (b, second_layer)),
+            *unlike,
             *layer_notes_of(a, first_layer),
             *layer_notes_of(b, second_layer),
             *inputs,
@@ -103,7 +104,7 @@ def compare_pairs(a: RankedSplit, b: RankedSplit, pairs: Sequence[Pair], measure
         elif a.epoch and b.epoch:
             notes += missing_note([(a, first_layer), (b, second_layer)], measure.metric)
         distinct_notes = tuple(dict.fromkeys(notes))
-        comparisons.append(Comparison(*sides, data, (before, after), difference, distinct_notes, start, effect))
+        comparisons.append(Comparison(*sides, data, (before, after), difference, distinct_notes, start, effect, unlike))
     return comparisons
 
 

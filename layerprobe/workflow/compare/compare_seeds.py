@@ -102,10 +102,20 @@ def compare_trainings(
         missing = missing_note(layers, measure.metric) if a.epoch and b.epoch and pair not in start_evidence else []
         if pair in start_evidence:
             (start,), (effect,) = map(over_trainings, start_evidence[pair])
-        of_pair = (*unlike_notes((a, pair[0]), (b, pair[1])), *_layer_notes(ranked_splits, pair), *missing, *notes)
+        unlike = tuple(unlike_notes((a, pair[0]), (b, pair[1])))
+        of_pair = (*unlike, *_layer_notes(ranked_splits, pair), *missing, *notes)
         comparisons.append(
             SeedComparison(
-                *sides, data, of_seeds, differences[cell], of_pair, trainings.one, has_same_classes, start, effect
+                *sides,
+                data,
+                of_seeds,
+                differences[cell],
+                of_pair,
+                trainings.one,
+                has_same_classes,
+                start,
+                effect,
+                unlike,
             )
         )
     return comparisons

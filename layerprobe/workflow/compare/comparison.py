@@ -61,6 +61,7 @@ class Comparison:
         difference: a - b, p corrected for all comparisons; None likewise.
         before: a - b at epoch 0, p not corrected; None where that is not stored.
         effect: what training adds: difference - before, paired by queries; None likewise.
+        unlike: those of the notes that say in what the layers differ besides their names.
     """
 
     a: ComparedLayer
@@ -71,6 +72,7 @@ class Comparison:
     notes: tuple[str, ...] = ()
     before: Difference | None = None
     effect: Difference | None = None
+    unlike: tuple[str, ...] = ()
 
     @property
     def claimed(self) -> bool:
@@ -97,6 +99,7 @@ class SeedComparison:
         same_training: whether the training classes were the same in all seeds.
         before: a - b at epoch 0 over the trainings; None where that is not stored.
         effect: what training adds, paired by trainings and queries; None likewise.
+        unlike: as of a `Comparison`.
     """
 
     a: ComparedLayer
@@ -109,6 +112,7 @@ class SeedComparison:
     same_training: bool = True
     before: OverSeeds | None = None
     effect: OverSeeds | None = None
+    unlike: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """The fields in JSON; low, high and p are of the mean over trainings."""

@@ -15,7 +15,6 @@ from layerprobe.system.errors import DataError, LayerprobeError, RecipeError
 from layerprobe.values.best import best_layer, best_text, tied_text
 from layerprobe.values.facts import CHOOSING, chosen_on_text, epoch_text
 from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer
-from layerprobe.values.likeness import UNLIKE
 from layerprobe.values.scores import Score
 from layerprobe.workflow.compare.compare import compare_pairs
 from layerprobe.workflow.compare.compare_seeds import compare_trainings
@@ -118,7 +117,7 @@ def findings_of(
     for (_, name), pair, processed_pair, seen_comparison in zip(named_layers, raw, processed, on_train, strict=True):
         text = _sentence(comparisons[pair], (name, f"the embedding {comparisons[pair].b.name}"))
         text += _levels_text(seen_comparison, classes)
-        text += "".join(f" {note}." for note in comparisons[pair].notes if UNLIKE in note)
+        text += "".join(f" {note}." for note in comparisons[pair].unlike)
         sentences.append(
             text if processed_pair is None else f"{text} {_PROCESSED}: {_short_text(comparisons[processed_pair])}."
         )
