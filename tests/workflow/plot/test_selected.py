@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -55,13 +56,19 @@ def keep(run: Run, choice: Choice, ranked: RankedLayer) -> Choice:
     return selected
 
 
-@pytest.fixture
-def held(images: Path, tmp_path: Path) -> Run:
+@pytest.fixture(scope="module")
+def chosen(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run with validation classes that keeps the choice of a half-whitened layer."""
+    data, cache = f"folder:{tiny / 'images'}", tmp_path_factory.mktemp("chosen")
     settings = ("data.train_classes=6", "data.validation_classes=0.5")
-    run = made(f"folder:{images}", tmp_path, layers=("c1", "c3", "fc6"), reduce=("none", WHITE), settings=settings)
+    run = made(data, cache, layers=("c1", "c3", "fc6"), reduce=("none", WHITE), settings=settings)
     keep(run, choose_runs([run], ChooseRequest(device="cpu"), Silent()), C3)
     return run
+
+
+@pytest.fixture
+def held(chosen: Run, copy_of: Callable[[Run], Run]) -> Run:
+    return copy_of(chosen)
 
 
 @pytest.fixture
