@@ -148,18 +148,16 @@ def layerprobes(layerprobe: Command) -> Callable[..., dict[str, tuple[int, str]]
     return commands
 
 
-def test_reading_a_run_imports_nothing_of_it(received: Path, layerprobes: Callable[..., dict[str, Any]]) -> None:
-    found = layerprobes(
+def test_reading_and_drawing_a_run_imports_nothing_of_it(
+    received: Path, layerprobes: Callable[..., dict[str, Any]]
+) -> None:
+    read = (
         "report m", "plot layers m", "plot panels m --queries 2", "choose m", "summary m", "compare m:output m:1",
         "compare m:1 m --interval redraw --json", "runs", "doctor", "recipes", "cache list", "data list",
     )  # fmt: skip
-    assert {words: code for words, (code, _) in found.items()} == dict.fromkeys(found, 0)
-    assert not (received / "marker").exists()
-
-
-def test_no_plot_imports_anything_of_a_run(received: Path, layerprobes: Callable[..., dict[str, Any]]) -> None:
-    found = layerprobes(*(f"plot {kind} m" for kind in PLOTS))
-    assert {code for code, _ in found.values()} <= {0, 2, 3}  # some need more runs, or what this one has not
+    found = layerprobes(*read, *(f"plot {kind} m" for kind in PLOTS))
+    assert {words: found[words][0] for words in read} == dict.fromkeys(read, 0)
+    assert {code for code, _ in found.values()} <= {0, 2, 3}  # some plots need more runs, or what this one has not
     assert not (received / "marker").exists()
 
 
