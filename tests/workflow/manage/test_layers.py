@@ -13,13 +13,15 @@ from tests.workflow.conftest import RECIPES, Silent
 
 
 def test_a_network_is_listed_in_execution_order_with_its_dimensions(tmp_path: Path) -> None:
-    rows = layers("vgg16_bn", tmp_path).layers
+    listed = layers("vgg16_bn", tmp_path)
+    rows = listed.layers
     assert [row.layer for row in rows] == [
         "pool1.1", "pool1.2", "pool2.1", "pool2.2", "pool3.1", "pool3.2", "pool3.3", "pool4.1", "pool4.2", "pool4.3",
         "pool5.1", "pool5.2", "pool5.3", "fc6",
     ]  # fmt: skip
     assert [row.dim for row in rows] == [64] * 2 + [128] * 2 + [256] * 3 + [512] * 7
     assert (rows[12].module, rows[12].weights) == ("features.42", "")
+    assert listed.notes == ()  # no classifier is left out
 
 
 def test_a_recipe_says_that_everything_is_new(tmp_path: Path) -> None:
@@ -74,4 +76,3 @@ def test_a_classifier_that_is_left_out_is_noted(tmp_path: Path) -> None:
     assert layers("timm:test_vit", tmp_path).notes == (
         "output is the input of the model's classifier (head), which is left out",
     )
-    assert layers("vgg16_bn", tmp_path).notes == ()
