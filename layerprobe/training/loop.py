@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -107,13 +108,6 @@ class Trainer:
         self.iteration = 0
         self._groups = _parameter_groups(net, loss, plan)
         self._parameters = [parameter for group in self._groups for parameter in group["params"]]
-        self.optimizer = build_optimizer(
-            plan.optimizer,
-            self._groups,
-            learning_rate=plan.learning_rate,
-            momentum=plan.momentum,
-            epsilon=plan.epsilon,
-        )
         if plan.schedule.heatings and not isinstance(getattr(loss, "scale", None), Tensor):
             raise RecipeError(f"[train]: {type(loss).__name__} has no scale to heat", fix="Leave heat_* out")
         if plan.schedule.freeze and plan.schedule.warmup and all(group["pretrained"] for group in self._groups):
@@ -122,7 +116,24 @@ class Trainer:
                 " has any",
                 fix='Set train.warmup = "linear", or name layers in net.from_scratch',
             )
-        self._base_rates = [float(group["lr"]) for group in self._groups]
+        if plan.epochs:
+            _ = self.optimizer
+
+    @functools.cached_property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The optimizer of all parameters; a frozen network needs none, and building one takes torch a second."""
+        return build_optimizer(
+            self.plan.optimizer,
+            self._groups,
+            learning_rate=self.plan.learning_rate,
+            momentum=self.plan.momentum,
+            epsilon=self.plan.epsilon,
+        )
+
+    @functools.cached_property
+    def _base_rates(self) -> list[float]:
+        """The learning rate of each group, which the optimizer sets where a group has none."""
+        return [float(group["lr"]) for group in self.optimizer.param_groups]
 
     def epochs(self, *, after_step: Callable[[float], bool] = lambda loss: True) -> Iterator[EpochResult]:  # noqa: ARG005 - the default goes on whatever the loss
         """Train the epochs that are left.

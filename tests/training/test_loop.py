@@ -224,3 +224,7 @@ def test_heating_multiplies_the_scale_once_before_its_step() -> None:
 def test_a_loss_without_a_scale_cannot_be_heated() -> None:
     with pytest.raises(RecipeError, match="Hinge has no scale to heat"):
         trainer(Hinge(1.0), schedule=Schedule(heatings=(3,)))
+
+
+def test_a_frozen_network_gets_no_optimizer() -> None:
+    assert "optimizer" not in vars(trainer(epochs=0))
