@@ -19,7 +19,6 @@ from layerprobe.metrics.metric import QueryMetric
 from layerprobe.metrics.recall import chance_recall
 from layerprobe.reductions.applying import Blocks, Marked, reduce_blocks
 from layerprobe.reductions.chain import Chain
-from layerprobe.reductions.half_whitening import half_whitening, is_half_whitening
 from layerprobe.reductions.reduction import Reduce
 from layerprobe.registry import METRICS, load
 from layerprobe.values.arrays import FloatArray
@@ -115,15 +114,6 @@ class FoldSearch:
             return None
         blocks = Marked(Blocks(self.queries.values, self.device), self.folds != fold)
         return chain.fit(blocks, int(self.queries.values.shape[1]), seed=seed)
-
-    def fit_without_each(self, chain: Chain, seed: int) -> Callable[[int], Reduce | None]:
-        """As `fit_without`, for all folds: of half-whitening the moments of each fold are taken once."""
-        if is_half_whitening(chain.text):
-            folds: list[int | None] = np.unique(self.folds).tolist()
-            together = half_whitening(Blocks(self.queries.values, self.device), self.folds, folds)
-            if together is not None and together.name == chain.text:
-                return together.fits.__getitem__
-        return lambda fold: self.fit_without(chain, fold, seed)
 
     def of_fold(self, fold: int, reduce: Reduce | None) -> tuple[NDArray[np.intp], QueryValues]:
         """The rows of a fold's queries, and their values among the fold's classes."""

@@ -151,15 +151,3 @@ def test_a_fold_finds_what_shares_a_label_in_it_or_in_the_gallery(divided: bool)
     for fold in range(3):
         own = folds == fold
         assert (found.values - found.above_chance)[own] == pytest.approx(chance[own].mean())
-
-
-def test_half_whitening_of_all_folds_at_once_is_the_chain_fitted_on_the_others() -> None:
-    made = some_features(80, 10, 0)
-    search, chain = FoldSearch(made, None, made.labels % 4, "cosine", CPU), parse_chain("l2+whiten:6:0.5+l2")
-    together = search.fit_without_each(chain, seed=0)
-    for fold in range(4):
-        alone = search.fit_without(chain, fold, seed=0)
-        for reduce in (together(fold), alone):
-            assert reduce is not None
-        batch = torch.from_numpy(np.asarray(made.values, np.float64))
-        np.testing.assert_allclose(together(fold)(batch), alone(batch), rtol=1e-6, atol=1e-8)  # type: ignore[misc]

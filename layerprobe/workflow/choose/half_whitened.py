@@ -13,6 +13,7 @@ from layerprobe.reductions.half_whitening import half_whitened, half_whitening
 from layerprobe.statistics.choice import folds_of
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer
 from layerprobe.workflow.choose.candidates import whole_units
+from layerprobe.workflow.probe.rerank import fold_half_whitening
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.seen import split_to_choose_on
 from layerprobe.workflow.run.stored_layers import read_layer
@@ -34,11 +35,13 @@ def half_whitened_layers(
     units = whole_units(run, split, *run.feature_head(epoch, split).rows, cluster)
     folds = folds_of(units, seed=int(record.seed))[np.unique(units, return_inverse=True)[1]]
     is_chosen_on = split_to_choose_on(run, record, record.epochs) == split
-    left_out = np.unique(folds).tolist() if is_chosen_on else []
-    suited = []
+    cpu, suited = torch.device("cpu"), []
     for ranked in layers:
-        blocks = Blocks(read_layer(run, epoch, split, ranked.layer), torch.device("cpu"))
-        if fitted := half_whitening(blocks, folds, [None, *left_out]):
+        if is_chosen_on:
+            fitted = fold_half_whitening(run, epoch, split, ranked.layer, folds, cpu)
+        else:
+            fitted = half_whitening(Blocks(read_layer(run, epoch, split, ranked.layer), cpu), folds, [None])
+        if fitted is not None:
             suited.append(replace(ranked, reduction=half_whitened(fitted.dim)))
     return suited
 

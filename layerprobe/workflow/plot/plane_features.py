@@ -51,7 +51,7 @@ def stored_plane_features(run: Run, scores: Sequence[Score], selection: LayerSel
     """
     epoch = resolve_epoch(scores, selection.options.epoch)
     embedding = selection.embeddings.get(run.name)
-    if selection.options.layers is None:
+    if selection.options.layers is None and (embedding is not None or not run.read().from_python):
         scores = [score for score in scores if score.ranked == embedding]
     if not any(score.epoch == epoch for score in scores):
         fix = f"Run {run.command('probe', '--epochs', str(epoch))}, or name a layer by --layers"

@@ -7,6 +7,7 @@ stored.within_folds(ranked, seed)            # a fitted reduction that has not s
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -17,10 +18,13 @@ from numpy.typing import NDArray
 from layerprobe.measure.analysis import Features, rank, search_sha256
 from layerprobe.measure.choosing_folds import FoldSearch, QueryValues, query_values_of
 from layerprobe.recipe.recipe import recorded_recipe
-from layerprobe.reductions.chain import parse_chain
+from layerprobe.reductions.applying import Blocks
+from layerprobe.reductions.chain import Chain, parse_chain
+from layerprobe.reductions.half_whitening import HalfWhitening, half_whitening, is_half_whitening
+from layerprobe.reductions.reduction import Reduce
 from layerprobe.statistics.choice import folds_of
 from layerprobe.system.errors import DataError, NotFiniteError
-from layerprobe.values.keys import NO_REDUCTION, RankedLayer
+from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer
 from layerprobe.values.retrieval import Ranks, SearchRules
 from layerprobe.values.sections import SEARCH_KEYS
 from layerprobe.workflow.probe.reduced_features import ReducedFeatures, are_stored, stored_features
@@ -28,7 +32,9 @@ from layerprobe.workflow.probe.reducing import FITTED_ON
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.references import probe_fix
 from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.run.stored_layers import read_layer
 
+_MOST_FITS = 16  # layers of a run that are kept: those of 2,048 dimensions take 13 MB each
 _GALLERY = "gallery"  # the split that another one is searched in
 
 
@@ -62,6 +68,8 @@ class StoredSearch:
     def is_plain(self) -> bool:
         """Whether no groups or lists restrict the results of a query: these are not stored with features."""
         # The classes of what Python measures are numbered anew in the file, and it has no rules.
+        if self.run.stored_rules(self.split) is not None:
+            return False
         return self.run.read().from_python or self.rules_sha256 == self._search_sha256(None)
 
     def require_plain(self) -> None:
@@ -137,7 +145,7 @@ class StoredSearch:
         """
         search = replace(self._fold_search(ranked, seed, units), metric=metric, rules=rules or self.rules)
         chain = parse_chain(ranked.reduction)
-        return search.values(lambda fold: search.fit_without(chain, fold, self._reduced_features.seed))
+        return search.values(self._fits(search, ranked.layer, chain))
 
     def in_folds(self, ranked: RankedLayer, seed: int, *, units: NDArray[np.int64] | None = None) -> list[Features]:
         """The features of each fold of units, by a reduction fitted on the other folds, in memory.
@@ -151,11 +159,17 @@ class StoredSearch:
         """
         if not (self._searches_itself and self.is_plain):
             raise DataError(f"{ranked} of {self.run.name} is not searched among classes alone")
-        search, chain = self._fold_search(ranked, seed, units), parse_chain(ranked.reduction)
-        return [
-            search.features_of(fold, search.fit_without(chain, fold, self._reduced_features.seed))[1]
-            for fold in np.unique(search.folds).tolist()
-        ]
+        search = self._fold_search(ranked, seed, units)
+        fit_without = self._fits(search, ranked.layer, parse_chain(ranked.reduction))
+        return [search.features_of(fold, fit_without(fold))[1] for fold in np.unique(search.folds).tolist()]
+
+    def _fits(self, search: FoldSearch, layer: LayerKey, chain: Chain) -> Callable[[int], Reduce | None]:
+        """Fold -> a chain of reductions, fitted without it."""
+        if is_half_whitening(chain.text):
+            together = fold_half_whitening(self.run, self.epoch, self.split, layer, search.folds, self.device)
+            if together is not None and together.name == chain.text:
+                return together.fits.__getitem__
+        return lambda fold: search.fit_without(chain, fold, self._reduced_features.seed)
 
     def _fold_search(self, ranked: RankedLayer, seed: int, units: NDArray[np.int64] | None) -> FoldSearch:
         queries, gallery = self.features(replace(ranked, reduction=NO_REDUCTION))
@@ -173,3 +187,25 @@ class StoredSearch:
     def _read_index(self, split: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
         labels, ids = self.run.feature_head(self.epoch, split).rows
         return labels.astype(np.int64), ids
+
+
+def fold_half_whitening(  # noqa: PLR0913 - the features and their folds
+    run: Run, epoch: int, split: str, layer: LayerKey, folds: NDArray[np.int64], device: torch.device
+) -> HalfWhitening | None:
+    """Half-whitening of a layer's stored features, fitted without each fold and on all, once for a run.
+
+    Args:
+        folds: (N,) the fold of each image.
+
+    Returns:
+        None where it does not suit the layer.
+    """
+    key, fits = (epoch, split, layer, folds.tobytes(), device), run.fold_fits
+    if key not in fits:
+        blocks = Blocks(torch.from_numpy(read_layer(run, epoch, split, layer)), device)
+        fitted = half_whitening(blocks, folds, [None, *np.unique(folds).tolist()])
+        if len(fits) >= _MOST_FITS:
+            fits.pop(next(iter(fits)), None)
+        fits[key] = fitted
+    half_whitened: HalfWhitening | None = fits[key]
+    return half_whitened

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from layerprobe import store
 from layerprobe.system.errors import BusyError, DataError, EnvironmentFault, RecipeError, UnknownNameError
@@ -145,6 +145,11 @@ class Run:
     def open_features(self, epoch: int, split: str) -> contextlib.AbstractContextManager[LayerTables]:
         """The features of the layers of an epoch and split."""
         return store.open_feature_file(self.feature_file(epoch, split))
+
+    @functools.cached_property
+    def fold_fits(self) -> dict[tuple[object, ...], Any]:
+        """Maps of layers that are fitted by fold of classes, kept while the run is open."""
+        return {}
 
     def stored_rules(self, split: str) -> SearchRules | None:  # noqa: ARG002 - no file has them
         """The search rules that are stored beside the features: none, as the data set has them."""

@@ -2,11 +2,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
+from layerprobe.reductions.applying import Blocks
+from layerprobe.reductions.chain import parse_chain
 from layerprobe.system.errors import DataError
 from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer
 from layerprobe.workflow.choose.features_run import run_of_features
 from layerprobe.workflow.choose.given_features import given_features
+from layerprobe.workflow.probe.rerank import fold_half_whitening
 from layerprobe.workflow.run.memory_run import MemoryRun
 from layerprobe.workflow.run.stored_choice import stored_choice
 from layerprobe.workflow.run.stored_layers import equal_layers, read_layer
@@ -61,3 +65,17 @@ def test_groups_and_the_seed_are_kept_and_no_file_is_read(run: MemoryRun) -> Non
     assert run.read().seed == 3
     assert stored_choice(run) is None
     assert RankedLayer(LayerKey("a", "none"), NO_REDUCTION, "cosine") not in run.ranks(0, "test").groups
+
+
+def test_maps_by_fold_are_fitted_once_and_are_those_of_the_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_of_features(given_features({"a": FEATURES}, LABELS), seen=True, seed=0)
+    key, folds, cpu = LayerKey("a", "none"), LABELS % 4, torch.device("cpu")
+    together = fold_half_whitening(run, 0, "test", key, folds, cpu)
+    assert together is not None
+    chain = parse_chain(together.name)
+    for fold in range(4):
+        alone = chain.fit(Blocks(torch.from_numpy(FEATURES[folds != fold]), cpu), 5, seed=0)
+        rows = torch.from_numpy(FEATURES).double()
+        np.testing.assert_allclose(together.fits[fold](rows), alone(rows), rtol=1e-6, atol=1e-8)
+    monkeypatch.setattr("layerprobe.workflow.probe.rerank.half_whitening", lambda *_: pytest.fail("fitted again"))
+    assert fold_half_whitening(run, 0, "test", key, folds, cpu) is together
