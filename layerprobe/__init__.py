@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from layerprobe.values.retrieval import SearchRules
     from layerprobe.workflow.choose.choose_features import choose
     from layerprobe.workflow.python.explain_pair import explain
-    from layerprobe.workflow.python.own_model import extract, layers
     from layerprobe.workflow.python.probe_model import probe
+    from layerprobe.workflow.python.user_model import extract, layers
     from layerprobe.workflow.run.opened_run import open_run
     from layerprobe.workflow.watch.watch import Watch
 
@@ -41,8 +41,8 @@ _MODULES = {
     "Watch": "workflow.watch.watch",
     "choose": "workflow.choose.choose_features",
     "explain": "workflow.python.explain_pair",
-    "extract": "workflow.python.own_model",
-    "layers": "workflow.python.own_model",
+    "extract": "workflow.python.user_model",
+    "layers": "workflow.python.user_model",
     "load_encoder": "encoder.loading",
     "loss": "losses.by_name",
     "nearest_neighbours": "ranking",

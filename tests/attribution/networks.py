@@ -10,7 +10,7 @@ from layerprobe.attribution.scoring import ScoredLayer
 from layerprobe.taps import Measured, find_layers
 from layerprobe.values.explanations import Explanation
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer
-from layerprobe.workflow.python.own_model import measured, net_of
+from layerprobe.workflow.python.user_model import measured, net_of
 
 SIZE = 16
 

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from layerprobe.taps import find_taps, first_use, is_computed, keep_calls_without
-from layerprobe.workflow.python.own_model import measured, net_of
+from layerprobe.workflow.python.user_model import measured, net_of
 
 
 class Attending(nn.Module):

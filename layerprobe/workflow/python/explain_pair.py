@@ -19,7 +19,7 @@ from layerprobe.taps.hooks import prepare_images
 from layerprobe.values.explanations import Explanation
 from layerprobe.values.keys import NO_REDUCTION, VECTOR_SIMILARITIES, RankedLayer
 from layerprobe.workflow.python.loaders import image_shape, require_images
-from layerprobe.workflow.python.own_model import measured, net_of, placed
+from layerprobe.workflow.python.user_model import measured, net_of, placed
 
 _SEED = 2018  # one that few have drawn their own weights with
 _RESETS = ("reset_parameters", "_reset_parameters")

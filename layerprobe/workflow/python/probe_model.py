@@ -49,10 +49,10 @@ from layerprobe.workflow.python.loaders import (
     read_batches,
 )
 from layerprobe.workflow.python.memory_features import MemoryFeatures, SplitFeatures, extracted_features
-from layerprobe.workflow.python.own_model import classifier_notes, measured, net_of, network_facts, placed
 from layerprobe.workflow.python.probe_inputs import SEED, ProbeInputs, weights_sha256
 from layerprobe.workflow.python.probed import ByLayer, Probed
 from layerprobe.workflow.python.stored_probe import MemoryProbe, known_layers, store_probe
+from layerprobe.workflow.python.user_model import classifier_notes, measured, net_of, network_facts, placed
 from layerprobe.workflow.run.runs import Run, named_run
 
 T = TypeVar("T")

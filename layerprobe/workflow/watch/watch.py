@@ -27,10 +27,10 @@ from layerprobe.system.signals import stoppable
 from layerprobe.values.scores import SPLITS
 from layerprobe.workflow.probe.measures import Measures, build_measures
 from layerprobe.workflow.python.loaders import BatchOf, image_shape, named_loaders
-from layerprobe.workflow.python.own_model import net_of, placed
 from layerprobe.workflow.python.probe_inputs import folder_name
 from layerprobe.workflow.python.probe_model import asked_metrics, require_types
 from layerprobe.workflow.python.stored_probe import probe_record, store_probe
+from layerprobe.workflow.python.user_model import net_of, placed
 from layerprobe.workflow.run.runs import Run, named_run
 from layerprobe.workflow.watch.epoch_line import LayerEpochs, best_words
 from layerprobe.workflow.watch.random_state import keep_random_state

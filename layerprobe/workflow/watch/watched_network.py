@@ -23,8 +23,8 @@ from layerprobe.workflow.probe.selection import require_storable
 from layerprobe.workflow.python.layer_search import SearchResults, search
 from layerprobe.workflow.python.loaders import Batch, ImageShape
 from layerprobe.workflow.python.memory_features import MemoryFeatures, extracted_features
-from layerprobe.workflow.python.own_model import classifier_notes, measured, network_facts
 from layerprobe.workflow.python.probe_inputs import SEED, ProbeInputs, weights_sha256
+from layerprobe.workflow.python.user_model import classifier_notes, measured, network_facts
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.watch.watched_images import WatchedImages
 

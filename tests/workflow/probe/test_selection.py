@@ -17,7 +17,7 @@ from layerprobe.values.scores import Score, ScoreTable
 from layerprobe.workflow.probe.estimate_probe import estimate_probe
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest, select_taps
-from layerprobe.workflow.python.own_model import measured, net_of
+from layerprobe.workflow.python.user_model import measured, net_of
 from layerprobe.workflow.run.damage import PartlyMeasuredError
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.train.building import TrainRequest
