@@ -10,7 +10,7 @@ from layerprobe.attribution.scoring import ScoredLayer
 from layerprobe.taps import Measured, find_layers
 from layerprobe.values.explanations import Explanation
 from layerprobe.values.keys import NO_REDUCTION, RankedLayer
-from layerprobe.workflow.python.user_model import measured, net_of
+from layerprobe.workflow.python.user_model import measure_network, net_of
 
 SIZE = 16
 
@@ -21,7 +21,7 @@ def image(seed: int, size: int = SIZE) -> Tensor:
 
 
 def measured_of(module: nn.Module, size: int = SIZE) -> Measured:
-    return measured(net_of(module), (3, size, size))
+    return measure_network(net_of(module), (3, size, size))
 
 
 def scored(name: str, network: Measured, similarity: str = "cosine") -> ScoredLayer:

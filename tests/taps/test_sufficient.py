@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from layerprobe.taps import find_taps, first_use, is_computed, keep_calls_without
-from layerprobe.workflow.python.user_model import measured, net_of
+from layerprobe.workflow.python.user_model import measure_network, net_of
 
 
 class Attending(nn.Module):
@@ -47,7 +47,7 @@ class Block(nn.Module):
     ],
 )
 def test_a_layer_is_computed_without_the_tensors_of_what_ends_after_it(tensor: str, computed: list[str]) -> None:
-    network = measured(net_of(Attending()), (3, 4, 4))
+    network = measure_network(net_of(Attending()), (3, 4, 4))
     assert first_use(network, tensor) == len(computed)
     without = keep_calls_without(network, [tensor, "head.bias"])
     assert {path for path, calls in without.calls.items() if calls} == set(computed)

@@ -19,13 +19,13 @@ from layerprobe.taps.hooks import prepare_images
 from layerprobe.values.explanations import Explanation
 from layerprobe.values.keys import NO_REDUCTION, VECTOR_SIMILARITIES, RankedLayer
 from layerprobe.workflow.python.loaders import image_shape, require_images
-from layerprobe.workflow.python.user_model import measured, net_of, placed
+from layerprobe.workflow.python.user_model import measure_network, net_of, place_on_device
 
 _SEED = 2018  # one that few have drawn their own weights with
 _RESETS = ("reset_parameters", "_reset_parameters")
 
 
-def explain(  # noqa: PLR0913 - what, of which two images, at which layers, and how
+def explain(  # noqa: PLR0913 - a model, two images, layers, and how they are compared
     model: nn.Module | Net,
     query: Tensor,
     neighbour: Tensor,
@@ -42,10 +42,10 @@ def explain(  # noqa: PLR0913 - what, of which two images, at which layers, and 
     >>> import torch, layerprobe
     >>> _ = torch.manual_seed(0)
     >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU())
-    >>> found = layerprobe.explain(model, torch.rand(3, 8, 8), torch.rand(3, 8, 8), "1@avg")
-    >>> found["1@avg"].query.pixels.shape, found["1@avg"].query.places.shape
+    >>> explanations = layerprobe.explain(model, torch.rand(3, 8, 8), torch.rand(3, 8, 8), "1@avg")
+    >>> explanations["1@avg"].query.pixels.shape, explanations["1@avg"].query.places.shape
     ((8, 8), (6, 6))
-    >>> bool(found["1@avg"].query.error < 0.01)
+    >>> bool(explanations["1@avg"].query.error < 0.01)
     True
 
     Args:
@@ -73,42 +73,42 @@ def explain(  # noqa: PLR0913 - what, of which two images, at which layers, and 
     require_type("similarity", similarity, str, "a name")
     if similarity not in VECTOR_SIMILARITIES:
         raise UnknownNameError("similarity", similarity, VECTOR_SIMILARITIES)
-    net, named = net_of(model), names_of("layers", layers)
+    net, expressions = net_of(model), names_of("layers", layers)
     for argument, image in (("query", query), ("neighbour", neighbour)):
         require_type(argument, image, Tensor, "floats (C, H, W)")
     if untrained is not None:
         require_type("untrained", untrained, nn.Module, "a torch.nn.Module")
-    first = require_images(query[None], "`query`")
-    second = require_images(neighbour[None], "`neighbour`", image_shape(first))
-    kinds = {own.dtype for own in net.module.parameters() if own.is_floating_point()} - {torch.float32}
-    if kinds:
-        what = f"the model computes in {str(kinds.pop()).removeprefix('torch.')}"
-        raise RecipeError(what, fix="Give model.float(), as gradients need its precision")
-    random, doubt = (untrained, ()) if untrained is not None else _redrawn(net.module)
-    with placed(net.module, "auto"):
-        network = measured(net, image_shape(first))
-        pair = prepare_images(first, net.module), prepare_images(second, net.module)
-        found = {}
-        for layer in find_layers(named, network):
+    query_batch = require_images(query[None], "`query`")
+    neighbour_batch = require_images(neighbour[None], "`neighbour`", image_shape(query_batch))
+    dtypes = {parameter.dtype for parameter in net.module.parameters() if parameter.is_floating_point()}
+    if other_dtypes := dtypes - {torch.float32}:
+        problem = f"the model computes in {str(other_dtypes.pop()).removeprefix('torch.')}"
+        raise RecipeError(problem, fix="Give model.float(), as gradients need its precision")
+    random_module, random_notes = (untrained, ()) if untrained is not None else _randomize_weights(net.module)
+    with place_on_device(net.module, "auto"):
+        network = measure_network(net, image_shape(query_batch))
+        pair = prepare_images(query_batch, net.module), prepare_images(neighbour_batch, net.module)
+        explanations = {}
+        for layer in find_layers(expressions, network):
             scored = ScoredLayer(layer, RankedLayer(layer.key, NO_REDUCTION, similarity))
-            made = explain_pair(network, scored, pair, random=random)
-            found[str(layer.key)] = replace(made, notes=(*doubt, *made.notes))
-    return found
+            explanation = explain_pair(network, scored, pair, random=random_module)
+            explanations[str(layer.key)] = replace(explanation, notes=(*random_notes, *explanation.notes))
+    return explanations
 
 
-def _redrawn(module: nn.Module) -> tuple[nn.Module | None, tuple[str, ...]]:
+def _randomize_weights(module: nn.Module) -> tuple[nn.Module | None, tuple[str, ...]]:
     """A copy with random weights, or a line on why there is none."""
-    for name, part in module.named_modules():
-        own = [each for each, _ in part.named_parameters(recurse=False)]
-        if own and not any(hasattr(part, reset) for reset in _RESETS):
-            path = ".".join(filter(None, (name, own[0])))
+    for name, submodule in module.named_modules():
+        parameter_names = [parameter_name for parameter_name, _ in submodule.named_parameters(recurse=False)]
+        if parameter_names and not any(hasattr(submodule, reset) for reset in _RESETS):
+            path = ".".join(filter(None, (name, parameter_names[0])))
             return None, (f"no check against random weights: {path} cannot be drawn anew; give `untrained`",)
-    redrawn = copy.deepcopy(module)
+    random_module = copy.deepcopy(module)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(_SEED)
-        for part in redrawn.modules():
+        for submodule in random_module.modules():
             for reset in _RESETS:
-                if hasattr(part, reset):
-                    getattr(part, reset)()
+                if hasattr(submodule, reset):
+                    getattr(submodule, reset)()
                     break
-    return redrawn, ()
+    return random_module, ()

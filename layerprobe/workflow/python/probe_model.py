@@ -52,7 +52,13 @@ from layerprobe.workflow.python.memory_features import MemoryFeatures, SplitFeat
 from layerprobe.workflow.python.probe_inputs import SEED, ProbeInputs, weights_sha256
 from layerprobe.workflow.python.probed import ByLayer, Probed
 from layerprobe.workflow.python.stored_probe import MemoryProbe, known_layers, store_probe
-from layerprobe.workflow.python.user_model import classifier_notes, measured, net_of, network_facts, placed
+from layerprobe.workflow.python.user_model import (
+    classifier_notes,
+    measure_network,
+    net_of,
+    network_facts,
+    place_on_device,
+)
 from layerprobe.workflow.run.runs import Run, named_run
 
 T = TypeVar("T")
@@ -164,11 +170,11 @@ def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
     asked_layers, named = names_of("layers", layers), None if pools is None else names_of("pools", pools)
     chains = _chains(names_of("reduce", reduce), fit, loaders)
     ignored: dict[str, None] = {}
-    with placed(net.module, str(device)) as where, progress() as track:
+    with place_on_device(net.module, str(device)) as where, progress() as track:
         read = partial(read_batches, batch=batch, note=ignored.setdefault)
         tracked = {name: track(loader, f"extracting {name}") for name, loader in loaders.items()}
         shape, batches = _read_ahead(tracked, read)
-        network = measured(net, shape)
+        network = measure_network(net, shape)
         asked = (asked_layers, network)
         taps, skipped_pools = find_layers(*asked, pools=named), skipped_pool_lines(*asked, pools=named)
         if cache is not None:

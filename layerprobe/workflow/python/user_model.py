@@ -71,7 +71,7 @@ def net_of(model: nn.Module | Net) -> Net:
     )
 
 
-def measured(net: Net, shape: ImageShape) -> Measured:
+def measure_network(net: Net, shape: ImageShape) -> Measured:
     """The layers of a network for images (C, H, W).
 
     For a user's model this adds the final norm and the classifier, whose input `output` then is, and drops `output`
@@ -84,17 +84,17 @@ def measured(net: Net, shape: ImageShape) -> Measured:
         net = replace(net, classifier=find_classifier(net.module, image_size, (channels,)))
     try:
         with without_classifier(net.module, net.classifier):
-            found = measure_layers(net, image_size)
+            network = measure_layers(net, image_size)
     except RecipeError as error:
         raise RecipeError(
             error.message, fix="Give images of another size, or of the channels that the model takes"
         ) from error
     if net.layers.get(OUTPUT) != "":
-        return found
-    unclear = any(isinstance(call.layout, Unclear) for call in found.calls.get("", ()))
+        return network
+    unclear = any(isinstance(call.layout, Unclear) for call in network.calls.get("", ()))
     absent = {OUTPUT if unclear else "", net.classifier}
     layers = {name: path for name, path in net.layers.items() if name not in absent}
-    return replace(found, net=replace(net, layers=layers, final_norm=_final_norm(net, found)))
+    return replace(network, net=replace(net, layers=layers, final_norm=_find_final_norm(net, network)))
 
 
 def network_facts(network: Measured) -> RecordedNetwork | None:
@@ -105,39 +105,39 @@ def network_facts(network: Measured) -> RecordedNetwork | None:
     return RecordedNetwork(tuple(execution_order(network.net.layers, network)), embedding.key, {}, None, {})
 
 
-def _final_norm(net: Net, found: Measured) -> str | None:
-    """The first norm after the last block that preserves the shape of the block's output."""
-    blocks = [call for name, path in net.layers.items() if name != OUTPUT for call in found.calls.get(path, ())]
-    last = max(blocks, key=lambda call: call.order, default=None)
+def _find_final_norm(net: Net, network: Measured) -> str | None:
+    """The path of the first norm after the last block that preserves the shape of the block's output."""
+    blocks = [call for name, path in net.layers.items() if name != OUTPUT for call in network.calls.get(path, ())]
+    block = max(blocks, key=lambda call: call.order, default=None)
     parts = parts_by_path(net.module)
-    after = [
+    norms = [
         (call.order, path)
-        for path, calls in found.calls.items()
+        for path, calls in network.calls.items()
         for call in calls
-        if last and call.order > last.order and call.shape == last.shape and "Norm" in type(parts[path]).__name__
+        if block and call.order > block.order and call.shape == block.shape and "Norm" in type(parts[path]).__name__
     ]
-    return min(after)[1] if after else None
+    return min(norms)[1] if norms else None
 
 
 @contextlib.contextmanager
-def placed(module: nn.Module, device: str) -> Iterator[torch.device]:
+def place_on_device(module: nn.Module, device: str) -> Iterator[torch.device]:
     """Move a module to a device, which is yielded, and back at the end of the block.
 
     Args:
         device: auto (where the module is), cpu, cuda or cuda:i.
     """
-    before = list(dict.fromkeys(tensor.device for tensor in (*module.parameters(), *module.buffers())))
-    own = before[0] if before else torch.device("cpu")
+    devices = list(dict.fromkeys(tensor.device for tensor in (*module.parameters(), *module.buffers())))
+    original_device = devices[0] if devices else torch.device("cpu")
     if device == "auto":
-        yield own
+        yield original_device
         return
-    if len(before) > 1:
-        raise RecipeError(f"the model lies on {', '.join(map(str, before))}", fix='Leave it there: device="auto"')
+    if len(devices) > 1:
+        raise RecipeError(f"the model lies on {', '.join(map(str, devices))}", fix='Leave it there: device="auto"')
     try:
         module.to(choose_device(device))
         yield choose_device(device)
     finally:
-        module.to(own)
+        module.to(original_device)
 
 
 class Layers(tuple[LayerInfo, ...]):
@@ -165,8 +165,8 @@ def layers(model: nn.Module | Net, image_size: ImageSize | ImageShape = 224) -> 
     >>> import layerprobe
     >>> from torch import nn
     >>> model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 8, 3), nn.ReLU(), nn.Flatten())
-    >>> found = layerprobe.layers(model, image_size=8)
-    >>> [(layer.name, layer.kind, layer.dim) for layer in found]
+    >>> listing = layerprobe.layers(model, image_size=8)
+    >>> [(layer.name, layer.kind, layer.dim) for layer in listing]
     [('1', 'map', 4), ('3', 'map', 8), ('output', 'vector', 128)]
 
     Args:
@@ -185,14 +185,14 @@ def layers(model: nn.Module | Net, image_size: ImageSize | ImageShape = 224) -> 
         TypeError: an argument of another type.
     """
     net = net_of(model)
-    *stated, height, width = _numbers(image_size)
-    shapes = [(channels, height, width) for channels in stated or (3, 1)]
-    found = _first_measured(net, shapes).net
-    with without_classifier(found.module, found.classifier):
-        return Layers(list_layers(found, as_size(height, width)))
+    *channel_counts, height, width = _parse_image_size(image_size)
+    shapes = [(channels, height, width) for channels in channel_counts or (3, 1)]
+    network = _measure_first_size(net, shapes).net
+    with without_classifier(network.module, network.classifier):
+        return Layers(list_layers(network, as_size(height, width)))
 
 
-def _numbers(image_size: object) -> list[int]:
+def _parse_image_size(image_size: object) -> list[int]:
     """(H, W), or (C, H, W)."""
     numbers = [image_size, image_size] if isinstance(image_size, Integral) else image_size
     of_numbers = isinstance(numbers, tuple | list) and all(isinstance(number, Integral) for number in numbers)
@@ -203,22 +203,22 @@ def _numbers(image_size: object) -> list[int]:
     return list(map(int, numbers))
 
 
-def _first_measured(net: Net, shapes: Sequence[ImageShape]) -> Measured:
+def _measure_first_size(net: Net, shapes: Sequence[ImageShape]) -> Measured:
     """The layers of a network for the first of some shapes that it takes."""
-    first, *others = shapes
+    first_shape, *other_shapes = shapes
     try:
-        return measured(net, first)
+        return measure_network(net, first_shape)
     except RecipeError:
-        for shape in others:
+        for shape in other_shapes:
             with contextlib.suppress(RecipeError):
-                return measured(net, shape)
+                return measure_network(net, shape)
         raise
 
 
-def classifier_notes(found: Iterable[str | None]) -> tuple[str, ...]:
+def classifier_notes(paths: Iterable[str | None]) -> tuple[str, ...]:
     """A line on each classifier whose input is taken for the model's output."""
     return tuple(
-        f"{OUTPUT} is the input of the model's classifier; layer {path} is what that gives" for path in found if path
+        f"{OUTPUT} is the input of the model's classifier; layer {path} is what that gives" for path in paths if path
     )
 
 
@@ -253,14 +253,14 @@ def extract(
         TypeError: an argument of another type.
     """
     net = net_of(model)
-    named, batches = names_of("layers", layers), in_batches(images, BATCH_SIZE)
-    first = next(batches)
-    with placed(net.module, "auto") as device:
-        network = measured(net, image_shape(first))
-        asked = find_layers(named, network)
-        taps = member_taps(asked)
-        for doubt in [*skipped_pool_lines(named, network), *outlying_tokens(taps)]:
-            warnings.warn(doubt, stacklevel=2)
-        found = list(extraction.extract(net.module, taps, chain([first], batches), device=device))
-    values = {tap.key: np.concatenate([batch[tap.key] for batch in found]) for tap in taps}
-    return {str(layer.key): side_by_side([values[key] for key in members_of(layer.key, values)]) for layer in asked}
+    expressions, batches = names_of("layers", layers), in_batches(images, BATCH_SIZE)
+    first_batch = next(batches)
+    with place_on_device(net.module, "auto") as device:
+        network = measure_network(net, image_shape(first_batch))
+        selected = find_layers(expressions, network)
+        taps = member_taps(selected)
+        for message in [*skipped_pool_lines(expressions, network), *outlying_tokens(taps)]:
+            warnings.warn(message, stacklevel=2)
+        feature_batches = list(extraction.extract(net.module, taps, chain([first_batch], batches), device=device))
+    values = {tap.key: np.concatenate([batch[tap.key] for batch in feature_batches]) for tap in taps}
+    return {str(layer.key): side_by_side([values[key] for key in members_of(layer.key, values)]) for layer in selected}

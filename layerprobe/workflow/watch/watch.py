@@ -30,7 +30,7 @@ from layerprobe.workflow.python.loaders import BatchOf, image_shape, named_loade
 from layerprobe.workflow.python.probe_inputs import folder_name
 from layerprobe.workflow.python.probe_model import asked_metrics, require_types
 from layerprobe.workflow.python.stored_probe import probe_record, store_probe
-from layerprobe.workflow.python.user_model import net_of, placed
+from layerprobe.workflow.python.user_model import net_of, place_on_device
 from layerprobe.workflow.run.runs import Run, named_run
 from layerprobe.workflow.watch.epoch_line import LayerEpochs, best_words
 from layerprobe.workflow.watch.random_state import keep_random_state
@@ -186,7 +186,7 @@ class Watch:
             message = f"epoch {epoch} comes after epoch {self._training.epoch}"
             raise RecipeError(message, fix="Give epochs in ascending order, and another training another Watch")
         net = net_of(model)
-        with keep_random_state(), placed(net.module, self._device) as device:
+        with keep_random_state(), place_on_device(net.module, self._device) as device:
             wait_for(device)
             began = time.perf_counter()
             if self._training is None:

@@ -24,7 +24,7 @@ from layerprobe.workflow.python.layer_search import SearchResults, search
 from layerprobe.workflow.python.loaders import Batch, ImageShape
 from layerprobe.workflow.python.memory_features import MemoryFeatures, extracted_features
 from layerprobe.workflow.python.probe_inputs import SEED, ProbeInputs, weights_sha256
-from layerprobe.workflow.python.user_model import classifier_notes, measured, network_facts
+from layerprobe.workflow.python.user_model import classifier_notes, measure_network, network_facts
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.watch.watched_images import WatchedImages
 
@@ -68,7 +68,7 @@ def find_watched_layers(
     net: Net, layers: Sequence[str], pools: Sequence[str] | None, shape: ImageShape
 ) -> tuple[WatchedNetwork, list[str]]:
     """The asked layers of a network that takes images (C, H, W), and notes on its classifier and their pools."""
-    network = measured(net, shape)
+    network = measure_network(net, shape)
     taps = require_storable(find_layers(layers, network, pools=pools))
     if not taps:
         raise RecipeError("layers is empty", fix='Name some, such as layers="*"')
