@@ -61,22 +61,22 @@ def search(
     for ranked in track(layers, "ranking"):
         for split in dataset.searched:
             subject, key_of = searches.subject(epoch, split, ranked), searches.key_of(epoch, split)
-            of_layer, ranks = scorer.layer(subject, key_of, {})
-            if error := of_layer.refused:
+            layer_scores, ranks = scorer.layer(subject, key_of, {})
+            if error := layer_scores.refused:
                 inapplicable[InapplicableReduction(ranked.layer, ranked.reduction, error.message, error.fix)] = None
                 continue
-            scored[split].append(of_layer)
+            scored[split].append(layer_scores)
             entries[split] |= ranks
             for name in dict.fromkeys((split, searches.gallery(split))):
-                reduced[name] |= _reduced(searches, epoch, name, ranked)
-    scores = [score for split, found in scored.items() for score in scorer.resampling.scores(split, found)]
+                reduced[name] |= _read_reduced(searches, epoch, name, ranked)
+    scores = [score for split, analyses in scored.items() for score in scorer.resampling.scores(split, analyses)]
     return SearchResults(scores, entries, reduced, list(inapplicable))
 
 
-def _reduced(searches: Searches, epoch: int, split: str, ranked: RankedLayer) -> dict[RankedLayer, NDArray[Any]]:
+def _read_reduced(searches: Searches, epoch: int, split: str, ranked: RankedLayer) -> dict[RankedLayer, NDArray[Any]]:
     """The reduced features of a layer, or of its draws; none where a map cannot be fitted on NaN or Inf."""
-    found: dict[RankedLayer, NDArray[Any]] = {}
+    features: dict[RankedLayer, NDArray[Any]] = {}
     for draw in draws_of(ranked) if ranked.reduction != NO_REDUCTION else ():
         with contextlib.suppress(NotFiniteError):
-            found[draw] = torch.as_tensor(searches.reduced.layer(epoch, split, draw).values).cpu().numpy()
-    return found
+            features[draw] = torch.as_tensor(searches.reduced.layer(epoch, split, draw).values).cpu().numpy()
+    return features

@@ -44,32 +44,32 @@ class Batch:
     labels: NDArray[Any]
 
 
-def named_loaders(splits: object, known: Sequence[str]) -> dict[str, Iterable[Any]]:
+def require_loaders(splits: object, split_names: Sequence[str]) -> dict[str, Iterable[Any]]:
     """The loader of each split, in the order of the known splits; a Dataset gets one."""
     if not isinstance(splits, Mapping):
         raise wrong_type("splits", splits, 'loaders by the names of their splits, such as {"test": loader}')
     for name in splits:
         require_type("the name of a split", name, str, "text")
-        if name not in (*known, *_ALIASES):
-            raise UnknownNameError("split", name, known)
-    given = {_ALIASES.get(name, name): loader for name, loader in splits.items()}
-    if len(given) < len(splits):
+        if name not in (*split_names, *_ALIASES):
+            raise UnknownNameError("split", name, split_names)
+    loaders = {_ALIASES.get(name, name): loader for name, loader in splits.items()}
+    if len(loaders) < len(splits):
         raise RecipeError("val and validation are the same split", fix="Give one of them")
-    return {name: _loader(given[name], name) for name in known if name in given}
+    return {name: _require_loader(loaders[name], name) for name in split_names if name in loaders}
 
 
-def as_loader(given: object) -> Any:
+def as_loader(images: object) -> Any:
     """A loader of a Dataset, in its order; anything else as it is."""
-    if isinstance(given, Dataset) and not isinstance(given, IterableDataset):
-        return DataLoader(given, BATCH_SIZE)
-    return given
+    if isinstance(images, Dataset) and not isinstance(images, IterableDataset):
+        return DataLoader(images, BATCH_SIZE)
+    return images
 
 
-def _loader(given: object, split: str) -> Iterable[Any]:
-    if isinstance(given, Tensor | np.ndarray | str | Mapping | type) or not isinstance(given, Iterable | Dataset):
+def _require_loader(batches: object, split: str) -> Iterable[Any]:
+    if isinstance(batches, Tensor | np.ndarray | str | Mapping | type) or not isinstance(batches, Iterable | Dataset):
         expected = "a DataLoader, a Dataset, or batches of (images, labels)"
-        raise wrong_type(f"the {split} loader", given, expected)
-    loader: Iterable[Any] = as_loader(given)
+        raise wrong_type(f"the {split} loader", batches, expected)
+    loader: Iterable[Any] = as_loader(batches)
     return loader
 
 
@@ -89,42 +89,42 @@ def read_batches(
             with one of the usual keys for each.
         note: takes a line on parts that are ignored, at each batch.
     """
-    kind = None
+    label_kind = None
     for item in loader:
-        given, stated = _parts(item, split, note) if batch is None else _read_by(batch, item)
-        images = require_images(given, f"the {split} loader", shape)
-        labels = _labels(stated, len(images), split)
-        if kind not in (None, labels.dtype.kind):
+        image_values, label_values = _read_parts(item, split, note) if batch is None else _read_by(batch, item)
+        images = require_images(image_values, f"the {split} loader", shape)
+        labels = _require_labels(label_values, len(images), split)
+        if label_kind not in (None, labels.dtype.kind):
             raise DataError(f"labels of the {split} loader are numbers and texts", fix="Give either")
-        kind, shape = labels.dtype.kind, image_shape(images)
+        label_kind, shape = labels.dtype.kind, image_shape(images)
         yield Batch(images, labels)
-    if kind is None:
+    if label_kind is None:
         raise DataError(f"the {split} loader gives no batch", fix="Give it images")
 
 
 def _read_by(batch: BatchOf, item: object) -> tuple[Any, Any]:
     pair: Any = batch(item)
     if not isinstance(pair, tuple | list) or len(pair) != 2:
-        raise TypeError(f"batch must return (images, labels), not {_described(pair)}")
+        raise TypeError(f"batch must return (images, labels), not {_describe(pair)}")
     return pair[0], pair[1]
 
 
-def _parts(item: object, split: str, note: Callable[[str], object] | None) -> tuple[Any, Any]:
+def _read_parts(item: object, split: str, note: Callable[[str], object] | None) -> tuple[Any, Any]:
     """The images and labels of a tuple or dict."""
     if isinstance(item, Mapping):
         fix = f"Let it have one for the images and one for the labels, or {_READ_BY}"
-        images, labels = (_value(item, f"the {split} loader", keys, fix) for keys in (_IMAGES, _LABELS))
+        images, labels = (_find_value(item, f"the {split} loader", keys, fix) for keys in (_IMAGES, _LABELS))
         return images, labels
     if not isinstance(item, tuple | list) or not 2 <= len(item) <= _MOST:
-        what = f"a batch of the {split} loader is {_described(item)}"
-        raise DataError(what, fix=f"Let the loader give (images, labels), or {_READ_BY}")
-    images, labels, *others = item
-    if others and note is not None:
+        problem = f"a batch of the {split} loader is {_describe(item)}"
+        raise DataError(problem, fix=f"Let the loader give (images, labels), or {_READ_BY}")
+    images, labels, *ignored = item
+    if ignored and note is not None:
         note(f"of each batch of {len(item)} parts the first two are read as images and labels, the others are ignored")
     return images, labels
 
 
-def _value(item: Mapping[Any, Any], source: str, keys: Sequence[str], fix: str) -> Any:
+def _find_value(item: Mapping[Any, Any], source: str, keys: Sequence[str], fix: str) -> Any:
     """The value of the one key that a dict has of some."""
     present = [key for key in keys if key in item]
     if len(present) == 1:
@@ -147,7 +147,7 @@ def require_images(images: object, source: str, shape: ImageShape | None = None)
     """
     fix = "Give floats (B, C, H, W), of one size and normalised as the model takes them"
     if not isinstance(images, Tensor) or images.ndim != 4 or not images.numel():
-        raise DataError(f"images of {source} are {_described(images)}", fix=fix)
+        raise DataError(f"images of {source} are {_describe(images)}", fix=fix)
     if not images.is_floating_point():
         raise DataError(f"images of {source} are {images.dtype}".replace("torch.", ""), fix=fix)
     if shape not in (None, image_shape(images)):
@@ -155,7 +155,7 @@ def require_images(images: object, source: str, shape: ImageShape | None = None)
     return images
 
 
-def _labels(labels: object, count: int, split: str) -> NDArray[Any]:
+def _require_labels(labels: object, count: int, split: str) -> NDArray[Any]:
     """(B,) int64, or texts."""
     values = labels.cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
     if values.dtype.kind in "OU" and values.shape == (count,) and all(isinstance(x, str) for x in labels):  # type: ignore[attr-defined] # of one axis
@@ -173,13 +173,13 @@ def _labels(labels: object, count: int, split: str) -> NDArray[Any]:
     return values.astype(np.int64)
 
 
-def _described(value: object) -> str:
+def _describe(value: object) -> str:
     """`a dict`, `a list of 3`, `float32 (8, 1, 28, 28)`."""
     if isinstance(value, Tensor | np.ndarray):
-        kind = "" if isinstance(value, Tensor) else "a numpy array, "
-        return f"{kind}{value.dtype} {tuple(value.shape)}".replace("torch.", "")
-    many = f" of {len(value)}" if isinstance(value, tuple | list) else ""
-    return f"a {type(value).__name__}{many}"
+        library = "" if isinstance(value, Tensor) else "a numpy array, "
+        return f"{library}{value.dtype} {tuple(value.shape)}".replace("torch.", "")
+    length = f" of {len(value)}" if isinstance(value, tuple | list) else ""
+    return f"a {type(value).__name__}{length}"
 
 
 @contextlib.contextmanager
@@ -191,29 +191,29 @@ def progress() -> Iterator[Track[Any]]:
     console = Console(stderr=True)
     # rich draws in a notebook by ipywidgets, and warns where it is absent.
     widgets = console.is_jupyter and importlib.util.find_spec("ipywidgets") is not None
-    shown = widgets or (console.is_terminal and not console.is_jupyter)
-    with Progress(console=console, transient=True, disable=not shown) as bars:
-        yield lambda items, name: bars.track(items, _length(items), description=name)
+    interactive = widgets or (console.is_terminal and not console.is_jupyter)
+    with Progress(console=console, transient=True, disable=not interactive) as bars:
+        yield lambda items, name: bars.track(items, _count_items(items), description=name)
 
 
-def _length(items: Iterable[Any]) -> int | None:
+def _count_items(items: Iterable[Any]) -> int | None:
     try:
         return len(items)  # type: ignore[arg-type] # a loader of an iterable data set has a length that raises TypeError
     except TypeError:
         return None
 
 
-def in_batches(images: object, batch_size: int) -> Iterator[Tensor]:
+def read_images(images: object, batch_size: int) -> Iterator[Tensor]:
     """The images of one tensor, of a Dataset, or of batches with or without labels, in batches."""
     if isinstance(images, np.ndarray | str | Mapping | type) or not isinstance(images, Iterable | Dataset):
         raise wrong_type("images", images, "floats (N, C, H, W), a DataLoader, a Dataset, or batches")
     shape = None
     for item in images.split(batch_size) if isinstance(images, Tensor) else as_loader(images):
-        batch = item[0] if isinstance(item, tuple | list) and item else item
+        candidate = item[0] if isinstance(item, tuple | list) and item else item
         if isinstance(item, Mapping):
-            batch = _value(item, "`images`", _IMAGES, "Let it have one for the images")
-        found = require_images(batch, "`images`", shape)
-        shape = image_shape(found)
-        yield found
+            candidate = _find_value(item, "`images`", _IMAGES, "Let it have one for the images")
+        batch = require_images(candidate, "`images`", shape)
+        shape = image_shape(batch)
+        yield batch
     if shape is None:
         raise DataError("`images` gives no batch", fix="Give it images")

@@ -52,7 +52,7 @@ class SplitFeatures:
         return side_by_side([self.features[member] for member in members_of(layer, self.features)])
 
 
-def extracted_features(
+def extract_features(
     module: nn.Module, taps: Sequence[Tap], batches: Iterable[Batch], device: torch.device, *, hashed: bool
 ) -> SplitFeatures:
     """Run a split's batches through a module."""
@@ -67,10 +67,10 @@ def extracted_features(
             contents.append(row_contents(batch.images.detach().cpu().contiguous().view(torch.uint8).numpy()))
             yield batch.images
 
-    parts = list(extraction.extract(module, taps, images(), device=device))
-    features = {tap.key: np.concatenate([part.pop(tap.key) for part in parts]) for tap in taps}
-    sizes = max(map(len, labels))
-    return SplitFeatures(np.concatenate(labels), features, sizes, tuple(digests), np.concatenate(contents))
+    feature_batches = list(extraction.extract(module, taps, images(), device=device))
+    features = {tap.key: np.concatenate([batch.pop(tap.key) for batch in feature_batches]) for tap in taps}
+    largest = max(map(len, labels))
+    return SplitFeatures(np.concatenate(labels), features, largest, tuple(digests), np.concatenate(contents))
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +89,7 @@ class MemoryFeatures:
     @cached_property
     def dataset(self) -> Dataset:
         """The splits, with classes numbered from 0 and named by the loaders' labels; they have no images."""
-        self._require_alike()
+        self._require_label_kind()
         classes = np.unique(np.concatenate([split.labels for split in self.splits.values()]))
         splits = {
             name: Split(
@@ -112,12 +112,12 @@ class MemoryFeatures:
             for name, split in self.splits.items()
         }
 
-    def _require_alike(self) -> None:
+    def _require_label_kind(self) -> None:
         """Check that labels are numbers in all splits, or texts in all."""
         by_kind = {split.labels.dtype.kind: name for name, split in self.splits.items()}
         if len(by_kind) > 1:
-            what = f"labels of the {by_kind['U']} loader are texts, those of the {by_kind['i']} loader numbers"
-            raise DataError(what, fix="Give the same in all loaders, as equal labels are one class")
+            problem = f"labels of the {by_kind['U']} loader are texts, those of the {by_kind['i']} loader numbers"
+            raise DataError(problem, fix="Give the same in all loaders, as equal labels are one class")
 
     def key(self, epoch: int, split: str) -> FeatureKey:
         """What the features of a split are made from."""
@@ -126,7 +126,7 @@ class MemoryFeatures:
 
     def search_sha256(self, split: str) -> str:
         """Hash of what decides which items the images of a split may find."""
-        queries, *gallery = map(self._labelled, dict.fromkeys((split, self.dataset.search_in.get(split, split))))
+        queries, *gallery = map(self._relabel, dict.fromkeys((split, self.dataset.search_in.get(split, split))))
         return search_sha256(queries, gallery[0] if gallery else None)
 
     @contextlib.contextmanager
@@ -139,10 +139,10 @@ class MemoryFeatures:
         memory: int | None,  # noqa: ARG002 - there is no disk to leave them on
     ) -> Iterator[Features]:
         """The features of a layer, on a device."""
-        images = self._labelled(split)
+        images = self._relabel(split)
         yield Features(torch.from_numpy(self.splits[split].layer(layer)).to(device), images.labels, images.ids)
 
-    def _labelled(self, split: str) -> Split:
+    def _relabel(self, split: str) -> Split:
         """A split with the loader's labels: stored hashes and the draws of few-shot episodes depend on these."""
         return replace(self.dataset.splits[split], labels=self.labels[split])
 

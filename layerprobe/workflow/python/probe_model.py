@@ -44,11 +44,11 @@ from layerprobe.workflow.python.loaders import (
     BatchOf,
     ImageShape,
     image_shape,
-    named_loaders,
     progress,
     read_batches,
+    require_loaders,
 )
-from layerprobe.workflow.python.memory_features import MemoryFeatures, SplitFeatures, extracted_features
+from layerprobe.workflow.python.memory_features import MemoryFeatures, SplitFeatures, extract_features
 from layerprobe.workflow.python.probe_inputs import SEED, ProbeInputs, weights_sha256
 from layerprobe.workflow.python.probed import ByLayer, Probed
 from layerprobe.workflow.python.stored_probe import MemoryProbe, known_layers, store_probe
@@ -166,7 +166,7 @@ def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
     metric_names, options = asked_metrics(metrics)
     measures = partial(build_measures, metric_names, ks, options=options, may_drop=False)
     measures({})  # refuses unknown metrics before the work
-    net, loaders = net_of(model), _searchable(named_loaders(splits, (*SPLITS, *IN_GALLERY.values())))
+    net, loaders = net_of(model), _searchable(require_loaders(splits, (*SPLITS, *IN_GALLERY.values())))
     asked_layers, named = names_of("layers", layers), None if pools is None else names_of("pools", pools)
     chains = _chains(names_of("reduce", reduce), fit, loaders)
     ignored: dict[str, None] = {}
@@ -187,7 +187,7 @@ def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
         for doubt in [*skipped_pools, *network.unknown_pool(named), *outlying_tokens(members), *map(str, unfit)]:
             warnings.warn(doubt, stacklevel=2)
         by_split = {
-            name: extracted_features(net.module, members, of_split, where, hashed=cache is not None)
+            name: extract_features(net.module, members, of_split, where, hashed=cache is not None)
             for name, of_split in batches.items()
         }
         for line in ignored:

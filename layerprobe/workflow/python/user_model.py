@@ -45,7 +45,7 @@ from layerprobe.values.image_size import ImageSize, as_size
 from layerprobe.values.keys import OUTPUT, members_of
 from layerprobe.values.records import RecordedNetwork
 from layerprobe.workflow.probe.extractors import BATCH_SIZE
-from layerprobe.workflow.python.loaders import ImageShape, image_shape, in_batches
+from layerprobe.workflow.python.loaders import ImageShape, image_shape, read_images
 from layerprobe.workflow.run.from_recipe import choose_device
 
 
@@ -253,7 +253,7 @@ def extract(
         TypeError: an argument of another type.
     """
     net = net_of(model)
-    expressions, batches = names_of("layers", layers), in_batches(images, BATCH_SIZE)
+    expressions, batches = names_of("layers", layers), read_images(images, BATCH_SIZE)
     first_batch = next(batches)
     with place_on_device(net.module, "auto") as device:
         network = measure_network(net, image_shape(first_batch))

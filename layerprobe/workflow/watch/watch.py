@@ -26,7 +26,7 @@ from layerprobe.system.memory import free_memory
 from layerprobe.system.signals import stoppable
 from layerprobe.values.scores import SPLITS
 from layerprobe.workflow.probe.measures import Measures, build_measures
-from layerprobe.workflow.python.loaders import BatchOf, image_shape, named_loaders
+from layerprobe.workflow.python.loaders import BatchOf, image_shape, require_loaders
 from layerprobe.workflow.python.probe_inputs import folder_name
 from layerprobe.workflow.python.probe_model import asked_metrics, require_types
 from layerprobe.workflow.python.stored_probe import probe_record, store_probe
@@ -137,7 +137,7 @@ class Watch:
         require_types(ks=ks, device=device, cache=cache, batch=batch)
         if name is not None:
             require_type("name", name, str, "text")
-        self._splits: dict[str, Iterable[Any]] = named_loaders(splits, SPLITS)
+        self._splits: dict[str, Iterable[Any]] = require_loaders(splits, SPLITS)
         if not splits:
             raise RecipeError("there is no split to watch", fix='Give loaders: {"train": loader, "test": loader}')
         if isinstance(every, bool) or not isinstance(every, Integral) or every < 1:

@@ -22,7 +22,7 @@ from layerprobe.workflow.probe.searches import Searches
 from layerprobe.workflow.probe.selection import require_storable
 from layerprobe.workflow.python.layer_search import SearchResults, search
 from layerprobe.workflow.python.loaders import Batch, ImageShape
-from layerprobe.workflow.python.memory_features import MemoryFeatures, extracted_features
+from layerprobe.workflow.python.memory_features import MemoryFeatures, extract_features
 from layerprobe.workflow.python.probe_inputs import SEED, ProbeInputs, weights_sha256
 from layerprobe.workflow.python.user_model import classifier_notes, measure_network, network_facts
 from layerprobe.workflow.run.runs import Run
@@ -108,7 +108,7 @@ def measure_epoch(  # noqa: PLR0913 - the network, its images, and where their v
     """Extract, rank and score the watched layers."""
     module = net.module
     by_split = {
-        split: extracted_features(module, network.members, split_images.batches, device, hashed=True)
+        split: extract_features(module, network.members, split_images.batches, device, hashed=True)
         for split, split_images in images.items()
     }
     digests = {split: split_features.digests for split, split_features in by_split.items()}

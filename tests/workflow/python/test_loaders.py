@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
-from layerprobe.workflow.python.loaders import in_batches, named_loaders, progress, read_batches
+from layerprobe.workflow.python.loaders import progress, read_batches, read_images, require_loaders
 
 IMAGES = torch.zeros(2, 3, 4, 4)
 
@@ -87,16 +87,16 @@ def test_a_function_reads_batches_of_any_form() -> None:
 
 def test_loaders_come_in_the_order_of_the_splits_and_val_is_validation() -> None:
     known = ("train", "validation", "test")
-    assert list(named_loaders({"test": [], "val": [], "train": []}, known)) == ["train", "validation", "test"]
+    assert list(require_loaders({"test": [], "val": [], "train": []}, known)) == ["train", "validation", "test"]
     with pytest.raises(RecipeError, match="val and validation are the same split"):
-        named_loaders({"val": [], "validation": []}, known)
+        require_loaders({"val": [], "validation": []}, known)
     with pytest.raises(UnknownNameError, match="unknown split 'tset'. Did you mean 'test'"):
-        named_loaders({"tset": []}, known)
+        require_loaders({"tset": []}, known)
 
 
 def test_a_dataset_is_read_in_batches_of_64() -> None:
     dataset = TensorDataset(torch.zeros(70, 3, 4, 4), torch.arange(70))
-    (loader,) = named_loaders({"test": dataset}, ("test",)).values()
+    (loader,) = require_loaders({"test": dataset}, ("test",)).values()
     batches = list(read_batches(loader, "test"))
     assert [len(batch.labels) for batch in batches] == [64, 6]
     assert np.concatenate([batch.labels for batch in batches]).tolist() == list(range(70))
@@ -116,21 +116,21 @@ def test_a_dataset_is_read_in_batches_of_64() -> None:
 )
 def test_what_is_no_loader_is_told(splits: object, message: str) -> None:
     with pytest.raises(TypeError, match=message):
-        named_loaders(splits, ("test",))
+        require_loaders(splits, ("test",))
 
 
 def test_images_may_come_as_one_tensor_or_in_batches() -> None:
     images = torch.arange(5.0)[:, None, None, None].expand(-1, 3, 2, 2)
-    assert [len(batch) for batch in in_batches(images, 2)] == [2, 2, 1]
+    assert [len(batch) for batch in read_images(images, 2)] == [2, 2, 1]
     for batches in (images.split(3), [(part, [0] * len(part)) for part in images.split(3)]):
-        assert torch.equal(torch.cat(list(in_batches(batches, 2))), images)
+        assert torch.equal(torch.cat(list(read_images(batches, 2))), images)
     for others in (TensorDataset(images), [{"image": part, "label": None} for part in images.split(2)]):
-        assert torch.equal(torch.cat(list(in_batches(others, 2))), images)
+        assert torch.equal(torch.cat(list(read_images(others, 2))), images)
     for wrong in (images.numpy(), {"test": images}, None):
         with pytest.raises(TypeError, match=r"images must be floats \(N, C, H, W\), a DataLoader, .*, not "):
-            list(in_batches(wrong, 2))
+            list(read_images(wrong, 2))
     with pytest.raises(DataError, match="`images` gives no batch"):
-        list(in_batches([], 2))
+        list(read_images([], 2))
 
 
 def test_nothing_is_shown_where_there_is_no_terminal(capfd: pytest.CaptureFixture[str]) -> None:
