@@ -26,7 +26,7 @@ from layerprobe.workflow.run.seen import split_to_choose_on
 class HasFeatures(Protocol):
     """The result of `layerprobe.probe`."""
 
-    def given(self) -> GivenFeatures:
+    def user_features(self) -> GivenFeatures:
         """Its features, labels and splits."""
 
 
@@ -107,7 +107,7 @@ def choose(  # noqa: PLR0913 - the rows, their relation to the network, and the 
         return _choose(given_features(features, labels, splits, clusters=clusters), request, seen=seen, seed=seed)
     if labels is not None or splits is not None or clusters is not None:
         raise DataError("a result of probe has labels and splits of its own", fix="Give the result alone")
-    return _choose(features.given(), request, seen=seen, seed=seed)
+    return _choose(features.user_features(), request, seen=seen, seed=seed)
 
 
 def choose_file(  # noqa: PLR0913 - as `choose`

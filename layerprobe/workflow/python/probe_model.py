@@ -51,7 +51,7 @@ from layerprobe.workflow.python.loaders import (
 from layerprobe.workflow.python.memory_features import MemoryFeatures, SplitFeatures, extract_features
 from layerprobe.workflow.python.probe_inputs import SEED, ProbeInputs, weights_sha256
 from layerprobe.workflow.python.probed import ByLayer, Probed
-from layerprobe.workflow.python.stored_probe import MemoryProbe, known_layers, store_probe
+from layerprobe.workflow.python.stored_probe import MemoryProbe, read_layer_order, store_probe
 from layerprobe.workflow.python.user_model import (
     classifier_notes,
     measure_network,
@@ -212,7 +212,7 @@ def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
             cache is not None,
         )
         if cache is not None:
-            known = execution_order(dict.fromkeys([*known_layers(features.run), *layer_order]), network)
+            known = execution_order(dict.fromkeys([*read_layer_order(features.run), *layer_order]), network)
             store_probe(features, searches, results, known, record=kept.record(known))
     _tell_inapplicable(rows, results)
     return _probed(kept, rows)

@@ -66,7 +66,7 @@ class ByLayer(dict[tuple[str, str], T]):
         for split, ranked in (*values, *self._absent):
             self._layers.setdefault(split, []).append(ranked)
 
-    def of(self, split: str) -> dict[RankedLayer, T]:
+    def on_split(self, split: str) -> dict[RankedLayer, T]:
         """The values of a split by layer; none where it was not probed."""
         layers = self._layers.get(split, ())
         return {ranked: self[split, str(ranked)] for ranked in layers if (split, ranked) not in self._absent}
@@ -77,15 +77,15 @@ class ByLayer(dict[tuple[str, str], T]):
         split, text = key
         if split not in self._layers:
             raise UnknownNameError("split", split, self._layers)
-        known = self._layers[split]
-        found = [] if is_glob(text) else matching_layers(text, known)
-        if not found:
-            raise UnknownNameError("layer", text, map(str, known))
-        if len(found) > 1:
-            raise RecipeError(f"{text} names several layers", fix=f"Choose one of {', '.join(map(str, found))}")
-        if reason := self._absent.get((split, found[0])):
-            raise NumericError(f"{found[0]!s} has none on {split}: {reason}")
-        return self[split, str(found[0])]
+        candidates = self._layers[split]
+        matches = [] if is_glob(text) else matching_layers(text, candidates)
+        if not matches:
+            raise UnknownNameError("layer", text, map(str, candidates))
+        if len(matches) > 1:
+            raise RecipeError(f"{text} names several layers", fix=f"Choose one of {', '.join(map(str, matches))}")
+        if reason := self._absent.get((split, matches[0])):
+            raise NumericError(f"{matches[0]!s} has none on {split}: {reason}")
+        return self[split, str(matches[0])]
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,13 +109,13 @@ class Probed:
     features: ByLayer[NDArray[np.float32]]
     labels: Mapping[str, NDArray[np.int64]]
     gallery: Mapping[str, str]
-    kept: MemoryProbe = field(repr=False)
+    measurement: MemoryProbe = field(repr=False)
 
     def table(self) -> PrintedTables:
         """The tables of `layerprobe probe`: text if printed, HTML in a notebook."""
-        run = self.kept.run
-        first, *others = epoch_tables(self.scores, data_facts(run, self.scores), searches_of(run))
-        return PrintedTables((replace(first, notes=(*first.notes, *self.kept.notes)), *others))
+        run = self.measurement.run
+        table, *further_tables = epoch_tables(self.scores, data_facts(run, self.scores), searches_of(run))
+        return PrintedTables((replace(table, notes=(*table.notes, *self.measurement.notes)), *further_tables))
 
     def frame(self) -> DataFrame:
         """A row for each score, with the columns of scores.csv.
@@ -138,8 +138,8 @@ class Probed:
         plot: Plot = registry.load("plot", registry.PLOTS, kind)
         options = PlotOptions(metric=metric)
         require_options(kind, plot, options)
-        scores = self.scores if metric is None else tuple(of_metric(self.scores, metric, _measuring(metric)))
-        return plot.draw(StoredRuns([self.kept.run], scores), options).figure
+        scores = self.scores if metric is None else tuple(of_metric(self.scores, metric, _suggest_probe(metric)))
+        return plot.draw(StoredRuns([self.measurement.run], scores), options).figure
 
     def choose(
         self,
@@ -161,9 +161,9 @@ class Probed:
             LayerprobeError: as there.
         """
         choice = choose(self, seen=seen, within=within, metric=metric, layers=layers, seed=seed)
-        candidates = tuple(filter(None, names_of("layers", layers)))
-        request = ChooseRequest(within=within, layers=candidates, metric=metric)
-        keep_choice(self.kept, choice, request, seen=seen, seed=seed)
+        patterns = tuple(filter(None, names_of("layers", layers)))
+        request = ChooseRequest(within=within, layers=patterns, metric=metric)
+        keep_choice(self.measurement, choice, request, seen=seen, seed=seed)
         return choice
 
     def compare(self, a: str, b: str, *, metric: str = "R@1", split: str = "test") -> Comparison:
@@ -181,9 +181,9 @@ class Probed:
         """
         require_mean_over_queries(metric)
         if recall_of(metric) is None:  # Recall at any K follows from the ranks
-            of_metric(self.scores, metric, _measuring(metric))
-        ranked_split = open_ranked_split(self.kept.run, None, split)
-        pair = _one_layer(ranked_split, a), _one_layer(ranked_split, b)
+            of_metric(self.scores, metric, _suggest_probe(metric))
+        ranked_split = open_ranked_split(self.measurement.run, None, split)
+        pair = _find_layer(ranked_split, a), _find_layer(ranked_split, b)
         return compare_pairs(ranked_split, ranked_split, [pair], Measure(metric))[0]
 
     def report(self, path: str | Path, *, metric: str = "R@1", seen: bool = True) -> None:
@@ -202,40 +202,40 @@ class Probed:
         out = Path(path)
         require_output(out, "html")
         require_mean_over_queries(metric)
-        of_metric(self.scores, metric, _measuring(metric))
-        stored = stored_choice(self.kept.run)
+        of_metric(self.scores, metric, _suggest_probe(metric))
+        stored = stored_choice(self.measurement.run)
         choice = None if stored is None else stored.choice
         chosen = describe_choice([self.name], lambda: choice or choose(self, metric=metric, seen=seen))
-        lasting = self.kept.cached and seen
-        write_report([self.kept.run_to_report(seen=seen)], out, metric, ResultPage(chosen, lasting=lasting))
+        lasting = self.measurement.cached and seen
+        write_report([self.measurement.run_to_report(seen=seen)], out, metric, ResultPage(chosen, lasting=lasting))
 
-    def given(self) -> GivenFeatures:
+    def user_features(self) -> GivenFeatures:
         """The unreduced features of single layers, the embedding last, with a row for each image of all splits."""
         if self.gallery:
-            what = f"{next(iter(self.gallery))} is searched in a gallery, and choose searches each split in itself"
-            raise RecipeError(what, fix="Probe without the gallery")
-        layers, left_out = self._single_layers()
+            problem = f"{next(iter(self.gallery))} is searched in a gallery, and choose searches each split in itself"
+            raise RecipeError(problem, fix="Probe without the gallery")
+        layers, infinite = self._split_single_layers()
         splits = np.concatenate([np.full(len(labels), split) for split, labels in self.labels.items()])
         arrays = {
             str(layer): np.concatenate([self.features[split, str(layer)] for split in self.labels]) for layer in layers
         }
-        checked = given_features(arrays, np.concatenate(list(self.labels.values())), splits)
-        features = dict(zip(layers, checked.features.values(), strict=True))
-        notes = tuple(f"skipped: its features are not finite: {layer}" for layer in left_out)
-        contents = [hashes for x in self.labels if (hashes := self.kept.features.splits[x].contents) is not None]
-        hashed = np.concatenate(contents) if len(contents) == len(self.labels) else None
-        return replace(checked, features=features, notes=notes, contents=hashed)
+        validated = given_features(arrays, np.concatenate(list(self.labels.values())), splits)
+        features = dict(zip(layers, validated.features.values(), strict=True))
+        notes = tuple(f"skipped: its features are not finite: {layer}" for layer in infinite)
+        contents = [hashes for x in self.labels if (hashes := self.measurement.features.splits[x].contents) is not None]
+        image_hashes = np.concatenate(contents) if len(contents) == len(self.labels) else None
+        return replace(validated, features=features, notes=notes, contents=image_hashes)
 
-    def _single_layers(self) -> tuple[list[LayerKey], list[LayerKey]]:
+    def _split_single_layers(self) -> tuple[list[LayerKey], list[LayerKey]]:
         """The layers that are no concatenation: those with finite features, and the others."""
         unreduced = dict.fromkeys(
             ranked.layer
             for split in self.labels
-            for ranked in self.features.of(split)
+            for ranked in self.features.on_split(split)
             if ranked.reduction == NO_REDUCTION and "+" not in ranked.layer.layer
         )
-        ranked = [{ranked.layer for ranked in self.ranks.of(split)} for split in self.labels]
-        finite = [layer for layer in unreduced if all(layer in known for known in ranked)]
+        ranked_by_split = [{ranked.layer for ranked in self.ranks.on_split(split)} for split in self.labels]
+        finite = [layer for layer in unreduced if all(layer in ranked_layers for ranked_layers in ranked_by_split)]
         finite.sort(key=lambda layer: layer.layer == OUTPUT)
         if not unreduced:
             raise RecipeError("only concatenated layers were probed", fix='Probe single ones, such as layers="*"')
@@ -250,16 +250,14 @@ class Probed:
         return self.table()._repr_html_()
 
 
-def _measuring(metric: str) -> str:
-    """What to probe with for a metric."""
+def _suggest_probe(metric: str) -> str:
     recall = recall_of(metric)
     if recall is None:
         return f"Probe with metrics={metric!r}"
     return f"Probe with ks={tuple(sorted({1, recall.k}))}"
 
 
-def _one_layer(ranked_split: RankedSplit, text: str) -> RankedLayer:
-    """The one layer that a text names."""
+def _find_layer(ranked_split: RankedSplit, text: str) -> RankedLayer:
     reference = parse_reference(text, bare="layer")
     if reference.run is not None or reference.epoch is not None:
         raise RecipeError(f"{text} names a run", fix="Name a layer of this result")

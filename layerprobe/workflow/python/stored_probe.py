@@ -25,7 +25,7 @@ from layerprobe.workflow.run.reduction_draws import draws_of
 from layerprobe.workflow.run.runs import Run, locked
 
 
-def known_layers(run: Run) -> list[str]:
+def read_layer_order(run: Run) -> list[str]:
     """The layers that were measured of the same model and images before, in execution order."""
     return list(run.read().layer_order) if run.exists() else []
 
@@ -51,13 +51,13 @@ class MemoryProbe:
 
     def record(self, layer_order: Sequence[str]) -> RunRecord:
         """The record of its run."""
-        made = probe_record(self.features.inputs, self.device, layer_order)
-        return replace(made, network=self.network, notes=self.notes)
+        record = probe_record(self.features.inputs, self.device, layer_order)
+        return replace(record, network=self.network, notes=self.notes)
 
     @cached_property
     def run(self) -> MemoryRun:
         """The run in memory: of these results alone, whatever else the run that keeps them has."""
-        return self._run_of(self._record())
+        return self._make_run(self._record())
 
     def run_to_report(self, *, seen: bool) -> Run:
         """The run that keeps it, else the one in memory.
@@ -65,37 +65,37 @@ class MemoryProbe:
         Args:
             seen: whether the model may have been trained on the train split; a kept run counts as if it was.
         """
-        if self.run.kept is not None and seen:
-            return self.run.kept
+        if self.run.in_folder is not None and seen:
+            return self.run.in_folder
         record = self._record()
-        return self._run_of(record if seen else replace(record, recipe={**record.recipe, "data": {"seen": False}}))
+        return self._make_run(record if seen else replace(record, recipe={**record.recipe, "data": {"seen": False}}))
 
-    def _run_of(self, record: RunRecord) -> MemoryRun:
+    def _make_run(self, record: RunRecord) -> MemoryRun:
         features, dataset = self.features, self.features.dataset
         tables, rank_files = {}, {}
-        for split, of_split in features.splits.items():
+        for split, split_features in features.splits.items():
             rows, facts = _rows(features, split), store.key_attributes(features.key(EPOCH, split))
-            columns = {layer: (values.shape[1], "float32") for layer, values in of_split.features.items()}
+            columns = {layer: (values.shape[1], "float32") for layer, values in split_features.features.items()}
             head = store.FeatureHead(
                 (rows.labels.astype(np.int32), tuple(rows.ids)),
                 {name: str(value) for name, value in facts.items()},
                 columns,
                 tuple(rows.class_names),
             )
-            tables[split] = MemoryTables(head, of_split.features)
+            tables[split] = MemoryTables(head, split_features.features)
         for split, entries in self.results.entries.items():
             identical = identical_images(dataset, split)
             rank_files[split] = store.rank_file_of(_rows(features, split), entries, identical=identical)
-        kept = features.run if self.cached and features.run.exists() else None
-        return MemoryRun(features.run.folder, record, self.results.scores, tables, rank_files, kept)
+        stored_run = features.run if self.cached and features.run.exists() else None
+        return MemoryRun(features.run.folder, record, self.results.scores, tables, rank_files, stored_run)
 
     def _record(self) -> RunRecord:
         """The record of a run of nothing else: its similarity is that of the results."""
         record = self.record(self.layer_order)
-        found = [
+        similarities = [
             score.ranked.similarity for score in self.results.scores if score.ranked.similarity in VECTOR_SIMILARITIES
         ]
-        sections = {"probe": {"similarity": found[0]}} if found else {}
+        sections = {"probe": {"similarity": similarities[0]}} if similarities else {}
         return replace(record, recipe={**record.recipe, **sections})
 
 
@@ -127,29 +127,29 @@ def store_probe(  # noqa: PLR0913 - what is stored, and of which epoch
         for split in features.splits:
             _write_features(features, epoch, split, str(searches.device()))
         for split, entries in results.entries.items():
-            known = searches.read(epoch, split)
+            stored = searches.read(epoch, split)
             identical = identical_images(features.dataset, split)
             file, rows = run.rank_file(epoch, split), _rows(features, split)
-            store.write_ranks(file, rows, _merged(known, entries), identical=identical)
+            store.write_ranks(file, rows, _merge_entries(stored, entries), identical=identical)
         table.add(results.scores)
         table.write(run.scores_file)
     _warn_of_lost(run, before, table.scores())
 
 
 def _warn_of_lost(run: Run, before: Sequence[Score], now: Sequence[Score]) -> None:
-    measured = {_measurement(score) for score in now}
-    lost = [score for score in before if _measurement(score) not in measured]
+    measured = {_score_key(score) for score in now}
+    lost = [score for score in before if _score_key(score) not in measured]
     if lost:
         layers = first_named(list(dict.fromkeys(str(score.ranked.layer) for score in lost)))
-        what = "1 score leaves" if len(lost) == 1 else f"{len(lost)} scores leave"
+        subject = "1 score leaves" if len(lost) == 1 else f"{len(lost)} scores leave"
         warnings.warn(
-            f"{what} {run.name}, as features or ranks hold no longer: {layers}. They belong to the order of the"
+            f"{subject} {run.name}, as features or ranks hold no longer: {layers}. They belong to the order of the"
             " images: give these in the same order each time",
             stacklevel=4,
         )
 
 
-def _measurement(score: Score) -> tuple[object, ...]:
+def _score_key(score: Score) -> tuple[object, ...]:
     return score.split, score.ranked, score.metric
 
 
@@ -192,12 +192,12 @@ def _write_features(features: MemoryFeatures, epoch: int, split: str, device: st
     store.write_features(path, key, _rows(features, split), columns, [values.features])
 
 
-def _merged(
-    known: Mapping[RankedLayer, store.RankEntry], new: Mapping[RankedLayer, store.RankEntry]
+def _merge_entries(
+    stored: Mapping[RankedLayer, store.RankEntry], new: Mapping[RankedLayer, store.RankEntry]
 ) -> dict[RankedLayer, store.RankEntry]:
     """Replace stored ranks by new ones; the values of queries of both are kept."""
-    entries = dict(known)
+    entries = dict(stored)
     for ranked, entry in new.items():
-        stored = known[ranked].values if ranked in known else {}
-        entries[ranked] = replace(entry, values={**stored, **entry.values})
+        values = stored[ranked].values if ranked in stored else {}
+        entries[ranked] = replace(entry, values={**values, **entry.values})
     return entries
