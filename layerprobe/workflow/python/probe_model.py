@@ -69,7 +69,7 @@ _ONE_SPLIT = (
 )
 
 
-def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
+def probe(  # noqa: PLR0913 - the flags of `layerprobe probe`
     model: nn.Module | Net,
     splits: Mapping[str, Iterable[Any] | Dataset[Any]],
     *,
@@ -163,62 +163,63 @@ def probe(  # noqa: PLR0913 - what `layerprobe probe` has flags for
         require_type(argument, name, str, "a name")
     if similarity not in VECTOR_SIMILARITIES:
         raise UnknownNameError("similarity", similarity, VECTOR_SIMILARITIES)
-    metric_names, options = asked_metrics(metrics)
+    metric_names, options = parse_metrics(metrics)
     measures = partial(build_measures, metric_names, ks, options=options, may_drop=False)
     measures({})  # refuses unknown metrics before the work
-    net, loaders = net_of(model), _searchable(require_loaders(splits, (*SPLITS, *IN_GALLERY.values())))
-    asked_layers, named = names_of("layers", layers), None if pools is None else names_of("pools", pools)
-    chains = _chains(names_of("reduce", reduce), fit, loaders)
+    net, loaders = net_of(model), _require_searchable(require_loaders(splits, (*SPLITS, *IN_GALLERY.values())))
+    expressions, pool_names = names_of("layers", layers), None if pools is None else names_of("pools", pools)
+    chains = _parse_chains(names_of("reduce", reduce), fit, loaders)
     ignored: dict[str, None] = {}
-    with place_on_device(net.module, str(device)) as where, progress() as track:
+    with place_on_device(net.module, str(device)) as run_device, progress() as track:
         read = partial(read_batches, batch=batch, note=ignored.setdefault)
-        tracked = {name: track(loader, f"extracting {name}") for name, loader in loaders.items()}
-        shape, batches = _read_ahead(tracked, read)
+        tracked_loaders = {name: track(loader, f"extracting {name}") for name, loader in loaders.items()}
+        shape, batches = _read_ahead(tracked_loaders, read)
         network = measure_network(net, shape)
-        asked = (asked_layers, network)
-        taps, skipped_pools = find_layers(*asked, pools=named), skipped_pool_lines(*asked, pools=named)
+        taps = find_layers(expressions, network, pools=pool_names)
         if cache is not None:
             require_storable(taps)
         if not taps:
             raise RecipeError("layers is empty", fix='Name some, such as layers="*"')
-        unfit = find_inapplicable(taps, chains, taps[0].key, _NO_CLASSIFIER)
-        require_applicable(taps, chains, unfit)
+        inapplicable = find_inapplicable(taps, chains, taps[0].key, _NO_CLASSIFIER)
+        require_applicable(taps, chains, inapplicable)
         members = member_taps(taps)
-        for doubt in [*skipped_pools, *network.unknown_pool(named), *outlying_tokens(members), *map(str, unfit)]:
-            warnings.warn(doubt, stacklevel=2)
-        by_split = {
-            name: extract_features(net.module, members, of_split, where, hashed=cache is not None)
-            for name, of_split in batches.items()
+        skipped = skipped_pool_lines(expressions, network, pools=pool_names)
+        pool_messages = [*skipped, *network.unknown_pool(pool_names)]
+        for message in [*pool_messages, *outlying_tokens(members), *map(str, inapplicable)]:
+            warnings.warn(message, stacklevel=2)
+        features_by_split = {
+            name: extract_features(net.module, members, batches[name], run_device, hashed=cache is not None)
+            for name in batches
         }
-        for line in ignored:
-            warnings.warn(line, stacklevel=2)
-        features = _features(net.module, by_split, cache)
+        for message in ignored:
+            warnings.warn(message, stacklevel=2)
+        features = _make_features(net.module, features_by_split, cache)
         dataset = features.dataset
         require_retrieval(dataset, fix=_ONE_SPLIT)
-        for why in check_right_items(dataset):
-            warnings.warn(why, stacklevel=2)
+        for problem in check_right_items(dataset):
+            warnings.warn(problem, stacklevel=2)
         sizes = {name: len(dataset.splits[name]) for name in (dataset.search_in.get(x, x) for x in dataset.searched)}
-        searches = Searches(features, features.inputs.experiment, SEED, lambda: where)
+        searches = Searches(features, features.inputs.experiment, SEED, lambda: run_device)
         layer_order = execution_order([tap.layer for tap in members], network)
-        rows = network_order(ranked_layers(taps, chains, unfit, similarity), layer_order)
+        rows = network_order(ranked_layers(taps, chains, inapplicable, similarity), layer_order)
         results = search(searches, measures(sizes), rows, track)
-        kept = MemoryProbe(
+        measurement = MemoryProbe(
             features,
             results,
             tuple(layer_order),
-            str(where),
+            str(run_device),
             network_facts(network),
             (*net.notes, *classifier_notes([network.net.classifier])),
             cache is not None,
         )
         if cache is not None:
-            known = execution_order(dict.fromkeys([*read_layer_order(features.run), *layer_order]), network)
-            store_probe(features, searches, results, known, record=kept.record(known))
-    _tell_inapplicable(rows, results)
-    return _probed(kept, rows)
+            stored_order = execution_order(dict.fromkeys([*read_layer_order(features.run), *layer_order]), network)
+            store_probe(features, searches, results, stored_order, record=measurement.record(stored_order))
+    _warn_of_inapplicable(rows, results)
+    return _make_result(measurement, rows)
 
 
-def _features(module: nn.Module, splits: Mapping[str, SplitFeatures], cache: str | Path | None) -> MemoryFeatures:
+def _make_features(module: nn.Module, splits: Mapping[str, SplitFeatures], cache: str | Path | None) -> MemoryFeatures:
     """The features, with the run in which a cache keeps them."""
     model, images = type(module).__name__, {name: split.digests for name, split in splits.items()}
     if cache is None:
@@ -227,29 +228,29 @@ def _features(module: nn.Module, splits: Mapping[str, SplitFeatures], cache: str
     return MemoryFeatures(named_run(Path(cache), inputs.run_name), inputs, splits)
 
 
-def _probed(kept: MemoryProbe, rows: Sequence[RankedLayer]) -> Probed:
-    features, results = kept.features, kept.results
+def _make_result(measurement: MemoryProbe, rows: Sequence[RankedLayer]) -> Probed:
+    features, results = measurement.features, measurement.results
     layers = dict.fromkeys(ranked.layer for ranked in rows)
     raw = {
         name: {RankedLayer(layer, NO_REDUCTION, ""): split.layer(layer) for layer in layers}
         for name, split in features.splits.items()
     }
-    found = {**_flat(raw), **_flat(results.reduced)}
-    entries = _flat(results.entries)
+    layer_features = {**_flatten(raw), **_flatten(results.reduced)}
+    entries = _flatten(results.entries)
     invalid = {key: entry.invalid for key, entry in entries.items() if entry.ranks is None}
     return Probed(
         features.run.name,
         tuple(results.scores),
         ByLayer({key: entry.ranks for key, entry in entries.items() if entry.ranks is not None}, invalid),
-        ByLayer(found, {key: reason for key, reason in invalid.items() if key not in found}),
+        ByLayer(layer_features, {key: reason for key, reason in invalid.items() if key not in layer_features}),
         features.labels,
         dict(features.dataset.search_in),
-        kept,
+        measurement,
     )
 
 
-def _flat(values: Mapping[str, Mapping[RankedLayer, T]]) -> dict[tuple[str, RankedLayer], T]:
-    return {(split, ranked): value for split, found in values.items() for ranked, value in found.items()}
+def _flatten(values: Mapping[str, Mapping[RankedLayer, T]]) -> dict[tuple[str, RankedLayer], T]:
+    return {(split, ranked): value for split, layer_values in values.items() for ranked, value in layer_values.items()}
 
 
 def require_types(*, ks: object, device: object, cache: object, batch: object) -> None:
@@ -263,22 +264,22 @@ def require_types(*, ks: object, device: object, cache: object, batch: object) -
         raise wrong_type("batch", batch, "a function of what a loader gives that returns (images, labels)")
 
 
-def asked_metrics(metrics: object) -> tuple[list[str], Mapping[str, Mapping[str, Any]]]:
+def parse_metrics(metrics: object) -> tuple[list[str], Mapping[str, Mapping[str, Any]]]:
     """Names of metrics, and the options of some."""
     names = names_of("metrics", metrics)
     options: Mapping[str, Mapping[str, Any]] = metrics if isinstance(metrics, Mapping) else {}
-    for name, stated in options.items():
-        require_type(f"metrics[{name!r}]", stated, Mapping, "options by their names")
+    for name, metric_options in options.items():
+        require_type(f"metrics[{name!r}]", metric_options, Mapping, "options by their names")
     if "accuracy" in names:
         raise RecipeError("accuracy needs the classifier of a training run", fix="Leave it out")
     return names, options
 
 
-def _searchable(loaders: Mapping[str, Iterable[Any]]) -> Mapping[str, Iterable[Any]]:
+def _require_searchable(loaders: Mapping[str, Iterable[Any]]) -> Mapping[str, Iterable[Any]]:
     """The loaders of the splits, the gallery last, of which one can be searched for."""
     if not loaders or any(gallery in loaders and query not in loaders for query, gallery in IN_GALLERY.items()):
-        given = "only a gallery" if loaders else "no split"
-        raise RecipeError(f"there is {given}, and nothing to search for", fix="Give a test split")
+        splits = "only a gallery" if loaders else "no split"
+        raise RecipeError(f"there is {splits}, and nothing to search for", fix="Give a test split")
     return loaders
 
 
@@ -286,14 +287,15 @@ def _read_ahead(
     loaders: Mapping[str, Iterable[Any]], read: Callable[..., Iterator[Batch]]
 ) -> tuple[ImageShape, dict[str, Iterable[Batch]]]:
     """(C, H, W) of the first batch, and the batches of all loaders, which must have the same."""
-    (name, loader), *others = loaders.items()
+    (name, loader), *other_loaders = loaders.items()
     batches = read(loader, name)
-    first = next(batches)
-    shape = image_shape(first.images)
-    return shape, {name: chain([first], batches)} | {other: read(given, other, shape) for other, given in others}
+    first_batch = next(batches)
+    shape = image_shape(first_batch.images)
+    other_batches = {split: read(other_loader, split, shape) for split, other_loader in other_loaders}
+    return shape, {name: chain([first_batch], batches), **other_batches}
 
 
-def _chains(names: Sequence[str], fit: str, splits: Mapping[str, object]) -> list[Chain]:
+def _parse_chains(names: Sequence[str], fit: str, splits: Mapping[str, object]) -> list[Chain]:
     """The reductions, checked to have a split to fit on."""
     chains = parse_reductions(names, fit)
     if not chains:
@@ -307,7 +309,7 @@ def _chains(names: Sequence[str], fit: str, splits: Mapping[str, object]) -> lis
     return chains
 
 
-def _tell_inapplicable(rows: Sequence[RankedLayer], results: SearchResults) -> None:
+def _warn_of_inapplicable(rows: Sequence[RankedLayer], results: SearchResults) -> None:
     """Warn of reductions that could not be applied to a layer, or raise where one could be applied to none."""
     applied = {score.ranked.reduction for score in results.scores}
     for reduction in dict.fromkeys(ranked.reduction for ranked in rows):

@@ -28,7 +28,7 @@ from layerprobe.values.scores import SPLITS
 from layerprobe.workflow.probe.measures import Measures, build_measures
 from layerprobe.workflow.python.loaders import BatchOf, image_shape, require_loaders
 from layerprobe.workflow.python.probe_inputs import folder_name
-from layerprobe.workflow.python.probe_model import asked_metrics, require_types
+from layerprobe.workflow.python.probe_model import parse_metrics, require_types
 from layerprobe.workflow.python.stored_probe import probe_record, store_probe
 from layerprobe.workflow.python.user_model import net_of, place_on_device
 from layerprobe.workflow.run.runs import Run, named_run
@@ -146,7 +146,7 @@ class Watch:
             require_type("share", share, Real, "a share of an epoch's time, or None for all images")
         if share is not None and not 0 < share <= 1:
             raise RecipeError(f"share is {share!r}", fix="Give a share of an epoch in (0, 1], or None for all images")
-        names, options = asked_metrics(metrics)
+        names, options = parse_metrics(metrics)
         self._measures: partial[Measures] = partial(build_measures, names, [1, *ks], options=options, may_drop=True)
         self._measures({})  # refuses unknown metrics before the training
         self._cache: Path = Path(os.environ.get("LAYERPROBE_CACHE", "cache") if cache is None else cache)
