@@ -113,13 +113,6 @@ def _choice(run: Run, values: Sequence[Score]) -> SelectionSplit:
     return SelectionSplit(split, note)
 
 
-def best_on_validation(values: Sequence[Score]) -> SelectionSplit:
-    """Validation, if reduced layers are measured there; for models whose training data are unknown."""
-    if any(score.split == "validation" and score.ranked.reduction != NO_REDUCTION for score in values):
-        return SelectionSplit("validation")
-    return SelectionSplit(None, f"{_NO_BEST}: no reduced layer is measured on validation")
-
-
 def _fix(run: Run, epoch: int, dims: Mapping[LayerKey, int]) -> str:
     with contextlib.suppress(DataError):
         if run.read().from_python:  # no command does it
