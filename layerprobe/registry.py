@@ -146,8 +146,8 @@ def load(kind: str, registered: Mapping[str, str], name: str) -> Any:
     Raises:
         UnknownNameError: no such name; the message has the near miss.
     """
-    part, argument = load_apart(kind, registered, name)
-    return functools.partial(part, argument) if argument else part
+    factory, argument = load_apart(kind, registered, name)
+    return functools.partial(factory, argument) if argument else factory
 
 
 def load_apart(kind: str, registered: Mapping[str, str], name: str) -> tuple[Any, str]:

@@ -47,9 +47,8 @@ class RecipeError(LayerprobeError):
 class UnknownNameError(LayerprobeError):
     """A name that is not known; the error suggests the nearest one."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str], *, file: object = None) -> None:
-        known = list(known)
-        super().__init__(f"unknown {kind} {name!r}", file=file, fix=near_miss(name, known))
+    def __init__(self, kind: str, name: str, valid_names: Iterable[str], *, file: object = None) -> None:
+        super().__init__(f"unknown {kind} {name!r}", file=file, fix=near_miss(name, valid_names))
 
 
 class DataError(LayerprobeError):
@@ -123,12 +122,12 @@ class InterruptedRun(LayerprobeError):  # noqa: N818 - an ending, not a fault
         self.exit_code = 128 + signal_number
 
 
-def near_miss(name: str, known: Iterable[str]) -> str:
+def near_miss(name: str, valid_names: Iterable[str]) -> str:
     """A fix such as `Did you mean 'pool5.3'? Known: fc6, pool5.3`; the question only if a known name is similar."""
     import difflib  # slow to import, and rarely needed
 
-    known = list(dict.fromkeys(known))
-    folded = {other.casefold(): other for other in known}
+    valid_names = list(dict.fromkeys(valid_names))
+    folded = {other.casefold(): other for other in valid_names}
     near = difflib.get_close_matches(name.casefold(), folded, n=1)
     question = f"Did you mean {folded[near[0]]!r}? " if near else ""
-    return f"{question}Known: {', '.join(known)}" if known else "There is none"
+    return f"{question}Known: {', '.join(valid_names)}" if valid_names else "There is none"

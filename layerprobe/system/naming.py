@@ -40,14 +40,14 @@ class NamedFile:
 
 def name_model(model: str) -> None:
     """Record that the user named a model, such as `timm:resnet50`, for this process and its children."""
-    name, model_names = _resolved(model), _named()
+    name, model_names = _resolved(model), _read_model_names()
     if name not in model_names:
         os.environ[_VARIABLE] = json.dumps([*model_names, name])
 
 
 def user_named(model: str) -> bool:
     """Whether the user named a model in this process or a parent."""
-    return _resolved(model) in _named()
+    return _resolved(model) in _read_model_names()
 
 
 def is_on_the_hub(root: object) -> bool:
@@ -83,7 +83,7 @@ def _resolved(model: str) -> str:
     return f"{source}{colon}{os.path.realpath(folder)}" if source == "hf" and folder.is_dir() else model
 
 
-def _named() -> list[str]:
+def _read_model_names() -> list[str]:
     names: list[str] = json.loads(os.environ.get(_VARIABLE, "[]"))  # written by `name_model` alone
     return names
 
@@ -100,7 +100,7 @@ def named_before(path: Path, function: str) -> list[NamedFile]:
     return [entry for entry in reversed(entries) if (entry.file, entry.function) == (str(path), function)]
 
 
-def keep_named(named: NamedFile) -> None:
+def keep_named(entry: NamedFile) -> None:
     """Append a file to the user's list, if it is writable."""
     import fcntl
 
@@ -108,10 +108,10 @@ def keep_named(named: NamedFile) -> None:
         if stream is None:
             return
         fcntl.flock(stream, fcntl.LOCK_EX)
-        if named in _entries(stream):
+        if entry in _entries(stream):
             return
         # The leading line feed ends a line that a kill cut short.
-        os.write(stream, f"\n{json.dumps(asdict(named))}\n".encode())
+        os.write(stream, f"\n{json.dumps(asdict(entry))}\n".encode())
 
 
 def list_fault() -> str:

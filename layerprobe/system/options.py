@@ -46,18 +46,18 @@ RunModel = Annotated[
 
 def split_names(text: str) -> tuple[str, ...]:
     """Split `a,b` into ("a", "b")."""
-    parts = tuple(part.strip() for part in text.split(",") if part.strip())
-    if not parts:
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not names:
         raise RecipeError(f"no names in {text!r}", fix="Write names separated by commas, or leave the flag out")
-    return parts
+    return names
 
 
 def split_ks(text: str) -> tuple[int, ...]:
     """Split `1,2,4` of `--k`, each K once."""
-    parts = split_names(text)
-    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+    numbers = split_names(text)
+    if not all(number.isdecimal() and int(number) > 0 for number in numbers):
         raise RecipeError(f"--k {text}: not whole numbers above 0", fix="Write them like 1,2,4")
-    return tuple(dict.fromkeys(int(part) for part in parts))
+    return tuple(dict.fromkeys(int(number) for number in numbers))
 
 
 def byte_count(text: str) -> int:

@@ -27,7 +27,7 @@ class ReadOnce(Generic[Value]):
     def __init__(self, read: Callable[[Path], Value], limit: int) -> None:
         self._read = read
         self._limit = limit
-        self._kept: dict[Path, tuple[tuple[int, ...], Value]] = {}
+        self._entries: dict[Path, tuple[tuple[int, ...], Value]] = {}
 
     def __call__(self, path: Path) -> Value:
         """What the file holds; errors of reading pass through."""
@@ -37,18 +37,18 @@ class ReadOnce(Generic[Value]):
         except OSError:
             return self._read(path)
         stamp = stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns
-        kept = self._kept.get(path)
-        if kept is not None and kept[0] == stamp:
-            return kept[1]
-        self._kept.pop(path, None)
+        entry = self._entries.get(path)
+        if entry is not None and entry[0] == stamp:
+            return entry[1]
+        self._entries.pop(path, None)
         value = self._read(path)
         # A file that changes again within a tick of the clock may keep its size and times.
         is_settled = now - stat.st_ctime_ns > _TICK
         # A copy, as another thread may add to it.
-        if is_settled and value.nbytes + sum(other.nbytes for _, other in list(self._kept.values())) <= self._limit:
-            self._kept[path] = stamp, value
+        if is_settled and value.nbytes + sum(other.nbytes for _, other in list(self._entries.values())) <= self._limit:
+            self._entries[path] = stamp, value
         return value
 
     def forget(self, path: Path) -> None:
         """Read a file again that this process has written, on a file system whose times are coarse."""
-        self._kept.pop(path, None)
+        self._entries.pop(path, None)

@@ -37,8 +37,8 @@ def as_moment(seconds: float) -> str:
 
 def first_named(names: Sequence[str]) -> str:
     """`a, b, c, d, e and 7 more`."""
-    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
+    suffix = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + suffix
 
 
 def command_text(*words: str, cache: Path) -> str:

@@ -198,8 +198,8 @@ class _RowBuilder:
         measured = dict.fromkeys(score.ranked for score in self.scores)
         layer = row.layer or self._embedding(measured)
         text = layer if row.reduction == NO_REDUCTION else f"{layer}/{row.reduction}"
-        found = matching_layers(text, measured)
-        ranked = min(found, key=lambda one: one.similarity != self.record.similarity, default=None)
+        matching = matching_layers(text, measured)
+        ranked = min(matching, key=lambda ranked: ranked.similarity != self.record.similarity, default=None)
         dim = None if ranked is None else self._dim(ranked)
         caveats = self._data_caveats()
         changed = {(change.section, change.key) for change in changes}

@@ -72,7 +72,7 @@ def list_data() -> dict[str, tuple[DatasetSpec, list[str]]]:
             name = data.get("name") if isinstance(data, dict) else None
             if isinstance(name, str) and name in recipes:
                 recipes[name].append(recipe)
-    return {name: (_spec(name), own) for name, own in recipes.items()}
+    return {name: (_spec(name), recipe_names) for name, recipe_names in recipes.items()}
 
 
 def _spec(name: str) -> DatasetSpec:
@@ -158,8 +158,8 @@ def _dataset(data: str, settings: tuple[str, ...]) -> tuple[Dataset, list[Findin
         if spec.unchecked is None:
             raise
         parameters = inspect.signature(spec.unchecked).parameters
-        taken = {key: value for key, value in options.items() if key in parameters}
-        dataset, problems = spec.unchecked(**taken), [_refused(error)]
+        accepted = {key: value for key, value in options.items() if key in parameters}
+        dataset, problems = spec.unchecked(**accepted), [_refused(error)]
     if isinstance(keys, Data):
         dataset = read_with(dataset, exif_rotation=keys.exif_rotation, fast=False, white=keys.white)
     try:

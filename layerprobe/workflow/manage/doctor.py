@@ -71,7 +71,7 @@ def doctor(cache: Path, memory: str) -> list[Check]:
 
 def _installed() -> dict[str, _Package]:
     """Name -> package, of all that is installed here; a package without metadata is none."""
-    found: dict[str, _Package] = {}
+    packages: dict[str, _Package] = {}
     for distribution in metadata.distributions():
         if not (distribution.read_text("METADATA") or distribution.read_text("PKG-INFO")):
             continue
@@ -79,8 +79,8 @@ def _installed() -> dict[str, _Package]:
         name, version = ((headers.get_all(key) or [""])[0] for key in ("Name", "Version"))
         required = re.findall(r"(?m)^[\w.-]+", "\n".join(headers.get_all("Requires-Dist") or ()))
         package = _Package(version or "of unknown version", _bytes(distribution), frozenset(map(_normalised, required)))
-        found.setdefault(_normalised(name), package)
-    return found
+        packages.setdefault(_normalised(name), package)
+    return packages
 
 
 def _bytes(distribution: metadata.Distribution) -> int:
@@ -152,16 +152,16 @@ def _disk(cache: Path) -> Check:
 
 def _faiss(builds: Sequence[str], packages: _Packages, *, torch_works: bool) -> Check:
     text = ", ".join(f"{name} {packages[name].version}" for name in builds)
-    again = f"pip uninstall -y {' '.join(builds)}; then pip install "
+    reinstall = f"pip uninstall -y {' '.join(builds)}; then pip install "
     if len(builds) > 1:
-        return Check("faiss", f"{text}: all install the folder faiss/ and break each other", again + builds[0])
+        return Check("faiss", f"{text}: all install the folder faiss/ and break each other", reinstall + builds[0])
     if not torch_works:
         return Check("faiss", text or "absent")
     try:
         version = import_faiss().__version__
     except EnvironmentFault as fault:
         if builds:
-            return Check("faiss", f"{text}: {fault.message}", f"{again}faiss-cpu")
+            return Check("faiss", f"{text}: {fault.message}", f"{reinstall}faiss-cpu")
         return Check("faiss", "absent: everything but indexes works without it; pip install faiss-cpu for indexes")
     return Check("faiss", text or version)
 
