@@ -162,9 +162,9 @@ def foreign(request_for: Callable[..., TrainRequest], tmp_path: Path) -> Callabl
 def switches(monkeypatch: pytest.MonkeyPatch) -> None:
     """`choose` selects what it prefers, however small the gain on test."""
 
-    compared = choosing._compared
+    compared = choosing._compare_with_embedding
 
     def always(*args: Any, **options: Any) -> Any:
-        return replace(compared(*args, **options), advice="switch", kept=None)
+        return replace(compared(*args, **options), advice="switch", kept_embedding=None)
 
-    monkeypatch.setattr(choosing, "_compared", always)
+    monkeypatch.setattr(choosing, "_compare_with_embedding", always)

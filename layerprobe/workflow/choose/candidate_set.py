@@ -104,51 +104,51 @@ class CandidateSet:
         """(C, U') the values on the test classes, cross-fitted or not."""
         return self.choosing if self.folds is not None else self.test
 
-    def at_chance(self, seed: int) -> list[int]:
+    def find_at_chance(self, seed: int) -> list[int]:
         """The candidates whose recall is not above chance, by simultaneous one-sided 95 % bands."""
         valid = np.flatnonzero(np.isfinite(self.above_chance.sums).all(1))
         if not len(valid):
             return []
-        better = above(_rows(self.above_chance, valid.tolist()), seed=seed)
-        return [place for place, is_better in zip(valid.tolist(), better, strict=True) if not is_better]
+        better = above(_take_rows(self.above_chance, valid.tolist()), seed=seed)
+        return [position for position, is_better in zip(valid.tolist(), better, strict=True) if not is_better]
 
-    def distinct(self) -> list[int]:
+    def find_distinct(self) -> list[int]:
         """One candidate of each identity: the embedding, else a reduction of it, else the cheapest."""
         embeddings = {baseline.candidate for baseline in self.baselines.values()}
         layers = {(candidate.run, candidate.ranked.layer) for candidate in embeddings}
 
-        def order(place: int) -> tuple[bool, bool, tuple[int, ...]]:
-            candidate = self.candidates[place]
+        def order(position: int) -> tuple[bool, bool, tuple[int, ...]]:
+            candidate = self.candidates[position]
             is_reduction = (candidate.run, candidate.ranked.layer) in layers
             return candidate not in embeddings, not is_reduction, candidate.cost
 
-        found: dict[Hashable, int] = {}
-        for place in sorted(range(len(self.candidates)), key=order):
-            found.setdefault(self.identities[place], place)
-        return sorted(found.values())
+        positions: dict[Hashable, int] = {}
+        for position in sorted(range(len(self.candidates)), key=order):
+            positions.setdefault(self.identities[position], position)
+        return sorted(positions.values())
 
-    def only(self, places: Sequence[int]) -> CandidateSet:
+    def select(self, positions: Sequence[int]) -> CandidateSet:
         """Some of the candidates."""
-        kept, finer = list(places), self.finer or (lambda _: None)
+        selected, finer = list(positions), self.finer or (lambda _: None)
         return replace(
             self,
-            candidates=[self.candidates[place] for place in kept],
-            choosing=_rows(self.choosing, kept),
-            above_chance=_rows(self.above_chance, kept),
-            identities=[self.identities[place] for place in kept],
-            among_half=self.among_half[kept],
-            test=None if self.test is None else _rows(self.test, kept),
-            only_compared=frozenset(new for new, place in enumerate(kept) if place in self.only_compared),
-            finer=None if self.finer is None else lambda places: finer([kept[place] for place in places]),
+            candidates=[self.candidates[position] for position in selected],
+            choosing=_take_rows(self.choosing, selected),
+            above_chance=_take_rows(self.above_chance, selected),
+            identities=[self.identities[position] for position in selected],
+            among_half=self.among_half[selected],
+            test=None if self.test is None else _take_rows(self.test, selected),
+            only_compared=frozenset(new for new, position in enumerate(selected) if position in self.only_compared),
+            finer=None if self.finer is None else lambda subset: finer([selected[position] for position in subset]),
         )
 
-    def cross_fitted(self) -> CrossFitted | None:
+    def cross_fit_choice(self) -> CrossFitted | None:
         """The result of choosing on the other folds; None unless cross-fitted."""
         if self.folds is None:
             return None
 
-        def choose(others: UnitSums, fold: int) -> int:
-            return pick(others, self.costs, self.raw, self._finer_without(fold)).place
+        def choose(other_folds: UnitSums, fold: int) -> int:
+            return pick(other_folds, self.costs, self.raw, self._finer_without(fold)).place
 
         return cross_fit(self.choosing, self.folds, choose)
 
@@ -158,12 +158,12 @@ class CandidateSet:
         if finer is None or folds is None:
             return None
 
-        def others(places: Sequence[int]) -> UnitSums | None:
-            measured, kept = finer(places), folds != fold
-            return None if measured is None else UnitSums(measured.sums[:, kept], measured.counts[:, kept])
+        def measure_outside(positions: Sequence[int]) -> UnitSums | None:
+            sums, outside = finer(positions), folds != fold
+            return None if sums is None else UnitSums(sums.sums[:, outside], sums.counts[:, outside])
 
-        return others
+        return measure_outside
 
 
-def _rows(sums: UnitSums, places: Sequence[int]) -> UnitSums:
-    return UnitSums(sums.sums[list(places)], sums.counts[list(places)])
+def _take_rows(sums: UnitSums, positions: Sequence[int]) -> UnitSums:
+    return UnitSums(sums.sums[list(positions)], sums.counts[list(positions)])

@@ -1,7 +1,7 @@
 """Stored ranks of runs -> the values of each candidate, on the classes to choose on and on test.
 
-groups = grouped([open_candidates(run, request) for run in runs])   # trainings of one experiment together
-groups[0].sums(groups[0].keys, "choosing")                          # (C, U) values of each candidate by class
+groups = group_by_experiment([open_candidates(run, request) for run in runs])  # trainings of one experiment together
+groups[0].choosing_sums(groups[0].keys)                                       # (C, U) values of each candidate by class
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import hashlib
 from collections import ChainMap, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +40,6 @@ from layerprobe.workflow.run.seen import epochs_to_choose_among, split_to_choose
 from layerprobe.workflow.run.units import require_whole_classes, units_of_run
 
 CandidateKey = tuple[int, RankedLayer]  # epoch and layer
-Part = Literal["choosing", "test"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,18 +47,18 @@ class StoredValues:
     """The values stored of a run's split.
 
     Args:
-        last: the split at the last epoch; all epochs have its queries.
+        last_split: the split at the last epoch; all epochs have its queries.
         units: (Q,) the class of each query, or its cluster of classes.
-        of: candidate -> its values.
+        query_values: candidate -> its values.
         identities: candidate -> hash of its ranks.
         score_notes: candidate -> the notes of its stored score.
         identical: gives (Q,) whether each query has an identical item in what it searches; None where unknown.
         item: what a query is called.
     """
 
-    last: RankedSplit
+    last_split: RankedSplit
     units: NDArray[np.int64]
-    of: Mapping[CandidateKey, QueryValues]
+    query_values: Mapping[CandidateKey, QueryValues]
     identities: Mapping[CandidateKey, bytes]
     score_notes: Mapping[CandidateKey, tuple[str, ...]]
     identical: Callable[[], NDArray[np.bool_] | None]
@@ -70,15 +68,15 @@ class StoredValues:
     @property
     def labels(self) -> NDArray[np.int32]:
         """(Q,) classes."""
-        return self.last.stored.labels
+        return self.last_split.stored.labels
 
     def sums(self, keys: Sequence[CandidateKey]) -> UnitSums:
         """(C, U) values of candidates by class."""
-        return unit_sums(np.stack([self.of[key].values for key in keys]), self.units)
+        return unit_sums(np.stack([self.query_values[key].values for key in keys]), self.units)
 
     def above_chance(self, keys: Sequence[CandidateKey]) -> UnitSums:
         """(C, U) Recall@1 of candidates over that of a random ranking, by class."""
-        return unit_sums(np.stack([self.of[key].above_chance for key in keys]), self.units)
+        return unit_sums(np.stack([self.query_values[key].above_chance for key in keys]), self.units)
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,18 +110,13 @@ class CandidateRun:
         data = self.record.data
         return int(data["validation_fold"]) if data.get("validation_folds") and self.split == "validation" else None
 
-    def stored(self, part: Part) -> StoredValues:
-        """The values of a part; `test` is asked for only if there is one."""
-        found = self.choosing if part == "choosing" else self.test
-        if found is None:
-            raise ValueError(f"{self.run.name} has no test classes")
-        return found
-
     @property
     def keys(self) -> list[CandidateKey]:
         """The candidates stored of both parts, by epoch and in network order."""
         both = [
-            key for key in self.choosing.of if key in self.candidates and (self.test is None or key in self.test.of)
+            key
+            for key in self.choosing.query_values
+            if key in self.candidates and (self.test is None or key in self.test.query_values)
         ]
         order = network_order((ranked for _, ranked in both), self.record.layer_order)
         positions = {ranked: position for position, ranked in enumerate(order)}
@@ -135,7 +128,9 @@ class CandidateRun:
         if self.baseline is None or self.test is None:
             return []
         layer, epochs = self.baseline[1].layer, {epoch for epoch, _ in self.candidates}
-        both = [key for key in self.choosing.of if key in self.test.of and key not in self.candidates]
+        both = [
+            key for key in self.choosing.query_values if key in self.test.query_values and key not in self.candidates
+        ]
         return [key for key in both if key[1].layer == layer and key[0] in epochs]
 
     @property
@@ -143,14 +138,18 @@ class CandidateRun:
         """The candidates stored of `choosing` alone."""
         if self.test is None:
             return []
-        return [key for key in self.choosing.of if key in self.candidates and key not in self.test.of]
+        return [
+            key for key in self.choosing.query_values if key in self.candidates and key not in self.test.query_values
+        ]
 
     def with_values(self, values: Mapping[CandidateKey, QueryValues]) -> CandidateRun:
         """The run with added or replaced values to choose on; what is new of a candidate's layer is a candidate."""
-        both = ChainMap(dict(values), self.choosing.of)  # type: ignore[arg-type] # only read, and perhaps late
-        changed = replace(self.choosing, of=both)
+        both = ChainMap(dict(values), self.choosing.query_values)  # type: ignore[arg-type] # only read, and perhaps late
+        changed = replace(self.choosing, query_values=both)
         layers = {ranked.layer for _, ranked in self.candidates}
-        new = self.candidates | {key for key in values if key not in self.choosing.of and key[1].layer in layers}
+        new = self.candidates | {
+            key for key in values if key not in self.choosing.query_values and key[1].layer in layers
+        }
         test = changed if self.choosing is self.test else self.test
         return replace(self, choosing=changed, test=test, candidates=new)
 
@@ -172,8 +171,8 @@ class Group:
     @property
     def name(self) -> str:
         """The run's name; the experiment's of several runs."""
-        first = self.runs[0]
-        return first.run.name if len(self.runs) == 1 else str(first.record.experiment)
+        first_run = self.runs[0]
+        return first_run.run.name if len(self.runs) == 1 else str(first_run.record.experiment)
 
     @property
     def run_names(self) -> str:
@@ -183,36 +182,40 @@ class Group:
     @property
     def keys(self) -> list[CandidateKey]:
         """The candidates of all runs, in the first one's order."""
-        others = [set(candidate_run.keys) for candidate_run in self.runs[1:]]
-        return [key for key in self.runs[0].keys if all(key in other for other in others)]
+        keys_by_run = [candidate_run.keys for candidate_run in self.runs]
+        shared = set.intersection(*map(set, keys_by_run))
+        return [key for key in keys_by_run[0] if key in shared]
 
     @property
     def embeddings(self) -> list[CandidateKey]:
         """The embedding of all runs, where it is no candidate."""
-        others = [set(candidate_run.embeddings) for candidate_run in self.runs[1:]]
-        return [key for key in self.runs[0].embeddings if all(key in other for other in others)]
+        keys_by_run = [candidate_run.embeddings for candidate_run in self.runs]
+        shared = set.intersection(*map(set, keys_by_run))
+        return [key for key in keys_by_run[0] if key in shared]
 
     @property
     def folds(self) -> dict[int | None, list[CandidateRun]]:
         """Fold -> the runs that held it out, ascending; one entry without folds."""
-        found: dict[int | None, list[CandidateRun]] = defaultdict(list)
+        runs_by_fold: dict[int | None, list[CandidateRun]] = defaultdict(list)
         for candidate_run in self.runs:
-            found[candidate_run.fold].append(candidate_run)
-        return dict(sorted(found.items(), key=lambda item: item[0] or 0))
+            runs_by_fold[candidate_run.fold].append(candidate_run)
+        return dict(sorted(runs_by_fold.items(), key=lambda item: item[0] or 0))
 
-    def sums(self, keys: Sequence[CandidateKey], part: Part) -> UnitSums:
+    def choosing_sums(self, keys: Sequence[CandidateKey]) -> UnitSums:
         """(C, U) values of candidates by class: means over seeds, each class from the runs that held it out."""
-        if part == "test":
-            return mean_of([candidate_run.stored(part).sums(keys) for candidate_run in self.runs])
         return self.by_fold(lambda candidate_run: candidate_run.choosing.sums(keys))
 
+    def test_sums(self, keys: Sequence[CandidateKey]) -> UnitSums:
+        """(C, U') means over seeds by class of test, of which all runs have values."""
+        return mean_of([candidate_run.test.sums(keys) for candidate_run in self.runs if candidate_run.test])
+
     def above_chance(self, keys: Sequence[CandidateKey]) -> UnitSums:
-        """(C, U) Recall@1 over that of a random ranking, on the classes that are chosen on, as `sums`."""
+        """(C, U) Recall@1 over that of a random ranking, on the classes that are chosen on, as `choosing_sums`."""
         return self.by_fold(lambda candidate_run: candidate_run.choosing.above_chance(keys))
 
     def among_half(self, key: CandidateKey) -> float:
         """Mean Recall@K of a candidate among half of the negatives, where it is chosen on; NaN if unknown."""
-        values = [candidate_run.choosing.of[key].among_half for candidate_run in self.runs]
+        values = [candidate_run.choosing.query_values[key].among_half for candidate_run in self.runs]
         return float(np.mean([np.nan if hits is None else np.nanmean(hits) for hits in values]))
 
     def by_fold(self, sums_of: Callable[[CandidateRun], UnitSums]) -> UnitSums:
@@ -230,55 +233,59 @@ def open_candidates(run: Run, request: ChooseRequest) -> CandidateRun:
     if split == "test" and "test" not in record.manifests:
         raise DataError(f"{run.name} has no classes to choose a layer on", file=run.folder, fix="Give a split test")
     splits = list(dict.fromkeys([split, *(["test"] if "test" in record.manifests else [])]))
-    ranked = _ranked_on_all(run, record, splits) if "all" in epochs else requested
-    last = max(run.ranked_epochs("test"), default=ranked[-1])
+    ranked = _list_ranked_epochs(run, record, splits) if "all" in epochs else requested
+    last_epoch = max(run.ranked_epochs("test"), default=ranked[-1])
     stored = {}
-    for name in splits:
-        also = [last] if name == "test" and last not in ranked else []
-        stored[name] = _stored_values(run, name, [*ranked, *also], request, chosen_on=name == split)
+    for scored_split in splits:
+        also = [last_epoch] if scored_split == "test" and last_epoch not in ranked else []
+        stored[scored_split] = _read_values(
+            run, scored_split, [*ranked, *also], request, chosen_on=scored_split == split
+        )
     test = stored.get("test")
-    of_epochs = [key for key in stored[split].of if key[0] in ranked]
-    baseline = None if test is None else embedding_among(record, [key[1] for key in test.of if key[0] == last])
-    candidates = _requested(of_epochs, request.layers, run)
-    found = CandidateRun(
-        run, record, split, stored[split], test, candidates, None if baseline is None else (last, baseline)
+    of_epochs = [key for key in stored[split].query_values if key[0] in ranked]
+    baseline = (
+        None if test is None else embedding_among(record, [key[1] for key in test.query_values if key[0] == last_epoch])
     )
-    if stored[split].notes and not stored[split].of:
-        what = f"no layer can be chosen: {'; '.join(stored[split].notes)}"
-        raise DataError(what, file=run.folder, fix="Probe other layers or epochs")
-    if not found.keys:
+    candidates = _match_candidates(of_epochs, request.layers, run)
+    candidate_run = CandidateRun(
+        run, record, split, stored[split], test, candidates, None if baseline is None else (last_epoch, baseline)
+    )
+    if stored[split].notes and not stored[split].query_values:
+        message = f"no layer can be chosen: {'; '.join(stored[split].notes)}"
+        raise DataError(message, file=run.folder, fix="Probe other layers or epochs")
+    if not candidate_run.keys:
         fix = probe_fix(run, record, ranked[-1], ",".join(splits))
         raise DataError(f"no layer is ranked on {' and '.join(splits)}", file=run.folder, fix=fix)
-    return found
+    return candidate_run
 
 
-def _requested(keys: Sequence[CandidateKey], layers: Sequence[str], run: Run) -> frozenset[CandidateKey]:
+def _match_candidates(keys: Sequence[CandidateKey], layers: Sequence[str], run: Run) -> frozenset[CandidateKey]:
     """The candidates that some names mean; without names all single layers. Only `A+B` means a concatenation."""
     every = [ranked for _, ranked in keys]
     single = [ranked for ranked in every if "+" not in ranked.layer.layer]
-    found: set[RankedLayer] = set(() if layers else single)
+    requested: set[RankedLayer] = set(() if layers else single)
     for text in layers:
-        known = every if "+" in text.partition("/")[0] else single
-        meant = {*matching_layers(text, known), *([] if "/" in text else matching_layers(f"{text}/*", known))}
+        matchable = every if "+" in text.partition("/")[0] else single
+        meant = {*matching_layers(text, matchable), *([] if "/" in text else matching_layers(f"{text}/*", matchable))}
         if not meant:
-            raise UnknownNameError(f"candidate of {run.name}", text, dict.fromkeys(map(str, known)))
-        found |= meant
-    return frozenset(key for key in keys if key[1] in found)
+            raise UnknownNameError(f"candidate of {run.name}", text, dict.fromkeys(map(str, matchable)))
+        requested |= meant
+    return frozenset(key for key in keys if key[1] in requested)
 
 
-def _ranked_on_all(run: Run, record: RunRecord, splits: Sequence[str]) -> list[int]:
+def _list_ranked_epochs(run: Run, record: RunRecord, splits: Sequence[str]) -> list[int]:
     """The epochs that are ranked on all of some splits."""
-    each = {split: run.ranked_epochs(split) for split in splits}
-    both = sorted(set.intersection(*map(set, each.values())))
-    if not both:
-        missing = [split for split in splits if not each[split]] or list(splits)
-        ranked = [epoch for epochs in each.values() for epoch in epochs]
+    epochs_by_split = {split: run.ranked_epochs(split) for split in splits}
+    common = sorted(set.intersection(*map(set, epochs_by_split.values())))
+    if not common:
+        missing = [split for split in splits if not epochs_by_split[split]] or list(splits)
+        ranked = [epoch for epochs in epochs_by_split.values() for epoch in epochs]
         fix = probe_fix(run, record, max(ranked, default=record.epochs_done), ",".join(missing))
         raise DataError(f"no epoch is ranked on {' and '.join(splits)}", file=run.folder, fix=fix)
-    return both
+    return common
 
 
-def _stored_values(
+def _read_values(
     run: Run, split: str, epochs: Sequence[int], request: ChooseRequest, *, chosen_on: bool
 ) -> StoredValues:
     """The values of what is scored and ranked: ranks without a score in scores.csv are stale."""
@@ -288,48 +295,48 @@ def _stored_values(
         for score in run.scores()
         if score.split == split and is_recall(score.metric)
     }
-    opened = [require_any_right_item(open_ranked_split(run, epoch, split)) for epoch in epochs]
-    last, found, identities, notes, recall = opened[-1], {}, {}, [], recall_of(metric)
+    ranked_splits = [require_any_right_item(open_ranked_split(run, epoch, split)) for epoch in epochs]
+    last_split, query_values, identities, notes, recall = ranked_splits[-1], {}, {}, [], recall_of(metric)
     lacking: list[CandidateKey] = []
-    for at_epoch in opened:
-        stored, epoch = at_epoch.stored, at_epoch.epoch
+    for ranked_split in ranked_splits:
+        stored, epoch = ranked_split.stored, ranked_split.epoch
         prefix = f"{run.name}#{epoch}:"
-        if stored.ids != last.stored.ids or not np.array_equal(stored.labels, last.stored.labels):
-            notes.append(f"skipped: {split} of epoch {epoch} of {run.name}: not the images of epoch {last.epoch}")
+        if stored.ids != last_split.stored.ids or not np.array_equal(stored.labels, last_split.stored.labels):
+            notes.append(f"skipped: {split} of epoch {epoch} of {run.name}: not the images of epoch {last_split.epoch}")
             continue
-        chance = chance_of(at_epoch)
+        chance = chance_of(ranked_split)
         for ranked, ranks in stored.ranks.items():
             if (epoch, ranked) not in score_notes:
                 continue
             if ranks.open([1]).any():
-                notes.append(f"skipped: {prefix}{at_epoch.name(ranked)}: its ranks are not exact for K = 1")
+                notes.append(f"skipped: {prefix}{ranked_split.name(ranked)}: its ranks are not exact for K = 1")
             elif chosen_on and _has_collapsed(ranks):
-                notes.append(f"skipped: {prefix}{at_epoch.name(ranked)}: collapsed to one vector")
+                notes.append(f"skipped: {prefix}{ranked_split.name(ranked)}: collapsed to one vector")
             else:
                 try:
-                    values = metric_values(at_epoch, ranked, metric)
+                    values = metric_values(ranked_split, ranked, metric)
                 except DataError:
                     lacking.append((epoch, ranked))
                     continue
                 among_half = ranks.hits_among_half(recall.k) if recall and is_recall(metric) else None
-                found[epoch, ranked] = QueryValues(values, ranks.hits(1) - chance, among_half)
-                identities[epoch, ranked] = _identity(ranks)
+                query_values[epoch, ranked] = QueryValues(values, ranks.hits(1) - chance, among_half)
+                identities[epoch, ranked] = _hash_ranks(ranks)
         invalid = [ranked for ranked in stored.invalid if (epoch, ranked) in score_notes]
-        notes += [f"skipped: {prefix}{at_epoch.name(x)}: {stored.invalid[x]}" for x in invalid]
+        notes += [f"skipped: {prefix}{ranked_split.name(x)}: {stored.invalid[x]}" for x in invalid]
     if lacking:
-        fix = _probe_all(opened, lacking, metric)
-        if not found:
+        fix = _build_probe_fix(ranked_splits, lacking, metric)
+        if not query_values:
             raise DataError(f"no {metric} of each query is stored", file=run.folder, fix=fix)
-        several = f"{len(lacking)} candidates without {metric}"
-        notes.append(f"skipped on {split}: {several}; {fix[0].lower()}{fix[1:]}")
-    units = whole_units(run, split, last.stored.labels, last.stored.ids, request.cluster)
+        lacking_text = f"{len(lacking)} candidates without {metric}"
+        notes.append(f"skipped on {split}: {lacking_text}; {fix[0].lower()}{fix[1:]}")
+    units = whole_units(run, split, last_split.stored.labels, last_split.stored.ids, request.cluster)
     return StoredValues(
-        last,
+        last_split,
         units,
-        found,
+        query_values,
         identities,
         score_notes,
-        lambda: run.ranks(last.epoch, split).identical,
+        lambda: run.ranks(last_split.epoch, split).identical,
         tuple(dict.fromkeys(notes)),
     )
 
@@ -343,26 +350,26 @@ def whole_units(
     return units
 
 
-def _probe_all(opened: Sequence[RankedSplit], lacking: Sequence[CandidateKey], metric: str) -> str:
+def _build_probe_fix(ranked_splits: Sequence[RankedSplit], lacking: Sequence[CandidateKey], metric: str) -> str:
     """The command that stores a metric of what lacks it."""
-    last, stored = opened[-1], [ranked for _, ranked in lacking if "+" not in ranked.layer.layer]
+    last_split, layers = ranked_splits[-1], [ranked for _, ranked in lacking if "+" not in ranked.layer.layer]
     epochs = ",".join(str(epoch) for epoch in sorted({epoch for epoch, _ in lacking}))
-    if last.record.from_python:
-        return probe_fix(last.run, last.record, last.epoch, last.split)
-    words = "--epochs", epochs, *layer_flags(last.record, stored), *metric_flags(metric)
-    return f"Run {last.run.command('probe', *words)}"
+    if last_split.record.from_python:
+        return probe_fix(last_split.run, last_split.record, last_split.epoch, last_split.split)
+    words = "--epochs", epochs, *layer_flags(last_split.record, layers), *metric_flags(metric)
+    return f"Run {last_split.run.command('probe', *words)}"
 
 
 def chance_of(ranked_split: RankedSplit) -> float:
     """Recall@1 of a random ranking."""
-    found = ranked_split.run.ranks(ranked_split.epoch, ranked_split.split).chance
-    return chance_recall(ranked_split.stored.labels, 1) if found is None else found
+    chance = ranked_split.run.ranks(ranked_split.epoch, ranked_split.split).chance
+    return chance_recall(ranked_split.stored.labels, 1) if chance is None else chance
 
 
-def _identity(ranks: Ranks) -> bytes:
+def _hash_ranks(ranks: Ranks) -> bytes:
     """Equal for layers that rank every query alike, as far as its nearest positive."""
     counts = (ranks.closer, ranks.tied_negatives, ranks.tied_positives)
-    return hashlib.sha256(b"".join(np.ascontiguousarray(one, np.int64).tobytes() for one in counts)).digest()
+    return hashlib.sha256(b"".join(np.ascontiguousarray(count, np.int64).tobytes() for count in counts)).digest()
 
 
 def _has_collapsed(ranks: Ranks) -> bool:
@@ -371,35 +378,35 @@ def _has_collapsed(ranks: Ranks) -> bool:
     return ranks.tied_share == 1 and not ranks.closer[paired].any()
 
 
-def grouped(runs: Sequence[CandidateRun]) -> list[Group]:
+def group_by_experiment(runs: Sequence[CandidateRun]) -> list[Group]:
     """The trainings of each experiment together, in the order in which they are named."""
     experiments = experiments_of(candidate_run.run for candidate_run in runs)
     if experiments.notes:
         raise RecipeError(experiments.notes[0], fix="Choose among runs of one experiment")
-    found: dict[str, list[CandidateRun]] = defaultdict(list)
+    runs_by_experiment: dict[str, list[CandidateRun]] = defaultdict(list)
     for candidate_run in runs:
-        found[experiments.names[candidate_run.run]].append(candidate_run)
-    groups = [Group(tuple(each)) for each in found.values()]
+        runs_by_experiment[experiments.names[candidate_run.run]].append(candidate_run)
+    groups = [Group(tuple(trainings)) for trainings in runs_by_experiment.values()]
     for group in groups:
         if not group.keys:
-            what = f"{group.run_names}: no layer is ranked at the same epoch in all of them"
-            raise DataError(what, fix="Probe the same layers and epochs of each")
+            message = f"{group.run_names}: no layer is ranked at the same epoch in all of them"
+            raise DataError(message, fix="Probe the same layers and epochs of each")
         _require_comparable(groups[0], group)
     return groups
 
 
-def _require_comparable(one: Group, other: Group) -> None:
-    first = one.runs[0]
+def _require_comparable(group: Group, other: Group) -> None:
+    first_run = group.runs[0]
     fix = "Choose among runs of one data set that hold out the same classes"
-    if one.folds.keys() != other.folds.keys():
-        raise RecipeError(f"{one.run_names} and {other.run_names} hold out different folds of classes", fix=fix)
+    if group.folds.keys() != other.folds.keys():
+        raise RecipeError(f"{group.run_names} and {other.run_names} hold out different folds of classes", fix=fix)
     for candidate_run in other.runs:
-        a, b = first.run.name, candidate_run.run.name
-        if first.split != candidate_run.split:
-            what = f"{a} would be chosen on {first.split}, {b} on {candidate_run.split}"
-            raise RecipeError(what, fix=fix)
-        if (first.test is None) != (candidate_run.test is None):
+        a, b = first_run.run.name, candidate_run.run.name
+        if first_run.split != candidate_run.split:
+            message = f"{a} would be chosen on {first_run.split}, {b} on {candidate_run.split}"
+            raise RecipeError(message, fix=fix)
+        if (first_run.test is None) != (candidate_run.test is None):
             raise RecipeError(f"only one of {a} and {b} has test classes", fix=fix)
-        require_same_queries(one.folds[candidate_run.fold][0].choosing.last, candidate_run.choosing.last)
-        if first.test is not None and candidate_run.test is not None:
-            require_same_queries(first.test.last, candidate_run.test.last)
+        require_same_queries(group.folds[candidate_run.fold][0].choosing.last_split, candidate_run.choosing.last_split)
+        if first_run.test is not None and candidate_run.test is not None:
+            require_same_queries(first_run.test.last_split, candidate_run.test.last_split)

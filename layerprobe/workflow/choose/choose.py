@@ -13,19 +13,25 @@ from layerprobe.values.facts import CHOOSING, WITHIN_FOLDS, assumed_text, chosen
 from layerprobe.values.keys import RankedLayer
 from layerprobe.values.metric_names import is_recall
 from layerprobe.values.spoken_names import spoken_name
-from layerprobe.workflow.choose.candidates import CandidateKey, CandidateRun, Group, grouped, open_candidates
+from layerprobe.workflow.choose.candidates import (
+    CandidateKey,
+    CandidateRun,
+    Group,
+    group_by_experiment,
+    open_candidates,
+)
 from layerprobe.workflow.choose.choosing import choose_among
 from layerprobe.workflow.choose.indexed_layer import indexes_of_run, require_test_classes
 from layerprobe.workflow.choose.refits import Refits, Refitted
 from layerprobe.workflow.choose.request import ChooseRequest
-from layerprobe.workflow.choose.run_candidates import candidate_set_of, group_of, of_groups
+from layerprobe.workflow.choose.run_candidates import candidate_set_of, complete_choice, group_of
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.facts import identical_facts
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.seen import cross_fitted_as_seen, instead_of_test, unverified_weights
 from layerprobe.workflow.run.units import folders_note_of_run
 
-_NAMED = 4  # layers that a note names
+_MOST_NAMES = 4  # layers that a note names
 
 
 def choose_runs(
@@ -57,27 +63,29 @@ def choose_candidates(
     further: Iterable[RankedLayer] = (),
 ) -> Choice:
     """As `choose_runs`, among the candidates of runs."""
-    groups: Sequence[Group] = grouped(candidate_runs)
-    first = groups[0].runs[0]
-    require_test_classes(first.test, request.indexes)
-    seed, device = int(first.record.seed), from_recipe.choose_device(request.device)
-    notes = [note for group in groups for note in _notes_of(group)]
+    groups: Sequence[Group] = group_by_experiment(candidate_runs)
+    first_run = groups[0].runs[0]
+    require_test_classes(first_run.test, request.indexes)
+    seed, device = int(first_run.record.seed), from_recipe.choose_device(request.device)
+    notes = [note for group in groups for note in _note_origins(group)]
     refitted = Refitted(groups)
     further = list(further)
-    if first.is_fitted_on or further:
-        refitted = Refits(device, seed, request.metric, listener).within_folds(groups, further)
+    if first_run.is_fitted_on or further:
+        refitted = Refits(device, seed, request.metric, listener).search_within_folds(groups, further)
         groups = refitted.groups
-        where = "" if first.split == "test" else f"{chosen_on_text(first.split)}: "
+        where = "" if first_run.split == "test" else f"{chosen_on_text(first_run.split)}: "
         notes += [f"{where}{WITHIN_FOLDS}"] * refitted.folded + list(refitted.notes)
-    if first.split == "test" and not refitted.folded:
+    if first_run.split == "test" and not refitted.folded:
         notes.append("every fold searches the whole gallery")
-    if request.cluster is None and (note := folders_note_of_run(first.run, first.choosing.last.epoch, first.split)):
+    if request.cluster is None and (
+        note := folders_note_of_run(first_run.run, first_run.choosing.last_split.epoch, first_run.split)
+    ):
         notes.append(note)
-    notes += [note for group in groups for note in _skipped(group)]
+    notes += [note for group in groups for note in _note_skipped(group)]
     finer, missing = None, list[str]()
     if is_recall(request.metric):
         refits = Refits(device, seed, request.metric, listener)
-        finer = refits.average_precisions(groups, refitted.folded, missing)
+        finer = refits.measure_average_precisions(groups, refitted.folded, missing)
     candidates = candidate_set_of(groups, seed, folded=refitted.folded)
     choice = choose_among(
         replace(candidates, cluster=request.cluster, finer=finer),
@@ -86,84 +94,88 @@ def choose_candidates(
         within=request.within,
         seed=seed,
     )
-    notes = [*dict.fromkeys(missing), *_identical(group_of(groups, choice.run), choice, folded=refitted.folded)]
-    choice = replace(of_groups(choice, groups), notes=(*choice.notes, *notes), basis=_basis(first))
+    notes = [*dict.fromkeys(missing), *_note_identical(group_of(groups, choice.run), choice, folded=refitted.folded)]
+    choice = replace(complete_choice(choice, groups), notes=(*choice.notes, *notes), basis=_explain_basis(first_run))
     if not request.indexes:
         return choice
     run = group_of(groups, choice.run).runs[0].run
     return replace(choice, indexes=indexes_of_run(run, choice, request.indexes, device))
 
 
-def _identical(group: Group, choice: Choice, *, folded: bool) -> list[str]:
+def _note_identical(group: Group, choice: Choice, *, folded: bool) -> list[str]:
     """The notes on identical images among those chosen on and tested on, with the choice's values without them.
 
     Of several trainings, and of a candidate that is measured anew, the number of queries alone.
     """
     run, notes = group.runs[0], []
     key = (choice.chosen.epoch, choice.chosen.ranked)
-    for part in (run.choosing, run.test):
-        if part is None or (identical := part.identical()) is None:
+    for stored in (run.choosing, run.test):
+        if stored is None or (identical := stored.identical()) is None:
             continue
-        in_fifths = ", in fifths of the classes," * (folded and part.last.split == run.split)
+        in_fifths = ", in fifths of the classes," * (folded and stored.last_split.split == run.split)
         name = f"{spoken_name(key[1])}{in_fifths}"
-        values = part.of[key].values if key in part.of and len(group.runs) == 1 else None
+        values = stored.query_values[key].values if key in stored.query_values and len(group.runs) == 1 else None
         facts = identical_facts(name, values, identical, metric=choice.chosen.metric)
         if facts:
-            text = identical_text(replace(facts, item=part.item), len(identical))
-            notes.append(f"{chosen_on_text(part.last.split)}: {text}")
+            text = identical_text(replace(facts, item=stored.item), len(identical))
+            notes.append(f"{chosen_on_text(stored.last_split.split)}: {text}")
     return list(dict.fromkeys(filter(None, notes)))
 
 
-def _notes_of(group: Group) -> list[str]:
+def _note_origins(group: Group) -> list[str]:
     """Where the hits of a group come from."""
-    first = group.runs[0]
-    parts = [part for candidate_run in group.runs for part in (candidate_run.choosing, candidate_run.test) if part]
-    notes = [note for part in parts for note in part.notes]
+    first_run = group.runs[0]
+    stored_values = [
+        stored for candidate_run in group.runs for stored in (candidate_run.choosing, candidate_run.test) if stored
+    ]
+    notes = [note for stored in stored_values for note in stored.notes]
     if len(group.runs) > 1:
         notes.append(f"experiment {group.name}: mean of {group.run_names}")
-    if first.fold is not None:
+    if first_run.fold is not None:
         notes.append("each class is scored by the runs that held it out")
-        count = first.record.data["validation_folds"]
+        count = first_run.record.data["validation_folds"]
         if missing := [str(fold) for fold in range(count) if fold not in group.folds]:
             notes.append(f"missing of {count} folds: {', '.join(missing)}; name their runs to choose on every class")
-    if first.split == "train":
+    if first_run.split == "train":
         notes.append(f"{CHOOSING}: those of train, which the network has not seen at these epochs")
-    if weights := unverified_weights(first.record):
-        parts_by_split = {first.split: first.choosing, "test": first.test}
-        classes = {split: len(np.unique(part.labels)) for split, part in parts_by_split.items() if part}
+    if weights := unverified_weights(first_run.record):
+        values_by_split = {first_run.split: first_run.choosing, "test": first_run.test}
+        classes = {split: len(np.unique(stored.labels)) for split, stored in values_by_split.items() if stored}
         notes.append(assumed_text(weights, classes))
-    if _is_seen(first):
-        notes += instead_of_test(first.run, first.record)
+    if _is_seen(first_run):
+        notes += instead_of_test(first_run.run, first_run.record)
     return notes
 
 
-def _is_seen(first: CandidateRun) -> bool:
+def _is_seen(candidate_run: CandidateRun) -> bool:
     """Whether a run is chosen on test classes because it has, or may have, seen its training classes."""
-    return first.split == "test" and not first.is_fitted_on
+    return candidate_run.split == "test" and not candidate_run.is_fitted_on
 
 
-def _basis(first: CandidateRun) -> str:
-    test_classes = len(np.unique(first.choosing.labels))
-    return cross_fitted_as_seen(first.run, first.record, test_classes) if _is_seen(first) else ""
+def _explain_basis(candidate_run: CandidateRun) -> str:
+    test_classes = len(np.unique(candidate_run.choosing.labels))
+    return (
+        cross_fitted_as_seen(candidate_run.run, candidate_run.record, test_classes) if _is_seen(candidate_run) else ""
+    )
 
 
-def _skipped(group: Group) -> list[str]:
+def _note_skipped(group: Group) -> list[str]:
     """What is not ranked everywhere."""
-    known, split = set(group.keys), chosen_on_text(group.runs[0].split)
-    partial = [key for candidate_run in group.runs for key in candidate_run.keys if key not in known]
+    shared_keys, split = set(group.keys), chosen_on_text(group.runs[0].split)
+    partial = [key for candidate_run in group.runs for key in candidate_run.keys if key not in shared_keys]
     notes = []
     if partial:
-        names = _named(partial, group.runs[0].run.name)
+        names = _list_names(partial, group.runs[0].run.name)
         notes.append(f"skipped: not ranked in every one of {group.run_names}: {names}")
     for candidate_run in group.runs:
         if keys := candidate_run.untested:
             run = candidate_run.run.name
-            notes.append(f"skipped: ranked on {split} but not on test in {run}: {_named(keys, run)}")
+            notes.append(f"skipped: ranked on {split} but not on test in {run}: {_list_names(keys, run)}")
     return notes
 
 
-def _named(keys: Collection[CandidateKey], run: str) -> str:
+def _list_names(keys: Collection[CandidateKey], run: str) -> str:
     epochs = {epoch for epoch, _ in keys}
     names = list(dict.fromkeys(f"{run}#{epoch}:{ranked}" if len(epochs) > 1 else str(ranked) for epoch, ranked in keys))
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
+    suffix = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + suffix

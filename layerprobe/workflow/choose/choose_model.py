@@ -57,8 +57,8 @@ def choose_model(frozen: FrozenRequest, request: ChooseRequest, listener: Listen
 
 def require_layers(record: RunRecord, candidates: Sequence[str]) -> None:
     """Check that names of candidates mean layers of the network, whatever their pools and reductions."""
-    known = () if record.network is None else record.network.layers
+    network_layers = () if record.network is None else record.network.layers
     for text in candidates:
         layer = re.split("[@/~]", text)[0]
-        if not any(fnmatchcase(name, layer) for name in known):
-            raise UnknownNameError("layer", layer, known)
+        if not any(fnmatchcase(name, layer) for name in network_layers):
+            raise UnknownNameError("layer", layer, network_layers)

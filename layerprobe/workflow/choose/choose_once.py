@@ -40,30 +40,32 @@ def choose_once(
     Args:
         further: as in `choose_runs`; None: half-whitened layers, where they were candidates of a stored choice.
     """
-    stored = {run: kept for run in runs if (kept := stored_choice(run, listener.say)) is not None}
-    asked, names = request_of(request), [run.name for run in runs]
-    half_whitened = bool(further) if further is not None else any(map(_with_half_whitened, runs))
-    for kept in stored.values():
-        if not request.indexes and not _changes(kept, asked, names, half_whitened):
-            listener.say(f"{', '.join(kept.states)}: the stored choice, as what it rests on has not changed")
-            return kept.choice
+    previous_choices = {run: previous for run in runs if (previous := stored_choice(run, listener.say)) is not None}
+    options, names = request_of(request), [run.name for run in runs]
+    half_whitened = bool(further) if further is not None else any(map(_has_half_whitened, runs))
+    for previous in previous_choices.values():
+        if not request.indexes and not _list_changes(previous, options, names, half_whitened):
+            listener.say(f"{', '.join(previous.states)}: the stored choice, as what it rests on has not changed")
+            return previous.choice
     if further is None:
         further = half_whitened_of(runs, request, listener)
-    states = _states(runs, request.metric)
+    states = _read_states(runs, request.metric)
     choice = choose_runs(runs, request, listener, further)
-    new = StoredChoice(RULE, asked, bool(further), states, choice)
+    new = StoredChoice(RULE, options, bool(further), states, choice)
     for run in store_choice(new, runs, listener.say):
-        if run in stored and (changes := _changes(stored[run], asked, names, new.half_whitened)):
-            before = stored[run].choice.ship.name
+        if run in previous_choices and (
+            changes := _list_changes(previous_choices[run], options, names, new.half_whitened)
+        ):
+            before = previous_choices[run].choice.ship.name
             listener.say(f"{run.name}: replaces the stored choice of {before}, made with {', '.join(changes)}")
     return choice
 
 
 def half_whitened_of(runs: Sequence[Run], request: ChooseRequest, listener: Listener) -> list[RankedLayer]:
     """The half-whitened layers of runs, where they were candidates of a stored choice, be it stale; else none."""
-    if not any(map(_with_half_whitened, runs)):
+    if not any(map(_has_half_whitened, runs)):
         return []
-    return list(dict.fromkeys(ranked for run in runs for ranked in _half_whitened(run, request, listener)))
+    return list(dict.fromkeys(ranked for run in runs for ranked in _find_half_whitened(run, request, listener)))
 
 
 def request_of(request: ChooseRequest) -> Mapping[str, Any]:
@@ -73,12 +75,14 @@ def request_of(request: ChooseRequest) -> Mapping[str, Any]:
     return stored
 
 
-def _changes(stored: StoredChoice, asked: Mapping[str, Any], runs: Sequence[str], half_whitened: bool) -> list[str]:
+def _list_changes(
+    stored: StoredChoice, options: Mapping[str, Any], runs: Sequence[str], half_whitened: bool
+) -> list[str]:
     """What a stored choice was made with and another request is not."""
     changes = [
-        _option(name, stored.request.get(name))
-        for name in dict.fromkeys([*asked, *stored.request])
-        if asked.get(name) != stored.request.get(name)
+        _format_option(name, stored.request.get(name))
+        for name in dict.fromkeys([*options, *stored.request])
+        if options.get(name) != stored.request.get(name)
     ]
     if set(stored.states) != set(runs):
         changes.append(f"the runs {', '.join(stored.states)}" if len(stored.states) > 1 else "this run alone")
@@ -87,7 +91,7 @@ def _changes(stored: StoredChoice, asked: Mapping[str, Any], runs: Sequence[str]
     return changes
 
 
-def _option(name: str, value: Any) -> str:
+def _format_option(name: str, value: Any) -> str:
     """`--within 1`, `--layers c1,c2`, `no --cluster`."""
     if isinstance(value, int | float):
         return f"--{name} {value:g}"
@@ -95,7 +99,7 @@ def _option(name: str, value: Any) -> str:
     return f"--{name} {text}" if text else f"no --{name}"
 
 
-def _with_half_whitened(run: Run) -> bool:
+def _has_half_whitened(run: Run) -> bool:
     """Whether half-whitened layers were candidates of the choice that a run keeps, which may be stale."""
     try:
         stored = read_choice(run)
@@ -104,7 +108,7 @@ def _with_half_whitened(run: Run) -> bool:
     return stored is not None and stored.half_whitened
 
 
-def _half_whitened(run: Run, request: ChooseRequest, listener: Listener) -> list[RankedLayer]:
+def _find_half_whitened(run: Run, request: ChooseRequest, listener: Listener) -> list[RankedLayer]:
     """The half-whitened layers of a run that is chosen on test classes, or a line on why there are none."""
     record = run.read()
     epochs = epochs_to_choose_among(run, record, request.epochs)
@@ -120,7 +124,7 @@ def _half_whitened(run: Run, request: ChooseRequest, listener: Listener) -> list
     return []
 
 
-def _states(runs: Sequence[Run], metric: str) -> Mapping[str, RunState]:
+def _read_states(runs: Sequence[Run], metric: str) -> Mapping[str, RunState]:
     """The states before a choice; none where something is missing, which `choose_runs` tells."""
     try:
         return {run.name: run_state(run, metric) for run in runs}

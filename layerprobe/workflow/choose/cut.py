@@ -15,8 +15,8 @@ def cut_after(record: RunRecord, layer: LayerKey) -> TruncationSavings | None:
     """
     cuts = record.network.cuts if record.network else {}
     names = [layer.layer] if layer.layer in cuts else layer.layer.split("+")
-    found = [cuts[name] for name in names if name in cuts]
-    if len(found) < len(names):
+    layer_cuts = [cuts[name] for name in names if name in cuts]
+    if len(layer_cuts) < len(names):
         return None
-    parameters, operations = zip(*found, strict=True)
+    parameters, operations = zip(*layer_cuts, strict=True)
     return TruncationSavings(min(parameters), None if None in operations else min(operations))

@@ -53,24 +53,24 @@ class Refits:
     metric: str
     listener: Listener
 
-    def within_folds(self, groups: Sequence[Group], further: Iterable[RankedLayer] = ()) -> Refitted:
+    def search_within_folds(self, groups: Sequence[Group], further: Iterable[RankedLayer] = ()) -> Refitted:
         """The values of each query among the classes of its fold; the groups as they are if no candidate is fitted.
 
         Args:
             further: fitted candidates that are not stored.
         """
-        added = _at_epochs(groups, further)
+        added = _list_at_epochs(groups, further)
         if not any(_is_fitted(key) for group in groups for key in [*group.keys, *added[group]]):
             return Refitted(groups)
         steps = sum((len(group.keys) + len(added[group])) * len(group.runs) for group in groups)
         notes = dict[str, None]()
-        found, rules = [], dict[str, SearchRules | None]()
+        refitted, rules = [], dict[str, SearchRules | None]()
         with stoppable() as stop, self.listener.task("searching within folds", steps, "layers") as task:
 
             def search(candidate_run: CandidateRun, key: CandidateKey) -> QueryValues | None:
                 stop.raise_if_asked(_STOPPED)
                 try:
-                    return self._values(self._search(candidate_run, key), candidate_run, key[1], rules)
+                    return self._search_folds(self._open_search(candidate_run, key), candidate_run, key[1], rules)
                 except (DataError, NotApplicableError, NumericError) as error:
                     notes[f"skipped: {candidate_run.run.name}#{key[0]}:{key[1]}: {error.message}"] = None
                     return None
@@ -81,34 +81,39 @@ class Refits:
                 values: list[dict[CandidateKey, QueryValues]] = []
                 for candidate_run in group.runs:
                     # The embedding, with which the choice is compared, is searched alike.
-                    keys = list(dict.fromkeys([*group.keys, *added[group], *_embeddings(candidate_run)]))
-                    with _all_at_once(candidate_run.run) as of_each:
+                    keys = list(dict.fromkeys([*group.keys, *added[group], *_list_embeddings(candidate_run)]))
+                    with _map_candidates(candidate_run.run) as of_each:
                         searched = zip(keys, of_each(partial(search, candidate_run), keys), strict=True)
                     values.append({key: key_values for key, key_values in searched if key_values is not None})
-                lost = {key for key in [*group.keys, *added[group]] if any(key not in own for own in values)}
+                lost = {
+                    key for key in [*group.keys, *added[group]] if any(key not in run_values for run_values in values)
+                }
                 if not all(map(_is_fitted, lost)):
                     # Others than fitted ones cannot be searched within folds: all keep their stored values.
-                    return Refitted([_unfitted(each) for each in groups], notes=tuple(notes))
+                    return Refitted([_drop_fitted(stored) for stored in groups], notes=tuple(notes))
                 pairs = zip(group.runs, values, strict=True)
-                runs = [self._tested(_replaced(each, own, lost), added[group]) for each, own in pairs]
-                found.append(Group(tuple(runs)))
-        return Refitted(found, folded=True, notes=tuple(notes))
+                runs = [
+                    self._add_test_values(_replace_values(run, run_values, lost), added[group])
+                    for run, run_values in pairs
+                ]
+                refitted.append(Group(tuple(runs)))
+        return Refitted(refitted, folded=True, notes=tuple(notes))
 
-    def _tested(self, candidate_run: CandidateRun, added: Sequence[CandidateKey]) -> CandidateRun:
+    def _add_test_values(self, candidate_run: CandidateRun, added: Sequence[CandidateKey]) -> CandidateRun:
         """The run with the values on test of added candidates, by the map that is fitted on all that are chosen on."""
         test = candidate_run.test
         if test is None or test is candidate_run.choosing:
             return candidate_run
-        missing = [key for key in added if key in candidate_run.choosing.of and key not in test.of]
+        missing = [key for key in added if key in candidate_run.choosing.query_values and key not in test.query_values]
         values = {}
         for key in missing:
             epoch, ranked = key
             search = StoredSearch(candidate_run.run, epoch, "test", self.device, candidate_run.split)
             values[key] = search.values(ranked, self.metric)
-        both = ChainMap(values, test.of)  # type: ignore[arg-type] # never written
-        return replace(candidate_run, test=replace(test, of=both)) if values else candidate_run
+        both = ChainMap(values, test.query_values)  # type: ignore[arg-type] # never written
+        return replace(candidate_run, test=replace(test, query_values=both)) if values else candidate_run
 
-    def average_precisions(self, groups: Sequence[Group], folded: bool, notes: list[str]) -> Finer:
+    def measure_average_precisions(self, groups: Sequence[Group], folded: bool, notes: list[str]) -> Finer:
         """MAP@R of candidates by unit, from stored features; of each that is asked for, once.
 
         Args:
@@ -130,20 +135,20 @@ class Refits:
             search.require_stored(ranked)
             return unit_sums(search.values(ranked, NEAR_METRIC).values, units)
 
-        def finer(places: Sequence[int]) -> UnitSums | None:
-            for place in places:
-                group, key = keys[place]
-                if place not in measured:
+        def finer(positions: Sequence[int]) -> UnitSums | None:
+            for position in positions:
+                group, key = keys[position]
+                if position not in measured:
                     try:
-                        measured[place] = group.by_fold(partial(sums_of, key=key))
+                        measured[position] = group.by_fold(partial(sums_of, key=key))
                     except (DataError, NotApplicableError, NumericError) as error:
                         notes.append(f"near ties are decided by the mean alone, without {NEAR_METRIC}: {error.message}")
                         return None
-            return stack_means([measured[place] for place in places])
+            return stack_means([measured[position] for position in positions])
 
         return finer
 
-    def _values(
+    def _search_folds(
         self,
         search: StoredSearch,
         candidate_run: CandidateRun,
@@ -156,7 +161,7 @@ class Refits:
         units = candidate_run.choosing.units
         return search.within_folds(ranked, self.seed, self.metric, rules=rules[search.rules_sha256], units=units)
 
-    def _search(self, candidate_run: CandidateRun, key: CandidateKey) -> StoredSearch:
+    def _open_search(self, candidate_run: CandidateRun, key: CandidateKey) -> StoredSearch:
         epoch, ranked = key
         chain = parse_chain(ranked.reduction)
         if chain.needs_classifier or chain.on_gallery:
@@ -164,14 +169,16 @@ class Refits:
         search = StoredSearch(candidate_run.run, epoch, candidate_run.split, self.device)
         search.require_plain()
         stored = (
-            ranked if key in candidate_run.choosing.of else RankedLayer(ranked.layer, NO_REDUCTION, ranked.similarity)
+            ranked
+            if key in candidate_run.choosing.query_values
+            else RankedLayer(ranked.layer, NO_REDUCTION, ranked.similarity)
         )
         search.require_stored(stored)
         return search
 
 
 @contextlib.contextmanager
-def _all_at_once(run: Run) -> Iterator[OfEach]:
+def _map_candidates(run: Run) -> Iterator[OfEach]:
     """Candidates in threads, where their features lie in memory in any case; else one after the other."""
     if not isinstance(run, MemoryRun):
         yield lambda function, items: list(map(function, items))
@@ -180,14 +187,14 @@ def _all_at_once(run: Run) -> Iterator[OfEach]:
         yield of_each
 
 
-def _replaced(
-    candidate_run: CandidateRun, own: Mapping[CandidateKey, QueryValues], lost: set[CandidateKey]
+def _replace_values(
+    candidate_run: CandidateRun, values: Mapping[CandidateKey, QueryValues], lost: set[CandidateKey]
 ) -> CandidateRun:
-    gone = set(_embeddings(candidate_run)) - own.keys() - candidate_run.candidates
+    gone = set(_list_embeddings(candidate_run)) - values.keys() - candidate_run.candidates
     stored = candidate_run.choosing
     if gone:  # else nothing is read, as it may be computed late
-        kept = {key: values for key, values in stored.of.items() if key not in gone}
-        stored = replace(stored, of=kept)
+        query_values = {key: stored_values for key, stored_values in stored.query_values.items() if key not in gone}
+        stored = replace(stored, query_values=query_values)
     both = candidate_run.test is candidate_run.choosing
     clean = replace(
         candidate_run,
@@ -195,17 +202,17 @@ def _replaced(
         test=stored if both else candidate_run.test,
         whole_gallery=candidate_run.test if both else None,
     )
-    found = clean.with_values(own).without(lost)
-    return found if found.baseline in own or found.split != "test" else replace(found, baseline=None)
+    updated = clean.with_values(values).without(lost)
+    return updated if updated.baseline in values or updated.split != "test" else replace(updated, baseline=None)
 
 
-def _embeddings(candidate_run: CandidateRun) -> list[CandidateKey]:
+def _list_embeddings(candidate_run: CandidateRun) -> list[CandidateKey]:
     """The baseline and the embeddings that are no candidates, on the classes that are chosen on."""
-    baseline = [key for key in [candidate_run.baseline] if key in candidate_run.choosing.of]
+    baseline = [key for key in [candidate_run.baseline] if key in candidate_run.choosing.query_values]
     return [*filter(None, baseline), *candidate_run.embeddings]
 
 
-def _unfitted(group: Group) -> Group:
+def _drop_fitted(group: Group) -> Group:
     fitted = list(filter(_is_fitted, group.keys))
     return Group(tuple(candidate_run.without(fitted) for candidate_run in group.runs))
 
@@ -214,12 +221,14 @@ def _is_fitted(key: CandidateKey) -> bool:
     return parse_chain(key[1].reduction).fits_on_train
 
 
-def _at_epochs(groups: Sequence[Group], further: Iterable[RankedLayer]) -> dict[Group, list[CandidateKey]]:
+def _list_at_epochs(groups: Sequence[Group], further: Iterable[RankedLayer]) -> dict[Group, list[CandidateKey]]:
     """Further layers at the epochs of each group at which they are ranked without a reduction."""
     layers = list(further)
-    found: dict[Group, list[CandidateKey]] = {}
+    keys_by_group: dict[Group, list[CandidateKey]] = {}
     for group in groups:
-        known = {(epoch, ranked.layer) for epoch, ranked in group.keys}
-        epochs = sorted({epoch for epoch, _ in known})
-        found[group] = [(epoch, ranked) for epoch in epochs for ranked in layers if (epoch, ranked.layer) in known]
-    return found
+        raw_layers = {(epoch, ranked.layer) for epoch, ranked in group.keys}
+        epochs = sorted({epoch for epoch, _ in raw_layers})
+        keys_by_group[group] = [
+            (epoch, ranked) for epoch in epochs for ranked in layers if (epoch, ranked.layer) in raw_layers
+        ]
+    return keys_by_group

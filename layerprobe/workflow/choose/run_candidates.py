@@ -17,7 +17,7 @@ from layerprobe.values.choice import FOLDS, Candidate, Choice, Price, Truncation
 from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, members_of
 from layerprobe.values.scores import SPLITS, Score, Subject, shared_notes
 from layerprobe.workflow.choose.candidate_set import Baseline, CandidateSet
-from layerprobe.workflow.choose.candidates import CandidateKey, Group, Part
+from layerprobe.workflow.choose.candidates import CandidateKey, Group, StoredValues
 from layerprobe.workflow.choose.cut import cut_after
 from layerprobe.workflow.run.runs import Run
 
@@ -33,17 +33,20 @@ def candidate_set_of(
     Args:
         folded: whether each fold of classes was searched in itself.
     """
-    first = groups[0].runs[0]
-    crossed, several = first.split == "test", len(groups) > 1
+    first_run = groups[0].runs[0]
+    crossed, is_several = first_run.split == "test", len(groups) > 1
 
     def subject_of(candidate: Candidate, split: str) -> Subject:
-        part: Part = "choosing" if split == first.split else "test"
-        return _subject(group_of(groups, candidate.run), candidate, split, part)
+        group = group_of(groups, candidate.run)
+        choosing, test = [run.choosing for run in group.runs], [run.test for run in group.runs if run.test]
+        return _build_subject(group, candidate, split, choosing if split == first_run.split else test)
 
-    names = [group.name if several else "" for group in groups]
+    names = [group.name if is_several else "" for group in groups]
     pairs = list(zip(groups, names, strict=True))
-    candidates = [one for group, name in pairs for one in _candidates(group, name, group.keys)]
-    only_compared = [one for group, name in pairs for one in _candidates(group, name, group.embeddings)]
+    candidates = [candidate for group, name in pairs for candidate in _list_candidates(group, name, group.keys)]
+    only_compared = [
+        candidate for group, name in pairs for candidate in _list_candidates(group, name, group.embeddings)
+    ]
 
     def rows(sums_of: Callable[[Group, Sequence[CandidateKey]], UnitSums]) -> UnitSums:
         return stack_means(
@@ -53,21 +56,21 @@ def candidate_set_of(
             ]
         )
 
-    choosing = rows(lambda group, keys: group.sums(keys, "choosing"))
+    choosing = rows(Group.choosing_sums)
     return CandidateSet(
         [*candidates, *only_compared],
-        first.split,
+        first_run.split,
         subject_of,
         choosing,
-        rows(lambda group, keys: group.above_chance(keys)),
-        [_identities(group, key) for group in groups for key in group.keys]
-        + [_identities(group, key) for group in groups for key in group.embeddings],
+        rows(Group.above_chance),
+        [_identify(group, key) for group in groups for key in group.keys]
+        + [_identify(group, key) for group in groups for key in group.embeddings],
         np.array([group.among_half(key) for group, key in [*keys_of(groups), *embeddings_of(groups)]]),
-        count_classes(first.choosing.labels) // (FOLDS if folded else 1),
-        count_classes((first.choosing if first.test is None else first.test).labels),
-        None if crossed or first.test is None else rows(lambda group, keys: group.sums(keys, "test")),
+        count_classes(first_run.choosing.labels) // (FOLDS if folded else 1),
+        count_classes((first_run.choosing if first_run.test is None else first_run.test).labels),
+        None if crossed or first_run.test is None else rows(Group.test_sums),
         folds_of(range(choosing.sums.shape[1]), seed=seed) if crossed else None,
-        {name: baseline for group, name in pairs if (baseline := _baseline(group, name))},
+        {name: baseline for group, name in pairs if (baseline := _find_baseline(group, name))},
         frozenset(range(len(candidates), len(candidates) + len(only_compared))),
         within_folds=folded,
     )
@@ -93,10 +96,10 @@ def group_of(groups: Sequence[Group], name: str) -> Group:
     return next((group for group in groups if group.name == name), groups[0])
 
 
-def of_groups(choice: Choice, groups: Sequence[Group]) -> Choice:
+def complete_choice(choice: Choice, groups: Sequence[Group]) -> Choice:
     """The choice with the number of trainings as the n of its scores, as in every mean over seeds, and with `cut`."""
 
-    def counted(score: Score) -> Score:
+    def add_trainings(score: Score) -> Score:
         trainings = len(group_of(groups, score.run).runs)
         return score if trainings == 1 else replace(score, n=trainings)
 
@@ -105,71 +108,80 @@ def of_groups(choice: Choice, groups: Sequence[Group]) -> Choice:
     cut, price = cut_after(record, choice.ship.ranked.layer), None
     if embedding is not None:
         of_embedding = cut_after(record, embedding.layer.ranked.layer)
-        price = Price(embedding.layer.bytes_per_image, _used(of_embedding))
+        price = Price(embedding.layer.bytes_per_image, _used_share(of_embedding))
     return replace(
         choice,
-        chosen=counted(choice.chosen),
-        test=choice.test and counted(choice.test),
-        preferred_test=choice.preferred_test and counted(choice.preferred_test),
-        best_on_test=choice.best_on_test and counted(choice.best_on_test),
+        chosen=add_trainings(choice.chosen),
+        test=choice.test and add_trainings(choice.test),
+        preferred_test=choice.preferred_test and add_trainings(choice.preferred_test),
+        best_on_test=choice.best_on_test and add_trainings(choice.best_on_test),
         embedding=embedding
         and replace(
             embedding,
-            test=counted(embedding.test),
-            alike=embedding.alike and counted(embedding.alike),
-            whole_gallery=embedding.whole_gallery and counted(embedding.whole_gallery),
+            test=add_trainings(embedding.test),
+            alike=embedding.alike and add_trainings(embedding.alike),
+            whole_gallery=embedding.whole_gallery and add_trainings(embedding.whole_gallery),
             price=price,
         ),
-        price=Price(choice.price.bytes, _used(cut)),
-        preferred_price=Price(choice.preferred_price.bytes, _used(cut_after(record, choice.preferred.ranked.layer))),
+        price=Price(choice.price.bytes, _used_share(cut)),
+        preferred_price=Price(
+            choice.preferred_price.bytes, _used_share(cut_after(record, choice.preferred.ranked.layer))
+        ),
         cut=cut,
     )
 
 
-def _used(cut: TruncationSavings | None) -> float | None:
+def _used_share(cut: TruncationSavings | None) -> float | None:
     """The share of the multiply-adds up to a layer."""
     return None if cut is None or cut.operations is None else 1 - cut.operations
 
 
-def _identities(group: Group, key: CandidateKey) -> tuple[Hashable, ...]:
+def _identify(group: Group, key: CandidateKey) -> tuple[Hashable, ...]:
     """Equal for candidates that rank every query alike: those of their ranks, or of the layer before a new fit."""
     epoch, ranked = key
-    found: list[Hashable] = []
+    identities: list[Hashable] = []
     for candidate_run in group.runs:
-        known = candidate_run.choosing.identities
-        raw = known.get((epoch, RankedLayer(ranked.layer, NO_REDUCTION, ranked.similarity)))
-        found.append(known.get(key) or (raw or key, ranked.reduction))
-    return tuple(found)
+        rank_hashes = candidate_run.choosing.identities
+        raw = rank_hashes.get((epoch, RankedLayer(ranked.layer, NO_REDUCTION, ranked.similarity)))
+        identities.append(rank_hashes.get(key) or (raw or key, ranked.reduction))
+    return tuple(identities)
 
 
-def _baseline(group: Group, name: str) -> Baseline | None:
+def _find_baseline(group: Group, name: str) -> Baseline | None:
     """The embedding of a group; None unless all its runs have it at one epoch."""
     keys = {candidate_run.baseline for candidate_run in group.runs}
     key = keys.pop() if len(keys) == 1 else None
     if key is None or group.runs[0].test is None:
         return None
     run, order = group.runs[0].run, group.runs[0].record.layer_order
-    candidate = Candidate(key[0], key[1], _Dims(run).of(key[1]), _position(key[1].layer, order), name)
-    wholes = [each.whole_gallery.sums([key]) for each in group.runs if each.whole_gallery is not None]
-    return Baseline(candidate, group.sums([key], "test"), mean_of(wholes) if wholes else None)
+    candidate = Candidate(key[0], key[1], _Dims(run).dim_of(key[1]), _find_position(key[1].layer, order), name)
+    wholes = [
+        candidate_run.whole_gallery.sums([key])
+        for candidate_run in group.runs
+        if candidate_run.whole_gallery is not None
+    ]
+    return Baseline(candidate, group.test_sums([key]), mean_of(wholes) if wholes else None)
 
 
-def _candidates(group: Group, name: str, keys: Sequence[CandidateKey]) -> list[Candidate]:
+def _list_candidates(group: Group, name: str, keys: Sequence[CandidateKey]) -> list[Candidate]:
     run, order = group.runs[0].run, group.runs[0].record.layer_order
     dims = _Dims(run)
-    return [Candidate(epoch, ranked, dims.of(ranked), _position(ranked.layer, order), name) for epoch, ranked in keys]
+    return [
+        Candidate(epoch, ranked, dims.dim_of(ranked), _find_position(ranked.layer, order), name)
+        for epoch, ranked in keys
+    ]
 
 
-def _subject(group: Group, candidate: Candidate, split: str, part: Part) -> Subject:
+def _build_subject(group: Group, candidate: Candidate, split: str, stored: Sequence[StoredValues]) -> Subject:
     """What is scored of a candidate; without a seed if the group has several trainings."""
-    first, key = group.runs[0], (candidate.epoch or 0, candidate.ranked)
-    seed = first.record.seed if len(group.runs) == 1 else None
-    said = [candidate_run.stored(part).score_notes for candidate_run in group.runs]
-    notes = shared_notes([own.get(key) or shared_notes(own.values() or [()]) for own in said])
-    return Subject(group.name, str(first.record.experiment), seed, key[0], split, candidate.ranked, notes)
+    record, key = group.runs[0].record, (candidate.epoch or 0, candidate.ranked)
+    seed = record.seed if len(group.runs) == 1 else None
+    notes_by_key = [values.score_notes for values in stored]
+    notes = shared_notes([by_key.get(key) or shared_notes(by_key.values() or [()]) for by_key in notes_by_key])
+    return Subject(group.name, str(record.experiment), seed, key[0], split, candidate.ranked, notes)
 
 
-def _position(layer: LayerKey, order: Sequence[str]) -> int:
+def _find_position(layer: LayerKey, order: Sequence[str]) -> int:
     """The position of a layer in the network; of `A+B` that of the last of them."""
     names = [layer.layer] if layer.layer in order else layer.layer.split("+")
     return max((order.index(name) for name in names if name in order), default=len(order))
@@ -180,17 +192,17 @@ class _Dims:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self.known: dict[LayerKey, int] = {}
+        self.by_layer: dict[LayerKey, int] = {}
         for epoch in run.read().epochs:
             for split in SPLITS:
                 if run.has_features(epoch, split):
                     with contextlib.suppress(DataError, BusyError):
                         columns = run.feature_head(epoch, split).columns
-                        self.known |= {layer: size for layer, (size, _) in columns.items()}
+                        self.by_layer |= {layer: size for layer, (size, _) in columns.items()}
 
-    def of(self, ranked: RankedLayer) -> int:
-        members = members_of(ranked.layer, self.known)
+    def dim_of(self, ranked: RankedLayer) -> int:
+        members = members_of(ranked.layer, self.by_layer)
         if not members:
             fix = f"Run {self.run.command('probe', '--layers', str(ranked.layer))}"
             raise DataError(f"the features of {ranked.layer} are gone", file=self.run.folder, fix=fix)
-        return parse_chain(ranked.reduction).dim(sum(self.known[member] for member in members))
+        return parse_chain(ranked.reduction).dim(sum(self.by_layer[member] for member in members))

@@ -50,8 +50,8 @@ def test_nothing_grows_by_a_metric_that_has_no_recall_among_half() -> None:
 
 def test_some_of_the_candidates_keep_their_recall_among_half() -> None:
     both = candidate_set([0.9, 0.8], [0.92, 0.83])
-    assert both.only([1]).among_half.tolist() == [0.83]
-    assert both.only([1]).growth == candidate_set([0.8], [0.83]).growth
+    assert both.select([1]).among_half.tolist() == [0.83]
+    assert both.select([1]).growth == candidate_set([0.8], [0.83]).growth
 
 
 def test_a_layer_without_post_processing_is_raw() -> None:
