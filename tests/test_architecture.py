@@ -219,7 +219,7 @@ def test_only_a_run_opens_its_feature_and_rank_files() -> None:
         path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py") if readers.search(path.read_text())
     }
     opening = {name for name in opening if not name.startswith("store/")}
-    assert opening == {"workflow/run/runs.py", "workflow/choose/given_files.py"}  # the latter: files without a run
+    assert opening == {"workflow/run/runs.py", "workflow/choose/feature_files.py"}  # the latter: files without a run
 
 
 READ_BACK = re.compile(

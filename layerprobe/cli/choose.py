@@ -105,9 +105,9 @@ def choose(
 
     if files:
         from layerprobe.workflow.choose.choose_features import choose_file
-        from layerprobe.workflow.choose.given_files import read_given
+        from layerprobe.workflow.choose.feature_files import read_user_features
 
-        features = read_given(*files, labels=labels, cluster=request.cluster)
+        features = read_user_features(*files, labels=labels, cluster=request.cluster)
         choice = choose_file(
             features,
             seen=not unseen,

@@ -43,11 +43,11 @@ def export(
     exporting = request(out)
     exporting.require_ready()
     if files := feature_files([name] if name else [], labels):
-        from layerprobe.workflow.choose.given_files import read_given
+        from layerprobe.workflow.choose.feature_files import read_user_features
         from layerprobe.workflow.export.export_features import export_features, ranked_to_export
         from layerprobe.workflow.export.export_text import export_lines
 
-        features = read_given(*files, labels=labels)
+        features = read_user_features(*files, labels=labels)
         ranked = ranked_to_export(features, exporting, terminal)
         written = export_features(features, ranked, exporting, terminal, seen=True, seed=0)
         terminal.result(written, *export_lines(written))

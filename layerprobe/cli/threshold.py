@@ -45,11 +45,13 @@ def threshold(
     require_rates(rates)
     terminal = output.terminal()
     if files := feature_files([name] if name else [], labels):
-        from layerprobe.workflow.choose.given_files import read_given
+        from layerprobe.workflow.choose.feature_files import read_user_features
         from layerprobe.workflow.threshold.threshold_features import threshold_of_features
         from layerprobe.workflow.threshold.threshold_text import threshold_table
 
-        thresholds = threshold_of_features(read_given(*files, labels=labels, cluster=cluster), layer, rates, terminal)
+        thresholds = threshold_of_features(
+            read_user_features(*files, labels=labels, cluster=cluster), layer, rates, terminal
+        )
         terminal.result(thresholds, threshold_table(thresholds))
         return
     run = find_run(cache, name)

@@ -18,7 +18,7 @@ from layerprobe.workflow.choose.choose import choose_runs
 from layerprobe.workflow.choose.choose_features import choose_file
 from layerprobe.workflow.choose.choose_model import choose_model
 from layerprobe.workflow.choose.choose_once import choose_once
-from layerprobe.workflow.choose.given_files import read_given
+from layerprobe.workflow.choose.feature_files import read_user_features
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.explain.explain import ExplainRequest, explain
 from layerprobe.workflow.export.export_features import ranked_to_export
@@ -131,7 +131,9 @@ def test_what_was_fitted_within_folds_of_test_is_exported_fitted_on_all_of_it(fo
 
 @pytest.mark.parametrize("of_test", [False, True])
 def test_of_arrays_the_three_commands_take_one_candidate(of_test: bool, tmp_path: Path) -> None:
-    given = read_given(write_features(tmp_path / "f.npz", *(["test"] if of_test else ["train", "validation", "test"])))
+    given = read_user_features(
+        write_features(tmp_path / "f.npz", *(["test"] if of_test else ["train", "validation", "test"]))
+    )
     choice = choose_file(given)
     assert ranked_to_export(given, ExportRequest(tmp_path / "out"), Silent()) == choice.chosen.ranked
     if not of_test:  # else there are no classes to set a threshold on
@@ -140,7 +142,7 @@ def test_of_arrays_the_three_commands_take_one_candidate(of_test: bool, tmp_path
 
 def test_arrays_of_one_split_are_told_that_the_layer_is_chosen_on_half_of_the_classes(tmp_path: Path) -> None:
     listener = Silent()
-    given = replace(read_given(write_features(tmp_path / "f.npz", "test")), splits=None)
+    given = replace(read_user_features(write_features(tmp_path / "f.npz", "test")), splits=None)
     found = threshold_of_features(given, None, RATES, listener)
     line = f"layer {found.ranked}, as layerprobe choose selects on that half; on all classes it may select another"
     assert line in listener.heard

@@ -21,7 +21,7 @@ from layerprobe.workflow.choose.candidates import (
     open_candidates,
 )
 from layerprobe.workflow.choose.choosing import choose_among
-from layerprobe.workflow.choose.indexed_layer import indexes_of_run, require_test_classes
+from layerprobe.workflow.choose.indexed_layer import measure_indexes, require_test_classes
 from layerprobe.workflow.choose.refits import Refits, Refitted
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.choose.run_candidates import candidate_set_of, complete_choice, group_of
@@ -99,7 +99,7 @@ def choose_candidates(
     if not request.indexes:
         return choice
     run = group_of(groups, choice.run).runs[0].run
-    return replace(choice, indexes=indexes_of_run(run, choice, request.indexes, device))
+    return replace(choice, indexes=measure_indexes(run, choice, request.indexes, device))
 
 
 def _note_identical(group: Group, choice: Choice, *, folded: bool) -> list[str]:

@@ -17,8 +17,8 @@ from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, matching
 from layerprobe.values.scores import Score
 from layerprobe.workflow.choose.choose import choose_candidates
 from layerprobe.workflow.choose.features_run import SIMILARITY, LayersOfFeatures, rows_by_split, run_of_features
-from layerprobe.workflow.choose.given_features import GivenFeatures, given_features
 from layerprobe.workflow.choose.request import ChooseRequest
+from layerprobe.workflow.choose.user_features import UserFeatures, check_features
 from layerprobe.workflow.run.seen import split_to_choose_on
 
 
@@ -26,7 +26,7 @@ from layerprobe.workflow.run.seen import split_to_choose_on
 class HasFeatures(Protocol):
     """The result of `layerprobe.probe`."""
 
-    def user_features(self) -> GivenFeatures:
+    def user_features(self) -> UserFeatures:
         """Its features, labels and splits."""
 
 
@@ -104,14 +104,14 @@ def choose(  # noqa: PLR0913 - the rows, their relation to the network, and the 
     request = ChooseRequest(within=float(within), metric=metric, layers=candidates, cluster=cluster, device="cpu")
     if not isinstance(features, HasFeatures):
         require_type("features", features, Mapping, "(N, D) arrays by the names of layers, or a result of probe")
-        return _choose(given_features(features, labels, splits, clusters=clusters), request, seen=seen, seed=seed)
+        return _choose(check_features(features, labels, splits, clusters=clusters), request, seen=seen, seed=seed)
     if labels is not None or splits is not None or clusters is not None:
         raise DataError("a result of probe has labels and splits of its own", fix="Give the result alone")
     return _choose(features.user_features(), request, seen=seen, seed=seed)
 
 
 def choose_file(  # noqa: PLR0913 - as `choose`
-    given: GivenFeatures,
+    features: UserFeatures,
     *,
     seen: bool = True,
     within: float = 1.0,
@@ -124,56 +124,62 @@ def choose_file(  # noqa: PLR0913 - as `choose`
     """Choose among the features of a file, as `choose` does.
 
     Args:
-        given: as `read_given` reads it.
+        features: as `read_user_features` reads it.
         layers: the candidates, as names or globs; empty for all.
         indexes: kinds of indexes of the chosen layer that are compared with the exact search.
     """
-    cluster = None if given.clusters is None else given.cluster or "clusters"
+    cluster = None if features.clusters is None else features.cluster or "clusters"
     request = ChooseRequest(
         within=within, metric=metric, layers=tuple(layers), indexes=indexes, cluster=cluster, device="cpu"
     )
-    with memory_faults_told(given.file):
-        return _choose(given, request, seen=seen, seed=seed, listener=listener)
+    with memory_faults_told(features.file):
+        return _choose(features, request, seen=seen, seed=seed, listener=listener)
 
 
 def _choose(
-    given: GivenFeatures,
+    user_features: UserFeatures,
     request: ChooseRequest,
     *,
     seen: bool,
     seed: int,
     listener: Listener | None = None,
 ) -> Choice:
-    run, notes = run_of_features(given, seen=seen, seed=seed), tuple[str, ...]()
-    split, rows = split_to_choose_on(run, run.record, run.record.epochs), rows_by_split(given)
-    collapsed = given.collapsed(rows[split])
+    run, notes = run_of_features(user_features, seen=seen, seed=seed), tuple[str, ...]()
+    split, rows = split_to_choose_on(run, run.record, run.record.epochs), rows_by_split(user_features)
+    collapsed = user_features.find_collapsed(rows[split])
     if collapsed:
         names = ", ".join(map(str, collapsed))
-        if len(collapsed) == len(given.features):
-            what = f"every layer has collapsed to one vector: {names}"
-            raise DataError(what, file=given.file, fix="Give features that differ between images")
-        given = replace(given, features={x: values for x, values in given.features.items() if x not in collapsed})
-        run, notes = run_of_features(given, seen=seen, seed=seed), (f"skipped: collapsed to one vector: {names}",)
-    requested, listener = _requested(given, request.layers), listener or Silent()
-    layers = LayersOfFeatures(given, run, request, requested, listener, notes)
+        if len(collapsed) == len(user_features.features):
+            message = f"every layer has collapsed to one vector: {names}"
+            raise DataError(message, file=user_features.file, fix="Give features that differ between images")
+        user_features = replace(
+            user_features, features={x: values for x, values in user_features.features.items() if x not in collapsed}
+        )
+        run, notes = (
+            run_of_features(user_features, seen=seen, seed=seed),
+            (f"skipped: collapsed to one vector: {names}",),
+        )
+    requested, listener = _match_layers(user_features, request.layers), listener or Silent()
+    layers = LayersOfFeatures(user_features, run, request, requested, listener, notes)
     further = layers.half_whitened if layers.is_folded else ()
-    choice: Choice = _without_run(choose_candidates([layers.candidates()], request, listener, further), given.epoch)
+    choice: Choice = _strip_run(
+        choose_candidates([layers.candidates()], request, listener, further), user_features.epoch
+    )
     return choice
 
 
-def _requested(given: GivenFeatures, layers: Sequence[str]) -> set[LayerKey]:
-    """The layers that are candidates."""
-    known = {RankedLayer(layer, NO_REDUCTION, SIMILARITY): layer for layer in given.features}
-    requested = set() if layers else set(known.values())
+def _match_layers(user_features: UserFeatures, layers: Sequence[str]) -> set[LayerKey]:
+    layers_by_ranked = {RankedLayer(layer, NO_REDUCTION, SIMILARITY): layer for layer in user_features.features}
+    requested = set() if layers else set(layers_by_ranked.values())
     for text in layers:
-        matching = {known[ranked] for ranked in matching_layers(text, known)}
+        matching = {layers_by_ranked[ranked] for ranked in matching_layers(text, layers_by_ranked)}
         if not matching:
-            raise UnknownNameError("layer", text, [str(ranked) for ranked in known], file=given.file)
+            raise UnknownNameError("layer", text, [str(ranked) for ranked in layers_by_ranked], file=user_features.file)
         requested |= matching
     return requested
 
 
-def _without_run(value: Any, epoch: int | None) -> Any:
+def _strip_run(value: Any, epoch: int | None) -> Any:
     """A choice as one of features, at their epoch; None where that is unknown."""
     if isinstance(value, Ship):
         return replace(value, epoch=epoch)
@@ -181,4 +187,4 @@ def _without_run(value: Any, epoch: int | None) -> Any:
         return replace(value, epoch=epoch or 0, seed=None)
     if not is_dataclass(value) or isinstance(value, type):
         return value
-    return replace(value, **{field.name: _without_run(getattr(value, field.name), epoch) for field in fields(value)})
+    return replace(value, **{field.name: _strip_run(getattr(value, field.name), epoch) for field in fields(value)})

@@ -23,9 +23,9 @@ from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer
 from layerprobe.values.records import RecordedNetwork, RunRecord
 from layerprobe.values.retrieval import SearchRules
 from layerprobe.workflow.choose.candidates import CandidateKey, CandidateRun, StoredValues, whole_units
-from layerprobe.workflow.choose.given_features import GivenFeatures
 from layerprobe.workflow.choose.half_whitened import half_whitened_layers
 from layerprobe.workflow.choose.request import ChooseRequest
+from layerprobe.workflow.choose.user_features import UserFeatures
 from layerprobe.workflow.probe.reducing import FITTED_ON
 from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.run.memory_run import EPOCH, MemoryRun, MemoryTables
@@ -59,14 +59,14 @@ class _RowsOfLayers(Mapping[LayerKey, NDArray[Any]]):
         return len(self.layers)
 
 
-def rows_by_split(given: GivenFeatures) -> dict[str, NDArray[np.intp]]:
+def rows_by_split(user_features: UserFeatures) -> dict[str, NDArray[np.intp]]:
     """Split -> its rows, ascending; all rows are those of test where there is a single split."""
-    rows = {split: given.rows_of(split) for split in (FITTED_ON, "validation", "test")}
-    rows = {split: of_split for split, of_split in rows.items() if len(of_split)}
-    return rows if len(rows) > 1 else {"test": np.arange(len(given.labels))}
+    rows = {split: user_features.rows_of(split) for split in (FITTED_ON, "validation", "test")}
+    rows = {split: split_rows for split, split_rows in rows.items() if len(split_rows)}
+    return rows if len(rows) > 1 else {"test": np.arange(len(user_features.labels))}
 
 
-def run_of_features(given: GivenFeatures, *, seen: bool, seed: int) -> MemoryRun:
+def run_of_features(user_features: UserFeatures, *, seen: bool, seed: int) -> MemoryRun:
     """The run in memory of features, of which nothing is ranked.
 
     Args:
@@ -76,11 +76,17 @@ def run_of_features(given: GivenFeatures, *, seen: bool, seed: int) -> MemoryRun
     Raises:
         RecipeError: all are train rows that may have been seen.
     """
-    if seen and given.splits is not None and (given.splits == FITTED_ON).all():
+    if seen and user_features.splits is not None and (user_features.splits == FITTED_ON).all():
         fix = "Give test rows of classes that it has not seen; if it has seen none of these, leave the splits out"
-        raise RecipeError("all are train rows, on which the network may have been trained", file=given.file, fix=fix)
-    rows, layers = rows_by_split(given), tuple(given.features)
-    ids = given.ids if given.ids is not None and len(set(given.ids)) == len(given.ids) else None
+        raise RecipeError(
+            "all are train rows, on which the network may have been trained", file=user_features.file, fix=fix
+        )
+    rows, layers = rows_by_split(user_features), tuple(user_features.features)
+    ids = (
+        user_features.ids
+        if user_features.ids is not None and len(set(user_features.ids)) == len(user_features.ids)
+        else None
+    )
     names = tuple(str(layer.layer) for layer in layers)
     record = RunRecord(
         state="finished",
@@ -94,21 +100,21 @@ def run_of_features(given: GivenFeatures, *, seen: bool, seed: int) -> MemoryRun
         new_parameters=(),
         network=RecordedNetwork(names, layers[-1], {}, None, {}),
         layer_order=names,
-        notes=(_REPEATED,) if given.ids is not None and ids is None else (),
+        notes=(_REPEATED,) if user_features.ids is not None and ids is None else (),
         untrained=False,
         from_python=True,
     )
-    columns = {layer: (values.shape[1], str(values.dtype)) for layer, values in given.features.items()}
+    columns = {layer: (values.shape[1], str(values.dtype)) for layer, values in user_features.features.items()}
     tables, rank_files, rules, units = {}, {}, {}, {}
-    for split, of_split in rows.items():
-        labels = given.labels[of_split]
-        split_ids = tuple(str(row) if ids is None else ids[row] for row in of_split.tolist())
-        head = store.FeatureHead((labels.astype(np.int32), split_ids), {}, columns, given.class_names)
-        tables[split] = MemoryTables(head, _RowsOfLayers(given.features, of_split))
+    for split, split_rows in rows.items():
+        labels = user_features.labels[split_rows]
+        split_ids = tuple(str(row) if ids is None else ids[row] for row in split_rows.tolist())
+        head = store.FeatureHead((labels.astype(np.int32), split_ids), {}, columns, user_features.class_names)
+        tables[split] = MemoryTables(head, _RowsOfLayers(user_features.features, split_rows))
         rank_files[split] = store.rank_file_of(store.Rows(labels, split_ids), {})
-        units[split] = given.units[of_split]
-        if given.groups is not None:
-            rules[split] = SearchRules(groups=given.groups[of_split])
+        units[split] = user_features.units[split_rows]
+        if user_features.groups is not None:
+            rules[split] = SearchRules(groups=user_features.groups[split_rows])
     return MemoryRun(Path(), record, (), tables, rank_files, rules=rules, units=units)
 
 
@@ -120,7 +126,7 @@ class LayersOfFeatures:
     these classes, and a value in the whole gallery is computed only where it is asked for.
     """
 
-    given: GivenFeatures
+    user_features: UserFeatures
     run: MemoryRun
     request: ChooseRequest
     requested: Collection[LayerKey]
@@ -142,26 +148,28 @@ class LayersOfFeatures:
         """The layers half-whitened, without those that it does not suit."""
         fitted_on = self.split if self.is_folded else FITTED_ON
         cluster = self.request.cluster
-        return half_whitened_layers(self.run, fitted_on, [ranked for _, ranked in self._raw], EPOCH, cluster=cluster)
+        return half_whitened_layers(
+            self.run, fitted_on, [ranked for _, ranked in self._raw_keys], EPOCH, cluster=cluster
+        )
 
     @cached_property
-    def _raw(self) -> list[CandidateKey]:
-        last = list(self.given.features)[-1]
-        layers = [layer for layer in self.given.features if layer in self.requested or layer == last]
+    def _raw_keys(self) -> list[CandidateKey]:
+        last_layer = list(self.user_features.features)[-1]
+        layers = [layer for layer in self.user_features.features if layer in self.requested or layer == last_layer]
         return [(EPOCH, RankedLayer(layer, NO_REDUCTION, SIMILARITY)) for layer in layers]
 
     def candidates(self) -> CandidateRun:
         """The layers as candidates; those that are half-whitened only where they need no fold."""
-        keys = [*self._raw, *([] if self.is_folded else [(EPOCH, ranked) for ranked in self.half_whitened])]
-        choosing = self._stored_values(self.split, keys)
+        keys = [*self._raw_keys, *([] if self.is_folded else [(EPOCH, ranked) for ranked in self.half_whitened])]
+        choosing = self._build_values(self.split, keys)
         test = choosing if self.split == "test" else None
         if test is None and "test" in self.run.features:
-            test = self._stored_values("test", keys)
-        baseline = None if test is None else self._raw[-1]
+            test = self._build_values("test", keys)
+        baseline = None if test is None else self._raw_keys[-1]
         requested = frozenset(key for key in keys if key[1].layer in self.requested)
         return CandidateRun(self.run, self.run.record, self.split, choosing, test, requested, baseline)
 
-    def _stored_values(self, split: str, keys: Sequence[CandidateKey]) -> StoredValues:
+    def _build_values(self, split: str, keys: Sequence[CandidateKey]) -> StoredValues:
         rank_file = self.run.ranks(EPOCH, split)
         ranked_split = RankedSplit(self.run, self.run.record, EPOCH, split, rank_file.stored)
         units = whole_units(self.run, split, *rank_file.rows, self.request.cluster)
@@ -169,10 +177,10 @@ class LayersOfFeatures:
         values = _SearchedValues(keys, lambda key: search.values(key[1], self.request.metric))
         if not self.is_folded:
             values.search_all(self.listener, split)
-        identities = {key: self._identity(key[1]) for key in self._raw if split == self.split}
+        identities = {key: self._hash_features(key[1]) for key in self._raw_keys if split == self.split}
         notes = self._score_notes(split)
-        item = "row" if self.given.contents is None else "image"
-        identical = partial(self.identical, split)
+        item = "row" if self.user_features.contents is None else "image"
+        identical = partial(self.find_identical, split)
         return StoredValues(
             ranked_split,
             units,
@@ -184,21 +192,23 @@ class LayersOfFeatures:
             item,
         )
 
-    def _identity(self, ranked: RankedLayer) -> bytes:
+    def _hash_features(self, ranked: RankedLayer) -> bytes:
         values = self.run.features[self.split].read(ranked.layer)
         return hashlib.sha256(np.ascontiguousarray(values).data).digest()
 
     def _score_notes(self, split: str) -> tuple[str, ...]:
-        lone = self.given.lone(rows_by_split(self.given)[split])
-        return (*self.given.notes, f"{lone:,} lone queries count as misses") if lone else self.given.notes
+        lone = self.user_features.count_lone(rows_by_split(self.user_features)[split])
+        return (
+            (*self.user_features.notes, f"{lone:,} lone queries count as misses") if lone else self.user_features.notes
+        )
 
-    def identical(self, split: str) -> NDArray[np.bool_]:
+    def find_identical(self, split: str) -> NDArray[np.bool_]:
         """(Q,) whether each row of a split has an identical one in what it searches."""
-        rows, folds = rows_by_split(self.given)[split], None
+        rows, folds = rows_by_split(self.user_features)[split], None
         if self.is_folded and split == self.split:
             units = whole_units(self.run, split, *self.run.ranks(EPOCH, split).rows, self.request.cluster)
             folds = folds_of(units, seed=self.run.record.seed)[np.unique(units, return_inverse=True)[1]]
-        return self.given.identical(rows, folds)
+        return self.user_features.find_identical(rows, folds)
 
 
 class _SearchedValues(Mapping[CandidateKey, QueryValues]):

@@ -1,4 +1,4 @@
-"""The layer of given features that a name such as `deep/l2+pca:64+l2` means."""
+"""The layer of a user's features that a name such as `deep/l2+pca:64+l2` means."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from layerprobe.reductions.chain import parse_chain
 from layerprobe.system.errors import RecipeError
 from layerprobe.values.keys import LayerKey, RankedLayer, concatenated_layers, find_layer
 from layerprobe.workflow.choose.features_run import SIMILARITY
-from layerprobe.workflow.choose.given_features import GivenFeatures
+from layerprobe.workflow.choose.user_features import UserFeatures
 from layerprobe.workflow.run.references import parse_reference
 
 
-def ranked_of_rows(given: GivenFeatures, text: str) -> RankedLayer:
+def ranked_of_rows(features: UserFeatures, text: str) -> RankedLayer:
     """The layer, or layers side by side, with a reduction that is one map for all images.
 
     Raises:
         RecipeError: a reduction without such a map.
         UnknownNameError: a layer of another name.
     """
-    layers = list(given.features)
+    layers = list(features.features)
     if text in map(str, layers):  # a layer of a file may have a slash in its name
         return RankedLayer(LayerKey(text, "none"), "none", SIMILARITY)
     reference = parse_reference(text, bare="layer")

@@ -26,34 +26,34 @@ _TRANSDUCTIVE = "the reduction of these features is fitted on the images searche
 _SEEN = "ivfpq is trained on train, as are reductions: there are no classes beside those of test"
 
 
-def require_test_classes(found: object, kinds: tuple[IndexKind, ...]) -> None:
+def require_test_classes(test_values: object, kinds: tuple[IndexKind, ...]) -> None:
     """Check that there is something to search, where an index is asked for.
 
     Args:
-        found: None without test classes.
+        test_values: None without test classes.
     """
-    if kinds and found is None:
-        what = "--index shows recall on test, and there are no test classes"
-        raise RecipeError(what, fix="Leave it out, or give a split test")
+    if kinds and test_values is None:
+        message = "--index shows recall on test, and there are no test classes"
+        raise RecipeError(message, fix="Leave it out, or give a split test")
 
 
-def indexes_of_run(run: Run, choice: Choice, kinds: tuple[IndexKind, ...], device: torch.device) -> IndexCosts:
+def measure_indexes(run: Run, choice: Choice, kinds: tuple[IndexKind, ...], device: torch.device) -> IndexCosts:
     """Indexes of the chosen layer of a run, whose queries find what its groups and ignored items leave.
 
     Raises:
-        DataError: see `searched_of_run`; or a list says which items are right.
+        DataError: see `read_searched`; or a list says which items are right.
     """
     ranked, epoch = choice.chosen.ranked, choice.chosen.epoch
-    searched, notes = searched_of_run(run, epoch, ranked, choice.chosen.split, device)
+    searched, notes = read_searched(run, epoch, ranked, choice.chosen.split, device)
     rules = StoredSearch(run, epoch, "test", device).rules
     if rules is not None and rules.positives is not None:
-        what = "--index: a list says which test images are right, and recall in an index is by class"
-        raise DataError(what, file=run.folder, fix="Leave it out; layerprobe export --index writes an index")
+        message = "--index: a list says which test images are right, and recall in an index is by class"
+        raise DataError(message, file=run.folder, fix="Leave it out; layerprobe export --index writes an index")
     searched = replace(searched, rules=rules)
-    return _costs(searched, notes, kinds, f"{run.name}#{epoch}:{ranked}" if run.name else str(ranked), choice)
+    return _measure_costs(searched, notes, kinds, f"{run.name}#{epoch}:{ranked}" if run.name else str(ranked), choice)
 
 
-def searched_of_run(
+def read_searched(
     run: Run, epoch: int, ranked: RankedLayer, chosen_on: str, device: torch.device
 ) -> tuple[Searched, tuple[str, ...]]:
     """A layer's stored features of test, and those that an index of them is trained on; with notes on both.
@@ -67,29 +67,29 @@ def searched_of_run(
         RecipeError: the layer is a mean of draws.
     """
     if len(draws := draws_of(ranked)) > 1:
-        what = f"{ranked} is a mean of draws, each of which is another map; an index is of one"
-        raise RecipeError(what, fix=f"Name one of them, such as --layers {draws[0]}")
+        message = f"{ranked} is a mean of draws, each of which is another map; an index is of one"
+        raise RecipeError(message, fix=f"Name one of them, such as --layers {draws[0]}")
     record = run.read()
     fitted_on = FITTED_ON if FITTED_ON in record.manifests else chosen_on if chosen_on != "test" else None
     search = StoredSearch(run, epoch, "test", device, fitted_on or FITTED_ON)
-    as_searched, notes = (ranked, ()) if fitted_on else _fitted_on_gallery(ranked)
+    as_searched, notes = (ranked, ()) if fitted_on else _fit_on_gallery(ranked)
     search.require_stored(ranked if as_searched == ranked else replace(ranked, reduction=NO_REDUCTION))
     queries, gallery = search.features(as_searched)
-    split = _trained_on(chosen_on, record)
+    split = _find_training_split(chosen_on, record)
     training = None if split is None else search.features_of(split, as_searched).values
     notes += (_SEEN,) if split not in (None, chosen_on) else ()
     notes += record.notes if isinstance(run, MemoryRun) else ()
     return Searched(queries, gallery, cast("Similarity", ranked.similarity), training), notes
 
 
-def _trained_on(split: str, record: RunRecord) -> str | None:
+def _find_training_split(split: str, record: RunRecord) -> str | None:
     """The split on which an index is trained: that of the choice, but never test."""
     if split != "test":
         return split
     return FITTED_ON if FITTED_ON in record.manifests else None
 
 
-def _fitted_on_gallery(ranked: RankedLayer) -> tuple[RankedLayer, tuple[str, ...]]:
+def _fit_on_gallery(ranked: RankedLayer) -> tuple[RankedLayer, tuple[str, ...]]:
     """The layer with the map that all test images can have where no others are: fitted on what is searched."""
     chain = parse_chain(ranked.reduction)
     if not chain.fits_on_train:
@@ -97,12 +97,12 @@ def _fitted_on_gallery(ranked: RankedLayer) -> tuple[RankedLayer, tuple[str, ...
     return replace(ranked, reduction=f"{chain.text}{ON_GALLERY}"), (_TRANSDUCTIVE,)
 
 
-def _costs(
+def _measure_costs(
     searched: Searched, notes: tuple[str, ...], kinds: tuple[IndexKind, ...], layer: str, choice: Choice
 ) -> IndexCosts:
     """The costs at the K of the metric, or at 1 if that is not R@K."""
     metric = choice.chosen.metric
     recall = recall_of(metric) if is_recall(metric) else None
     costs = index_costs(searched, kinds, layer=layer, k=recall.k if recall else 1)
-    told = (note for note in notes if note != _SEEN or "ivfpq" in kinds)
-    return replace(costs, notes=(*told, *costs.notes))
+    applicable_notes = (note for note in notes if note != _SEEN or "ivfpq" in kinds)
+    return replace(costs, notes=(*applicable_notes, *costs.notes))

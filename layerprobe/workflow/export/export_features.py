@@ -15,9 +15,9 @@ from layerprobe.values.choice import advice_text
 from layerprobe.values.keys import RankedLayer, members_of
 from layerprobe.workflow.choose.choose_features import choose_file
 from layerprobe.workflow.choose.features_run import rows_by_split, run_of_features
-from layerprobe.workflow.choose.given_features import GivenFeatures
 from layerprobe.workflow.choose.given_layer import ranked_of_rows
-from layerprobe.workflow.choose.indexed_layer import searched_of_run
+from layerprobe.workflow.choose.indexed_layer import read_searched
+from layerprobe.workflow.choose.user_features import UserFeatures
 from layerprobe.workflow.export.request import ExportRequest
 from layerprobe.workflow.export.writing import Exported, Written, make_samples, sample_rows, write
 from layerprobe.workflow.probe.reducing import FITTED_ON
@@ -27,7 +27,7 @@ from layerprobe.workflow.run.seen import split_to_choose_on
 _CPU = torch.device("cpu")
 
 
-def ranked_to_export(features: GivenFeatures, request: ExportRequest, listener: Listener) -> RankedLayer:
+def ranked_to_export(features: UserFeatures, request: ExportRequest, listener: Listener) -> RankedLayer:
     """The layer that a request names, or the one that `choose` ships."""
     if request.epoch is not None or request.model is not None:
         message = "features have no epochs and no network"
@@ -40,7 +40,7 @@ def ranked_to_export(features: GivenFeatures, request: ExportRequest, listener: 
 
 
 def export_features(  # noqa: PLR0913 - the rows, the layer and the files
-    features: GivenFeatures, ranked: RankedLayer, request: ExportRequest, listener: Listener, *, seen: bool, seed: int
+    features: UserFeatures, ranked: RankedLayer, request: ExportRequest, listener: Listener, *, seen: bool, seed: int
 ) -> Written:
     """Export the map of a layer; the network that gave the features is not known.
 
@@ -67,7 +67,7 @@ def export_features(  # noqa: PLR0913 - the rows, the layer and the files
     )
     searched = None
     if request.index is not None:
-        searched, notes = searched_of_run(run, EPOCH, ranked, chosen_on, _CPU)
+        searched, notes = read_searched(run, EPOCH, ranked, chosen_on, _CPU)
         for note in notes:
             listener.say(note)
     dim = chain.dim(values.shape[1])

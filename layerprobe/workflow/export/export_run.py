@@ -24,7 +24,7 @@ from layerprobe.values.keys import members_of
 from layerprobe.values.records import RunRecord
 from layerprobe.workflow.choose.choose import choose_runs
 from layerprobe.workflow.choose.choose_once import choose_once, half_whitened_of
-from layerprobe.workflow.choose.indexed_layer import searched_of_run
+from layerprobe.workflow.choose.indexed_layer import read_searched
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.export.image_input import image_input, image_shape
 from layerprobe.workflow.export.layer_of_run import LayerOfRun, layer_of_choice, resolve_layer
@@ -112,7 +112,7 @@ def export_run(layer: LayerOfRun, request: ExportRequest, listener: Listener) ->
     _require_stored(layer, record)
     searched = None
     if request.index is not None:
-        searched, notes = searched_of_run(run, layer.epoch, layer.ranked, _index_split(layer, record), _CPU)
+        searched, notes = read_searched(run, layer.epoch, layer.ranked, _index_split(layer, record), _CPU)
         for note in notes:
             listener.say(note)
     if not request.with_network:

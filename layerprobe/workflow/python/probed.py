@@ -21,8 +21,8 @@ from layerprobe.values.metric_names import recall_of
 from layerprobe.values.retrieval import Ranks
 from layerprobe.values.scores import Score
 from layerprobe.workflow.choose.choose_features import choose
-from layerprobe.workflow.choose.given_features import GivenFeatures, given_features
 from layerprobe.workflow.choose.request import ChooseRequest
+from layerprobe.workflow.choose.user_features import UserFeatures, check_features
 from layerprobe.workflow.compare.compare import compare_pairs
 from layerprobe.workflow.compare.comparison import Comparison
 from layerprobe.workflow.compare.evidence import Measure
@@ -209,7 +209,7 @@ class Probed:
         lasting = self.measurement.cached and seen
         write_report([self.measurement.run_to_report(seen=seen)], out, metric, ResultPage(chosen, lasting=lasting))
 
-    def user_features(self) -> GivenFeatures:
+    def user_features(self) -> UserFeatures:
         """The unreduced features of single layers, the embedding last, with a row for each image of all splits."""
         if self.gallery:
             problem = f"{next(iter(self.gallery))} is searched in a gallery, and choose searches each split in itself"
@@ -219,7 +219,7 @@ class Probed:
         arrays = {
             str(layer): np.concatenate([self.features[split, str(layer)] for split in self.labels]) for layer in layers
         }
-        validated = given_features(arrays, np.concatenate(list(self.labels.values())), splits)
+        validated = check_features(arrays, np.concatenate(list(self.labels.values())), splits)
         features = dict(zip(layers, validated.features.values(), strict=True))
         notes = tuple(f"skipped: its features are not finite: {layer}" for layer in infinite)
         contents = [hashes for x in self.labels if (hashes := self.measurement.features.splits[x].contents) is not None]

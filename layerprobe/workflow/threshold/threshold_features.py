@@ -20,9 +20,9 @@ from layerprobe.values.retrieval import SearchRules
 from layerprobe.values.thresholds import MeasuredThresholds, require_rates
 from layerprobe.workflow.choose.choose_features import choose_file
 from layerprobe.workflow.choose.features_run import rows_by_split, run_of_features
-from layerprobe.workflow.choose.given_features import GivenFeatures
 from layerprobe.workflow.choose.given_layer import ranked_of_rows
-from layerprobe.workflow.choose.indexed_layer import searched_of_run
+from layerprobe.workflow.choose.indexed_layer import read_searched
+from layerprobe.workflow.choose.user_features import UserFeatures
 from layerprobe.workflow.probe.reducing import FITTED_ON
 from layerprobe.workflow.run.memory_run import EPOCH
 from layerprobe.workflow.run.seen import split_to_choose_on
@@ -34,7 +34,7 @@ _SEED = 0
 
 
 def threshold_of_features(
-    features: GivenFeatures, layer: str | None, rates: Sequence[float], listener: Listener
+    features: UserFeatures, layer: str | None, rates: Sequence[float], listener: Listener
 ) -> MeasuredThresholds:
     """Set thresholds on the validation rows, and measure them on the test rows.
 
@@ -68,7 +68,7 @@ def threshold_of_features(
         on_half = " on that half; on all classes it may select another" if halved else ""
         listener.say(f"layer {layer}, as layerprobe choose selects{on_half}")
     ranked = ranked_of_rows(features, layer)
-    searched, _ = searched_of_run(run, EPOCH, ranked, split, torch.device("cpu"))
+    searched, _ = read_searched(run, EPOCH, ranked, split, torch.device("cpu"))
     fitted_on_it = FITTED_ON not in rows and parse_chain(ranked.reduction).fits
     subject = ThresholdsOf(file, features.epoch, ranked, split, fitted_on_it, *_test_clusters(features, rows["test"]))
     of_split = Features(searched.training, features.labels[rows[split]], ())
@@ -77,7 +77,7 @@ def threshold_of_features(
     return measure_thresholds(subject, setting, testing, rates, listener)
 
 
-def split_in_halves(features: GivenFeatures) -> GivenFeatures:
+def split_in_halves(features: UserFeatures) -> UserFeatures:
     """The rows with a random half of the classes, or of their clusters, as validation, and the other as test."""
     units = np.random.default_rng(_SEED).permutation(np.unique(features.units))
     if len(units) < _DIVIDED:
@@ -89,7 +89,7 @@ def split_in_halves(features: GivenFeatures) -> GivenFeatures:
 
 
 def _test_clusters(
-    features: GivenFeatures, test: NDArray[np.intp]
+    features: UserFeatures, test: NDArray[np.intp]
 ) -> tuple[str | None, tuple[Units, Units] | None, tuple[str, ...]]:
     """The column of clusters, the clusters of the test rows, and a note where classes lie in folders."""
     if features.cluster is not None:
@@ -98,7 +98,7 @@ def _test_clusters(
     return None, None, tuple(filter(None, [folders_note(names)]))
 
 
-def _pair_rows(features: GivenFeatures, split_features: Features, rows: NDArray[np.intp], similarity: str) -> AllPairs:
+def _pair_rows(features: UserFeatures, split_features: Features, rows: NDArray[np.intp], similarity: str) -> AllPairs:
     rules = None if features.groups is None else SearchRules(groups=features.groups[rows])
     return all_pairs(
         torch.as_tensor(split_features.values),

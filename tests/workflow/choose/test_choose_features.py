@@ -21,8 +21,8 @@ from layerprobe.values.intervals import IntervalKind
 from layerprobe.values.keys import LayerKey
 from layerprobe.values.spoken_names import spoken_name
 from layerprobe.workflow.choose.choose_features import choose_file
-from layerprobe.workflow.choose.given_features import GivenFeatures
-from layerprobe.workflow.choose.given_files import read_given
+from layerprobe.workflow.choose.feature_files import read_user_features
+from layerprobe.workflow.choose.user_features import UserFeatures
 
 Array = NDArray[Any]
 
@@ -186,7 +186,7 @@ def test_training_rows_alone_are_refused_where_they_may_have_been_seen(tmp_path:
     splits = np.full(len(labels), "train")
     np.savez(tmp_path / "f.npz", b=layers["b"], labels=labels, split=splits)
     with pytest.raises(RecipeError, match=r"f.npz: all are train rows, .* leave the splits out"):
-        choose_file(read_given(tmp_path / "f.npz"))
+        choose_file(read_user_features(tmp_path / "f.npz"))
     assert choose({"b": layers["b"]}, labels, splits=splits, seen=False).ship.layer == "b"
 
 
@@ -271,13 +271,13 @@ def test_bounds_are_for_the_gallery_of_test_where_recall_decides(metric: str, ga
 def test_layers_can_be_named_and_the_embedding_stays(tmp_path: Path) -> None:
     layers, labels = some_layers()
     np.savez(tmp_path / "f.npz", labels=labels, **layers)  # type: ignore[arg-type] # numpy's stub
-    choice = choose_file(read_given(tmp_path / "f.npz"), layers=["a"])
+    choice = choose_file(read_user_features(tmp_path / "f.npz"), layers=["a"])
     assert (choice.preferred.layer, choice.candidates) == ("a", 2)
     assert not any(name.startswith(("b", "c")) for name in choice.shares)
     assert choice.embedding is not None
     assert choice.embedding.layer.name == "c"
     with pytest.raises(UnknownNameError, match="unknown layer 'd'"):
-        choose_file(read_given(tmp_path / "f.npz"), layers=["d"])
+        choose_file(read_user_features(tmp_path / "f.npz"), layers=["d"])
 
 
 def test_another_metric_decides() -> None:
@@ -310,7 +310,7 @@ def test_items_of_one_class_and_group_are_taken_out(tmp_path: Path) -> None:
     layers, labels = some_layers()
     groups = np.arange(len(labels)) % 5 // 2  # three images of a class have another in their group
     np.savez(tmp_path / "f.npz", b=layers["b"], labels=labels, group=groups)
-    choice = choose_file(read_given(tmp_path / "f.npz"), within=100)  # the cheapest: as it is
+    choice = choose_file(read_user_features(tmp_path / "f.npz"), within=100)  # the cheapest: as it is
     distances = 1 - unit(layers["b"].astype(float)) @ unit(layers["b"].astype(float)).T
     folds = folds_of(labels)[labels]
     out = (groups[:, None] == groups) & (labels[:, None] == labels) | (folds[:, None] != folds)
@@ -325,7 +325,7 @@ def test_features_in_another_byte_order_or_read_backwards_are_the_same(tmp_path:
     layers = {name: values.astype(kind) for name, values in layers.items()}
     same = {name: values.astype(np.dtype(kind).newbyteorder("=")) for name, values in layers.items()}
     np.savez(tmp_path / "f.npz", labels=labels.astype(">i8"), **layers)  # type: ignore[arg-type] # numpy's stub
-    assert choose_file(read_given(tmp_path / "f.npz")) == choose(same, labels)
+    assert choose_file(read_user_features(tmp_path / "f.npz")) == choose(same, labels)
     backwards = {name: values[::-1] for name, values in same.items()}
     assert choose(backwards, labels[::-1]).chosen.value == choose(same, labels).chosen.value
 
@@ -335,7 +335,7 @@ def test_texts_name_classes_and_splits_as_numbers_do(tmp_path: Path) -> None:
     splits = np.array(["train", "test"])[labels // 20]
     texts = np.char.add("class ", labels.astype(str))
     np.savez(tmp_path / "f.npz", a=layers["a"], b=layers["b"], c=layers["c"], labels=texts, split=splits)
-    assert choose_file(read_given(tmp_path / "f.npz")).ship == choose(layers, labels, splits=splits).ship
+    assert choose_file(read_user_features(tmp_path / "f.npz")).ship == choose(layers, labels, splits=splits).ship
 
 
 def test_constant_features_have_no_half_whitening() -> None:
@@ -366,7 +366,7 @@ def test_layers_that_are_all_of_one_vector_are_refused_by_name(tmp_path: Path) -
     dead = np.ones((60, 4), np.float32)
     np.savez(tmp_path / "f.npz", dead=dead, gone=0 * dead, labels=np.arange(60) % 20)
     with pytest.raises(DataError, match=r"f.npz: every layer has collapsed to one vector: dead, gone\. Give"):
-        choose_file(read_given(tmp_path / "f.npz"))
+        choose_file(read_user_features(tmp_path / "f.npz"))
 
 
 @pytest.mark.parametrize("within", [-1, 101, float("nan")])
@@ -384,7 +384,7 @@ def test_rows_that_can_find_none_of_their_class_are_counted(tmp_path: Path) -> N
     mates[labels == 2] = -1  # one group: all of class 2 are taken out of each other's results
     np.savez(tmp_path / "f.npz", b=layers["b"], labels=labels, group=mates)
     number = 1 + (labels == 2).sum()
-    assert f"{number} lone queries count as misses" in choose_file(read_given(tmp_path / "f.npz")).chosen.notes
+    assert f"{number} lone queries count as misses" in choose_file(read_user_features(tmp_path / "f.npz")).chosen.notes
     with pytest.raises(DataError, match="rows has another row of its class to find"):
         choose({"b": layers["b"]}, np.arange(len(labels)))
 
@@ -438,9 +438,12 @@ def test_recall_in_fifths_without_identical_rows_is_labelled() -> None:
 def test_rows_that_groups_take_out_are_not_identical_to_what_is_searched() -> None:
     layers, labels = some_layers()
     rows = np.r_[np.arange(100), 41]
-    given = GivenFeatures({LayerKey("b", "none"): layers["b"][rows]}, labels[rows], groups=np.r_[np.arange(100), 41])
-    assert not given.identical(np.arange(101)).any()
-    assert np.flatnonzero(GivenFeatures(given.features, given.labels).identical(np.arange(101))).tolist() == [41, 100]
+    given = UserFeatures({LayerKey("b", "none"): layers["b"][rows]}, labels[rows], groups=np.r_[np.arange(100), 41])
+    assert not given.find_identical(np.arange(101)).any()
+    assert np.flatnonzero(UserFeatures(given.features, given.labels).find_identical(np.arange(101))).tolist() == [
+        41,
+        100,
+    ]
 
 
 def clustered(seed: int = 0) -> tuple[dict[str, Array], Array, Array]:
@@ -482,7 +485,9 @@ def test_classes_in_folders_are_told(tmp_path: Path) -> None:
     layers, labels, clusters = clustered()
     names = np.array([f"alphabet{cluster}/letter{label}" for cluster, label in zip(clusters, labels, strict=True)])
     np.savez(tmp_path / "f.npz", labels=names, a=layers["a"], b=layers["b"])
-    plain, parents = (choose_file(read_given(tmp_path / "f.npz", cluster=cluster)) for cluster in (None, "parent"))
+    plain, parents = (
+        choose_file(read_user_features(tmp_path / "f.npz", cluster=cluster)) for cluster in (None, "parent")
+    )
     assert any("classes lie in 12 folders" in note and "--cluster parent" in note for note in plain.notes)
     assert (parents.units, parents.classes) == ("clusters", 12)
     assert not any("folders" in note for note in parents.notes)

@@ -6,21 +6,21 @@ import pytest
 from layerprobe.system.progress import Silent
 from layerprobe.workflow.choose.choose import choose_candidates
 from layerprobe.workflow.choose.features_run import LayersOfFeatures, rows_by_split, run_of_features
-from layerprobe.workflow.choose.given_features import GivenFeatures, given_features
 from layerprobe.workflow.choose.request import ChooseRequest
+from layerprobe.workflow.choose.user_features import UserFeatures, check_features
 from layerprobe.workflow.probe.rerank import StoredSearch
 
 LABELS = np.repeat(np.arange(40), 4)
 
 
-def some_features(splits: tuple[str, ...] | None) -> GivenFeatures:
+def some_features(splits: tuple[str, ...] | None) -> UserFeatures:
     rng = np.random.default_rng(0)
     classes = rng.normal(size=(40, 8))[LABELS]
     layers = {name: classes + noise * rng.normal(size=classes.shape) for name, noise in (("a", 0.5), ("b", 0.9))}
-    return given_features(layers, LABELS, None if splits is None else np.array(splits)[LABELS * len(splits) // 40])
+    return check_features(layers, LABELS, None if splits is None else np.array(splits)[LABELS * len(splits) // 40])
 
 
-def layers_of(given: GivenFeatures) -> LayersOfFeatures:
+def layers_of(given: UserFeatures) -> LayersOfFeatures:
     run, request = run_of_features(given, seen=True, seed=0), ChooseRequest(device="cpu")
     return LayersOfFeatures(given, run, request, set(given.features), Silent())
 

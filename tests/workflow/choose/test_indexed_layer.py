@@ -15,8 +15,8 @@ from layerprobe.values.indexes import IndexCosts
 from layerprobe.values.retrieval import SearchRules
 from layerprobe.workflow.choose.choose import choose_runs
 from layerprobe.workflow.choose.choose_features import choose_file
-from layerprobe.workflow.choose.given_files import read_given
-from layerprobe.workflow.choose.indexed_layer import indexes_of_run, searched_of_run
+from layerprobe.workflow.choose.feature_files import read_user_features
+from layerprobe.workflow.choose.indexed_layer import measure_indexes, read_searched
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.run.runs import Run
@@ -84,7 +84,7 @@ def test_an_index_is_trained_through_the_map_of_the_searched_images(
     splits: tuple[str, ...], fitted_on: str, trained_on: str, notes: int, tmp_path: Path
 ) -> None:
     run, chain = write(tmp_path, *splits, chain="whiten:3:0"), "whiten:3:0"  # PCA: no axis is divided
-    searched, said = searched_of_run(run, 0, replace(FC6, reduction=chain), "validation", torch.device("cpu"))
+    searched, said = read_searched(run, 0, replace(FC6, reduction=chain), "validation", torch.device("cpu"))
     pca = PCA(3).fit(features_of(fitted_on, 0.6))
     for values, split in ((searched.queries.values, "test"), (searched.training, trained_on)):
         expected = directions(pca.transform(features_of(split, 0.6)))
@@ -95,7 +95,7 @@ def test_an_index_is_trained_through_the_map_of_the_searched_images(
 def test_a_mean_of_draws_has_no_index(tmp_path: Path) -> None:
     run, layer = write(tmp_path, "validation", "test"), replace(FC6, reduction="random:3x2")
     with pytest.raises(RecipeError, match="fc6/random:3x2 is a mean of draws, each of which is another map"):
-        searched_of_run(run, 0, layer, "validation", torch.device("cpu"))
+        read_searched(run, 0, layer, "validation", torch.device("cpu"))
 
 
 def with_rules(rules: SearchRules, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +108,7 @@ def test_images_of_the_querys_group_count_in_no_index(tmp_path: Path, monkeypatc
     choice = choose_runs([run], replace(REQUEST, indexes=()), Silent())
     groups = np.arange(4 * CLASSES) % 2
     with_rules(SearchRules(groups=groups), monkeypatch)
-    found = indexes_of_run(run, choice, ("flat",), torch.device("cpu"))
+    found = measure_indexes(run, choice, ("flat",), torch.device("cpu"))
     values, labels = features_of("test", 0.6), labels_of("test", CLASSES)
     cosines = directions(values)
     same = labels[:, None] == labels
@@ -122,8 +122,8 @@ def test_listed_items_have_an_index_but_no_costs(tmp_path: Path, monkeypatch: py
     choice = choose_runs([run], replace(REQUEST, indexes=()), Silent())
     with_rules(SearchRules(positives=np.array([[0, 1]])), monkeypatch)
     with pytest.raises(DataError, match="--index: a list says which test images are right"):
-        indexes_of_run(run, choice, ("flat",), torch.device("cpu"))
-    searched, _ = searched_of_run(run, 0, FC6, "validation", torch.device("cpu"))
+        measure_indexes(run, choice, ("flat",), torch.device("cpu"))
+    searched, _ = read_searched(run, 0, FC6, "validation", torch.device("cpu"))
     assert len(searched.items.labels) == 4 * CLASSES
 
 
@@ -148,7 +148,7 @@ def write_file(path: Path, *splits: str, group: bool = False) -> Path:
 @pytest.mark.parametrize("group", [False, True])
 def test_of_arrays_the_exact_row_is_the_score_on_test(group: bool, tmp_path: Path) -> None:
     path = write_file(tmp_path / "f.npz", "train", "validation", "test", group=group)
-    choice = choose_file(read_given(path), layers=["late"], indexes=("flat", "hnsw"))
+    choice = choose_file(read_user_features(path), layers=["late"], indexes=("flat", "hnsw"))
     assert choice.test is not None
     assert of(choice).rows[0].recall == choice.test.value
     assert of(choice).layer == choice.ship.name
@@ -156,18 +156,18 @@ def test_of_arrays_the_exact_row_is_the_score_on_test(group: bool, tmp_path: Pat
 
 
 def test_train_rows_train_an_index_where_nothing_is_chosen_on_them(tmp_path: Path) -> None:
-    found = of(choose_file(read_given(write_file(tmp_path / "f.npz", "train", "test")), indexes=("ivfpq",)))
+    found = of(choose_file(read_user_features(write_file(tmp_path / "f.npz", "train", "test")), indexes=("ivfpq",)))
     assert found.trained_on == 48
     assert "ivfpq is trained on train, as are reductions: there are no classes beside those of test" in found.notes
 
 
 def test_another_metric_than_recall_is_shown_as_recall_at_1(tmp_path: Path) -> None:
     path = write_file(tmp_path / "f.npz", "validation", "test")
-    assert of(choose_file(read_given(path), metric="MAP@R", indexes=("flat",))).metric == "R@1"
-    assert of(choose_file(read_given(path), metric="R@2", indexes=("flat",))).metric == "R@2"
+    assert of(choose_file(read_user_features(path), metric="MAP@R", indexes=("flat",))).metric == "R@1"
+    assert of(choose_file(read_user_features(path), metric="R@2", indexes=("flat",))).metric == "R@2"
 
 
 def test_without_test_classes_no_index_is_begun(tmp_path: Path) -> None:
     path = write_file(tmp_path / "f.npz", "train", "validation")
     with pytest.raises(RecipeError, match="--index shows recall on test, and there are no test classes"):
-        choose_file(read_given(path), indexes=("flat",))
+        choose_file(read_user_features(path), indexes=("flat",))

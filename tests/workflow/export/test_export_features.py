@@ -8,7 +8,7 @@ import pytest
 
 from layerprobe import load_encoder
 from layerprobe.workflow.choose.choose_features import choose_file
-from layerprobe.workflow.choose.given_files import read_given
+from layerprobe.workflow.choose.feature_files import read_user_features
 from layerprobe.workflow.export.export_features import export_features, ranked_to_export
 from layerprobe.workflow.export.request import ExportRequest
 from layerprobe.workflow.export.writing import Written
@@ -25,7 +25,7 @@ FEATURES[:, 0] += 8 * RNG.normal(size=120).astype(np.float32)
 def exported(tmp_path: Path, **arrays: object) -> Written:
     file = tmp_path / "given.npz"
     np.savez(file, labels=LABELS, **arrays)  # type: ignore[arg-type] # arrays all
-    given = read_given(file)
+    given = read_user_features(file)
     ranked = choose_file(given).chosen.ranked
     request = ExportRequest(tmp_path / "out")
     return export_features(given, ranked, request, Silent(), seen=True, seed=0)
@@ -59,7 +59,7 @@ def test_an_index_of_given_features_has_their_ids(tmp_path: Path) -> None:
     ids = [f"{row}.jpg" for row in range(120)]
     np.savez(tmp_path / "given.npz", labels=LABELS, layer=FEATURES, filenames=ids)
     request = ExportRequest(tmp_path / "out", layer="layer/l2", index="flat")
-    given = read_given(tmp_path / "given.npz")
+    given = read_user_features(tmp_path / "given.npz")
     ranked = ranked_to_export(given, request, Silent())
     written = export_features(given, ranked, request, Silent(), seen=True, seed=0)
     assert (written.name, written.dim) == ("given.npz:layer/l2", 8)
@@ -69,6 +69,6 @@ def test_an_index_of_given_features_has_their_ids(tmp_path: Path) -> None:
 def test_layers_side_by_side_are_exported_by_name(tmp_path: Path) -> None:
     np.savez(tmp_path / "given.npz", labels=LABELS, early=FEATURES[:, :3], late=FEATURES)
     request = ExportRequest(tmp_path / "out", layer="early+late")
-    given = read_given(tmp_path / "given.npz")
+    given = read_user_features(tmp_path / "given.npz")
     ranked = ranked_to_export(given, request, Silent())
     assert export_features(given, ranked, request, Silent(), seen=True, seed=0).dim == 11

@@ -15,7 +15,7 @@ from layerprobe.cli import main
 from layerprobe.system.errors import DataError, LayerprobeError, RecipeError, UnknownNameError
 from layerprobe.values.choice import Choice, choice_lines, verdict_text
 from layerprobe.workflow.choose.choose_features import choose_file
-from layerprobe.workflow.choose.given_files import read_given
+from layerprobe.workflow.choose.feature_files import read_user_features
 from layerprobe.workflow.python.probed import Probed
 from tests.workflow.python.test_probe_model import small_model
 
@@ -71,7 +71,9 @@ def test_the_choice_is_that_of_the_same_arrays(result: Probed, seen: bool) -> No
 def test_a_choice_is_printed_as_the_command_prints_it(result: Probed, tmp_path: Path) -> None:
     features, labels, splits = rows(result)
     np.savez(tmp_path / "features.npz", labels=labels, split=splits, **features)  # type: ignore[arg-type] # names -> arrays
-    of_command = choose_file(read_given(tmp_path / "features.npz"), metric="MAP@R", layers=("output", "0.1*"), within=5)
+    of_command = choose_file(
+        read_user_features(tmp_path / "features.npz"), metric="MAP@R", layers=("output", "0.1*"), within=5
+    )
     choice = result.choose(metric="MAP@R", layers="output,0.1", within=5)
     assert repr(choice) == "\n".join(choice_lines(of_command))
     assert choice.candidates == 4

@@ -9,7 +9,7 @@ from layerprobe.reductions.chain import parse_chain
 from layerprobe.system.errors import DataError
 from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer
 from layerprobe.workflow.choose.features_run import run_of_features
-from layerprobe.workflow.choose.given_features import given_features
+from layerprobe.workflow.choose.user_features import check_features
 from layerprobe.workflow.probe.rerank import fold_half_whitening
 from layerprobe.workflow.run.memory_run import MemoryRun
 from layerprobe.workflow.run.stored_choice import stored_choice
@@ -23,7 +23,7 @@ FEATURES = np.random.default_rng(0).normal(size=(24, 5)).astype(np.float32)
 def run() -> MemoryRun:
     splits = np.array(["train", "validation", "test"])[LABELS // 3]
     layers = {"a": FEATURES, "b": 2 * FEATURES, "c": FEATURES.copy()}
-    return run_of_features(given_features(layers, LABELS, splits, LABELS % 2), seen=True, seed=3)
+    return run_of_features(check_features(layers, LABELS, splits, LABELS % 2), seen=True, seed=3)
 
 
 def test_the_features_of_a_split_are_its_rows(run: MemoryRun) -> None:
@@ -34,7 +34,7 @@ def test_the_features_of_a_split_are_its_rows(run: MemoryRun) -> None:
 
 
 def test_one_split_is_not_copied() -> None:
-    run = run_of_features(given_features({"a": FEATURES}, LABELS), seen=True, seed=0)
+    run = run_of_features(check_features({"a": FEATURES}, LABELS), seen=True, seed=0)
     assert np.shares_memory(read_layer(run, 0, "test", LayerKey("a", "none")), FEATURES)
 
 
@@ -68,7 +68,7 @@ def test_groups_and_the_seed_are_kept_and_no_file_is_read(run: MemoryRun) -> Non
 
 
 def test_maps_by_fold_are_fitted_once_and_are_those_of_the_chain(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = run_of_features(given_features({"a": FEATURES}, LABELS), seen=True, seed=0)
+    run = run_of_features(check_features({"a": FEATURES}, LABELS), seen=True, seed=0)
     key, folds, cpu = LayerKey("a", "none"), LABELS % 4, torch.device("cpu")
     together = fold_half_whitening(run, 0, "test", key, folds, cpu)
     assert together is not None

@@ -17,7 +17,7 @@ from layerprobe.statistics.pair_rates import rate_intervals
 from layerprobe.statistics.units import UnitSums
 from layerprobe.system.errors import DataError, NumericError, RecipeError, UnknownNameError
 from layerprobe.values.thresholds import MeasuredThresholds
-from layerprobe.workflow.choose.given_features import given_features
+from layerprobe.workflow.choose.user_features import check_features
 from layerprobe.workflow.run import from_recipe, units
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.threshold.threshold import threshold
@@ -269,7 +269,7 @@ def test_few_classes_in_most_pairs_are_told(tmp_path: Path) -> None:
     # one in 2 x 30 = 60: 840^2 / (240^2 + 10 x 60^2) = 7.54. Genuine pairs: 76^2 / (66^2 + 10) = 1.32
     labels = np.repeat(np.arange(11), [12, *[2] * 10])
     values = np.random.default_rng(0).normal(size=(32, 4))
-    given = given_features(
+    given = check_features(
         {"a": np.r_[values, values]}, np.r_[labels, labels + 20], np.repeat(["validation", "test"], 32)
     )
     found = threshold_of_features(given, "a", [0.1], Terminal(quiet=True))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from layerprobe.cli.output import Terminal
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.values.thresholds import MeasuredThresholds
-from layerprobe.workflow.choose.given_features import given_features
+from layerprobe.workflow.choose.user_features import check_features
 from layerprobe.workflow.threshold.threshold_features import split_in_halves, threshold_of_features
 from layerprobe.workflow.threshold.threshold_text import threshold_table
 from tests.reductions.fitting import stored
@@ -25,7 +25,7 @@ GROUPS = np.arange(160) // 2
 
 
 def made(layer: str | None = "deep", splits: object = SPLITS, groups: object = None) -> MeasuredThresholds:
-    given = given_features({"deep": VALUES}, LABELS, splits, groups, file=Path("f.npz"))
+    given = check_features({"deep": VALUES}, LABELS, splits, groups, file=Path("f.npz"))
     return threshold_of_features(given, layer, [0.1, 0.01], Terminal(quiet=True))
 
 
@@ -62,7 +62,7 @@ def test_pairs_of_one_group_do_not_count() -> None:
 
 
 def test_without_splits_no_class_is_in_both_halves() -> None:
-    halves = split_in_halves(given_features({"deep": VALUES}, LABELS)).splits
+    halves = split_in_halves(check_features({"deep": VALUES}, LABELS)).splits
     assert halves is not None
     classes = [set(LABELS[halves == split].tolist()) for split in ("validation", "test")]
     assert [len(one) for one in classes] == [20, 20]
@@ -89,14 +89,14 @@ def test_a_mean_of_draws_has_no_threshold() -> None:
 
 def test_three_classes_cannot_be_halved() -> None:
     labels = np.repeat(np.arange(3), 4)
-    given = given_features({"a": np.random.default_rng(0).normal(size=(12, 4))}, labels)
+    given = check_features({"a": np.random.default_rng(0).normal(size=(12, 4))}, labels)
     with pytest.raises(DataError, match="3 classes; 2 to set a threshold and 2 to measure it are needed"):
         split_in_halves(given)
 
 
 def test_clusters_are_the_units_and_lie_in_one_half_each() -> None:
     families = LABELS // 2
-    given = given_features({"deep": VALUES}, LABELS, clusters=families)
+    given = check_features({"deep": VALUES}, LABELS, clusters=families)
     halves = split_in_halves(given).splits
     assert halves is not None
     assert {*families[halves == "test"].tolist()}.isdisjoint(families[halves == "validation"].tolist())
@@ -110,11 +110,11 @@ def test_clusters_are_the_units_and_lie_in_one_half_each() -> None:
 
 def test_a_note_says_that_the_names_of_classes_are_of_folders() -> None:
     names = np.array([f"{label // 2}/{label}" for label in LABELS])
-    given = given_features({"deep": VALUES}, names, SPLITS)
+    given = check_features({"deep": VALUES}, names, SPLITS)
     found = threshold_of_features(given, "deep", [0.1], SILENT)
     assert found.notes[1].startswith("classes lie in 10 folders (10, 11, 12, 13, 14 and 5 more): if those of a folder")
 
 
 def test_rows_of_a_class_are_of_one_cluster() -> None:
     with pytest.raises(DataError, match="rows of class 0 are of several clusters. Give one to all its rows"):
-        given_features({"deep": VALUES}, LABELS, clusters=np.arange(160))
+        check_features({"deep": VALUES}, LABELS, clusters=np.arange(160))

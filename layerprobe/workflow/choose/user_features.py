@@ -28,7 +28,7 @@ _POOLING = {  # dimensions -> how to make them two
 
 
 @dataclass(frozen=True, eq=False)
-class GivenFeatures:
+class UserFeatures:
     """The features of one or more layers for the same N images.
 
     Args:
@@ -68,22 +68,22 @@ class GivenFeatures:
         """The rows of a split, ascending."""
         return np.flatnonzero(self.splits == split) if self.splits is not None else np.arange(0)
 
-    def lone(self, rows: NDArray[np.intp]) -> int:
+    def count_lone(self, rows: NDArray[np.intp]) -> int:
         """The number of lone queries among some rows: without another one of their class to find."""
-        _, place, counts = np.unique(self.labels[rows], return_inverse=True, return_counts=True)
-        taken_out = np.ones_like(place)
+        _, class_numbers, counts = np.unique(self.labels[rows], return_inverse=True, return_counts=True)
+        not_searched = np.ones_like(class_numbers)
         if self.groups is not None:
-            pairs = np.stack([place, self.groups[rows]])
+            pairs = np.stack([class_numbers, self.groups[rows]])
             _, pair, together = np.unique(pairs, axis=1, return_inverse=True, return_counts=True)
-            taken_out = together[pair.ravel()]
-        count = int((counts[place] == taken_out).sum())
+            not_searched = together[pair.ravel()]
+        count = int((counts[class_numbers] == not_searched).sum())
         if count == len(rows):
-            what = f"none of {count:,} rows has another row of its class to find"
+            message = f"none of {count:,} rows has another row of its class to find"
             why = ": every class has one row" if (counts == 1).all() else ": all rows of a class are of one group"
-            raise DataError(f"{what}{why}", file=self.file, fix="Give two rows or more of a class; check the labels")
+            raise DataError(f"{message}{why}", file=self.file, fix="Give two rows or more of a class; check the labels")
         return count
 
-    def identical(self, rows: NDArray[np.intp], folds: NDArray[np.int64] | None = None) -> NDArray[np.bool_]:
+    def find_identical(self, rows: NDArray[np.intp], folds: NDArray[np.int64] | None = None) -> NDArray[np.bool_]:
         """(Q,) whether some rows have an identical image among those that they are searched in.
 
         Args:
@@ -94,12 +94,12 @@ class GivenFeatures:
         rules = None if self.groups is None else SearchRules(groups=self.groups[rows])
         return identical_rows(contents, self.labels[rows], rules)
 
-    def collapsed(self, rows: NDArray[np.intp]) -> list[LayerKey]:
+    def find_collapsed(self, rows: NDArray[np.intp]) -> list[LayerKey]:
         """The layers in which some rows are all one vector or multiples of it, which have equal cosines."""
         return [layer for layer, values in self.features.items() if _are_one_vector(values, rows)]
 
 
-def given_features(  # noqa: PLR0913 - the arrays and their file
+def check_features(  # noqa: PLR0913 - the arrays and their file
     features: Mapping[str, Any],
     labels: Any,
     splits: Any = None,
@@ -108,7 +108,7 @@ def given_features(  # noqa: PLR0913 - the arrays and their file
     ids: Any = None,
     clusters: Any = None,
     file: Path | None = None,
-) -> GivenFeatures:
+) -> UserFeatures:
     """Check features in memory.
 
     Args:
@@ -121,38 +121,38 @@ def given_features(  # noqa: PLR0913 - the arrays and their file
             None: classes are the units of intervals.
     """
     if not isinstance(features, Mapping) or not features:
-        what = "no array of features" if isinstance(features, Mapping) else "features is not a mapping"
-        raise DataError(what, file=file, fix="Give an array (N, D) for each layer, by its name")
-    classes = _one_a_row(labels, LABELS, file)
-    texts = None if splits is None else _one_a_row(splits, SPLIT, file)
-    groups = None if groups is None else _one_a_row(groups, GROUP, file)
-    clusters = None if clusters is None else _one_a_row(clusters, "clusters", file)
-    names = None if ids is None else _one_a_row(ids, "ids", file)
+        message = "no array of features" if isinstance(features, Mapping) else "features is not a mapping"
+        raise DataError(message, file=file, fix="Give an array (N, D) for each layer, by its name")
+    classes = _check_column(labels, LABELS, file)
+    texts = None if splits is None else _check_column(splits, SPLIT, file)
+    groups = None if groups is None else _check_column(groups, GROUP, file)
+    clusters = None if clusters is None else _check_column(clusters, "clusters", file)
+    names = None if ids is None else _check_column(ids, "ids", file)
     for name, values in ((SPLIT, texts), (GROUP, groups), ("clusters", clusters), ("ids", names)):
         if values is not None and len(values) != len(classes):
-            raise _unlike(name, len(values), len(classes), file)
+            raise _build_length_error(name, len(values), len(classes), file)
     checked = {}
     for name, values in features.items():
-        checked[LayerKey(str(name), "none")] = _table(values, str(name), len(classes), names, file)
-    called, numbers = np.unique(classes, return_inverse=True)
-    given = GivenFeatures(
+        checked[LayerKey(str(name), "none")] = _check_table(values, str(name), len(classes), names, file)
+    class_names, numbers = np.unique(classes, return_inverse=True)
+    user_features = UserFeatures(
         checked,
         numbers.astype(np.int64),
-        None if texts is None else _split_names(texts, file),
-        None if groups is None else _group_numbers(groups),
+        None if texts is None else _check_split_names(texts, file),
+        None if groups is None else _number_groups(groups),
         None if names is None else tuple(map(str, names.tolist())),
         file,
-        clusters=None if clusters is None else _group_numbers(clusters),
-        class_names=tuple(called.tolist()) if called.dtype.kind == "U" else (),
+        clusters=None if clusters is None else _number_groups(clusters),
+        class_names=tuple(class_names.tolist()) if class_names.dtype.kind == "U" else (),
         cluster=None if clusters is None else "clusters",
     )
-    _require_classes(given, classes, file)
-    return given
+    _require_classes(user_features, classes, file)
+    return user_features
 
 
-def _one_a_row(values: Any, name: str, file: Path | None) -> NDArray[Any]:
+def _check_column(values: Any, name: str, file: Path | None) -> NDArray[Any]:
     """(N,) integers or strings, of (N,) or (N, 1)."""
-    array = _array(values, name, file)
+    array = _convert_to_array(values, name, file)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1 or not len(array):
@@ -160,7 +160,7 @@ def _one_a_row(values: Any, name: str, file: Path | None) -> NDArray[Any]:
         fix += ", such as labels.argmax(1) of one-hot labels" if name == LABELS and array.ndim == 2 else ""
         raise DataError(f"{name} has shape {array.shape}, not (N,)", file=file, fix=fix)
     if array.dtype.kind == "f":
-        array = _whole(array, name, file)
+        array = _convert_to_integers(array, name, file)
     if array.dtype.kind == "O" and all(isinstance(value, str) for value in array.tolist()):
         array = array.astype(str)
     if array.dtype.kind == "S":
@@ -171,33 +171,33 @@ def _one_a_row(values: Any, name: str, file: Path | None) -> NDArray[Any]:
     return array
 
 
-def _whole(values: NDArray[np.floating], name: str, file: Path | None) -> NDArray[np.int64]:
+def _convert_to_integers(values: NDArray[np.floating], name: str, file: Path | None) -> NDArray[np.int64]:
     """(N,) floats as integers, if they are exact: above the limit, neighbouring integers are one float."""
     limit = 2.0 ** min(np.finfo(values.dtype).nmant + 1, 63)
     for row in np.flatnonzero(~((np.abs(values) < limit) & (values == np.trunc(values))))[:1]:
         most = f"{limit:,.0f} (below it {values.dtype} is exact)"
-        what = f"{name}[{row}] is {values[row]:g}, not an integer below {most}"
-        raise DataError(what, file=file, fix="Give integers or strings, one for each row")
+        message = f"{name}[{row}] is {values[row]:g}, not an integer below {most}"
+        raise DataError(message, file=file, fix="Give integers or strings, one for each row")
     return values.astype(np.int64)
 
 
-def _table(values: Any, name: str, count: int, ids: NDArray[Any] | None, file: Path | None) -> NDArray[Any]:
+def _check_table(values: Any, name: str, count: int, ids: NDArray[Any] | None, file: Path | None) -> NDArray[Any]:
     """(N, D) finite real numbers."""
-    array = _array(values, f"array {name}", file)
+    array = _convert_to_array(values, f"array {name}", file)
     if array.ndim != 2 or 0 in array.shape:
         fix = _POOLING.get(array.ndim, "Give an array (N, D) for each layer, and leave out what is none")
         raise DataError(f"array {name} has shape {array.shape}, not (N, D)", file=file, fix=fix)
     if len(array) != count:
-        raise _unlike(f"array {name}", len(array), count, file)
+        raise _build_length_error(f"array {name}", len(array), count, file)
     if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
-        what = f"array {name} holds {array.dtype}"
-        raise DataError(what, file=file, fix="Give real numbers of at most 64 bits, such as float32")
+        message = f"array {name} holds {array.dtype}"
+        raise DataError(message, file=file, fix="Give real numbers of at most 64 bits, such as float32")
     blocks = (np.isfinite(array[start : start + _ROWS]).all(1) for start in range(0, count, _ROWS))
     bad = np.flatnonzero(~np.concatenate(list(blocks)))
     if len(bad):
-        first = f"row {bad[0]}" + ("" if ids is None else f" ({ids[bad[0]]})")
-        what = f"array {name}: {NotFiniteError(len(bad), count).message}, first in {first}"
-        raise NumericError(what, file=file, fix="Remove the array, or compute these rows again")
+        first_row = f"row {bad[0]}" + ("" if ids is None else f" ({ids[bad[0]]})")
+        message = f"array {name}: {NotFiniteError(len(bad), count).message}, first in {first_row}"
+        raise NumericError(message, file=file, fix="Remove the array, or compute these rows again")
     # torch takes neither other byte orders nor negative strides.
     return np.ascontiguousarray(array, array.dtype.newbyteorder("="))
 
@@ -206,11 +206,11 @@ def _are_one_vector(values: NDArray[Any], rows: NDArray[np.intp]) -> bool:
     """Whether some rows have one direction, up to rounding of their type; zero vectors are one, too."""
     rounding = 4 * float(np.finfo(values.dtype if values.dtype.kind == "f" else np.float64).eps)
     blocks = (values[rows[start : start + _ROWS]].astype(np.float64) for start in range(0, len(rows), _ROWS))
-    first = unit(torch.from_numpy(values[rows[:1]].astype(np.float64)))
-    return all(unit(torch.from_numpy(block)).isclose(first, rtol=rounding, atol=0).all() for block in blocks)
+    direction = unit(torch.from_numpy(values[rows[:1]].astype(np.float64)))
+    return all(unit(torch.from_numpy(block)).isclose(direction, rtol=rounding, atol=0).all() for block in blocks)
 
 
-def _array(values: Any, name: str, file: Path | None) -> NDArray[Any]:
+def _convert_to_array(values: Any, name: str, file: Path | None) -> NDArray[Any]:
     if isinstance(values, torch.Tensor):
         values = values.detach().cpu()
         values = values.float() if values.dtype == torch.bfloat16 else values  # which numpy has not
@@ -220,41 +220,41 @@ def _array(values: Any, name: str, file: Path | None) -> NDArray[Any]:
         raise DataError(f"{name} is no array of numbers or texts", file=file, fix="Give a dense array") from error
 
 
-def _unlike(name: str, found: int, count: int, file: Path | None) -> DataError:
-    what = f"{name} has {found:,} rows and labels {count:,}"
-    return DataError(what, file=file, fix="Give one label for each row, and as many rows of each array")
+def _build_length_error(name: str, rows: int, count: int, file: Path | None) -> DataError:
+    message = f"{name} has {rows:,} rows and labels {count:,}"
+    return DataError(message, file=file, fix="Give one label for each row, and as many rows of each array")
 
 
-def _split_names(texts: NDArray[np.str_], file: Path | None) -> NDArray[np.str_]:
+def _check_split_names(texts: NDArray[np.str_], file: Path | None) -> NDArray[np.str_]:
     for name in np.unique(texts).tolist():
         if name not in SPLITS:
             raise UnknownNameError("split", name, SPLITS, file=file)
     return texts
 
 
-def _group_numbers(groups: NDArray[Any]) -> NDArray[np.int64]:
+def _number_groups(groups: NDArray[Any]) -> NDArray[np.int64]:
     """(N,) a number for each group, and for every empty string."""
     _, numbers = np.unique(groups, return_inverse=True)
-    found: NDArray[np.int64] = numbers.astype(np.int64)
-    return found if groups.dtype.kind != "U" else np.where(groups == "", -1 - np.arange(len(groups)), found)
+    unnamed = groups == "" if groups.dtype.kind == "U" else np.zeros(len(groups), bool)
+    return np.where(unnamed, -1 - np.arange(len(groups)), numbers.astype(np.int64))
 
 
-def _require_classes(given: GivenFeatures, classes: NDArray[Any], file: Path | None) -> None:
+def _require_classes(user_features: UserFeatures, classes: NDArray[Any], file: Path | None) -> None:
     """Check that every split has 2 classes and that no class is in two splits or clusters."""
-    texts = np.full(len(classes), "") if given.splits is None else given.splits
+    texts = np.full(len(classes), "") if user_features.splits is None else user_features.splits
     seen: dict[int, str] = {}
     for name in np.unique(texts).tolist():
-        found = np.unique(given.labels[texts == name]).tolist()
-        if len(found) < 2:
+        split_classes = np.unique(user_features.labels[texts == name]).tolist()
+        if len(split_classes) < 2:
             where = f"the {name} rows have" if name else "labels have"
             raise DataError(f"{where} 1 class; Recall@1 needs 2", file=file, fix="Give rows of 2 classes or more")
-        for label in found:
+        for label in split_classes:
             other = seen.setdefault(label, name)
             if other != name:
-                called = classes[np.flatnonzero(given.labels == label)[0]]
-                what = f"class {called} is in {other} and {name}, but no class may be in two splits"
-                raise DataError(what, file=file, fix="Put all rows of a class into one split, or give no splits")
-    divided = find_divided_class(given.labels, given.units)
+                called = classes[np.flatnonzero(user_features.labels == label)[0]]
+                message = f"class {called} is in {other} and {name}, but no class may be in two splits"
+                raise DataError(message, file=file, fix="Put all rows of a class into one split, or give no splits")
+    divided = find_divided_class(user_features.labels, user_features.units)
     if divided is not None:
-        called = classes[np.flatnonzero(given.labels == divided)[0]]
+        called = classes[np.flatnonzero(user_features.labels == divided)[0]]
         raise DataError(f"rows of class {called} are of several clusters", file=file, fix="Give one to all its rows")

@@ -16,8 +16,8 @@ from layerprobe import store
 from layerprobe.system import memory
 from layerprobe.system.errors import DataError, EnvironmentFault, LayerprobeError, NumericError, RecipeError
 from layerprobe.values.keys import LayerKey
-from layerprobe.workflow.choose.given_features import GivenFeatures
-from layerprobe.workflow.choose.given_files import read_given
+from layerprobe.workflow.choose.feature_files import read_user_features
+from layerprobe.workflow.choose.user_features import UserFeatures
 
 LABELS = np.array([0, 0, 1, 1])
 GOOD = np.arange(12, dtype=np.float32).reshape(4, 3)
@@ -68,7 +68,7 @@ def test_a_bad_file_is_told_in_one_line(
 ) -> None:
     path = saved(tmp_path, **arrays)
     with pytest.raises(kind, match=message) as told:
-        read_given(path)
+        read_user_features(path)
     assert str(path) in str(told.value)
     assert "\n" not in str(told.value)
 
@@ -77,14 +77,14 @@ def test_a_bad_file_is_told_in_one_line(
 def test_what_is_no_npz_is_told(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "f.npz").write_bytes(content)
     with pytest.raises(DataError, match="not a readable .npz file: truncated, damaged or another format"):
-        read_given(tmp_path / "f.npz")
+        read_user_features(tmp_path / "f.npz")
 
 
 def test_other_suffixes_and_absent_files_are_told(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="features are read from .npz, .npy, .pt"):
-        read_given(tmp_path / "f.csv")
+        read_user_features(tmp_path / "f.csv")
     with pytest.raises(DataError, match="no such file"):
-        read_given(tmp_path / "f.npz")
+        read_user_features(tmp_path / "f.npz")
 
 
 def test_a_feature_file_gives_its_layers_with_their_pools(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_feature_file_gives_its_layers_with_their_pools(tmp_path: Path) -> Non
     columns = store.Columns(dict.fromkeys(layers, 3), "cpu", 4)
     rows = store.Rows(LABELS, ["a", "b", "c", "d"])
     store.write_features(tmp_path / "f.h5", key, rows, columns, [dict.fromkeys(layers, GOOD)])
-    given = read_given(tmp_path / "f.h5")
+    given = read_user_features(tmp_path / "f.h5")
     assert given.epoch == 7
     assert list(given.features) == [LayerKey("conv2", "avg"), LayerKey("conv2", "max"), LayerKey("conv10", "max")]
     assert given.labels.tolist() == LABELS.tolist()
@@ -106,7 +106,7 @@ def test_an_npz_that_claims_more_than_fits_is_refused_unread(tmp_path: Path, mon
     monkeypatch.setattr(memory, "free_memory", lambda: 100_000_000)
     monkeypatch.setattr(np, "load", lambda *_, **__: pytest.fail("read"))
     with pytest.raises(EnvironmentFault, match=r"f\.npz: needs 134 MB of memory, 100 MB are free"):
-        read_given(path)
+        read_user_features(path)
 
 
 def test_an_array_whose_header_claims_more_than_it_has_takes_no_memory(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_an_array_whose_header_claims_more_than_it_has_takes_no_memory(tmp_path:
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("a.npy", header.getvalue() + bytes(64))
     with pytest.raises(DataError, match=r"f\.npz: array a cannot be read"):
-        read_given(path)
+        read_user_features(path)
 
 
 def test_a_feature_file_that_claims_more_than_fits_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +135,7 @@ def test_a_feature_file_that_claims_more_than_fits_is_refused(tmp_path: Path, mo
     monkeypatch.setattr(memory, "free_memory", lambda: 50_000_000)
     monkeypatch.setattr(store, "read_features", lambda *_: pytest.fail("read"))
     with pytest.raises(EnvironmentFault, match=r"f\.h5: needs 67 MB of memory, 50 MB are free"):
-        read_given(path)
+        read_user_features(path)
 
 
 RNG = np.random.default_rng(0)
@@ -143,19 +143,19 @@ DEEP, EARLY = RNG.normal(size=(4, 3)).astype(np.float32), RNG.normal(size=(4, 2)
 IDS = ["c/3.jpg", "c/2.jpg", "a/1.jpg", "a/0.jpg"]
 
 
-def of_npz(folder: Path) -> GivenFeatures:
+def of_npz(folder: Path) -> UserFeatures:
     np.savez(folder / "f.npz", early=EARLY, deep=DEEP, labels=LABELS, filenames=np.array(IDS))
-    return read_given(folder / "f.npz")
+    return read_user_features(folder / "f.npz")
 
 
-def of_h5(folder: Path) -> GivenFeatures:
+def of_h5(folder: Path) -> UserFeatures:
     with h5py.File(folder / "f.h5", "w", track_order=True) as file:
         file["early"], file["deep"], file["labels"] = EARLY, DEEP, LABELS[:, None]
         file["image_names"] = np.array(IDS, h5py.string_dtype())
-    return read_given(folder / "f.h5")
+    return read_user_features(folder / "f.h5")
 
 
-def of_a_compressed_group(folder: Path) -> GivenFeatures:
+def of_a_compressed_group(folder: Path) -> UserFeatures:
     with h5py.File(folder / "f.hdf5", "w") as file:
         group = file.create_group("features", track_order=True)
         for name, values in (("early", EARLY), ("deep", DEEP)):
@@ -163,30 +163,30 @@ def of_a_compressed_group(folder: Path) -> GivenFeatures:
         file["labels"] = np.array([b"cat", b"cat", b"dog", b"dog"])
         file["epoch"] = 7
         file["paths"] = np.array(IDS, "S")
-    return read_given(folder / "f.hdf5")
+    return read_user_features(folder / "f.hdf5")
 
 
-def of_pt(folder: Path) -> GivenFeatures:
+def of_pt(folder: Path) -> UserFeatures:
     tensors = {"early": torch.from_numpy(EARLY), "deep": torch.from_numpy(DEEP), "labels": torch.from_numpy(LABELS)}
     torch.save({**tensors, "paths": IDS, "model": "resnet50"}, folder / "f.pt")
-    return read_given(folder / "f.pt")
+    return read_user_features(folder / "f.pt")
 
 
-def of_a_nested_pth(folder: Path) -> GivenFeatures:
+def of_a_nested_pth(folder: Path) -> UserFeatures:
     """numpy's arrays in a dict, and the labels beside it."""
     torch.save({"features": {"early": EARLY, "deep": DEEP}, "y": LABELS.tolist(), "ids": IDS}, folder / "f.pth")
-    return read_given(folder / "f.pth")
+    return read_user_features(folder / "f.pth")
 
 
-def of_npy(folder: Path) -> GivenFeatures:
+def of_npy(folder: Path) -> UserFeatures:
     np.save(folder / "early.npy", EARLY)
     np.save(folder / "deep.npy", DEEP)
     (folder / "labels.txt").write_text("\ufeffcat\r\ncat\r\ndog\r\ndog\r\n", encoding="utf-8", newline="")
-    return read_given(folder / "early.npy", folder / "deep.npy", labels=folder / "labels.txt")
+    return read_user_features(folder / "early.npy", folder / "deep.npy", labels=folder / "labels.txt")
 
 
 @pytest.mark.parametrize("read", [of_npz, of_h5, of_a_compressed_group, of_pt, of_a_nested_pth, of_npy])
-def test_all_formats_give_the_same_features(read: Callable[[Path], GivenFeatures], tmp_path: Path) -> None:
+def test_all_formats_give_the_same_features(read: Callable[[Path], UserFeatures], tmp_path: Path) -> None:
     given = read(tmp_path)
     assert [str(layer) for layer in given.features] == ["early", "deep"]
     for layer, values in zip(given.features.values(), (EARLY, DEEP), strict=True):
@@ -199,13 +199,13 @@ def test_all_formats_give_the_same_features(read: Callable[[Path], GivenFeatures
 def test_a_plain_tensor_is_one_layer(tmp_path: Path) -> None:
     torch.save(torch.from_numpy(DEEP), tmp_path / "layer4.pt")
     np.save(tmp_path / "y.npy", LABELS[:, None])
-    given = read_given(tmp_path / "layer4.pt", labels=tmp_path / "y.npy")
+    given = read_user_features(tmp_path / "layer4.pt", labels=tmp_path / "y.npy")
     assert ([str(layer) for layer in given.features], given.labels.tolist()) == (["layer4"], [0, 0, 1, 1])
 
 
 def test_bfloat16_is_read_as_float32(tmp_path: Path) -> None:
     torch.save({"deep": torch.from_numpy(DEEP).bfloat16(), "labels": torch.from_numpy(LABELS)}, tmp_path / "f.pt")
-    (values,) = read_given(tmp_path / "f.pt").features.values()
+    (values,) = read_user_features(tmp_path / "f.pt").features.values()
     assert values.dtype == np.float32
     np.testing.assert_allclose(values, DEEP, rtol=2**-8)  # 8 bits of a significand, the first implied
 
@@ -215,7 +215,7 @@ def test_layers_of_a_file_that_HDF5_sorts_are_in_natural_order(tmp_path: Path) -
         for name in ("block10", "block9", "block11"):
             file[name] = DEEP
         file["labels"] = LABELS
-    given = read_given(tmp_path / "f.h5")
+    given = read_user_features(tmp_path / "f.h5")
     assert [str(layer) for layer in given.features] == ["block9", "block10", "block11"]
     assert given.notes == ("layers are in the order of their names",)
 
@@ -273,7 +273,7 @@ def test_what_is_ambiguous_or_outside_of_an_h5_file_is_told(
         file["labels"] = LABELS
         write(file)
     with pytest.raises(DataError, match=message) as told:
-        read_given(tmp_path / "f.h5")
+        read_user_features(tmp_path / "f.h5")
     assert "elete" not in told.value.message + told.value.fix
 
 
@@ -283,7 +283,7 @@ def test_nobody_is_told_to_delete_a_damaged_file(name: str, content: bytes, tmp_
     (tmp_path / name).write_bytes(content)
     (tmp_path / "labels.txt").write_text("a\nb\n", encoding="utf-8")
     with pytest.raises(DataError, match="cannot be read|not a readable") as told:
-        read_given(tmp_path / name, labels=tmp_path / "labels.txt")
+        read_user_features(tmp_path / name, labels=tmp_path / "labels.txt")
     assert "numpy.savez" in told.value.fix
     assert "elete" not in told.value.message + told.value.fix
 
@@ -297,7 +297,7 @@ def test_no_code_of_a_torch_file_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.chdir(tmp_path)
     torch.save({"deep": torch.from_numpy(DEEP), "labels": Harmful()}, "f.pt")
     with pytest.raises(DataError, match=r"f\.pt: holds Python objects \(.*\), which are not read: they could run code"):
-        read_given(Path("f.pt"))
+        read_user_features(Path("f.pt"))
     assert not Path("touched").exists()
 
 
@@ -307,7 +307,7 @@ def test_an_expanded_tensor_that_claims_more_than_fits_is_refused(
     torch.save({"deep": torch.zeros(4, 1).expand(4, 2**23), "labels": torch.from_numpy(LABELS)}, tmp_path / "f.pt")
     monkeypatch.setattr(memory, "free_memory", lambda: 100_000_000)
     with pytest.raises(EnvironmentFault, match=r"f\.pt: needs 134 MB of memory, 100 MB are free"):
-        read_given(tmp_path / "f.pt")
+        read_user_features(tmp_path / "f.pt")
 
 
 @pytest.mark.parametrize(
@@ -320,12 +320,12 @@ def test_an_expanded_tensor_that_claims_more_than_fits_is_refused(
 )
 def test_arrays_of_no_clear_role_are_told(more: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=message):
-        read_given(saved(tmp_path, a1=GOOD, labels=LABELS, **more))
+        read_user_features(saved(tmp_path, a1=GOOD, labels=LABELS, **more))
 
 
 def test_texts_of_N_rows_are_ids_and_others_are_left_out(tmp_path: Path) -> None:  # noqa: N802 - a size
     path = saved(tmp_path, a=GOOD, labels=LABELS, filenames=IDS, breed=["x"] * 4, class_names=["cat", "dog"])
-    given = read_given(path)
+    given = read_user_features(path)
     assert (given.ids, given.notes) == (tuple(IDS), ("left out: class_names",))
 
 
@@ -333,19 +333,19 @@ def test_a_row_that_is_not_finite_is_named(tmp_path: Path) -> None:
     broken = np.where(np.arange(4)[:, None] == 2, np.inf, GOOD)
     path = saved(tmp_path, a=broken, labels=LABELS, filenames=IDS)
     with pytest.raises(NumericError, match=r"array a: 1 of 4 feature rows hold NaN or Inf, first in row 2 \(a/1.jpg\)"):
-        read_given(path)
+        read_user_features(path)
 
 
 def test_a_number_a_row_of_another_name_is_not_taken_for_labels(tmp_path: Path) -> None:
-    assert read_given(saved(tmp_path, a=GOOD, target=LABELS)).notes == ("labels are `target`",)
+    assert read_user_features(saved(tmp_path, a=GOOD, target=LABELS)).notes == ("labels are `target`",)
     for arrays in ({"camera": LABELS}, {"y": LABELS, "target": LABELS}, {"y": np.eye(4)}):
         with pytest.raises(DataError, match="no array `labels`"):
-            read_given(saved(tmp_path, a=GOOD, **arrays))
+            read_user_features(saved(tmp_path, a=GOOD, **arrays))
 
 
 def test_one_hot_labels_are_told(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"labels has shape \(4, 2\), not \(N,\)\. .* labels\.argmax\(1\)"):
-        read_given(saved(tmp_path, a=GOOD, labels=np.eye(2)[LABELS]))
+        read_user_features(saved(tmp_path, a=GOOD, labels=np.eye(2)[LABELS]))
 
 
 @pytest.mark.parametrize(
@@ -365,21 +365,21 @@ def test_labels_that_do_not_fit_are_told(files: list[str], content: str, message
     np.save(tmp_path / "more" / "early.npy", EARLY)
     (tmp_path / "labels.txt").write_text(content, encoding="utf-8")
     with pytest.raises(LayerprobeError, match=message):
-        read_given(*(tmp_path / file for file in files), labels=tmp_path / "labels.txt")
+        read_user_features(*(tmp_path / file for file in files), labels=tmp_path / "labels.txt")
 
 
 def test_an_array_or_the_folders_in_the_names_of_classes_are_the_units(tmp_path: Path) -> None:
     names = ["x/a", "x/a", "x/b", "y/c"]
     path = saved(tmp_path, a=GOOD, labels=names, family=[7, 7, 7, 5], group=["p", "p", "q", ""], ids=[*"abcd"])
-    by_family = read_given(path, cluster="family")
+    by_family = read_user_features(path, cluster="family")
     assert by_family.units.tolist() == [1, 1, 1, 0]
     assert (by_family.ids, list(map(str, by_family.features))) == (("a", "b", "c", "d"), ["a"])
     path = saved(tmp_path, a=GOOD, labels=names, group=["p", "p", "q", ""])
-    by_group = read_given(path, cluster="group")
+    by_group = read_user_features(path, cluster="group")
     assert by_group.groups is not None
     assert by_group.units.tolist() == by_group.groups.tolist()
-    assert read_given(path, cluster="parent").units.tolist() == [0, 0, 0, 1]
-    assert read_given(path).units.tolist() == [0, 0, 1, 2]
+    assert read_user_features(path, cluster="parent").units.tolist() == [0, 0, 0, 1]
+    assert read_user_features(path).units.tolist() == [0, 0, 1, 2]
 
 
 def test_the_folders_are_known_of_a_feature_file_and_of_labels_beside_an_array(tmp_path: Path) -> None:
@@ -387,11 +387,11 @@ def test_the_folders_are_known_of_a_feature_file_and_of_labels_beside_an_array(t
     key, columns = store.FeatureKey("run", 5, "test", "w", "resize", "m"), store.Columns({layer: 3}, "cpu", 4)
     rows = store.Rows(np.array([3, 3, 0, 1]), [*"abcd"], ("x/a", "x/b", "z", "y/c"))
     store.write_features(tmp_path / "f.h5", key, rows, columns, [{layer: GOOD}])
-    assert read_given(tmp_path / "f.h5", cluster="parent").units.tolist() == [0, 0, 1, 1]
-    assert read_given(tmp_path / "f.h5").class_names == ("x/a", "x/b", "y/c")
+    assert read_user_features(tmp_path / "f.h5", cluster="parent").units.tolist() == [0, 0, 1, 1]
+    assert read_user_features(tmp_path / "f.h5").class_names == ("x/a", "x/b", "y/c")
     np.save(tmp_path / "a.npy", GOOD)
     (tmp_path / "labels.txt").write_text("x/a\nx/b\ny/c\ny/c\n", encoding="utf-8")
-    found = read_given(tmp_path / "a.npy", labels=tmp_path / "labels.txt", cluster="parent")
+    found = read_user_features(tmp_path / "a.npy", labels=tmp_path / "labels.txt", cluster="parent")
     assert found.units.tolist() == [0, 0, 1, 1]
 
 
@@ -407,4 +407,4 @@ def test_the_folders_are_known_of_a_feature_file_and_of_labels_beside_an_array(t
 def test_what_is_no_column_is_no_cluster(tmp_path: Path, labels: Any, cluster: str, message: str) -> None:
     family = ["p", "p", "q", "q"][: 3 if "3 rows" in message else 4]
     with pytest.raises(LayerprobeError, match=re.escape(message)):
-        read_given(saved(tmp_path, a=GOOD, labels=labels, family=family), cluster=cluster)
+        read_user_features(saved(tmp_path, a=GOOD, labels=labels, family=family), cluster=cluster)

@@ -23,8 +23,8 @@ from layerprobe.system.memory import memory_faults_told, require_memory
 from layerprobe.system.wording import first_named
 from layerprobe.values.intervals import PARENT
 from layerprobe.values.scores import SPLITS
-from layerprobe.workflow.choose.given_features import GROUP, LABELS, SPLIT, GivenFeatures, given_features
 from layerprobe.workflow.choose.request import FEATURE_SUFFIXES, NPY
+from layerprobe.workflow.choose.user_features import GROUP, LABELS, SPLIT, UserFeatures, check_features
 from layerprobe.workflow.run.units import parent_units
 
 _SAVEZ = "numpy.savez('features.npz', labels=labels, NAME=features)"
@@ -41,7 +41,9 @@ _NO_TORCH_FILE = (
 )  # fmt: skip
 
 
-def read_given(path: Path, *further: Path, labels: Path | None = None, cluster: str | None = None) -> GivenFeatures:
+def read_user_features(
+    path: Path, *further: Path, labels: Path | None = None, cluster: str | None = None
+) -> UserFeatures:
     """Read features from a file.
 
     Args:
@@ -61,15 +63,15 @@ def read_given(path: Path, *further: Path, labels: Path | None = None, cluster: 
     with memory_faults_told(path):
         classes = None if labels is None else _read_labels(labels)
         if path.suffix == NPY:
-            return _in_folders(_of_npy((path, *further), classes), cluster)
+            return _add_parent_units(_read_npy_layers((path, *further), classes), cluster)
         if path.suffix in _H5 and store.is_feature_file(path):
-            return _in_folders(_read_feature_file(path, classes), cluster)
+            return _add_parent_units(_read_feature_file(path, classes), cluster)
         content: Mapping[Any, Any]
         if path.suffix in _H5:
             content = store.read_arrays(path)
         else:
             content = _read_npz(path) if path.suffix == ".npz" else _read_pt(path)
-        return _by_role(_flat(content, path), classes, path, cluster)
+        return _assign_roles(_flatten(content, path), classes, path, cluster)
 
 
 def _require_present(path: Path) -> None:
@@ -81,27 +83,29 @@ def _require_present(path: Path) -> None:
         raise DataError.unreadable(error, file=path) from error
 
 
-def _of_npy(paths: tuple[Path, ...], classes: NDArray[Any] | None) -> GivenFeatures:
+def _read_npy_layers(paths: tuple[Path, ...], classes: NDArray[Any] | None) -> UserFeatures:
     """A layer of each file."""
     if classes is None:
         raise DataError("it has no labels beside it", file=paths[0], fix=f"Name their file by --labels. {_SAVE}")
     features = {path.stem: _read_npy(path) for path in paths}
     if len(features) < len(paths):
         raise RecipeError("two files have one name, which is their layer's", file=paths[0], fix="Rename one")
-    return given_features(features, classes, file=paths[0] if len(paths) == 1 else paths[0].absolute().parent)
+    return check_features(features, classes, file=paths[0] if len(paths) == 1 else paths[0].absolute().parent)
 
 
-def _in_folders(given: GivenFeatures, cluster: str | None, columns: Sequence[str] = ()) -> GivenFeatures:
+def _add_parent_units(user_features: UserFeatures, cluster: str | None, columns: Sequence[str] = ()) -> UserFeatures:
     """The features with the folders of their classes as units, if these are asked for.
 
     Args:
         columns: the arrays that may be named instead.
     """
-    _require_column(cluster, columns, given.file)
-    if cluster != PARENT or given.clusters is not None:
-        return given
-    names = [given.class_names[label] if given.class_names else "" for label in given.labels.tolist()]
-    return replace(given, clusters=parent_units(names, columns), cluster=cluster)
+    _require_column(cluster, columns, user_features.file)
+    if cluster != PARENT or user_features.clusters is not None:
+        return user_features
+    names = [
+        user_features.class_names[label] if user_features.class_names else "" for label in user_features.labels.tolist()
+    ]
+    return replace(user_features, clusters=parent_units(names, columns), cluster=cluster)
 
 
 def _require_column(cluster: str | None, columns: Sequence[str], file: Path | None) -> None:
@@ -109,74 +113,82 @@ def _require_column(cluster: str | None, columns: Sequence[str], file: Path | No
         raise UnknownNameError("array in --cluster:", str(cluster), [*columns, PARENT], file=file)
 
 
-def _by_role(arrays: Mapping[str, Any], classes: NDArray[Any] | None, path: Path, cluster: str | None) -> GivenFeatures:
+def _assign_roles(
+    arrays: Mapping[str, Any], classes: NDArray[Any] | None, path: Path, cluster: str | None
+) -> UserFeatures:
     """The layers, labels, splits, groups, ids and clusters among named arrays, by their names and shapes."""
     # The rows of an expanded tensor share their bytes in the file.
-    expanded = [one.nbytes for one in arrays.values() if isinstance(one, torch.Tensor) and not one.is_contiguous()]
+    expanded = [
+        tensor.nbytes for tensor in arrays.values() if isinstance(tensor, torch.Tensor) and not tensor.is_contiguous()
+    ]
     require_memory(sum(expanded), path)
     apart = [name for name, values in arrays.items() if not _has_rows(values)]
-    rest = {name: values for name, values in arrays.items() if name not in apart}
-    sorts = path.suffix in _H5 and list(rest) == sorted(rest)  # as HDF5 does unless it tracks the order
-    rest = dict(sorted(rest.items(), key=lambda item: _natural(item[0]))) if sorts else rest
-    named = _labels_name(rest)
-    if classes is not None and named is not None:
+    remaining = {name: values for name, values in arrays.items() if name not in apart}
+    sorts = path.suffix in _H5 and list(remaining) == sorted(remaining)  # as HDF5 does unless it tracks the order
+    remaining = dict(sorted(remaining.items(), key=lambda item: _natural_key(item[0]))) if sorts else remaining
+    labels_name = _find_labels_name(remaining)
+    if classes is not None and labels_name is not None:
         raise RecipeError(_HAS_LABELS, file=path, fix="Leave out --labels")
-    if named is not None:
-        classes = rest.pop(named)
+    if labels_name is not None:
+        classes = remaining.pop(labels_name)
     elif classes is None:
-        held = f"it has {first_named([_shaped(*item) for item in rest.items()])}" if rest else "it has no array"
+        held = (
+            f"it has {first_named([_format_shape(*item) for item in remaining.items()])}"
+            if remaining
+            else "it has no array"
+        )
         fix = f"Save the class of each row with it, as by {_SAVEZ}, or name their file by --labels"
         raise DataError(f"no array `labels`: {held}", file=path, fix=fix)
-    notes = [f"labels are `{named}`"] if named not in (LABELS, None) else []
-    columns = [name for name, values in rest.items() if name != SPLIT and _is_column(values)]
+    notes = [f"labels are `{labels_name}`"] if labels_name not in (LABELS, None) else []
+    columns = [name for name, values in remaining.items() if name != SPLIT and _is_column(values)]
     _require_column(cluster, columns, path)
-    clusters = rest[cluster] if cluster in columns else None
+    clusters = remaining[cluster] if cluster in columns else None
     if cluster in columns and cluster != GROUP:  # which says, too, what images may find
-        del rest[cluster]
-    splits, groups = rest.pop(SPLIT, None), rest.pop(GROUP, None)
-    texts = {name: rest.pop(name) for name in [name for name, values in rest.items() if _is_text(values)]}
+        del remaining[cluster]
+    splits, groups = remaining.pop(SPLIT, None), remaining.pop(GROUP, None)
+    texts = {name: remaining.pop(name) for name in [name for name, values in remaining.items() if _is_text(values)]}
     apart += [name for name, values in texts.items() if len(values) != len(classes)]  # such as the names of the classes
-    ids = _ids_of({name: values for name, values in texts.items() if name not in apart}, path)
+    ids = _find_ids({name: values for name, values in texts.items() if name not in apart}, path)
     notes += [f"left out: {first_named(apart)}"] if apart else []
-    notes += [_IN_ORDER_OF_NAMES] if sorts and len(rest) > 1 else []
-    given = given_features(rest, classes, splits, groups, ids=ids, clusters=clusters, file=path)
-    named_given = replace(given, notes=tuple(notes), cluster=cluster if clusters is not None else None)
-    return _in_folders(named_given, cluster, columns)
+    notes += [_IN_ORDER_OF_NAMES] if sorts and len(remaining) > 1 else []
+    user_features = check_features(remaining, classes, splits, groups, ids=ids, clusters=clusters, file=path)
+    user_features = replace(user_features, notes=tuple(notes), cluster=cluster if clusters is not None else None)
+    return _add_parent_units(user_features, cluster, columns)
 
 
-def _flat(content: Mapping[Any, Any], path: Path) -> dict[str, Any]:
+def _flatten(content: Mapping[Any, Any], path: Path) -> dict[str, Any]:
     """The arrays at the top and in a single group, or dict, beside them."""
     groups = [name for name, values in content.items() if isinstance(values, Mapping)]
     inner = [name for group in groups for name, values in content[group].items() if isinstance(values, Mapping)]
     top = {str(name): values for name, values in content.items() if name not in groups}
     if len(groups) > 1 or inner:
-        what = f"arrays are in several groups: {first_named([str(name) for name in (*groups, *inner)])}"
-        raise DataError(what, file=path, fix=_SAVE)
+        message = f"arrays are in several groups: {first_named([str(name) for name in (*groups, *inner)])}"
+        raise DataError(message, file=path, fix=_SAVE)
     grouped = {str(name): values for group in groups for name, values in content[group].items()}
     if twice := sorted(top.keys() & grouped.keys()):
         raise DataError(f"two arrays are called {twice[0]}", file=path, fix=_SAVE)
     # In the place of the group, so that the order of layers is the file's.
-    return {inner: values for name, whole in content.items()
-            for inner, values in (grouped if name in groups else {str(name): whole}).items()}  # fmt: skip
+    return {inner: values for name, entry in content.items()
+            for inner, values in (grouped if name in groups else {str(name): entry}).items()}  # fmt: skip
 
 
-def _labels_name(arrays: Mapping[str, Any]) -> str | None:
+def _find_labels_name(arrays: Mapping[str, Any]) -> str | None:
     if LABELS in arrays:
         return LABELS
-    others = [name for name, values in arrays.items() if name.lower() in _ALSO_LABELS and _is_column(values)]
-    return others[0] if len(others) == 1 else None
+    synonyms = [name for name, values in arrays.items() if name.lower() in _ALSO_LABELS and _is_column(values)]
+    return synonyms[0] if len(synonyms) == 1 else None
 
 
-def _ids_of(texts: Mapping[str, Any], path: Path) -> Any:
+def _find_ids(texts: Mapping[str, Any], path: Path) -> Any:
     """The array of text that names the rows; None without any."""
     for name, values in texts.items():
         if set(np.ravel(np.asarray(values, str)).tolist()) <= {*SPLITS, "val"}:
             raise DataError(f"{name} has the names of splits", file=path, fix="Call it `split`, or leave it out")
-    named = [name for name in texts if name.lower() in _ID_NAMES or len(texts) == 1]
-    if texts and len(named) != 1:
+    id_names = [name for name in texts if name.lower() in _ID_NAMES or len(texts) == 1]
+    if texts and len(id_names) != 1:
         fix = "Call the one that names the rows `ids`, or leave the others out"
         raise DataError(f"several arrays of text: {first_named(list(texts))}", file=path, fix=fix)
-    return texts[named[0]] if named else None
+    return texts[id_names[0]] if id_names else None
 
 
 def _is_text(values: Any) -> bool:
@@ -199,7 +211,7 @@ def _has_rows(values: Any) -> bool:
     return isinstance(values, list | tuple) or bool(getattr(values, "ndim", 0))
 
 
-def _shaped(name: str, values: Any) -> str:
+def _format_shape(name: str, values: Any) -> str:
     return f"{name} {tuple(getattr(values, 'shape', (len(values),)))}"
 
 
@@ -211,8 +223,8 @@ def _read_labels(path: Path) -> NDArray[Any]:
     try:
         lines = path.read_text(encoding="utf-8-sig").removesuffix("\n").split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        what = "labels are neither a .npy nor text in UTF-8"
-        raise DataError(what, file=path, fix="Save them by numpy.save, or as one label a line") from error
+        message = "labels are neither a .npy nor text in UTF-8"
+        raise DataError(message, file=path, fix="Save them by numpy.save, or as one label a line") from error
     texts = [line.strip() for line in lines]
     if "" in texts:
         raise DataError("no label", file=f"{path}:{texts.index('') + 1}", fix="Write one label a line")
@@ -227,14 +239,13 @@ def _read_npy(path: Path) -> NDArray[Any]:
     except PermissionError as error:
         raise DataError.unreadable(error, file=path) from error
     except (OSError, EOFError, ValueError) as error:
-        raise _not_read(path, path.stem, error) from error
+        raise _build_read_error(path, path.stem, error) from error
 
 
-def _not_read(path: Path, name: str, error: Exception) -> DataError:
-    """The error of an array that numpy does not read."""
+def _build_read_error(path: Path, name: str, error: Exception) -> DataError:
     if "Object arrays" in str(error) or "Python objects" in str(error):
-        what = f"array {name} holds Python objects, which are not read: they could run code"
-        return DataError(what, file=path, fix="Save numbers or texts, such as numpy.asarray(names, str)")
+        message = f"array {name} holds Python objects, which are not read: they could run code"
+        return DataError(message, file=path, fix="Save numbers or texts, such as numpy.asarray(names, str)")
     return DataError(f"array {name} cannot be read", file=path, fix=_SAVE)
 
 
@@ -254,10 +265,10 @@ def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
     except PermissionError as error:
         raise DataError.unreadable(error, file=path) from error
     except (OSError, EOFError, zipfile.BadZipFile, zipfile.LargeZipFile) as error:
-        what = "not a readable .npz file: truncated, damaged or another format"
-        raise DataError(what, file=path, fix=_SAVE) from error
+        message = "not a readable .npz file: truncated, damaged or another format"
+        raise DataError(message, file=path, fix=_SAVE) from error
     except (ValueError, NotImplementedError, RuntimeError) as error:
-        raise _not_read(path, name, error) from error
+        raise _build_read_error(path, name, error) from error
     return arrays
 
 
@@ -279,27 +290,27 @@ def _read_pt(path: Path) -> Mapping[Any, Any]:
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
                 require_memory(sum(entry.file_size for entry in archive.infolist()), path)
-        with warnings.catch_warnings(action="ignore"), torch.serialization.safe_globals(_numpy_types()):
+        with warnings.catch_warnings(action="ignore"), torch.serialization.safe_globals(_list_numpy_types()):
             content = torch.load(path, map_location="cpu", weights_only=True)
     except PermissionError as error:
         raise DataError.unreadable(error, file=path) from error
     except _NO_TORCH_FILE as error:
         # torch's own message recommends disabling the protection.
         code = re.search(r"GLOBAL ([\w.]+)", str(error))
-        what = (
+        message = (
             f"holds Python objects ({code[1]}), which are not read: they could run code" if code
             else "not a readable file of torch.save: truncated, damaged or another format"
         )  # fmt: skip
-        raise DataError(what, file=path, fix=_SAVE) from error
+        raise DataError(message, file=path, fix=_SAVE) from error
     if isinstance(content, Mapping):
         return content
     if isinstance(content, torch.Tensor):
         return {path.stem: content}
-    what = f"holds a {type(content).__name__}, not a dict of tensors by name"
-    raise DataError(what, file=path, fix=_SAVE)
+    message = f"holds a {type(content).__name__}, not a dict of tensors by name"
+    raise DataError(message, file=path, fix=_SAVE)
 
 
-def _numpy_types() -> list[Any]:
+def _list_numpy_types() -> list[Any]:
     """What a pickle of a numpy array or number of its own types calls, by the names of numpy 1 and 2."""
     rebuild, number = np.zeros(1).__reduce__()[0], np.float32(0).__reduce__()[0]
     functions = {"_reconstruct": rebuild, "scalar": number}
@@ -309,25 +320,25 @@ def _numpy_types() -> list[Any]:
     return [*called, np.ndarray, np.dtype, *kinds]
 
 
-def _read_feature_file(path: Path, classes: NDArray[Any] | None) -> GivenFeatures:
+def _read_feature_file(path: Path, classes: NDArray[Any] | None) -> UserFeatures:
     if classes is not None:
         raise RecipeError(_HAS_LABELS, file=path, fix="Leave out --labels")
     head = store.read_feature_head(path)
     labels, ids = head.rows
     with store.open_feature_file(path) as file:
-        layers = sorted(file.layers, key=lambda layer: _natural(str(layer)))
+        layers = sorted(file.layers, key=lambda layer: _natural_key(str(layer)))
         if not layers:
             raise DataError("no features in it", file=path, fix="Run layerprobe probe, which writes them")
         dims = [file.table(layer).shape[1] for layer in layers]
         require_memory(len(labels) * sum(dims) * np.dtype(np.float32).itemsize, path)
         arrays = {str(layer): file.read(layer) for layer in layers}
-    given = given_features(arrays, labels, ids=ids, file=path)
-    features = dict(zip(layers, given.features.values(), strict=True))
+    user_features = check_features(arrays, labels, ids=ids, file=path)
+    features = dict(zip(layers, user_features.features.values(), strict=True))
     names, epoch = head.class_names, int(head.facts["epoch"])
-    called = tuple(names[label] for label in np.unique(labels).tolist()) if names else ()
-    return replace(given, features=features, epoch=epoch, notes=(_IN_ORDER_OF_NAMES,), class_names=called)
+    class_names = tuple(names[label] for label in np.unique(labels).tolist()) if names else ()
+    return replace(user_features, features=features, epoch=epoch, notes=(_IN_ORDER_OF_NAMES,), class_names=class_names)
 
 
-def _natural(text: str) -> list[tuple[int, str]]:
+def _natural_key(text: str) -> list[tuple[int, str]]:
     """A key that sorts `conv2` before `conv10`."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]
+    return [(int(piece), "") if piece.isdecimal() else (-1, piece) for piece in re.split(r"(\d+)", text)]
