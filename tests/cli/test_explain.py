@@ -11,7 +11,7 @@ import pytest
 
 from layerprobe.cli import main
 from layerprobe.workflow.run.runs import Run
-from tests.workflow.conftest import images, narrow_vgg  # noqa: F401 - fixtures
+from tests.workflow.conftest import images, narrow_vgg, tiny  # noqa: F401 - fixtures
 from tests.workflow.plot.test_neighbours import made
 from tests.workflow.rank_files import FC6, POOL5, first_hit, stored, written
 

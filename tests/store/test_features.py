@@ -477,19 +477,6 @@ def test_another_hdf5_file_is_not_a_feature_file(tmp_path: Path) -> None:
         _ = store.read_feature_head(tmp_path / "f.h5").rows
 
 
-def test_layers_of_the_same_numbers_are_one_by_several_names(tmp_path: Path) -> None:
-    path, own = tmp_path / "features.h5", np.random.default_rng(0).random((600, 3), np.float32)
-    last_row = own.copy()
-    last_row[-1, -1] += 1
-    values = {"output@none": own, "head@none": own, "c1@max": own * 2, "c1@avg": own, "c2@max": last_row}
-    layers = {LayerKey.parse(text): each for text, each in {**values, "c3@max": own[:, :2]}.items()}
-    columns = store.Columns({layer: each.shape[1] for layer, each in layers.items()}, "cpu", 8)
-    rows = store.Rows(np.zeros(600, np.int64), [str(i) for i in range(600)])
-    store.write_features(path, store.FeatureKey("one", 0, "test", "w", "t", "m"), rows, columns, [layers])
-    assert set(map(str, store.equal_layers(path, "output"))) == {"head", "c1@avg"}
-    assert store.equal_layers(path, "c3") == store.equal_layers(tmp_path / "absent.h5", "output") == frozenset()
-
-
 def test_too_little_memory_to_read_a_layer_is_no_damage(tmp_path: Path) -> None:
     # the array of 41 MB fits below the limit; the chunk that HDF5 reads besides does not
     path = tmp_path / "f.h5"

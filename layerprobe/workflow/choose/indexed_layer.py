@@ -73,7 +73,8 @@ def read_searched(
     fitted_on = FITTED_ON if FITTED_ON in record.manifests else chosen_on if chosen_on != "test" else None
     search = StoredSearch(run, epoch, "test", device, fitted_on or FITTED_ON)
     as_searched, notes = (ranked, ()) if fitted_on else _fit_on_gallery(ranked)
-    search.require_stored(ranked if as_searched == ranked else replace(ranked, reduction=NO_REDUCTION))
+    as_ranked = as_searched == ranked and FITTED_ON in record.manifests
+    search.require_stored(ranked if as_ranked else replace(ranked, reduction=NO_REDUCTION))
     queries, gallery = search.features(as_searched)
     split = _find_training_split(chosen_on, record)
     training = None if split is None else search.features_of(split, as_searched).values

@@ -155,7 +155,7 @@ def test_a_split_whose_features_are_gone_is_left_out_and_told(tmp_path: Path) ->
 
 def test_reduced_features_are_those_that_the_search_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     values = probed(tmp_path)
-    monkeypatch.setattr(StoredSearch, "_itself", True)
+    monkeypatch.setattr(StoredSearch, "_searches_itself", True)
     _, reads = open_stored(Run(tmp_path / "one"), scores_of(["fc6"]), None)
     found = reads("test", replace(SCORE.ranked, reduction="pca:2"))
     train = values["train"].astype(np.float64)

@@ -44,8 +44,14 @@ def test_concatenated_layers_are_unit_vectors_side_by_side(run: MemoryRun) -> No
     np.testing.assert_allclose(both, np.hstack([unit, unit]), rtol=1e-6)
 
 
-def test_equal_layers_are_recognised(run: MemoryRun) -> None:
+def test_layers_of_the_same_numbers_are_one_by_several_names() -> None:
+    values = np.random.default_rng(0).random((1200, 3), np.float32)
+    last_row = values.copy()
+    last_row[-1, -1] += 1
+    layers = {"a": values, "b": values * 2, "c": values.copy(), "d": last_row, "e": values[:, :2]}
+    run = run_of_features(check_features(layers, np.arange(1200) % 6), seen=True, seed=0)
     assert equal_layers(run, 0, "test", "a") == {LayerKey("c", "none")}
+    assert equal_layers(run, 0, "test", "e") == equal_layers(run, 1, "test", "a") == frozenset()
 
 
 def test_what_it_lacks_is_refused(run: MemoryRun) -> None:
