@@ -40,7 +40,7 @@ from layerprobe.reductions.reduction import Reduce
 from layerprobe.registry import NETS, load
 from layerprobe.taps import find_taps, measure_layers
 from layerprobe.values.explanations import Attribution, RankCorrelation
-from layerprobe.values.keys import RankedLayer
+from layerprobe.values.layers import RankedLayer
 
 SIZE, BATCH, DIM = 64, 32, 64
 HALF_WHITENED = "l2+whiten:32:0.5+l2"

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from layerprobe.statistics.seeds import further_interval, mean_interval
 from layerprobe.system.errors import LayerprobeError
 from layerprobe.values.intervals import Interval
-from layerprobe.values.keys import NO_REDUCTION, LayerKey
+from layerprobe.values.layers import NO_REDUCTION, LayerKey
 from layerprobe.values.scores import Score, read_scores
 from layerprobe.workflow.study.plan import plan_without_data
 from layerprobe.workflow.study.study_file import load_study

@@ -21,7 +21,7 @@ from benchmarks.findings import HALF_WHITENED, Trainings, cells_of, shift_recall
 from layerprobe.data.subsets import divide_classes
 from layerprobe.statistics.seeds import mean_interval
 from layerprobe.values.intervals import Interval
-from layerprobe.values.keys import NO_REDUCTION, LayerKey
+from layerprobe.values.layers import NO_REDUCTION, LayerKey
 from layerprobe.values.scores import read_scores
 
 FOLDER = Path(__file__).parents[1] / "docs" / "findings"

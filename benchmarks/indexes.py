@@ -29,7 +29,7 @@ from layerprobe.measure.analysis import Features
 from layerprobe.measure.index_costs import Searched, index_costs
 from layerprobe.reductions.applying import Blocks, reduce_blocks
 from layerprobe.reductions.chain import parse_chain
-from layerprobe.values.indexes import KINDS
+from layerprobe.values.costs import KINDS
 from layerprobe.workflow.choose.index_table import index_table
 
 DIM, RANK, PER_CLASS = 128, 48, 20

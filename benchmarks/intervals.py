@@ -29,7 +29,7 @@ from layerprobe.statistics.bootstrap import bands, between, differences
 from layerprobe.statistics.means import intervals
 from layerprobe.statistics.units import UnitSums, unit_sums
 from layerprobe.store import FeatureKey, RankEntry, RankKey, Rows, read_rank_file, write_ranks
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.retrieval import Ranks
 
 LAYERS, SPLITS, KS = 10, 2, (1, 2, 4, 8, 16, 32)

@@ -27,7 +27,7 @@ import layerprobe
 from layerprobe.metrics.geometry import EffectiveRank
 from layerprobe.ranking import retrieval
 from layerprobe.system.errors import NumericError
-from layerprobe.values.keys import NO_REDUCTION
+from layerprobe.values.layers import NO_REDUCTION
 from layerprobe.workflow.run.opened_run import OpenedRun
 
 FloatArray = NDArray[np.float64]

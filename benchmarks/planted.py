@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 from layerprobe.statistics.choice import pick
 from layerprobe.statistics.units import UnitSums
 from layerprobe.store import read_features
-from layerprobe.values.keys import LayerKey
+from layerprobe.values.layers import LayerKey
 
 Array = NDArray[np.float64]
 RUN, EPOCHS, CLASSES, IMAGES, LAYER = "planted", 6, 400, 20, LayerKey("pool5", "none")

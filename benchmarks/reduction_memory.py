@@ -27,7 +27,7 @@ import numpy as np
 
 from layerprobe import store
 from layerprobe.store.features import FeatureArray
-from layerprobe.values.keys import LayerKey
+from layerprobe.values.layers import LayerKey
 
 LAYER = LayerKey("layer4.3", "avg")
 ROWS, TRAIN_SHARE, CLASS_SIZE = 60_502, 59_551 / 60_502, 5.3

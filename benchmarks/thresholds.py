@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from layerprobe.statistics.means import intervals
 from layerprobe.statistics.pair_rates import rate_intervals
 from layerprobe.statistics.units import UnitSums
-from layerprobe.values.arrays import FloatArray
+from layerprobe.values.retrieval import FloatArray
 
 DIMENSIONS, NOISE = 32, 0.8
 POWERS = {"even": 0.0, "decaying": -0.5, "steep": -1.0}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from layerprobe.values.intervals import IntervalKind, SamplingUnits
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.scores import Score
 
 CLASSES = SamplingUnits(IntervalKind(), 40)

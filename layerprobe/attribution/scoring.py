@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from layerprobe.reductions.l2 import unit
 from layerprobe.reductions.reduction import Reduce
 from layerprobe.taps import Layer, member_taps, tap_module
-from layerprobe.values.keys import RankedLayer
+from layerprobe.values.layers import RankedLayer
 
 Embed = Callable[[Tensor], Tensor]  # images (B, C, H, W) -> (B, D) float64
 Score = Callable[[Tensor], Tensor]  # images (B, C, H, W) -> (B,) float64

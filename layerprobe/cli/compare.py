@@ -63,7 +63,7 @@ def compare(
         raise RecipeError(
             "compare takes two layers, A and B", fix="Name both, or a paper's table by --paper NAME:TABLE"
         )
-    from layerprobe.values.keys import is_glob
+    from layerprobe.values.layers import is_glob
     from layerprobe.workflow.run.metric_values import require_mean_over_queries
     from layerprobe.workflow.run.references import find_reference
 

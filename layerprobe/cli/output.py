@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from layerprobe.system.progress import Task
     from layerprobe.tables.tables import TextTable
-    from layerprobe.values.estimate import Estimate
+    from layerprobe.values.costs import Estimate
 
 SCHEMA = 1
 # Seconds between two lines of progress where there is no terminal.

@@ -61,8 +61,8 @@ def probe(
 
     # All that takes long to import comes after what can be refused without it.
     from layerprobe.summary.table import summary_tables, summary_values
-    from layerprobe.values.label_free import agreements
-    from layerprobe.values.metric_names import is_recall
+    from layerprobe.values.best import agreements
+    from layerprobe.values.scores import is_recall
     from layerprobe.workflow.run.damage import PartlyMeasuredError, PartlyReducedError
     from layerprobe.workflow.run.facts import overview, score_tables
     from layerprobe.workflow.run.seen import state_seen

@@ -9,7 +9,7 @@ import numpy as np
 import PIL.Image
 
 from layerprobe.data.splits import Dataset, Image
-from layerprobe.values.own_input import OwnInput
+from layerprobe.values.network_input import OwnInput
 
 
 def frame_as_model(dataset: Dataset, own_input: OwnInput) -> Dataset:

@@ -10,7 +10,7 @@ import PIL.Image
 from PIL.Image import Resampling
 
 from layerprobe.data.splits import Image
-from layerprobe.values.own_input import Filter
+from layerprobe.values.network_input import Filter
 
 if TYPE_CHECKING:
     import torch

@@ -17,9 +17,8 @@ from layerprobe.data import resizing
 from layerprobe.data.splits import Dataset, Image, Split
 from layerprobe.data.white_level import WHITE
 from layerprobe.system.errors import RecipeError
-from layerprobe.values import imagenet
-from layerprobe.values.image_size import ImageSize, height_width
-from layerprobe.values.own_input import Filter
+from layerprobe.values import network_input
+from layerprobe.values.network_input import Filter, ImageSize, height_width
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 Channels = float | Sequence[float] | str
 Augmentation = Callable[[Image, np.random.Generator], Image]
 
-_IMAGENET = {"mean": imagenet.MEAN, "std": imagenet.DEVIATION}
+_IMAGENET = {"mean": network_input.MEAN, "std": network_input.DEVIATION}
 
 # Small enough for a character to stay the same character.
 _DEGREES, _SCALES, _SHIFT = 10.0, (0.9, 1.1), 0.06

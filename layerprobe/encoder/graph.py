@@ -18,7 +18,7 @@ from layerprobe.system.files import SteadyFile
 from layerprobe.system.wording import as_size
 from layerprobe.taps import Layer, member_taps, tap_module
 from layerprobe.taps.measuring import REFUSALS
-from layerprobe.values.keys import LayerKey
+from layerprobe.values.layers import LayerKey
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram

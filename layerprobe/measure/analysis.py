@@ -17,9 +17,8 @@ from layerprobe.metrics.thinned import THINNED_NOTE, thinned_hits
 from layerprobe.ranking import nearest_positive_ranks, retrieval
 from layerprobe.reductions.reduction import NotApplicableError
 from layerprobe.system.errors import DataError, NumericError
-from layerprobe.values.metric_names import Recall, is_recall, recall_of
 from layerprobe.values.retrieval import Ranks, Retrieval, SearchRules
-from layerprobe.values.scores import Score, Subject
+from layerprobe.values.scores import Recall, Score, Subject, is_recall, recall_of
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -21,9 +21,8 @@ from layerprobe.reductions.applying import Blocks, Marked, reduce_blocks
 from layerprobe.reductions.chain import Chain
 from layerprobe.reductions.reduction import Reduce
 from layerprobe.registry import METRICS, load
-from layerprobe.values.arrays import FloatArray
-from layerprobe.values.metric_names import recall_of
-from layerprobe.values.retrieval import SearchRules
+from layerprobe.values.retrieval import FloatArray, SearchRules
+from layerprobe.values.scores import recall_of
 
 Options = Mapping[str, Mapping[str, Any]]  # metric -> its options
 

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from layerprobe.metrics.cka import cka_vector
 from layerprobe.system.errors import NumericError
-from layerprobe.values.arrays import FloatArray
 from layerprobe.values.facts import DataFacts, at_epoch_text, weights_or_epoch
-from layerprobe.values.keys import LayerKey
+from layerprobe.values.layers import LayerKey
+from layerprobe.values.retrieval import FloatArray
 from layerprobe.values.scores import Matrix
 
 # The most images that are compared: linear CKA of these is within about 0.01 of that of all.

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from layerprobe.system.numerics import full_precision
 from layerprobe.taps import Tap, tap_module
-from layerprobe.values.keys import LayerKey
+from layerprobe.values.layers import LayerKey
 
 if TYPE_CHECKING:
     import torch

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from layerprobe.values.arrays import FloatArray, IntArray
+from layerprobe.values.retrieval import FloatArray, IntArray
 
 CENTROID, BOUNDARY, INCORRECT = "centroid", "boundary", "incorrect"
 _SHARE = 0.1  # of the correct images that are centroid, and boundary

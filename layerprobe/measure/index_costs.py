@@ -24,9 +24,9 @@ from layerprobe.ranking.items import find_self_indices
 from layerprobe.ranking.relevance import Relevance, relevance_of
 from layerprobe.ranking.vectors import comparable
 from layerprobe.system.errors import LayerprobeError
-from layerprobe.values.indexes import EXACT, IndexCost, IndexCosts, IndexKind
-from layerprobe.values.metric_names import Recall
+from layerprobe.values.costs import EXACT, IndexCost, IndexCosts, IndexKind
 from layerprobe.values.retrieval import SearchRules, Similarity
+from layerprobe.values.scores import Recall
 
 _ALONE = 200  # queries that are timed one by one
 

@@ -14,9 +14,8 @@ from layerprobe.metrics.precision import ReciprocalRank, reciprocal_ranks
 from layerprobe.ranking import retrieval
 from layerprobe.ranking.left_out import left_out_means, left_out_recall
 from layerprobe.system.errors import DataError
-from layerprobe.values.arrays import FloatArray, IntArray
-from layerprobe.values.metric_names import Recall
-from layerprobe.values.retrieval import Retrieval, SearchRules
+from layerprobe.values.retrieval import FloatArray, IntArray, Retrieval, SearchRules
+from layerprobe.values.scores import Recall
 
 if TYPE_CHECKING:
     from torch import Tensor

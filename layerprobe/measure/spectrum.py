@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from layerprobe.metrics.cka import unit_rows
 from layerprobe.system.errors import NumericError
-from layerprobe.values.arrays import FloatArray
-from layerprobe.values.keys import RankedLayer
+from layerprobe.values.layers import RankedLayer
+from layerprobe.values.retrieval import FloatArray
 from layerprobe.values.views import Curve
 
 MEASURE, AXIS = "share of the variance", "dimension"

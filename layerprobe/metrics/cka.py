@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from layerprobe.system.errors import DataError, NumericError
-from layerprobe.values.arrays import FloatArray
+from layerprobe.values.retrieval import FloatArray
 
 # HSIC_1 is not defined for fewer items.
 _LEAST = 4

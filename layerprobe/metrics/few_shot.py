@@ -11,8 +11,7 @@ import numpy as np
 from layerprobe.metrics.metric import QueryMetric
 from layerprobe.ranking.vectors import TIE_WINDOW, comparable
 from layerprobe.system.errors import DataError
-from layerprobe.values.arrays import FloatArray, IntArray
-from layerprobe.values.retrieval import Retrieval
+from layerprobe.values.retrieval import FloatArray, IntArray, Retrieval
 
 if TYPE_CHECKING:
     from torch import Tensor

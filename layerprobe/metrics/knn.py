@@ -10,8 +10,7 @@ import numpy as np
 from layerprobe.metrics.metric import QueryMetric
 from layerprobe.ranking.neighbours import nearest_neighbours
 from layerprobe.system.errors import DataError
-from layerprobe.values.arrays import FloatArray, IntArray
-from layerprobe.values.retrieval import Neighbours, Retrieval
+from layerprobe.values.retrieval import FloatArray, IntArray, Neighbours, Retrieval
 
 # The temperature of DINOv2's evaluation.
 TEMPERATURE = 0.07

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from layerprobe.values.arrays import FloatArray
-from layerprobe.values.retrieval import Retrieval
+from layerprobe.values.retrieval import FloatArray, Retrieval
 
 
 class Metric(ABC):

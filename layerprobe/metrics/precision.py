@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 from layerprobe.metrics.metric import QueryMetric
 from layerprobe.ranking.relevance import relevance_of
 from layerprobe.ranking.vectors import comparable, similarity_blocks
-from layerprobe.values.arrays import FloatArray
-from layerprobe.values.retrieval import Lone, Ranks, Retrieval, counted_queries
+from layerprobe.values.retrieval import FloatArray, Lone, Ranks, Retrieval, counted_queries
 
 if TYPE_CHECKING:
     from torch import Tensor

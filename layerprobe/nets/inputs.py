@@ -9,9 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from layerprobe.values import imagenet
+from layerprobe.values import network_input
 
-_MEAN, _DEVIATION = torch.tensor([imagenet.MEAN, imagenet.DEVIATION], dtype=torch.float64)
+_MEAN, _DEVIATION = torch.tensor([network_input.MEAN, network_input.DEVIATION], dtype=torch.float64)
 
 
 class TransformInput(nn.Module):

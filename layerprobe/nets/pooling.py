@@ -5,14 +5,14 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from layerprobe.system.errors import UnknownNameError
-from layerprobe.values.pooling import POOLS, gem
+from layerprobe.values.layers import POOLS, gem
 
 
 class GlobalPool(nn.Module):
     """(B, C, H, W) -> (B, C): one number a channel, whatever the map's size.
 
     Args:
-        kind: `max`, `avg`, or `gem` (see `layerprobe.values.pooling.gem`).
+        kind: `max`, `avg`, or `gem` (see `layerprobe.values.layers.gem`).
     """
 
     def __init__(self, kind: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from layerprobe.system.errors import RecipeError, UnknownNameError
-from layerprobe.values.keys import NO_REDUCTION
+from layerprobe.values.layers import NO_REDUCTION
 
 _DOUBTFUL = "?"  # after a cell in the files
 

@@ -35,7 +35,7 @@ from layerprobe.plots.values import (
 )
 from layerprobe.system.wording import visible
 from layerprobe.values.facts import DataFacts, common_chance, run_lines, split_text
-from layerprobe.values.keys import RankedLayer
+from layerprobe.values.layers import RankedLayer
 from layerprobe.values.scores import Score
 
 _WIDTH, _HEIGHT = 2.6, 3.1  # inches

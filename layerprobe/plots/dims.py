@@ -20,9 +20,8 @@ from layerprobe.plots.values import merge_lines
 from layerprobe.system.wording import visible
 from layerprobe.values.facts import DataFacts, epoch_text, run_lines
 from layerprobe.values.intervals import ShownKind
-from layerprobe.values.keys import NO_REDUCTION, LayerKey
+from layerprobe.values.layers import NO_REDUCTION, LayerKey, spoken_reduction
 from layerprobe.values.scores import note_text, shared_notes
-from layerprobe.values.spoken_names import spoken_reduction
 from layerprobe.values.views import Reductions, Selected, Sized, equal_dimensions
 
 _KEY = ("run", "epoch", "split", "layer", "pool", "reduction", "similarity")

@@ -8,8 +8,7 @@ from statistics import fmean
 from layerprobe.plots.values import Series, layer_names_of, names_in_order
 from layerprobe.system.errors import RecipeError, UnknownNameError
 from layerprobe.values.facts import DataFacts
-from layerprobe.values.headline_layers import headline_layers
-from layerprobe.values.keys import NO_REDUCTION, RankedLayer, matching_layers
+from layerprobe.values.layers import NO_REDUCTION, RankedLayer, headline_layers, matching_layers
 from layerprobe.values.scores import Score
 
 _ALL = 5  # as many layers are all shown

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from layerprobe.plots import figure as fig
 from layerprobe.plots.panels import NEUTRAL, RIGHT, WRONG, Frame, draw_picture, shorten
 from layerprobe.values.explanations import Attribution, ExplainedNeighbour, ExplainedQuery, RankCorrelation
-from layerprobe.values.keys import names_by_layer
+from layerprobe.values.layers import names_by_layer
 
 # Inches.
 _SIDE = 0.92  # of a picture

@@ -22,8 +22,8 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from layerprobe.plots.placing import NEAR, Obstacles, end_of_line, place_labels, spread
 from layerprobe.system.wording import visible
-from layerprobe.values.arrays import FloatArray
 from layerprobe.values.facts import level_text
+from layerprobe.values.retrieval import FloatArray
 
 FORMATS = ("png", "pdf", "svg")
 FONT = 9.0  # points

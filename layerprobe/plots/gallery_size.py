@@ -15,7 +15,7 @@ from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
 from layerprobe.plots.values import merge_lines
 from layerprobe.values.facts import DataFacts, epoch_text, run_lines
 from layerprobe.values.intervals import ShownKind
-from layerprobe.values.keys import RankedLayer, names_by_layer
+from layerprobe.values.layers import RankedLayer, names_by_layer
 from layerprobe.values.scores import note_text, shared_notes
 from layerprobe.values.views import Curve
 

@@ -29,7 +29,7 @@ from layerprobe.plots.values import (
 from layerprobe.system.errors import DataError
 from layerprobe.system.wording import visible
 from layerprobe.values.facts import EPOCH_0, DataFacts, run_lines, split_text
-from layerprobe.values.keys import RankedLayer
+from layerprobe.values.layers import RankedLayer
 from layerprobe.values.scores import Score, note_text
 
 _SEEN, _UNSEEN = "train", "test"  # the gap is the first - the second

@@ -14,7 +14,7 @@ from layerprobe.plots.plot import Indistinguishable
 from layerprobe.plots.values import Series, metric_of, search_name
 from layerprobe.system.wording import visible
 from layerprobe.values.best import Best, apart_text, best_layer, worse_text
-from layerprobe.values.keys import LayerKey
+from layerprobe.values.layers import LayerKey
 from layerprobe.values.scores import Score
 
 _LAYER = 0.185  # inches of width for each layer

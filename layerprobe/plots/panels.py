@@ -20,7 +20,7 @@ from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource, ReadIm
 from layerprobe.plots.selected import label_layers
 from layerprobe.system.wording import visible
 from layerprobe.values.facts import DataFacts, epoch_text, run_lines
-from layerprobe.values.keys import RankedLayer
+from layerprobe.values.layers import RankedLayer
 from layerprobe.values.scores import note_text
 from layerprobe.values.views import Neighbours, Selected
 

@@ -8,7 +8,7 @@ from operator import itemgetter
 
 import numpy as np
 
-from layerprobe.values.arrays import BoolArray, FloatArray, IntArray
+from layerprobe.values.retrieval import BoolArray, FloatArray, IntArray
 
 NEAR = 10.0  # a label farther off than this needs a line to its point
 # Distances from a point to its label, and how many places around the point there are at each.

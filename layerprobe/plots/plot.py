@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from layerprobe.plots.options import Option
 from layerprobe.plots.options import PlotOptions as PlotOptions
 from layerprobe.values.facts import DataFacts
-from layerprobe.values.keys import RankedLayer
+from layerprobe.values.layers import RankedLayer
 from layerprobe.values.scores import Matrix, Score
 from layerprobe.values.views import (
     Curve,

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 
 from layerprobe.plots.figure import Colour
 from layerprobe.plots.values import Series
-from layerprobe.values.keys import RankedLayer, names_by_layer
+from layerprobe.values.layers import RankedLayer, names_by_layer
 from layerprobe.values.scores import Score
 from layerprobe.values.views import Selected
 

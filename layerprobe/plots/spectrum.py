@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter
 from layerprobe.plots import figure as fig
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
 from layerprobe.values.facts import DataFacts, epoch_text, image_lines, split_text
-from layerprobe.values.keys import RankedLayer, names_by_layer
+from layerprobe.values.layers import RankedLayer, names_by_layer
 from layerprobe.values.scores import note_text, shared_notes
 from layerprobe.values.views import Curve
 

@@ -32,7 +32,7 @@ from layerprobe.plots.values import (
     points_csv,
 )
 from layerprobe.values.facts import DataFacts, common_chance, common_start, level_text, run_lines, split_text
-from layerprobe.values.keys import RankedLayer
+from layerprobe.values.layers import RankedLayer
 from layerprobe.values.scores import Score
 
 _TOGETHER = 6  # as many layers of several runs share a panel

@@ -14,9 +14,7 @@ from layerprobe.plots import figure as fig
 from layerprobe.plots.plot import LOSS, Drawing, Plot, PlotOptions, PlotSource
 from layerprobe.system.wording import visible
 from layerprobe.values.facts import DataFacts, common_chance, run_lines, weights_or_epoch
-from layerprobe.values.metric_names import is_fraction
-from layerprobe.values.scores import note_text
-from layerprobe.values.seeds import facts_over_seeds
+from layerprobe.values.scores import facts_over_seeds, is_fraction, note_text
 from layerprobe.values.views import OverTrainings, Repeated, RepeatedLine
 
 _LOG_FROM = 8  # largest / least number

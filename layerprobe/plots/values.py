@@ -9,7 +9,7 @@ from layerprobe.plots.figure import csv_text
 from layerprobe.system.errors import LayerprobeError
 from layerprobe.values.facts import DataFacts
 from layerprobe.values.intervals import Interval, IntervalKind, SamplingUnits, ShownKind
-from layerprobe.values.keys import NO_REDUCTION, RankedLayer, names_by_layer
+from layerprobe.values.layers import NO_REDUCTION, RankedLayer, names_by_layer
 from layerprobe.values.scores import SPLITS, Matrix, Score, note_text, shared_notes
 
 _DEFAULT = "R@1"  # of a plot of scores of several metrics

@@ -20,7 +20,7 @@ from layerprobe.ranking.faiss_search import import_faiss
 from layerprobe.ranking.vectors import comparable, tensor_of
 from layerprobe.system.errors import DataError, LayerprobeError, NumericError
 from layerprobe.system.files import require_file, require_replaceable, sha256, written_whole
-from layerprobe.values.indexes import KINDS, IndexKind
+from layerprobe.values.costs import KINDS, IndexKind
 from layerprobe.values.retrieval import SIMILARITIES, Similarity
 
 if TYPE_CHECKING:

@@ -20,8 +20,7 @@ from layerprobe.ranking.ranks import integer_k
 from layerprobe.ranking.relevance import relevance_of
 from layerprobe.ranking.vectors import comparable, similarity_blocks
 from layerprobe.system.numerics import full_precision
-from layerprobe.values.arrays import FloatArray, IntArray
-from layerprobe.values.retrieval import Lone, Ranks, SearchRules, Similarity, counted_queries
+from layerprobe.values.retrieval import FloatArray, IntArray, Lone, Ranks, SearchRules, Similarity, counted_queries
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -31,7 +31,7 @@ from layerprobe.reductions.chain import parse_chain
 from layerprobe.registry import LOSSES
 from layerprobe.system.errors import DataError, LayerprobeError, RecipeError, near_miss
 from layerprobe.system.naming import PYTHON, name_model, run_folder_of, split_python
-from layerprobe.values.own_input import OwnInput
+from layerprobe.values.network_input import OwnInput
 from layerprobe.values.records import RunRecord
 from layerprobe.values.sections import (
     DECIDING,

@@ -12,7 +12,7 @@ from layerprobe.reductions.reduction import Reduce, Reduction
 from layerprobe.reductions.steps import InTurn
 from layerprobe.registry import REDUCTIONS, load
 from layerprobe.system.errors import RecipeError
-from layerprobe.values.keys import NO_REDUCTION
+from layerprobe.values.layers import NO_REDUCTION
 
 if TYPE_CHECKING:
     from torch import Tensor

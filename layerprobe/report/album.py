@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.report.values import Gallery, GalleryQuery
-from layerprobe.values.keys import RankedLayer
+from layerprobe.values.layers import RankedLayer
 from layerprobe.values.views import Item
 
 LIMIT = 5_000_000  # characters of the page for all pictures and neighbours

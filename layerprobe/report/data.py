@@ -12,9 +12,8 @@ from layerprobe.report.values import Gallery, Report, RunPage
 from layerprobe.system.wording import visible
 from layerprobe.values.facts import split_text
 from layerprobe.values.intervals import IntervalKind, ShownKind
-from layerprobe.values.keys import RankedLayer, layer_names
-from layerprobe.values.metric_names import is_fraction
-from layerprobe.values.scores import SPLITS, Score, note_text
+from layerprobe.values.layers import RankedLayer, layer_names
+from layerprobe.values.scores import SPLITS, Score, is_fraction, note_text
 
 SCHEMA = 1
 _BANDS = "intervals"  # their name in the line that says why there are none

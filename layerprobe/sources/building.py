@@ -20,8 +20,8 @@ from layerprobe.nets.net import Net
 from layerprobe.sources.foreign import NO_OWN_SIZE, Foreign
 from layerprobe.sources.readout import Readout, measure_output
 from layerprobe.system.errors import UnknownNameError
-from layerprobe.values.image_size import ImageSize
-from layerprobe.values.keys import OUTPUT
+from layerprobe.values.layers import OUTPUT
+from layerprobe.values.network_input import ImageSize
 
 _MODEL, _READOUT = "model", "readout"
 

@@ -26,8 +26,7 @@ from layerprobe.sources.user_code import require_outside_runs
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.system.files import sha256
 from layerprobe.system.naming import NamedFile, keep_named, named_before, user_named
-from layerprobe.values.image_size import ImageSize, as_size, height_width
-from layerprobe.values.own_input import Filter, OwnInput
+from layerprobe.values.network_input import Filter, ImageSize, OwnInput, as_size, height_width
 
 _Found = TypeVar("_Found")
 _FILTERS: dict[int, Filter] = {

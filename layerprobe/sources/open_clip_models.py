@@ -14,8 +14,7 @@ from layerprobe.sources.hub import OTHER_WEIGHTS, absent, first_line, hub_file, 
 from layerprobe.sources.libraries import import_package, quiet, unknown_model, version
 from layerprobe.sources.source import Source, interpolation_note
 from layerprobe.system.errors import RecipeError, UnknownNameError
-from layerprobe.values.image_size import ImageSize, as_size, size_text
-from layerprobe.values.own_input import OwnInput
+from layerprobe.values.network_input import ImageSize, OwnInput, as_size, size_text
 
 _FINAL_NORMS = ("ln_post", "trunk.norm", "trunk.fc_norm")
 # The smallest text model that can be built: only the part that sees images is wanted.

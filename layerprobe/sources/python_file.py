@@ -15,9 +15,7 @@ from layerprobe.system.errors import DataError, LayerprobeError, RecipeError, Un
 from layerprobe.system.files import sha256
 from layerprobe.system.naming import split_python
 from layerprobe.system.numerics import require_numbers
-from layerprobe.values.image_size import ImageSize, as_size
-from layerprobe.values.imagenet import DEVIATION, MEAN
-from layerprobe.values.own_input import Filter, OwnInput
+from layerprobe.values.network_input import DEVIATION, MEAN, Filter, ImageSize, OwnInput, as_size
 
 if TYPE_CHECKING:
     from torch import nn

@@ -8,8 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from layerprobe.sources.foreign import Foreign
-from layerprobe.values.image_size import ImageSize, size_text
-from layerprobe.values.own_input import OwnInput
+from layerprobe.values.network_input import ImageSize, OwnInput, size_text
 
 if TYPE_CHECKING:
     from torch import nn

@@ -16,8 +16,7 @@ from layerprobe.sources.hub import OTHER_WEIGHTS, first_line, hub_file, url_file
 from layerprobe.sources.libraries import import_package, quiet, unknown_model, version
 from layerprobe.sources.source import Source, interpolation_note
 from layerprobe.system.errors import RecipeError
-from layerprobe.values.image_size import ImageSize, as_size, size_text
-from layerprobe.values.own_input import OwnInput
+from layerprobe.values.network_input import ImageSize, OwnInput, as_size, size_text
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -11,8 +11,7 @@ from layerprobe.sources.hub import OTHER_WEIGHTS, first_line, url_file
 from layerprobe.sources.libraries import quiet, unknown_model
 from layerprobe.sources.source import Source, interpolation_note, take_off
 from layerprobe.system.errors import RecipeError, UnknownNameError
-from layerprobe.values.image_size import ImageSize, size_text
-from layerprobe.values.own_input import OwnInput
+from layerprobe.values.network_input import ImageSize, OwnInput, size_text
 
 if TYPE_CHECKING:
     from torch import nn

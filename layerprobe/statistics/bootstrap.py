@@ -30,8 +30,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.statistics.units import UnitSums
-from layerprobe.values.arrays import FloatArray
 from layerprobe.values.intervals import FEWEST_UNITS, Difference, Interval
+from layerprobe.values.retrieval import FloatArray
 
 RESAMPLES = 2000
 FEWEST_RESAMPLES = 100  # fewer have no 2.5 % point to speak of

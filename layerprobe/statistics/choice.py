@@ -15,9 +15,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from layerprobe.statistics.units import UnitSums
 from layerprobe.system.errors import NumericError
-from layerprobe.values.arrays import FloatArray
 from layerprobe.values.choice import FOLDS
 from layerprobe.values.intervals import FEWEST_UNITS
+from layerprobe.values.retrieval import FloatArray
 
 Cost = tuple[int, ...]
 Finer = Callable[[Sequence[int]], UnitSums | None]  # indices of candidates -> their means by a finer measure

@@ -31,8 +31,8 @@ from numpy.typing import ArrayLike
 
 from layerprobe.statistics.seeds import statements
 from layerprobe.statistics.units import effective_number
-from layerprobe.values.arrays import FloatArray
 from layerprobe.values.intervals import FEWEST_UNITS, Difference, OverSeeds
+from layerprobe.values.retrieval import FloatArray
 
 _HELD_BACK = 8
 _LEAST = 1 / 3

@@ -20,8 +20,8 @@ from __future__ import annotations
 import numpy as np
 
 from layerprobe.statistics.units import UnitSums, effective_number
-from layerprobe.values.arrays import FloatArray
 from layerprobe.values.intervals import FEWEST_UNITS, Interval
+from layerprobe.values.retrieval import FloatArray
 
 _ADDED = 0.25  # of an average unit
 _ROUNDING = 1e-9  # of expected values of hits

@@ -36,8 +36,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.statistics.units import effective_number
-from layerprobe.values.arrays import FloatArray
 from layerprobe.values.intervals import FEWEST_UNITS, Interval
+from layerprobe.values.retrieval import FloatArray
 
 _ADDED = 1 / 4  # of a pair of units
 _LEAST = 1 / 3  # of J

@@ -21,8 +21,8 @@ import numpy as np
 
 from layerprobe.statistics.bootstrap import differences
 from layerprobe.statistics.units import UnitSums, effective_number
-from layerprobe.values.arrays import FloatArray
 from layerprobe.values.intervals import Difference, Interval, OverSeeds
+from layerprobe.values.retrieval import FloatArray
 
 FEWEST_TRAININGS = 3  # that a further one is predicted from
 _ROUNDING = 1e-12  # a spread that equal values have by the order of their sums

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from layerprobe.values.arrays import FloatArray
+from layerprobe.values.retrieval import FloatArray
 
 _NO_SPREAD = 1e-12  # units whose means differ by less, relative to them, are equal up to rounding
 

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from layerprobe.statistics.bootstrap import differences, upper_ends
 from layerprobe.statistics.choice import EQUAL, Picked
 from layerprobe.statistics.units import UnitSums
-from layerprobe.values.arrays import FloatArray
 from layerprobe.values.choice import Verdict
 from layerprobe.values.intervals import FEWEST_UNITS, Difference
+from layerprobe.values.retrieval import FloatArray
 
 _MOST_TIMES = 100  # of the units: more are as good as never
 

@@ -11,7 +11,7 @@ from layerprobe.store.feature_key import FeatureKey
 from layerprobe.store.features import FeatureHead
 from layerprobe.store.ranks import RankFile
 from layerprobe.store.rows import has_facts
-from layerprobe.values.keys import RankedLayer, members_of
+from layerprobe.values.layers import RankedLayer, members_of
 
 
 def is_made_from(

@@ -45,7 +45,7 @@ from layerprobe.store.rows import (
 from layerprobe.system.errors import DataError
 from layerprobe.system.files import require_file, written_whole
 from layerprobe.system.memory import memory_faults_told
-from layerprobe.values.keys import LayerKey
+from layerprobe.values.layers import LayerKey
 
 FeatureArray = NDArray[np.float32]  # (N, D)
 

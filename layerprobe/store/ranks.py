@@ -30,7 +30,7 @@ from layerprobe.store.rows import Rows, index_or_error, rows_nbytes, write_rows,
 from layerprobe.system.errors import DataError
 from layerprobe.system.files import written_whole
 from layerprobe.system.memory import memory_faults_told
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.retrieval import Ranks
 
 _COUNTS = ("closer", "closer_high", "tied_negatives", "tied_positives")

@@ -24,7 +24,7 @@ from layerprobe.store.hdf5 import (
     stored_dataset,
 )
 from layerprobe.system.errors import DataError
-from layerprobe.values.keys import LayerKey
+from layerprobe.values.layers import LayerKey
 
 CHUNK_ROWS = 512
 _DIGEST = "rows_sha256"

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.statistics.units import UnitSums, unit_sums
-from layerprobe.values.keys import RankedLayer
+from layerprobe.values.layers import RankedLayer
 from layerprobe.values.retrieval import Ranks
 
 LayerEpoch = tuple[RankedLayer, int]  # a layer at an epoch

@@ -11,11 +11,10 @@ from layerprobe.statistics.means import intervals
 from layerprobe.summary.cells import Cells, Faults, LayerEpoch, SplitCells
 from layerprobe.summary.processed import BestPostProcessing
 from layerprobe.summary.reduced import ReducedSection
-from layerprobe.values.best import best_layer
+from layerprobe.values.best import Agreement, best_layer
 from layerprobe.values.facts import DataFacts
 from layerprobe.values.intervals import Difference, Interval, IntervalKind
-from layerprobe.values.keys import NO_REDUCTION, RankedLayer
-from layerprobe.values.label_free import Agreement
+from layerprobe.values.layers import NO_REDUCTION, RankedLayer
 
 SEEN, UNSEEN = "train", "test"  # the gap is the first - the second
 

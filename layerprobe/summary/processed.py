@@ -11,7 +11,7 @@ from layerprobe.statistics.means import intervals
 from layerprobe.summary.cells import Cells
 from layerprobe.summary.reduced import PostProcessing
 from layerprobe.values.intervals import Difference, Interval
-from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer
+from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer
 
 
 @dataclass(frozen=True)

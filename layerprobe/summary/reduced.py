@@ -10,7 +10,7 @@ from layerprobe.statistics.means import intervals
 from layerprobe.summary.cells import Cells
 from layerprobe.values.best import Best, best_layer
 from layerprobe.values.intervals import Interval
-from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer
+from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer
 
 _SHOWN = ("test", "validation", "train")  # the first that is measured is shown
 

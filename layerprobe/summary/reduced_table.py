@@ -12,7 +12,7 @@ from layerprobe.tables.tables import Ends, TextTable
 from layerprobe.values.best import Best, best_text
 from layerprobe.values.facts import epoch_text, split_text
 from layerprobe.values.intervals import Interval, ShownKind
-from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, layer_names
+from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer, layer_names
 
 _ABSENT, _BEST, _RAW = "-", "*", "raw"
 _BRACKETS = "in brackets"

@@ -21,11 +21,10 @@ from layerprobe.summary.reduced_table import (
 )
 from layerprobe.system.wording import first_named
 from layerprobe.tables.tables import TextTable
-from layerprobe.values.best import best_layer, best_text
+from layerprobe.values.best import agreement_lines, best_layer, best_text
 from layerprobe.values.facts import epoch_text, fact_lines, split_header, split_text
 from layerprobe.values.intervals import FEW_UNITS, FEWEST_UNITS, Difference, Interval, ShownKind
-from layerprobe.values.keys import layer_names
-from layerprobe.values.label_free import agreement_lines
+from layerprobe.values.layers import layer_names
 
 _ABSENT, _BEST, _NEVER = "-", "*", "never"
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from layerprobe.system.wording import first_named
-from layerprobe.values.best import Best, best_layer, best_text, tied_text, worse_text
+from layerprobe.values.best import Best, agreement_lines, agreements, best_layer, best_text, tied_text, worse_text
 from layerprobe.values.facts import (
     DataFacts,
     assumed_lines,
@@ -17,10 +17,8 @@ from layerprobe.values.facts import (
     split_text,
 )
 from layerprobe.values.intervals import ShownKind
-from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, layer_names
-from layerprobe.values.label_free import agreement_lines, agreements
-from layerprobe.values.metric_names import is_fraction, is_recall
-from layerprobe.values.scores import SPLITS, Score, note_text
+from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer, layer_names
+from layerprobe.values.scores import SPLITS, Score, is_fraction, is_recall, note_text
 
 _ABSENT = "-"
 _BEST = "*"

@@ -14,8 +14,7 @@ from layerprobe.taps.classifier import without_classifier
 from layerprobe.taps.hooks import hook_modules, part_at, prepare_images
 from layerprobe.taps.layouts import Layout
 from layerprobe.taps.outputs import tensor_at
-from layerprobe.values.keys import LayerKey
-from layerprobe.values.pooling import NO_POOL, POOLS, TOKEN_POOLS, gem
+from layerprobe.values.layers import NO_POOL, POOLS, TOKEN_POOLS, LayerKey, gem
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -9,8 +9,7 @@ from layerprobe.system.errors import RecipeError
 from layerprobe.taps.capture import Tap
 from layerprobe.taps.expressions import MODULES, execution_order, find_taps, skipped_pools
 from layerprobe.taps.measuring import Measured
-from layerprobe.values.keys import LayerKey
-from layerprobe.values.pooling import NO_POOL, TOKEN_POOLS, require_pool
+from layerprobe.values.layers import NO_POOL, TOKEN_POOLS, LayerKey, require_pool
 
 _GLOB = "*?["
 

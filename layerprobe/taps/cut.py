@@ -16,7 +16,7 @@ from layerprobe.system.errors import RecipeError
 from layerprobe.taps.capture import Tap
 from layerprobe.taps.hooks import hook_modules, parts_by_path, prepare_images
 from layerprobe.taps.measuring import REFUSALS
-from layerprobe.values.image_size import ImageSize, height_width
+from layerprobe.values.network_input import ImageSize, height_width
 
 Calls = Mapping[tuple[str, int], tuple[frozenset[str], int]]  # module and call -> what had begun, operations so far
 

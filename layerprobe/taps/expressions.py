@@ -13,9 +13,8 @@ from layerprobe.taps.capture import Tap, default_pools, pooled_dim, possible_poo
 from layerprobe.taps.hooks import hook_modules, parts_by_path, plain_path, prepare_images
 from layerprobe.taps.layouts import Layout, Unclear
 from layerprobe.taps.measuring import REFUSALS, Call, Measured, NamedLayers, measure_layers
-from layerprobe.values.image_size import ImageSize
-from layerprobe.values.keys import OUTPUT
-from layerprobe.values.pooling import require_pool
+from layerprobe.values.layers import OUTPUT, require_pool
+from layerprobe.values.network_input import ImageSize
 
 if TYPE_CHECKING:
     import torch

@@ -8,7 +8,7 @@ from functools import cached_property
 from math import isqrt, prod
 from typing import TYPE_CHECKING, Literal
 
-from layerprobe.values.image_size import ImageSize, height_width
+from layerprobe.values.network_input import ImageSize, height_width
 
 if TYPE_CHECKING:
     from torch import Tensor

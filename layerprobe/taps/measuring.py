@@ -15,7 +15,7 @@ from layerprobe.taps.final_pool import FinalPool
 from layerprobe.taps.hooks import hook_modules, parts_by_path, prepare_images
 from layerprobe.taps.layouts import Layout, Model, Part, Seen, Shape, Unclear, find_layouts
 from layerprobe.taps.outputs import structure, tensor_at, tensor_part
-from layerprobe.values.image_size import ImageSize, as_size, height_width, images_text
+from layerprobe.values.network_input import ImageSize, as_size, height_width, images_text
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

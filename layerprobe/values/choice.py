@@ -8,14 +8,20 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from layerprobe.system.wording import BYTES, visible
+from layerprobe.values.costs import IndexCosts
 from layerprobe.values.facts import chosen_on_text
-from layerprobe.values.indexes import IndexCosts
 from layerprobe.values.intervals import FEWEST_UNITS
-from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, layer_names
-from layerprobe.values.likeness import unlike_text
-from layerprobe.values.pooling import NO_POOL
+from layerprobe.values.layers import (
+    NO_POOL,
+    NO_REDUCTION,
+    LayerKey,
+    RankedLayer,
+    layer_names,
+    spoken_name,
+    spoken_reduction,
+    unlike_text,
+)
 from layerprobe.values.scores import Score, note_text
-from layerprobe.values.spoken_names import spoken_name, spoken_reduction
 
 FOLDS = 5  # of cross-fitting
 _SHOWN = 4  # candidates whose shares are printed

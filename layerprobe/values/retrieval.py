@@ -1,4 +1,4 @@
-"""Similarities, Ranks, Neighbours and Retrieval: the values between ranking, metrics and statistics."""
+"""Types of arrays, and similarities, ranks and neighbours between ranking, metrics and statistics."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.system.errors import DataError
-from layerprobe.values.arrays import IntArray
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
 
 CountArray = NDArray[np.int32]
 Similarity = Literal["cosine", "dot", "euclidean", "hamming"]

@@ -8,9 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_core import PydanticCustomError
 
-from layerprobe.values.image_size import ImageSize
-from layerprobe.values.keys import VectorSimilarity
-from layerprobe.values.pooling import Pool
+from layerprobe.values.layers import Pool, VectorSimilarity
+from layerprobe.values.network_input import ImageSize
 
 LARGEST_SEED = 2**64 - 1  # of torch
 _Fraction = Annotated[float, Field(gt=0, lt=1)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from layerprobe.system.errors import RecipeError
-from layerprobe.values.keys import RankedLayer
+from layerprobe.values.layers import RankedLayer
 
 FALSE_ACCEPT_RATES = (1e-3, 1e-2)
 

@@ -9,7 +9,7 @@ from layerprobe.attribution.explaining import explain
 from layerprobe.attribution.scoring import ScoredLayer
 from layerprobe.taps import Measured, find_layers
 from layerprobe.values.explanations import Explanation
-from layerprobe.values.keys import NO_REDUCTION, RankedLayer
+from layerprobe.values.layers import NO_REDUCTION, RankedLayer
 from layerprobe.workflow.python.user_model import measure_network, net_of
 
 SIZE = 16

@@ -5,7 +5,7 @@ import torch
 
 import layerprobe
 from layerprobe.attribution.scoring import similarities
-from layerprobe.values.keys import VECTOR_SIMILARITIES, VectorSimilarity
+from layerprobe.values.layers import VECTOR_SIMILARITIES, VectorSimilarity
 from tests.attribution.networks import convolutional, image, measured_of, scored
 
 

@@ -24,7 +24,7 @@ from benchmarks.findings import (
     shown,
     with_start,
 )
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.scores import Score
 
 POOL, EMBEDDING = LayerKey("pool5", "avg"), LayerKey("fc6", "none")

@@ -15,7 +15,7 @@ import typer
 from layerprobe import store
 from layerprobe.cli import command_line
 from layerprobe.registry import PLOTS
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.scores import Score, ScoreTable
 from layerprobe.workflow.run.runs import Run
 from tests.records import recorded

@@ -23,7 +23,7 @@ from PIL import Image
 
 from layerprobe import store
 from layerprobe.cli import command_line
-from layerprobe.values.keys import LayerKey
+from layerprobe.values.layers import LayerKey
 from tests.store.test_features import KEY
 
 # Clears the screen, sets the title, a colour by C1, turns the text round, deletes, overwrites, makes a line of its own.

@@ -16,7 +16,7 @@ from sklearn.datasets import load_sample_images
 from layerprobe.data.own_framing import frame_as_model
 from layerprobe.data.splits import Dataset, Image, Split
 from layerprobe.data.transforms import Normalise
-from layerprobe.values.own_input import OwnInput
+from layerprobe.values.network_input import OwnInput
 
 HALF = (0.5, 0.5, 0.5)
 OPENAI = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))

@@ -8,7 +8,7 @@ import pytest
 from layerprobe.measure.analysis import Features, prepare_retrieval, query_values, rank, score_thinned, search_sha256
 from layerprobe.metrics.precision import PrecisionAtPositives, ReciprocalRank
 from layerprobe.system.errors import DataError
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.retrieval import Ranks, SearchRules
 from layerprobe.values.scores import Subject
 

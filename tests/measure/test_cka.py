@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from layerprobe.measure import cka
 from layerprobe.measure.cka import EpochFeatures, epoch_cka, layer_cka, run_cka
 from layerprobe.system.errors import DataError
-from layerprobe.values.keys import LayerKey
+from layerprobe.values.layers import LayerKey
 from layerprobe.values.scores import Matrix
 from tests.metrics.oracles import direct_cka
 

@@ -7,7 +7,7 @@ from sklearn.metrics import roc_curve
 from layerprobe.measure.error_rates import error_rates, error_rates_within_folds
 from layerprobe.ranking.all_pairs import AllPairs, all_pairs
 from layerprobe.system.errors import NotFiniteError
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.scores import Subject
 
 SUBJECT = Subject("m", "e", 0, 0, "test", RankedLayer(LayerKey("fc6", "none"), "none", "cosine"), ("a note",))

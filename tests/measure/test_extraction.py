@@ -15,7 +15,7 @@ from layerprobe.measure.extraction import Arrays, copy_at_once, copy_to_host, ex
 from layerprobe.nets.vgg16_bn import build
 from layerprobe.taps import Tap, resolve_taps
 from layerprobe.taps.layouts import Layout
-from layerprobe.values.keys import LayerKey
+from layerprobe.values.layers import LayerKey
 
 FC6 = LayerKey("fc6", "none")
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from layerprobe.measure.gradients import Classified, kinds_of
-from layerprobe.values.arrays import FloatArray
+from layerprobe.values.retrieval import FloatArray
 
 
 def drawn(*, unit: bool, alpha: float = 3.0, biased: bool = True) -> Classified:

@@ -10,7 +10,7 @@ from sklearn.neighbors import NearestNeighbors
 from layerprobe import recall_at_k
 from layerprobe.measure.analysis import Features
 from layerprobe.measure.index_costs import Searched, index_costs
-from layerprobe.values.indexes import KINDS
+from layerprobe.values.costs import KINDS
 from layerprobe.values.retrieval import SearchRules
 
 pytestmark = pytest.mark.usefixtures("faiss")

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from layerprobe.measure.pair_similarities import DIFFERENT, SAME, Labelled, pair_histograms
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.views import Histogram
 
 FC6 = RankedLayer(LayerKey("fc6", "none"), "none", "cosine")

@@ -8,7 +8,7 @@ from layerprobe.measure.spectrum import spectrum
 from layerprobe.metrics.geometry import EffectiveRank
 from layerprobe.plots.spectrum import effective_rank
 from layerprobe.ranking import retrieval
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.views import Curve
 
 FC6 = RankedLayer(LayerKey("fc6", "none"), "none", "cosine")

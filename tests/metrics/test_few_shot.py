@@ -10,7 +10,7 @@ from layerprobe.measure.analysis import score_metric
 from layerprobe.metrics.few_shot import Prototypes
 from layerprobe.ranking import retrieval
 from layerprobe.system.errors import DataError, NumericError
-from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer
+from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer
 from layerprobe.values.retrieval import Retrieval, SearchRules
 from layerprobe.values.scores import Subject
 

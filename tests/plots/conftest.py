@@ -14,7 +14,7 @@ from matplotlib.text import Text
 
 from layerprobe.values.facts import DataFacts, SplitFacts
 from layerprobe.values.intervals import Interval, SamplingUnits
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.scores import Score
 from tests.scores import CLASSES
 

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 
 from layerprobe.plots.curves import curves_csv, draw
 from layerprobe.values.intervals import Interval
-from layerprobe.values.keys import RankedLayer
+from layerprobe.values.layers import RankedLayer
 from layerprobe.values.scores import Score
 from tests.plots.conftest import VGG, sure, with_chance
 from tests.scores import CLUSTERS, TRAININGS, with_layer

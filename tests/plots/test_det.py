@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from scipy.special import ndtr, ndtri
 
 from layerprobe.plots.det import draw, error_rates_csv
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.views import ErrorRates, SetThreshold
 from tests.plots.conftest import VGG
 

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from layerprobe.plots.dims import Reducer, draw, reducer_names, reducer_of, reducer_styles, table
 from layerprobe.values.facts import DataFacts, SplitFacts
 from layerprobe.values.intervals import Interval
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.scores import Score
 from layerprobe.values.views import Reductions, Sized
 from tests.scores import CLUSTERS, with_layer

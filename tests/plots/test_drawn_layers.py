@@ -15,7 +15,7 @@ from layerprobe.plots.drawn_layers import (
 from layerprobe.plots.values import group_by_run, make_points
 from layerprobe.system.errors import UnknownNameError
 from layerprobe.values.facts import DataFacts
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.scores import Score
 from tests.plots.conftest import VGG
 from tests.scores import with_layer

@@ -10,7 +10,7 @@ from matplotlib.text import Text
 
 from layerprobe.plots.explanations import draw
 from layerprobe.values.explanations import Attribution, ExplainedNeighbour, ExplainedQuery, Explanation, RankCorrelation
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.views import FoundItem, Item
 
 

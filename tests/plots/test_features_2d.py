@@ -9,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from layerprobe.plots.features_2d import draw, plane_csv
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.views import PlaneFeatures
 
 Overlaps = Callable[[Figure], list[tuple[str, str]]]

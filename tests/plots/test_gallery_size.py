@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from layerprobe.plots.gallery_size import draw, table
 from layerprobe.values.facts import DataFacts, SplitFacts
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.views import Curve
 from tests.scores import TRAININGS
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from layerprobe.plots.gradient import draw, gradients_csv
 from layerprobe.values.facts import DataFacts
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.views import GradientSizes
 
 Overlaps = Callable[[Figure], list[tuple[str, str]]]

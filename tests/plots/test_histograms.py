@@ -11,7 +11,7 @@ from matplotlib.patches import StepPatch
 
 from layerprobe.plots.histograms import draw, histograms_csv
 from layerprobe.values.facts import DataFacts, SplitFacts
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.views import Histogram
 
 Overlaps = Callable[[Figure], list[tuple[str, str]]]

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 
 from layerprobe.plots.layers import draw, layers_csv
 from layerprobe.values.facts import DataFacts
-from layerprobe.values.keys import RankedLayer
+from layerprobe.values.layers import RankedLayer
 from layerprobe.values.scores import Score
 from layerprobe.values.views import Selected
 from tests.plots.conftest import VGG, sure, with_chance

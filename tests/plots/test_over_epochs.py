@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from layerprobe.plots.over_epochs import draw, scores_csv
 from layerprobe.values.intervals import Interval
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.scores import Score
 from tests.scores import TRAININGS
 

@@ -23,7 +23,7 @@ from layerprobe.plots.panels import (
     wrap_name,
 )
 from layerprobe.values.facts import DataFacts, SplitFacts
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.views import FoundItem, Item, Neighbours
 
 FC6 = RankedLayer(LayerKey("fc6", "none"), "none", "cosine")

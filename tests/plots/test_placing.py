@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from layerprobe.plots.placing import Obstacles, Samples, end_of_line, place_labels, sample_path, spread
-from layerprobe.values.arrays import FloatArray
+from layerprobe.values.retrieval import FloatArray
 
 AREA = (200.0, 100.0)
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from layerprobe.plots.spectrum import draw, spectra_csv
 from layerprobe.values.facts import DataFacts, SplitFacts
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.views import Curve
 from tests.plots.conftest import VGG
 

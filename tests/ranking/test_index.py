@@ -16,7 +16,7 @@ from layerprobe.ranking import load_index, nearest_neighbours, write_index
 from layerprobe.ranking.index import build_index, ivfpq_parameters
 from layerprobe.system.errors import DataError, EnvironmentFault, LayerprobeError, NumericError
 from layerprobe.system.files import sha256
-from layerprobe.values.indexes import IndexKind
+from layerprobe.values.costs import IndexKind
 from tests.no_files import NO_FILES
 
 IDS = ["bird/ä.jpg", "bird/b.jpg", "car/c d.jpg"]

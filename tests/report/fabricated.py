@@ -10,7 +10,7 @@ import numpy as np
 from layerprobe.report.values import Report, RunPage
 from layerprobe.values.facts import DataFacts, SplitFacts
 from layerprobe.values.intervals import Interval
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.scores import Score
 
 HOSTILE = "<script>alert(1)</script>"

@@ -9,7 +9,7 @@ import pytest
 
 from layerprobe.report.album import UncutGallery, fit_galleries
 from layerprobe.report.values import GalleryQuery
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.views import Item
 
 FC6 = RankedLayer(LayerKey("fc6", "none"), "none", "cosine")

@@ -15,7 +15,7 @@ from layerprobe.report.data import page_data
 from layerprobe.report.values import Gallery, GalleryQuery, Report, RunPage
 from layerprobe.values.facts import DataFacts, SplitFacts
 from layerprobe.values.intervals import Interval
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.scores import Score, ScoreTable
 from layerprobe.values.views import Item
 from tests.scores import CLUSTERS, with_layer

@@ -14,7 +14,7 @@ import pytest
 
 from layerprobe.report.page import render
 from layerprobe.report.values import Report
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.scores import ScoreTable
 from tests.report.fabricated import HOSTILE, report_of, run_page, scores_of
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from layerprobe.nets.checkpoint_files import read_checkpoint
 from layerprobe.sources.libraries import quiet
 from layerprobe.system.errors import DataError, EnvironmentFault, RecipeError
-from layerprobe.values.own_input import OwnInput
+from layerprobe.values.network_input import OwnInput
 from layerprobe.workflow.run.epoch_weights import load_file
 from tests.sources.conftest import build, embeddings, noise, source
 

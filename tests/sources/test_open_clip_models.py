@@ -14,7 +14,7 @@ import torch
 
 from layerprobe.sources.libraries import quiet
 from layerprobe.system.errors import EnvironmentFault, RecipeError, UnknownNameError
-from layerprobe.values.own_input import OwnInput
+from layerprobe.values.network_input import OwnInput
 from tests.sources.conftest import build, embeddings, noise, source
 
 with quiet():

@@ -16,7 +16,7 @@ from sklearn.datasets import load_sample_image
 
 from layerprobe.registry import NETWORKS, load_apart
 from layerprobe.system.naming import name_model
-from layerprobe.values.own_input import OwnInput
+from layerprobe.values.network_input import OwnInput
 
 Library = Callable[[PIL.Image.Image], Any]  # an image -> (3, size, size), normalised
 

@@ -9,7 +9,7 @@ import torch
 from layerprobe.system.errors import DataError, LayerprobeError, RecipeError, UnknownNameError
 from layerprobe.system.naming import name_model
 from layerprobe.taps import list_layers
-from layerprobe.values.own_input import OwnInput
+from layerprobe.values.network_input import OwnInput
 from tests.sources.conftest import build, embeddings, noise, source
 
 CODE = """

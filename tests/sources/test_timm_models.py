@@ -17,7 +17,7 @@ from layerprobe.nets.checkpoint_files import FileWeights
 from layerprobe.sources import hub, timm_models
 from layerprobe.system.errors import DataError, EnvironmentFault, RecipeError
 from layerprobe.taps import list_layers
-from layerprobe.values.own_input import OwnInput
+from layerprobe.values.network_input import OwnInput
 from tests.sources.conftest import build, embeddings, noise, source
 
 VIT = "timm:test_vit"

@@ -12,7 +12,7 @@ from torch import nn
 from torchvision import models
 
 from layerprobe.system.errors import DataError, EnvironmentFault, RecipeError, UnknownNameError
-from layerprobe.values.own_input import OwnInput
+from layerprobe.values.network_input import OwnInput
 from tests.sources.conftest import build, embeddings, noise, source
 
 RESNET = "torchvision:resnet18/IMAGENET1K_V1"

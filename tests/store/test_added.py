@@ -18,7 +18,7 @@ from layerprobe.store import (
     write_features,
     write_ranks,
 )
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.retrieval import Ranks
 
 FEATURES = FeatureKey("a", 3, "test", "w", "resize", "m")

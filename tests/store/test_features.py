@@ -17,7 +17,7 @@ import pytest
 from layerprobe import store
 from layerprobe.store.features import FeatureArray
 from layerprobe.system.errors import BusyError, DataError, EnvironmentFault
-from layerprobe.values.keys import LayerKey
+from layerprobe.values.layers import LayerKey
 
 FC6 = LayerKey("fc6", "none")
 POOL = LayerKey("pool5.3", "max")
@@ -489,7 +489,7 @@ import resource
 from pathlib import Path
 from layerprobe import store
 from layerprobe.system.errors import LayerprobeError
-from layerprobe.values.keys import LayerKey
+from layerprobe.values.layers import LayerKey
 path, layer = Path({str(path)!r}), LayerKey("a", "max")
 store.read_feature_head(path)
 taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()

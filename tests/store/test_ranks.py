@@ -20,7 +20,7 @@ from layerprobe.store import (
     write_ranks,
 )
 from layerprobe.system.errors import DataError
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.retrieval import Ranks
 
 FC6 = LayerKey("fc6", "none")

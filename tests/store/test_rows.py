@@ -10,7 +10,7 @@ import pytest
 
 from layerprobe import store
 from layerprobe.system.errors import DataError
-from layerprobe.values.keys import LayerKey
+from layerprobe.values.layers import LayerKey
 from tests.store.test_features import DIMS, KEY, ROWS, values, write
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from layerprobe.summary.cells import Cells, Faults, SplitCells
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 
 FC6 = RankedLayer(LayerKey("fc6", "none"), "none", "cosine")
 POOL5 = RankedLayer(LayerKey("pool5", "max"), "none", "cosine")

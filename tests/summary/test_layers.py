@@ -18,7 +18,7 @@ from layerprobe.summary.layers import (
 )
 from layerprobe.values.facts import DataFacts
 from layerprobe.values.intervals import Difference
-from layerprobe.values.keys import RankedLayer
+from layerprobe.values.layers import RankedLayer
 from tests.summary.made_up import CLASSES, FC6, POOL5, split_of
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from layerprobe.summary.cells import Cells
 from layerprobe.summary.reduced import PostProcessing, reduced_sections
-from layerprobe.values.keys import RankedLayer
+from layerprobe.values.layers import RankedLayer
 from tests.summary.made_up import CLASSES, FC6, POOL5
 
 RAW, PCA, L2 = PostProcessing("none", "cosine"), PostProcessing("pca:8", "cosine", 8), PostProcessing("l2", "cosine")

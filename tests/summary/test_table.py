@@ -9,10 +9,10 @@ from layerprobe.summary.layers import GapOnset, LayerSummary, Level, RunSummary
 from layerprobe.summary.table import summary_table, summary_values
 from layerprobe.system.encoding import encoded
 from layerprobe.tables.formats import as_csv, as_markdown
+from layerprobe.values.best import Agreement
 from layerprobe.values.facts import DataFacts, SplitFacts
 from layerprobe.values.intervals import Difference, Interval, IntervalKind
-from layerprobe.values.keys import RankedLayer
-from layerprobe.values.label_free import Agreement
+from layerprobe.values.layers import RankedLayer
 from tests.summary.made_up import FC6, POOL5
 
 DATA = DataFacts("glyphs", {"train": SplitFacts(400, 40, None, 0.02), "test": SplitFacts(100, 40, None, 0.01)})

@@ -31,7 +31,7 @@ from layerprobe.system.files import (
     write_text,
     written_whole,
 )
-from layerprobe.values.keys import LayerKey
+from layerprobe.values.layers import LayerKey
 from layerprobe.values.scores import read_scores
 from layerprobe.workflow.run.runs import Run
 from tests.no_files import NO_FILES

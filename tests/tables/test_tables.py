@@ -9,7 +9,7 @@ from layerprobe.tables.formats import as_rich
 from layerprobe.tables.tables import TextTable, layer_table, metric_table, overview_table, plain_table
 from layerprobe.values.facts import DataFacts, SplitFacts
 from layerprobe.values.intervals import Interval, SamplingUnits
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.scores import Score
 from tests.scores import CLASSES, CLUSTERS, with_layer
 

@@ -17,7 +17,7 @@ from layerprobe.nets import vgg16_bn
 from layerprobe.system.errors import NumericError
 from layerprobe.taps import Tap, list_layers, resolve_taps, tap_module
 from layerprobe.taps.layouts import Layout
-from layerprobe.values.keys import LayerKey
+from layerprobe.values.layers import LayerKey
 from tests.taps.models import Layers, TorchEncoder, images, timm_vit
 
 FC6 = LayerKey("fc6", "none")

@@ -6,7 +6,7 @@ import pytest
 
 from layerprobe.system.errors import LayerprobeError
 from layerprobe.taps import find_layers, measure_layers, member_taps, skipped_pool_lines
-from layerprobe.values.keys import LayerKey
+from layerprobe.values.layers import LayerKey
 from tests.taps.models import Layers, timm_vit
 
 

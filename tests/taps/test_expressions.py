@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from layerprobe.system.errors import RecipeError, UnknownNameError
 from layerprobe.taps import Tap, execution_order, list_layers, measure_layers, outlying_tokens, resolve_taps
 from layerprobe.taps.layouts import Layout
-from layerprobe.values.keys import LayerKey
+from layerprobe.values.layers import LayerKey
 from tests.taps.models import Layers, TorchEncoder, images, timm_swin, timm_vit
 
 MAP = Layout("map", shape=(4, 8, 8))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from layerprobe import store
 from layerprobe.measure.analysis import Features, rank, score_recall, search_sha256
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.retrieval import SearchRules
 from layerprobe.values.scores import Score, ScoreTable, Subject
 from layerprobe.workflow.run.runs import Run

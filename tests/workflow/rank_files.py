@@ -9,7 +9,7 @@ import numpy as np
 
 from layerprobe import store
 from layerprobe.measure.analysis import Features, search_sha256
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.retrieval import Ranks
 from layerprobe.values.scores import Score, ScoreTable, Subject
 from layerprobe.workflow.run.runs import Run

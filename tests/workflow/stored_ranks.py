@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from layerprobe.store import FeatureKey, RankEntry, RankKey, Rows, write_ranks
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.retrieval import Ranks
 from layerprobe.workflow.run.runs import SCHEMA, Run
 

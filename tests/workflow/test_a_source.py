@@ -14,7 +14,7 @@ import torch
 
 from layerprobe.store.hdf5 import attribute, open_file
 from layerprobe.system.errors import UnknownNameError
-from layerprobe.values.own_input import OwnInput
+from layerprobe.values.network_input import OwnInput
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run import from_recipe

@@ -13,7 +13,7 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from layerprobe.values.choice import Choice
-from layerprobe.values.keys import RankedLayer
+from layerprobe.values.layers import RankedLayer
 from layerprobe.workflow.choose.choose import choose_runs
 from layerprobe.workflow.choose.choose_features import choose_file
 from layerprobe.workflow.choose.choose_model import choose_model

@@ -19,7 +19,7 @@ from layerprobe import store
 from layerprobe.recipe.overrides import Overrides
 from layerprobe.recipe.recipe import load_recipe, recorded_recipe
 from layerprobe.system.errors import RecipeError
-from layerprobe.values.keys import LayerKey
+from layerprobe.values.layers import LayerKey
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run import from_recipe

@@ -16,7 +16,7 @@ from layerprobe.summary.table import summary_tables
 from layerprobe.system.encoding import encoded
 from layerprobe.tables.tables import TextTable
 from layerprobe.values.choice import choice_lines
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.scores import Subject
 from layerprobe.workflow.choose.choose import choose_runs
 from layerprobe.workflow.choose.request import ChooseRequest

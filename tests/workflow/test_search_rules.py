@@ -21,7 +21,7 @@ from layerprobe.measure.pair_thresholds import count_pairs
 from layerprobe.statistics.choice import folds_of
 from layerprobe.statistics.means import intervals
 from layerprobe.statistics.units import unit_sums
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.retrieval import Ranks
 from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.run.runs import Run

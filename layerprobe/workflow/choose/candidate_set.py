@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from layerprobe.statistics.choice import CrossFitted, Finer, cross_fit, pick
 from layerprobe.statistics.units import UnitSums
 from layerprobe.statistics.verdict import above, growth_of_differences
-from layerprobe.values.arrays import FloatArray
 from layerprobe.values.choice import Candidate
 from layerprobe.values.facts import WITHIN_FOLDS
+from layerprobe.values.retrieval import FloatArray
 from layerprobe.values.scores import Subject
 
 SubjectOf = Callable[[Candidate, str], Subject]  # candidate and split -> what is scored

@@ -18,10 +18,10 @@ from layerprobe.measure.choosing_folds import QueryValues
 from layerprobe.metrics.recall import chance_recall
 from layerprobe.statistics.units import UnitSums, mean_of, side_by_side, unit_sums
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
-from layerprobe.values.keys import RankedLayer, matching_layers, network_order
-from layerprobe.values.metric_names import is_recall, recall_of
+from layerprobe.values.layers import RankedLayer, matching_layers, network_order
 from layerprobe.values.records import RunRecord
 from layerprobe.values.retrieval import Ranks
+from layerprobe.values.scores import is_recall, recall_of
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.probe.reducing import FITTED_ON
 from layerprobe.workflow.run.embedding import embedding_among

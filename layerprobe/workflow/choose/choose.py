@@ -10,9 +10,8 @@ import numpy as np
 from layerprobe.system.progress import Listener
 from layerprobe.values.choice import Choice
 from layerprobe.values.facts import CHOOSING, WITHIN_FOLDS, assumed_text, chosen_on_text, identical_text
-from layerprobe.values.keys import RankedLayer
-from layerprobe.values.metric_names import is_recall
-from layerprobe.values.spoken_names import spoken_name
+from layerprobe.values.layers import RankedLayer, spoken_name
+from layerprobe.values.scores import is_recall
 from layerprobe.workflow.choose.candidates import (
     CandidateKey,
     CandidateRun,

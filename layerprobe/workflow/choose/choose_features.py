@@ -12,8 +12,8 @@ from layerprobe.system.errors import DataError, UnknownNameError
 from layerprobe.system.memory import memory_faults_told
 from layerprobe.system.progress import Listener, Silent
 from layerprobe.values.choice import Choice, Ship
-from layerprobe.values.indexes import IndexKind
-from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, matching_layers
+from layerprobe.values.costs import IndexKind
+from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer, matching_layers
 from layerprobe.values.scores import Score
 from layerprobe.workflow.choose.choose import choose_candidates
 from layerprobe.workflow.choose.features_run import SIMILARITY, LayersOfFeatures, rows_by_split, run_of_features

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from layerprobe.system.errors import UnknownNameError
 from layerprobe.system.progress import Listener
 from layerprobe.values.choice import Choice
-from layerprobe.values.keys import NO_REDUCTION
+from layerprobe.values.layers import NO_REDUCTION
 from layerprobe.values.records import RunRecord
 from layerprobe.workflow.choose.choose_once import choose_once
 from layerprobe.workflow.choose.half_whitened import half_whitened_layers

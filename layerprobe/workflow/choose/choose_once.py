@@ -10,7 +10,7 @@ from typing import Any
 from layerprobe.system.errors import DataError
 from layerprobe.system.progress import Listener
 from layerprobe.values.choice import Choice
-from layerprobe.values.keys import RankedLayer
+from layerprobe.values.layers import RankedLayer
 from layerprobe.workflow.choose.choose import choose_runs
 from layerprobe.workflow.choose.half_whitened import half_whitened_layers, ranked_unreduced
 from layerprobe.workflow.choose.request import ChooseRequest

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from layerprobe.values.choice import TruncationSavings
-from layerprobe.values.keys import LayerKey
+from layerprobe.values.layers import LayerKey
 from layerprobe.values.records import RunRecord
 
 

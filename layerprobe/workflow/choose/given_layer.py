@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.system.errors import RecipeError
-from layerprobe.values.keys import LayerKey, RankedLayer, concatenated_layers, find_layer
+from layerprobe.values.layers import LayerKey, RankedLayer, concatenated_layers, find_layer
 from layerprobe.workflow.choose.features_run import SIMILARITY
 from layerprobe.workflow.choose.user_features import UserFeatures
 from layerprobe.workflow.run.references import parse_reference

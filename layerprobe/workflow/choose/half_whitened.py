@@ -11,7 +11,7 @@ import torch
 from layerprobe.reductions.applying import Blocks
 from layerprobe.reductions.half_whitening import half_whitened, half_whitening
 from layerprobe.statistics.choice import folds_of
-from layerprobe.values.keys import NO_REDUCTION, RankedLayer
+from layerprobe.values.layers import NO_REDUCTION, RankedLayer
 from layerprobe.workflow.choose.candidates import whole_units
 from layerprobe.workflow.probe.rerank import fold_half_whitening
 from layerprobe.workflow.run.runs import Run

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from layerprobe.tables.tables import TextTable
-from layerprobe.values.indexes import EXACT, IndexCosts
+from layerprobe.values.costs import EXACT, IndexCosts
 
 
 def index_table(costs: IndexCosts) -> TextTable:

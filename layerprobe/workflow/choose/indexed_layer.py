@@ -11,11 +11,11 @@ from layerprobe.measure.index_costs import Searched, index_costs
 from layerprobe.reductions.chain import ON_GALLERY, parse_chain
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.values.choice import Choice
-from layerprobe.values.indexes import IndexCosts, IndexKind
-from layerprobe.values.keys import NO_REDUCTION, RankedLayer
-from layerprobe.values.metric_names import is_recall, recall_of
+from layerprobe.values.costs import IndexCosts, IndexKind
+from layerprobe.values.layers import NO_REDUCTION, RankedLayer
 from layerprobe.values.records import RunRecord
 from layerprobe.values.retrieval import Similarity
+from layerprobe.values.scores import is_recall, recall_of
 from layerprobe.workflow.probe.reducing import FITTED_ON
 from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.run.memory_run import MemoryRun

@@ -14,7 +14,7 @@ from layerprobe.statistics.choice import folds_of
 from layerprobe.statistics.units import UnitSums, mean_of, stack_means
 from layerprobe.system.errors import BusyError, DataError
 from layerprobe.values.choice import FOLDS, Candidate, Choice, Price, TruncationSavings
-from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, members_of
+from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer, members_of
 from layerprobe.values.scores import SPLITS, Score, Subject, shared_notes
 from layerprobe.workflow.choose.candidate_set import Baseline, CandidateSet
 from layerprobe.workflow.choose.candidates import CandidateKey, Group, StoredValues

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from layerprobe.ranking.left_out import find_divided_class
 from layerprobe.reductions.l2 import unit
 from layerprobe.system.errors import DataError, NotFiniteError, NumericError, UnknownNameError
-from layerprobe.values.keys import LayerKey
+from layerprobe.values.layers import LayerKey
 from layerprobe.values.retrieval import SearchRules
 from layerprobe.values.scores import SPLITS
 from layerprobe.workflow.probe.identical_images import identical_rows, row_contents

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.values.facts import EPOCH_0
-from layerprobe.values.keys import RankedLayer
+from layerprobe.values.layers import RankedLayer
 from layerprobe.workflow.compare.evidence import Evidence, Measure, gather
 from layerprobe.workflow.run.facts import data_facts
 from layerprobe.workflow.run.metric_values import metric_flags

@@ -13,8 +13,7 @@ from layerprobe.reductions.chain import parse_chain
 from layerprobe.statistics.holm import holm
 from layerprobe.system.errors import DataError, NumericError, RecipeError
 from layerprobe.values.intervals import IntervalKind
-from layerprobe.values.keys import LayerKey, RankedLayer, members_of
-from layerprobe.values.likeness import unlike_text
+from layerprobe.values.layers import LayerKey, RankedLayer, members_of, unlike_text
 from layerprobe.workflow.compare.before_training import before_training, missing_note
 from layerprobe.workflow.compare.comparison import ComparedLayer, Comparison, ComparisonData, inputs_text
 from layerprobe.workflow.compare.evidence import Measure, gather, query_units

@@ -10,8 +10,7 @@ from typing import Any
 from layerprobe.tables.tables import TextTable
 from layerprobe.values.facts import CHOOSING, DataFacts, weights_or_epoch
 from layerprobe.values.intervals import FEW_UNITS, FEWEST_UNITS, Difference, IntervalKind, OverSeeds, SamplingUnits
-from layerprobe.values.metric_names import is_fraction, recall_of
-from layerprobe.values.scores import Subject, note_text
+from layerprobe.values.scores import Subject, is_fraction, note_text, recall_of
 from layerprobe.workflow.run.references import reference_text
 
 

@@ -13,9 +13,9 @@ from layerprobe.statistics.bootstrap import differences
 from layerprobe.statistics.jackknife import jackknife, jackknife_over_seeds
 from layerprobe.statistics.seeds import over_seeds
 from layerprobe.statistics.units import UnitSums, unit_sums
-from layerprobe.values.arrays import FloatArray
 from layerprobe.values.intervals import Difference, IntervalKind, OverSeeds
-from layerprobe.values.keys import RankedLayer
+from layerprobe.values.layers import RankedLayer
+from layerprobe.values.retrieval import FloatArray
 from layerprobe.workflow.compare.redrawn import LeftOutMetrics
 from layerprobe.workflow.run.metric_values import metric_values_of
 from layerprobe.workflow.run.references import RankedSplit

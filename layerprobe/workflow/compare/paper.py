@@ -17,12 +17,10 @@ from layerprobe.recipe.recipe_files import packaged_recipe
 from layerprobe.registry import DATASETS
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.system.wording import first_named
-from layerprobe.values.epochs import epochs_text
 from layerprobe.values.facts import DataFacts
-from layerprobe.values.keys import NO_REDUCTION, OUTPUT, RankedLayer, matching_layers
-from layerprobe.values.metric_names import recall_of
-from layerprobe.values.records import RunRecord
-from layerprobe.values.scores import Score, shared_notes
+from layerprobe.values.layers import NO_REDUCTION, OUTPUT, RankedLayer, matching_layers
+from layerprobe.values.records import RunRecord, epochs_text
+from layerprobe.values.scores import Score, recall_of, shared_notes
 from layerprobe.workflow.compare.compare import stored_dim
 from layerprobe.workflow.run.embedding import embedding_among, last_two
 from layerprobe.workflow.run.facts import data_facts

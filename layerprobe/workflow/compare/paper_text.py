@@ -9,8 +9,7 @@ from typing import Any
 from layerprobe.papers.tables import PaperCell, PaperColumn, PaperRow
 from layerprobe.tables.tables import TextTable
 from layerprobe.values.facts import fact_lines
-from layerprobe.values.metric_names import is_fraction
-from layerprobe.values.scores import Score
+from layerprobe.values.scores import Score, is_fraction
 from layerprobe.workflow.compare.comparison import number_text
 from layerprobe.workflow.compare.paper import PaperComparison, RunRow
 

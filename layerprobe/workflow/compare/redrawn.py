@@ -12,9 +12,9 @@ from layerprobe.measure.redraw import left_out_values
 from layerprobe.recipe.recipe import Recipe, recorded_recipe
 from layerprobe.registry import METRICS
 from layerprobe.system.errors import DataError, RecipeError
-from layerprobe.values.arrays import FloatArray, IntArray
-from layerprobe.values.keys import RankedLayer, members_of
-from layerprobe.values.metric_names import is_recall, recall_of
+from layerprobe.values.layers import RankedLayer, members_of
+from layerprobe.values.retrieval import FloatArray, IntArray
+from layerprobe.values.scores import is_recall, recall_of
 from layerprobe.workflow.probe.measures import build_measures
 from layerprobe.workflow.probe.reduced_features import is_made_from
 from layerprobe.workflow.probe.searches import searches_of_run

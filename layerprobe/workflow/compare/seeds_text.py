@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from layerprobe.statistics.seeds import FEWEST_TRAININGS
 from layerprobe.tables.tables import TextTable
 from layerprobe.values.intervals import Difference, OverSeeds
-from layerprobe.values.metric_names import is_fraction
+from layerprobe.values.scores import is_fraction
 from layerprobe.workflow.compare.comparison import (
     SeedComparison,
     before_text,

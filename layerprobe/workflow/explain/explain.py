@@ -23,7 +23,7 @@ from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.system.progress import Listener
 from layerprobe.taps import Layer, Measured, find_layers, measure_layers
 from layerprobe.values.explanations import ExplainedNeighbour, ExplainedQuery
-from layerprobe.values.keys import NO_REDUCTION, RankedLayer
+from layerprobe.values.layers import NO_REDUCTION, RankedLayer
 from layerprobe.values.records import RunRecord
 from layerprobe.values.views import Neighbours
 from layerprobe.workflow.explain.request import ExplainRequest as ExplainRequest

@@ -7,7 +7,7 @@ from typing import Any
 
 from layerprobe.tables.tables import TextTable
 from layerprobe.values.explanations import Attribution, ExplainedQuery, RankCorrelation
-from layerprobe.values.keys import names_by_layer
+from layerprobe.values.layers import names_by_layer
 
 _COLUMNS = ("layer", "image", "s - s0", "error %", "steps", "IG\nr", "IG\n|r|", "CAM\nr", "CAM\n|r|")
 _KEY = (

@@ -12,7 +12,7 @@ from layerprobe.reductions.chain import parse_chain
 from layerprobe.system.errors import RecipeError
 from layerprobe.system.progress import Listener
 from layerprobe.values.choice import advice_text
-from layerprobe.values.keys import RankedLayer, members_of
+from layerprobe.values.layers import RankedLayer, members_of
 from layerprobe.workflow.choose.choose_features import choose_file
 from layerprobe.workflow.choose.features_run import rows_by_split, run_of_features
 from layerprobe.workflow.choose.given_layer import ranked_of_rows

@@ -20,7 +20,7 @@ from layerprobe.system.errors import DataError, LayerprobeError, RecipeError
 from layerprobe.system.progress import Listener
 from layerprobe.taps import find_layers
 from layerprobe.values.choice import Choice, advice_text
-from layerprobe.values.keys import members_of
+from layerprobe.values.layers import members_of
 from layerprobe.values.records import RunRecord
 from layerprobe.workflow.choose.choose import choose_runs
 from layerprobe.workflow.choose.choose_once import choose_once, half_whitened_of

@@ -8,8 +8,7 @@ from typing import Any
 from layerprobe.data.framing import Framing
 from layerprobe.nets.net import Net
 from layerprobe.recipe.recipe import Recipe
-from layerprobe.values.image_size import height_width
-from layerprobe.values.own_input import OwnInput
+from layerprobe.values.network_input import OwnInput, height_width
 from layerprobe.workflow.run import from_recipe
 
 

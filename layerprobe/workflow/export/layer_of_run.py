@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.system.errors import LayerprobeError, RecipeError
 from layerprobe.values.choice import Choice
-from layerprobe.values.keys import NO_REDUCTION, RankedLayer
+from layerprobe.values.layers import NO_REDUCTION, RankedLayer
 from layerprobe.workflow.export.request import ExportRequest
 from layerprobe.workflow.run.references import find_layers, open_ranked_split, parse_reference
 from layerprobe.workflow.run.runs import Run

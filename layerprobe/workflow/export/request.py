@@ -8,7 +8,7 @@ from typing import Annotated
 from layerprobe.system.errors import EnvironmentFault, LayerprobeError, UnknownNameError
 from layerprobe.system.files import require_writable
 from layerprobe.system.options import Flag, RunModel, split_names
-from layerprobe.values.indexes import IndexKind, index_kinds
+from layerprobe.values.costs import IndexKind, index_kinds
 
 NPZ, PT2, ONNX = FORMATS = ("npz", "pt2", "onnx")
 _NEEDED = ("onnx", "onnxscript", "onnxruntime")  # by the format onnx; its check runs the file

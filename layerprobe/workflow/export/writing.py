@@ -26,7 +26,7 @@ from layerprobe.system.errors import NumericError
 from layerprobe.system.files import folder_written_whole
 from layerprobe.system.progress import Listener
 from layerprobe.system.signals import stoppable
-from layerprobe.values.keys import RankedLayer
+from layerprobe.values.layers import RankedLayer
 from layerprobe.workflow.export.request import NPZ, ONNX, PT2, ExportRequest
 
 CHECKED = 64  # images

@@ -13,7 +13,7 @@ from layerprobe.registry import NETS, NETWORKS, SOURCES, is_source, load, load_a
 from layerprobe.system.errors import UnknownNameError
 from layerprobe.system.naming import name_model
 from layerprobe.taps import list_layers
-from layerprobe.values.image_size import ImageSize
+from layerprobe.values.network_input import ImageSize
 from layerprobe.workflow.run.from_recipe import build_net
 from layerprobe.workflow.run.run_network import run_network
 from layerprobe.workflow.run.runs import list_runs, named_run

@@ -16,10 +16,8 @@ from layerprobe.reductions.reduction import NotApplicableError
 from layerprobe.summary.processed import best_reductions
 from layerprobe.summary.reduced import PostProcessing
 from layerprobe.system.errors import BusyError, DataError, LayerprobeError, RecipeError
-from layerprobe.values.headline_layers import headline_layers
-from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer, members_of
-from layerprobe.values.scores import Score
-from layerprobe.values.seeds import over_seeds, trainings
+from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer, headline_layers, members_of
+from layerprobe.values.scores import Score, over_seeds, trainings
 from layerprobe.values.views import Reductions, Selected, Sized, equal_dimensions
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.summary.reduced import post_processing_split, processings_of, unmeasured_text, usual_dimension

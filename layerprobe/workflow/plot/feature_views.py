@@ -14,8 +14,7 @@ from layerprobe.plots.drawn_layers import match_layers, resolve_epoch
 from layerprobe.plots.plot import PlotOptions
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.values.facts import PAIRS_WITHIN_FOLDS
-from layerprobe.values.headline_layers import headline_layers
-from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer
+from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer, headline_layers
 from layerprobe.values.scores import Score, shared_notes
 from layerprobe.values.views import Curve, Histogram, Selected
 from layerprobe.workflow.run.runs import Run

@@ -17,13 +17,10 @@ from layerprobe.statistics.means import intervals
 from layerprobe.statistics.units import unit_sums
 from layerprobe.store import StoredRanks
 from layerprobe.system.errors import DataError
-from layerprobe.values.headline_layers import headline_layers
 from layerprobe.values.intervals import IntervalKind, SamplingUnits
-from layerprobe.values.keys import NO_REDUCTION, RankedLayer
-from layerprobe.values.metric_names import recall_of
+from layerprobe.values.layers import NO_REDUCTION, RankedLayer, headline_layers
 from layerprobe.values.retrieval import Ranks
-from layerprobe.values.scores import Score, shared_notes
-from layerprobe.values.seeds import trainings
+from layerprobe.values.scores import Score, recall_of, shared_notes, trainings
 from layerprobe.values.views import Curve
 from layerprobe.workflow.run.reduction_draws import ranked_as
 from layerprobe.workflow.run.runs import Run

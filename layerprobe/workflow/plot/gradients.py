@@ -13,8 +13,8 @@ from layerprobe.plots.drawn_layers import resolve_epoch
 from layerprobe.recipe.recipe import Recipe, recorded_recipe
 from layerprobe.registry import LOSSES, load
 from layerprobe.system.errors import DataError, NumericError, RecipeError
-from layerprobe.values.arrays import FloatArray
-from layerprobe.values.keys import RankedLayer
+from layerprobe.values.layers import RankedLayer
+from layerprobe.values.retrieval import FloatArray
 from layerprobe.values.scores import Score, shared_notes
 from layerprobe.values.views import GradientSizes
 from layerprobe.workflow.probe.classifiers import classifier_of, why_no_classifier

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from layerprobe.measure.cka import EpochFeatures, epoch_cka, layer_cka, run_cka
 from layerprobe.system.errors import DataError
-from layerprobe.values.keys import NO_REDUCTION, LayerKey
+from layerprobe.values.layers import NO_REDUCTION, LayerKey
 from layerprobe.values.scores import Matrix, Score
 from layerprobe.workflow.run.manifests import have_other_images
 from layerprobe.workflow.run.runs import Run

@@ -23,7 +23,7 @@ from layerprobe.ranking.neighbours import nearest_neighbours
 from layerprobe.ranking.relevance import relevance_of
 from layerprobe.recipe.recipe import recorded_recipe
 from layerprobe.system.errors import DataError, UnknownNameError
-from layerprobe.values.keys import NO_REDUCTION, RankedLayer, members_of
+from layerprobe.values.layers import NO_REDUCTION, RankedLayer, members_of
 from layerprobe.values.records import RunRecord
 from layerprobe.values.views import Selected
 from layerprobe.workflow.probe.reduced_features import is_fitted_on, is_made_from

@@ -10,11 +10,9 @@ from statistics import fmean
 from layerprobe.plots.drawn_layers import match_layers, resolve_epoch
 from layerprobe.plots.plot import LOSS, PlotOptions
 from layerprobe.system.errors import DataError
-from layerprobe.values.headline_layers import headline_layers
 from layerprobe.values.intervals import Interval
-from layerprobe.values.keys import NO_REDUCTION, RankedLayer, names_by_layer
-from layerprobe.values.metric_names import is_recall, recall_of
-from layerprobe.values.scores import Score, note_text, shared_notes
+from layerprobe.values.layers import NO_REDUCTION, RankedLayer, headline_layers, names_by_layer
+from layerprobe.values.scores import Score, is_recall, note_text, recall_of, shared_notes
 from layerprobe.values.views import OverTrainings, Repeated, RepeatedLine
 from layerprobe.workflow.plot.recipe_lines import PlottedRun, places_in_order
 from layerprobe.workflow.plot.training_log import logged_losses

@@ -14,8 +14,7 @@ from layerprobe.plots.plot import PlotOptions, ReadImage
 from layerprobe.plots.selected import selected_at, selected_text
 from layerprobe.system.errors import DataError, LayerprobeError, NumericError, RecipeError
 from layerprobe.values.facts import WITHIN_FOLDS
-from layerprobe.values.headline_layers import last_two_layers
-from layerprobe.values.keys import NO_REDUCTION, RankedLayer
+from layerprobe.values.layers import NO_REDUCTION, RankedLayer, last_two_layers
 from layerprobe.values.scores import Score
 from layerprobe.values.views import FoundItem, Item, Neighbours, Selected
 from layerprobe.workflow.plot.neighbours import (

@@ -16,10 +16,17 @@ from layerprobe.plots.plot import LOSS, Drawing, Plot, PlotOptions, ReadImage
 from layerprobe.plots.values import metric_of
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.values.facts import DataFacts
-from layerprobe.values.keys import RankedLayer
-from layerprobe.values.metric_names import is_fraction, recall_of
-from layerprobe.values.scores import Matrix, Score, shared_notes
-from layerprobe.values.seeds import facts_over_seeds, over_seeds, trainings
+from layerprobe.values.layers import RankedLayer
+from layerprobe.values.scores import (
+    Matrix,
+    Score,
+    facts_over_seeds,
+    is_fraction,
+    over_seeds,
+    recall_of,
+    shared_notes,
+    trainings,
+)
 from layerprobe.values.views import (
     Curve,
     ErrorRates,

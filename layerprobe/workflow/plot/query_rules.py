@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from layerprobe.plots.drawn_layers import match_layers
 from layerprobe.system.errors import DataError, RecipeError
-from layerprobe.values.keys import RankedLayer, layer_names
+from layerprobe.values.layers import RankedLayer, layer_names
 from layerprobe.values.retrieval import Ranks
 from layerprobe.workflow.run.references import RankedSplit, layer_flags, probe_fix
 

@@ -10,9 +10,8 @@ from layerprobe.plots.plot import PlotOptions
 from layerprobe.plots.selected import selected_text
 from layerprobe.plots.values import metric_of
 from layerprobe.system.errors import LayerprobeError
-from layerprobe.values.pooling import NO_POOL
+from layerprobe.values.layers import NO_POOL, spoken_name
 from layerprobe.values.scores import Score
-from layerprobe.values.spoken_names import spoken_name
 from layerprobe.values.views import ErrorRates, Histogram, Selected
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.stored_choice import stored_choice

@@ -9,7 +9,7 @@ from dataclasses import replace
 from layerprobe.plots.values import metric_of
 from layerprobe.system.errors import DataError
 from layerprobe.system.files import require_file
-from layerprobe.values.keys import NO_REDUCTION, RankedLayer
+from layerprobe.values.layers import NO_REDUCTION, RankedLayer
 from layerprobe.values.scores import Score, Subject
 from layerprobe.workflow.run.embedding import embedding_among
 from layerprobe.workflow.run.experiments import experiments_of

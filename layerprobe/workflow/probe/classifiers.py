@@ -17,7 +17,7 @@ from layerprobe.registry import LOSSES, load
 from layerprobe.system.errors import RecipeError
 from layerprobe.system.progress import Listener
 from layerprobe.taps import Layer, Tap
-from layerprobe.values.keys import LayerKey
+from layerprobe.values.layers import LayerKey
 from layerprobe.values.retrieval import Classifier
 from layerprobe.workflow.probe.reducing import prepend_relu
 from layerprobe.workflow.probe.selection import ProbeRequest

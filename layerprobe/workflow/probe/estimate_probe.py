@@ -21,7 +21,7 @@ from layerprobe.recipe.recipe import Recipe
 from layerprobe.system.files import free_bytes
 from layerprobe.system.memory import peak_memory
 from layerprobe.taps import member_taps
-from layerprobe.values.estimate import Estimate
+from layerprobe.values.costs import Estimate
 from layerprobe.workflow.probe.extractors import BATCH_SIZE
 from layerprobe.workflow.probe.probe import resolve_selection
 from layerprobe.workflow.probe.probed_run import ProbedRun, decoding_of, open_for_probing, open_new_run

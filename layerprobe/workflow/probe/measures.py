@@ -13,7 +13,7 @@ from layerprobe.metrics.metric import Metric, QueryMetric
 from layerprobe.metrics.thinned import require_gallery_size
 from layerprobe.registry import METRICS, load
 from layerprobe.system.errors import RecipeError
-from layerprobe.values.metric_names import Recall, is_recall, recall_of
+from layerprobe.values.scores import Recall, is_recall, recall_of
 
 
 @dataclass(frozen=True)

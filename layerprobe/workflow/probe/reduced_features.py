@@ -17,7 +17,7 @@ from layerprobe.reductions.applying import Blocks, ReducedRows, reduce_blocks
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.reductions.reduction import Reduce
 from layerprobe.system.errors import BusyError, DataError
-from layerprobe.values.keys import LayerKey, RankedLayer, members_of
+from layerprobe.values.layers import LayerKey, RankedLayer, members_of
 from layerprobe.workflow.probe.classifiers import RunClassifier, fit_chain
 from layerprobe.workflow.probe.reducing import FITTED_ON
 from layerprobe.workflow.run.memory_run import MemoryRun

@@ -11,7 +11,7 @@ from layerprobe.reductions.chain import ON_GALLERY, Chain, parse_chain
 from layerprobe.reductions.equal import equal_dimension
 from layerprobe.reductions.reduction import NotApplicableError
 from layerprobe.system.errors import RecipeError, UnknownNameError
-from layerprobe.values.keys import LayerKey
+from layerprobe.values.layers import LayerKey
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -24,7 +24,7 @@ from layerprobe.reductions.half_whitening import HalfWhitening, half_whitening, 
 from layerprobe.reductions.reduction import Reduce
 from layerprobe.statistics.choice import folds_of
 from layerprobe.system.errors import DataError, NotFiniteError
-from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer
+from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer
 from layerprobe.values.retrieval import Ranks, SearchRules
 from layerprobe.values.sections import SEARCH_KEYS
 from layerprobe.workflow.probe.reduced_features import ReducedFeatures, are_stored, stored_features

@@ -23,7 +23,7 @@ from layerprobe.metrics.metric import means_of
 from layerprobe.ranking.ranks import RESOLVE_ALL_BELOW
 from layerprobe.reductions.reduction import NotApplicableError
 from layerprobe.system.errors import NotFiniteError
-from layerprobe.values.keys import NO_REDUCTION, RankedLayer
+from layerprobe.values.layers import NO_REDUCTION, RankedLayer
 from layerprobe.values.retrieval import Classifier, Ranks
 from layerprobe.values.scores import Score, Subject
 from layerprobe.workflow.probe.measures import Measures

@@ -16,7 +16,7 @@ from layerprobe.ranking.ranks import ENGINE
 from layerprobe.ranking.vectors import TIE_WINDOW
 from layerprobe.recipe.recipe import Recipe
 from layerprobe.reductions.chain import parse_chain
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.retrieval import SearchRules
 from layerprobe.values.scores import Subject
 from layerprobe.workflow.probe.classifiers import RunClassifier, classifier_of

@@ -21,10 +21,9 @@ from layerprobe.taps import (
     member_taps,
     outlying_tokens,
 )
-from layerprobe.values.epochs import named_epochs
 from layerprobe.values.intervals import IntervalKind
-from layerprobe.values.keys import NO_REDUCTION, RankedLayer
-from layerprobe.values.records import RunRecord
+from layerprobe.values.layers import NO_REDUCTION, RankedLayer
+from layerprobe.values.records import RunRecord, named_epochs
 from layerprobe.workflow.probe.measures import Measures, add_gallery_size, build_measures
 from layerprobe.workflow.probe.reducing import (
     FITTED_ON,

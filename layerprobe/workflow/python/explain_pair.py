@@ -17,7 +17,7 @@ from layerprobe.system.errors import RecipeError, UnknownNameError
 from layerprobe.taps import find_layers
 from layerprobe.taps.hooks import prepare_images
 from layerprobe.values.explanations import Explanation
-from layerprobe.values.keys import NO_REDUCTION, VECTOR_SIMILARITIES, RankedLayer
+from layerprobe.values.layers import NO_REDUCTION, VECTOR_SIMILARITIES, RankedLayer
 from layerprobe.workflow.python.loaders import image_shape, require_images
 from layerprobe.workflow.python.user_model import measure_network, net_of, place_on_device
 

@@ -14,7 +14,7 @@ from layerprobe import store
 from layerprobe.measure.analysis import Scored
 from layerprobe.system.errors import NotFiniteError
 from layerprobe.values.intervals import IntervalKind
-from layerprobe.values.keys import NO_REDUCTION, RankedLayer
+from layerprobe.values.layers import NO_REDUCTION, RankedLayer
 from layerprobe.values.scores import Score
 from layerprobe.workflow.probe.measures import Measures
 from layerprobe.workflow.probe.reducing import InapplicableReduction

@@ -20,7 +20,7 @@ from layerprobe.measure.concatenated import side_by_side
 from layerprobe.store import FeatureKey
 from layerprobe.system.errors import DataError
 from layerprobe.taps import Tap
-from layerprobe.values.keys import LayerKey, members_of
+from layerprobe.values.layers import LayerKey, members_of
 from layerprobe.workflow.probe.identical_images import row_contents
 from layerprobe.workflow.python.loaders import Batch
 from layerprobe.workflow.python.probe_inputs import ProbeInputs, image_digests

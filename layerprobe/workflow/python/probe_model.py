@@ -25,7 +25,7 @@ from layerprobe.taps import (
     outlying_tokens,
     skipped_pool_lines,
 )
-from layerprobe.values.keys import NO_REDUCTION, VECTOR_SIMILARITIES, RankedLayer, network_order
+from layerprobe.values.layers import NO_REDUCTION, VECTOR_SIMILARITIES, RankedLayer, network_order
 from layerprobe.values.scores import SPLITS
 from layerprobe.workflow.probe.measures import build_measures
 from layerprobe.workflow.probe.reducing import (

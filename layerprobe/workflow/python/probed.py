@@ -16,10 +16,9 @@ from layerprobe.system.arguments import names_of
 from layerprobe.system.errors import NumericError, RecipeError, UnknownNameError
 from layerprobe.tables.formats import PrintedTables
 from layerprobe.values.choice import Choice
-from layerprobe.values.keys import NO_REDUCTION, OUTPUT, LayerKey, RankedLayer, is_glob, matching_layers
-from layerprobe.values.metric_names import recall_of
+from layerprobe.values.layers import NO_REDUCTION, OUTPUT, LayerKey, RankedLayer, is_glob, matching_layers
 from layerprobe.values.retrieval import Ranks
-from layerprobe.values.scores import Score
+from layerprobe.values.scores import Score, recall_of
 from layerprobe.workflow.choose.choose_features import choose
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.choose.user_features import UserFeatures, check_features

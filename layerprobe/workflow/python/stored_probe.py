@@ -11,7 +11,7 @@ import numpy as np
 
 from layerprobe import store
 from layerprobe.system.wording import first_named
-from layerprobe.values.keys import VECTOR_SIMILARITIES, RankedLayer
+from layerprobe.values.layers import VECTOR_SIMILARITIES, RankedLayer
 from layerprobe.values.records import RecordedNetwork, RunRecord
 from layerprobe.values.scores import Score, ScoreTable, read_scores
 from layerprobe.workflow.probe.identical_images import identical_images

@@ -41,8 +41,8 @@ from layerprobe.taps import (
 )
 from layerprobe.taps.hooks import parts_by_path
 from layerprobe.taps.layouts import Unclear
-from layerprobe.values.image_size import ImageSize, as_size
-from layerprobe.values.keys import OUTPUT, members_of
+from layerprobe.values.layers import OUTPUT, members_of
+from layerprobe.values.network_input import ImageSize, as_size
 from layerprobe.values.records import RecordedNetwork
 from layerprobe.workflow.probe.extractors import BATCH_SIZE
 from layerprobe.workflow.python.loaders import ImageShape, image_shape, read_images

@@ -11,9 +11,8 @@ from layerprobe.report.values import ShownChoice
 from layerprobe.system.errors import LayerprobeError
 from layerprobe.system.progress import Silent
 from layerprobe.values.choice import Choice, advice_text, certainty_text, choice_table, verdict_text
-from layerprobe.values.keys import RankedLayer
+from layerprobe.values.layers import RankedLayer, spoken_name
 from layerprobe.values.scores import Score
-from layerprobe.values.spoken_names import spoken_name
 from layerprobe.workflow.choose.choose import choose_runs
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.run.experiments import experiments_of

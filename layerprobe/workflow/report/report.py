@@ -12,8 +12,7 @@ from layerprobe.report.page import render
 from layerprobe.report.values import Report, RunPage
 from layerprobe.system.errors import DataError
 from layerprobe.values.facts import split_header
-from layerprobe.values.headline_layers import headline_layers
-from layerprobe.values.keys import NO_REDUCTION, RankedLayer, names_by_layer
+from layerprobe.values.layers import NO_REDUCTION, RankedLayer, headline_layers, names_by_layer
 from layerprobe.values.scores import Score
 from layerprobe.workflow.compare.finding import METRIC, best_on_validation, findings
 from layerprobe.workflow.explain.stored import stored_figure

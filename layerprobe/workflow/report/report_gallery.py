@@ -20,7 +20,7 @@ from layerprobe.report.values import Gallery, GalleryQuery, RunPage
 from layerprobe.system.errors import DataError, LayerprobeError, NumericError
 from layerprobe.system.threads import OfEach, in_threads
 from layerprobe.values.facts import at_epoch_text
-from layerprobe.values.keys import RankedLayer
+from layerprobe.values.layers import RankedLayer
 from layerprobe.values.views import Item
 from layerprobe.workflow.plot.neighbours import RunGallery, neighbours_of, open_gallery
 from layerprobe.workflow.plot.query_rules import (

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from layerprobe.values.keys import NO_REDUCTION, RankedLayer, network_order
-from layerprobe.values.pooling import NO_POOL
+from layerprobe.values.layers import NO_POOL, NO_REDUCTION, RankedLayer, network_order
 from layerprobe.values.records import RunRecord
 
 # The pools that represent a layer with several, in order of preference; then the first in network order.

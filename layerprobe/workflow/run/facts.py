@@ -15,11 +15,10 @@ from layerprobe.metrics.recall import chance_recall
 from layerprobe.system.errors import BusyError, DataError
 from layerprobe.tables.tables import TextTable, layer_table, metric_table, overview_table, remarks_of
 from layerprobe.values.facts import EPOCH_0, START, DataFacts, IdenticalImages, SplitFacts
-from layerprobe.values.keys import NO_REDUCTION, RankedLayer
-from layerprobe.values.metric_names import is_recall
+from layerprobe.values.layers import NO_REDUCTION, RankedLayer
 from layerprobe.values.records import RunRecord
 from layerprobe.values.retrieval import Ranks
-from layerprobe.values.scores import SPLITS, Score
+from layerprobe.values.scores import SPLITS, Score, is_recall
 from layerprobe.values.sections import SEARCH_KEYS
 from layerprobe.workflow.run.embedding import embedding_among
 from layerprobe.workflow.run.indistinguishable import Searches, alike_of, searches_of

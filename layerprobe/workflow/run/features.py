@@ -17,7 +17,7 @@ from layerprobe.store.features import FeatureArray
 from layerprobe.system.errors import BusyError, DataError
 from layerprobe.system.progress import Listener
 from layerprobe.taps import Layer, Tap, member_taps
-from layerprobe.values.keys import LayerKey
+from layerprobe.values.layers import LayerKey
 from layerprobe.values.scores import Score
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.epoch_weights import require_weights, weights_sha256

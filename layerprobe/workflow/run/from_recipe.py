@@ -31,8 +31,7 @@ from layerprobe.nets.weight_paths import split_part
 from layerprobe.recipe.recipe import Recipe
 from layerprobe.system.errors import EnvironmentFault, RecipeError
 from layerprobe.system.naming import require_device_name
-from layerprobe.values.image_size import ImageSize, height_width, size_text
-from layerprobe.values.own_input import OwnInput
+from layerprobe.values.network_input import ImageSize, OwnInput, height_width, size_text
 from layerprobe.workflow.run.epoch_weights import last_weights
 from layerprobe.workflow.run.images import Decoding, with_contents, with_decoded
 from layerprobe.workflow.run.listing import listed

@@ -16,7 +16,7 @@ from layerprobe.system.errors import DataError, LayerprobeError
 from layerprobe.values.best import best_layer
 from layerprobe.values.facts import DataFacts
 from layerprobe.values.intervals import ShownKind
-from layerprobe.values.keys import RankedLayer
+from layerprobe.values.layers import RankedLayer
 from layerprobe.values.retrieval import Ranks
 from layerprobe.values.scores import Score
 from layerprobe.workflow.run.reduction_draws import mean_of_queries, ranked_as

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from layerprobe import registry
 from layerprobe.data.splits import Dataset
-from layerprobe.values.image_size import height_width
+from layerprobe.values.network_input import height_width
 from layerprobe.values.sections import Data
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from layerprobe import store
 from layerprobe.store.features import FeatureArray
 from layerprobe.system.errors import DataError
-from layerprobe.values.keys import LayerKey
+from layerprobe.values.layers import LayerKey
 from layerprobe.values.records import RunRecord
 from layerprobe.values.retrieval import SearchRules
 from layerprobe.values.scores import Score, in_network_order, no_scores

@@ -9,9 +9,9 @@ from layerprobe.measure.analysis import query_values
 from layerprobe.metrics.metric import is_mean_over_queries
 from layerprobe.registry import METRICS
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
-from layerprobe.values.arrays import FloatArray
-from layerprobe.values.keys import RankedLayer
-from layerprobe.values.metric_names import recall_of
+from layerprobe.values.layers import RankedLayer
+from layerprobe.values.retrieval import FloatArray
+from layerprobe.values.scores import recall_of
 from layerprobe.workflow.run.reduction_draws import mean_of_queries
 from layerprobe.workflow.run.references import RankedSplit, probe_layers_fix
 

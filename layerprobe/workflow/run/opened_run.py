@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from layerprobe.store import FeatureHead
 from layerprobe.system.errors import DataError, EnvironmentFault
-from layerprobe.values.keys import concatenated_layers, find_layer
+from layerprobe.values.layers import concatenated_layers, find_layer
 from layerprobe.values.scores import COLUMNS, Score
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.stored_layers import read_layer

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.reductions.chain import parse_chain
-from layerprobe.values.keys import RankedLayer
+from layerprobe.values.layers import RankedLayer
 
 
 def draws_of(ranked: RankedLayer) -> tuple[RankedLayer, ...]:

@@ -12,8 +12,8 @@ from layerprobe.data.splits import IN_GALLERY
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.store import StoredRanks
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError, near_miss
-from layerprobe.values.epochs import epochs_text
-from layerprobe.values.keys import (
+from layerprobe.values.layers import (
+    NO_POOL,
     NO_REDUCTION,
     LayerKey,
     RankedLayer,
@@ -23,8 +23,7 @@ from layerprobe.values.keys import (
     matching_layers,
     network_order,
 )
-from layerprobe.values.pooling import NO_POOL
-from layerprobe.values.records import RunRecord
+from layerprobe.values.records import RunRecord, epochs_text
 from layerprobe.values.retrieval import SIMILARITIES
 from layerprobe.values.scores import SPLITS, Subject
 from layerprobe.workflow.run.embedding import embedding_among

@@ -13,7 +13,7 @@ from layerprobe.system.errors import DataError, EnvironmentFault, RecipeError
 from layerprobe.system.files import sha256
 from layerprobe.system.naming import PYTHON, split_python
 from layerprobe.taps import Layer, Measured, Tap, find_taps, member_taps
-from layerprobe.values.image_size import ImageSize
+from layerprobe.values.network_input import ImageSize
 from layerprobe.values.records import RecordedNetwork, RunRecord
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.runs import Run

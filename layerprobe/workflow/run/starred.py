@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from layerprobe.values.facts import at_epoch_text
-from layerprobe.values.keys import NO_REDUCTION, RankedLayer
-from layerprobe.values.spoken_names import spoken_name
+from layerprobe.values.layers import NO_REDUCTION, RankedLayer, spoken_name
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.seen import weights_text
 from layerprobe.workflow.run.stored_choice import stored_choice

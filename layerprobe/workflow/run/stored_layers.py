@@ -12,7 +12,7 @@ from layerprobe.measure.concatenated import SideBySide
 from layerprobe.ranking.items import Table
 from layerprobe.store.features import FeatureArray
 from layerprobe.system.errors import BusyError, DataError
-from layerprobe.values.keys import LayerKey, members_of
+from layerprobe.values.layers import LayerKey, members_of
 from layerprobe.workflow.run.runs import Run
 
 _ROWS = 512  # compared at once

@@ -18,9 +18,8 @@ from layerprobe.recipe.recipe import Recipe, load_recipe
 from layerprobe.registry import DATASETS
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.system.progress import Listener
-from layerprobe.values.keys import NO_REDUCTION, is_glob, matching_layers
-from layerprobe.values.metric_names import recall_of
-from layerprobe.values.scores import Score, ScoreTable, read_scores
+from layerprobe.values.layers import NO_REDUCTION, is_glob, matching_layers
+from layerprobe.values.scores import Score, ScoreTable, read_scores, recall_of
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.images import Decoding, with_contents
 from layerprobe.workflow.run.manifests import require_same_images

@@ -15,7 +15,7 @@ from layerprobe.statistics.seeds import further_interval, mean_interval
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.system.files import free_bytes
 from layerprobe.system.progress import Listener
-from layerprobe.values.estimate import Estimate
+from layerprobe.values.costs import Estimate
 from layerprobe.values.scores import Score
 from layerprobe.workflow.plot.plot import PlotRequest, plot, require_options
 from layerprobe.workflow.plot.recipe_lines import line_name

@@ -17,7 +17,7 @@ from layerprobe.recipe.recipe_files import find_study, list_studies, read_toml
 from layerprobe.recipe.validation import problem_of
 from layerprobe.registry import METRICS, PLOTS
 from layerprobe.system.errors import RecipeError, near_miss
-from layerprobe.values.metric_names import recall_of
+from layerprobe.values.scores import recall_of
 from layerprobe.values.sections import LARGEST_SEED, Problem, Section
 
 _SMALL, _GRID, _VARIANTS = "small", "grid", "variants"

@@ -12,8 +12,7 @@ import numpy as np
 from layerprobe.statistics.seeds import mean_interval
 from layerprobe.tables.tables import TextTable
 from layerprobe.values.intervals import Interval
-from layerprobe.values.metric_names import is_fraction
-from layerprobe.values.scores import note_text
+from layerprobe.values.scores import is_fraction, note_text
 from layerprobe.workflow.study.plan import Cell
 from layerprobe.workflow.study.study_file import Study
 

@@ -22,12 +22,10 @@ from layerprobe.summary.layers import (
 )
 from layerprobe.summary.reduced import reduced_sections
 from layerprobe.system.errors import BusyError, DataError
-from layerprobe.values.best import best_layer
+from layerprobe.values.best import best_layer, last_agreements
 from layerprobe.values.facts import DataFacts, assumed_lines
 from layerprobe.values.intervals import IntervalKind
-from layerprobe.values.keys import RankedLayer
-from layerprobe.values.label_free import last_agreements
-from layerprobe.values.pooling import NO_POOL
+from layerprobe.values.layers import NO_POOL, RankedLayer
 from layerprobe.values.scores import SPLITS, Score
 from layerprobe.workflow.run.facts import data_facts
 from layerprobe.workflow.run.metric_values import metric_flags, metric_values, require_mean_over_queries

@@ -13,8 +13,8 @@ from layerprobe.metrics.recall import positives_and_negatives
 from layerprobe.metrics.thinned import thinned_hits
 from layerprobe.store import StoredRanks
 from layerprobe.summary.layers import SEEN, UNSEEN
-from layerprobe.values.keys import RankedLayer
-from layerprobe.values.metric_names import Recall, recall_of
+from layerprobe.values.layers import RankedLayer
+from layerprobe.values.scores import Recall, recall_of
 from layerprobe.workflow.run.reduction_draws import mean_of_queries, ranked_as
 
 NO_GALLERIES = "no gap in galleries of one size"

@@ -8,7 +8,7 @@ import torch
 
 from layerprobe.ranking.all_pairs import AllPairs, all_pairs
 from layerprobe.system.errors import NotFiniteError, NumericError
-from layerprobe.values.keys import NO_REDUCTION, RankedLayer
+from layerprobe.values.layers import NO_REDUCTION, RankedLayer
 from layerprobe.workflow.probe.rerank import StoredSearch
 
 

@@ -27,7 +27,7 @@ from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.system.progress import Listener
 from layerprobe.values.facts import chosen_on_text
 from layerprobe.values.intervals import FEWEST_UNITS, Interval, IntervalKind, SamplingUnits
-from layerprobe.values.keys import RankedLayer
+from layerprobe.values.layers import RankedLayer
 from layerprobe.values.thresholds import MeasuredThresholds, PairedSplit, Rate, Threshold, require_rates
 from layerprobe.workflow.choose.choose import choose_runs
 from layerprobe.workflow.choose.given_layer import require_one_map

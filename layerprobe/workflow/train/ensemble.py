@@ -14,7 +14,7 @@ from layerprobe.data.splits import Dataset
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.system.progress import Listener
 from layerprobe.taps import Tap
-from layerprobe.values.estimate import Estimate
+from layerprobe.values.costs import Estimate
 from layerprobe.values.records import RunRecord
 from layerprobe.values.scores import Score
 from layerprobe.workflow.probe import probe as single

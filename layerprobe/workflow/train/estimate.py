@@ -11,7 +11,7 @@ from layerprobe.system.files import free_bytes, require_writable
 from layerprobe.system.memory import peak_memory
 from layerprobe.system.wording import as_size
 from layerprobe.training.loop import Trainer
-from layerprobe.values.estimate import Estimate
+from layerprobe.values.costs import Estimate
 from layerprobe.values.sections import Keep
 from layerprobe.workflow.run.kept import kept_epochs, wanted_epochs
 from layerprobe.workflow.run.runs import Run

@@ -18,7 +18,7 @@ from layerprobe.recipe.recipe import Recipe
 from layerprobe.system.errors import LayerprobeError, RecipeError
 from layerprobe.system.progress import Listener
 from layerprobe.system.wording import first_named
-from layerprobe.values.estimate import Estimate
+from layerprobe.values.costs import Estimate
 from layerprobe.values.records import WeightsFile
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run import from_recipe

@@ -12,7 +12,7 @@ from layerprobe.store import RankEntry
 from layerprobe.summary.cells import Cells, Faults, SplitCells
 from layerprobe.summary.layers import layer_summaries
 from layerprobe.values.best import best_layer, tied_text
-from layerprobe.values.keys import RankedLayer
+from layerprobe.values.layers import RankedLayer
 from layerprobe.values.scores import Score
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.summary.reduced import hits_of

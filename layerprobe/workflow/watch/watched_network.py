@@ -14,7 +14,7 @@ from layerprobe.nets.net import Net
 from layerprobe.system.errors import RecipeError
 from layerprobe.taps import Tap, execution_order, find_layers, member_taps, outlying_tokens, skipped_pool_lines
 from layerprobe.taps.hooks import hook_modules, prepare_images
-from layerprobe.values.keys import NO_REDUCTION, RankedLayer, network_order
+from layerprobe.values.layers import NO_REDUCTION, RankedLayer, network_order
 from layerprobe.values.records import RecordedNetwork
 from layerprobe.workflow.probe.measures import Measures
 from layerprobe.workflow.probe.right_items import check_right_items

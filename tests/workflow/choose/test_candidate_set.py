@@ -6,7 +6,7 @@ from numpy.typing import ArrayLike
 
 from layerprobe.statistics.units import UnitSums
 from layerprobe.values.choice import Candidate
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.scores import Subject
 from layerprobe.workflow.choose.candidate_set import CandidateSet
 

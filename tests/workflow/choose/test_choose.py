@@ -12,9 +12,8 @@ from scipy import stats
 
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.values.choice import Choice
-from layerprobe.values.keys import LayerKey
+from layerprobe.values.layers import LayerKey, spoken_name
 from layerprobe.values.records import RecordedNetwork
-from layerprobe.values.spoken_names import spoken_name
 from layerprobe.workflow.choose.choose import choose_runs
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.run.runs import Run

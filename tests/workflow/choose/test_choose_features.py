@@ -18,8 +18,7 @@ from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.values.choice import Choice
 from layerprobe.values.facts import WITHIN_FOLDS
 from layerprobe.values.intervals import IntervalKind
-from layerprobe.values.keys import LayerKey
-from layerprobe.values.spoken_names import spoken_name
+from layerprobe.values.layers import LayerKey, spoken_name
 from layerprobe.workflow.choose.choose_features import choose_file
 from layerprobe.workflow.choose.feature_files import read_user_features
 from layerprobe.workflow.choose.user_features import UserFeatures

@@ -12,7 +12,7 @@ from layerprobe.statistics.means import intervals
 from layerprobe.statistics.units import UnitSums
 from layerprobe.system.errors import DataError, NumericError
 from layerprobe.values.choice import Candidate, Choice, verdict_text
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.scores import Subject
 from layerprobe.workflow.choose.candidate_set import Baseline, CandidateSet
 from layerprobe.workflow.choose.choosing import BEST_ON_TEST, choose_among

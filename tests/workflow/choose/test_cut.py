@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from layerprobe.values.choice import TruncationSavings
-from layerprobe.values.keys import LayerKey
+from layerprobe.values.layers import LayerKey
 from layerprobe.workflow.choose.cut import cut_after
 from tests.records import recorded
 

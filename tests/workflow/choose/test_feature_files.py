@@ -15,7 +15,7 @@ import torch
 from layerprobe import store
 from layerprobe.system import memory
 from layerprobe.system.errors import DataError, EnvironmentFault, LayerprobeError, NumericError, RecipeError
-from layerprobe.values.keys import LayerKey
+from layerprobe.values.layers import LayerKey
 from layerprobe.workflow.choose.feature_files import read_user_features
 from layerprobe.workflow.choose.user_features import UserFeatures
 

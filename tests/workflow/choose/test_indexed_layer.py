@@ -11,7 +11,7 @@ from sklearn.decomposition import PCA
 
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.values.choice import Choice
-from layerprobe.values.indexes import IndexCosts
+from layerprobe.values.costs import IndexCosts
 from layerprobe.values.retrieval import SearchRules
 from layerprobe.workflow.choose.choose import choose_runs
 from layerprobe.workflow.choose.choose_features import choose_file

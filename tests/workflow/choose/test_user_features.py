@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from layerprobe.system.errors import DataError
-from layerprobe.values.keys import LayerKey
+from layerprobe.values.layers import LayerKey
 from layerprobe.workflow.choose.user_features import check_features
 
 LABELS = np.array([0, 0, 1, 1])

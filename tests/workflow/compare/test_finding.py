@@ -9,7 +9,7 @@ import pytest
 
 from layerprobe import store
 from layerprobe.system.errors import DataError, RecipeError
-from layerprobe.values.keys import LayerKey
+from layerprobe.values.layers import LayerKey
 from layerprobe.workflow.compare.finding import (
     BestOnValidation,
     best_on_validation,

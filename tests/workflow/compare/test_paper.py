@@ -15,7 +15,7 @@ from layerprobe.recipe.recipe_files import packaged_recipe
 from layerprobe.system.encoding import encoded
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.tables.formats import as_text
-from layerprobe.values.keys import RankedLayer
+from layerprobe.values.layers import RankedLayer
 from layerprobe.values.scores import ScoreTable, Subject, read_scores
 from layerprobe.workflow.compare.paper import PaperComparison, compare_with_paper
 from layerprobe.workflow.compare.paper_text import paper_tables, paper_values

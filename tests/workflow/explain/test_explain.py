@@ -11,7 +11,7 @@ from layerprobe.nets.net import Net
 from layerprobe.recipe.recipe import Recipe
 from layerprobe.system.errors import DataError, LayerprobeError, RecipeError, UnknownNameError
 from layerprobe.values.explanations import ExplainedQuery
-from layerprobe.values.keys import RankedLayer
+from layerprobe.values.layers import RankedLayer
 from layerprobe.values.records import RunRecord
 from layerprobe.workflow.choose.choose_once import choose_once
 from layerprobe.workflow.choose.request import ChooseRequest

@@ -20,7 +20,7 @@ from layerprobe import load_encoder
 from layerprobe.encoder import example
 from layerprobe.ranking.index import load_index
 from layerprobe.system.errors import DataError, EnvironmentFault, InterruptedRun, LayerprobeError, NumericError
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.workflow.choose.choose import choose_runs
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.export.export_run import export_run, layer_to_export, require_exportable

@@ -11,7 +11,7 @@ from PIL import Image
 from layerprobe.data.loading import plain_batches
 from layerprobe.encoder.example import read_image
 from layerprobe.recipe.recipe import Recipe
-from layerprobe.values.own_input import OwnInput
+from layerprobe.values.network_input import OwnInput
 from layerprobe.workflow.export.image_input import image_input, image_shape
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.train.building import TrainRequest

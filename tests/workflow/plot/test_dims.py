@@ -10,7 +10,7 @@ import pytest
 from layerprobe import store
 from layerprobe.plots.plot import PlotOptions
 from layerprobe.system.errors import DataError, RecipeError
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.scores import Score
 from layerprobe.values.views import Reductions
 from layerprobe.workflow.plot.dims import SelectionSplit, at_equal_dimensions, reductions_of, stored_reductions

@@ -13,7 +13,7 @@ from layerprobe.measure.pair_similarities import Labelled
 from layerprobe.plots.plot import PlotOptions
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.values.intervals import IntervalKind, SamplingUnits
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.scores import Score
 from layerprobe.workflow.plot.feature_views import histograms_of, open_stored, read_layers, select_layers, spectra_of
 from layerprobe.workflow.probe.rerank import StoredSearch

@@ -14,7 +14,7 @@ from layerprobe.measure.analysis import score_thinned
 from layerprobe.metrics.recall import positives_and_negatives
 from layerprobe.system.errors import DataError, UnknownNameError
 from layerprobe.values.intervals import IntervalKind
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.retrieval import Ranks, SearchRules
 from layerprobe.values.scores import Score, Subject
 from layerprobe.values.views import Curve

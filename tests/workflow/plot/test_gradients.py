@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from layerprobe.plots.plot import PlotOptions
 from layerprobe.store import read_feature_head
 from layerprobe.system.errors import RecipeError
-from layerprobe.values.keys import LayerKey
+from layerprobe.values.layers import LayerKey
 from layerprobe.values.views import GradientSizes
 from layerprobe.workflow.plot.plot import StoredRuns, draw_plot
 from layerprobe.workflow.run.experiments import scores_of

@@ -12,7 +12,7 @@ import pytest
 
 from layerprobe.plots.plot import PlotOptions
 from layerprobe.system.errors import DataError
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.scores import Score
 from layerprobe.values.views import OverTrainings, Repeated
 from layerprobe.workflow.plot.over_trainings import TrainingScores, losses_over_key, recall_at_k, scores_over_key

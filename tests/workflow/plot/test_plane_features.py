@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from layerprobe.measure.pair_similarities import Labelled
 from layerprobe.plots.plot import PlotOptions
 from layerprobe.system.errors import NumericError, RecipeError
-from layerprobe.values.keys import LayerKey
+from layerprobe.values.layers import LayerKey
 from layerprobe.values.views import PlaneFeatures
 from layerprobe.workflow.plot.feature_views import LayerSelection
 from layerprobe.workflow.plot.plane_features import plane_features_of

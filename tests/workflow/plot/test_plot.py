@@ -19,7 +19,7 @@ from layerprobe.registry import PLOTS
 from layerprobe.system.errors import DataError, LayerprobeError, RecipeError, UnknownNameError
 from layerprobe.values.facts import DataFacts, common_chance
 from layerprobe.values.intervals import Interval, IntervalKind, SamplingUnits
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.scores import Matrix, Score, ScoreTable, read_scores
 from layerprobe.workflow.plot.plot import PlotRequest, StoredRuns, draw_plot, plot
 from layerprobe.workflow.run.experiments import scores_of

@@ -17,8 +17,7 @@ from torch.utils.data import DataLoader
 from layerprobe.plots.plot import Drawing, PlotOptions
 from layerprobe.plots.selected import IN_CSV
 from layerprobe.values.choice import Choice, Ship
-from layerprobe.values.keys import LayerKey, RankedLayer
-from layerprobe.values.spoken_names import spoken_name
+from layerprobe.values.layers import LayerKey, RankedLayer, spoken_name
 from layerprobe.workflow.choose.choose import choose_runs
 from layerprobe.workflow.choose.choose_model import choose_model
 from layerprobe.workflow.choose.choose_once import choose_once

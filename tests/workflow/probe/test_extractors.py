@@ -12,7 +12,7 @@ import pytest
 
 from layerprobe.data.splits import Dataset, digests_of
 from layerprobe.system.errors import DataError, InterruptedRun
-from layerprobe.values.keys import LayerKey
+from layerprobe.values.layers import LayerKey
 from layerprobe.values.scores import Score, read_scores
 from layerprobe.workflow.probe import extractors as module
 from layerprobe.workflow.probe.probe import probe

@@ -16,7 +16,7 @@ from PIL import Image
 
 from layerprobe import store
 from layerprobe.system.progress import Task
-from layerprobe.values.keys import LayerKey
+from layerprobe.values.layers import LayerKey
 from layerprobe.values.scores import Score, read_scores
 from layerprobe.workflow.probe.estimate_probe import estimate_probe
 from layerprobe.workflow.probe.probe import probe

@@ -10,7 +10,7 @@ import pytest
 
 from layerprobe import store
 from layerprobe.reductions.chain import Chain
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.reduced_features import are_stored
 from layerprobe.workflow.probe.selection import ProbeRequest

@@ -16,7 +16,7 @@ from layerprobe.reductions.chain import Chain
 from layerprobe.reductions.reduction import Reduce
 from layerprobe.statistics.units import UnitSums, unit_sums
 from layerprobe.system.errors import RecipeError, UnknownNameError
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.retrieval import Ranks
 from layerprobe.values.scores import Score
 from layerprobe.workflow.probe.probe import prepare, probe

@@ -16,7 +16,7 @@ from layerprobe.statistics.means import intervals
 from layerprobe.statistics.units import UnitSums
 from layerprobe.system.errors import RecipeError, UnknownNameError
 from layerprobe.values.intervals import IntervalKind, SamplingUnits
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.scores import Score, Subject
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.resampling import Resampling, resampling_of

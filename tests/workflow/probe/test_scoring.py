@@ -14,7 +14,7 @@ from layerprobe import registry, store
 from layerprobe.ranking import recall_at_k
 from layerprobe.system.errors import RecipeError
 from layerprobe.system.signals import stoppable
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.scores import Score, ScoreTable
 from layerprobe.workflow.probe import scoring as module
 from layerprobe.workflow.probe.probe import find_missing, measure, prepare, probe

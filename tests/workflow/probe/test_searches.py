@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from layerprobe import store
 from layerprobe.data.splits import Dataset, Split
-from layerprobe.values.keys import RankedLayer
+from layerprobe.values.layers import RankedLayer
 from layerprobe.workflow.probe.searches import Searches
 from layerprobe.workflow.run.features import RunFeatures
 from layerprobe.workflow.run.runs import Run

@@ -12,7 +12,7 @@ from torch import nn
 from layerprobe.recipe.recipe import recorded_recipe
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.system.files import sha256
-from layerprobe.values.keys import LayerKey
+from layerprobe.values.layers import LayerKey
 from layerprobe.values.scores import Score, ScoreTable
 from layerprobe.workflow.probe.estimate_probe import estimate_probe
 from layerprobe.workflow.probe.probe import probe

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.records import RunRecord
 from layerprobe.workflow.run.embedding import LastTwo, embedding_among, last_two
 from tests.records import recorded

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from layerprobe.system.errors import RecipeError
-from layerprobe.values.seeds import over_seeds
+from layerprobe.values.scores import over_seeds
 from layerprobe.workflow.compare.compare import CompareRequest, compare
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest

@@ -11,7 +11,7 @@ import pytest
 from layerprobe import store
 from layerprobe.values.facts import SplitFacts
 from layerprobe.values.intervals import Interval
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.scores import Score, ScoreTable
 from layerprobe.workflow.run.facts import data_facts, score_tables
 from layerprobe.workflow.run.runs import Run

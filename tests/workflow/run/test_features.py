@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from layerprobe import store
 from layerprobe.system.errors import DataError
 from layerprobe.system.files import sha256
-from layerprobe.values.keys import LayerKey
+from layerprobe.values.layers import LayerKey
 from layerprobe.values.scores import Score
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest

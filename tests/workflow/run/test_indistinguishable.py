@@ -8,7 +8,7 @@ import pytest
 
 from layerprobe.values.facts import DataFacts
 from layerprobe.values.intervals import Interval, SamplingUnits
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.scores import Score
 from layerprobe.workflow.run.indistinguishable import alike_of, searches_of
 from layerprobe.workflow.run.runs import Run

@@ -7,7 +7,7 @@ import torch
 from layerprobe.reductions.applying import Blocks
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.system.errors import DataError
-from layerprobe.values.keys import NO_REDUCTION, LayerKey, RankedLayer
+from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer
 from layerprobe.workflow.choose.features_run import run_of_features
 from layerprobe.workflow.choose.user_features import check_features
 from layerprobe.workflow.probe.rerank import fold_half_whitening

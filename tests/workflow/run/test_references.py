@@ -7,7 +7,7 @@ import pytest
 
 from layerprobe.store import FeatureKey, RankEntry, RankKey, Rows, write_ranks
 from layerprobe.system.errors import DataError, LayerprobeError, RecipeError, UnknownNameError
-from layerprobe.values.keys import RankedLayer
+from layerprobe.values.layers import RankedLayer
 from layerprobe.values.retrieval import Ranks
 from layerprobe.workflow.run.references import (
     RankedSplit,

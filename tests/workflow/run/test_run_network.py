@@ -8,8 +8,8 @@ import pytest
 from layerprobe.recipe.overrides import Overrides
 from layerprobe.recipe.recipe import Recipe, load_recipe, recorded_recipe
 from layerprobe.system.errors import RecipeError
-from layerprobe.values.keys import LayerKey
-from layerprobe.values.own_input import OwnInput
+from layerprobe.values.layers import LayerKey
+from layerprobe.values.network_input import OwnInput
 from layerprobe.values.scores import Score
 from layerprobe.workflow.probe.estimate_probe import estimate_probe
 from layerprobe.workflow.probe.probe import probe

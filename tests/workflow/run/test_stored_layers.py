@@ -13,7 +13,7 @@ import layerprobe
 from layerprobe import store
 from layerprobe.system.errors import DataError, UnknownNameError
 from layerprobe.values.intervals import IntervalKind
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.scores import Score
 from layerprobe.workflow.compare.compare import CompareRequest, compare
 from layerprobe.workflow.compare.evidence import Measure

@@ -10,7 +10,7 @@ import pytest
 
 from layerprobe import store
 from layerprobe.summary.cells import Faults
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.scores import Score, Subject
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.summary.reduced import processings_of

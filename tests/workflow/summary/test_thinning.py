@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from layerprobe import store
 from layerprobe.statistics.means import intervals
 from layerprobe.statistics.units import unit_sums
-from layerprobe.values.keys import RankedLayer
+from layerprobe.values.layers import RankedLayer
 from layerprobe.values.retrieval import SearchRules
 from layerprobe.values.scores import ScoreTable, Subject
 from layerprobe.workflow.run.runs import Run

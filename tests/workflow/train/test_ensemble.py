@@ -12,7 +12,7 @@ from layerprobe.ranking import recall_at_k
 from layerprobe.recipe.overrides import Overrides
 from layerprobe.recipe.recipe import load_recipe
 from layerprobe.system.errors import DataError, RecipeError
-from layerprobe.values.keys import LayerKey
+from layerprobe.values.layers import LayerKey
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run.experiments import experiments_of
 from layerprobe.workflow.run.runs import Run

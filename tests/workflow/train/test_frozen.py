@@ -19,8 +19,8 @@ from layerprobe.summary.table import summary_table, summary_values
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.system.files import sha256
 from layerprobe.tables.tables import overview_table
-from layerprobe.values.keys import LayerKey, RankedLayer
-from layerprobe.values.own_input import OwnInput
+from layerprobe.values.layers import LayerKey, RankedLayer
+from layerprobe.values.network_input import OwnInput
 from layerprobe.values.scores import Score, ScoreTable, Subject
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest

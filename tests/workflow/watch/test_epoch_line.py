@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from layerprobe.values.keys import LayerKey, RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.scores import Score, Subject
 from layerprobe.workflow.watch.epoch_line import best_words
 

@@ -1,19 +1,43 @@
-"""LayerKey and RankedLayer: a layer with its pool, a ranking of it, and the names of both.
+"""LayerKey and RankedLayer, pools, and how layers are named, compared and selected.
 
 A name is `[RUN#epoch:]LAYER[@pool][/reduction][~similarity]`: printed with the pool except for a vector (`fc6`), and
 with run, epoch and similarity where rows differ in them. Input may omit unambiguous parts.
+
+Expressions, such as `blocks.5.0@avg/l2+whiten:128:0.5+l2`, stand only where they are typed.
 """
 
 from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from layerprobe.system.errors import RecipeError, UnknownNameError
-from layerprobe.values.pooling import NO_POOL, POOLS, TOKEN_POOLS
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Pool = Literal["max", "avg", "gem"]  # taps have grid:s, too, for any s
+POOLS: tuple[Pool, ...] = get_args(Pool)
+TOKEN_POOLS = ("cls", "cls+avg")  # of tokens with a class token: it, and it followed by the mean of the patches
+NO_POOL = "none"  # of a vector
+
+_GEM_POWER = 3
+_GEM_FLOOR = 1e-6
+
+
+def require_pool(pool: str) -> None:
+    """Check that a pool is known."""
+    if pool not in (*POOLS, *TOKEN_POOLS, NO_POOL) and not re.fullmatch("grid:[1-9][0-9]*", pool):
+        raise UnknownNameError("pool", pool, (*POOLS, *TOKEN_POOLS, "grid:s"))
+
+
+def gem(maps: Tensor) -> Tensor:
+    """Generalised mean: (B, C, H, W) -> (B, C) the cube root of the mean cube, values below 1e-6 raised to it."""
+    return maps.clamp(min=_GEM_FLOOR).pow(_GEM_POWER).mean((2, 3)).pow(1 / _GEM_POWER)
+
 
 NO_REDUCTION = "none"
 _PREFIX = re.compile(r"\A[^/:@]*:")  # RUN#epoch: before a name; a colon inside a reduction follows its slash
@@ -197,3 +221,100 @@ def network_order(rankings: Iterable[RankedLayer], layer_order: Sequence[str]) -
 
 def _natural(text: str) -> list[str | int]:
     return [int(piece) if i % 2 else piece for i, piece in enumerate(re.split("([0-9]+)", text))]
+
+
+_ON_GALLERY = "@gallery"
+_POWERS = {"0": "PCA", "0.5": "half-whitened", "1": "whitened"}
+_WORDS = {"l2": "", "pca": "PCA", "random": "random projection", "binary": "binary codes"}
+
+
+def spoken_name(ranked: RankedLayer, *, pool: bool = False) -> str:
+    """`blocks.5.0, half-whitened to 128`; `blocks.5.0` without post-processing.
+
+    Args:
+        pool: whether the pool is named: `blocks.5.0 (avg)`, but for vectors.
+    """
+    layer = ranked.layer
+    name = f"{layer.layer} ({layer.pool})" if pool and layer.pool != NO_POOL else layer.layer
+    if ranked.reduction == NO_REDUCTION:
+        return name
+    return f"{name}, {spoken_reduction(ranked.reduction, dimensions=True)}"
+
+
+def spoken_reduction(chain: str, *, dimensions: bool = False) -> str:
+    """`half-whitened`, or `half-whitened to 128`; the chain itself where nothing else says what it does."""
+    words = [word for step in chain.removesuffix(_ON_GALLERY).split("+") if (word := _word(step, dimensions))]
+    return ", ".join(words + ["fitted on the gallery"] * chain.endswith(_ON_GALLERY)) or chain
+
+
+def _word(step: str, dimensions: bool) -> str:
+    name, _, argument = step.partition(":")
+    power = argument.rpartition(":")[2]
+    word = _POWERS.get(power, f"whitened by {power}") if name == "whiten" else _WORDS.get(name, step)
+    size = re.match(r"[0-9]+", argument)
+    return f"{word} to {size[0]}" if word and dimensions and size and word != step else word
+
+
+def unlike_text(a: RankedLayer, b: RankedLayer, dims: tuple[int | None, int | None]) -> str:
+    """`they differ in pool (max, avg) and dimensions (256, 512)`; empty where they are alike.
+
+    A vector has no pool, so that it differs from a map in none.
+
+    Args:
+        dims: of the two; None if unknown.
+    """
+    pools, differences = (a.layer.pool, b.layer.pool), []
+    if NO_POOL not in pools and pools[0] != pools[1]:
+        differences.append(f"pool ({pools[0]}, {pools[1]})")
+    if None not in dims and dims[0] != dims[1]:
+        differences.append(f"dimensions ({dims[0]:,}, {dims[1]:,})")
+    if a.reduction != b.reduction:
+        differences.append(f"post-processing ({a.reduction}, {b.reduction})")
+    if not differences:
+        return ""
+    before = f"{', '.join(differences[:-1])} and " if len(differences) > 1 else ""
+    return f"they differ in {before}{differences[-1]}"
+
+
+def headline_layers(
+    layers: Sequence[RankedLayer], validation: Mapping[RankedLayer, float], embedding: RankedLayer | None
+) -> list[RankedLayer]:
+    """The first layer, the middle one, the one before the embedding, the embedding, and the best on validation.
+
+    `A+B` is chosen only as the best. A layer with several pools, reductions or similarities is represented by the
+    first of them, the embedding by itself.
+
+    Args:
+        layers: in network order.
+        embedding: None if unknown or not measured: the last layer is used.
+
+    Returns:
+        At most five of them, in network order, each once.
+    """
+    single = _single(layers, embedding)
+    chosen = {*single[:1], *single[(len(single) - 1) // 2 :][:1], *last_two_layers(layers, embedding)}
+    measured = [ranked for ranked in layers if ranked in validation]
+    if measured:
+        chosen.add(max(measured, key=validation.__getitem__))
+    return [ranked for ranked in dict.fromkeys(layers) if ranked in chosen]
+
+
+def last_two_layers(layers: Sequence[RankedLayer], embedding: RankedLayer | None) -> list[RankedLayer]:
+    """The layer before the embedding, if any, and the embedding, as in `headline_layers`."""
+    single = _single(layers, embedding)
+    names = [ranked.layer.layer for ranked in single]
+    end = len(single)
+    if embedding is not None and embedding.layer.layer in names:
+        end = names.index(embedding.layer.layer) + 1
+    return single[max(end - 2, 0) : end]
+
+
+def _single(layers: Sequence[RankedLayer], embedding: RankedLayer | None) -> list[RankedLayer]:
+    """One ranking of each layer, without `A+B`."""
+    first_rankings: dict[str, RankedLayer] = {}
+    for ranked in layers:
+        if "+" not in ranked.layer.layer:
+            first_rankings.setdefault(ranked.layer.layer, ranked)
+    if embedding is not None and embedding in layers:
+        first_rankings[embedding.layer.layer] = embedding
+    return list(first_rankings.values())

@@ -1,4 +1,4 @@
-"""OwnInput: the preprocessing of images of a model from elsewhere."""
+"""The images that a network takes: size, normalisation, and a foreign model's own preprocessing."""
 
 from __future__ import annotations
 
@@ -6,11 +6,35 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from layerprobe.values import imagenet
-from layerprobe.values.image_size import ImageSize, as_size, height_width, size_text
-
 if TYPE_CHECKING:
     import PIL.Image
+
+ImageSize = int | tuple[int, int]  # side of a square, or (height, width), in pixels
+
+
+def height_width(size: ImageSize) -> tuple[int, int]:
+    """Height and width."""
+    return (size, size) if isinstance(size, int) else size
+
+
+def as_size(height: int, width: int) -> ImageSize:
+    """A size: of a square its side."""
+    return height if height == width else (height, width)
+
+
+def size_text(size: ImageSize) -> str:
+    """`224`, or `256x128`: height before width."""
+    return str(size) if isinstance(size, int) else f"{size[0]}x{size[1]}"
+
+
+def images_text(size: ImageSize, channels: int = 3) -> str:
+    """`images of 224 px`, `images of 256x128 px and 1 channel`."""
+    channels_text = "" if channels == 3 else f" and {channels} channel{'s' * (channels != 1)}"
+    return f"images of {size_text(size)} px{channels_text}"
+
+
+MEAN = (0.485, 0.456, 0.406)
+DEVIATION = (0.229, 0.224, 0.225)
 
 Filter = Literal["nearest", "bilinear", "bicubic", "lanczos", "box", "hamming"]
 
@@ -36,8 +60,8 @@ class OwnInput:
     size: ImageSize
     resized: ImageSize | None = None
     filter: Filter = "bilinear"
-    mean: tuple[float, ...] = imagenet.MEAN
-    std: tuple[float, ...] = imagenet.DEVIATION
+    mean: tuple[float, ...] = MEAN
+    std: tuple[float, ...] = DEVIATION
     crop_rounding: Literal["down", "even"] = "even"
     squeezed: bool = False
     kept: float | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from layerprobe.values.own_input import OwnInput
+from layerprobe.values.network_input import OwnInput
 
 
 def test_other_sizes_scale_the_resized_side() -> None:

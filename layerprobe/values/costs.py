@@ -1,4 +1,4 @@
-"""What an index of vectors costs: its kinds, and their recall, size and time beside the exact search."""
+"""Costs of a run (time, memory, disk space) and of an index (recall, size and time)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,17 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from layerprobe.system.errors import UnknownNameError
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Seconds of work; bytes of peak memory, on disk, and free on that disk."""
+
+    seconds: float
+    memory: int
+    disk: int
+    free: int
+
 
 IndexKind = Literal["flat", "ivfpq", "hnsw"]
 KINDS: tuple[IndexKind, ...] = get_args(IndexKind)

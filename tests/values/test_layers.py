@@ -1,18 +1,26 @@
+"""Names of layers for people."""
+
 from __future__ import annotations
 
 import pytest
 
 from layerprobe.system.errors import RecipeError, UnknownNameError
-from layerprobe.values.keys import (
+from layerprobe.values.layers import (
     LayerKey,
     RankedLayer,
     concatenated_key,
     find_layer,
+    headline_layers,
+    last_two_layers,
     layer_names,
     matching_layers,
     members_of,
     network_order,
+    spoken_name,
+    spoken_reduction,
+    unlike_text,
 )
+from tests.workflow.stored_ranks import ranked as ranked_layer
 
 
 @pytest.mark.parametrize(
@@ -141,3 +149,103 @@ def test_a_colon_of_a_pool_or_a_reduction_is_no_runs() -> None:
     grid = RankedLayer(LayerKey("p", "grid:2"), "none", "cosine")
     assert matching_layers("p@grid:2", [grid, MAP]) == [grid]
     assert matching_layers("fc6/l2+pca:8", EVERY) == [PCA]
+
+
+@pytest.mark.parametrize(
+    ("chain", "words"),
+    [
+        ("l2+whiten:128:0.5+l2", "half-whitened to 128"),
+        ("whiten:64:1", "whitened to 64"),
+        ("l2+whiten:64:0.3+l2", "whitened by 0.3 to 64"),
+        ("l2+pca:8+l2", "PCA to 8"),
+        ("random:16x5+l2", "random projection to 16"),
+        ("l2+pca:64+binary", "PCA to 64, binary codes"),
+        ("pca:8+l2@gallery", "PCA to 8, fitted on the gallery"),
+        ("l2", "l2"),
+        ("shift", "shift"),
+    ],
+)
+def test_a_chain_is_named_by_what_it_does(chain: str, words: str) -> None:
+    assert spoken_reduction(chain, dimensions=True) == words
+
+
+def test_a_layer_is_named_with_its_post_processing() -> None:
+    ranked = RankedLayer(LayerKey("blocks.5.0", "avg"), "l2+whiten:128:0.5+l2", "cosine")
+    assert spoken_name(ranked) == "blocks.5.0, half-whitened to 128"
+    assert spoken_name(ranked, pool=True) == "blocks.5.0 (avg), half-whitened to 128"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "dims", "text"),
+    [
+        ("c1@max", "c2@max", (64, 64), ""),
+        ("c1@max", "c2@avg", (64, 64), "they differ in pool (max, avg)"),
+        ("c1@max", "fc6@none", (256, 1024), "they differ in dimensions (256, 1,024)"),
+        ("c1@max", "c2@avg", (None, 64), "they differ in pool (max, avg)"),
+        ("c1@max", "c2@avg", (8, 64), "they differ in pool (max, avg) and dimensions (8, 64)"),
+    ],
+)
+def test_pool_and_dimensions_are_named(first: str, second: str, dims: tuple[int | None, int | None], text: str) -> None:
+    assert unlike_text(ranked_layer(first), ranked_layer(second), dims) == text
+
+
+def test_post_processing_is_named_last() -> None:
+    text = "they differ in pool (max, avg), dimensions (8, 4) and post-processing (none, l2+pca:4)"
+    assert unlike_text(ranked_layer("c1@max"), ranked_layer("c1@avg", "l2+pca:4"), (8, 4)) == text
+
+
+def parsed_layer(text: str, reduction: str = "none") -> RankedLayer:
+    return RankedLayer(LayerKey.parse(text), reduction, "cosine")
+
+
+CHAIN = [parsed_layer(f"c{i}@max") for i in range(8)]
+
+
+def names(few: list[RankedLayer]) -> list[str]:
+    return [str(one.layer) for one in few]
+
+
+def test_first_middle_and_the_last_two_are_the_few() -> None:
+    assert names(headline_layers(CHAIN, {}, None)) == ["c0@max", "c3@max", "c6@max", "c7@max"]
+
+
+def test_the_best_on_validation_is_among_them_the_first_of_equals() -> None:
+    assert names(headline_layers(CHAIN, {CHAIN[2]: 0.5, CHAIN[4]: 0.5, CHAIN[7]: 0.4}, None)) == [
+        "c0@max", "c2@max", "c3@max", "c6@max", "c7@max",
+    ]  # fmt: skip
+
+
+def test_layers_side_by_side_are_no_embedding() -> None:
+    assert names(headline_layers([*CHAIN, parsed_layer("c6+c7@max")], {}, None)) == [
+        "c0@max",
+        "c3@max",
+        "c6@max",
+        "c7@max",
+    ]
+
+
+def test_of_several_rankings_of_a_layer_the_first_stands_for_it() -> None:
+    layers = [
+        parsed_layer(f"{name}@{pool}", how) for name in "abc" for pool in ("max", "avg") for how in ("none", "pca:8")
+    ]
+    assert headline_layers(layers, {}, None) == [parsed_layer("a@max"), parsed_layer("b@max"), parsed_layer("c@max")]
+
+
+def test_one_layer_is_all_there_is() -> None:
+    assert headline_layers(CHAIN[:1], {CHAIN[0]: 0.5}, None) == CHAIN[:1]
+    assert headline_layers([], {}, None) == []
+
+
+def test_the_embedding_and_the_layer_before_it_are_among_them_though_later_layers_are_measured() -> None:
+    # c3 is the middle one of eight
+    assert names(headline_layers(CHAIN, {}, CHAIN[5])) == ["c0@max", "c3@max", "c4@max", "c5@max"]
+    assert names(last_two_layers(CHAIN, CHAIN[0])) == ["c0@max"]
+
+
+def test_the_embedding_is_shown_with_its_own_pool() -> None:
+    layers = [*CHAIN, parsed_layer("c7@avg")]
+    assert names(last_two_layers(layers, layers[-1])) == ["c6@max", "c7@avg"]
+
+
+def test_an_embedding_that_was_not_measured_leaves_the_last_layer() -> None:
+    assert last_two_layers(CHAIN, parsed_layer("fc8@none")) == CHAIN[-2:]
