@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from layerprobe.ranking.index import load_index, write_index
     from layerprobe.ranking.neighbours import nearest_neighbours
-    from layerprobe.ranking.ranks import nearest_positive_ranks, retrieval
-    from layerprobe.ranking.recall import recall_at_k
+    from layerprobe.ranking.ranks import nearest_positive_ranks, recall_at_k, retrieval
 
 __all__ = ["load_index", "nearest_neighbours", "nearest_positive_ranks", "recall_at_k", "retrieval", "write_index"]
 
@@ -17,7 +16,7 @@ _MODULES = {
     "load_index": "index",
     "nearest_neighbours": "neighbours",
     "nearest_positive_ranks": "ranks",
-    "recall_at_k": "recall",
+    "recall_at_k": "ranks",
     "retrieval": "ranks",
     "write_index": "index",
 }

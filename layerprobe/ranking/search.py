@@ -1,4 +1,4 @@
-"""The search: nearest positives, a count in the cheapest way, then an exact count of the queries still open."""
+"""The search: nearest positives, a count in the cheapest way, then exactly; processes share it."""
 
 from __future__ import annotations
 
@@ -11,20 +11,47 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.ranking.items import Items, block_rows
-from layerprobe.ranking.pairs import pair_similarities
-from layerprobe.ranking.positives import Chosen, nearest_positives, positive_similarities
+from layerprobe.ranking.positives import Chosen, nearest_positives, pair_similarities, positive_similarities
 from layerprobe.ranking.products import float32, half_precision
 from layerprobe.ranking.relevance import Pairs, Relevance
 from layerprobe.ranking.sweep import Targets, Way, count_blocks, count_symmetric, works_in_one_pass
-from layerprobe.ranking.team import Team
 from layerprobe.ranking.tiles import cuts
 from layerprobe.ranking.ways import FEW_UNCLEAR, Sample, cheapest
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.distributed import ProcessGroup
 
     from layerprobe.ranking.products import Product
     from layerprobe.ranking.vectors import Form
+
+
+@dataclass(frozen=True, eq=False)
+class Team:
+    """This process and the others of its group; None for this process alone."""
+
+    group: ProcessGroup | None = None
+
+    @property
+    def share(self) -> slice:
+        """Which of a list's elements are this process's."""
+        return slice(self.group.rank(), None, self.group.size()) if self.group else slice(None)
+
+    def maximum(self, values: Tensor) -> Tensor:
+        """The maximum over all processes, element by element."""
+        return self._all_reduce(values, "MAX")
+
+    def total(self, values: Tensor) -> Tensor:
+        """The sum over all processes, element by element."""
+        return self._all_reduce(values, "SUM")
+
+    def _all_reduce(self, values: Tensor, operation: str) -> Tensor:
+        if self.group:
+            import torch.distributed as dist
+
+            dist.all_reduce(values, getattr(dist.ReduceOp, operation), group=self.group)
+        return values
+
 
 # With fewer pairs nothing is faster than float32, and no kernel is worth being compiled.
 _PAIRS_FOR_A_SAMPLE = 10**6

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from layerprobe.ranking.leading import Leading
     from layerprobe.ranking.products import Product
+    from layerprobe.ranking.rounded import Leading
     from layerprobe.ranking.vectors import Form
 
 _PAIRS_AT_ONCE = 2**12

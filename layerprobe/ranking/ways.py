@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from layerprobe.ranking.leading import Leading
 from layerprobe.ranking.positives import Chosen
 from layerprobe.ranking.products import Product, seconds_per_number
+from layerprobe.ranking.rounded import Leading
 from layerprobe.ranking.sweep import FEW, Targets, Way, count_blocks
 from layerprobe.ranking.vectors import Form
 

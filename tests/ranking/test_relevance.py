@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from layerprobe import nearest_neighbours, recall_at_k
 from layerprobe.metrics.precision import precision_of_queries, reciprocal_ranks
 from layerprobe.metrics.recall import chance_recall
-from layerprobe.ranking import nearest_positive_ranks, neighbours, pairs, retrieval
+from layerprobe.ranking import nearest_positive_ranks, neighbours, retrieval
+from layerprobe.ranking import positives as module
 from layerprobe.system.errors import NumericError
 from layerprobe.values.retrieval import SIMILARITIES, Ranks, SearchRules, Similarity
 from tests.ranking.conftest import Array, Labels, alike, counts, window
@@ -161,8 +162,8 @@ def test_disk_parts_and_tiles_give_the_counts_of_a_loop(
     similarity: Similarity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_tiles(monkeypatch)
-    monkeypatch.setattr(pairs, "BLOCK_ROWS", 16)
-    monkeypatch.setattr(pairs, "_PAIRS_TOGETHER", 50)
+    monkeypatch.setattr(module, "BLOCK_ROWS", 16)
+    monkeypatch.setattr(module, "_PAIRS_TOGETHER", 50)
     for seed in range(1000, 1005):
         made = case(seed, similarity, 70)
         keywords, wanted = made.keywords(), truth(made)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,21 +16,11 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from layerprobe.ranking import (
-    items,
-    leading,
-    nearest_positive_ranks,
-    positives,
-    products,
-    ranks,
-    search,
-    sweep,
-    ways,
-)
+from layerprobe.ranking import items, nearest_positive_ranks, positives, products, ranks, rounded, search, sweep, ways
 from layerprobe.ranking.products import Product
 from layerprobe.ranking.ranks import RecallAlone
+from layerprobe.ranking.search import Team
 from layerprobe.ranking.sweep import Way
-from layerprobe.ranking.team import Team
 from layerprobe.system.errors import NumericError
 from layerprobe.values.retrieval import Ranks, SearchRules
 from tests.ranking.conftest import KINDS, Array, Labels, counts, exponential_labels, loop, make
@@ -85,7 +78,7 @@ def choose_ways(monkeypatch: pytest.MonkeyPatch, suits: Callable[[Way], bool]) -
     monkeypatch.setattr(ways, "_PAIRS_FOR_INTERVALS", 0)
     monkeypatch.setattr(ways, "_SHARE_OF_A_BASIS", 1e9)
     monkeypatch.setattr(ways, "_DIRECTIONS", (1, 2, 5))
-    monkeypatch.setattr(leading, "_FLAT", 1e9)
+    monkeypatch.setattr(rounded, "_FLAT", 1e9)
     monkeypatch.setattr(search, "cheapest", lambda found: next((way for _, way in found if suits(way)), found[0][1]))
 
 
@@ -518,3 +511,59 @@ def test_a_default_type_of_the_caller_changes_nothing(monkeypatch: pytest.Monkey
         assert counts(nearest_positive_ranks(features, labels)) == expected
     finally:
         torch.set_default_dtype(before)
+
+
+# What each of two processes runs: it knows its rank and shares nothing but the features and a file to meet at.
+PROCESS = """
+import json, sys
+from dataclasses import replace
+import numpy as np
+import torch.distributed as dist
+from layerprobe.ranking import nearest_positive_ranks, products, search
+from tests.ranking.test_search import answers
+
+rank, meeting = int(sys.argv[1]), sys.argv[2]
+# Each may find another product the fastest.
+search.float32 = lambda device: replace(products.float32(device), tile=(512, 768)[rank])
+dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
+print(json.dumps(answers(dist.group.WORLD)))
+dist.destroy_process_group()
+"""
+
+
+def answers(group: Any) -> list[list[list[int]]]:
+    """Counts of queries among themselves and in a gallery: several tiles each, with ties and lone queries."""
+    rng = np.random.default_rng(0)
+    labels = np.append(np.arange(2999) % 700, 1000)
+    features = rng.normal(size=(701, 12))[np.minimum(labels, 700)] + 0.7 * rng.normal(size=(3000, 12))
+    features[::7] = features[3]
+    pairs = np.unique(rng.integers(0, 3000, (5000, 2)), axis=0)
+    asked: tuple[dict[str, Any], ...] = (
+        {},
+        {"gallery": features[1000:], "gallery_labels": labels[1000:]},
+        {"resolve": (1, 4)},
+        {"rules": SearchRules(groups=np.arange(3000) % 5, ignored=pairs[::2])},
+        {"rules": SearchRules(positives=pairs)},
+        {
+            "rules": SearchRules(
+                label_sets=np.array([(label, one) for label in range(1001) for one in (label, label // 3)])
+            )
+        },
+    )
+    found = []
+    for keywords in asked:
+        ranks = nearest_positive_ranks(features, labels, group=group, **keywords)
+        found.append(
+            [x.tolist() for x in (ranks.closer, ranks.closer_high, ranks.tied_negatives, ranks.tied_positives)]
+        )
+    return found
+
+
+def test_two_processes_give_the_integers_of_one(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", PROCESS]
+    processes = [
+        subprocess.Popen([*command, str(rank), str(tmp_path / "meeting")], stdout=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    first, second = (json.loads(process.communicate(timeout=120)[0]) for process in processes)
+    assert first == second == answers(None)

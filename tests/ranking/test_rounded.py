@@ -9,11 +9,10 @@ import pytest
 import torch
 from hypothesis import given
 
-from layerprobe.ranking import leading, nearest_positive_ranks, search, ways
+from layerprobe.ranking import nearest_positive_ranks, rounded, search, ways
 from layerprobe.ranking.items import Items
-from layerprobe.ranking.leading import Leading
 from layerprobe.ranking.products import float32
-from layerprobe.ranking.rounded import Rounded
+from layerprobe.ranking.rounded import Leading, Rounded
 from layerprobe.ranking.sweep import Way
 from layerprobe.ranking.vectors import Form, form_of
 from layerprobe.values.retrieval import Similarity
@@ -70,7 +69,7 @@ def prepared(features: Array, similarity: Similarity) -> tuple[Form, torch.Tenso
 def test_the_interval_of_a_pair_holds_its_similarity_in_long_double(
     kind: str, similarity: Similarity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leading, "_FLAT", 1e9)
+    monkeypatch.setattr(rounded, "_FLAT", 1e9)
     product = float32(torch.device("cpu"))
     for seed in range(5):
         rng = np.random.default_rng(seed)
