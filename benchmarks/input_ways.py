@@ -23,13 +23,12 @@ from torchvision.transforms import Compose, Normalize, RandomCrop, RandomHorizon
 
 from benchmarks.capture import build
 from layerprobe.data.batches import shuffled_batches
-from layerprobe.data.cache import DecodedPixels, Entry
 from layerprobe.data.contents import with_digests
 from layerprobe.data.decoding import fill
-from layerprobe.data.framing import Framing, frame_dataset
 from layerprobe.data.image_files import Files
 from layerprobe.data.loading import load_batches, plain_batches
-from layerprobe.data.resizing import Method
+from layerprobe.data.pixel_cache import DecodedPixels, Entry
+from layerprobe.data.resizing import Framing, Method, frame_dataset
 from layerprobe.data.splits import Dataset, Split, digests_of
 from layerprobe.data.transforms import Normalise
 from layerprobe.losses.smooth_triplet import SmoothTriplet

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from layerprobe.data.counts import Count, count, differences, partial_notes
 from layerprobe.data.image_files import Files, fingerprint, missing_message, require_inside, require_utf8, sizes_of
+from layerprobe.data.spec import Count, count, differences, partial_notes
 from layerprobe.data.splits import ClassId, Dataset, Split, distinct_names
 from layerprobe.system.errors import DataError
 from layerprobe.system.files import require_file

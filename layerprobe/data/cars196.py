@@ -13,9 +13,8 @@ import numpy as np
 
 from layerprobe.data import annotation_files
 from layerprobe.data.annotation_files import Annotations, Member
-from layerprobe.data.counts import Count
 from layerprobe.data.formats import is_image_name
-from layerprobe.data.spec import DatasetSpec
+from layerprobe.data.spec import Count, DatasetSpec
 from layerprobe.data.splits import Dataset
 from layerprobe.system.errors import DataError
 from layerprobe.system.files import require_file

@@ -25,11 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL.Image import DecompressionBombError
 
+from layerprobe.data.formats import FULL_RANGE, largest_value
 from layerprobe.data.image_files import Files
-from layerprobe.data.images import PIL_ERRORS, ImageFile
-from layerprobe.data.rules import GREY_16, rules_of
+from layerprobe.data.images import GREY_16, PIL_ERRORS, ImageFile, rules_of
 from layerprobe.data.splits import Dataset, Split
-from layerprobe.data.white_level import FULL_RANGE, largest_value
 from layerprobe.system.errors import DataError
 from layerprobe.system.files import remove_leftovers, require_file, write_text
 from layerprobe.system.progress import Listener

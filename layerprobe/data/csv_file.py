@@ -11,14 +11,21 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.data.csv_text import SEPARATORS, read_text, rows_of, separator_of
+from layerprobe.data.csv_lists import SEPARATORS, below, read_text, rows_of, separator_of
 from layerprobe.data.image_files import Files, fingerprint, image_id, missing_message, sizes_of
 from layerprobe.data.images import Box
-from layerprobe.data.label_sets import label_sets_of, separator_note, split_labels
-from layerprobe.data.listed_paths import below
-from layerprobe.data.row_splits import SPLITS, Row, divide_rows, with_test
 from layerprobe.data.spec import DatasetSpec
-from layerprobe.data.splits import Dataset, Split
+from layerprobe.data.splits import (
+    SPLITS,
+    Dataset,
+    Row,
+    Split,
+    divide_rows,
+    label_sets_of,
+    separator_note,
+    split_labels,
+    with_test,
+)
 from layerprobe.system.errors import DataError
 
 _LAYOUT = "FILE with the columns path,label,split[,is_query,is_gallery][,...], separated by commas, semicolons or tabs"

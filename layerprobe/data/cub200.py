@@ -8,8 +8,7 @@ from typing import Any, Literal
 
 from layerprobe.data import annotation_files
 from layerprobe.data.annotation_files import Annotations, Member, whole_number
-from layerprobe.data.counts import Count
-from layerprobe.data.spec import DatasetSpec
+from layerprobe.data.spec import Count, DatasetSpec
 from layerprobe.data.splits import Dataset
 from layerprobe.system.errors import DataError
 

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from layerprobe.data.batches import Indices
-from layerprobe.data.cache import ROW, SCHEMA, Digests, Entry, index_of, offsets
+from layerprobe.data.pixel_cache import ROW, SCHEMA, Digests, Entry, index_of, offsets
 from layerprobe.data.splits import Image, Split
 from layerprobe.system.files import write_text
 from layerprobe.system.progress import Task

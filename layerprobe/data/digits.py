@@ -12,8 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.data.counts import Count
-from layerprobe.data.spec import DatasetSpec
+from layerprobe.data.spec import Count, DatasetSpec
 from layerprobe.data.splits import Dataset, Split
 from layerprobe.data.subsets import count_train_classes, divide_classes, require_no_class_chosen
 from layerprobe.data.torchvision_sets import Pixels

@@ -19,8 +19,7 @@ import PIL.Image
 import PIL.ImageDraw
 from numpy.typing import NDArray
 
-from layerprobe.data.counts import Count
-from layerprobe.data.spec import DatasetSpec
+from layerprobe.data.spec import Count, DatasetSpec
 from layerprobe.data.splits import Dataset, Image, Split
 from layerprobe.data.subsets import divide_classes
 from layerprobe.system.errors import RecipeError

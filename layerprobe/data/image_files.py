@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from layerprobe.data.formats import WHITE
 from layerprobe.data.images import Box, ImageFile, crop, read_image
 from layerprobe.data.splits import Dataset, Image, Split
 from layerprobe.data.table_images import TableImage
-from layerprobe.data.white_level import WHITE
 from layerprobe.system.errors import DataError
 from layerprobe.system.wording import first_named
 

@@ -1,4 +1,4 @@
-"""Image files -> RGB pixels, decoded by PIL.
+"""Image files -> RGB pixels, decoded by PIL or torchvision, and the rules by which it is done.
 
 A file that is not a complete image raises a `DataError` that names it and its fault; its `kind` is the word
 that `data check` counts such files by.
@@ -6,24 +6,99 @@ that `data check` counts such files by.
 
 from __future__ import annotations
 
+import functools
+import importlib.util
+import io
 import struct
 import warnings
 import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 import PIL.Image
 import PIL.ImageOps
 from PIL.Image import DecompressionBombError, Transpose
 
-from layerprobe.data.formats import HEIF_FIX, formats_of, is_heif, reads_heif
-from layerprobe.data.jpeg import decode_jpeg
+from layerprobe.data.formats import HEIF_FIX, WHITE, formats_of, in_8_bits, is_16_bit_grey, is_heif, reads_heif
 from layerprobe.data.splits import Image
 from layerprobe.data.table_images import TableImage
-from layerprobe.data.white_level import WHITE, in_8_bits, is_16_bit_grey
 from layerprobe.system.errors import DataError
 from layerprobe.system.files import require_file
 from layerprobe.system.memory import memory_faults_told
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    _Decode = Callable[[Tensor, int], Tensor]
+
+_RGB = 3  # torchvision.io.ImageReadMode.RGB
+_SCAN, _END = b"\xff\xda", b"\xff\xd9"  # JPEG's markers
+
+
+def decode_jpeg(stream: BinaryIO, image: PIL.Image.Image) -> Image | None:
+    """The pixels of an image that PIL has opened, and not decoded, as the file stores them.
+
+    Args:
+        stream: that PIL has opened the image from.
+
+    Returns:
+        uint8 (H, W, 3); None where PIL is to decode it: it is no JPEG in RGB or grey, or torchvision cannot decode it,
+        so that errors are PIL's.
+    """
+    # PIL calls several pictures in one file MPO.
+    if image.format != "JPEG" or image.mode not in ("RGB", "L"):
+        return None
+    decode = _decoder(progressive="progressive" in image.info)
+    if decode is None:
+        return None
+    stream.seek(0)
+    try:
+        pixels = _pixels(decode, stream.read())
+    except RuntimeError:
+        return None
+    return pixels if pixels.shape == (image.height, image.width, 3) else None
+
+
+def _pixels(decode: _Decode, file: bytes) -> Image:
+    import torch
+
+    pixels: Image = decode(torch.frombuffer(bytearray(file), dtype=torch.uint8), _RGB).permute(1, 2, 0).numpy()
+    return pixels
+
+
+@functools.cache
+def _decoder(*, progressive: bool) -> _Decode | None:
+    """The operator; None where torchvision has none, or one whose pixels are not those of PIL's JPEG library.
+
+    The libraries smooth a progressive file that lacks scans each in its own way.
+    """
+    import torch
+
+    spec = importlib.util.find_spec("torchvision")
+    if spec is None or spec.origin is None:
+        return None
+    try:
+        # `import torchvision` would take as long as a thousand photographs, in every data worker.
+        for library in Path(spec.origin).parent.glob("image*.so"):
+            torch.ops.load_library(library)
+        decode: _Decode = torch.ops.image.decode_jpeg
+        return decode if all(_agrees(decode, kind, progressive=progressive) for kind in range(3)) else None
+    except (OSError, RuntimeError, AttributeError):
+        return None
+
+
+def _agrees(decode: _Decode, subsampling: int, *, progressive: bool) -> bool:
+    """Whether a small JPEG of noise, of a progressive one the first scan, has PIL's pixels."""
+    stream = io.BytesIO()
+    noise = np.random.default_rng(0).integers(0, 256, (35, 45, 3), np.uint8)
+    PIL.Image.fromarray(noise).save(stream, "JPEG", subsampling=subsampling, progressive=progressive)
+    file = stream.getvalue()
+    if progressive:
+        file = _SCAN.join(file.split(_SCAN)[:2]) + _END
+    return np.array_equal(_pixels(decode, file), np.asarray(PIL.Image.open(io.BytesIO(file))))
+
 
 ImageFile = Path | TableImage
 Box = tuple[int, int, int, int]  # left, top, right, bottom in pixels; right and bottom are the first ones outside
@@ -177,3 +252,51 @@ def _broken(path: ImageFile, error: Exception) -> DataError:
     if "truncated" in reason.lower():
         return DataError("the image is truncated", file=path, fix=_AGAIN, kind="truncated")
     return DataError(f"the image is broken ({reason})", file=path, fix=_AGAIN, kind="broken")
+
+
+GREY_16 = "16-bit grey"
+# PIL's mode -> kind and message of a rule.
+_MODES = {
+    "1": ("1-bit", "1-bit pixels, read as black and white"),
+    "L": ("grey", "grey, read as three equal channels"),
+    "P": ("palette", "a palette, read as its colours"),
+    "CMYK": ("CMYK", "CMYK, converted to RGB without a colour profile"),
+}
+
+
+def rules_of(stream: BinaryIO, path: ImageFile, *, decode_png: bool) -> list[tuple[str, str]]:
+    """The kind of each rule that the image in a file is read by, in a word or two, and the rule.
+
+    Args:
+        decode_png: decode PNGs, to see EXIF data that stand behind the pixels, where hardly a program writes them.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with PIL.Image.open(stream, formats=formats_of(stream)) as image:
+            if decode_png and image.format == "PNG":
+                image.load()
+            return list(_rules(image, path))
+
+
+def _rules(image: PIL.Image.Image, path: ImageFile) -> Iterator[tuple[str, str]]:
+    # MPO is a JPEG with further pictures behind the first, as cameras write it.
+    kind = "JPEG" if image.format == "MPO" else image.format
+    by_ending = PIL.Image.registered_extensions().get(path.suffix.lower())
+    if by_ending not in (None, kind):
+        yield "wrong ending", f"a {kind} file whose name ends in {path.suffix}"
+    mode = image.mode.removesuffix("A")  # transparency has its own remark
+    if mode in _MODES:
+        yield _MODES[mode]
+    elif mode.startswith("I"):
+        yield GREY_16, "16-bit grey, divided by 257, or by data.white / 255"
+    elif mode not in ("RGB", "RGBX"):
+        yield "other mode", f"{image.mode}, converted to RGB"
+    if image.has_transparency_data:
+        yield "transparency", "transparent pixels, laid on white"
+    frames = getattr(image, "n_frames", 1)
+    if frames > 1 and image.format != "MPO":
+        yield "animated", f"{frames} frames or pages, of which the first is read"
+    # PngImageFile's own getexif would decode the pixels.
+    orientation = PIL.Image.Image.getexif(image).get(EXIF_ORIENTATION, 1)
+    if orientation != 1:
+        yield "EXIF rotation", f"EXIF orientation {orientation}, which is applied only with data.exif_rotation"

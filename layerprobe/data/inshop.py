@@ -9,8 +9,7 @@ from pathlib import Path
 
 from layerprobe.data import annotation_files
 from layerprobe.data.annotation_files import Annotations, Member
-from layerprobe.data.counts import Count
-from layerprobe.data.spec import DatasetSpec
+from layerprobe.data.spec import Count, DatasetSpec
 from layerprobe.data.splits import IN_GALLERY, Dataset
 from layerprobe.system.errors import DataError
 

@@ -12,11 +12,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.data.csv_text import read_text, rows_of, separator_of
+from layerprobe.data.csv_lists import read_text, relative, rows_of, separator_of, spellings
 from layerprobe.data.image_files import Files
-from layerprobe.data.label_sets import NOTE
-from layerprobe.data.listed_paths import relative, spellings
-from layerprobe.data.splits import Dataset, Split
+from layerprobe.data.splits import NOTE, Dataset, Split
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.values.retrieval import SearchRules
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from layerprobe.data import annotation_files
 from layerprobe.data.annotation_files import Annotations, Member, whole_number
-from layerprobe.data.counts import Count
-from layerprobe.data.spec import DatasetSpec
+from layerprobe.data.spec import Count, DatasetSpec
 from layerprobe.data.splits import Dataset
 
 _COUNTS = {"train": Count(59551, 11318, (2, 12)), "test": Count(60502, 11316, (2, 12))}

@@ -1,18 +1,87 @@
-"""Split and Dataset: labelled images, divided so that no class is in two splits unless one is searched in the other."""
+"""Split and Dataset: labelled images, divided so that no class is in two splits unless searched."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.data.label_sets import NOTE, separator_note
 from layerprobe.system.errors import DataError
 from layerprobe.values.retrieval import SearchRules
+
+# What tables put between the labels of an image.
+_SEPARATORS = ("|", ";", ",")
+NOTE = "several labels: right if one is shared, and classes, the units of intervals, are sets of labels"
+
+
+@dataclass(frozen=True, eq=False)
+class LabelSets:
+    """The classes of images with several labels each: every set of labels that occurs is a class.
+
+    Args:
+        class_names: sorted; the labels of a class, sorted and joined.
+        classes: (N,) the class of each image.
+        pairs: (M, 2) a class and a label that it holds, as in `SearchRules.label_sets`.
+    """
+
+    class_names: tuple[str, ...]
+    classes: NDArray[np.int64]
+    pairs: NDArray[np.int64]
+
+
+def split_labels(text: str, separator: str) -> frozenset[str]:
+    """The labels in a text, without spaces around them; empty parts are left out."""
+    return frozenset(filter(None, map(str.strip, text.split(separator))))
+
+
+def label_sets_of(images: Iterable[frozenset[str]], separator: str) -> LabelSets:
+    """The classes of images.
+
+    Args:
+        images: the labels of each, at least one.
+        separator: joins labels in the names of classes; no label holds it.
+    """
+    of_images = list(images)
+    names = {labels: separator.join(sorted(labels)) for labels in of_images}
+    sets = sorted(names, key=names.__getitem__)
+    numbers = {labels: number for number, labels in enumerate(sets)}
+    labels = {
+        label: number for number, label in enumerate(sorted({label for label_set in sets for label in label_set}))
+    }
+    pairs = [(number, labels[label]) for number, label_set in enumerate(sets) for label in sorted(label_set)]
+    return LabelSets(
+        tuple(names[label_set] for label_set in sets),
+        np.array([numbers[label_set] for label_set in of_images], np.int64),
+        np.array(pairs, np.int64).reshape(-1, 2),
+    )
+
+
+def separator_note(class_names: Iterable[str]) -> str:
+    """What to say of labels that hold a separator, where their parts are in other labels too; empty otherwise."""
+    names = sorted(set(class_names))
+    for separator in _SEPARATORS:
+        joined_names = [name for name in names if separator in name]
+        if joined_names and (name := _shares(joined_names, names, separator)):
+            observation = f"labels such as {name!r} hold a separator and are taken as classes of their own"
+            return f"{observation}: --set data.label_separator='{separator}' splits them"
+    return ""
+
+
+def _shares(joined_names: Iterable[str], names: Iterable[str], separator: str) -> str:
+    """The first of some labels with a part that another label has too."""
+    first_name: dict[str, str] = {}
+    shared: dict[str, None] = {}
+    for name in names:
+        for label in split_labels(name, separator):
+            if (other := first_name.setdefault(label, name)) != name:
+                shared |= {other: None, name: None}
+    return next((name for name in joined_names if name in shared), "")
+
 
 LabelArray = NDArray[np.int64]  # (N,)
 Image = NDArray[np.uint8]  # (H, W, 3), RGB
@@ -211,3 +280,42 @@ def distinct_names(names: Mapping[ClassId, str]) -> tuple[str, ...]:
     """
     times = Counter(names.values())
     return tuple(name if times[name] == 1 else f"{name} ({class_id})" for class_id, name in names.items())
+
+
+SPLITS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True)
+class Row:
+    """Where an image belongs.
+
+    Args:
+        split: of SPLITS.
+        is_query: of a test image, whether it is searched for.
+        is_gallery: whether it is searched among.
+    """
+
+    split: str
+    is_query: bool
+    is_gallery: bool
+
+
+AnyRow = TypeVar("AnyRow", bound=Row)
+
+
+def with_test(rows: Sequence[AnyRow]) -> Sequence[AnyRow]:
+    """The rows; where none is of the split test, those of the split validation are."""
+    splits = {row.split for row in rows}
+    if "test" in splits or "validation" not in splits:
+        return rows
+    return [replace(row, split="test") if row.split == "validation" else row for row in rows]
+
+
+def divide_rows(rows: Sequence[AnyRow]) -> tuple[dict[str, list[AnyRow]], Mapping[str, str]]:
+    """The rows of each split, which may be empty, and the data set's `search_in`."""
+    members = {name: [row for row in rows if row.split == name] for name in SPLITS}
+    if all(row.is_query and row.is_gallery for row in members["test"]):
+        return members, {}
+    members["gallery"] = [row for row in members["test"] if row.is_gallery]
+    members["test"] = [row for row in members["test"] if row.is_query]
+    return members, IN_GALLERY

@@ -12,12 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from layerprobe.data.image_files import Files, fingerprint, leaves_folder, missing_message, require_inside, sizes_of
-from layerprobe.data.row_splits import Row, divide_rows, with_test
 from layerprobe.data.spec import DatasetSpec
-from layerprobe.data.splits import Dataset, Split
+from layerprobe.data.splits import Dataset, Row, Split, divide_rows, with_test
 from layerprobe.data.subsets import count_train_classes, divide_classes
-from layerprobe.data.table_columns import Table, read_table
-from layerprobe.data.table_files import table_files
+from layerprobe.data.table_files import Table, read_table, table_files
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 
 _SPLIT, _DIVIDING = "split", ("is_query", "is_gallery")

@@ -14,8 +14,8 @@ import PIL.Image
 from PIL.Image import Resampling, Transform
 
 from layerprobe.data import resizing
+from layerprobe.data.formats import WHITE
 from layerprobe.data.splits import Dataset, Image, Split
-from layerprobe.data.white_level import WHITE
 from layerprobe.system.errors import RecipeError
 from layerprobe.values import network_input
 from layerprobe.values.network_input import Filter, ImageSize, height_width

@@ -20,7 +20,7 @@ from PIL import Image
 from layerprobe import __version__ as version
 from layerprobe import registry
 from layerprobe.cli import main
-from layerprobe.data.cache import entries
+from layerprobe.data.pixel_cache import entries
 from layerprobe.system.files import sha256
 from layerprobe.workflow.run.runs import Run
 from tests.records import rewrite

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from layerprobe.data.cache import Digests, Entry
 from layerprobe.data.decoding import fill
+from layerprobe.data.pixel_cache import Digests, Entry
 from layerprobe.data.splits import Image, Split
 from layerprobe.system.errors import DataError
 

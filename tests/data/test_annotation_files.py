@@ -15,7 +15,7 @@ from layerprobe.data.annotation_files import (
     unchecked_loader,
     whole_number,
 )  # fmt: skip
-from layerprobe.data.counts import Count
+from layerprobe.data.spec import Count
 from layerprobe.data.splits import ClassId, Dataset
 from layerprobe.system.errors import DataError
 from tests.data.fabricated import write_image

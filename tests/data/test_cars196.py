@@ -11,7 +11,7 @@ import pytest
 
 from layerprobe.data import cars196
 from layerprobe.data.cars196 import load
-from layerprobe.data.counts import Count
+from layerprobe.data.spec import Count
 from layerprobe.data.splits import Dataset, Split, require_retrieval
 from layerprobe.system.errors import DataError
 from tests.data import fabricated

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from layerprobe.data import cub200
-from layerprobe.data.counts import Count
 from layerprobe.data.cub200 import load
 from layerprobe.data.image_files import file_sizes
+from layerprobe.data.spec import Count
 from layerprobe.data.splits import Dataset, manifest_sha256, require_retrieval
 from layerprobe.system.errors import DataError
 from tests.data import fabricated

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from layerprobe.data import decoding
-from layerprobe.data.cache import DecodedPixels, Entry
 from layerprobe.data.decoding import bytes_to_remove, count_decoded
+from layerprobe.data.pixel_cache import DecodedPixels, Entry
 from layerprobe.data.splits import Image
 from layerprobe.system.errors import DataError
 from tests.data.noise import DIGESTS, Noise, filled
@@ -114,7 +114,7 @@ def test_a_killed_process_leaves_what_it_had_synced(tmp_path: Path) -> None:
     code = f"""
 import os, numpy as np
 from pathlib import Path
-from layerprobe.data import cache, decoding
+from layerprobe.data import pixel_cache as cache, decoding
 from tests.data.noise import DIGESTS, Noise, Progress, split_of
 decoding._COMMIT = 10
 class Killed(Noise):

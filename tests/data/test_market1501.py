@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from layerprobe.data import market1501
-from layerprobe.data.counts import Count
 from layerprobe.data.market1501 import load
+from layerprobe.data.spec import Count
 from layerprobe.data.splits import Dataset, require_retrieval
 from layerprobe.system.errors import DataError
 from tests.data import fabricated

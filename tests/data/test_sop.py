@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from layerprobe.data import sop
-from layerprobe.data.counts import Count
 from layerprobe.data.sop import load
+from layerprobe.data.spec import Count
 from layerprobe.data.splits import Dataset, manifest_sha256, require_retrieval
 from layerprobe.system.errors import DataError
 from tests.data import fabricated

@@ -15,8 +15,8 @@ import pytest
 
 from layerprobe.data import csv_file
 from layerprobe.data.annotation_files import read_rows
-from layerprobe.data.cache import Entry
 from layerprobe.data.images import read_image
+from layerprobe.data.pixel_cache import Entry
 from layerprobe.nets.checkpoint_files import read_checkpoint
 from layerprobe.store import read_features
 from layerprobe.system.errors import DataError, EnvironmentFault, LayerprobeError

@@ -1,4 +1,4 @@
-"""What OwnInput says of itself; its pixels are held against the libraries' in tests/data/test_own_framing.py."""
+"""What OwnInput says of itself; its pixels are held against the libraries' in tests/data/test_resizing.py."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import pytest
 from pyarrow import ipc
 
 from layerprobe.cli import main
-from layerprobe.data import memory
+from layerprobe.data import pixel_cache
 from layerprobe.workflow.manage.cache import list_images
 from tests.data.tabled import as_folder, rows, write
 
@@ -54,7 +54,7 @@ def probed(layerprobe: Run, run: str, data: str) -> list[list[str]]:
 def test_scores_are_those_of_the_same_files_also_from_decoded_images(
     layerprobe: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "_LIMIT", 0)  # too large to be held in memory
+    monkeypatch.setattr(pixel_cache, "_LIMIT", 0)  # too large to be held in memory
     as_folder(tmp_path / "images")
     table = write(tmp_path / "t.parquet", rows())
     expected = probed(layerprobe, "files", f"folder:{tmp_path / 'images'}")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from layerprobe.data import memory
+from layerprobe.data import pixel_cache
 from layerprobe.system.errors import DataError
 from layerprobe.workflow.manage.data import check_data
 from layerprobe.workflow.probe.probe import probe
@@ -61,11 +61,11 @@ def results(run: Run) -> tuple[dict[str, bytes], list[tuple[object, ...]]]:
     return features, [(s.epoch, s.split, s.metric, str(s.ranked), s.value) for s in run.scores()]
 
 
-@pytest.mark.parametrize("limit", [memory._LIMIT, 0], ids=["in memory", "in the cache"])
+@pytest.mark.parametrize("limit", [pixel_cache._LIMIT, 0], ids=["in memory", "in the cache"])
 def test_boxes_give_the_numbers_of_their_crops(
     request_for: Make, table: Path, monkeypatch: pytest.MonkeyPatch, limit: int
 ) -> None:
-    monkeypatch.setattr(memory, "_LIMIT", limit)
+    monkeypatch.setattr(pixel_cache, "_LIMIT", limit)
     listener = Silent()
     boxes = train(request_for("data.name=csv", f"data.root={table}", "train.epochs=1", run="boxes"), listener)
     assert "note: images cropped to x_1,y_1,x_2,y_2: 32 of 32" in listener.heard
@@ -78,7 +78,7 @@ def test_boxes_give_the_numbers_of_their_crops(
 
 
 def test_other_boxes_are_other_images(request_for: Make, table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "_LIMIT", 0)
+    monkeypatch.setattr(pixel_cache, "_LIMIT", 0)
     settings = ("data.name=csv", f"data.root={table}", "train.epochs=0")
     run = train(request_for(*settings, run="one"), Silent())
     before = results(run)[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from layerprobe.data.framing import Framing
+from layerprobe.data.resizing import Framing
 from layerprobe.nets.net import Net
 from layerprobe.recipe.recipe import Recipe
 from layerprobe.values.network_input import OwnInput, height_width

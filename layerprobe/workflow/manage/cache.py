@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from layerprobe.data.cache import FOLDER, Entry, entries
+from layerprobe.data.pixel_cache import FOLDER, Entry, entries
 from layerprobe.system.errors import BusyError, UnknownNameError
 from layerprobe.system.files import require_target
 from layerprobe.system.wording import as_moment

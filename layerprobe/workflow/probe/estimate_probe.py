@@ -9,11 +9,10 @@ from functools import partial
 
 import numpy as np
 
-from layerprobe.data.cache import FOLDER
 from layerprobe.data.contents import FOLDER as CONTENTS
 from layerprobe.data.contents import pending_reads
 from layerprobe.data.loading import batches_of
-from layerprobe.data.memory import is_small
+from layerprobe.data.pixel_cache import FOLDER, is_small
 from layerprobe.data.processes import default_workers
 from layerprobe.data.splits import Dataset
 from layerprobe.measure.extraction import extract

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from layerprobe import registry
-from layerprobe.data.framing import Framing, frame_dataset
+from layerprobe.data.formats import WHITE, level_note
 from layerprobe.data.image_files import Files, read_with
-from layerprobe.data.memory import held, is_small
-from layerprobe.data.own_framing import frame_as_model
-from layerprobe.data.rules import GREY_16
+from layerprobe.data.images import GREY_16
+from layerprobe.data.pixel_cache import held, is_small
+from layerprobe.data.resizing import Framing, frame_as_model, frame_dataset
 from layerprobe.data.search_rules import Searching, read_searching, with_search_rules
 from layerprobe.data.splits import Dataset, label_notes, overlaps, require_retrieval, shared_labels
 from layerprobe.data.subsets import with_share, with_validation, with_validation_fold
@@ -26,7 +26,6 @@ from layerprobe.data.transforms import (
     invert_dataset,
     resize_dataset,
 )
-from layerprobe.data.white_level import WHITE, level_note
 from layerprobe.nets.weight_paths import split_part
 from layerprobe.recipe.recipe import Recipe
 from layerprobe.system.errors import EnvironmentFault, RecipeError

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from layerprobe.data import memory
+from layerprobe.data import pixel_cache
 from layerprobe.system.errors import BusyError, UnknownNameError
 from layerprobe.system.files import sha256
 from layerprobe.workflow.manage.cache import clean_images, list_images
@@ -16,7 +16,7 @@ from tests.workflow.conftest import Silent
 def test_cleaning_spares_runs_and_what_is_in_use(
     request_for: Callable[..., TrainRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "_LIMIT", 0)  # too large to be held in memory
+    monkeypatch.setattr(pixel_cache, "_LIMIT", 0)  # too large to be held in memory
     request = request_for("train.epochs=0")
     run = train(request, Silent())
     built = with_decoded_images(build(request), request, Silent())

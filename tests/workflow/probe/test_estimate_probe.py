@@ -60,7 +60,7 @@ def test_what_is_hashed_is_not_hashed_again(request_for: Requests, opened: list[
 def test_images_that_are_not_kept_are_read_in_every_epoch(
     request_for: Requests, opened: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("layerprobe.data.memory._LIMIT", 0)
+    monkeypatch.setattr("layerprobe.data.pixel_cache._LIMIT", 0)
     run = train(request_for("data.cache=off"), Silent())
     assert estimate_probe(run, REQUEST).seconds == 3 * 32
 

@@ -9,7 +9,7 @@ import PIL.Image
 import pytest
 import torch
 
-from layerprobe.data import memory
+from layerprobe.data import pixel_cache
 from layerprobe.data.images import read_image
 from layerprobe.data.loading import plain_batches
 from layerprobe.data.resizing import resize
@@ -81,7 +81,7 @@ def test_the_white_of_16_bits_is_the_recipes_to_choose_and_is_recorded(request_f
 
 
 def test_each_way_of_decoding_is_kept_apart(request_for: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(memory, "_LIMIT", 0)
+    monkeypatch.setattr(pixel_cache, "_LIMIT", 0)
     for setting in ("data.resize=exact", "data.resize=fast", "data.exif_rotation=true", "data.white=4095"):
         from_recipe.build_dataset(request_for(setting).recipe, Decoding(tmp_path, Silent(), 0))
     assert len(list_images(tmp_path)) == 4 * 2

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from layerprobe.data import memory
-from layerprobe.data.cache import Entry
+from layerprobe.data import pixel_cache
 from layerprobe.data.decoding import fill
+from layerprobe.data.pixel_cache import Entry
 from layerprobe.system.errors import BusyError, DataError, EnvironmentFault, InterruptedRun, LayerprobeError
 from layerprobe.system.files import sha256
 from layerprobe.workflow.manage.cache import list_images
@@ -37,7 +37,7 @@ Make = Callable[..., TrainRequest]
 @pytest.fixture(autouse=True)
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every data set is too large to be held in memory."""
-    monkeypatch.setattr(memory, "_LIMIT", 0)
+    monkeypatch.setattr(pixel_cache, "_LIMIT", 0)
 
 
 def decode(request: TrainRequest, listener: Silent | None = None) -> Built:
@@ -93,7 +93,7 @@ def test_an_estimate_decodes_nothing(request_for: Make) -> None:
 
 
 def test_small_data_sets_are_held_in_memory(request_for: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "_LIMIT", 2**28)
+    monkeypatch.setattr(pixel_cache, "_LIMIT", 2**28)
     request = request_for()
     decode(request)
     assert list_images(request.cache) == []
@@ -311,7 +311,7 @@ def test_folders_with_the_same_names_and_sizes_are_kept_apart(request_for: Make,
 def test_small_data_sets_are_decoded_to_disk_for_data_workers(
     request_for: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "_LIMIT", 2**28)
+    monkeypatch.setattr(pixel_cache, "_LIMIT", 2**28)
     request = request_for(workers=1)
     decode(request)
     assert [entry.complete for entry in list_images(request.cache)] == [True, True]

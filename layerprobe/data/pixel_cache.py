@@ -1,9 +1,9 @@
-"""Decoded images on disk: written once, shared by all runs, read as a memory map.
+"""Decoded images that are kept: on disk as a memory map that all runs share; small sets in memory.
 
-Each split and way of resizing has a folder, its entry. `pixels.u8` holds the bytes of all images, one after the other;
-`images.i64` holds for each image its height and width, and the hash of the file that it was decoded from; `about.json`
-says whether the entry is whole. Images of one size make one (N, H, W, 3) array. If a file's content changes, its image
-and all images after it are decoded again.
+On disk, each split and way of resizing has a folder, its entry. `pixels.u8` holds the bytes of all images, one after
+the other; `images.i64` holds for each image its height and width, and the hash of the file that it was decoded from;
+`about.json` says whether the entry is whole. Images of one size make one (N, H, W, 3) array. If a file's content
+changes, its image and all images after it are decoded again.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import json
 import os
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.data.splits import Image
+from layerprobe.data.splits import Dataset, Image, Split
 from layerprobe.system.errors import DataError
 from layerprobe.system.files import require_file
 
@@ -192,3 +192,48 @@ def entries(images: Path) -> list[Entry]:
     """Every entry below a folder, incomplete ones included; the one used last comes first."""
     cached = [Entry(path.parent) for path in images.glob("*/about.json")]
     return sorted(cached, key=Entry.used, reverse=True)
+
+
+# Bytes of all splits together.
+_LIMIT = 256 * 2**20
+
+
+@dataclass(eq=False)
+class _Held:
+    """Decodes each image when it is first used, and keeps it."""
+
+    image: Callable[[int], Image]
+    images: dict[int, Image] = field(default_factory=dict)
+
+    def __call__(self, index: int) -> Image:
+        if index not in self.images:
+            self.images[index] = self.image(index)
+        return self.images[index]
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # A data worker lives for one epoch: it is sent the function that decodes, not all pixels.
+        return _itself, (self.image,)
+
+
+def _itself(image: Callable[[int], Image]) -> Callable[[int], Image]:
+    return image
+
+
+def held(dataset: Dataset) -> Dataset:
+    """The same data set; if it is small, its pixels are kept in memory after they are first read."""
+    if not is_small(dataset):
+        return dataset
+
+    def hold_images(split: Split) -> Split:
+        test_image = _Held(split.test_image) if split.test_image else None
+        return replace(split, image=_Held(split.image), test_image=test_image)
+
+    return replace(dataset, splits={name: hold_images(split) for name, split in dataset.splits.items()})
+
+
+def is_small(dataset: Dataset) -> bool:
+    """Whether all images fit into 256 MiB, if they are as large as the first."""
+    splits = dataset.splits
+    split = next(iter(splits.values()))
+    size = split.image(0).nbytes + (split.test_image(0).nbytes if split.test_image else 0)
+    return size * sum(map(len, splits.values())) <= _LIMIT

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from layerprobe.data import cache
-from layerprobe.data.cache import DecodedPixels, Entry, entries
+from layerprobe.data import pixel_cache
 from layerprobe.data.decoding import fill
+from layerprobe.data.pixel_cache import DecodedPixels, Entry, entries, held
+from layerprobe.data.splits import Dataset, Image, Split
 from tests.data.noise import DIGESTS, Noise, Progress, filled, split_of
 
 
@@ -23,7 +24,7 @@ def test_a_kill_while_removing_leaves_an_entry_that_can_be_removed(tmp_path: Pat
 
 def test_the_format_is_part_of_an_entrys_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = Entry.of(tmp_path, "files", "steps")
-    monkeypatch.setattr(cache, "SCHEMA", cache.SCHEMA + 1)
+    monkeypatch.setattr(pixel_cache, "SCHEMA", pixel_cache.SCHEMA + 1)
     assert Entry.of(tmp_path, "files", "steps") != now
 
 
@@ -82,7 +83,7 @@ def test_entries_are_listed_the_last_used_first(tmp_path: Path) -> None:
 def test_an_entry_of_another_format_is_not_read(tmp_path: Path) -> None:
     entry, _ = filled(tmp_path, Noise())
     about = entry.folder / "about.json"
-    about.write_text(about.read_text().replace(f'"schema": {cache.SCHEMA}', '"schema": 9'))
+    about.write_text(about.read_text().replace(f'"schema": {pixel_cache.SCHEMA}', '"schema": 9'))
     assert not entry.is_complete()
     assert replace(entry).about() == {}
 
@@ -100,3 +101,51 @@ def test_an_entry_with_an_odd_description_is_not_whole(tmp_path: Path, odd: dict
 
 def test_the_files_of_an_entry_may_have_names_that_are_not_utf8(tmp_path: Path) -> None:
     assert Entry.of(tmp_path, "caf\udce9", "steps") != Entry.of(tmp_path, "caf", "steps")
+
+
+class Counted:
+    """An image source that counts how often each image is asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def __call__(self, index: int) -> Image:
+        self.asked.append(index)
+        return np.full((2, 2, 3), index + 1, np.uint8)
+
+
+def counted() -> tuple[Dataset, Counted]:
+    source = Counted()
+    return Dataset({"test": Split("test", np.array([0, 1, 1]), ("a", "b", "c"), source)}, ("ant", "bee")), source
+
+
+def test_held_images_are_the_same() -> None:
+    dataset, _ = counted()
+    split = held(dataset).splits["test"]
+    for _ in range(2):
+        assert [int(split.image(i)[1, 1, 2]) for i in (2, 0, 1)] == [3, 1, 2]
+
+
+def test_a_held_image_is_read_once() -> None:
+    dataset, source = counted()
+    split = held(dataset).splits["test"]
+    source.asked.clear()
+    for i in (1, 1, 2, 1):
+        split.image(i)
+    assert source.asked == [1, 2]
+
+
+def test_a_worker_is_sent_the_reading_and_no_pixels() -> None:
+    dataset, _ = counted()
+    split = held(dataset).splits["test"]
+    copy = pickle.loads(pickle.dumps(split))
+    assert isinstance(copy.image, Counted)
+    assert np.array_equal(copy.image(2), split.image(2))
+
+
+def test_more_than_the_limit_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset, _ = counted()
+    monkeypatch.setattr(pixel_cache, "_LIMIT", 35)  # three images have 36 bytes
+    assert held(dataset) is dataset
+    monkeypatch.setattr(pixel_cache, "_LIMIT", 36)
+    assert held(dataset) is not dataset
