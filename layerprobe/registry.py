@@ -26,11 +26,11 @@ DATASETS = {
 }
 NETS = {
     "vgg16_bn": "layerprobe.nets.vgg16_bn:build",
-    "resnet50": "layerprobe.nets.resnet50:build",
+    "resnet50": "layerprobe.nets.resnet:build_resnet50",
     "googlenet": "layerprobe.nets.googlenet:build",
     "googlenet_caffe": "layerprobe.nets.googlenet_caffe:build",
     "bn_inception": "layerprobe.nets.bn_inception:build",
-    "resnet18": "layerprobe.nets.resnet18:build",
+    "resnet18": "layerprobe.nets.resnet:build_resnet18",
     "lenet": "layerprobe.nets.lenet:build",
 }
 # torchvision's ImageNet weights, for `weights = "imagenet"`; without a line a network takes a file.

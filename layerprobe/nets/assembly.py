@@ -1,21 +1,101 @@
-"""Trunk + pool + head = Net, with loaded or initialised parameters."""
+"""Trunk + pool + head = Net, with parameters that are loaded (torchvision's, a file's) or initialised."""
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from layerprobe.nets.checkpoint_files import FileWeights
+from layerprobe.nets.checkpoint_files import FileWeights, read_checkpoint
 from layerprobe.nets.fitting import Fit, TargetNetwork, Translate, as_they_are, fit, shapes, unused_note, with_versions
-from layerprobe.nets.freezing import freeze_batch_norm
 from layerprobe.nets.head import Head
 from layerprobe.nets.net import Net
-from layerprobe.system.errors import RecipeError, UnknownNameError
+from layerprobe.registry import IMAGENET_WEIGHTS, load
+from layerprobe.system.errors import DataError, EnvironmentFault, RecipeError, UnknownNameError
+from layerprobe.system.files import sha256
+
+
+class FrozenBatchNorm(nn.Module):
+    """A BatchNorm in evaluation mode, whatever the module's mode.
+
+    Mean, variance, weight and bias keep their names in the state but are all buffers: neither `train()` nor
+    `requires_grad_(True)` of a network around it sets them moving, and no optimiser sees them.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+    weight: Tensor
+    bias: Tensor
+
+    def __init__(self, norm: nn.BatchNorm2d) -> None:
+        super().__init__()
+        self.eps = norm.eps
+        for name, tensor in norm.state_dict().items():
+            self.register_buffer(name, tensor)
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, C, H, W)."""
+        return F.batch_norm(maps, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+
+
+def freeze_batch_norm(module: nn.Module, learning: tuple[str, ...]) -> bool:
+    """Freeze every BatchNorm of maps; returns whether there was one."""
+    has_batch_norm = False
+    for path, norm in list(module.named_modules()):
+        if isinstance(norm, nn.BatchNorm2d):
+            has_batch_norm = True
+            if not f"{path}.".startswith(learning):
+                module.set_submodule(path, FrozenBatchNorm(norm))
+    return has_batch_norm
+
+
+_ALTERNATIVES = "--set net.weights=none, or --set net.weights=PATH"
+
+
+def weights_file(name: str) -> Path:
+    """Where torchvision's ImageNet weights of a network lie, or would: below TORCH_HOME."""
+    return Path(str(torch.hub.get_dir()), "checkpoints", Path(_url(name)).name)
+
+
+def _url(name: str) -> str:
+    # By version: torchvision's DEFAULT changes with its releases.
+    published = load("network with ImageNet weights", IMAGENET_WEIGHTS, name).IMAGENET1K_V1
+    return str(published.url)
+
+
+def imagenet_weights(name: str) -> FileWeights:
+    """ImageNet weights of torchvision, version IMAGENET1K_V1, from TORCH_HOME; fetched where absent.
+
+    Returns:
+        The file's tensors, by torchvision's names.
+    """
+    path = weights_file(name)
+    digest = path.stem.rpartition("-")[2]
+    if not path.exists():
+        _fetch(_url(name), path, digest)
+    # torchvision compares the hash only on download, and would take any file that lies there.
+    if not sha256(path).startswith(digest):
+        raise DataError("sha256 differs from the one in its name", file=path, fix="Delete it")
+    return read_checkpoint(path)
+
+
+def _fetch(url: str, path: Path, digest: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        torch.hub.download_url_to_file(url, str(path), hash_prefix=digest, progress=sys.stderr.isatty())
+    except (OSError, RuntimeError) as error:
+        raise EnvironmentFault(
+            f"{path.name} is not there and {url} cannot be fetched: {error}",
+            file=path.parent,
+            fix=f"Put the file there, or use {_ALTERNATIVES}",
+        ) from error
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from layerprobe.nets.assembly import Backbone
-from layerprobe.nets.caffe import Inception, Stages, convolution, from_caffe
-from layerprobe.nets.inputs import CaffeInput
+from layerprobe.nets.inception import CaffeInput, Inception, Stages, convolution, from_caffe
 
 _BGR_MEAN = (104.0, 117.0, 128.0)
 # torch's momentum of 0.1 is the port's: Caffe's 0.9 weighs the past, torch's 0.1 the present.

@@ -14,7 +14,7 @@ from torch import nn
 from torchvision.models import GoogLeNet
 
 from layerprobe.nets.assembly import Backbone
-from layerprobe.nets.inputs import TransformInput
+from layerprobe.nets.inception import TransformInput
 
 _BLOCKS = tuple(f"inception{block}" for block in ("3a", "3b", "4a", "4b", "4c", "4d", "4e", "5a", "5b"))
 _REPLACED = ("avgpool", "dropout", "fc")

@@ -19,8 +19,7 @@ from collections.abc import Mapping
 from torch import nn
 
 from layerprobe.nets.assembly import Backbone
-from layerprobe.nets.caffe import Inception, convolution, from_caffe
-from layerprobe.nets.inputs import CaffeInput
+from layerprobe.nets.inception import CaffeInput, Inception, convolution, from_caffe
 
 _BGR_MEAN = (104.0, 117.0, 123.0)
 # Outputs of 1x1; of 3x3's reduction and itself; of 5x5's reduction and itself; of the pool's projection.

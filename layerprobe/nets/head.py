@@ -1,4 +1,4 @@
-"""The head: what lies between the last map and the loss."""
+"""The head: the pool and the layers between the last map and the loss."""
 
 from __future__ import annotations
 
@@ -6,10 +6,37 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from torch import nn
+from torch import Tensor, nn
 
-from layerprobe.nets.pooling import GlobalPool
 from layerprobe.system.errors import RecipeError, UnknownNameError
+from layerprobe.values.layers import POOLS, gem
+
+
+class GlobalPool(nn.Module):
+    """(B, C, H, W) -> (B, C): one number a channel, whatever the map's size.
+
+    Args:
+        kind: `max`, `avg`, or `gem` (see `layerprobe.values.layers.gem`).
+    """
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        if kind not in POOLS:
+            raise UnknownNameError("pool", kind, POOLS)
+        self.kind = kind
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, C)."""
+        if self.kind == "max":
+            return maps.amax((2, 3))
+        if self.kind == "avg":
+            return maps.mean((2, 3))
+        return gem(maps)
+
+    def extra_repr(self) -> str:
+        """The kind, for print(module)."""
+        return self.kind
+
 
 NORMS = ("none", "layer", "batch")
 

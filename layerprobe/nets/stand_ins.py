@@ -22,7 +22,7 @@ from typing import Self
 
 import torch
 
-from layerprobe.nets.file_formats import AGAIN, GIVE_WEIGHTS, PIECES, STATE_OF_OBJECT, of_fsdp
+from layerprobe.nets.weight_files import AGAIN, GIVE_WEIGHTS, PIECES, STATE_OF_OBJECT, of_fsdp
 from layerprobe.system.errors import DataError
 
 # Exceptions that torch may raise on bytes that are no checkpoint.

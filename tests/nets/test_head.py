@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torchvision import models
 
-from layerprobe.nets.head import Head
+from layerprobe.nets.head import GlobalPool, Head
 from layerprobe.nets.lenet import build
 from layerprobe.nets.net import Net
-from layerprobe.nets.resnet18 import build as build_resnet18
+from layerprobe.nets.resnet import build_resnet18
 from layerprobe.nets.vgg16_bn import build as build_vgg16_bn
 from layerprobe.system.errors import RecipeError, UnknownNameError
 
@@ -155,3 +155,33 @@ def test_a_dropout_after_no_layer_is_refused() -> None:
 def test_an_unknown_norm_names_the_known_ones() -> None:
     with pytest.raises(UnknownNameError, match=r"unknown norm 'group'\. .*Known: none, layer, batch"):
         build(norm="group")  # type: ignore[arg-type]
+
+
+# One image, two channels of 2 x 2.
+MAPS = torch.tensor([[[[1.0, 2.0], [3.0, 6.0]], [[-1.0, -2.0], [-3.0, -4.0]]]])
+
+
+def test_max_takes_each_channels_largest_value() -> None:
+    assert GlobalPool("max")(MAPS).tolist() == [[6.0, -1.0]]
+
+
+def test_avg_takes_each_channels_mean() -> None:
+    assert GlobalPool("avg")(MAPS).tolist() == [[3.0, -2.5]]
+
+
+def test_gem_is_the_cube_root_of_the_mean_cube_with_negatives_as_a_millionth() -> None:
+    # (1 + 8 + 27 + 216) / 4 = 63
+    expected = torch.tensor([[63 ** (1 / 3), 1e-6]])
+    torch.testing.assert_close(GlobalPool("gem")(MAPS), expected)
+
+
+def test_gem_has_finite_gradients_where_a_channel_is_dead() -> None:
+    maps = torch.zeros(1, 1, 2, 2, requires_grad=True)
+    GlobalPool("gem")(maps).sum().backward()
+    assert maps.grad is not None
+    assert maps.grad.isfinite().all()
+
+
+def test_an_unknown_pool_names_the_near_one() -> None:
+    with pytest.raises(UnknownNameError, match=r"unknown pool 'mean'\. Known: max, avg, gem\."):
+        GlobalPool("mean")

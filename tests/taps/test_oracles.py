@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from captum.attr import LayerActivation
 from torch import Tensor, nn
 
-from layerprobe.nets import googlenet, resnet50, vgg16_bn
+from layerprobe.nets import googlenet, resnet, vgg16_bn
 from layerprobe.nets.net import Net
 from layerprobe.taps import list_layers, resolve_taps, tap_module
 
@@ -38,7 +38,7 @@ def lively(net: Net, images: Tensor) -> Net:
 
 @pytest.fixture(scope="module")
 def nets() -> dict[str, Net]:
-    build = {"vgg16_bn": vgg16_bn.build, "resnet50": resnet50.build, "googlenet": googlenet.build}
+    build = {"vgg16_bn": vgg16_bn.build, "resnet50": resnet.build_resnet50, "googlenet": googlenet.build}
     return {name: lively(build[name](fc=[32, 16], seed=3), images_for(name)) for name in SIZES}
 
 

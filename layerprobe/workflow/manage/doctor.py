@@ -191,7 +191,7 @@ def _devices() -> list[Check]:
 
 
 def _weights(net: str) -> Check:
-    from layerprobe.nets.weights import weights_file
+    from layerprobe.nets.assembly import weights_file
 
     path = weights_file(net)
     state = "there" if path.exists() else "absent; needed for net.weights = imagenet"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import safetensors
 
-from layerprobe.nets.checkpoint_layouts import sha256_of_weights
+from layerprobe.nets.weight_files import sha256_of_weights
 from layerprobe.system.errors import DataError
 from layerprobe.system.files import SteadyFile, sha256, written_whole
 from layerprobe.system.memory import memory_faults_told, require_memory

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from layerprobe.nets.checkpoint_layouts import size_of_weights
 from layerprobe.nets.net import Net
+from layerprobe.nets.weight_files import size_of_weights
 from layerprobe.system.errors import DataError
 from layerprobe.values.records import WeightsFile
 from layerprobe.workflow.run.checkpoints import load_weights, require_unchanged
@@ -92,9 +92,8 @@ def load_file(net: Net, name: str, path: Path, dict_path: str | None, *, optiona
         optional: names of the network's tensors that the file need not have. Empty: the file may lack those of the last
             layers.
     """
-    from layerprobe.nets.adapters import merge_adapter
     from layerprobe.nets.checkpoint_files import read_checkpoint
-    from layerprobe.nets.conversion import fit_module
+    from layerprobe.nets.conversion import fit_module, merge_adapter
     from layerprobe.nets.fitting import missing_names, with_versions
 
     model, root = net.module.get_submodule(net.root), f"{net.root}." if net.root else ""

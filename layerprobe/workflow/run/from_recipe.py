@@ -26,7 +26,7 @@ from layerprobe.data.transforms import (
     invert_dataset,
     resize_dataset,
 )
-from layerprobe.nets.weight_paths import split_part
+from layerprobe.nets.weight_files import split_part
 from layerprobe.recipe.recipe import Recipe
 from layerprobe.system.errors import EnvironmentFault, RecipeError
 from layerprobe.system.naming import require_device_name
@@ -241,8 +241,8 @@ def weights_file(weights: str) -> Path | None:
 
 def _pretrained(weights: str, net: str, cache: Path) -> FileWeights | Literal["model"] | None:
     """The tensors of a weights file; "model" for weights that the source loads."""
+    from layerprobe.nets.assembly import imagenet_weights
     from layerprobe.nets.checkpoint_files import read_checkpoint
-    from layerprobe.nets.weights import imagenet_weights
 
     if weights == "none":
         return None

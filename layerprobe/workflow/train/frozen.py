@@ -12,8 +12,7 @@ from os.path import commonpath
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from layerprobe.nets.checkpoint_layouts import sha256_of_weights, size_of_weights
-from layerprobe.nets.weight_paths import expand, expand_epochs, renumber_epoch
+from layerprobe.nets.weight_files import expand, expand_epochs, renumber_epoch, sha256_of_weights, size_of_weights
 from layerprobe.recipe.recipe import Recipe
 from layerprobe.system.errors import LayerprobeError, RecipeError
 from layerprobe.system.progress import Listener

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from layerprobe import __version__
-from layerprobe.nets.checkpoint_layouts import parts_of
-from layerprobe.nets.weight_paths import expand
+from layerprobe.nets.weight_files import expand, parts_of
 from layerprobe.recipe.overrides import Overrides, apply_overrides
 from layerprobe.recipe.recipe import Recipe, recorded_recipe, require_none, resolve
 from layerprobe.recipe.validation import data_problems, validate_section

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from layerprobe.nets.inputs import CaffeInput, TransformInput
+from layerprobe.nets.inception import CaffeInput, TransformInput
 
 MEAN = torch.tensor([0.485, 0.456, 0.406])[:, None, None]
 DEVIATION = torch.tensor([0.229, 0.224, 0.225])[:, None, None]

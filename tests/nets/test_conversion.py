@@ -12,9 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from layerprobe.nets.adapters import merge_adapter
 from layerprobe.nets.checkpoint_files import FileWeights, read_checkpoint
-from layerprobe.nets.conversion import fit_module
+from layerprobe.nets.conversion import fit_module, merge_adapter
 from layerprobe.system.errors import DataError, NumericError
 
 PLAIN: dict[str, Any] = {"peft_type": "LORA", "r": 2, "lora_alpha": 6, "base_model_name_or_path": "org/base"}
