@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from layerprobe.attribution.scoring import Score
 from layerprobe.taps import Layer, Measured, member_taps
 from layerprobe.taps.hooks import parts_by_path, plain_path
-from layerprobe.taps.layouts import Layout
-from layerprobe.taps.outputs import tensor_at
+from layerprobe.taps.layouts import Layout, tensor_at
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,8 @@ from layerprobe.nets.net import Net
 from layerprobe.system.errors import RecipeError
 from layerprobe.system.memory import memory_faults_told
 from layerprobe.taps.hooks import hook_modules, parts_by_path, prepare_images
-from layerprobe.taps.layouts import Layout, Unclear
+from layerprobe.taps.layouts import Layout, Unclear, structure, tensor_at, tensor_part
 from layerprobe.taps.measuring import REFUSALS, measure_layers
-from layerprobe.taps.outputs import structure, tensor_at, tensor_part
 from layerprobe.values.network_input import ImageSize, height_width, images_text
 
 _IMAGES = 2  # of a dry forward

@@ -8,11 +8,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from layerprobe.taps.capture import Tap, outlying_tokens, tap_module
     from layerprobe.taps.classifier import find_classifier, without_classifier
-    from layerprobe.taps.concatenated import Concatenated, Layer, find_layers, member_taps, skipped_pool_lines
-    from layerprobe.taps.expressions import LayerInfo, execution_order, find_taps, list_layers, resolve_taps
+    from layerprobe.taps.cut import first_use, is_computed, keep_calls_without
+    from layerprobe.taps.expressions import (
+        Concatenated,
+        Layer,
+        LayerInfo,
+        execution_order,
+        find_layers,
+        find_taps,
+        list_layers,
+        member_taps,
+        resolve_taps,
+        skipped_pool_lines,
+    )
     from layerprobe.taps.measuring import Measured, NamedLayers, measure_layers
     from layerprobe.taps.recorded import forwards_as_json, recorded_forwards
-    from layerprobe.taps.sufficient import first_use, is_computed, keep_calls_without
 
 __all__ = [
     "Concatenated",
@@ -41,25 +51,25 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Concatenated": "concatenated",
-    "Layer": "concatenated",
+    "Concatenated": "expressions",
+    "Layer": "expressions",
     "LayerInfo": "expressions",
     "Measured": "measuring",
     "NamedLayers": "measuring",
     "Tap": "capture",
-    "keep_calls_without": "sufficient",
+    "keep_calls_without": "cut",
     "execution_order": "expressions",
-    "member_taps": "concatenated",
+    "member_taps": "expressions",
     "find_classifier": "classifier",
-    "find_layers": "concatenated",
+    "find_layers": "expressions",
     "find_taps": "expressions",
-    "first_use": "sufficient",
+    "first_use": "cut",
     "forwards_as_json": "recorded",
-    "is_computed": "sufficient",
+    "is_computed": "cut",
     "list_layers": "expressions",
     "measure_layers": "measuring",
     "outlying_tokens": "capture",
-    "skipped_pool_lines": "concatenated",
+    "skipped_pool_lines": "expressions",
     "recorded_forwards": "recorded",
     "resolve_taps": "expressions",
     "tap_module": "capture",

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from layerprobe.system.errors import NumericError, RecipeError
 from layerprobe.taps.classifier import without_classifier
 from layerprobe.taps.hooks import hook_modules, part_at, prepare_images
-from layerprobe.taps.layouts import Layout
-from layerprobe.taps.outputs import tensor_at
+from layerprobe.taps.layouts import Layout, tensor_at
 from layerprobe.values.layers import NO_POOL, POOLS, TOKEN_POOLS, LayerKey, gem
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from layerprobe.system.memory import memory_faults_told
 from layerprobe.taps.hooks import hook_modules, part_at, parts_by_path, prepare_images
+from layerprobe.taps.layouts import tensor_at, tensor_part
 from layerprobe.taps.measuring import REFUSALS
-from layerprobe.taps.outputs import tensor_at, tensor_part
 from layerprobe.values.network_input import ImageSize, height_width
 
 if TYPE_CHECKING:
