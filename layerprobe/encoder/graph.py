@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from layerprobe.reductions.reduction import Reduce
-from layerprobe.sources.libraries import quiet
+from layerprobe.sources.hub import quiet
 from layerprobe.system.errors import LayerprobeError
 from layerprobe.system.files import SteadyFile
 from layerprobe.system.wording import as_size

@@ -1,24 +1,110 @@
-"""Files of models: from the local caches of Hugging Face's hub and of torch, or fetched.
+"""What libraries give: their packages, a model without classifier, and files, cached or fetched.
 
-Without a network the error comes at once.
+Without a network, a file that would be fetched is an error at once.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
+import logging
 import re
 import shlex
 import socket
 import sys
 import urllib.parse
 import urllib.request
-from collections.abc import Iterable
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
 
-from layerprobe.sources.libraries import quiet
-from layerprobe.system.errors import DataError, EnvironmentFault, RecipeError
+from layerprobe.system.errors import DataError, EnvironmentFault, RecipeError, near_miss
 from layerprobe.system.files import sha256
+from layerprobe.system.memory import memory_faults_told
 from layerprobe.system.naming import user_named
+from layerprobe.values.network_input import ImageSize, OwnInput
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+NO_OWN_SIZE = 224  # of a model that does not state its input
+
+
+@dataclass(frozen=True, eq=False)
+class Foreign:
+    """A model as its library builds it.
+
+    Args:
+        module: images (B, C, H, W) -> the model's output without classifier.
+        image_size: of the images that it was built for; None for its own.
+        final_norms: paths of modules that may be the norm after its last block; the first that is one counts.
+        prefix_tokens: how many tokens before the patches it says it has, if it says so.
+        classifier: path at which the model had one, whose input its output now is; empty where it had none.
+        files: of a user's own code, path from the file's folder -> SHA-256 of all that was imported from there; the
+            file itself under the empty path.
+        convert: as in `nets.conversion.fit_or_convert`.
+    """
+
+    module: nn.Module
+    own_input: OwnInput | None = None
+    image_size: ImageSize | None = None
+    final_norms: tuple[str, ...] = ()
+    prefix_tokens: int | None = None
+    notes: tuple[str, ...] = ()
+    classifier: str = ""
+    files: Mapping[str, str] = field(default_factory=dict)
+    convert: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]] | None = None
+
+
+def import_package(package: str, extra: str) -> ModuleType:
+    """A package of one of layerprobe's extras."""
+    fix = f"pip install 'layerprobe[{extra}]'"
+    try:
+        with quiet():
+            return importlib.import_module(package)
+    except ModuleNotFoundError as error:
+        if error.name == package:
+            raise EnvironmentFault(f"{package} is not installed", fix=fix) from error
+        raise EnvironmentFault(f"{package} cannot be imported: {error}", fix=fix) from error
+    except (ImportError, RuntimeError) as error:  # transformers wraps what its parts raise
+        raise EnvironmentFault(f"{package} cannot be imported: {error}", fix=fix) from error
+
+
+def version(distribution: str, extra: str) -> dict[str, str]:
+    """The installed version of a package, by its name; the package is not imported."""
+    try:
+        return {distribution: metadata.version(distribution)}
+    except metadata.PackageNotFoundError as error:
+        fix = f"pip install 'layerprobe[{extra}]'"
+        raise EnvironmentFault(f"{distribution} is not installed", fix=fix) from error
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Hide what libraries log and their warnings; their errors are raised, a lack of memory as such."""
+    root, before = logging.getLogger(), logging.root.manager.disable
+    # `logging.warning`, which open_clip calls, gives the root logger a handler for good where it has none.
+    nothing = logging.NullHandler()
+    root.addHandler(nothing)
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(action="ignore"), memory_faults_told():
+            yield
+    finally:
+        logging.disable(before)
+        root.removeHandler(nothing)
+
+
+def unknown_model(source: str, name: str, model_names: list[str], where: str) -> RecipeError:
+    """The error of a model's name that its library does not know, with the near miss."""
+    question = near_miss(name, model_names).partition("? ")
+    near = f"{question[0]}? " if question[1] else ""
+    return RecipeError(f"unknown model {source}{name}", fix=f"{near}{where} lists the names")
+
 
 OTHER_WEIGHTS = "--weights none or --weights FILE (in a recipe, net.weights)"
 _SECONDS = 5  # that a connection may take

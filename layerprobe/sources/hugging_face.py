@@ -18,9 +18,16 @@ import PIL.Image
 import torch
 from torch import Tensor, nn
 
-from layerprobe.sources.foreign import Foreign
-from layerprobe.sources.hub import absent, first_line, require_named, unreachable
-from layerprobe.sources.libraries import import_package, quiet, version
+from layerprobe.sources.hub import (
+    Foreign,
+    absent,
+    first_line,
+    import_package,
+    quiet,
+    require_named,
+    unreachable,
+    version,
+)
 from layerprobe.sources.source import Source, interpolation_note
 from layerprobe.sources.user_code import require_outside_runs
 from layerprobe.system.errors import DataError, RecipeError

@@ -9,9 +9,19 @@ from typing import Any
 
 from torch import nn
 
-from layerprobe.sources.foreign import Foreign
-from layerprobe.sources.hub import OTHER_WEIGHTS, absent, first_line, hub_file, require_named, unreachable
-from layerprobe.sources.libraries import import_package, quiet, unknown_model, version
+from layerprobe.sources.hub import (
+    OTHER_WEIGHTS,
+    Foreign,
+    absent,
+    first_line,
+    hub_file,
+    import_package,
+    quiet,
+    require_named,
+    unknown_model,
+    unreachable,
+    version,
+)
 from layerprobe.sources.source import Source, interpolation_note
 from layerprobe.system.errors import RecipeError, UnknownNameError
 from layerprobe.values.network_input import ImageSize, OwnInput, as_size, size_text

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from layerprobe.sources.foreign import NO_OWN_SIZE, Foreign
+from layerprobe.sources.hub import NO_OWN_SIZE, Foreign
 from layerprobe.sources.source import Source, take_off
 from layerprobe.sources.user_code import import_file
 from layerprobe.system.errors import DataError, LayerprobeError, RecipeError, UnknownNameError

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from layerprobe.sources.foreign import Foreign
+from layerprobe.sources.hub import Foreign
 from layerprobe.values.network_input import ImageSize, OwnInput, size_text
 
 if TYPE_CHECKING:

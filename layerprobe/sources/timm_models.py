@@ -11,9 +11,17 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from layerprobe.sources.foreign import Foreign
-from layerprobe.sources.hub import OTHER_WEIGHTS, first_line, hub_file, url_file
-from layerprobe.sources.libraries import import_package, quiet, unknown_model, version
+from layerprobe.sources.hub import (
+    OTHER_WEIGHTS,
+    Foreign,
+    first_line,
+    hub_file,
+    import_package,
+    quiet,
+    unknown_model,
+    url_file,
+    version,
+)
 from layerprobe.sources.source import Source, interpolation_note
 from layerprobe.system.errors import RecipeError
 from layerprobe.values.network_input import ImageSize, OwnInput, as_size, size_text

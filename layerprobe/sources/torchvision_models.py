@@ -6,9 +6,7 @@ from collections import OrderedDict
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from layerprobe.sources.foreign import NO_OWN_SIZE, Foreign
-from layerprobe.sources.hub import OTHER_WEIGHTS, first_line, url_file
-from layerprobe.sources.libraries import quiet, unknown_model
+from layerprobe.sources.hub import NO_OWN_SIZE, OTHER_WEIGHTS, Foreign, first_line, quiet, unknown_model, url_file
 from layerprobe.sources.source import Source, interpolation_note, take_off
 from layerprobe.system.errors import RecipeError, UnknownNameError
 from layerprobe.values.network_input import ImageSize, OwnInput, size_text

@@ -16,7 +16,7 @@ from safetensors.torch import save_file as save_safetensors
 from torch import Tensor
 
 from layerprobe.nets.checkpoint_files import read_checkpoint
-from layerprobe.sources.libraries import quiet
+from layerprobe.sources.hub import quiet
 from layerprobe.system.errors import DataError, EnvironmentFault, RecipeError
 from layerprobe.values.network_input import OwnInput
 from layerprobe.workflow.run.epoch_weights import load_file

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from layerprobe.sources.libraries import quiet
+from layerprobe.sources.hub import quiet
 from layerprobe.system.errors import EnvironmentFault, RecipeError, UnknownNameError
 from layerprobe.values.network_input import OwnInput
 from tests.sources.conftest import build, embeddings, noise, source

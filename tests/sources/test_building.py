@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from layerprobe.sources.readout import Readout, measure_output
+from layerprobe.sources.building import Readout, measure_output
 from layerprobe.system.errors import RecipeError
 from tests.sources.conftest import noise
 
