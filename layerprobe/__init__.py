@@ -7,7 +7,7 @@ TYPE_CHECKING = False  # not imported from typing: until the command has begun, 
 if TYPE_CHECKING:
     from layerprobe import registry
     from layerprobe.encoder.loading import load_encoder
-    from layerprobe.losses.by_name import loss
+    from layerprobe.losses.loss import loss
     from layerprobe.ranking import nearest_neighbours, nearest_positive_ranks, recall_at_k
     from layerprobe.values.retrieval import SearchRules
     from layerprobe.workflow.choose.choose_features import choose
@@ -44,7 +44,7 @@ _MODULES = {
     "extract": "workflow.python.user_model",
     "layers": "workflow.python.user_model",
     "load_encoder": "encoder.loading",
-    "loss": "losses.by_name",
+    "loss": "losses.loss",
     "nearest_neighbours": "ranking",
     "nearest_positive_ranks": "ranking",
     "open_run": "workflow.run.opened_run",

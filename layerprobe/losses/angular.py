@@ -8,11 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from layerprobe.losses.loss import Loss
+from layerprobe.losses.loss import Loss, at_least_zero
 from layerprobe.losses.n_pairs import Negatives, lengths, n_pairs
-from layerprobe.losses.options import at_least_zero
-from layerprobe.losses.pairs import first_pairs, pairs_of
-from layerprobe.losses.unit_vectors import unit
+from layerprobe.losses.vectors import first_pairs, pairs_of, unit
 
 
 class Angular(Loss):

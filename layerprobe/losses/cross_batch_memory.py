@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from layerprobe.losses.loss import Loss
-from layerprobe.losses.unit_vectors import unit
+from layerprobe.losses.vectors import unit
 
 
 class CrossBatchMemory(Loss):

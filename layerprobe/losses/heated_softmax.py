@@ -10,11 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from layerprobe.losses.classifier import LinearClassifier
-from layerprobe.losses.loss import Loss, ParameterGroup
-from layerprobe.losses.options import positive, share
-from layerprobe.losses.proxies import uniform
-from layerprobe.losses.unit_vectors import unit
+from layerprobe.losses.loss import Loss, ParameterGroup, positive, share
+from layerprobe.losses.vectors import LinearClassifier, uniform, unit
 from layerprobe.values.sections import Network, Problem, Train
 
 # A learnt scale below this is used as this, and may rise again.

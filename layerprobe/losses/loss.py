@@ -1,7 +1,8 @@
-"""Loss: what training minimises, with the parameters it learns beside the network's."""
+"""Loss: what training minimises, the checks of its options, and losses by registered name."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
@@ -9,7 +10,67 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
+from layerprobe.registry import LOSSES, load
+from layerprobe.system.errors import RecipeError
 from layerprobe.values.sections import Network, Problem, Train
+
+
+def positive(name: str, value: float, meaning: str) -> float:
+    """The value; ValueError unless it is a finite number above 0."""
+    if not (value > 0 and math.isfinite(value)):
+        raise ValueError(f"{name} is {value}; it is {meaning}, a number above 0")
+    return float(value)
+
+
+def at_least_zero(name: str, value: float, meaning: str) -> float:
+    """The value; ValueError unless it is a finite number of at least 0."""
+    if not (value >= 0 and math.isfinite(value)):
+        raise ValueError(f"{name} is {value}; it is {meaning}, a number of at least 0")
+    return float(value)
+
+
+def share(name: str, value: float) -> float:
+    """The value; ValueError unless it is in [0, 1)."""
+    if not 0 <= value < 1:
+        raise ValueError(f"{name} is {value}; it is a share, at least 0 and below 1")
+    return float(value)
+
+
+def rate(name: str, value: float | None) -> float | None:
+    """The value; ValueError unless it is None or a finite number above 0."""
+    return None if value is None else positive(name, value, "a learning rate")
+
+
+def parameter_rate(
+    prefix: str, learning_rate: float | None, rate_factor: float | None, *, default: float
+) -> tuple[float | None, float | None]:
+    """The learning rate of a loss's own parameters, absolute or as a multiple of the network's: one of the two is None.
+
+    Args:
+        prefix: what the options `PREFIX_learning_rate` and `PREFIX_rate_factor` begin with.
+        learning_rate: the first option; None for that of the network's new layers.
+        rate_factor: the second; None: not given.
+        default: of the first option. A factor replaces it.
+
+    Raises:
+        ValueError: one of them is not a finite number above 0, or both are given.
+    """
+    rate(f"{prefix}_learning_rate", learning_rate)
+    if rate_factor is None:
+        return learning_rate, None
+    positive(f"{prefix}_rate_factor", rate_factor, "a multiple of the learning rate")
+    if learning_rate not in (None, default):
+        both = f"{prefix}_learning_rate is {learning_rate} and {prefix}_rate_factor is {rate_factor}"
+        raise ValueError(f"{both}; both say how fast it trains, keep one")
+    return None, rate_factor
+
+
+def several_classes(num_classes: int) -> int:
+    """The value; ValueError for a single class, since a loss needs another class."""
+    if num_classes < 2:
+        raise ValueError(f"num_classes is {num_classes}; telling classes apart needs at least 2")
+    return num_classes
+
 
 # More than any data set has: a number of classes that no option is too large for.
 _MANY_CLASSES = 2**31
@@ -101,3 +162,38 @@ class Loss(nn.Module):
         """All parameters of the loss, each in exactly one group."""
         parameters = list(self.parameters())
         return [ParameterGroup(parameters)] if parameters else []
+
+
+def loss(name: str, embedding_dim: int, num_classes: int, *, seed: int = 0, **options: Any) -> Loss:
+    """Build a registered loss, such as `proxy_anchor`, with its own options.
+
+    >>> import torch, layerprobe
+    >>> triplet = layerprobe.loss("triplet", embedding_dim=2, num_classes=2, margin=0.5)
+    >>> triplet(torch.eye(2).repeat(2, 1), torch.tensor([0, 1, 0, 1])).item()
+    0.0
+    >>> sorted(name for name in layerprobe.registry.LOSSES if "proxy" in name)
+    ['proxy_anchor', 'proxy_nca', 'proxy_triplet']
+
+    Args:
+        name: a key of `layerprobe.registry.LOSSES`.
+        embedding_dim: D.
+        num_classes: C, the number of training classes; labels are 0 ... C - 1.
+        seed: of the parameters that the loss draws; torch's own generators are unchanged.
+        options: keyword arguments of the loss; see its class for the defaults.
+
+    Returns:
+        A module: embeddings (B, D) and labels (B,) -> a scalar to minimise. Its parameters, if it has any, are trained
+        with the network's.
+
+    Raises:
+        UnknownNameError: no such loss, with the near miss.
+        RecipeError: an option that is out of its range.
+    """
+    factory = load("loss", LOSSES, name)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            built: Loss = factory(embedding_dim, num_classes, **options)
+        except ValueError as error:
+            raise RecipeError(f"loss {name}: {error}", fix="Change the option, or leave it out") from error
+    return built

@@ -9,10 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from layerprobe.losses.loss import Loss, ParameterGroup
-from layerprobe.losses.options import at_least_zero, parameter_rate, positive
-from layerprobe.losses.pairs import euclidean, pairs_of
-from layerprobe.losses.unit_vectors import unit
+from layerprobe.losses.loss import Loss, ParameterGroup, at_least_zero, parameter_rate, positive
+from layerprobe.losses.vectors import euclidean, pairs_of, unit
 
 # Wu et al.: a negative closer than the first is drawn as if it were at that distance, one beyond the second never.
 _CLOSEST, _FARTHEST = 0.5, 1.4

@@ -8,10 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from layerprobe.losses.loss import Loss
-from layerprobe.losses.options import at_least_zero, positive
-from layerprobe.losses.proxies import uniform
-from layerprobe.losses.unit_vectors import unit
+from layerprobe.losses.loss import Loss, at_least_zero, positive
+from layerprobe.losses.vectors import uniform, unit
 
 
 class ArcFace(Loss):

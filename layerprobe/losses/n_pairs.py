@@ -8,9 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from layerprobe.losses.loss import Loss
-from layerprobe.losses.options import at_least_zero
-from layerprobe.losses.pairs import first_pairs, pairs_of
+from layerprobe.losses.loss import Loss, at_least_zero
+from layerprobe.losses.vectors import first_pairs, pairs_of
 
 Negatives = Literal["both", "positives"]
 

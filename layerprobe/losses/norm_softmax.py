@@ -6,11 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from layerprobe.losses.classifier import LinearClassifier
-from layerprobe.losses.loss import Loss
-from layerprobe.losses.options import positive, share
-from layerprobe.losses.proxies import uniform
-from layerprobe.losses.unit_vectors import unit
+from layerprobe.losses.loss import Loss, positive, share
+from layerprobe.losses.vectors import LinearClassifier, uniform, unit
 
 
 class NormSoftmax(Loss):

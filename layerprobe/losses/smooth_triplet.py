@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
-from layerprobe.losses.loss import Loss, ParameterGroup
-from layerprobe.losses.options import at_least_zero, positive
-from layerprobe.losses.unit_vectors import SHORTEST
+from layerprobe.losses.loss import Loss, ParameterGroup, at_least_zero, positive
+from layerprobe.losses.vectors import SHORTEST
 
 # Elements of one (pairs, B) block; a larger batch is done block by block and recomputed in the backward pass, so that
 # memory stays near one block instead of growing with the number of triplets.

@@ -6,10 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from layerprobe.losses.loss import Loss, ParameterGroup
-from layerprobe.losses.options import at_least_zero, parameter_rate, positive
-from layerprobe.losses.proxies import uniform
-from layerprobe.losses.unit_vectors import unit
+from layerprobe.losses.loss import Loss, ParameterGroup, at_least_zero, parameter_rate, positive
+from layerprobe.losses.vectors import uniform, unit
 
 
 class SoftTriple(Loss):

@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from layerprobe.losses.classifier import LinearClassifier
-from layerprobe.losses.loss import Loss
-from layerprobe.losses.options import share
+from layerprobe.losses.loss import Loss, share
+from layerprobe.losses.vectors import LinearClassifier
 
 
 class Softmax(Loss):

@@ -6,10 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from layerprobe.losses.loss import Loss
-from layerprobe.losses.options import at_least_zero
-from layerprobe.losses.pairs import euclidean
-from layerprobe.losses.unit_vectors import unit
+from layerprobe.losses.loss import Loss, at_least_zero
+from layerprobe.losses.vectors import euclidean, unit
 
 _SWAPS = 5  # rounds of medoid swaps at most; they end when nothing gains
 

@@ -6,10 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from layerprobe.losses.loss import Loss
-from layerprobe.losses.options import positive
-from layerprobe.losses.proxies import uniform
-from layerprobe.losses.unit_vectors import unit
+from layerprobe.losses.loss import Loss, positive
+from layerprobe.losses.vectors import uniform, unit
 from layerprobe.values.sections import Network, Problem, Train
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from layerprobe.losses.loss import Loss
-from layerprobe.losses.options import positive
-from layerprobe.losses.unit_vectors import unit
+from layerprobe.losses.loss import Loss, positive
+from layerprobe.losses.vectors import unit
 
 
 class SupCon(Loss):

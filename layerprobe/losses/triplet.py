@@ -8,10 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from layerprobe.losses.loss import Loss
-from layerprobe.losses.options import at_least_zero
-from layerprobe.losses.pairs import pairs_of, squared_euclidean
-from layerprobe.losses.unit_vectors import unit
+from layerprobe.losses.loss import Loss, at_least_zero
+from layerprobe.losses.vectors import pairs_of, squared_euclidean, unit
 
 Mining = Literal["semi_hard", "random", "all"]
 

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from layerprobe.losses.margin import Margin, distance_weighted
-from layerprobe.losses.pairs import euclidean, pairs_of
-from layerprobe.losses.unit_vectors import unit
+from layerprobe.losses.vectors import euclidean, pairs_of, unit
 from tests.losses.pairwise import LABELS, ignores_lengths, informative, is_finite_where_it_hurts, normalised, rows
 
 

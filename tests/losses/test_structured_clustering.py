@@ -7,9 +7,8 @@ import torch
 from sklearn.metrics import normalized_mutual_info_score
 from torch import Tensor
 
-from layerprobe.losses.pairs import euclidean
 from layerprobe.losses.structured_clustering import StructuredClustering, best_medoids, nmi, worst_medoids
-from layerprobe.losses.unit_vectors import unit
+from layerprobe.losses.vectors import euclidean, unit
 from tests.losses.pairwise import (
     LABELS,
     agrees,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from layerprobe.losses.classifier import LinearClassifier
+from layerprobe.losses.vectors import LinearClassifier
 from layerprobe.measure.gradients import Classified, kinds_of
 from layerprobe.plots.drawn_layers import resolve_epoch
 from layerprobe.recipe.recipe import Recipe, recorded_recipe

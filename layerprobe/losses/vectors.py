@@ -1,9 +1,30 @@
-"""What the losses on pairs and triplets of a batch share: distances, and which images are of one class."""
+"""Vectors that losses share: of length 1, pairs of a batch, proxies, the linear classifier's."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+# Shorter vectors have no direction worth the name: dividing by such a length multiplies the gradient by its inverse.
+SHORTEST = 1e-12
+
+
+def unit(vectors: Tensor) -> Tensor:
+    """Rows of length 1.
+
+    Unlike F.normalize, a row of length 0 gets the gradient that it would have at length 1, not 1e12 times as much.
+
+    Args:
+        vectors: (..., D).
+
+    Returns:
+        (..., D); rows not longer than 1e-12 as they are.
+    """
+    lengths = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
+    return vectors / torch.where(lengths > SHORTEST, lengths, torch.ones_like(lengths))
 
 
 def euclidean(x: Tensor) -> Tensor:
@@ -65,3 +86,35 @@ def pairs_of(labels: Tensor) -> tuple[Tensor, Tensor]:
     if bool(same.all()):
         raise ValueError("a batch without negative pairs: it needs two classes")
     return positives, ~same
+
+
+def uniform(rows: int, dim: int) -> nn.Parameter:
+    """(rows, dim) drawn from U(-1 / sqrt(dim), 1 / sqrt(dim)), as NormSoftmax's code and torch's Linear start."""
+    bound = 1 / math.sqrt(dim)
+    return nn.Parameter(torch.empty(rows, dim).uniform_(-bound, bound))
+
+
+def normal(rows: int, dim: int) -> nn.Parameter:
+    """(rows, dim) drawn from N(0, 1 / dim): any direction, a length near 1."""
+    values = torch.empty(rows, dim)
+    if not values.is_meta:  # there is nothing to draw, and torch would import its compiler to do so
+        values.normal_().div_(math.sqrt(dim))
+    return nn.Parameter(values)
+
+
+@dataclass(frozen=True, eq=False)
+class LinearClassifier:
+    """logits = scale * x . w_c + bias_c, with x the features, or these at length 1.
+
+    Args:
+        features: (N, D) before they get length 1.
+        weight: (C, D).
+        bias: (C,), which the scale does not multiply.
+        unit: whether x has length 1.
+    """
+
+    features: Tensor
+    weight: Tensor
+    bias: Tensor
+    scale: float
+    unit: bool
