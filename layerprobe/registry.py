@@ -92,13 +92,13 @@ SHARE_METRICS = {
     "MRR": "layerprobe.metrics.precision:ReciprocalRank",
     "NMI": "layerprobe.metrics.clustering:ClusterAgreement",
     "AMI": "layerprobe.metrics.clustering:ClusterAgreement",
-    "accuracy": "layerprobe.metrics.accuracy:Accuracy",
-    "kNN@10": "layerprobe.metrics.knn:KNN10",
-    "kNN@20": "layerprobe.metrics.knn:KNN20",
-    "kNN@100": "layerprobe.metrics.knn:KNN100",
-    "kNN@200": "layerprobe.metrics.knn:KNN200",
-    "few-shot@1": "layerprobe.metrics.few_shot:FEW_SHOT_1",
-    "few-shot@5": "layerprobe.metrics.few_shot:FEW_SHOT_5",
+    "accuracy": "layerprobe.metrics.classification:Accuracy",
+    "kNN@10": "layerprobe.metrics.classification:KNN10",
+    "kNN@20": "layerprobe.metrics.classification:KNN20",
+    "kNN@100": "layerprobe.metrics.classification:KNN100",
+    "kNN@200": "layerprobe.metrics.classification:KNN200",
+    "few-shot@1": "layerprobe.metrics.classification:FEW_SHOT_1",
+    "few-shot@5": "layerprobe.metrics.classification:FEW_SHOT_5",
 }
 # Metrics that are not fractions: shown without percent.
 PLAIN_METRICS = {
@@ -107,7 +107,7 @@ PLAIN_METRICS = {
     "uniformity": "layerprobe.metrics.geometry:Uniformity",
     "rho": "layerprobe.metrics.geometry:SpectralDecay",
     "effective-rank": "layerprobe.metrics.geometry:EffectiveRank",
-    "two-nn": "layerprobe.metrics.two_nn:TwoNN",
+    "two-nn": "layerprobe.metrics.geometry:TwoNN",
     "hubness": "layerprobe.metrics.hubness:Hubness",
 }
 METRICS = SHARE_METRICS | PLAIN_METRICS

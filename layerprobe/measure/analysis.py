@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.metrics.metric import Metric, QueryMetric, means_of
-from layerprobe.metrics.recall import positives_and_negatives
-from layerprobe.metrics.thinned import THINNED_NOTE, thinned_hits
+from layerprobe.metrics.recall import THINNED_NOTE, positives_and_negatives, thinned_hits
 from layerprobe.ranking import nearest_positive_ranks, retrieval
 from layerprobe.reductions.reduction import NotApplicableError
 from layerprobe.system.errors import DataError, NumericError

@@ -1,26 +1,233 @@
-"""k-means by Lloyd's algorithm: many restarts side by side, each as float64 arithmetic would have it.
+"""k-means by Lloyd's algorithm: many restarts side by side, as float64 arithmetic would have it.
 
-Rows are assigned by one blocked product for all restarts (`centroids.py`); sums are float64, and changed only by the
-rows that moved. A restart ends when an assignment changes nothing.
+Scores of centroids come from a blocked product in float32. Where a rigorous bound of its rounding leaves more than one
+candidate, those are compared by distances in float64. So the answer depends neither on the other sets in the product
+nor on how a machine multiplies. Scores that take little memory are kept: centroids that did not move need no second
+product.
+
+Rows are assigned by one blocked product for all restarts; sums are float64, and changed only by the rows that moved. A
+restart ends when an assignment changes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from layerprobe.metrics.centroids import Points, Search, points_of
 from layerprobe.ranking.items import BLOCK_ROWS
+from layerprobe.ranking.products import Product, float32
 from layerprobe.ranking.vectors import tensor_of
 from layerprobe.system.errors import NotFiniteError
 from layerprobe.system.numerics import full_precision
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+# Squared distances that differ by no more, relative to the smaller, are tied.
+TIE_WINDOW = 1e-12
+# Numbers of float64 gathered at once: 8 MiB.
+_GATHERED = 2**20
+# Scores kept from one search to the next: 64 MiB.
+_KEPT = 2**24
+
+
+@dataclass(frozen=True, eq=False)
+class Points:
+    """Rows, and what finds their nearest centroids.
+
+    Args:
+        rows: (N, D) as they came.
+        low: (N, D + 1) float32 of (row - centre) * scale and a 1, which multiplies a centroid's bias.
+        lengths: (N, 1) float32 of (row - centre) * scale.
+        centre: (D,) float64, the middle of most rows.
+        scale: a power of two that brings the largest number to about 1, so that no square leaves float32.
+        scatter: sum of the squared distances to the centre.
+        product: multiplies `low`.
+    """
+
+    rows: Tensor
+    low: Tensor
+    lengths: Tensor
+    centre: Tensor
+    scale: float
+    scatter: float
+    product: Product
+
+    @property
+    def side(self) -> int:
+        """Rows and columns of a block of scores that suits the caches."""
+        return 1024 if self.rows.device.type == "cpu" else self.product.tile
+
+    def sets_at_once(self, k: int) -> int:
+        """How many sets of k centroids to search together: enough for a product, few enough to keep their scores."""
+        most = max(1, 2 * self.side // k)
+        return min(most, _KEPT // (len(self.rows) * k) or most)
+
+    def factors(self, centroids: Tensor) -> tuple[Tensor, Tensor]:
+        """(R, k, D + 1) float32 that `low` is multiplied by, and (R,) the length of each set's longest centroid.
+
+        A score is x . c - |c|^2 / 2: half of |x|^2 - |x - c|^2.
+        """
+        import torch
+
+        moved = (centroids - self.centre) * self.scale
+        squares = moved.square().sum(2)
+        low = torch.cat([moved, -squares[..., None] / 2], 2).to(self.low.dtype)
+        return low, squares.amax(1).sqrt().to(low.dtype)
+
+    def windows(self, lengths: Tensor, best: Tensor, longest: Tensor) -> Tensor:
+        """How far below the best score that of the nearest centroid may lie.
+
+        The error of a score grows with the length of its centroid. A centroid nearer than the one with the best score
+        is no longer than the row and its distance from that one together: a few far centroids blur nothing near.
+
+        Args:
+            lengths: (B, 1) of the rows.
+            best: (B, R) score.
+            longest: (R,) of the centroids.
+
+        Returns:
+            (B, R)
+        """
+        import torch
+
+        # D + 1 sums, and the rounding of both factors, of the bias and of the threshold.
+        error = 1.01 * (self.low.shape[1] + 4) * self.product.unit
+        squares = ((1 + 8 * error) * lengths.square() - 2 * best) / (1 - 8 * error)
+        reach = torch.minimum(lengths + squares.clamp_(min=0).sqrt_(), longest)
+        return 2 * error * (lengths + reach / 2) * reach + 1e-30
+
+
+def points_of(rows: Tensor) -> Points:
+    """Prepare finite rows (N, D) of any real type, where they lie."""
+    import torch
+
+    blocks = rows.split(BLOCK_ROWS)
+    mean = torch.stack([block.double().sum(0) for block in blocks]).sum(0) / len(rows)
+    far = torch.cat([(block.double() - mean).norm(dim=1) for block in blocks])
+    # Mean of the nearer half: a few rows far away would move the centre from the others and cost them digits.
+    half = (far <= far.median()).split(BLOCK_ROWS)
+    sums = torch.stack([block[near].double().sum(0) for block, near in zip(blocks, half, strict=True)]).sum(0)
+    centre = sums / sum(int(near.sum()) for near in half)
+    peak = max(float((block.double() - centre).abs().max()) for block in blocks)
+    scale = math.ldexp(1.0, -max(-1000, math.frexp(peak)[1]))
+    product = float32(rows.device)
+    low = rows.new_ones((len(rows), rows.shape[1] + 1), dtype=product.dtype)
+    lengths = rows.new_empty((len(rows), 1), dtype=torch.float64)
+    for start, block in zip(range(0, len(rows), BLOCK_ROWS), blocks, strict=True):
+        centred = (block.double() - centre) * scale
+        low[start : start + BLOCK_ROWS, :-1] = centred
+        lengths[start : start + BLOCK_ROWS, 0] = centred.norm(dim=1)
+    scatter = float(lengths.square().sum()) / scale / scale
+    return Points(rows, low, lengths.to(product.dtype), centre, scale, scatter, product)
+
+
+class Search:
+    """Nearest centroids of points, again and again.
+
+    Args:
+        points: what is assigned.
+        sets: R.
+        k: centroids in a set, at most `Points.side` unless R is 1.
+    """
+
+    def __init__(self, points: Points, sets: int, k: int) -> None:
+        import torch
+
+        self.points = points
+        self.size = points.side**2 // min(sets * k, points.side)  # rows in a block
+        self.centroids = points.centre.new_full((sets, k, len(points.centre)), torch.nan)  # equal to nothing
+        self.keeps = k <= points.side and len(points.rows) * sets * k <= _KEPT
+        self.scores: dict[int, Tensor] = {}  # first row -> (B, R, k)
+
+    def keep(self, sets: list[int]) -> None:
+        """Drop all but some sets."""
+        self.centroids = self.centroids[sets]
+        self.scores = {start: scores[:, sets] for start, scores in self.scores.items()}
+
+    def nearest(self, centroids: Tensor) -> Tensor:
+        """Nearest of k centroids in each of R sets, the first of those that tie.
+
+        Args:
+            centroids: (R, k, D) float64.
+
+        Returns:
+            (N, R) int64.
+        """
+        import torch
+
+        self.changed = (centroids != self.centroids).any(2).flatten().nonzero().flatten()
+        self.centroids = centroids
+        self.low, self.longest = self.points.factors(centroids)
+        return torch.cat([self._block(start) for start in range(0, len(self.points.rows), self.size)])
+
+    def _block(self, start: int) -> Tensor:
+        """(B, R) nearest of some rows."""
+        import torch
+
+        lengths = self.points.lengths[start : start + self.size]
+        best = lengths.new_full((len(lengths), len(self.low)), -torch.inf)
+        count, column_sum = torch.zeros_like(best), torch.zeros_like(best)
+        index = torch.arange(self.low.shape[1], dtype=self.low.dtype, device=self.low.device)
+        for offset, scores in self._tiles(start, len(lengths)):
+            top = scores.amax(2)
+            before, best = best, torch.maximum(best, top)
+            windows = self.points.windows(lengths, best, self.longest)
+            # Earlier candidates that this tile's best rules out are forgotten.
+            still = before >= best - windows
+            near = torch.ge(scores, (best - windows)[..., None], out=torch.empty_like(scores))
+            count = count * still + near.sum(2)
+            # With one candidate the sum of the candidates' places is its place; faster than an argmax.
+            places = near.flatten(0, 1) @ index[offset : offset + scores.shape[2]]
+            column_sum = column_sum * still + places.view_as(column_sum)
+        nearest = column_sum.long()
+        unclear = (count != 1).nonzero()
+        if len(unclear):
+            row, which = unclear.T
+            if near.shape[2] < len(index):
+                scores = self.points.product.multiply(self.points.low[start + row], self.low[0])
+                candidates = scores >= scores.amax(1, keepdim=True) - windows[row]
+            else:
+                candidates = near[row, which]
+            nearest[row, which] = self._settle(start + row, which, candidates)
+        return nearest
+
+    def _tiles(self, start: int, count: int) -> Iterator[tuple[int, Tensor]]:
+        """Scores (B, R, C) of some rows, and which centroid of each set is their first."""
+        rows, side = self.points.low[start : start + count], self.points.side
+        sets, k, _ = self.low.shape
+        if start in self.scores:
+            scores = self.scores[start]
+            new = self.points.product.multiply(rows, self.low.flatten(0, 1)[self.changed])
+            scores.view(count, -1).scatter_(1, self.changed.expand(count, -1), new)
+            yield 0, scores
+            return
+        for offset in range(0, k, side):
+            tile = self.low[:, offset : offset + side].flatten(0, 1)
+            scores = self.points.product.multiply(rows, tile).unflatten(1, (sets, -1))
+            if self.keeps:
+                self.scores[start] = scores
+            yield offset, scores
+
+    def _settle(self, rows: Tensor, sets: Tensor, candidates: Tensor) -> Tensor:
+        """(P,) nearest of some candidates (P, k) of P rows in a set each, by distances in float64."""
+        import torch
+
+        pair, cluster = candidates.nonzero().T
+        at_once = max(1, _GATHERED // self.low.shape[2])
+        distances = torch.cat([
+            (self.points.rows[rows[some]].double() - self.centroids[sets[some], there]).square_().sum(1)
+            for some, there in zip(pair.split(at_once), cluster.split(at_once), strict=True)
+        ])  # fmt: skip
+        least = distances.new_full((len(rows),), torch.inf).scatter_reduce(0, pair, distances, "amin")
+        tied = distances <= least[pair] * (1 + TIE_WINDOW)
+        return torch.full_like(rows, candidates.shape[1]).scatter_reduce(0, pair[tied], cluster[tied], "amin")
+
 
 # Rows whose moves are summed at once. The order of a sum, and so its last bits, depends on nothing else.
 _SUMMED_ROWS = 2**13

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from layerprobe.measure import redraw
 from layerprobe.measure.analysis import Features
 from layerprobe.measure.redraw import groups_of, left_out_values
-from layerprobe.metrics.knn import WeightedVotes
+from layerprobe.metrics.classification import WeightedVotes
 from layerprobe.metrics.metric import Metric, QueryMetric
 from layerprobe.metrics.precision import PrecisionAtPositives, ReciprocalRank
 from layerprobe.ranking import recall_at_k, retrieval

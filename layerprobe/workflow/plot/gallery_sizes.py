@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.measure.analysis import ItemCounts
-from layerprobe.metrics.recall import positives_and_negatives
-from layerprobe.metrics.thinned import thinned_hits
+from layerprobe.metrics.recall import positives_and_negatives, thinned_hits
 from layerprobe.plots.drawn_layers import match_layers
 from layerprobe.recipe.recipe import recorded_recipe
 from layerprobe.statistics.means import intervals

@@ -10,7 +10,7 @@ from typing import Any
 from layerprobe.data.splits import Dataset
 from layerprobe.measure.analysis import ItemCounts, item_counts
 from layerprobe.metrics.metric import Metric, QueryMetric
-from layerprobe.metrics.thinned import require_gallery_size
+from layerprobe.metrics.recall import require_gallery_size
 from layerprobe.registry import METRICS, load
 from layerprobe.system.errors import RecipeError
 from layerprobe.values.scores import Recall, is_recall, recall_of

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.measure.analysis import ItemCounts, search_sha256
-from layerprobe.metrics.recall import positives_and_negatives
-from layerprobe.metrics.thinned import thinned_hits
+from layerprobe.metrics.recall import positives_and_negatives, thinned_hits
 from layerprobe.store import StoredRanks
 from layerprobe.summary.layers import SEEN, UNSEEN
 from layerprobe.values.layers import RankedLayer
