@@ -76,13 +76,13 @@ LOSSES = {
     "cosface": "layerprobe.losses.margin_softmax:CosFace",
 }
 REDUCTIONS = {
-    "l2": "layerprobe.reductions.l2:L2",
+    "l2": "layerprobe.reductions.unfitted:L2",
     "pca:": "layerprobe.reductions.pca:PCA",
-    "whiten:": "layerprobe.reductions.whiten:Whiten",
+    "whiten:": "layerprobe.reductions.pca:Whiten",
     "random:": "layerprobe.reductions.random_projection:RandomProjection",
     "shift": "layerprobe.reductions.shift:Shift",
-    "binary": "layerprobe.reductions.binary:Binary",
-    "layernorm": "layerprobe.reductions.layernorm:LayerNorm",
+    "binary": "layerprobe.reductions.unfitted:Binary",
+    "layernorm": "layerprobe.reductions.unfitted:LayerNorm",
 }
 # Metrics that are shares: people are shown percent.
 SHARE_METRICS = {

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from layerprobe.reductions.l2 import unit
 from layerprobe.reductions.reduction import Reduce
+from layerprobe.reductions.unfitted import unit
 from layerprobe.taps import Layer, member_taps, tap_module
 from layerprobe.values.layers import RankedLayer
 

@@ -10,11 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from layerprobe.reductions.binary import pack_signs
-from layerprobe.reductions.l2 import unit
-from layerprobe.reductions.layernorm import normalise_rows
-from layerprobe.reductions.reduction import Reduce
-from layerprobe.reductions.steps import InTurn, Projection, steps_of
+from layerprobe.reductions.reduction import InTurn, Projection, Reduce, steps_of
+from layerprobe.reductions.unfitted import normalise_rows, pack_signs, unit
 from layerprobe.system.errors import LayerprobeError
 
 _NAMES: Mapping[Reduce, str] = {unit: "l2", normalise_rows: "layernorm", pack_signs: "binary", torch.relu: "relu"}

@@ -1,4 +1,4 @@
-"""Chain: reductions one after the other, by name, as in `l2+whiten:128:0.5+l2`."""
+"""Chain: reductions by name, as in `l2+whiten:128:0.5+l2`, and those to equal dimensions."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from functools import reduce as folded
 from itertools import product
 from typing import TYPE_CHECKING
 
-from layerprobe.reductions.reduction import Reduce, Reduction
-from layerprobe.reductions.steps import InTurn
+from layerprobe.reductions.reduction import InTurn, NotApplicableError, Reduce, Reduction
 from layerprobe.registry import REDUCTIONS, load
 from layerprobe.system.errors import RecipeError
 from layerprobe.values.layers import NO_REDUCTION
@@ -133,3 +132,33 @@ def parse_chain(text: str) -> Chain:
 def _load_reduction(name: str) -> Reduction:
     reduction: Reduction = load("reduction", REDUCTIONS, name)()
     return reduction
+
+
+DRAWS = 5  # of random projections, whose mean is taken: one draw may be lucky
+_MANY = 2**30, 2**31  # dimensions that no layer has
+
+
+def equal_dimension(dim: int) -> tuple[str, ...]:
+    """The chains that `probe --equal-dim` adds, as equal dimension is not one comparison.
+
+    PCA keeps what varies most, half-whitening evens it out, and a random projection favours no direction: layers may
+    stand in another order after each. All three search unit vectors.
+
+    Args:
+        dim: numbers that each layer has afterwards.
+    """
+    return f"l2+pca:{dim}+l2", f"l2+whiten:{dim}:0.5+l2", f"random:{dim}x{DRAWS}+l2"
+
+
+def equal_dim_of(chain: str) -> int | None:
+    """The number of dimensions that a chain gives, whatever layer it is applied to; None where that is the layer's.
+
+    Raises:
+        RecipeError: see `parse_chain`.
+    """
+    parsed = parse_chain(chain)
+    try:
+        dim_of_small, dim_of_large = (parsed.dim(dim) for dim in _MANY)
+    except NotApplicableError:  # it takes features of one size
+        return None
+    return dim_of_small if dim_of_small == dim_of_large else None

@@ -11,11 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.reductions.applying import Blocks, Marked
-from layerprobe.reductions.l2 import unit
 from layerprobe.reductions.moments import Moments, leading_of, moments_of
-from layerprobe.reductions.reduction import Reduce
-from layerprobe.reductions.steps import InTurn
-from layerprobe.reductions.whiten import whitening
+from layerprobe.reductions.pca import whitening
+from layerprobe.reductions.reduction import InTurn, Reduce
+from layerprobe.reductions.unfitted import unit
 
 MOST_DIMENSIONS = 128
 _POWER = 0.5

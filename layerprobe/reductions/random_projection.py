@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from layerprobe.reductions.arguments import at_most, dimensions
-from layerprobe.reductions.steps import Projection
+from layerprobe.reductions.reduction import Projection, at_most, dimensions
 from layerprobe.system.errors import RecipeError
 
 if TYPE_CHECKING:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from layerprobe.reductions.reduction import NotApplicableError
-from layerprobe.reductions.steps import InTurn, Projection
+from layerprobe.reductions.reduction import InTurn, NotApplicableError, Projection
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -9,7 +9,7 @@ from layerprobe.encoder.fitted_map import before_bits, fitted_map, with_ends
 from layerprobe.encoder.graph import apply_map
 from layerprobe.measure.concatenated import side_by_side
 from layerprobe.reductions.chain import parse_chain
-from layerprobe.reductions.steps import InTurn
+from layerprobe.reductions.reduction import InTurn
 from layerprobe.system.errors import LayerprobeError
 from tests.reductions.fitting import features, stored
 

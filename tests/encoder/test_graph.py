@@ -14,7 +14,7 @@ from layerprobe.encoder.example import load_graph, load_onnx
 from layerprobe.encoder.fitted_map import with_ends
 from layerprobe.encoder.graph import Parts, record_graph, save_graph, save_onnx
 from layerprobe.reductions.chain import parse_chain
-from layerprobe.reductions.steps import InTurn
+from layerprobe.reductions.reduction import InTurn
 from layerprobe.system.errors import EnvironmentFault, LayerprobeError
 from layerprobe.system.files import disk_faults_told
 from layerprobe.taps import find_layers, measure_layers

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from scipy.spatial.distance import pdist
@@ -56,3 +58,47 @@ def test_more_dimensions_than_directions_do_not_apply(count: int, rank: int) -> 
 def test_a_number_that_is_none_is_told_by_its_name(name: str) -> None:
     with pytest.raises(RecipeError, match=rf"{name}: .* is no number of dimensions. Give a whole number, as in pca:64"):
         parse_chain(f"l2+{name}")
+
+
+def test_distances_at_full_power_are_those_of_scikit_learn() -> None:
+    train, test = features(90, 12), features(40, 12, seed=1)
+    expected = decomposition.PCA(5, svd_solver="full", whiten=True).fit(train).transform(test)
+    assert pdist(fitted("whiten:5:1", train, test)) == pytest.approx(pdist(expected), rel=1e-10)
+
+
+def test_full_power_leaves_the_identity_as_covariance() -> None:
+    train = features(90, 12)
+    assert np.cov(fitted("whiten:12:1", train, train).T) == pytest.approx(np.eye(12), abs=1e-10)
+
+
+def test_half_power_leaves_the_root_of_every_variance() -> None:
+    train = features(90, 12)
+    variances = decomposition.PCA(5, svd_solver="full").fit(train).explained_variance_
+    assert fitted("whiten:5:0.5", train, train).var(0, ddof=1) == pytest.approx(variances**0.5, rel=1e-10)
+
+
+def test_no_power_is_pca() -> None:
+    train, test = features(90, 12), features(40, 12, seed=1)
+    assert (fitted("whiten:5:0", train, test) == fitted("pca:5", train, test)).all()
+
+
+def test_half_whitening_of_unit_vectors_is_the_one_of_released_code() -> None:
+    # pcawhitenlearn_shrinkage(X, s) and whitenapply of github.com/gtolias/how, in numpy; it divides by N, which scales
+    # all directions alike, and normalises by length + 1e-6.
+    train, test = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (features(90, 12), features(40, 12, seed=1)))
+    values, vectors = np.linalg.eigh(np.cov(train.T, bias=True))
+    expected = (test - train.mean(0)) @ (vectors[:, ::-1] / values[::-1] ** 0.25)[:, :5]
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    assert pdist(fitted("l2+whiten:5:0.5+l2", train, test)) == pytest.approx(pdist(expected), rel=1e-10)
+
+
+def test_directions_without_variance_are_not_divided_by_it() -> None:
+    train = np.hstack([features(90, 5), np.ones((90, 1))])
+    with pytest.raises(NotApplicableError, match="whiten:6:0.5: .* have rank 5. Use at most 5"):
+        fitted("whiten:6:0.5", train, train)
+
+
+@pytest.mark.parametrize("name", ["whiten:64:2", "whiten:64", "whiten:64:", "whiten:64:-1", "whiten:64:nan"])
+def test_a_power_outside_of_0_to_1_is_refused(name: str) -> None:
+    with pytest.raises(RecipeError, match=rf"{re.escape(name)}: .* no power from 0 to 1. .*whiten:64:0.5"):
+        parse_chain(name)

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from layerprobe.ranking.left_out import find_divided_class
-from layerprobe.reductions.l2 import unit
+from layerprobe.reductions.unfitted import unit
 from layerprobe.system.errors import DataError, NotFiniteError, NumericError, UnknownNameError
 from layerprobe.values.layers import LayerKey
 from layerprobe.values.retrieval import SearchRules

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from layerprobe.data.splits import Dataset
-from layerprobe.reductions.chain import ON_GALLERY, Chain, parse_chain
-from layerprobe.reductions.equal import equal_dimension
+from layerprobe.reductions.chain import ON_GALLERY, Chain, equal_dimension, parse_chain
 from layerprobe.reductions.reduction import NotApplicableError
 from layerprobe.system.errors import RecipeError, UnknownNameError
 from layerprobe.values.layers import LayerKey

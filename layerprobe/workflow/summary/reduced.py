@@ -9,8 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.reductions.chain import parse_chain
-from layerprobe.reductions.equal import equal_dim_of
+from layerprobe.reductions.chain import equal_dim_of, parse_chain
 from layerprobe.store import StoredRanks
 from layerprobe.summary.cells import Cells, Faults, faults_of
 from layerprobe.summary.processed import BestPostProcessing, post_processing

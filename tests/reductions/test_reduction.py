@@ -3,8 +3,8 @@ from __future__ import annotations
 import torch
 
 from layerprobe.reductions.chain import parse_chain
-from layerprobe.reductions.l2 import unit
-from layerprobe.reductions.steps import InTurn, Projection, steps_of
+from layerprobe.reductions.reduction import InTurn, Projection, steps_of
+from layerprobe.reductions.unfitted import unit
 from tests.reductions.fitting import features
 
 

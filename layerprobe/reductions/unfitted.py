@@ -1,0 +1,99 @@
+"""Reductions that fit nothing: l2, layernorm and binary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from layerprobe.reductions.reduction import Reduce
+
+
+class L2:
+    """Divides each feature by its Euclidean length; a zero vector stays zero."""
+
+    fits = draws = needs_classifier = False
+    similarity = None
+    members = ()
+
+    def dim(self, dim: int) -> int:
+        """As before."""
+        return dim
+
+    def fit(self, batches: Iterable[Tensor], dim: int, *, seed: int, classifier_weight: Tensor | None) -> Reduce:  # noqa: ARG002 - nothing is learnt
+        """The normalisation; no batch is read."""
+        return unit
+
+
+def unit(features: Tensor) -> Tensor:
+    """(B, D) -> (B, D) of length 1; a zero vector stays zero."""
+    lengths: Tensor = features.norm(dim=1, keepdim=True)
+    return features / lengths.masked_fill(lengths == 0, 1)
+
+
+EPS = 1e-5  # torch.nn.LayerNorm's default, which the released code of Zhai & Wu keeps
+
+
+class LayerNorm:
+    """Subtracts from each feature the mean of its numbers, and divides by sqrt(their variance + 1e-5).
+
+    Layer normalisation (Ba et al., 2016) without learnt scale and offset, as Zhai & Wu, 2019, section 4.2, put it after
+    the pooling: values are centred at 0, where `layernorm+binary` cuts them. The variance is divided by D. A feature
+    whose numbers are all equal becomes 0.
+    """
+
+    fits = draws = needs_classifier = False
+    similarity = None
+    members = ()
+
+    def dim(self, dim: int) -> int:
+        """As before."""
+        return dim
+
+    def fit(self, batches: Iterable[Tensor], dim: int, *, seed: int, classifier_weight: Tensor | None) -> Reduce:  # noqa: ARG002 - nothing is learnt
+        """The normalisation; no batch is read."""
+        return normalise_rows
+
+
+def normalise_rows(features: Tensor) -> Tensor:
+    """(B, D) -> (B, D), each row less its mean, divided by sqrt(its variance + 1e-5)."""
+    from torch.nn.functional import layer_norm
+
+    return layer_norm(features, features.shape[1:], eps=EPS)
+
+
+class Binary:
+    """Cuts every number at zero, and packs the bits; they are searched by Hamming distance.
+
+    Zhai & Wu, 2019, sections 4.2 and 6.6. A bit is 1 for a number above 0, as in their released code; 0 itself, which
+    the paper leaves open, gives 0. Features that are never below 0, as after a ReLU, need `layernorm` or `pca` before.
+
+    The result is uint8, 8 bits a byte as `numpy.packbits` orders them, the first number in the highest bit. What is
+    left of the last byte is 0 in every feature, and adds nothing to a distance.
+    """
+
+    fits = draws = needs_classifier = False
+    similarity = "hamming"
+    members = ()
+
+    def dim(self, dim: int) -> int:
+        """As before: the number of bits; a feature takes a byte for each 8."""
+        return dim
+
+    def fit(self, batches: Iterable[Tensor], dim: int, *, seed: int, classifier_weight: Tensor | None) -> Reduce:  # noqa: ARG002 - nothing is learnt
+        """The packing, (B, D) -> (B, ceil(D / 8)) uint8; no batch is read."""
+        return pack_signs
+
+
+def pack_signs(features: Tensor) -> Tensor:
+    """(B, D) -> (B, ceil(D / 8)) uint8, whose bits say which numbers are above 0."""
+    import torch
+    from torch.nn.functional import pad
+
+    bits = pad(features > 0, (0, -features.shape[1] % 8)).unflatten(1, (-1, 8))
+    # In int32, as ONNX Runtime has no sum of uint8.
+    places = 2 ** torch.arange(7, -1, -1, dtype=torch.int32, device=features.device)
+    codes: Tensor = (bits * places).sum(2, dtype=torch.int32).to(torch.uint8)
+    return codes
