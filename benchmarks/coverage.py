@@ -22,11 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from layerprobe.statistics.bootstrap import bands, between, differences
-from layerprobe.statistics.holm import holm
-from layerprobe.statistics.means import intervals
+from layerprobe.statistics.bootstrap import bands, between, differences, holm
 from layerprobe.statistics.seeds import over_seeds
-from layerprobe.statistics.units import UnitSums
+from layerprobe.statistics.units import UnitSums, intervals
 from layerprobe.values.intervals import Difference, Interval
 
 FloatArray = NDArray[np.float64]

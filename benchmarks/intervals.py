@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 
 from layerprobe.measure.analysis import query_values
 from layerprobe.statistics.bootstrap import bands, between, differences
-from layerprobe.statistics.means import intervals
-from layerprobe.statistics.units import UnitSums, unit_sums
+from layerprobe.statistics.units import UnitSums, intervals, unit_sums
 from layerprobe.store import FeatureKey, RankEntry, RankKey, Rows, read_rank_file, write_ranks
 from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.retrieval import Ranks

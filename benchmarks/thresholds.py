@@ -22,9 +22,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.statistics.means import intervals
 from layerprobe.statistics.pair_rates import rate_intervals
-from layerprobe.statistics.units import UnitSums
+from layerprobe.statistics.units import UnitSums, intervals
 from layerprobe.values.retrieval import FloatArray
 
 DIMENSIONS, NOISE = 32, 0.8

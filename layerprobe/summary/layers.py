@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from layerprobe.statistics.best_of_many import indistinguishable_from_best
-from layerprobe.statistics.bootstrap import RESAMPLES, between
-from layerprobe.statistics.means import intervals
+from layerprobe.statistics.bootstrap import RESAMPLES, between, indistinguishable_from_best
+from layerprobe.statistics.units import intervals
 from layerprobe.summary.cells import Cells, Faults, LayerEpoch, SplitCells
 from layerprobe.summary.processed import BestPostProcessing
 from layerprobe.summary.reduced import ReducedSection

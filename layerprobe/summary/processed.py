@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from layerprobe.statistics.best_of_many import indistinguishable_from_best
-from layerprobe.statistics.bootstrap import differences
-from layerprobe.statistics.means import intervals
+from layerprobe.statistics.bootstrap import differences, indistinguishable_from_best
+from layerprobe.statistics.units import intervals
 from layerprobe.summary.cells import Cells
 from layerprobe.summary.reduced import PostProcessing
 from layerprobe.values.intervals import Difference, Interval

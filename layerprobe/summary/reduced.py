@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from layerprobe.statistics.best_of_many import indistinguishable_from_best
-from layerprobe.statistics.means import intervals
+from layerprobe.statistics.bootstrap import indistinguishable_from_best
+from layerprobe.statistics.units import intervals
 from layerprobe.summary.cells import Cells
 from layerprobe.values.best import Best, best_layer
 from layerprobe.values.intervals import Interval

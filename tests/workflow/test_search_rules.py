@@ -19,8 +19,7 @@ from PIL import Image
 from layerprobe.cli import main
 from layerprobe.measure.pair_thresholds import count_pairs
 from layerprobe.statistics.choice import folds_of
-from layerprobe.statistics.means import intervals
-from layerprobe.statistics.units import unit_sums
+from layerprobe.statistics.units import intervals, unit_sums
 from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.retrieval import Ranks
 from layerprobe.workflow.probe.rerank import StoredSearch

@@ -10,12 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from layerprobe.statistics.advice import advise
 from layerprobe.statistics.bootstrap import differences
 from layerprobe.statistics.choice import EQUAL, CrossFitted, Picked, folds_of, optimism, pick, resample_choice
-from layerprobe.statistics.means import intervals
-from layerprobe.statistics.units import UnitSums
-from layerprobe.statistics.verdict import Judged, judge, with_ends
+from layerprobe.statistics.units import UnitSums, intervals
+from layerprobe.statistics.verdict import Judged, advise, judge, with_ends
 from layerprobe.system.errors import DataError, NumericError
 from layerprobe.values.choice import Advice, Candidate, Certainty, Choice, Embedding, Gain, Price, candidate_names
 from layerprobe.values.facts import chosen_on_text

@@ -10,7 +10,7 @@ import numpy as np
 
 from layerprobe.measure.analysis import layer_notes
 from layerprobe.reductions.chain import parse_chain
-from layerprobe.statistics.holm import holm
+from layerprobe.statistics.bootstrap import holm
 from layerprobe.system.errors import DataError, NumericError, RecipeError
 from layerprobe.values.intervals import IntervalKind
 from layerprobe.values.layers import LayerKey, RankedLayer, members_of, unlike_text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from layerprobe.statistics.holm import holm
+from layerprobe.statistics.bootstrap import holm
 from layerprobe.system.errors import NumericError, RecipeError
 from layerprobe.values.intervals import OverSeeds
 from layerprobe.workflow.compare.before_training import before_training, missing_note

@@ -12,8 +12,7 @@ from layerprobe.measure.analysis import ItemCounts
 from layerprobe.metrics.recall import positives_and_negatives, thinned_hits
 from layerprobe.plots.drawn_layers import match_layers
 from layerprobe.recipe.recipe import recorded_recipe
-from layerprobe.statistics.means import intervals
-from layerprobe.statistics.units import unit_sums
+from layerprobe.statistics.units import intervals, unit_sums
 from layerprobe.store import StoredRanks
 from layerprobe.system.errors import DataError
 from layerprobe.values.intervals import IntervalKind, SamplingUnits

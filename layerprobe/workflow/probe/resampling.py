@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from layerprobe.data.splits import Dataset
 from layerprobe.measure.analysis import Scored
-from layerprobe.statistics.means import intervals
-from layerprobe.statistics.units import unit_sums
+from layerprobe.statistics.units import intervals, unit_sums
 from layerprobe.values.intervals import FEWEST_UNITS, IntervalKind, SamplingUnits
 from layerprobe.values.scores import Score
 from layerprobe.workflow.run.units import units_of_splits

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.measure.analysis import query_values
-from layerprobe.statistics.best_of_many import indistinguishable_from_best
+from layerprobe.statistics.bootstrap import indistinguishable_from_best
 from layerprobe.statistics.units import unit_sums
 from layerprobe.system.errors import DataError, LayerprobeError
 from layerprobe.values.best import best_layer

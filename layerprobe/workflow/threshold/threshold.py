@@ -20,9 +20,8 @@ from layerprobe.measure.pair_thresholds import (
 )
 from layerprobe.ranking.all_pairs import AllPairs
 from layerprobe.reductions.chain import parse_chain
-from layerprobe.statistics.means import intervals
 from layerprobe.statistics.pair_rates import pairs_of_units, rate_intervals
-from layerprobe.statistics.units import UnitSums, effective_number
+from layerprobe.statistics.units import UnitSums, effective_number, intervals
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.system.progress import Listener
 from layerprobe.values.facts import chosen_on_text

@@ -12,8 +12,7 @@ from sklearn.neighbors import NearestNeighbors
 
 from layerprobe import choose
 from layerprobe.statistics.choice import folds_of
-from layerprobe.statistics.means import intervals
-from layerprobe.statistics.units import unit_sums
+from layerprobe.statistics.units import intervals, unit_sums
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.values.choice import Choice
 from layerprobe.values.facts import WITHIN_FOLDS

@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from layerprobe.statistics.choice import optimism
-from layerprobe.statistics.means import intervals
-from layerprobe.statistics.units import UnitSums
+from layerprobe.statistics.units import UnitSums, intervals
 from layerprobe.system.errors import DataError, NumericError
 from layerprobe.values.choice import Candidate, Choice, verdict_text
 from layerprobe.values.layers import LayerKey, RankedLayer

@@ -12,8 +12,7 @@ from PIL import Image
 from layerprobe import store
 from layerprobe.data.splits import Dataset, Split
 from layerprobe.measure.analysis import Scored
-from layerprobe.statistics.means import intervals
-from layerprobe.statistics.units import UnitSums
+from layerprobe.statistics.units import UnitSums, intervals
 from layerprobe.system.errors import RecipeError, UnknownNameError
 from layerprobe.values.intervals import IntervalKind, SamplingUnits
 from layerprobe.values.layers import LayerKey, RankedLayer

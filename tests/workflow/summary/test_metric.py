@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from layerprobe.statistics.means import intervals
-from layerprobe.statistics.units import unit_sums
+from layerprobe.statistics.units import intervals, unit_sums
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.values.scores import ScoreTable, Subject
 from layerprobe.workflow.run.runs import Run

@@ -10,8 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from layerprobe import store
-from layerprobe.statistics.means import intervals
-from layerprobe.statistics.units import unit_sums
+from layerprobe.statistics.units import intervals, unit_sums
 from layerprobe.values.layers import RankedLayer
 from layerprobe.values.retrieval import SearchRules
 from layerprobe.values.scores import ScoreTable, Subject

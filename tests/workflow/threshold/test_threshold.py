@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from layerprobe.cli.output import Terminal
 from layerprobe.data.splits import Dataset, Split
-from layerprobe.statistics.means import intervals
 from layerprobe.statistics.pair_rates import rate_intervals
-from layerprobe.statistics.units import UnitSums
+from layerprobe.statistics.units import UnitSums, intervals
 from layerprobe.system.errors import DataError, NumericError, RecipeError, UnknownNameError
 from layerprobe.values.thresholds import MeasuredThresholds
 from layerprobe.workflow.choose.user_features import check_features
