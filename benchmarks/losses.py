@@ -130,7 +130,7 @@ def triplet_cell(images: int, method: str) -> dict[str, float]:
 def softmax_cell(classes: int, sampled: int) -> dict[str, float]:
     """One number of sampled classes in this process."""
     from layerprobe.losses.subsampled_softmax import SubsampledSoftmax
-    from layerprobe.training.optimizers import RowSGD
+    from layerprobe.training.loop import RowSGD
 
     torch.manual_seed(0)
     embeddings = torch.randn(75, DIM, requires_grad=True)

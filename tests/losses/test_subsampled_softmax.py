@@ -8,7 +8,7 @@ from torch import Tensor
 
 from layerprobe.losses.norm_softmax import NormSoftmax
 from layerprobe.losses.subsampled_softmax import SubsampledSoftmax, draw, draw_classes
-from layerprobe.training.optimizers import RowSGD
+from layerprobe.training.loop import RowSGD
 from tests.losses.oracles import agrees, cosine, embeddings, finite_where_it_hurts, log_sum_exp
 
 LABELS = torch.tensor([0, 30, 30, 17, 0, 2])
