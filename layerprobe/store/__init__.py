@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from layerprobe.store.added import is_fitted_on, is_made_from
-    from layerprobe.store.feature_key import FeatureKey, key_attributes
     from layerprobe.store.features import (
         Columns,
         FeatureFile,
@@ -20,32 +19,20 @@ if TYPE_CHECKING:
         stored_layers,
         write_features,
     )
-    from layerprobe.store.foreign import is_feature_file, read_arrays
-    from layerprobe.store.hdf5 import stale_passed
+    from layerprobe.store.hdf5 import is_feature_file, read_arrays, stale_passed
     from layerprobe.store.ranks import (
         RankEntry,
         RankFile,
         RankKey,
         StoredRanks,
+        is_fitted_on,
+        is_made_from,
         rank_file_of,
         read_rank_file,
         write_ranks,
     )
-    from layerprobe.store.rows import Rows
+    from layerprobe.store.rows import FeatureKey, Rows, key_attributes
 
-_ADDED = ("is_fitted_on", "is_made_from")
-_FOREIGN = ("is_feature_file", "read_arrays")
-_HDF5 = ("stale_passed",)
-_RANKS = (
-    "RankEntry",
-    "RankFile",
-    "RankKey",
-    "StoredRanks",
-    "rank_file_of",
-    "read_rank_file",
-    "write_ranks",
-)
-_ROWS = ("Rows",)
 __all__ = [
     "Columns",
     "FeatureFile",
@@ -75,12 +62,38 @@ __all__ = [
     "write_ranks",
 ]
 
+_MODULES = {
+    "Columns": "features",
+    "FeatureFile": "features",
+    "FeatureHead": "features",
+    "FeatureKey": "rows",
+    "LayerTables": "features",
+    "RankEntry": "ranks",
+    "RankFile": "ranks",
+    "RankKey": "ranks",
+    "Rows": "rows",
+    "StoredFeatures": "features",
+    "StoredRanks": "ranks",
+    "is_feature_file": "hdf5",
+    "is_fitted_on": "ranks",
+    "is_made_from": "ranks",
+    "key_attributes": "rows",
+    "open_feature_file": "features",
+    "rank_file_of": "ranks",
+    "read_arrays": "hdf5",
+    "read_feature_head": "features",
+    "read_features": "features",
+    "read_rank_file": "ranks",
+    "stale_note": "features",
+    "stale_passed": "hdf5",
+    "stored_layers": "features",
+    "write_features": "features",
+    "write_ranks": "ranks",
+}
+
 
 def __getattr__(name: str) -> Any:
     # Imported on first use, so that importing the package needs no h5py.
-    if name in __all__:
-        from layerprobe.store import added, features, foreign, hdf5, ranks, rows
-
-        rooms = ((added, _ADDED), (foreign, _FOREIGN), (hdf5, _HDF5), (ranks, _RANKS), (rows, _ROWS))
-        return getattr(next((module for module, names in rooms if name in names), features), name)
+    if name in _MODULES:
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

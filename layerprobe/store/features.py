@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.ranking.items import Table
-from layerprobe.store.feature_key import FeatureKey, key_attributes
 from layerprobe.store.hdf5 import (
     HDF5_ERRORS,
     SCHEMA,
@@ -33,9 +32,11 @@ from layerprobe.store.hdf5 import (
 )
 from layerprobe.store.rows import (
     CHUNK_ROWS,
+    FeatureKey,
     Rows,
     has_facts,
     index_or_error,
+    key_attributes,
     layers_in,
     require_rows,
     rows_nbytes,

@@ -1,4 +1,4 @@
-"""Rank files: the rank of each query's nearest positive, for the layers of one run, epoch and split, in HDF5."""
+"""Rank files: ranks of nearest positives of a run, epoch and split, and what they are made from."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import contextlib
 import functools
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.store.feature_key import FeatureKey, key_attributes
+from layerprobe.store.features import FeatureHead
 from layerprobe.store.hdf5 import (
     HDF5_ERRORS,
     SCHEMA,
@@ -26,11 +26,20 @@ from layerprobe.store.hdf5 import (
     set_attributes,
     stored_dataset,
 )
-from layerprobe.store.rows import Rows, index_or_error, rows_nbytes, write_rows, write_values
+from layerprobe.store.rows import (
+    FeatureKey,
+    Rows,
+    has_facts,
+    index_or_error,
+    key_attributes,
+    rows_nbytes,
+    write_rows,
+    write_values,
+)
 from layerprobe.system.errors import DataError
 from layerprobe.system.files import written_whole
 from layerprobe.system.memory import memory_faults_told
-from layerprobe.values.layers import LayerKey, RankedLayer
+from layerprobe.values.layers import LayerKey, RankedLayer, members_of
 from layerprobe.values.retrieval import Ranks
 
 _COUNTS = ("closer", "closer_high", "tied_negatives", "tied_positives")
@@ -328,3 +337,43 @@ def _vector(file: h5py.File, location: str, count: int, kind: type[np.generic]) 
     if dataset.shape != (count,) or dataset.dtype != kind:
         raise ValueError(f"{location}: not one value for each query")
     return read_dataset(dataset)
+
+
+def is_made_from(
+    ranks: RankFile, features: FeatureHead, ranked: RankedLayer, role: Literal["queries", "gallery"] = "queries"
+) -> bool:
+    """Whether a layer's ranks were made from the features of it that a feature file holds today."""
+    if ranked not in ranks.groups:
+        return False
+    with contextlib.suppress(ValueError):
+        key = json.loads(ranks.groups[ranked].facts[role])
+        return _held(features, ranked) and isinstance(key, dict) and has_facts(features.facts, key)
+    return False
+
+
+def is_fitted_on(ranks: RankFile, training: FeatureHead | None, ranked: RankedLayer) -> bool:
+    """Whether a layer was reduced by a map fitted on the stored features.
+
+    Args:
+        training: None where there are none.
+
+    Returns:
+        True where nothing was fitted.
+    """
+    if ranked not in ranks.groups:
+        return False
+    recorded = ranks.groups[ranked].facts["reduction"]
+    if not recorded or recorded.startswith("seed "):
+        return True
+    if training is None:
+        return False
+    with contextlib.suppress(ValueError):
+        facts = {field.name: training.facts.get(field.name, "") for field in fields(FeatureKey)}
+        key = FeatureKey(**{**facts, "epoch": int(facts["epoch"])})  # type: ignore[arg-type] # texts but for that
+        return _held(training, ranked) and recorded.startswith(f"{key} ")
+    return False
+
+
+def _held(features: FeatureHead, ranked: RankedLayer) -> bool:
+    """Whether a feature file has the features of a layer, or of the members that it is made of."""
+    return bool(members_of(ranked.layer, tuple(features.columns)))

@@ -13,7 +13,9 @@ from layerprobe.store import (
     RankEntry,
     RankKey,
     Rows,
+    is_made_from,
     open_feature_file,
+    read_feature_head,
     read_rank_file,
     stale_passed,
     write_features,
@@ -252,3 +254,43 @@ def test_which_queries_have_an_identical_image_comes_back(tmp_path: Path) -> Non
     assert found.identical.tolist() == [True, False, True]
     assert list(found.groups) == [LAYER]
     assert read_rank_file(tmp_path / "none").identical is None
+
+
+RANKED_FC6, RANKED_POOL = (RankedLayer(LayerKey(name, "none"), "none", "cosine") for name in ("fc6", "pool5.3"))
+MAP = np.array([0.5, np.nan, 1.0])
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    counts = np.zeros((4, 3), np.int32)
+    ranks = Ranks(counts[0], counts[1], counts[2], counts[3] + 1)
+    entries = {
+        RANKED_FC6: RankEntry(KEY, ranks, values={"MAP@R": MAP}),
+        RANKED_POOL: RankEntry(KEY, None, "NaN (2 rows)"),
+    }
+    write_ranks(tmp_path / "r.h5", ROWS, entries, chance=0.25)
+    return tmp_path / "r.h5"
+
+
+def test_ranks_are_known_to_be_made_from_the_stored_features(path: Path) -> None:
+    features = path.with_name("f.h5")
+    batch = {RANKED_FC6.layer: np.zeros((3, 2), np.float32)}
+    write_features(features, FEATURES, ROWS, Columns({RANKED_FC6.layer: 2}, "cpu", 3), [batch])
+    assert is_made_from(read_rank_file(path), read_feature_head(features), RANKED_FC6)
+    assert not is_made_from(read_rank_file(path), read_feature_head(features), RANKED_POOL)
+    write_features(
+        features, replace(FEATURES, weights_sha256="x"), ROWS, Columns({RANKED_FC6.layer: 2}, "cpu", 3), [batch]
+    )
+    assert not is_made_from(read_rank_file(path), read_feature_head(features), RANKED_FC6)
+
+
+def test_ranks_are_known_to_be_made_from_a_stored_gallery(path: Path) -> None:
+    gallery, features = replace(FEATURES, split="gallery"), path.with_name("g.h5")
+    batch = {RANKED_FC6.layer: np.zeros((3, 2), np.float32)}
+    write_features(features, gallery, ROWS, Columns({RANKED_FC6.layer: 2}, "cpu", 3), [batch])
+    assert not is_made_from(read_rank_file(path), read_feature_head(features), RANKED_FC6, "gallery")
+    zeros = np.zeros(3, np.int32)
+    entry = RankEntry(replace(KEY, gallery=gallery), Ranks(zeros, zeros, zeros, zeros + 1))
+    write_ranks(path, ROWS, {RANKED_FC6: entry})
+    assert is_made_from(read_rank_file(path), read_feature_head(features), RANKED_FC6, "gallery")
+    assert not is_made_from(read_rank_file(path), read_feature_head(features), RANKED_FC6)

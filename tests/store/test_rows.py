@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from layerprobe import store
+from layerprobe.store.rows import FeatureKey, key_attributes
 from layerprobe.system.errors import DataError
 from layerprobe.values.layers import LayerKey
 from tests.store.test_features import DIMS, KEY, ROWS, values, write
@@ -97,3 +98,11 @@ def test_labels_and_ids_of_different_length_are_refused(path: Path) -> None:
 
 def test_the_layers_of_a_file_are_listed(path: Path) -> None:
     assert set(store.read_feature_head(path).columns) == set(DIMS)
+
+
+FEATURE_KEY = FeatureKey("netA", 3, "test", "a1", "{}", "b2")
+
+
+def test_the_key_of_a_network_of_layerprobes_own_names_no_package() -> None:
+    assert "network" not in key_attributes(FEATURE_KEY)
+    assert key_attributes(replace(FEATURE_KEY, network="timm 1.0.15"))["network"] == "timm 1.0.15"
