@@ -36,8 +36,8 @@ from torchvision.models.feature_extraction import create_feature_extractor
 from layerprobe.measure.extraction import extract
 from layerprobe.nets.net import Net
 from layerprobe.registry import NETWORKS, load_apart
+from layerprobe.system.computing import full_precision
 from layerprobe.system.memory import keep_freed_memory
-from layerprobe.system.numerics import full_precision
 from layerprobe.taps import resolve_taps
 from layerprobe.workflow.probe.extractors import BATCH_SIZE
 

@@ -35,7 +35,7 @@ from layerprobe.losses.smooth_triplet import SmoothTriplet
 from layerprobe.measure.extraction import extract
 from layerprobe.nets.net import Net
 from layerprobe.registry import NETS, load
-from layerprobe.system.numerics import full_precision
+from layerprobe.system.computing import full_precision
 from layerprobe.taps import resolve_taps
 from layerprobe.training import loop
 from layerprobe.training.loop import Plan, Trainer

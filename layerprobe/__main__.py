@@ -20,7 +20,7 @@ def main() -> None:
         cli.main()
     except SystemExit as ended:
         if ended.code in _STOPPED:
-            from layerprobe.system.signals import end_soon
+            from layerprobe.system.progress import end_soon
 
             end_soon(ended.code)
         raise

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from layerprobe.attribution.integrated import USUAL, Integrated, integrated_gradients
 from layerprobe.attribution.places import MapCall, grad_cam, maps_before, watch_map
 from layerprobe.attribution.scoring import ScoredLayer
-from layerprobe.system.numerics import full_precision
+from layerprobe.system.computing import full_precision
 from layerprobe.taps import Measured
 from layerprobe.values.explanations import Attribution, Explanation, RankCorrelation
 

@@ -12,9 +12,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from layerprobe.cli.streams import styled
-from layerprobe.system.encoding import encoded
 from layerprobe.system.errors import InterruptedRun, LayerprobeError, RecipeError
-from layerprobe.system.wording import BYTES, as_duration, as_size, one_line
+from layerprobe.system.wording import BYTES, as_duration, as_size, encoded, one_line
 from layerprobe.tables.formats import TERMINAL, as_rich, format_table
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from layerprobe.data.batches import Indices
-from layerprobe.data.processes import serve, start_method
 from layerprobe.data.splits import Image, Split
 from layerprobe.data.transforms import AUGMENTATIONS
+from layerprobe.system.computing import serve, start_method
 from layerprobe.system.errors import DataError, EnvironmentFault, LayerprobeError, UnknownNameError
 from layerprobe.system.memory import memory_faults_told
 

@@ -17,8 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from layerprobe.encoder import example
 from layerprobe.encoder.manifest import AGAIN, EXPORT, read_manifest
+from layerprobe.system.computing import require_default_device
 from layerprobe.system.errors import DataError, EnvironmentFault
-from layerprobe.system.numerics import require_default_device
 
 # What numpy, torch and their pickles raise on a file of another content; OSError includes those of a disk.
 _OTHER_CONTENT: tuple[type[Exception], ...] = (

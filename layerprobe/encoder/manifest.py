@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from layerprobe.encoder.example import GRAPH, MAP, ONNX
-from layerprobe.system.encoding import encoded
 from layerprobe.system.errors import DataError
 from layerprobe.system.files import require_file, sha256
+from layerprobe.system.wording import encoded
 
 EXPORT = "export.json"
 SCHEMA = 1

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.system.numerics import full_precision
+from layerprobe.system.computing import full_precision
 from layerprobe.taps import Tap, tap_module
 from layerprobe.values.layers import LayerKey
 

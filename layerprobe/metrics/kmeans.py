@@ -22,8 +22,8 @@ from numpy.typing import ArrayLike, NDArray
 from layerprobe.ranking.items import BLOCK_ROWS
 from layerprobe.ranking.products import Product, float32
 from layerprobe.ranking.vectors import tensor_of
+from layerprobe.system.computing import full_precision
 from layerprobe.system.errors import NotFiniteError
-from layerprobe.system.numerics import full_precision
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -14,7 +14,7 @@ from layerprobe.ranking.items import BLOCK_ROWS, Items, find_self_indices, items
 from layerprobe.ranking.relevance import Pairs, Relevance, relevance_of
 from layerprobe.ranking.tiles import cuts
 from layerprobe.ranking.vectors import Form, form_of
-from layerprobe.system.numerics import full_precision
+from layerprobe.system.computing import full_precision
 from layerprobe.values.retrieval import SearchRules, Similarity
 
 if TYPE_CHECKING:

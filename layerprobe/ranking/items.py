@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from layerprobe.system.numerics import require_default_device
+from layerprobe.system.computing import require_default_device
 
 if TYPE_CHECKING:
     import torch

@@ -19,7 +19,7 @@ from layerprobe.ranking.items import find_self_indices, label_array
 from layerprobe.ranking.ranks import integer_k
 from layerprobe.ranking.relevance import relevance_of
 from layerprobe.ranking.vectors import comparable, similarity_blocks
-from layerprobe.system.numerics import full_precision
+from layerprobe.system.computing import full_precision
 from layerprobe.values.retrieval import FloatArray, IntArray, Lone, Ranks, SearchRules, Similarity, counted_queries
 
 if TYPE_CHECKING:

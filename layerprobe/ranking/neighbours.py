@@ -22,8 +22,8 @@ from layerprobe.ranking.relevance import Relevance, relevance_of
 from layerprobe.ranking.rounded import Rounded
 from layerprobe.ranking.tiles import cuts
 from layerprobe.ranking.vectors import Form, form_of
+from layerprobe.system.computing import full_precision
 from layerprobe.system.errors import EnvironmentFault
-from layerprobe.system.numerics import full_precision
 from layerprobe.values.retrieval import Neighbours, SearchRules, Similarity
 
 if TYPE_CHECKING:

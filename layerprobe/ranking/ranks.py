@@ -25,7 +25,7 @@ from layerprobe.ranking.items import BLOCK_ROWS, Items, Table, find_self_indices
 from layerprobe.ranking.relevance import relevance_of
 from layerprobe.ranking.search import Search, Team
 from layerprobe.ranking.vectors import form_of
-from layerprobe.system.numerics import full_precision
+from layerprobe.system.computing import full_precision
 from layerprobe.values.retrieval import Lone, Ranks, Retrieval, SearchRules, Similarity, Ties
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, get_args
 from layerprobe.sources.hub import NO_OWN_SIZE, Foreign
 from layerprobe.sources.source import Source, take_off
 from layerprobe.sources.user_code import import_file
+from layerprobe.system.computing import require_numbers
 from layerprobe.system.errors import DataError, LayerprobeError, RecipeError, UnknownNameError
 from layerprobe.system.files import sha256
 from layerprobe.system.naming import split_python
-from layerprobe.system.numerics import require_numbers
 from layerprobe.values.network_input import DEVIATION, MEAN, Filter, ImageSize, OwnInput, as_size
 
 if TYPE_CHECKING:

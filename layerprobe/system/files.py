@@ -1,4 +1,4 @@
-"""Atomic writes: a file is written under a temporary name, synced to disk, then renamed."""
+"""Files: atomic writes (a temporary name, synced, renamed), and files that are read once."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from layerprobe.system.errors import DataError, EnvironmentFault, LayerprobeError
 from layerprobe.system.wording import as_size
@@ -333,3 +334,50 @@ def _sync(path: Path, flags: int) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+_TICK = 20_000_000  # nanoseconds; the longest of Linux is 10 milliseconds
+
+
+class _Sized(Protocol):
+    @property
+    def nbytes(self) -> int: ...
+
+
+Value = TypeVar("Value", bound=_Sized)
+
+
+class ReadOnce(Generic[Value]):
+    """Reads files, and keeps what it has read of the first ones, up to a number of bytes.
+
+    A file that was replaced or written to since is read again.
+    """
+
+    def __init__(self, read: Callable[[Path], Value], limit: int) -> None:
+        self._read = read
+        self._limit = limit
+        self._entries: dict[Path, tuple[tuple[int, ...], Value]] = {}
+
+    def __call__(self, path: Path) -> Value:
+        """What the file holds; errors of reading pass through."""
+        now = time.time_ns()
+        try:
+            stat = path.stat()
+        except OSError:
+            return self._read(path)
+        stamp = stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns
+        entry = self._entries.get(path)
+        if entry is not None and entry[0] == stamp:
+            return entry[1]
+        self._entries.pop(path, None)
+        value = self._read(path)
+        # A file that changes again within a tick of the clock may keep its size and times.
+        is_settled = now - stat.st_ctime_ns > _TICK
+        # A copy, as another thread may add to it.
+        if is_settled and value.nbytes + sum(other.nbytes for _, other in list(self._entries.values())) <= self._limit:
+            self._entries[path] = stamp, value
+        return value
+
+    def forget(self, path: Path) -> None:
+        """Read a file again that this process has written, on a file system whose times are coarse."""
+        self._entries.pop(path, None)

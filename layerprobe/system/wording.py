@@ -1,4 +1,4 @@
-"""Numbers, times and names -> text for people."""
+"""Numbers, times and names -> text for people; values -> types of JSON."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 # Python's surrogates for the bytes of a path that is not UTF-8, without those that 8-bit terminals read as controls.
 BYTES = "".join(map(chr, range(0xDCA0, 0xDD00)))
@@ -69,3 +71,24 @@ def one_line(text: str, *, keep: str = "") -> str:
 def _cut(text: str, length: int) -> str:
     half = (length - 1) // 2
     return f"{text[:half]}\N{HORIZONTAL ELLIPSIS}{text[-half:]}"
+
+
+@runtime_checkable
+class HasJson(Protocol):
+    """A value whose JSON is not that of its fields."""
+
+    def as_json(self) -> Mapping[str, Any]:
+        """The value as a dict."""
+
+
+def encoded(value: Any) -> Any:
+    """A value with each dataclass in it as a dict, of its fields or from `as_json`, and each path as text."""
+    if isinstance(value, HasJson):
+        return encoded(value.as_json())
+    if is_dataclass(value):
+        return {field.name: encoded(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: encoded(element) for key, element in value.items()}
+    if isinstance(value, tuple | list):
+        return [encoded(element) for element in value]
+    return str(value) if isinstance(value, Path) else value

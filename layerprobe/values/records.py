@@ -10,8 +10,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic.dataclasses import dataclass
 from pydantic.fields import FieldInfo
 
-from layerprobe.system.encoding import encoded
 from layerprobe.system.errors import RecipeError
+from layerprobe.system.wording import encoded
 from layerprobe.values.layers import LayerKey
 from layerprobe.values.network_input import Filter, OwnInput
 

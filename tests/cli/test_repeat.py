@@ -73,7 +73,7 @@ def probed(trained: Path, layerprobe: Command, tmp_path: Path) -> Command:
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often each file of features or ranks is opened to read; one just copied counts as settled."""
-    monkeypatch.setattr("layerprobe.system.read_once._TICK", 0)
+    monkeypatch.setattr("layerprobe.system.files._TICK", 0)
     found: Counter[str] = Counter()
     init = h5py.File.__init__
 

@@ -7,7 +7,7 @@ import pytest
 from layerprobe.summary.cells import Faults
 from layerprobe.summary.layers import GapOnset, LayerSummary, Level, RunSummary
 from layerprobe.summary.table import summary_table, summary_values
-from layerprobe.system.encoding import encoded
+from layerprobe.system.wording import encoded
 from layerprobe.tables.formats import as_csv, as_markdown
 from layerprobe.values.best import Agreement
 from layerprobe.values.facts import DataFacts, SplitFacts

@@ -11,6 +11,8 @@ from layerprobe.system.errors import (
     NotFiniteError,
     NumericError,
     UnknownNameError,
+    names_of,
+    require_type,
 )
 
 
@@ -71,3 +73,27 @@ def test_an_error_shows_no_control_character_and_keeps_the_name_for_programs() -
     error = DataError("empty", file="a\x1b[2J\nerror: forged")
     assert str(error).isprintable()
     assert error.file == "a\x1b[2J\nerror: forged"
+
+
+@pytest.mark.parametrize("given", ["a, b", ["a", "b"], ("a", "b"), {"a": 1, "b": 2}, iter(["a", "b"])])
+def test_names_come_in_a_text_or_a_sequence(given: object) -> None:
+    assert names_of("layers", given) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (5, "layers must be a name or a sequence of names, not int"),
+        (None, "layers must be a name or a sequence of names, not None"),
+        (str, "layers must be a name or a sequence of names, not the class str"),
+        (["a", 5], "a name in layers must be text, not int"),
+    ],
+)
+def test_what_is_no_name_is_told_in_a_sentence(given: object, said: str) -> None:
+    with pytest.raises(TypeError) as told:
+        names_of("layers", given)
+    assert str(told.value) == said
+
+
+def test_a_value_of_a_type_passes() -> None:
+    require_type("seed", 3, int, "a whole number")

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from layerprobe.system.read_once import ReadOnce
+from layerprobe.system.files import ReadOnce
 
 
 @pytest.fixture(autouse=True)
 def settled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files were written long ago."""
-    monkeypatch.setattr("layerprobe.system.read_once.time.time_ns", lambda: 2**63)
+    monkeypatch.setattr("layerprobe.system.files.time.time_ns", lambda: 2**63)
 
 
 class Text(str):
@@ -73,7 +73,7 @@ def test_a_file_that_was_just_written_is_read_again(tmp_path: Path, monkeypatch:
     reader = Reader()
     once = ReadOnce(reader, limit=10)
     for later, read in (0, 1), (10_000_000, 2), (21_000_000, 3), (0, 3):
-        monkeypatch.setattr("layerprobe.system.read_once.time.time_ns", lambda now=changed + later: now)
+        monkeypatch.setattr("layerprobe.system.files.time.time_ns", lambda now=changed + later: now)
         once(tmp_path / "a")
         assert len(reader.read) == read
 

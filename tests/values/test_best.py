@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from layerprobe.system.encoding import encoded
+from layerprobe.system.wording import encoded
 from layerprobe.values.best import (
     Agreement,
     Best,

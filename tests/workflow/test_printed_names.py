@@ -13,7 +13,7 @@ import pytest
 from layerprobe.plots.drawn_layers import match_layers
 from layerprobe.report.data import page_data
 from layerprobe.summary.table import summary_tables
-from layerprobe.system.encoding import encoded
+from layerprobe.system.wording import encoded
 from layerprobe.tables.tables import TextTable
 from layerprobe.values.choice import choice_lines
 from layerprobe.values.layers import LayerKey, RankedLayer

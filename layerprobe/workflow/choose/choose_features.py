@@ -7,8 +7,7 @@ from dataclasses import fields, is_dataclass, replace
 from numbers import Integral, Real
 from typing import Any, Protocol, runtime_checkable
 
-from layerprobe.system.arguments import names_of, require_type
-from layerprobe.system.errors import DataError, UnknownNameError
+from layerprobe.system.errors import DataError, UnknownNameError, names_of, require_type
 from layerprobe.system.memory import memory_faults_told
 from layerprobe.system.progress import Listener, Silent
 from layerprobe.values.choice import Choice, Ship

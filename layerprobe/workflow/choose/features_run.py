@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from layerprobe import store
 from layerprobe.measure.choosing_folds import QueryValues
 from layerprobe.statistics.choice import folds_of
+from layerprobe.system.computing import in_threads
 from layerprobe.system.errors import RecipeError
 from layerprobe.system.progress import Listener
-from layerprobe.system.threads import in_threads
 from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer
 from layerprobe.values.records import RecordedNetwork, RunRecord
 from layerprobe.values.retrieval import SearchRules

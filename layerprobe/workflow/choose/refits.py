@@ -15,10 +15,9 @@ from layerprobe.reductions.chain import parse_chain
 from layerprobe.reductions.reduction import NotApplicableError
 from layerprobe.statistics.choice import Finer
 from layerprobe.statistics.units import UnitSums, stack_means, unit_sums
+from layerprobe.system.computing import OfEach, in_threads
 from layerprobe.system.errors import DataError, NumericError
-from layerprobe.system.progress import Listener
-from layerprobe.system.signals import stoppable
-from layerprobe.system.threads import OfEach, in_threads
+from layerprobe.system.progress import Listener, stoppable
 from layerprobe.values.layers import NO_REDUCTION, RankedLayer
 from layerprobe.values.retrieval import SearchRules
 from layerprobe.workflow.choose.candidates import CandidateKey, CandidateRun, Group

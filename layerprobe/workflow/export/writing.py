@@ -24,8 +24,7 @@ from layerprobe.ranking.index import load_index, write_index
 from layerprobe.reductions.reduction import Reduce
 from layerprobe.system.errors import NumericError
 from layerprobe.system.files import folder_written_whole
-from layerprobe.system.progress import Listener
-from layerprobe.system.signals import stoppable
+from layerprobe.system.progress import Listener, stoppable
 from layerprobe.values.layers import RankedLayer
 from layerprobe.workflow.export.request import NPZ, ONNX, PT2, ExportRequest
 

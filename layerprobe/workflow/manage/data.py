@@ -18,16 +18,15 @@ from layerprobe.data import check
 from layerprobe.data.check import Finding, SplitCount
 from layerprobe.data.formats import WHITE, level_note
 from layerprobe.data.image_files import Files, read_with
-from layerprobe.data.processes import default_workers
 from layerprobe.data.search_rules import read_searching, with_search_rules
 from layerprobe.data.spec import DatasetSpec
 from layerprobe.data.splits import Dataset, label_notes, require_retrieval
 from layerprobe.recipe.overrides import Overrides, apply_overrides
 from layerprobe.recipe.recipe_files import list_recipes
 from layerprobe.recipe.validation import validate_section
+from layerprobe.system.computing import default_workers
 from layerprobe.system.errors import DataError, InterruptedRun, LayerprobeError, RecipeError, UnknownNameError
-from layerprobe.system.progress import Listener
-from layerprobe.system.signals import stoppable
+from layerprobe.system.progress import Listener, stoppable
 from layerprobe.values.sections import SEARCH_KEYS, Data, Problem
 from layerprobe.workflow.probe.identical_images import identical_images
 from layerprobe.workflow.probe.right_items import why_no_right_item

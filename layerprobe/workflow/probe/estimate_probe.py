@@ -13,10 +13,10 @@ from layerprobe.data.contents import FOLDER as CONTENTS
 from layerprobe.data.contents import pending_reads
 from layerprobe.data.loading import batches_of
 from layerprobe.data.pixel_cache import FOLDER, is_small
-from layerprobe.data.processes import default_workers
 from layerprobe.data.splits import Dataset
 from layerprobe.measure.extraction import extract
 from layerprobe.recipe.recipe import Recipe
+from layerprobe.system.computing import default_workers
 from layerprobe.system.files import free_bytes
 from layerprobe.system.memory import peak_memory
 from layerprobe.taps import member_taps

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from layerprobe.data.splits import Dataset
 from layerprobe.measure.analysis import Scored
-from layerprobe.system.progress import Listener, Task
-from layerprobe.system.signals import Stop, stoppable
+from layerprobe.system.progress import Listener, Stop, Task, stoppable
 from layerprobe.taps import execution_order, member_taps, skipped_pool_lines
 from layerprobe.values.records import RecordedNetwork
 from layerprobe.values.scores import Score, ScoreTable, in_network_order, read_scores

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from layerprobe.attribution.explaining import explain as explain_pair
 from layerprobe.attribution.scoring import ScoredLayer
 from layerprobe.nets.net import Net
-from layerprobe.system.arguments import names_of, require_type
-from layerprobe.system.errors import RecipeError, UnknownNameError
+from layerprobe.system.errors import RecipeError, UnknownNameError, names_of, require_type
 from layerprobe.taps import find_layers
 from layerprobe.taps.hooks import prepare_images
 from layerprobe.values.explanations import Explanation

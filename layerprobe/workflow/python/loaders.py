@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from layerprobe.system.arguments import require_type, wrong_type
-from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
+from layerprobe.system.errors import DataError, RecipeError, UnknownNameError, require_type, wrong_type
 from layerprobe.system.wording import first_named
 
 T = TypeVar("T")

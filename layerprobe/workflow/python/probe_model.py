@@ -16,8 +16,7 @@ from torch.utils.data import Dataset
 from layerprobe.data.splits import IN_GALLERY, require_retrieval
 from layerprobe.nets.net import Net
 from layerprobe.reductions.chain import Chain
-from layerprobe.system.arguments import names_of, require_type, wrong_type
-from layerprobe.system.errors import RecipeError, UnknownNameError
+from layerprobe.system.errors import RecipeError, UnknownNameError, names_of, require_type, wrong_type
 from layerprobe.taps import (
     execution_order,
     find_layers,

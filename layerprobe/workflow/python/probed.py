@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from layerprobe import registry
 from layerprobe.plots.plot import Plot, PlotOptions
-from layerprobe.system.arguments import names_of
-from layerprobe.system.errors import NumericError, RecipeError, UnknownNameError
+from layerprobe.system.errors import NumericError, RecipeError, UnknownNameError, names_of
 from layerprobe.tables.formats import PrintedTables
 from layerprobe.values.choice import Choice
 from layerprobe.values.layers import NO_REDUCTION, OUTPUT, LayerKey, RankedLayer, is_glob, matching_layers

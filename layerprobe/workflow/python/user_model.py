@@ -20,9 +20,8 @@ from layerprobe.measure import extraction
 from layerprobe.measure.concatenated import side_by_side
 from layerprobe.nets.blocks import block_names, part_names
 from layerprobe.nets.net import Net
-from layerprobe.system.arguments import names_of, require_type, wrong_type
-from layerprobe.system.errors import RecipeError
-from layerprobe.system.numerics import require_numbers
+from layerprobe.system.computing import require_numbers
+from layerprobe.system.errors import RecipeError, names_of, require_type, wrong_type
 from layerprobe.tables.formats import PrintedTables
 from layerprobe.tables.tables import TextTable
 from layerprobe.taps import (

@@ -17,8 +17,8 @@ from layerprobe.reductions.chain import parse_chain
 from layerprobe.report.album import LIMIT, UncutGallery, fit_galleries
 from layerprobe.report.pictures import small_picture
 from layerprobe.report.values import Gallery, GalleryQuery, RunPage
+from layerprobe.system.computing import OfEach, in_threads
 from layerprobe.system.errors import DataError, LayerprobeError, NumericError
-from layerprobe.system.threads import OfEach, in_threads
 from layerprobe.values.facts import at_epoch_text
 from layerprobe.values.layers import RankedLayer
 from layerprobe.values.views import Item

@@ -10,8 +10,7 @@ from pathlib import Path
 from layerprobe.report.page import render
 from layerprobe.report.values import Report
 from layerprobe.system.errors import RecipeError
-from layerprobe.system.progress import Listener
-from layerprobe.system.signals import stoppable
+from layerprobe.system.progress import Listener, stoppable
 from layerprobe.workflow.compare.finding import METRIC
 from layerprobe.workflow.report.report import build_report, is_training
 from layerprobe.workflow.run.outputs import require_output, stream_of, write_output

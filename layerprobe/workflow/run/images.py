@@ -11,12 +11,11 @@ from layerprobe.data.contents import with_digests
 from layerprobe.data.decoding import bytes_to_remove, count_decoded, fill
 from layerprobe.data.image_files import Files
 from layerprobe.data.pixel_cache import FOLDER, DecodedPixels, Digests, Entry, is_held_here
-from layerprobe.data.processes import default_workers
 from layerprobe.data.splits import Dataset, Split, digests_of
+from layerprobe.system.computing import default_workers
 from layerprobe.system.errors import BusyError, EnvironmentFault, LayerprobeError
 from layerprobe.system.files import disk_faults_told, free_bytes, require_writable
-from layerprobe.system.progress import Listener, Task
-from layerprobe.system.signals import Stop, stoppable
+from layerprobe.system.progress import Listener, Stop, Task, stoppable
 from layerprobe.system.wording import as_size
 
 _SAMPLED = 16  # images per split from which its decoded size is estimated

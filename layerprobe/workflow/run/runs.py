@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from layerprobe import store
 from layerprobe.system.errors import BusyError, DataError, EnvironmentFault, RecipeError, UnknownNameError
 from layerprobe.system.files import (
+    ReadOnce,
     bytes_below,
     disk_faults_told,
     remove_leftovers,
@@ -29,7 +30,6 @@ from layerprobe.system.files import (
     write_text,
     written_whole,
 )
-from layerprobe.system.read_once import ReadOnce
 from layerprobe.system.wording import BYTES, command_text, visible
 from layerprobe.values.records import RunRecord
 from layerprobe.values.scores import Score, in_network_order, no_scores, read_scores

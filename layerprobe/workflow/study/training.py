@@ -14,11 +14,10 @@ from multiprocessing.process import BaseProcess
 import torch
 from threadpoolctl import threadpool_limits
 
-from layerprobe.data.processes import serve, start_method
+from layerprobe.system.computing import serve, start_method
 from layerprobe.system.errors import BusyError, EnvironmentFault, LayerprobeError, NumericError
 from layerprobe.system.memory import keep_freed_memory, memory_faults_told
-from layerprobe.system.progress import Listener, Silent, Task
-from layerprobe.system.signals import Stop, stoppable
+from layerprobe.system.progress import Listener, Silent, Stop, Task, stoppable
 from layerprobe.workflow.run.runs import named_run, require_free
 from layerprobe.workflow.study.plan import StudyTraining
 from layerprobe.workflow.train.train import train

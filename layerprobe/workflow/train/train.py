@@ -12,8 +12,7 @@ from typing import Any
 from layerprobe.recipe.recipe import Recipe, resolve
 from layerprobe.system.errors import DataError, EnvironmentFault, LayerprobeError, RecipeError
 from layerprobe.system.files import require_file, sha256, write_text
-from layerprobe.system.progress import Listener
-from layerprobe.system.signals import Stop, stoppable
+from layerprobe.system.progress import Listener, Stop, stoppable
 from layerprobe.training.loop import EpochResult
 from layerprobe.values.records import RunRecord
 from layerprobe.values.sections import SEARCH_KEYS, Keep

@@ -20,10 +20,9 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from layerprobe.nets.net import Net
-from layerprobe.system.arguments import names_of, require_type
-from layerprobe.system.errors import RecipeError
+from layerprobe.system.errors import RecipeError, names_of, require_type
 from layerprobe.system.memory import free_memory
-from layerprobe.system.signals import stoppable
+from layerprobe.system.progress import stoppable
 from layerprobe.values.scores import SPLITS
 from layerprobe.workflow.probe.measures import Measures, build_measures
 from layerprobe.workflow.python.loaders import BatchOf, image_shape, require_loaders

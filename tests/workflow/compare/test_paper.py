@@ -12,8 +12,8 @@ from layerprobe.papers.tables import find_table
 from layerprobe.recipe.overrides import Overrides
 from layerprobe.recipe.recipe import load_recipe
 from layerprobe.recipe.recipe_files import packaged_recipe
-from layerprobe.system.encoding import encoded
 from layerprobe.system.errors import DataError, RecipeError
+from layerprobe.system.wording import encoded
 from layerprobe.tables.formats import as_text
 from layerprobe.values.layers import RankedLayer
 from layerprobe.values.scores import ScoreTable, Subject, read_scores

@@ -13,7 +13,7 @@ from sklearn.metrics import average_precision_score
 from layerprobe import registry, store
 from layerprobe.ranking import recall_at_k
 from layerprobe.system.errors import RecipeError
-from layerprobe.system.signals import stoppable
+from layerprobe.system.progress import stoppable
 from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.scores import Score, ScoreTable
 from layerprobe.workflow.probe import scoring as module

@@ -218,7 +218,7 @@ def test_a_missing_field_and_a_record_of_another_format_are_named(tmp_path: Path
 
 def later(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the files be of long ago: what was just written is read again each time."""
-    monkeypatch.setattr("layerprobe.system.read_once.time.time_ns", lambda: 2**63)
+    monkeypatch.setattr("layerprobe.system.files.time.time_ns", lambda: 2**63)
 
 
 def test_run_json_is_parsed_once_for_all_objects_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from tests.freed_memory import KEPT, takes_the_settings, untuned
 
 PROGRAM = """
 import multiprocessing
-from layerprobe.data.processes import start_method
+from layerprobe.system.computing import start_method
 from layerprobe.system.errors import DataError
 from layerprobe.workflow.study.training import _serve
 

@@ -16,7 +16,7 @@ import safetensors.torch
 import torch
 
 from layerprobe.losses.triplet import Triplet
-from layerprobe.system import signals
+from layerprobe.system import progress
 from layerprobe.system.errors import (
     DataError,
     EnvironmentFault,
@@ -78,8 +78,8 @@ def test_sigterm_ends_a_wait_and_the_run_goes_on_later(request_for: Requests, mo
                 os.kill(os.getpid(), signal.SIGTERM)
                 os.read(os.pipe()[0], 1)
 
-    monkeypatch.setattr(signals, "_PATIENCE", 0.2)
-    monkeypatch.setattr(signals, "_LAST_PATIENCE", 60.0)  # a busy machine may take its time to clean up
+    monkeypatch.setattr(progress, "_PATIENCE", 0.2)
+    monkeypatch.setattr(progress, "_LAST_PATIENCE", 60.0)  # a busy machine may take its time to clean up
     with pytest.raises(InterruptedRun, match=r"tiny: stopped after epoch 0; .* resumes \(SIGTERM\)") as caught:
         train(request_for(), Waiting())
     assert caught.value.exit_code == 143

@@ -14,16 +14,16 @@ import numpy as np
 import pytest
 
 from layerprobe.data.loading import in_order
-from layerprobe.system import signals
+from layerprobe.system import progress
 from layerprobe.system.errors import InterruptedRun
-from layerprobe.system.signals import stoppable
+from layerprobe.system.progress import stoppable
 from tests.data.blocked import Blocked
 
 # Prints a line when the block has begun, and one for how it ended.
 PROGRAM = """
 import os, sys, time
 from layerprobe.system.errors import InterruptedRun
-from layerprobe.system import signals
+from layerprobe.system import progress as signals
 signals._PATIENCE = signals._LAST_PATIENCE = 0.5
 def compute(seconds):
     end = time.process_time() + seconds
@@ -96,8 +96,8 @@ def ends(process: int) -> bool:
 
 
 def test_a_wait_of_a_data_worker_ends_and_so_does_the_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signals, "_PATIENCE", 0.5)
-    monkeypatch.setattr(signals, "_LAST_PATIENCE", 60.0)
+    monkeypatch.setattr(progress, "_PATIENCE", 0.5)
+    monkeypatch.setattr(progress, "_LAST_PATIENCE", 60.0)
     blocked, found = Blocked(tmp_path), []
 
     def signal_once_it_waits() -> None:

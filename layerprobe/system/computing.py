@@ -1,10 +1,17 @@
-"""Float32 arithmetic in full precision, whatever the caller allows torch, on a device that computes."""
+"""Float32 in full precision, threads for layers and folds, processes that read images."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from threadpoolctl import threadpool_limits
 
 from layerprobe.system.errors import DataError
 
@@ -70,3 +77,56 @@ def _allowed(name: str) -> bool | tuple[bool, bool]:
     value: bool = getattr(torch.backends.cuda.matmul, name)
     split: bool | None = getattr(torch.backends.cuda.matmul, f"{name}_split_k", None)
     return value if split is None else (value, split)
+
+
+# Calls a function on each item; the results are in the items' order.
+OfEach = Callable[[Callable[[Any], Any], Iterable[Any]], list[Any]]
+
+
+@contextmanager
+def in_threads() -> Iterator[OfEach]:
+    """As many threads as torch may use, with one core each for torch, numpy and scipy, inside the block.
+
+    Ranking consists of many small products: two layers at once halve the time, two threads for each product lengthen
+    it. Not reentrant: the threads would wait for each other.
+    """
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        # Each search sets and restores the precision of the whole process: in two threads they would interleave.
+        # BLAS's own threads would spin on the cores that these threads need.
+        alone = threadpool_limits(1, user_api="blas")
+        with full_precision(torch.device("cpu")), alone, ThreadPoolExecutor(threads) as pool:
+            yield lambda function, items: list(pool.map(function, items))
+    finally:
+        torch.set_num_threads(threads)
+
+
+def default_workers() -> int:
+    """The number of processes where the user states none: one a core, at most 8."""
+    return min(8, os.cpu_count() or 1)
+
+
+def start_method() -> str:
+    """The way to start a process, as `multiprocessing` calls it."""
+    # A plain fork copies the locks of other libraries' threads, perhaps locked; Python 3.12 warns of it.
+    return "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+
+
+def serve() -> None:
+    """In a process just started: ignore Ctrl-C, and end when the main process has ended, in whatever way."""
+    # A terminal's Ctrl-C reaches every process: the main one finishes its step, then ends us. In haste it does so by
+    # SIGTERM, which therefore must not be ignored.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_main, daemon=True).start()
+
+
+def _end_with_main() -> None:
+    # The parent by process id is the fork server, which lives as long as we do. join waits for the end of a pipe whose
+    # other end only the main process holds.
+    main = multiprocessing.parent_process()
+    if main is not None:
+        main.join()
+        os._exit(1)
