@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 import layerprobe
 from layerprobe.attribution.explaining import explain
-from layerprobe.attribution.scoring import ScoredLayer
+from layerprobe.attribution.maps import ScoredLayer
 from layerprobe.nets.net import Net
 from layerprobe.reductions.applying import Blocks
 from layerprobe.reductions.chain import parse_chain

@@ -11,9 +11,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from layerprobe.attribution.integrated import USUAL, Integrated, integrated_gradients
-from layerprobe.attribution.places import MapCall, grad_cam, maps_before, watch_map
-from layerprobe.attribution.scoring import ScoredLayer
+from layerprobe.attribution.maps import (
+    USUAL,
+    Integrated,
+    MapCall,
+    ScoredLayer,
+    grad_cam,
+    integrated_gradients,
+    maps_before,
+    watch_map,
+)
 from layerprobe.system.computing import full_precision
 from layerprobe.taps import Measured
 from layerprobe.values.explanations import Attribution, Explanation, RankCorrelation

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from layerprobe.attribution.explaining import explain
-from layerprobe.attribution.scoring import ScoredLayer
+from layerprobe.attribution.maps import ScoredLayer
 from layerprobe.taps import Measured, find_layers
 from layerprobe.values.explanations import Explanation
 from layerprobe.values.layers import NO_REDUCTION, RankedLayer

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from layerprobe.attribution.explaining import explain as explain_pair
-from layerprobe.attribution.scoring import ScoredLayer
+from layerprobe.attribution.maps import ScoredLayer
 from layerprobe.data.loading import batches_of
 from layerprobe.data.splits import Split
 from layerprobe.nets.net import Net

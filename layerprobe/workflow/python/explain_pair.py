@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from layerprobe.attribution.explaining import explain as explain_pair
-from layerprobe.attribution.scoring import ScoredLayer
+from layerprobe.attribution.maps import ScoredLayer
 from layerprobe.nets.net import Net
 from layerprobe.system.errors import RecipeError, UnknownNameError, names_of, require_type
 from layerprobe.taps import find_layers

@@ -1,0 +1,238 @@
+"""Maps of what makes an image similar to fixed features: integrated gradients and Grad-CAM."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from layerprobe.reductions.reduction import Reduce
+from layerprobe.reductions.unfitted import unit
+from layerprobe.taps import Layer, Measured, member_taps, tap_module
+from layerprobe.taps.hooks import parts_by_path, plain_path
+from layerprobe.taps.layouts import Layout, tensor_at
+from layerprobe.values.layers import RankedLayer
+
+Embed = Callable[[Tensor], Tensor]  # images (B, C, H, W) -> (B, D) float64
+Score = Callable[[Tensor], Tensor]  # images (B, C, H, W) -> (B,) float64
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredLayer:
+    """A layer's features and their similarity.
+
+    Args:
+        ranked: its name; the similarity is cosine, dot or euclidean.
+        reduce: the reduction, differentiable; None for none.
+    """
+
+    layer: Layer
+    ranked: RankedLayer
+    reduce: Reduce | None = None
+
+    @contextlib.contextmanager
+    def embedding(self, module: nn.Module) -> Iterator[Embed]:
+        """The pooled and reduced features of images, for as long as the block lasts; see `taps.tap_module`."""
+        taps = member_taps([self.layer])
+        with _out_of_place(module), tap_module(module, taps, differentiable=True) as features_of:
+
+            def embed(images: Tensor) -> Tensor:
+                features = features_of(images)
+                parts = [features[tap.key].double() for tap in taps]
+                joined = parts[0] if len(parts) == 1 else torch.cat([unit(block) for block in parts], 1)
+                return joined if self.reduce is None else self.reduce(joined)
+
+            yield embed
+
+    def score(self, embed: Embed, other: Tensor) -> Score:
+        """The similarity of images to the features (1, D) of another image."""
+        return lambda images: similarities(embed(images), other, self.ranked.similarity)
+
+
+def similarities(features: Tensor, other: Tensor, similarity: str) -> Tensor:
+    """As the search has them: the cosine, 0 with a zero vector; the dot product; minus the distance.
+
+    Args:
+        features: (B, D).
+        other: (1, D).
+
+    Returns:
+        (B,)
+    """
+    if similarity == "euclidean":
+        distances: Tensor = torch.linalg.vector_norm(features - other, dim=1)
+        return -distances
+    if similarity == "cosine":
+        features, other = unit(features), unit(other)
+    return (features * other).sum(1)
+
+
+@contextlib.contextmanager
+def _out_of_place(module: nn.Module) -> Iterator[None]:
+    """Modules such as nn.ReLU(inplace=True) give new tensors in the block: the map before them keeps its values."""
+    changed = [submodule for submodule in module.modules() if getattr(submodule, "inplace", False) is True]
+    try:
+        for submodule in changed:
+            submodule.inplace = False  # type: ignore[assignment] # a plain attribute
+        yield
+    finally:
+        for submodule in changed:
+            submodule.inplace = True  # type: ignore[assignment] # likewise
+
+
+TOLERANCE = 0.01  # of the completeness error
+SMALLEST = 0.05  # share of the larger similarity that a difference must be for the error to be relative to it
+FEWEST, USUAL, MOST = 50, 200, 1600  # steps
+_BEGINNING = 1e-4  # of the path, shorter than a step
+_PIXELS = 2**20  # of the images that go through the network together
+
+
+@dataclass(frozen=True, eq=False)
+class Integrated:
+    """Integrated gradients of one image.
+
+    Args:
+        pixels: (H, W) float32, summed over the channels.
+        difference: F(x) - F(x0).
+        error: |sum - difference| / |difference|; inf for a difference of 0 that is missed.
+        steps: of the midpoint rule.
+        jumps: whether F changes by more than the tolerance at the very beginning of the path, so that no number of
+            steps would do.
+    """
+
+    pixels: Tensor
+    difference: float
+    error: float
+    steps: int
+    jumps: bool
+
+
+def integrated_gradients(score: Score, image: Tensor, steps: int | None = None) -> Integrated:
+    """The integrated gradients of a score from the baseline 0, the mean colour of the normalisation.
+
+    Sundararajan et al., Axiomatic Attribution for Deep Networks, ICML 2017, Eq. 1, by captum. They sum to
+    F(x) - F(x0), which the paper calls completeness. The steps are doubled from 50 until the sum misses it by at most
+    1 %, and at 1,600 in any case. Of a difference below 5 % of the larger similarity, 1 % of those 5 % are enough.
+
+    Where the features of the baseline are a zero vector, as in an untrained network without biases, the cosine is 0
+    there and jumps: 200 steps are taken.
+
+    Args:
+        image: (1, C, H, W) float32, normalised.
+        steps: their number; None: as completeness needs.
+    """
+    from captum.attr import IntegratedGradients
+
+    with torch.no_grad():
+        start, beginning, end = (float(score(share * image)) for share in (0.0, _BEGINNING, 1.0))
+    difference = end - start
+    allowed = TOLERANCE * max(abs(difference), SMALLEST * max(abs(end), abs(start)))
+    jumps = abs(beginning - start) > allowed
+    fixed = steps or (USUAL if jumps else None)
+    count, together = fixed or FEWEST, max(1, _PIXELS // image[0, 0].numel())
+    while True:
+        gradients: Tensor = IntegratedGradients(score).attribute(
+            image, baselines=0, n_steps=count, method="riemann_middle", internal_batch_size=together
+        )
+        missed = abs(float(gradients.double().sum()) - difference)
+        if fixed or missed <= allowed or 2 * count > MOST:
+            break
+        count *= 2
+    error = missed / abs(difference) if difference else float("inf") if missed else 0.0
+    return Integrated(gradients.detach()[0].sum(0), difference, error, count, jumps)
+
+
+@dataclass(frozen=True)
+class MapCall:
+    """A call of a module whose output is a map, or tokens whose patches are one.
+
+    Args:
+        number: of the call among those of its module in a forward, from 1.
+    """
+
+    layer: str
+    module: str
+    number: int
+    layout: Layout
+
+    def __str__(self) -> str:
+        return f"{self.layer} ({self.layout.grid[0]}x{self.layout.grid[1]})"
+
+
+def maps_before(layer: Layer, measured: Measured) -> list[MapCall]:
+    """The maps of several places at or before a layer, among the named layers and itself, the last one first.
+
+    The layer need not depend on each of them: a class token does not on the patch tokens beside it.
+    """
+    calls = [measured.calls[tap.module][tap.call - 1].order for tap in member_taps([layer])]
+    tapped_names = {tap.module: tap.layer for tap in member_taps([layer])}
+    names = {plain_path(path): name for name, path in measured.net.layers.items()} | tapped_names
+    maps = {
+        call.order: MapCall(name, path, number, call.layout)
+        for path, name in names.items()
+        for number, call in enumerate(measured.calls.get(path, ()), start=1)
+        if call.order <= max(calls) and isinstance(call.layout, Layout) and _is_spatial(call.layout)
+    }
+    return [maps[order] for order in sorted(maps, reverse=True)]
+
+
+def _is_spatial(layout: Layout) -> bool:
+    return layout.kind != "vector" and layout.in_rows and prod(layout.grid) > 1
+
+
+@contextlib.contextmanager
+def watch_map(module: nn.Module, at: MapCall) -> Iterator[nn.Module]:
+    """A module that a map goes through during forwards in the block, as (B, C, h, w) whatever its layout.
+
+    It must be entered before the taps of the same layer, whose hooks then see what comes out of it.
+    """
+    through, calls = nn.Identity(), 0
+
+    def begin(_module: nn.Module, _inputs: object) -> None:
+        nonlocal calls
+        calls = 0
+
+    def hook(_module: nn.Module, _inputs: object, output: object) -> object:
+        nonlocal calls
+        calls += 1
+        if calls != at.number:
+            return None
+        # Of an output of several parts, the part itself is overwritten.
+        tensor = output.clone() if isinstance(output, Tensor) else tensor_at(output, at.layout.part)
+        places = at.layout.patches(at.layout.arranged(tensor))
+        places.copy_(through(places.clone()))
+        return tensor if isinstance(output, Tensor) else None
+
+    handles = [module.register_forward_pre_hook(begin), parts_by_path(module)[at.module].register_forward_hook(hook)]
+    try:
+        yield through
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def grad_cam(score: Score, through: nn.Module, image: Tensor) -> Tensor:
+    """What each channel adds to Grad-CAM of a score: the map times its mean gradient; the sum is Grad-CAM.
+
+    Selvaraju et al., Grad-CAM, ICCV 2017, Eqs. 1 and 2, by captum; without the ReLU of Eq. 2, which would hide what
+    makes images less similar.
+
+    Args:
+        through: of `watch_map`.
+        image: (1, C, H, W).
+
+    Returns:
+        (C', h, w) for a map of C' channels; 0 where the score does not depend on the map.
+    """
+    from captum.attr import LayerGradCam
+
+    # The parameters of a frozen network ask for no gradient.
+    image_with_gradient, unused = image.clone().requires_grad_(), {"allow_unused": True, "materialize_grads": True}
+    maps: Tensor = LayerGradCam(score, through).attribute(
+        image_with_gradient, attr_dim_summation=False, grad_kwargs=unused
+    )
+    return maps.detach()[0]
