@@ -7,7 +7,7 @@ import torch
 from layerprobe.encoder.example import mapped
 from layerprobe.encoder.fitted_map import before_bits, fitted_map, with_ends
 from layerprobe.encoder.graph import apply_map
-from layerprobe.measure.concatenated import side_by_side
+from layerprobe.measure.extraction import side_by_side
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.reductions.reduction import InTurn
 from layerprobe.system.errors import LayerprobeError

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from layerprobe import store
 from layerprobe.measure.analysis import Features, rank, search_sha256
-from layerprobe.measure.concatenated import side_by_side
+from layerprobe.measure.extraction import side_by_side
 from layerprobe.values.layers import LayerKey, RankedLayer, members_of
 from layerprobe.values.retrieval import Ranks
 from layerprobe.values.scores import Score, ScoreTable, Subject

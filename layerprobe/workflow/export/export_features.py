@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from layerprobe.encoder.fitted_map import with_ends
-from layerprobe.measure.concatenated import side_by_side
+from layerprobe.measure.extraction import side_by_side
 from layerprobe.reductions.applying import Blocks
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.system.errors import RecipeError

@@ -8,8 +8,7 @@ from statistics import fmean
 
 import numpy as np
 
-from layerprobe.measure.pair_similarities import Labelled, pair_histograms
-from layerprobe.measure.spectrum import spectrum
+from layerprobe.measure.distributions import Labelled, pair_histograms, spectrum
 from layerprobe.plots.drawn_layers import match_layers, resolve_epoch
 from layerprobe.plots.plot import PlotOptions
 from layerprobe.system.errors import DataError, RecipeError

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from layerprobe.data.splits import IN_GALLERY, Dataset, Split
 from layerprobe.measure import extraction
 from layerprobe.measure.analysis import Features, search_sha256
-from layerprobe.measure.concatenated import side_by_side
+from layerprobe.measure.extraction import side_by_side
 from layerprobe.store import FeatureKey
 from layerprobe.system.errors import DataError
 from layerprobe.taps import Tap

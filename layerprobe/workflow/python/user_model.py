@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from layerprobe.measure import extraction
-from layerprobe.measure.concatenated import side_by_side
+from layerprobe.measure.extraction import side_by_side
 from layerprobe.nets.blocks import block_names, part_names
 from layerprobe.nets.net import Net
 from layerprobe.system.computing import require_numbers

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from layerprobe import store
-from layerprobe.measure.concatenated import SideBySide
+from layerprobe.measure.extraction import SideBySide
 from layerprobe.ranking.items import Table
 from layerprobe.store.features import FeatureArray
 from layerprobe.system.errors import BusyError, DataError

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from layerprobe import store
-from layerprobe.measure.pair_similarities import Labelled
+from layerprobe.measure.distributions import Labelled
 from layerprobe.plots.plot import PlotOptions
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.values.intervals import IntervalKind, SamplingUnits

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from layerprobe.measure.pair_similarities import Labelled
+from layerprobe.measure.distributions import Labelled
 from layerprobe.plots.plot import PlotOptions
 from layerprobe.system.errors import NumericError, RecipeError
 from layerprobe.values.layers import LayerKey

@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from layerprobe.measure.pair_similarities import DIFFERENT, SAME, Labelled, pair_histograms
+from layerprobe.measure.distributions import DIFFERENT, SAME, Labelled, pair_histograms, spectrum
+from layerprobe.metrics.geometry import EffectiveRank
+from layerprobe.plots.spectrum import effective_rank
+from layerprobe.ranking import retrieval
 from layerprobe.values.layers import LayerKey, RankedLayer
-from layerprobe.values.views import Histogram
+from layerprobe.values.views import Curve, Histogram
 
 FC6 = RankedLayer(LayerKey("fc6", "none"), "none", "cosine")
 # Unit vectors at these angles in degrees, classes 0 0 0 1 1 1. Of same-class pairs the angles are 10, 30, 40 and 5, 15,
@@ -60,7 +63,7 @@ def test_every_pair_is_counted_once_in_its_bin() -> None:
 def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     features = on_circle(ANGLES)
     whole = of(features)
-    monkeypatch.setattr("layerprobe.measure.pair_similarities._BLOCK", 13)  # two rows of six
+    monkeypatch.setattr("layerprobe.measure.distributions._BLOCK", 13)  # two rows of six
     assert of(features) == whole
 
 
@@ -132,3 +135,49 @@ def test_images_of_different_folds_are_no_pair() -> None:
     )
     (same, _) = pair_histograms({"test": split}, run="a", epoch=0, ranked=FC6)
     assert same.median == pytest.approx(np.median(cosines), abs=2e-6)
+
+
+def spectrum_of(features: NDArray[np.floating]) -> Curve:
+    return spectrum(features, run="one", epoch=3, split="test", ranked=FC6)
+
+
+def test_shares_by_hand() -> None:
+    # three unit vectors along x and one along y, whatever their lengths: mean squares 3/4 and 1/4
+    curve = spectrum_of(np.array([[1.0, 0], [2, 0], [-3, 0], [0, 5]]))
+    assert curve.values == pytest.approx((0.75, 0.25))
+    assert (curve.places, curve.n, curve.notes) == ((1, 2), 4, ())
+    assert (curve.measure, curve.axis) == ("share of the variance", "dimension")
+
+
+def test_shares_are_the_eigenvalues_of_the_mean_products() -> None:
+    features = np.random.default_rng(0).normal(size=(50, 6)) + 1
+    units = features / np.linalg.norm(features, axis=1, keepdims=True)
+    expected = np.linalg.eigvalsh(units.T @ units / 50)[::-1]
+    assert spectrum_of(features).values == pytest.approx(tuple(expected), abs=1e-12)
+
+
+@pytest.mark.parametrize(("rows", "dim"), [(60, 7), (7, 60)])
+def test_the_effective_rank_is_that_of_the_metric(rows: int, dim: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    features = np.random.default_rng(0).normal(size=(rows, dim)).astype(np.float32)
+    features[:, -1] = 0
+    expected = EffectiveRank()(retrieval(features, np.arange(rows) % 3))["effective-rank"]
+    assert effective_rank(spectrum_of(features)) == pytest.approx(expected, rel=1e-12)
+    monkeypatch.setattr("layerprobe.measure.distributions._ROWS", 16)  # in several blocks
+    assert effective_rank(spectrum_of(features)) == pytest.approx(expected, rel=1e-12)
+
+
+def test_directions_without_variance_are_left_out() -> None:
+    curve = spectrum_of(np.ones((5, 3)))
+    assert curve.places == (1,)
+    assert curve.values == pytest.approx((1.0,))
+    assert effective_rank(curve) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("value", "note"),
+    [(np.nan, "features: 4 of 4 feature rows hold NaN or Inf"), (0, "no spectrum: all features are zero")],
+)
+def test_features_without_a_spectrum_say_why(value: float, note: str) -> None:
+    curve = spectrum_of(np.full((4, 2), value))
+    assert (curve.values, curve.notes) == ((None,), (note,))
+    assert effective_rank(curve) is None
