@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from layerprobe.statistics.bootstrap import RESAMPLES, between, indistinguishable_from_best
 from layerprobe.statistics.units import intervals
 from layerprobe.summary.cells import Cells, Faults, LayerEpoch, SplitCells
-from layerprobe.summary.processed import BestPostProcessing
-from layerprobe.summary.reduced import ReducedSection
+from layerprobe.summary.reduced import BestPostProcessing, ReducedSection
 from layerprobe.values.best import Agreement, best_layer
 from layerprobe.values.facts import DataFacts
 from layerprobe.values.intervals import Difference, Interval, IntervalKind

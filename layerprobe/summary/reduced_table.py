@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from layerprobe.summary.layers import RunSummary
-from layerprobe.summary.processed import BestPostProcessing
-from layerprobe.summary.reduced import PostProcessing, ReducedSection
+from layerprobe.summary.reduced import BestPostProcessing, PostProcessing, ReducedSection
 from layerprobe.tables.tables import Ends, TextTable
 from layerprobe.values.best import Best, best_text
 from layerprobe.values.facts import epoch_text, split_text

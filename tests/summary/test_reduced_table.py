@@ -4,8 +4,7 @@ from dataclasses import replace
 
 from layerprobe.summary.cells import Faults
 from layerprobe.summary.layers import LayerSummary, Level
-from layerprobe.summary.processed import BestPostProcessing, ProcessedLayer
-from layerprobe.summary.reduced import PostProcessing, ReducedSection
+from layerprobe.summary.reduced import BestPostProcessing, PostProcessing, ProcessedLayer, ReducedSection
 from layerprobe.summary.table import summary_tables, summary_values
 from layerprobe.tables.formats import as_csv, as_latex, as_markdown
 from layerprobe.values.intervals import Difference, Interval

@@ -13,8 +13,7 @@ from layerprobe.plots.selected import selected_at
 from layerprobe.plots.values import metric_of
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.reductions.reduction import NotApplicableError
-from layerprobe.summary.processed import best_reductions
-from layerprobe.summary.reduced import PostProcessing
+from layerprobe.summary.reduced import PostProcessing, best_reductions
 from layerprobe.system.errors import BusyError, DataError, LayerprobeError, RecipeError
 from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer, headline_layers, members_of
 from layerprobe.values.scores import Score, over_seeds, trainings

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from layerprobe.reductions.chain import equal_dim_of, parse_chain
 from layerprobe.store import StoredRanks
 from layerprobe.summary.cells import Cells, Faults, faults_of
-from layerprobe.summary.processed import BestPostProcessing, post_processing
-from layerprobe.summary.reduced import PostProcessing
+from layerprobe.summary.reduced import BestPostProcessing, PostProcessing, post_processing
 from layerprobe.system.errors import BusyError, DataError, LayerprobeError, RecipeError
 from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer
 from layerprobe.workflow.run.reduction_draws import mean_of_queries, ranked_as
