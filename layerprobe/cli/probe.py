@@ -63,8 +63,8 @@ def probe(
     from layerprobe.summary.table import summary_tables, summary_values
     from layerprobe.values.best import agreements
     from layerprobe.values.scores import is_recall
-    from layerprobe.workflow.run.damage import PartlyMeasuredError, PartlyReducedError
     from layerprobe.workflow.run.facts import overview, score_tables
+    from layerprobe.workflow.run.features import PartlyMeasuredError, PartlyReducedError
     from layerprobe.workflow.run.seen import state_seen
     from layerprobe.workflow.summary.summary import stored_summary
     from layerprobe.workflow.train.ensemble import estimate_probe_of, probe_any

@@ -14,7 +14,7 @@ from layerprobe.system.options import Flag
 from layerprobe.system.wording import as_size, one_line
 
 if TYPE_CHECKING:
-    from layerprobe.workflow.run.removal import Removal
+    from layerprobe.workflow.run.runs import Removal
 
 # The command `runs` takes the name of a run; `main` looks for `remove` first.
 group = typer.Typer(name="runs", help="List the runs, or remove one.")
@@ -46,8 +46,8 @@ def remove(
     Scores and ranks stay where only features or checkpoints are removed. Features are computed again when they are
     needed. A run without checkpoints can neither go on training nor measure further layers.
     """
-    from layerprobe.workflow.run.removal import plan_removal
-    from layerprobe.workflow.run.removal import remove as carry_out
+    from layerprobe.workflow.run.runs import plan_removal
+    from layerprobe.workflow.run.runs import remove as carry_out
 
     parts = ["features"] * features + ["checkpoints"] * checkpoints
     planned = plan_removal(cache, name, parts)

@@ -18,7 +18,7 @@ from layerprobe.cli import main
 from layerprobe.data.splits import Dataset
 from layerprobe.values.sections import Data
 from layerprobe.workflow.run import from_recipe
-from layerprobe.workflow.run.listing import listed
+from layerprobe.workflow.run.from_recipe import listed
 from layerprobe.workflow.train import frozen_request
 from tests.cli.test_main import Command, folder, train_words
 from tests.cli.test_main import layerprobe as layerprobe

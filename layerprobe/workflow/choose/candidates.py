@@ -24,11 +24,11 @@ from layerprobe.values.retrieval import Ranks
 from layerprobe.values.scores import is_recall, recall_of
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.probe.reducing import FITTED_ON
-from layerprobe.workflow.run.embedding import embedding_among
 from layerprobe.workflow.run.experiments import experiments_of
 from layerprobe.workflow.run.metric_values import metric_flags, metric_values
 from layerprobe.workflow.run.references import (
     RankedSplit,
+    embedding_among,
     layer_flags,
     open_ranked_split,
     probe_fix,

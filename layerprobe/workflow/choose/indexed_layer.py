@@ -19,7 +19,7 @@ from layerprobe.values.scores import is_recall, recall_of
 from layerprobe.workflow.probe.reducing import FITTED_ON
 from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.run.memory_run import MemoryRun
-from layerprobe.workflow.run.reduction_draws import draws_of
+from layerprobe.workflow.run.references import draws_of
 from layerprobe.workflow.run.runs import Run
 
 _TRANSDUCTIVE = "the reduction of these features is fitted on the images searched, as there are no others"

@@ -19,6 +19,7 @@ from layerprobe.workflow.compare.comparison import ComparedLayer, Comparison, Co
 from layerprobe.workflow.compare.evidence import Measure, gather, query_units
 from layerprobe.workflow.probe.reducing import TRANSDUCTIVE
 from layerprobe.workflow.run.facts import start_of
+from layerprobe.workflow.run.opened_run import equal_layers
 from layerprobe.workflow.run.references import (
     RankedSplit,
     Reference,
@@ -30,7 +31,6 @@ from layerprobe.workflow.run.references import (
 )
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.seen import trains_on_train, weights_text
-from layerprobe.workflow.run.stored_layers import equal_layers
 from layerprobe.workflow.run.units import folders_note_of_run
 
 Pair = tuple[RankedLayer, RankedLayer]

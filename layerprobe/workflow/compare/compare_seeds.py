@@ -23,6 +23,7 @@ from layerprobe.workflow.compare.compare import (
 )
 from layerprobe.workflow.compare.comparison import PairedTraining, SeedComparison
 from layerprobe.workflow.compare.evidence import Evidence, Measure, gather, over_trainings, query_units
+from layerprobe.workflow.run.experiments import Trainings, pair_trainings
 from layerprobe.workflow.run.references import (
     RankedSplit,
     find_reference,
@@ -32,7 +33,6 @@ from layerprobe.workflow.run.references import (
     require_any_right_item,
     require_same_queries,
 )
-from layerprobe.workflow.run.trainings import Trainings, pair_trainings
 
 SplitPair = tuple[RankedSplit, RankedSplit]
 

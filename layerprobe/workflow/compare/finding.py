@@ -21,15 +21,19 @@ from layerprobe.workflow.compare.compare_seeds import compare_trainings
 from layerprobe.workflow.compare.comparison import Comparison, SeedComparison, sentence, short_text, value_text
 from layerprobe.workflow.compare.evidence import Measure
 from layerprobe.workflow.compare.seeds_text import seeds_sentence, short_seeds_text
-from layerprobe.workflow.run.embedding import LastTwo, last_two
-from layerprobe.workflow.run.experiments import experiments_of
-from layerprobe.workflow.run.facts import data_facts
-from layerprobe.workflow.run.indistinguishable import alike_of, searches_of
-from layerprobe.workflow.run.references import RankedSplit, open_ranked_split, probe_fix, require_same_queries
+from layerprobe.workflow.run.experiments import Trainings, experiments_of
+from layerprobe.workflow.run.facts import alike_of, data_facts, searches_of
+from layerprobe.workflow.run.opened_run import equal_layers
+from layerprobe.workflow.run.references import (
+    LastTwo,
+    RankedSplit,
+    last_two,
+    open_ranked_split,
+    probe_fix,
+    require_same_queries,
+)
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.seen import trains_on_train
-from layerprobe.workflow.run.stored_layers import equal_layers
-from layerprobe.workflow.run.trainings import Trainings
 
 METRIC = "R@1"
 _PROCESSED = "Each at its best post-processing on validation"

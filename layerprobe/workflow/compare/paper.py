@@ -22,9 +22,8 @@ from layerprobe.values.layers import NO_REDUCTION, OUTPUT, RankedLayer, matching
 from layerprobe.values.records import RunRecord, epochs_text
 from layerprobe.values.scores import Score, recall_of, shared_notes
 from layerprobe.workflow.compare.compare import stored_dim
-from layerprobe.workflow.run.embedding import embedding_among, last_two
 from layerprobe.workflow.run.facts import data_facts
-from layerprobe.workflow.run.references import find_reference, probe_fix
+from layerprobe.workflow.run.references import embedding_among, find_reference, last_two, probe_fix
 from layerprobe.workflow.run.runs import Run
 
 _DATASET_SUFFIX = re.compile(rf"-({'|'.join(map(re.escape, DATASETS))})(-code)?\Z")

@@ -20,8 +20,7 @@ from layerprobe.workflow.probe.reduced_features import is_made_from
 from layerprobe.workflow.probe.searches import searches_of_run
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.features import features_of
-from layerprobe.workflow.run.reduction_draws import mean_of_queries
-from layerprobe.workflow.run.references import RankedSplit, layer_flags, probe_fix
+from layerprobe.workflow.run.references import RankedSplit, layer_flags, mean_of_queries, probe_fix
 from layerprobe.workflow.run.units import require_redrawable, units_of_splits
 
 

@@ -32,9 +32,9 @@ from layerprobe.workflow.plot.neighbours import RunGallery
 from layerprobe.workflow.plot.panels import find_neighbours
 from layerprobe.workflow.plot.query_rules import names_layers
 from layerprobe.workflow.run import from_recipe
-from layerprobe.workflow.run.embedding import embedding_among
 from layerprobe.workflow.run.epoch_weights import load_net
 from layerprobe.workflow.run.outputs import require_output, write_output
+from layerprobe.workflow.run.references import embedding_among
 from layerprobe.workflow.run.run_network import run_network
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.seen import weights_text

@@ -45,14 +45,13 @@ from layerprobe.workflow.probe.reducing import FITTED_ON
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.epoch_weights import load_net
+from layerprobe.workflow.run.experiments import require_same_images
 from layerprobe.workflow.run.images import Decoding
-from layerprobe.workflow.run.kept import require_kept
-from layerprobe.workflow.run.manifests import require_same_images
+from layerprobe.workflow.run.opened_run import open_layer
 from layerprobe.workflow.run.references import layer_flags, probe_fix
-from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.run.runs import Run, require_kept
 from layerprobe.workflow.run.seen import split_to_choose_on
 from layerprobe.workflow.run.stored_choice import stored_choice, taken_text
-from layerprobe.workflow.run.stored_layers import open_layer
 
 _CPU = torch.device("cpu")
 

@@ -16,8 +16,8 @@ from layerprobe.values.facts import PAIRS_WITHIN_FOLDS
 from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer, headline_layers
 from layerprobe.values.scores import Score, shared_notes
 from layerprobe.values.views import Curve, Histogram, Selected
+from layerprobe.workflow.run.opened_run import read_layer
 from layerprobe.workflow.run.runs import Run
-from layerprobe.workflow.run.stored_layers import read_layer
 
 SPLITS = ("train", "test")  # seen and unseen classes
 

@@ -20,7 +20,7 @@ from layerprobe.values.layers import NO_REDUCTION, RankedLayer, headline_layers
 from layerprobe.values.retrieval import Ranks
 from layerprobe.values.scores import Score, recall_of, shared_notes, trainings
 from layerprobe.values.views import Curve
-from layerprobe.workflow.run.reduction_draws import ranked_as
+from layerprobe.workflow.run.references import ranked_as
 from layerprobe.workflow.run.runs import Run
 
 SPLIT = "test"

@@ -18,9 +18,8 @@ from layerprobe.values.retrieval import FloatArray
 from layerprobe.values.scores import Score, shared_notes
 from layerprobe.values.views import GradientSizes
 from layerprobe.workflow.probe.classifiers import classifier_of, why_no_classifier
-from layerprobe.workflow.run.kept import require_kept
-from layerprobe.workflow.run.runs import Run
-from layerprobe.workflow.run.stored_layers import read_layer
+from layerprobe.workflow.run.opened_run import read_layer
+from layerprobe.workflow.run.runs import Run, require_kept
 
 SPLIT = "train"  # of whose classes the loss has weights
 _FIX = "Name a run of softmax, norm_softmax or heated_softmax"

@@ -10,9 +10,8 @@ from layerprobe.system.errors import RecipeError
 from layerprobe.values.scores import Score
 from layerprobe.workflow.plot.training_log import training_subjects
 from layerprobe.workflow.run import from_recipe
-from layerprobe.workflow.run.checkpoints import read_tensors
-from layerprobe.workflow.run.kept import kept_epochs
-from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.run.epoch_weights import read_tensors
+from layerprobe.workflow.run.runs import Run, kept_epochs
 
 
 def learnt_parameters(runs: Sequence[Run]) -> list[Score]:

@@ -15,10 +15,10 @@ from layerprobe.measure.cka import EpochFeatures, epoch_cka, layer_cka, run_cka
 from layerprobe.system.errors import DataError
 from layerprobe.values.layers import NO_REDUCTION, LayerKey
 from layerprobe.values.scores import Matrix, Score
-from layerprobe.workflow.run.manifests import have_other_images
+from layerprobe.workflow.run.experiments import have_other_images
+from layerprobe.workflow.run.opened_run import read_layer
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.seen import weights_text
-from layerprobe.workflow.run.stored_layers import read_layer
 
 COMPARED = "test"  # the split whose features CKA compares
 

@@ -16,7 +16,7 @@ from layerprobe.values.scores import Score, is_recall, note_text, recall_of, sha
 from layerprobe.values.views import OverTrainings, Repeated, RepeatedLine
 from layerprobe.workflow.plot.recipe_lines import PlottedRun, places_in_order
 from layerprobe.workflow.plot.training_log import logged_losses
-from layerprobe.workflow.run.manifests import have_other_images
+from layerprobe.workflow.run.experiments import have_other_images
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.seen import weights_text
 

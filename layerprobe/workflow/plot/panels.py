@@ -35,10 +35,10 @@ from layerprobe.workflow.plot.query_rules import (
     parse_rule,
     rule_text,
 )
-from layerprobe.workflow.run.manifests import have_other_images
+from layerprobe.workflow.run.experiments import have_other_images
+from layerprobe.workflow.run.opened_run import equal_layers
 from layerprobe.workflow.run.references import RankedSplit, open_ranked_split
 from layerprobe.workflow.run.runs import Run
-from layerprobe.workflow.run.stored_layers import equal_layers
 
 _SPLIT = "test"  # of the queries
 _QUERIES = 4

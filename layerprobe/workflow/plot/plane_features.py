@@ -15,8 +15,7 @@ from layerprobe.values.scores import Score
 from layerprobe.values.views import PlaneFeatures
 from layerprobe.workflow.plot.feature_views import LayerSelection, ReadFeatures, open_stored, read_layers
 from layerprobe.workflow.probe.classifiers import classifier_of, why_no_weight
-from layerprobe.workflow.run.kept import kept_epochs
-from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.run.runs import Run, kept_epochs
 
 
 def plane_features_of(

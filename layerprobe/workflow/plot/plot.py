@@ -54,12 +54,11 @@ from layerprobe.workflow.plot.over_trainings import TrainingScores, losses_over_
 from layerprobe.workflow.plot.recipe_lines import differing_keys, place_runs
 from layerprobe.workflow.plot.selected import SelectedOfRun, add_selected, stored_selected
 from layerprobe.workflow.plot.training_log import training_losses
-from layerprobe.workflow.run.embedding import embedding_among
 from layerprobe.workflow.run.experiments import scores_of
-from layerprobe.workflow.run.facts import data_facts
-from layerprobe.workflow.run.indistinguishable import alike_of, searches_of
+from layerprobe.workflow.run.facts import alike_of, data_facts, searches_of
 from layerprobe.workflow.run.metric_values import metric_flags
 from layerprobe.workflow.run.outputs import require_output, write_output
+from layerprobe.workflow.run.references import embedding_among
 from layerprobe.workflow.run.runs import Run
 
 _DEFAULTS = PlotOptions()

@@ -11,8 +11,8 @@ from layerprobe.system.errors import DataError
 from layerprobe.system.files import require_file
 from layerprobe.values.layers import NO_REDUCTION, RankedLayer
 from layerprobe.values.scores import Score, Subject
-from layerprobe.workflow.run.embedding import embedding_among
 from layerprobe.workflow.run.experiments import experiments_of
+from layerprobe.workflow.run.references import embedding_among
 from layerprobe.workflow.run.runs import Run
 
 _METRIC = "training loss"

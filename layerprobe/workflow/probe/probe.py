@@ -32,13 +32,18 @@ from layerprobe.workflow.probe.selection import (
     select_epochs,
     select_taps,
 )
-from layerprobe.workflow.run.damage import PartlyReducedError, require_measured, whole_epochs
-from layerprobe.workflow.run.features import Missing, RunFeatures, features_of
-from layerprobe.workflow.run.kept import require_kept
-from layerprobe.workflow.run.manifests import manifests_of, require_same_images, settled_splits
-from layerprobe.workflow.run.reduction_draws import draws_of
+from layerprobe.workflow.run.experiments import manifests_of, require_same_images, settled_splits
+from layerprobe.workflow.run.features import (
+    Missing,
+    PartlyReducedError,
+    RunFeatures,
+    features_of,
+    require_measured,
+    whole_epochs,
+)
+from layerprobe.workflow.run.references import draws_of
 from layerprobe.workflow.run.run_network import embedding_tap, network_facts, with_layers
-from layerprobe.workflow.run.runs import Run, locked
+from layerprobe.workflow.run.runs import Run, locked, require_kept
 
 if TYPE_CHECKING:
     from torch import Tensor

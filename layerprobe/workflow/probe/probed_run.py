@@ -21,8 +21,7 @@ from layerprobe.values.records import RunRecord
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.images import Decoding
-from layerprobe.workflow.run.new_record import record_of
-from layerprobe.workflow.run.run_network import network_text, require_unchanged_files, run_network
+from layerprobe.workflow.run.run_network import network_text, record_of, require_unchanged_files, run_network
 from layerprobe.workflow.run.runs import Run
 
 if TYPE_CHECKING:

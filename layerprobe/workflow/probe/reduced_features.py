@@ -21,8 +21,8 @@ from layerprobe.values.layers import LayerKey, RankedLayer, members_of
 from layerprobe.workflow.probe.classifiers import RunClassifier, fit_chain
 from layerprobe.workflow.probe.reducing import FITTED_ON
 from layerprobe.workflow.run.memory_run import MemoryRun
+from layerprobe.workflow.run.opened_run import read_layer
 from layerprobe.workflow.run.runs import Run
-from layerprobe.workflow.run.stored_layers import read_layer
 
 if TYPE_CHECKING:
     import torch

@@ -30,9 +30,9 @@ from layerprobe.values.sections import SEARCH_KEYS
 from layerprobe.workflow.probe.reduced_features import ReducedFeatures, are_stored, stored_features
 from layerprobe.workflow.probe.reducing import FITTED_ON
 from layerprobe.workflow.run import from_recipe
+from layerprobe.workflow.run.opened_run import read_layer
 from layerprobe.workflow.run.references import probe_fix
 from layerprobe.workflow.run.runs import Run
-from layerprobe.workflow.run.stored_layers import read_layer
 
 _MOST_FITS = 16  # layers of a run that are kept: those of 2,048 dimensions take 13 MB each
 _GALLERY = "gallery"  # the split that another one is searched in

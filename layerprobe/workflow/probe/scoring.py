@@ -29,7 +29,7 @@ from layerprobe.values.scores import Score, Subject
 from layerprobe.workflow.probe.measures import Measures
 from layerprobe.workflow.probe.resampling import Resampling
 from layerprobe.workflow.probe.searches import Searches
-from layerprobe.workflow.run.reduction_draws import draws_of
+from layerprobe.workflow.run.references import draws_of
 
 
 @dataclass(frozen=True, eq=False)

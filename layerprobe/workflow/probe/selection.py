@@ -36,9 +36,8 @@ from layerprobe.workflow.probe.reducing import (
 from layerprobe.workflow.probe.request import ProbeRequest as ProbeRequest
 from layerprobe.workflow.probe.resampling import Resampling, resampling_of
 from layerprobe.workflow.probe.right_items import require_right_items
-from layerprobe.workflow.run.damage import whole_epochs
-from layerprobe.workflow.run.features import RunFeatures
-from layerprobe.workflow.run.kept import kept_epochs
+from layerprobe.workflow.run.features import RunFeatures, whole_epochs
+from layerprobe.workflow.run.runs import kept_epochs
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from layerprobe.workflow.probe.scoring import Scorer
 from layerprobe.workflow.probe.searches import Searches
 from layerprobe.workflow.python.loaders import Track
 from layerprobe.workflow.python.probe_inputs import EPOCH
-from layerprobe.workflow.run.reduction_draws import draws_of
+from layerprobe.workflow.run.references import draws_of
 
 
 @dataclass(frozen=True, eq=False)

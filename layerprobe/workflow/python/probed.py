@@ -29,8 +29,7 @@ from layerprobe.workflow.python.kept_choice import keep_choice
 from layerprobe.workflow.python.stored_probe import MemoryProbe
 from layerprobe.workflow.report.choices import describe_choice
 from layerprobe.workflow.report.report import ResultPage, write_report
-from layerprobe.workflow.run.facts import data_facts, epoch_tables
-from layerprobe.workflow.run.indistinguishable import searches_of
+from layerprobe.workflow.run.facts import data_facts, epoch_tables, searches_of
 from layerprobe.workflow.run.metric_values import require_mean_over_queries
 from layerprobe.workflow.run.opened_run import score_frame
 from layerprobe.workflow.run.outputs import require_output

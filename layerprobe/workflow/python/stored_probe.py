@@ -20,8 +20,8 @@ from layerprobe.workflow.python.layer_search import SearchResults
 from layerprobe.workflow.python.memory_features import TRANSFORM, MemoryFeatures
 from layerprobe.workflow.python.probe_inputs import EPOCH, SEED, ProbeInputs
 from layerprobe.workflow.run.memory_run import MemoryRun, MemoryTables
-from layerprobe.workflow.run.new_record import made_with
-from layerprobe.workflow.run.reduction_draws import draws_of
+from layerprobe.workflow.run.references import draws_of
+from layerprobe.workflow.run.run_network import made_with
 from layerprobe.workflow.run.runs import Run, locked
 
 

@@ -19,13 +19,13 @@ from layerprobe.workflow.explain.stored import stored_figure
 from layerprobe.workflow.report.choices import Choices, choices
 from layerprobe.workflow.report.provenance import page_provenance, run_provenance
 from layerprobe.workflow.report.report_gallery import Galleries, galleries_of
-from layerprobe.workflow.run.embedding import embedding_among
 from layerprobe.workflow.run.experiments import experiments_of
 from layerprobe.workflow.run.facts import data_facts
 from layerprobe.workflow.run.metric_values import metric_flags, require_mean_over_queries
+from layerprobe.workflow.run.opened_run import equal_layers
 from layerprobe.workflow.run.outputs import require_output, write_output
+from layerprobe.workflow.run.references import embedding_among
 from layerprobe.workflow.run.runs import Run
-from layerprobe.workflow.run.stored_layers import equal_layers
 
 MOST_SCORES = 50_000  # on a page; one takes about 80 characters, with its interval and note
 _NAMED = 3  # runs in a title

@@ -31,7 +31,7 @@ from layerprobe.workflow.plot.query_rules import (
     choose_queries,
     rule_text,
 )
-from layerprobe.workflow.run.manifests import have_other_images
+from layerprobe.workflow.run.experiments import have_other_images
 from layerprobe.workflow.run.references import RankedSplit, open_ranked_split
 from layerprobe.workflow.run.runs import Run
 

@@ -1,4 +1,4 @@
-"""Experiments: trainings that differ only in the seed or the held-out fold.
+"""Experiments: trainings that differ in the seed or the fold alone, on images of equal hashes.
 
 The hash of a recipe, `experiment` in run.json, omits where the images lie, and by which groups or lists they are
 searched.
@@ -10,12 +10,53 @@ import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 
-from layerprobe.system.errors import BusyError, DataError
+from layerprobe.data.splits import Dataset, contents_sha256, manifest_sha256
+from layerprobe.system.errors import BusyError, DataError, RecipeError
 from layerprobe.values.records import RunRecord
 from layerprobe.values.scores import SPLITS, Score
-from layerprobe.workflow.run.manifests import have_other_images
-from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.run.runs import Run, list_runs
+
+
+def manifests_of(dataset: Dataset) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """`manifests` and `contents` of a data set whose images are hashed."""
+    splits, names = dataset.splits, dataset.class_names
+    return (
+        {name: manifest_sha256(split, names) for name, split in splits.items()},
+        {name: contents_sha256(split, names) for name, split in splits.items()},
+    )
+
+
+def settled_splits(run: Run, splits: Sequence[str], *, trains: bool) -> list[str]:
+    """The splits whose images may be no others: all once a layer was ranked, before that those that it trains on."""
+    return [name for name in splits if run.is_measured or (trains and name == "train")]
+
+
+def require_same_images(record: RunRecord, dataset: Dataset, splits: Sequence[str], *, fix: str) -> None:
+    """Check that the images of some splits are those of a run; a split that its record does not have passes."""
+    manifests, contents = manifests_of(dataset)
+    for name in splits:
+        if record.contents.get(name) in (None, contents[name]):
+            continue
+        same_by_size = record.manifests.get(name) == manifests[name]
+        difference = "the same names and sizes, other contents" if same_by_size else "other names, classes or sizes"
+        raise DataError(
+            f"the {name} images are not those of the run: {difference}",
+            file=record.data.get("root") or record.data["name"],
+            fix=fix,
+        )
+
+
+def have_other_images(a: RunRecord, b: RunRecord, split: str) -> bool:
+    """Whether a split of two runs is known to have other images or classes.
+
+    Images without files are not compared between recipes: their size or scale may be that of the network.
+    """
+    if a.experiment != b.experiment and not (a.data.get("root") and b.data.get("root")):
+        return False
+    contents = {record.contents.get(split) for record in (a, b)}
+    return None not in contents and len(contents) > 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,3 +157,69 @@ def scores_of(runs: Sequence[Run]) -> list[Score]:
 
 def _names(group: Sequence[Conditions]) -> str:
     return ", ".join(member.run.name for member in group)
+
+
+@dataclass(frozen=True, eq=False)
+class Trainings:
+    """For each seed a run of both experiments, which may be the same.
+
+    Args:
+        seeds: ascending, at least two.
+        left_out: a note on each skipped run.
+        one: whether both experiments are the same.
+    """
+
+    seeds: tuple[int, ...]
+    pairs: tuple[tuple[Run, Run], ...]
+    left_out: tuple[str, ...]
+    one: bool = True
+
+
+def pair_trainings(cache: Path, a: Run, b: Run, epochs: tuple[int | None, int | None]) -> Trainings:
+    """Pair the runs of A's and of B's experiment that have the epoch, by default the last of `a` and of `b`."""
+    recorded_runs = list_runs(cache)
+    conditions = [Conditions(run, run.read()) for run in (a, b)]
+    experiments = [_by_seed(recorded_runs, start, epoch) for start, epoch in zip(conditions, epochs, strict=True)]
+    (runs_a, *_), (runs_b, *_) = experiments
+    notes = list(dict.fromkeys(note for _, left_out, other in experiments for note in (*left_out, *other)))
+    shared = sorted(runs_a.keys() & runs_b.keys())
+    for seed in sorted(runs_a.keys() ^ runs_b.keys()):
+        run = (runs_a.get(seed) or runs_b[seed]).name
+        notes.append(f"{run} left out: the other experiment has no training with seed {seed}")
+    is_one_experiment = not difference(*conditions)
+    if len(shared) < 2:
+        subject = (
+            f"{a.name}'s experiment was" if is_one_experiment else f"the experiments of {a.name} and {b.name} were both"
+        )
+        count = f"{len(shared)} seed{'s' * (len(shared) != 1)}"
+        other_notes = dict.fromkeys(note for *_, other in experiments for note in other)
+        raise RecipeError(
+            "; ".join([f"--seeds: {subject} trained to that epoch with {count}, and it takes 2", *other_notes]),
+            fix="Train and probe others, such as --seed 1 --run NAME, or leave --seeds out",
+        )
+    return Trainings(
+        tuple(shared), tuple((runs_a[seed], runs_b[seed]) for seed in shared), tuple(notes), is_one_experiment
+    )
+
+
+def _by_seed(
+    recorded_runs: Sequence[tuple[Run, RunRecord]], start: Conditions, epoch: int | None
+) -> tuple[dict[int, Run], list[str], list[str]]:
+    """Seed -> run of an experiment; notes on its skipped runs; notes on runs of the same recipe alone."""
+    notes: list[str] = []
+    different: dict[str, list[str]] = {}
+    epoch = start.record.epochs_done if epoch is None else epoch
+    runs = {start.record.seed: start.run}
+    for run, record in sorted(recorded_runs, key=lambda item: item[0].name):
+        if record.experiment != start.record.experiment or run.folder == start.run.folder:
+            continue
+        if reason := difference(start, Conditions(run, record)):
+            different.setdefault(reason, []).append(run.name)
+        elif epoch not in record.epochs:
+            notes.append(f"{run.name} left out: it has no epoch {epoch}")
+        elif record.seed in runs:
+            notes.append(f"{run.name} left out: {runs[record.seed].name} has its seed {record.seed}")
+        else:
+            runs[record.seed] = run
+    other_notes = [f"{', '.join(names)} left out: {why} than {start.run.name} has" for why, names in different.items()]
+    return runs, notes, other_notes

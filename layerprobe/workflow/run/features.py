@@ -1,4 +1,4 @@
-"""The stored features of a run: their keys, those that are missing or stale, and their values."""
+"""The stored features of a run: keys, values, and those that are missing, stale or damaged."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from layerprobe import store
 from layerprobe.data.splits import Dataset, contents_sha256
 from layerprobe.measure.analysis import Features, search_sha256
 from layerprobe.recipe.recipe import Recipe
+from layerprobe.reductions.reduction import NotApplicableError
 from layerprobe.store.features import FeatureArray
 from layerprobe.system.errors import BusyError, DataError
 from layerprobe.system.progress import Listener
@@ -20,10 +21,10 @@ from layerprobe.taps import Layer, Tap, member_taps
 from layerprobe.values.layers import LayerKey
 from layerprobe.values.scores import Score
 from layerprobe.workflow.run import from_recipe
-from layerprobe.workflow.run.epoch_weights import require_weights, weights_sha256
+from layerprobe.workflow.run.epoch_weights import require_unchanged, require_weights, weights_sha256
+from layerprobe.workflow.run.opened_run import read_layer, table_of, values_of
 from layerprobe.workflow.run.run_network import network_text
-from layerprobe.workflow.run.runs import Run
-from layerprobe.workflow.run.stored_layers import read_layer, table_of, values_of
+from layerprobe.workflow.run.runs import Run, kept_epochs
 
 if TYPE_CHECKING:
     import torch
@@ -195,3 +196,68 @@ def features_of(run: Run, recipe: Recipe, dataset: Dataset) -> RunFeatures:
 def feature_disk(dims: Iterable[int], images: int) -> int:
     """Bytes of float32 features of so many images."""
     return 4 * images * sum(dims)
+
+
+class PartlyMeasuredError(DataError):
+    """Epochs with damaged checkpoints, with the scores of the others."""
+
+    def __init__(self, message: str, *, file: object = None, fix: str = "", scores: Iterable[Score] = ()) -> None:
+        super().__init__(message, file=file, fix=fix)
+        self.scores = list(scores)
+
+
+class PartlyReducedError(NotApplicableError):
+    """A reduction that is applicable to no layer, with the scores of the others."""
+
+    def __init__(self, message: str, *, file: object = None, fix: str = "", scores: Iterable[Score] = ()) -> None:
+        super().__init__(message, file=file, fix=fix)
+        self.scores = list(scores)
+
+
+def whole_epochs(features: RunFeatures, epochs: Sequence[int], listener: Listener | None, *, alone: bool) -> list[int]:
+    """The epochs whose checkpoints are unchanged or were removed on purpose; the others are reported.
+
+    Args:
+        epochs: whose checkpoints will be loaded.
+        alone: whether nothing else is measured, so that the first error is raised where none is whole.
+    """
+    intact, damaged = [], []
+    for epoch in epochs:
+        try:
+            features.require_weights(epoch)
+            intact.append(epoch)
+        except DataError as error:
+            if listener is not None:
+                listener.say(f"epoch {epoch} is skipped: {error}")
+            damaged.append(error)
+    if damaged and not intact and alone:
+        raise damaged[0]
+    return intact
+
+
+def require_measured(run: Run, damaged: Sequence[int], scores: Iterable[Score] = ()) -> None:
+    """Raise an error if there are damaged epochs, after all others were measured."""
+    if damaged:
+        raise PartlyMeasuredError(
+            f"not measured: epochs with a damaged checkpoint ({', '.join(map(str, damaged))})",
+            file=run.folder,
+            fix="Restore these checkpoints from a copy; all other epochs are measured",
+            scores=scores,
+        )
+
+
+def damaged_epochs(run: Run, listener: Listener) -> list[int]:
+    """The epochs of a run with damaged checkpoints, reported except the last, which resumed training replaces."""
+    damaged: list[int] = []
+    if not run.exists():
+        return damaged
+    record = run.read()
+    for epoch in kept_epochs(run, record):
+        path = run.checkpoint_file(epoch)
+        try:
+            require_unchanged(path, [record.hashes.get(path.name, "")])
+        except DataError as error:
+            if epoch < record.epochs_done:
+                listener.say(str(error))
+            damaged.append(epoch)
+    return damaged

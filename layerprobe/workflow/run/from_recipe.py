@@ -31,9 +31,9 @@ from layerprobe.recipe.recipe import Recipe
 from layerprobe.system.errors import EnvironmentFault, RecipeError
 from layerprobe.system.naming import require_device_name
 from layerprobe.values.network_input import ImageSize, OwnInput, height_width, size_text
+from layerprobe.values.sections import Data
 from layerprobe.workflow.run.epoch_weights import last_weights
 from layerprobe.workflow.run.images import Decoding, with_contents, with_decoded
-from layerprobe.workflow.run.listing import listed
 from layerprobe.workflow.run.runs import find_run
 
 if TYPE_CHECKING:
@@ -43,6 +43,14 @@ if TYPE_CHECKING:
     from layerprobe.nets.checkpoint_files import FileWeights
     from layerprobe.nets.net import Net
     from layerprobe.sources.source import Source
+
+
+def listed(data: Data) -> Dataset:
+    """The data set of a section; no image is read."""
+    spec = registry.load("data set", registry.DATASETS, data.name)
+    common = {"root": Path(data.root or ""), "image_size": max(height_width(data.image_size))}
+    dataset: Dataset = spec.load(**spec.taken(common), **data.options())
+    return dataset
 
 
 def load_dataset(recipe: Recipe) -> Dataset:

@@ -12,8 +12,7 @@ from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.values.layers import RankedLayer
 from layerprobe.values.retrieval import FloatArray
 from layerprobe.values.scores import recall_of
-from layerprobe.workflow.run.reduction_draws import mean_of_queries
-from layerprobe.workflow.run.references import RankedSplit, probe_layers_fix
+from layerprobe.workflow.run.references import RankedSplit, mean_of_queries, probe_layers_fix
 
 
 def metric_values(ranked_split: RankedSplit, ranked: RankedLayer, metric: str) -> FloatArray:

@@ -1,12 +1,15 @@
-"""References such as `netA#20:pool5.3@max/l2+pca:64+l2`, and the stored ranks that they name."""
+"""References such as `netA#20:pool5.3@max/l2+pca:64+l2`, and the layers and ranks that they name."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from layerprobe.data.splits import IN_GALLERY
 from layerprobe.reductions.chain import parse_chain
@@ -26,10 +29,80 @@ from layerprobe.values.layers import (
 from layerprobe.values.records import RunRecord, epochs_text
 from layerprobe.values.retrieval import SIMILARITIES
 from layerprobe.values.scores import SPLITS, Subject
-from layerprobe.workflow.run.embedding import embedding_among
-from layerprobe.workflow.run.manifests import have_other_images
-from layerprobe.workflow.run.reduction_draws import ranked_as
+from layerprobe.workflow.run.experiments import have_other_images
 from layerprobe.workflow.run.runs import Run, find_run, list_runs, named_run
+
+# The pools that represent a layer with several, in order of preference; then the first in network order.
+_POOLS = (NO_POOL, "max")
+
+
+@dataclass(frozen=True)
+class LastTwo:
+    """The embedding and the layer measured before it, chosen without looking at scores; `adjacent` in the network."""
+
+    before: RankedLayer
+    embedding: RankedLayer
+    adjacent: bool
+
+
+def embedding_among(record: RunRecord, measured: Iterable[RankedLayer]) -> RankedLayer | None:
+    """The unreduced embedding; None if it was not measured, or is unknown for a model from Python."""
+    if record.network is None:
+        return None
+    name, pool = record.network.embedding.layer, record.network.embedding.pool
+    layers = [ranked for ranked in _unreduced(record, measured) if ranked.layer.layer == name]
+    return _first_pool(layers, (NO_POOL, pool, *_POOLS)) if layers else None
+
+
+def last_two(record: RunRecord, measured: Iterable[RankedLayer]) -> LastTwo | None:
+    """The unreduced embedding and the layer before it; None if one of them was not measured."""
+    measured = list(measured)
+    embedding = embedding_among(record, measured)
+    if embedding is None or record.network is None:
+        return None
+    unreduced = _unreduced(record, measured)  # a classifier may be measured after the embedding
+    earlier = [x for x in unreduced[: unreduced.index(embedding)] if x.layer.layer != embedding.layer.layer]
+    if not earlier:
+        return None
+    last_layer = earlier[-1].layer.layer
+    before = _first_pool([ranked for ranked in earlier if ranked.layer.layer == last_layer], _POOLS)
+    return LastTwo(before, embedding, adjacent=last_layer == record.network.before)
+
+
+def _unreduced(record: RunRecord, measured: Iterable[RankedLayer]) -> list[RankedLayer]:
+    """Single layers without a reduction, by the run's similarity, in network order."""
+    return [
+        ranked
+        for ranked in network_order(measured, record.layer_order)
+        if (ranked.reduction, ranked.similarity) == (NO_REDUCTION, record.similarity) and "+" not in ranked.layer.layer
+    ]
+
+
+def _first_pool(layers: Sequence[RankedLayer], pools: Sequence[str]) -> RankedLayer:
+    order = [*pools, *(ranked.layer.pool for ranked in layers)]
+    return min(layers, key=lambda ranked: order.index(ranked.layer.pool))
+
+
+def draws_of(ranked: RankedLayer) -> tuple[RankedLayer, ...]:
+    """The ranked layers of a reduction of several draws; for any other, the layer itself."""
+    return tuple(replace(ranked, reduction=text) for text in parse_chain(ranked.reduction).members())
+
+
+def ranked_as(ranked: RankedLayer, layers: Collection[RankedLayer]) -> tuple[RankedLayer, ...]:
+    """The known layers whose mean a layer is: itself, or all its draws; empty if one is missing."""
+    if ranked in layers:
+        return (ranked,)
+    draws = draws_of(ranked)
+    return draws if all(draw in layers for draw in draws) else ()
+
+
+def mean_of_queries(
+    layers: Sequence[RankedLayer], value_of: Callable[[RankedLayer], NDArray[np.float64]]
+) -> NDArray[np.float64]:
+    """(Q,) each query's value of a metric, averaged over the layers that `ranked_as` returned."""
+    mean: NDArray[np.float64] = np.mean([value_of(layer) for layer in layers], axis=0)
+    return mean
+
 
 _FORM = "[RUN[#epoch]:]LAYER[@pool][/reduction][~similarity] or RUN[#epoch], such as netA#20:pool5.3"
 _HEAD = re.compile(r"(?P<run>[^/:@#]*)(#(?P<epoch>[^/:@#]*))?:")

@@ -1,22 +1,31 @@
-"""The network of a run: its entry in run.json, and building it again."""
+"""The network of a run: its entry in run.json, building it again, and the record of a new run."""
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from layerprobe import __version__
+from layerprobe.data.splits import Dataset
 from layerprobe.nets.net import Net
 from layerprobe.recipe.recipe import Recipe
 from layerprobe.registry import is_source
 from layerprobe.system.errors import DataError, EnvironmentFault, RecipeError
 from layerprobe.system.files import sha256
 from layerprobe.system.naming import PYTHON, split_python
-from layerprobe.taps import Layer, Measured, Tap, find_taps, member_taps
+from layerprobe.taps import Layer, Measured, Tap, find_taps, measure_layers, member_taps
 from layerprobe.values.network_input import ImageSize
 from layerprobe.values.records import RecordedNetwork, RunRecord
 from layerprobe.workflow.run import from_recipe
-from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.run.experiments import manifests_of
+from layerprobe.workflow.run.runs import Run, command_line
+
+if TYPE_CHECKING:
+    import torch
 
 _OTHER_FILE = "Restore it, or measure the changed file as a new run by --model and --data"
 
@@ -117,3 +126,49 @@ def source_files(recipe: Recipe) -> Mapping[str, str]:
     if recipe.found_at is None:
         return files
     return {split_python(recipe.net.name.removeprefix(PYTHON))[0].name: digest for digest in files.values()}
+
+
+def made_with(device: object) -> dict[str, Any]:
+    """The fields of a record on versions and machine."""
+    import torch
+
+    return {
+        "versions": {
+            "layerprobe": __version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "torchvision": metadata.version("torchvision"),
+        },
+        "device": str(device),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def record_of(recipe: Recipe, **more: Any) -> RunRecord:
+    """A record of a command, with further fields."""
+    empty: dict[str, Any] = {"epochs_done": 0, "hashes": {}, "manifests": {}, "new_parameters": ()}
+    return RunRecord(
+        command=command_line(),
+        recipe_name=recipe.name,
+        recipe=recipe.as_dict(),
+        experiment=recipe.experiment,
+        seed=recipe.train.seed,
+        **(empty | more),
+    )
+
+
+def new_record(recipe: Recipe, dataset: Dataset, net: Net, device: torch.device) -> RunRecord:
+    """The record of a training that begins."""
+    manifests, contents = manifests_of(dataset)
+    record = record_of(
+        recipe,
+        state="training",
+        **made_with(device),
+        transform=from_recipe.transform_text(recipe, net.channels),
+        network=network_facts(recipe, net, measure_layers(net, recipe.data.image_size)),
+        new_parameters=tuple(sorted(net.new_parameters)),
+        manifests=manifests,
+        contents=contents,
+        notes=tuple(from_recipe.input_notes(recipe, dataset, net)),
+    )
+    return replace(record, versions={**record.versions, **net.versions})

@@ -1,4 +1,4 @@
-"""A run's folder: its files, its record (run.json) and its lock."""
+"""A run's folder: its files, its record (run.json), its lock, kept checkpoints, and its removal."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import json
 import os
 import re
 import shlex
+import shutil
 import socket
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -33,6 +34,7 @@ from layerprobe.system.files import (
 from layerprobe.system.wording import BYTES, command_text, visible
 from layerprobe.values.records import RunRecord
 from layerprobe.values.scores import Score, in_network_order, no_scores, read_scores
+from layerprobe.values.sections import Keep
 
 if TYPE_CHECKING:
     import numpy as np
@@ -412,3 +414,124 @@ def require_free(run: Run) -> None:
 def command_line() -> str:
     """The command as typed, quoted for a shell."""
     return shlex.join(["layerprobe", *sys.argv[1:]])
+
+
+def wanted_epochs(keep: Keep, last_epoch: int) -> set[int]:
+    """The epochs whose checkpoints `train.keep` keeps: all, last, or N for the epochs 0, N, 2N ... and the last."""
+    if keep == "last":
+        return {last_epoch}
+    return {*range(0, last_epoch + 1, 1 if keep == "all" else keep), last_epoch}
+
+
+def kept_epochs(run: Run, record: RunRecord) -> list[int]:
+    """The epochs whose checkpoints were not removed, ascending; of an ensemble, from no member."""
+    records = [record, *(named_run(run.folder.parent, name).read() for name in record.members)]
+    removed = {epoch for member in records for epoch in member.checkpoints_removed}
+    return [epoch for epoch in record.epochs if epoch not in removed]
+
+
+def require_kept(run: Run, record: RunRecord, epoch: int) -> None:
+    """Check that the checkpoint of an epoch was not removed."""
+    epochs = kept_epochs(run, record)
+    if epoch not in epochs:
+        fix = f"Kept: epochs {', '.join(map(str, epochs))}" if epochs else "Train it again with --fresh"
+        raise RecipeError(f"the checkpoint of epoch {epoch} was removed", file=run.folder, fix=fix)
+
+
+def unwanted_epochs(run: Run, keep: Keep, *, finished: bool) -> list[int]:
+    """The epochs whose checkpoints exist although `train.keep` does not keep them."""
+    done: int = run.read().epochs_done
+    stay = wanted_epochs(keep, done) | (set() if finished else {done - 1, done})
+    return [epoch for epoch in range(done + 1) if epoch not in stay and run.checkpoint_file(epoch).exists()]
+
+
+def remove_checkpoints(run: Run, epochs: Iterable[int]) -> None:
+    """Remove checkpoints and their resume states; for the holder of the lock.
+
+    run.json is written first: the next call removes what a kill left.
+    """
+    record = run.read()
+    removed = tuple(sorted({*record.checkpoints_removed, *epochs}))
+    done = record.epochs_done
+    states = [run.resume_file(previous=epoch < done) for epoch in (done - 1, done) if epoch in removed]
+    if removed != record.checkpoints_removed:
+        names = {state.name for state in states}
+        hashes = {name: digest for name, digest in record.hashes.items() if name not in names}
+        run.write(replace(record, checkpoints_removed=removed, hashes=hashes))
+    # The states first: `unwanted_epochs` finds the checkpoints that a kill left.
+    for path in [*states, *map(run.checkpoint_file, removed)]:
+        path.unlink(missing_ok=True)
+
+
+PARTS = ("features", "checkpoints")
+# Runs are moved here before they are deleted, so that no partial run is ever listed.
+_BIN = ".removed"
+
+
+@dataclass(frozen=True)
+class Removal:
+    """Runs and parts to remove; no parts: all."""
+
+    runs: tuple[Run, ...]
+    parts: tuple[str, ...]
+    size: int
+
+
+def plan_removal(cache: Path, name: str, parts: Sequence[str] = ()) -> Removal:
+    """Plan the removal of a run, and of an ensemble's members; a removal that was killed can be planned again."""
+    unfinished = Run(cache / _BIN / named_run(cache, name).name)
+    run = unfinished if unfinished.folder.is_dir() and not named_run(cache, name).exists() else find_run(cache, name)
+    owners: dict[str, set[str]] = {}
+    for other, record in list_runs(cache):
+        for member in record.members:
+            owners.setdefault(member, set()).add(other.name)
+    if run is not unfinished and name in owners and tuple(parts) != ("features",):
+        (owner, *_) = sorted(owners[name])
+        raise RecipeError(
+            f"{name} is a member of the ensemble {owner}, which needs it",
+            fix=f"Remove {owner}, which removes its members too, or only the --features of {name}",
+        )
+    # Members that another ensemble shares, such as the new one after --fresh, stay.
+    members = [
+        named_run(cache, member) for member, names in owners.items() if names == {run.name} and run is not unfinished
+    ]
+    runs = (*(member for member in members if member.exists()), run)
+    folders = [folder for removed_run in runs for folder in _folders(removed_run, parts)]
+    for path in [*(removed_run.folder for removed_run in runs), *folders]:
+        if path.is_symlink():
+            raise DataError("a link is not followed", file=path, fix="Remove its target and the link yourself")
+    return Removal(runs, tuple(parts), sum(map(bytes_below, folders)))
+
+
+def remove(removal: Removal) -> None:
+    """Execute a planned removal; after a kill, the same removal completes it."""
+    with contextlib.ExitStack() as held:
+        for run in removal.runs:
+            held.enter_context(locked(run))
+        if not removal.parts:
+            _discard(removal.runs)
+            return
+        for run in removal.runs:
+            # External weights stay.
+            if "checkpoints" in removal.parts and not (record := run.read()).weights_files:
+                remove_checkpoints(run, range(record.epochs_done + 1))
+            for folder in _folders(run, removal.parts):
+                if folder.exists():
+                    shutil.rmtree(folder)
+
+
+def _folders(run: Run, parts: Sequence[str]) -> list[Path]:
+    return [run.folder / name for name in parts] or [run.folder]
+
+
+def _discard(runs: Sequence[Run]) -> None:
+    cache = runs[-1].folder.parent
+    folder = cache if cache.name == _BIN else cache / _BIN
+    with locked(Run(folder)):
+        for run in runs:
+            aside = folder / run.name
+            if aside != run.folder:
+                if aside.exists():
+                    shutil.rmtree(aside)
+                run.folder.rename(aside)
+        shutil.rmtree(folder)

@@ -1,4 +1,4 @@
-"""The choice that a run keeps: what `choose` selected, by which rule and request, and what that rests on.
+"""The choice that a run keeps, what it rests on, and why a table may mark another layer.
 
 stored = stored_choice(run)          # None: there is none that holds
 stored.choice.chosen.ranked    # the selected layer, at stored.choice.ship.epoch
@@ -17,6 +17,8 @@ from pydantic import TypeAdapter, ValidationError
 from layerprobe.system.errors import DataError, EnvironmentFault, RecipeError
 from layerprobe.system.files import require_file, write_text
 from layerprobe.values.choice import Choice
+from layerprobe.values.facts import at_epoch_text
+from layerprobe.values.layers import NO_REDUCTION, RankedLayer, spoken_name
 from layerprobe.values.scores import SPLITS
 from layerprobe.workflow.run.runs import Run, named_run
 from layerprobe.workflow.run.seen import weights_text
@@ -193,3 +195,26 @@ def taken_text(run: Run, choice: Choice, why: str) -> str:
 
 def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def selected_line(run: Run, sign: str, marked: RankedLayer, epoch: int) -> str:
+    """`* is the best raw layer at the last epoch; choose selected pool5, half-whitened to 64 (layerprobe choose RUN)`.
+
+    Args:
+        sign: by which the table marks the layer, or its name.
+        epoch: of the table.
+
+    Returns:
+        Empty without a stored choice, and where it is the marked layer.
+    """
+    stored = stored_choice(run)
+    if stored is None:
+        return ""
+    chosen = stored.choice.chosen
+    if (chosen.ranked, chosen.epoch) == (marked, epoch):
+        return ""
+    raw = "raw " * (marked.reduction == NO_REDUCTION)
+    when = "" if chosen.epoch == epoch else f", epoch {chosen.epoch}"
+    name = f"{spoken_name(chosen.ranked)}{when}"
+    at = at_epoch_text(epoch, weights_text(run.read()))
+    return f"{sign} is the best {raw}layer {at}; choose selected {name} ({run.command('choose')})"

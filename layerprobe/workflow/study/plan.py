@@ -21,8 +21,8 @@ from layerprobe.system.progress import Listener
 from layerprobe.values.layers import NO_REDUCTION, is_glob, matching_layers
 from layerprobe.values.scores import Score, ScoreTable, read_scores, recall_of
 from layerprobe.workflow.run import from_recipe
+from layerprobe.workflow.run.experiments import require_same_images
 from layerprobe.workflow.run.images import Decoding, with_contents
-from layerprobe.workflow.run.manifests import require_same_images
 from layerprobe.workflow.run.runs import Run, named_run
 from layerprobe.workflow.study.study_file import Study
 from layerprobe.workflow.train.building import TrainRequest

@@ -15,7 +15,7 @@ from layerprobe.summary.cells import Cells, Faults, faults_of
 from layerprobe.summary.reduced import BestPostProcessing, PostProcessing, post_processing
 from layerprobe.system.errors import BusyError, DataError, LayerprobeError, RecipeError
 from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer
-from layerprobe.workflow.run.reduction_draws import mean_of_queries, ranked_as
+from layerprobe.workflow.run.references import mean_of_queries, ranked_as
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.seen import split_to_choose_on
 

@@ -31,7 +31,7 @@ from layerprobe.workflow.run.facts import data_facts
 from layerprobe.workflow.run.metric_values import metric_flags, metric_values, require_mean_over_queries
 from layerprobe.workflow.run.references import open_ranked_split
 from layerprobe.workflow.run.runs import Run
-from layerprobe.workflow.run.starred import selected_line
+from layerprobe.workflow.run.stored_choice import selected_line
 from layerprobe.workflow.run.units import units_of_run
 from layerprobe.workflow.summary.reduced import (
     dimension_hint,

@@ -14,7 +14,7 @@ from layerprobe.store import StoredRanks
 from layerprobe.summary.layers import SEEN, UNSEEN
 from layerprobe.values.layers import RankedLayer
 from layerprobe.values.scores import Recall, recall_of
-from layerprobe.workflow.run.reduction_draws import mean_of_queries, ranked_as
+from layerprobe.workflow.run.references import mean_of_queries, ranked_as
 
 NO_GALLERIES = "no gap in galleries of one size"
 

@@ -28,10 +28,9 @@ from layerprobe.workflow.probe.selection import (
     ProbeRequest,
     select,
 )
+from layerprobe.workflow.run.experiments import require_same_images
 from layerprobe.workflow.run.features import Missing, RunFeatures, features_of
-from layerprobe.workflow.run.manifests import require_same_images
-from layerprobe.workflow.run.new_record import record_of
-from layerprobe.workflow.run.run_network import embedding_tap, network_facts
+from layerprobe.workflow.run.run_network import embedding_tap, network_facts, record_of
 from layerprobe.workflow.run.runs import Run, find_run, locked, named_run, set_aside
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from layerprobe.system.wording import as_size
 from layerprobe.training.loop import Trainer
 from layerprobe.values.costs import Estimate
 from layerprobe.values.sections import Keep
-from layerprobe.workflow.run.kept import kept_epochs, wanted_epochs
-from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.run.runs import Run, kept_epochs, wanted_epochs
 
 if TYPE_CHECKING:
     import torch

@@ -22,10 +22,9 @@ from layerprobe.values.records import WeightsFile
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.epoch_weights import LoadedFile, last_weights, load_file
+from layerprobe.workflow.run.experiments import require_same_images
 from layerprobe.workflow.run.images import Decoding, with_contents
-from layerprobe.workflow.run.manifests import require_same_images
-from layerprobe.workflow.run.new_record import new_record
-from layerprobe.workflow.run.run_network import require_same_files
+from layerprobe.workflow.run.run_network import new_record, require_same_files
 from layerprobe.workflow.run.runs import Run, command_line, find_run, locked, named_run
 from layerprobe.workflow.train.frozen_request import FrozenRequest, require_weights
 

@@ -21,8 +21,7 @@ from layerprobe.system.files import require_writable
 from layerprobe.system.naming import name_model
 from layerprobe.values.records import RunRecord
 from layerprobe.values.sections import SECTIONS, Data, Problem
-from layerprobe.workflow.run.from_recipe import source_of
-from layerprobe.workflow.run.listing import listed
+from layerprobe.workflow.run.from_recipe import listed, source_of
 from layerprobe.workflow.run.run_network import require_unchanged_files
 from layerprobe.workflow.run.runs import Run, find_run, named_run, recipe_run, require_free
 

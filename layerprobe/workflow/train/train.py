@@ -20,13 +20,21 @@ from layerprobe.workflow.probe.probe import Probing, drop_damaged, find_missing,
 from layerprobe.workflow.probe.right_items import why_no_right_item
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run import from_recipe
-from layerprobe.workflow.run.checkpoints import load_state, load_weights, save_state, save_weights
-from layerprobe.workflow.run.damage import damaged_epochs, require_measured
+from layerprobe.workflow.run.epoch_weights import load_state, load_weights, save_state, save_weights
+from layerprobe.workflow.run.experiments import require_same_images, settled_splits
+from layerprobe.workflow.run.features import damaged_epochs, require_measured
 from layerprobe.workflow.run.images import Decoding, with_contents
-from layerprobe.workflow.run.kept import kept_epochs, remove_checkpoints, require_kept, unwanted_epochs
-from layerprobe.workflow.run.manifests import require_same_images, settled_splits
-from layerprobe.workflow.run.new_record import new_record
-from layerprobe.workflow.run.runs import Run, command_line, locked, set_aside
+from layerprobe.workflow.run.run_network import new_record
+from layerprobe.workflow.run.runs import (
+    Run,
+    command_line,
+    kept_epochs,
+    locked,
+    remove_checkpoints,
+    require_kept,
+    set_aside,
+    unwanted_epochs,
+)
 from layerprobe.workflow.run.seen import state_seen
 from layerprobe.workflow.train.building import Built, TrainRequest, build, with_decoded_images, with_hashed_images
 from layerprobe.workflow.train.estimate import require_space

@@ -13,8 +13,8 @@ from layerprobe.values.layers import LayerKey
 from layerprobe.values.views import GradientSizes
 from layerprobe.workflow.plot.plot import StoredRuns, draw_plot
 from layerprobe.workflow.run.experiments import scores_of
+from layerprobe.workflow.run.opened_run import read_layer
 from layerprobe.workflow.run.runs import Run
-from layerprobe.workflow.run.stored_layers import read_layer
 from tests.workflow.plot.conftest import Toy
 
 LEARNT = ("loss.variant=LN", "loss.scale=8", "loss.learn_scale=true")

@@ -16,9 +16,8 @@ from layerprobe.workflow.plot.feature_views import LayerSelection
 from layerprobe.workflow.plot.plane_features import plane_features_of
 from layerprobe.workflow.plot.plot import StoredRuns, draw_plot
 from layerprobe.workflow.run.experiments import scores_of
-from layerprobe.workflow.run.kept import remove_checkpoints
-from layerprobe.workflow.run.runs import Run
-from layerprobe.workflow.run.stored_layers import read_layer
+from layerprobe.workflow.run.opened_run import read_layer
+from layerprobe.workflow.run.runs import Run, remove_checkpoints
 from tests.workflow.plot.conftest import Toy
 
 SM = ("loss.variant=SM",)

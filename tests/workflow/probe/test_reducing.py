@@ -22,8 +22,7 @@ from layerprobe.values.scores import Score
 from layerprobe.workflow.probe.probe import prepare, probe
 from layerprobe.workflow.probe.reducing import AFTER_RELU, TRANSDUCTIVE, parse_reductions
 from layerprobe.workflow.probe.selection import ProbeRequest
-from layerprobe.workflow.run.damage import PartlyReducedError
-from layerprobe.workflow.run.features import RunFeatures
+from layerprobe.workflow.run.features import PartlyReducedError, RunFeatures
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.train.building import TrainRequest
 from layerprobe.workflow.train.train import train

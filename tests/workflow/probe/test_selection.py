@@ -18,7 +18,7 @@ from layerprobe.workflow.probe.estimate_probe import estimate_probe
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest, select_taps
 from layerprobe.workflow.python.user_model import measure_network, net_of
-from layerprobe.workflow.run.damage import PartlyMeasuredError
+from layerprobe.workflow.run.features import PartlyMeasuredError
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.train.building import TrainRequest
 from layerprobe.workflow.train.train import train

@@ -11,8 +11,8 @@ from layerprobe.system.errors import DataError
 from layerprobe.system.files import sha256
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest
-from layerprobe.workflow.run import checkpoints
-from layerprobe.workflow.run.damage import PartlyMeasuredError
+from layerprobe.workflow.run import epoch_weights
+from layerprobe.workflow.run.features import PartlyMeasuredError
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.train.building import TrainRequest
 from layerprobe.workflow.train.train import train
@@ -67,7 +67,7 @@ def test_only_checkpoints_that_are_loaded_are_hashed(run: Run, monkeypatch: pyte
         hashed.append(path.name)
         return sha256(path)
 
-    monkeypatch.setattr(checkpoints, "sha256_of_weights", hashing)
+    monkeypatch.setattr(epoch_weights, "sha256_of_weights", hashing)
     probe(run, replace(REQUEST, epochs="0,1"), Silent())
     assert hashed == []
     probe(run, REQUEST, Silent())

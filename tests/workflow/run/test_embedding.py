@@ -4,7 +4,7 @@ import pytest
 
 from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.records import RunRecord
-from layerprobe.workflow.run.embedding import LastTwo, embedding_among, last_two
+from layerprobe.workflow.run.references import LastTwo, embedding_among, last_two
 from tests.records import recorded
 
 LAYERS = ["pool4", "pool5", "fc6"]

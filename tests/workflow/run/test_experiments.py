@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,12 +11,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from layerprobe.system.errors import RecipeError
+from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.values.scores import over_seeds
 from layerprobe.workflow.compare.compare import CompareRequest, compare
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest
-from layerprobe.workflow.run.experiments import Conditions, difference, experiments_of, scores_of
+from layerprobe.workflow.run.experiments import Conditions, difference, experiments_of, pair_trainings, scores_of
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.train.building import TrainRequest
 from layerprobe.workflow.train.train import train
@@ -154,3 +155,97 @@ def test_seeds_that_draw_their_share_of_the_training_images_are_seeds(request_fo
     trained = {run.read().contents["train"] for run in runs}
     assert len(trained) == 2
     assert {score.run for score in over_seeds(scores_of(runs))} == {"s* (2 seeds)"}
+
+
+REQUEST = ProbeRequest(layers=("fc6",), ks=(1, 2), device="cpu", workers=0)
+OTHER_CONTENT = "images are not those of the run: the same names and sizes, other contents. Restore them"
+
+
+@pytest.fixture
+def images(images: Path) -> Path:
+    """The images, all of one size in bytes."""
+    for path in images.rglob("*.png"):
+        path.write_bytes(path.read_bytes().ljust(2000, b"\0"))
+    return images
+
+
+@pytest.fixture
+def run(request_for: Callable[..., TrainRequest]) -> Run:
+    return train(request_for(), Silent())
+
+
+def exchange(images: Path) -> None:
+    """Let an image of the first and one of the last class change places, with the times that they had."""
+    first, last = images / "class0" / "0.png", images / "class7" / "0.png"
+    times = [path.stat().st_mtime_ns for path in (first, last)]
+    contents = [path.read_bytes() for path in (last, first)]
+    for path, content, time in zip((first, last), contents, times, strict=True):
+        path.write_bytes(content)
+        os.utime(path, ns=(time, time))
+
+
+def test_images_replaced_by_others_of_the_same_size_are_noticed(run: Run, images: Path) -> None:
+    probe(run, REQUEST, Silent())
+    scores = run.scores_file.read_text()
+    exchange(images)
+    with pytest.raises(DataError, match=f"images: the train {OTHER_CONTENT}"):
+        probe(run, ProbeRequest(layers=("pool5.3",), ks=(1, 2), device="cpu", workers=0), Silent())
+    assert run.scores_file.read_text() == scores
+
+
+def test_a_run_does_not_go_on_with_replaced_images(request_for: Callable[..., TrainRequest], images: Path) -> None:
+    train(request_for("train.epochs=1", "train.decay_at=[]"), Silent())
+    exchange(images)
+    with pytest.raises(DataError, match=f"images: the train {OTHER_CONTENT}"):
+        train(request_for("train.epochs=2", "train.decay_at=[]"), Silent())
+
+
+def test_images_of_other_sizes_are_told_as_such(run: Run, images: Path) -> None:
+    with (images / "class0" / "0.png").open("ab") as stream:
+        stream.write(b"more")
+    with pytest.raises(DataError, match="the train images are not those .*: other names, classes or sizes"):
+        probe(run, REQUEST, Silent())
+
+
+def test_the_runs_of_two_experiments_are_paired_by_seed(tmp_path: Path) -> None:
+    a = [write_run(tmp_path, f"a{seed}", experiment="a", seed=seed) for seed in (2, 0, 1)]
+    b = [write_run(tmp_path, f"b{seed}", experiment="b", seed=seed) for seed in (0, 2, 5)]
+    found = pair_trainings(tmp_path, a[0], b[0], (None, None))
+    assert found.seeds == (0, 2)
+    assert found.pairs == ((a[1], b[0]), (a[0], b[1]))
+    assert found.left_out == (
+        "a1 left out: the other experiment has no training with seed 1",
+        "b5 left out: the other experiment has no training with seed 5",
+    )
+
+
+def test_a_run_without_the_epoch_and_a_second_one_of_a_seed_are_left_out(tmp_path: Path) -> None:
+    named = write_run(tmp_path, "m", seed=0)
+    for name, seed, epochs in (("a", 0, 2), ("b", 1, 1), ("c", 1, 2), ("d", 2, 2)):
+        write_run(tmp_path, name, seed=seed, epochs_done=epochs)
+    found = pair_trainings(tmp_path, named, named, (None, None))
+    assert [pair[0].name for pair in found.pairs] == ["m", "c", "d"]
+    assert found.left_out == ("a left out: m has its seed 0", "b left out: it has no epoch 2")
+    assert [pair[0].name for pair in pair_trainings(tmp_path, named, named, (1, 1)).pairs] == ["m", "b", "d"]
+
+
+def test_runs_on_other_images_are_no_seeds_of_the_experiment(tmp_path: Path) -> None:
+    a = [write_run(tmp_path, f"a{seed}", seed=seed, contents={"test": "x"}) for seed in (0, 1)]
+    others = [write_run(tmp_path, f"b{seed}", seed=seed, contents={"test": "y"}) for seed in (1, 2)]
+    found = pair_trainings(tmp_path, a[0], a[0], (None, None))
+    assert found.seeds == (0, 1)
+    assert found.left_out == ("b1, b2 left out: other test images than a0 has",)
+    assert found.one
+    with pytest.raises(
+        RecipeError, match="with 1 seed, and it takes 2; b1, b2 left out: other test images than a1 has"
+    ):
+        pair_trainings(tmp_path, a[1], others[0], (None, None))
+    write_run(tmp_path, "b0", seed=0, contents={"test": "y"})
+    assert not pair_trainings(tmp_path, a[1], others[0], (None, None)).one
+
+
+def test_a_single_seed_is_refused(tmp_path: Path) -> None:
+    a = write_run(tmp_path, "a")
+    write_run(tmp_path, "other", experiment="x", seed=1)
+    with pytest.raises(RecipeError, match="a's experiment was trained to that epoch with 1 seed, and it takes 2"):
+        pair_trainings(tmp_path, a, a, (None, None))

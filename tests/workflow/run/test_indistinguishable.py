@@ -10,7 +10,7 @@ from layerprobe.values.facts import DataFacts
 from layerprobe.values.intervals import Interval, SamplingUnits
 from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.scores import Score
-from layerprobe.workflow.run.indistinguishable import alike_of, searches_of
+from layerprobe.workflow.run.facts import alike_of, searches_of
 from layerprobe.workflow.run.runs import Run
 from tests.scores import CLASSES, CLUSTERS, with_layer
 from tests.workflow.rank_files import FC6, POOL5, ranks_of, stored

@@ -12,8 +12,8 @@ from layerprobe.workflow.choose.features_run import run_of_features
 from layerprobe.workflow.choose.user_features import check_features
 from layerprobe.workflow.probe.rerank import fold_half_whitening
 from layerprobe.workflow.run.memory_run import MemoryRun
+from layerprobe.workflow.run.opened_run import equal_layers, read_layer
 from layerprobe.workflow.run.stored_choice import stored_choice
-from layerprobe.workflow.run.stored_layers import equal_layers, read_layer
 
 LABELS = np.repeat(np.arange(8), 3)
 FEATURES = np.random.default_rng(0).normal(size=(24, 5)).astype(np.float32)

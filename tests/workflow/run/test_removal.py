@@ -6,9 +6,7 @@ from pathlib import Path
 import pytest
 
 from layerprobe.system.errors import BusyError, DataError, RecipeError, UnknownNameError
-from layerprobe.workflow.run.kept import kept_epochs
-from layerprobe.workflow.run.removal import plan_removal, remove
-from layerprobe.workflow.run.runs import Run, list_runs, locked
+from layerprobe.workflow.run.runs import Run, kept_epochs, list_runs, locked, plan_removal, remove
 from tests.records import recorded
 
 RECORD = {

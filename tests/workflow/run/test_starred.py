@@ -10,8 +10,7 @@ from layerprobe.workflow.choose.choose_once import choose_once
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.run.facts import overview
 from layerprobe.workflow.run.runs import Run
-from layerprobe.workflow.run.starred import selected_line
-from layerprobe.workflow.run.stored_choice import taken_text
+from layerprobe.workflow.run.stored_choice import selected_line, taken_text
 from layerprobe.workflow.summary.summary import stored_summary
 from tests.workflow.choosing_runs import C1, C2, hits, write_run
 from tests.workflow.conftest import Silent

@@ -28,8 +28,7 @@ from layerprobe.workflow.report.report import build_report
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.epoch_weights import last_weights
 from layerprobe.workflow.run.facts import data_facts, score_tables
-from layerprobe.workflow.run.removal import plan_removal, remove
-from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.run.runs import Run, plan_removal, remove
 from layerprobe.workflow.run.seen import state_seen
 from layerprobe.workflow.summary.summary import stored_summary
 from layerprobe.workflow.train import frozen_request
