@@ -39,7 +39,7 @@ from layerprobe.registry import NETWORKS, load_apart
 from layerprobe.system.computing import full_precision
 from layerprobe.system.memory import keep_freed_memory
 from layerprobe.taps import resolve_taps
-from layerprobe.workflow.probe.extractors import BATCH_SIZE
+from layerprobe.workflow.probe.probed_run import BATCH_SIZE
 
 GOAL = 0.90
 Forward = Callable[[Tensor], object]

@@ -40,7 +40,7 @@ from layerprobe.taps import resolve_taps
 from layerprobe.training import loop
 from layerprobe.training.loop import Plan, Trainer
 from layerprobe.training.schedule import Schedule
-from layerprobe.workflow.probe.extractors import BATCH_SIZE
+from layerprobe.workflow.probe.probed_run import BATCH_SIZE
 
 SIZES = ((500, 375), (1024, 768))
 DIFFERENT = 96  # photographs; further ones are copies of these

@@ -13,7 +13,7 @@ from layerprobe.reductions.half_whitening import half_whitened, half_whitening
 from layerprobe.statistics.choice import folds_of
 from layerprobe.values.layers import NO_REDUCTION, RankedLayer
 from layerprobe.workflow.choose.candidates import whole_units
-from layerprobe.workflow.probe.rerank import fold_half_whitening
+from layerprobe.workflow.probe.reduced_features import fold_half_whitening
 from layerprobe.workflow.run.opened_run import read_layer
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.seen import split_to_choose_on

@@ -23,7 +23,7 @@ from layerprobe.values.retrieval import SearchRules
 from layerprobe.workflow.choose.candidates import CandidateKey, CandidateRun, Group
 from layerprobe.workflow.choose.request import NEAR_METRIC
 from layerprobe.workflow.choose.run_candidates import embeddings_of, keys_of
-from layerprobe.workflow.probe.rerank import StoredSearch
+from layerprobe.workflow.probe.reduced_features import StoredSearch
 from layerprobe.workflow.run.memory_run import MemoryRun
 from layerprobe.workflow.run.runs import Run
 

@@ -29,7 +29,7 @@ from layerprobe.system.errors import DataError, InterruptedRun, LayerprobeError,
 from layerprobe.system.progress import Listener, stoppable
 from layerprobe.values.sections import SEARCH_KEYS, Data, Problem
 from layerprobe.workflow.probe.identical_images import identical_images
-from layerprobe.workflow.probe.right_items import why_no_right_item
+from layerprobe.workflow.probe.measures import why_no_right_item
 
 
 @dataclass(frozen=True)

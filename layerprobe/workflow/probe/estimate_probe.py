@@ -21,9 +21,8 @@ from layerprobe.system.files import free_bytes
 from layerprobe.system.memory import peak_memory
 from layerprobe.taps import member_taps
 from layerprobe.values.costs import Estimate
-from layerprobe.workflow.probe.extractors import BATCH_SIZE
 from layerprobe.workflow.probe.probe import resolve_selection
-from layerprobe.workflow.probe.probed_run import ProbedRun, decoding_of, open_for_probing, open_new_run
+from layerprobe.workflow.probe.probed_run import BATCH_SIZE, ProbedRun, decoding_of, open_for_probing, open_new_run
 from layerprobe.workflow.probe.selection import ProbeRequest, select_epochs
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.features import Missing, feature_disk, features_of

@@ -19,8 +19,14 @@ from layerprobe.workflow.probe.classifiers import (
     why_no_classifier,
     why_no_weight,
 )
-from layerprobe.workflow.probe.extractors import Extractor, RunExtractor
-from layerprobe.workflow.probe.probed_run import ProbedRun, decode_lazily, load_hashed_dataset, open_for_probing
+from layerprobe.workflow.probe.probed_run import (
+    Extractor,
+    ProbedRun,
+    RunExtractor,
+    decode_lazily,
+    load_hashed_dataset,
+    open_for_probing,
+)
 from layerprobe.workflow.probe.reducing import InapplicableReduction, inapplicable_error, refusal_lines
 from layerprobe.workflow.probe.scoring import Scorer
 from layerprobe.workflow.probe.searches import searches_of_run

@@ -1,16 +1,19 @@
-"""A run that is opened for probing: its recipe, its network and the network's layers."""
+"""A run that is opened for probing, and its checkpoints and images -> stored features."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from importlib import metadata
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from layerprobe.data.splits import Dataset
+from layerprobe import store
+from layerprobe.data.splits import Dataset, contents_sha256
+from layerprobe.measure.extraction import extract
 from layerprobe.nets.net import Net
 from layerprobe.recipe.recipe import Recipe, recorded_recipe
 from layerprobe.system.errors import DataError
@@ -20,12 +23,17 @@ from layerprobe.taps import Measured, forwards_as_json, measure_layers, recorded
 from layerprobe.values.records import RunRecord
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run import from_recipe
+from layerprobe.workflow.run.epoch_weights import load_net
+from layerprobe.workflow.run.features import Missing, RunFeatures
 from layerprobe.workflow.run.images import Decoding
 from layerprobe.workflow.run.run_network import network_text, record_of, require_unchanged_files, run_network
 from layerprobe.workflow.run.runs import Run
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor
+
+    Tell = Callable[[Iterable[Tensor]], Iterator[Tensor]]  # passes batches of images on and tells of progress
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,3 +135,72 @@ def decode_lazily(
     if dataset is not None:
         return lambda: dataset
     return functools.cache(lambda: from_recipe.build_dataset(opened.recipe, decoding_of(opened, request, listener)))
+
+
+# Recorded with the features, since it may change their last bits; large enough for a GPU, small enough for a laptop.
+BATCH_SIZE = 64
+
+
+class Extractor(Protocol):
+    """Stores features that are missing."""
+
+    def images(self, missing: Missing) -> int:
+        """How many images will be read for it."""
+
+    def decode(self) -> None:
+        """Decode the images, where that is worth it; before any is extracted."""
+
+    def extract(self, missing: Missing, tell: Tell) -> None:
+        """Compute and store the missing features of an epoch and split."""
+
+
+@dataclass(eq=False)
+class RunExtractor:
+    """Extracts layers with the checkpoints of one run.
+
+    Args:
+        decoded: gives the data set of the features with its images decoded, where that is worth it.
+        workers: data worker processes; None chooses.
+    """
+
+    features: RunFeatures
+    opened: ProbedRun
+    decoded: Callable[[], Dataset]
+    workers: int | None
+    _loaded: int | None = field(default=None, init=False)
+
+    def images(self, missing: Missing) -> int:
+        """Those of the split, unless nothing is missing."""
+        return missing.images if missing.taps else 0
+
+    @cached_property
+    def _dataset(self) -> Dataset:
+        return self.decoded()
+
+    def decode(self) -> None:
+        """Decode the images of all splits, where that is worth it."""
+        _ = self._dataset
+
+    def extract(self, missing: Missing, tell: Tell) -> None:
+        """Run the network on the split's images and store the outputs of the taps."""
+        from layerprobe.data.loading import plain_batches
+
+        split, class_names = self._dataset.splits[missing.split], self._dataset.class_names
+        # The features were looked for by the images' hashes, before these were decoded.
+        if contents_sha256(split, class_names) != self.features.manifest_sha256(missing.split):
+            raise DataError(f"the {missing.split} images changed while they were read", fix="Run the command again")
+        net, device = self.opened.net, self.opened.device
+        if self._loaded != missing.epoch:
+            load_net(self.features.run, missing.epoch, net)
+            self._loaded = missing.epoch
+        workers = from_recipe.choose_workers(self.workers, device)
+        pixels = tell(plain_batches(split, batch_size=BATCH_SIZE, workers=workers))
+        normalise = from_recipe.build_normalise(self.opened.recipe, net.channels)
+        batches = extract(net.module, missing.taps, pixels, normalise, device=device)
+        columns = store.Columns(
+            dims={tap.key: tap.dim for tap in missing.taps},
+            device=str(device),
+            batch_size=BATCH_SIZE,
+            keep=missing.kept,
+        )
+        self.features.write(missing, columns, batches)

@@ -27,8 +27,8 @@ from layerprobe.values.layers import NO_REDUCTION, RankedLayer
 from layerprobe.values.retrieval import Classifier, Ranks
 from layerprobe.values.scores import Score, Subject
 from layerprobe.workflow.probe.measures import Measures
-from layerprobe.workflow.probe.resampling import Resampling
 from layerprobe.workflow.probe.searches import Searches
+from layerprobe.workflow.probe.selection import Resampling
 from layerprobe.workflow.run.references import draws_of
 
 

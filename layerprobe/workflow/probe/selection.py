@@ -1,13 +1,18 @@
-"""The requested epochs, splits, layers, K and metrics of a probe."""
+"""The requested epochs, splits, layers, K, metrics and intervals of a probe."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
 
 from layerprobe.data.splits import Dataset
+from layerprobe.measure.analysis import Scored
 from layerprobe.recipe.recipe import Recipe
 from layerprobe.reductions.chain import Chain, parse_chain
+from layerprobe.statistics.units import intervals, unit_sums
 from layerprobe.system.errors import RecipeError, UnknownNameError
 from layerprobe.system.progress import Listener
 from layerprobe.system.wording import first_named
@@ -21,10 +26,11 @@ from layerprobe.taps import (
     member_taps,
     outlying_tokens,
 )
-from layerprobe.values.intervals import IntervalKind
+from layerprobe.values.intervals import FEWEST_UNITS, IntervalKind, SamplingUnits
 from layerprobe.values.layers import NO_REDUCTION, RankedLayer
 from layerprobe.values.records import RunRecord, named_epochs
-from layerprobe.workflow.probe.measures import Measures, add_gallery_size, build_measures
+from layerprobe.values.scores import Score
+from layerprobe.workflow.probe.measures import Measures, add_gallery_size, build_measures, require_right_items
 from layerprobe.workflow.probe.reducing import (
     FITTED_ON,
     InapplicableReduction,
@@ -34,10 +40,47 @@ from layerprobe.workflow.probe.reducing import (
     require_fitting,
 )
 from layerprobe.workflow.probe.request import ProbeRequest as ProbeRequest
-from layerprobe.workflow.probe.resampling import Resampling, resampling_of
-from layerprobe.workflow.probe.right_items import require_right_items
 from layerprobe.workflow.run.features import RunFeatures, whole_epochs
 from layerprobe.workflow.run.runs import kept_epochs
+from layerprobe.workflow.run.units import units_of_splits
+
+
+@dataclass(frozen=True, eq=False)
+class Resampling:
+    """How the intervals of scores are made.
+
+    Args:
+        units: split -> (Q,) the unit of each of its images; of galleries too.
+    """
+
+    units: Mapping[str, NDArray[np.int64]]
+    kind: IntervalKind = field(default_factory=IntervalKind)
+
+    def scores(self, split: str, layers: Sequence[Scored]) -> list[Score]:
+        """The scores of some layers with their intervals: over units.
+
+        Returns:
+            In the order given. Scores that are no means over the queries are unchanged.
+        """
+        layer_scores = [(layer, score) for layer in layers for score in layer.scores]
+        scores = [score for _, score in layer_scores]
+        means = [row for row, (layer, score) in enumerate(layer_scores) if score.metric in layer.values]
+        if not means:
+            return scores
+        cells = unit_sums([layer_scores[row][0].values[scores[row].metric] for row in means], self.units[split])
+        counts = (cells.counts > 0).sum(1).tolist()
+        for row, count, interval in zip(means, counts, intervals(cells), strict=True):
+            # The number of units is the reason why a score of too few has no interval.
+            if interval is not None or count < FEWEST_UNITS:
+                scores[row] = replace(scores[row], interval=interval, units=SamplingUnits(self.kind, count))
+        return scores
+
+
+def resampling_of(dataset: Dataset, splits: Sequence[str], kind: IntervalKind) -> Resampling:
+    """The units of some splits and of their galleries."""
+    names = list(dict.fromkeys([*splits, *(dataset.search_in.get(name, name) for name in splits)]))
+    images = {name: (dataset.splits[name].labels, dataset.splits[name].ids) for name in names}
+    return Resampling(units_of_splits(dataset, images, kind.cluster), kind)
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from layerprobe.values.layers import NO_REDUCTION, RankedLayer
 from layerprobe.values.scores import Score
 from layerprobe.workflow.probe.measures import Measures
 from layerprobe.workflow.probe.reducing import InapplicableReduction
-from layerprobe.workflow.probe.resampling import resampling_of
 from layerprobe.workflow.probe.scoring import Scorer
 from layerprobe.workflow.probe.searches import Searches
+from layerprobe.workflow.probe.selection import resampling_of
 from layerprobe.workflow.python.loaders import Track
 from layerprobe.workflow.python.probe_inputs import EPOCH
 from layerprobe.workflow.run.references import draws_of

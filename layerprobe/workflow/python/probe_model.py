@@ -26,7 +26,7 @@ from layerprobe.taps import (
 )
 from layerprobe.values.layers import NO_REDUCTION, VECTOR_SIMILARITIES, RankedLayer, network_order
 from layerprobe.values.scores import SPLITS
-from layerprobe.workflow.probe.measures import build_measures
+from layerprobe.workflow.probe.measures import build_measures, check_right_items
 from layerprobe.workflow.probe.reducing import (
     FITTED_ON,
     find_inapplicable,
@@ -34,7 +34,6 @@ from layerprobe.workflow.probe.reducing import (
     parse_reductions,
     require_applicable,
 )
-from layerprobe.workflow.probe.right_items import check_right_items
 from layerprobe.workflow.probe.searches import Searches
 from layerprobe.workflow.probe.selection import ranked_layers, require_storable
 from layerprobe.workflow.python.layer_search import SearchResults, search

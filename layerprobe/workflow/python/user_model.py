@@ -43,7 +43,7 @@ from layerprobe.taps.layouts import Unclear
 from layerprobe.values.layers import OUTPUT, members_of
 from layerprobe.values.network_input import ImageSize, as_size
 from layerprobe.values.records import RecordedNetwork
-from layerprobe.workflow.probe.extractors import BATCH_SIZE
+from layerprobe.workflow.probe.probed_run import BATCH_SIZE
 from layerprobe.workflow.python.loaders import ImageShape, image_shape, read_images
 from layerprobe.workflow.run.from_recipe import choose_device
 

@@ -9,7 +9,7 @@ import torch
 from layerprobe.ranking.all_pairs import AllPairs, all_pairs
 from layerprobe.system.errors import NotFiniteError, NumericError
 from layerprobe.values.layers import NO_REDUCTION, RankedLayer
-from layerprobe.workflow.probe.rerank import StoredSearch
+from layerprobe.workflow.probe.reduced_features import StoredSearch
 
 
 def layer_pairs(search: StoredSearch, ranked: RankedLayer) -> AllPairs:

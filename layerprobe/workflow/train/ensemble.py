@@ -19,9 +19,14 @@ from layerprobe.values.records import RunRecord
 from layerprobe.values.scores import Score
 from layerprobe.workflow.probe import probe as single
 from layerprobe.workflow.probe.classifiers import drop_accuracy
-from layerprobe.workflow.probe.extractors import RunExtractor
 from layerprobe.workflow.probe.probe import Probing, read_score_table
-from layerprobe.workflow.probe.probed_run import ProbedRun, decode_lazily, load_hashed_dataset, open_for_probing
+from layerprobe.workflow.probe.probed_run import (
+    ProbedRun,
+    RunExtractor,
+    decode_lazily,
+    load_hashed_dataset,
+    open_for_probing,
+)
 from layerprobe.workflow.probe.scoring import Scorer
 from layerprobe.workflow.probe.searches import Searches
 from layerprobe.workflow.probe.selection import (
@@ -36,7 +41,7 @@ from layerprobe.workflow.run.runs import Run, find_run, locked, named_run, set_a
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from layerprobe.workflow.probe.extractors import Tell
+    from layerprobe.workflow.probe.probed_run import Tell
     from layerprobe.workflow.train.building import TrainRequest
 
 _ROWS = 512

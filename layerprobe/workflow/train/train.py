@@ -16,8 +16,8 @@ from layerprobe.system.progress import Listener, Stop, stoppable
 from layerprobe.training.loop import EpochResult
 from layerprobe.values.records import RunRecord
 from layerprobe.values.sections import SEARCH_KEYS, Keep
+from layerprobe.workflow.probe.measures import why_no_right_item
 from layerprobe.workflow.probe.probe import Probing, drop_damaged, find_missing, measure, prepare
-from layerprobe.workflow.probe.right_items import why_no_right_item
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.epoch_weights import load_state, load_weights, save_state, save_weights

@@ -16,8 +16,7 @@ from layerprobe.taps import Tap, execution_order, find_layers, member_taps, outl
 from layerprobe.taps.hooks import hook_modules, prepare_images
 from layerprobe.values.layers import NO_REDUCTION, RankedLayer, network_order
 from layerprobe.values.records import RecordedNetwork
-from layerprobe.workflow.probe.measures import Measures
-from layerprobe.workflow.probe.right_items import check_right_items
+from layerprobe.workflow.probe.measures import Measures, check_right_items
 from layerprobe.workflow.probe.searches import Searches
 from layerprobe.workflow.probe.selection import require_storable
 from layerprobe.workflow.python.layer_search import SearchResults, search

@@ -18,8 +18,8 @@ from layerprobe.system.errors import UnknownNameError
 from layerprobe.values.facts import WITHIN_FOLDS
 from layerprobe.workflow.choose.choose_model import choose_model
 from layerprobe.workflow.choose.request import ChooseRequest
-from layerprobe.workflow.probe.extractors import RunExtractor
 from layerprobe.workflow.probe.probe import probe
+from layerprobe.workflow.probe.probed_run import RunExtractor
 from layerprobe.workflow.probe.request import ProbeRequest
 from layerprobe.workflow.train.frozen import frozen_run
 from layerprobe.workflow.train.frozen_request import FrozenRequest

@@ -28,7 +28,7 @@ from layerprobe.workflow.export.export_text import export_lines
 from layerprobe.workflow.export.layer_of_run import LayerOfRun
 from layerprobe.workflow.export.request import ExportRequest
 from layerprobe.workflow.export.writing import Written
-from layerprobe.workflow.probe.rerank import StoredSearch
+from layerprobe.workflow.probe.reduced_features import StoredSearch
 from layerprobe.workflow.run.runs import Run
 from tests.workflow.conftest import Silent
 from tests.workflow.export.conftest import BITS, HALF_WHITENED

@@ -20,7 +20,7 @@ from layerprobe.values.scores import Score, Subject
 from layerprobe.values.views import Curve
 from layerprobe.workflow.plot import gallery_sizes
 from layerprobe.workflow.plot.gallery_sizes import curves_over_seeds, stored_curves
-from layerprobe.workflow.probe.resampling import Resampling
+from layerprobe.workflow.probe.selection import Resampling
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.runs import Run
 from tests.records import recorded

@@ -14,7 +14,7 @@ from layerprobe.data.splits import Dataset, digests_of
 from layerprobe.system.errors import DataError, InterruptedRun
 from layerprobe.values.layers import LayerKey
 from layerprobe.values.scores import Score, read_scores
-from layerprobe.workflow.probe import extractors as module
+from layerprobe.workflow.probe import probed_run as module
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run import from_recipe

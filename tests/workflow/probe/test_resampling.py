@@ -18,8 +18,7 @@ from layerprobe.values.intervals import IntervalKind, SamplingUnits
 from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.scores import Score, Subject
 from layerprobe.workflow.probe.probe import probe
-from layerprobe.workflow.probe.resampling import Resampling, resampling_of
-from layerprobe.workflow.probe.selection import ProbeRequest
+from layerprobe.workflow.probe.selection import ProbeRequest, Resampling, resampling_of
 from layerprobe.workflow.train.building import TrainRequest
 from layerprobe.workflow.train.train import train
 from tests.workflow.conftest import Silent

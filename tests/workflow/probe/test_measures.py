@@ -9,8 +9,8 @@ import pytest
 from layerprobe.data.splits import IN_GALLERY, Dataset, Split
 from layerprobe.system.errors import DataError
 from layerprobe.values.retrieval import SearchRules
-from layerprobe.workflow.probe import right_items
-from layerprobe.workflow.probe.right_items import check_right_items, require_right_items, why_no_right_item
+from layerprobe.workflow.probe import measures
+from layerprobe.workflow.probe.measures import check_right_items, require_right_items, why_no_right_item
 
 
 def no_image(_: int) -> np.ndarray:
@@ -102,7 +102,7 @@ def test_shared_labels_are_right_items_and_need_no_count_of_pairs(monkeypatch: p
     apart[2, 1] = 5  # b of the second set is another label
     alone = replace(sets, label_sets=apart, search_rules={"test": SearchRules(label_sets=apart)})
     assert "each of the 3 classes has one image" in why_no_right_item(alone, "test")
-    monkeypatch.setattr(right_items, "count_items", lambda *_: pytest.fail("pairs are counted"))
+    monkeypatch.setattr(measures, "count_items", lambda *_: pytest.fail("pairs are counted"))
     assert why_no_right_item(shared, "test") == ""
 
 
