@@ -24,7 +24,7 @@ from layerprobe.workflow.probe.classifiers import why_no_weight
 from layerprobe.workflow.probe.reducing import find_inapplicable, parse_reductions
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run import from_recipe
-from layerprobe.workflow.train.plan import build_plan
+from layerprobe.workflow.train.building import build_plan
 
 TABLE = Path(__file__).parents[1] / "recipes" / "README.md"
 SETS = ("cub200", "cars196", "sop", "inshop")

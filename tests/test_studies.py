@@ -22,7 +22,7 @@ from layerprobe.workflow.plot.plot import require_options
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.study.plan import Cell, all_of, is_finished, plan_without_data, with_kept
 from layerprobe.workflow.study.study_file import load_study
-from layerprobe.workflow.train.plan import build_plan
+from layerprobe.workflow.train.building import build_plan
 
 README = Path(__file__).parents[1] / "recipes" / "README.md"
 # Training classes and images of a class: as many as the real ones, or as hard to draw batches from.

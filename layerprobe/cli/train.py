@@ -37,8 +37,8 @@ def train(
         require_writable(cache)
     loaded = load_recipe(recipe, overrides, model)
 
+    from layerprobe.workflow.train.building import rates_apart
     from layerprobe.workflow.train.ensemble import estimate_training_of, train_any
-    from layerprobe.workflow.train.plan import rates_apart
 
     terminal = output.terminal()
     if overrides.flags("train", ("learning_rate",)):

@@ -221,7 +221,7 @@ def probe_any(run: Run, request: ProbeRequest, listener: Listener) -> list[Score
 def estimate_training_of(request: TrainRequest) -> Estimate:
     """As `estimate_training`; of an ensemble from its first member."""
     from layerprobe.workflow.train.building import build
-    from layerprobe.workflow.train.estimate import estimate_training
+    from layerprobe.workflow.train.train import estimate_training
 
     ensemble = request.recipe.ensemble
     run_request = request if ensemble is None else member_request(request, 1)
