@@ -30,7 +30,7 @@ from layerprobe.measure.index_costs import Searched, index_costs
 from layerprobe.reductions.applying import Blocks, reduce_blocks
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.values.costs import KINDS
-from layerprobe.workflow.choose.index_table import index_table
+from layerprobe.workflow.choose.choose_text import index_table
 
 DIM, RANK, PER_CLASS = 128, 48, 20
 _CPU = torch.device("cpu")

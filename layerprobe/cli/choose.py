@@ -98,7 +98,7 @@ def choose(
 
     # All that imports torch comes after what can be refused without it.
     from layerprobe.ranking.faiss_search import import_faiss
-    from layerprobe.workflow.choose.next_step import next_step
+    from layerprobe.workflow.choose.choose_text import next_step
 
     if request.indexes:
         import_faiss()  # fails before the work, not after it
@@ -134,7 +134,7 @@ def choose(
         for run in runs:
             require_exportable(run.read(), run, to_export)
     if frozen is not None:
-        from layerprobe.workflow.choose.choose_model import choose_model
+        from layerprobe.workflow.choose.choose_once import choose_model
 
         run_of_model, choice = choose_model(frozen, request, terminal)
         runs = [run_of_model]
@@ -160,7 +160,7 @@ def _show(
 ) -> None:
     """Print a choice with its indexes, and then what was exported of it; with --json in one object."""
     from layerprobe.values.choice import choice_lines
-    from layerprobe.workflow.choose.index_table import index_table
+    from layerprobe.workflow.choose.choose_text import index_table
 
     indexes = [] if choice.indexes is None else [index_table(choice.indexes)]
     if export is None or not terminal.as_json:

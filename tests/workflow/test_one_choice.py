@@ -16,8 +16,7 @@ from layerprobe.values.choice import Choice
 from layerprobe.values.layers import RankedLayer
 from layerprobe.workflow.choose.choose import choose_runs
 from layerprobe.workflow.choose.choose_features import choose_file
-from layerprobe.workflow.choose.choose_model import choose_model
-from layerprobe.workflow.choose.choose_once import choose_once
+from layerprobe.workflow.choose.choose_once import choose_model, choose_once
 from layerprobe.workflow.choose.feature_files import read_user_features
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.explain.explain import ExplainRequest, explain
@@ -34,8 +33,8 @@ from layerprobe.workflow.train.frozen_request import FrozenRequest
 from layerprobe.workflow.train.train import train
 from tests.records import rewrite
 from tests.workflow.choose.test_choose import run_with_two_halves
-from tests.workflow.choose.test_choose_model import asked as asked
 from tests.workflow.choose.test_choose_once import WHITE
+from tests.workflow.choose.test_choose_once import asked as asked
 from tests.workflow.choose.test_choose_once import folded as folded
 from tests.workflow.choosing_runs import C1, C2, hits, write_run
 from tests.workflow.conftest import Silent

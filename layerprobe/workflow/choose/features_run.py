@@ -1,4 +1,4 @@
-"""A user's features -> the run in memory that has them, and its layers as candidates."""
+"""A user's features as a run in memory: its layers as candidates, and the layer that a name means."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from numpy.typing import NDArray
 
 from layerprobe import store
 from layerprobe.measure.choosing_folds import QueryValues
+from layerprobe.reductions.chain import parse_chain
 from layerprobe.statistics.choice import folds_of
 from layerprobe.system.computing import in_threads
 from layerprobe.system.errors import RecipeError
 from layerprobe.system.progress import Listener
-from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer
+from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer, concatenated_layers, find_layer
 from layerprobe.values.records import RecordedNetwork, RunRecord
 from layerprobe.values.retrieval import SearchRules
 from layerprobe.workflow.choose.candidates import CandidateKey, CandidateRun, StoredValues, whole_units
-from layerprobe.workflow.choose.half_whitened import half_whitened_layers
+from layerprobe.workflow.choose.refits import half_whitened_layers
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.choose.user_features import UserFeatures
 from layerprobe.workflow.probe.reduced_features import StoredSearch
 from layerprobe.workflow.probe.reducing import FITTED_ON
 from layerprobe.workflow.run.memory_run import EPOCH, MemoryRun, MemoryTables
-from layerprobe.workflow.run.references import RankedSplit
+from layerprobe.workflow.run.references import RankedSplit, parse_reference
 from layerprobe.workflow.run.seen import split_to_choose_on
 
 SIMILARITY = "cosine"
@@ -240,3 +241,36 @@ class _SearchedValues(Mapping[CandidateKey, QueryValues]):
             for key, values in zip(self._keys, of_each(self._search, list(self._keys)), strict=True):
                 self._values[key] = values
                 task.advance()
+
+
+def ranked_of_rows(features: UserFeatures, text: str) -> RankedLayer:
+    """The layer, or layers side by side, with a reduction that is one map for all images.
+
+    Raises:
+        RecipeError: a reduction without such a map.
+        UnknownNameError: a layer of another name.
+    """
+    layers = list(features.features)
+    if text in map(str, layers):  # a layer of a file may have a slash in its name
+        return RankedLayer(LayerKey(text, "none"), "none", SIMILARITY)
+    reference = parse_reference(text, bare="layer")
+    chain = parse_chain(reference.reduction)
+    name = reference.layer or ""
+    joined = concatenated_layers(name, layers, [layer.layer for layer in layers])
+    layer = joined[0] if joined else find_layer(name, layers)
+    ranked = RankedLayer(layer, chain.text, reference.similarity or chain.similarity or SIMILARITY)
+    require_one_map(ranked)
+    return ranked
+
+
+def require_one_map(ranked: RankedLayer) -> None:
+    """Check that a layer's reduction is one map for all images, which stored features give again."""
+    chain = parse_chain(ranked.reduction)
+    reason = (
+        "a mean over draws" if len(chain.members()) > 1
+        else "made with the loss's classifier" if chain.needs_classifier
+        else "fitted on the searched images, which other images have not" if chain.fits and chain.on_gallery
+        else ""
+    )  # fmt: skip
+    if reason:
+        raise RecipeError(f"{ranked}: {reason}", fix="Name a layer with another reduction, or none")

@@ -1,4 +1,4 @@
-"""Candidates of a choice whose reductions are fitted on the classes that are chosen on, searched within folds."""
+"""Candidates that no probe has ranked: half-whitened layers, and reductions refitted within folds."""
 
 from __future__ import annotations
 
@@ -8,24 +8,64 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+import numpy as np
 import torch
 
 from layerprobe.measure.choosing_folds import QueryValues
+from layerprobe.reductions.applying import Blocks
 from layerprobe.reductions.chain import parse_chain
+from layerprobe.reductions.half_whitening import half_whitened, half_whitening
 from layerprobe.reductions.reduction import NotApplicableError
-from layerprobe.statistics.choice import Finer
+from layerprobe.statistics.choice import Finer, folds_of
 from layerprobe.statistics.units import UnitSums, stack_means, unit_sums
 from layerprobe.system.computing import OfEach, in_threads
 from layerprobe.system.errors import DataError, NumericError
 from layerprobe.system.progress import Listener, stoppable
 from layerprobe.values.layers import NO_REDUCTION, RankedLayer
 from layerprobe.values.retrieval import SearchRules
-from layerprobe.workflow.choose.candidates import CandidateKey, CandidateRun, Group
+from layerprobe.workflow.choose.candidates import CandidateKey, CandidateRun, Group, whole_units
 from layerprobe.workflow.choose.request import NEAR_METRIC
 from layerprobe.workflow.choose.run_candidates import embeddings_of, keys_of
-from layerprobe.workflow.probe.reduced_features import StoredSearch
+from layerprobe.workflow.probe.reduced_features import StoredSearch, fold_half_whitening
 from layerprobe.workflow.run.memory_run import MemoryRun
+from layerprobe.workflow.run.opened_run import read_layer
 from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.run.seen import split_to_choose_on
+
+
+def half_whitened_layers(
+    run: Run, split: str, layers: Sequence[RankedLayer], epoch: int, *, cluster: str | None = None
+) -> list[RankedLayer]:
+    """Layers half-whitened to the dimensions that this leaves, without those that it does not suit.
+
+    In all folds where the split is chosen on, too; else in one fit on all classes.
+
+    Args:
+        split: whose stored features are fitted on.
+        layers: without a reduction.
+        cluster: whose values the folds divide; None for the classes.
+    """
+    record = run.read()
+    units = whole_units(run, split, *run.feature_head(epoch, split).rows, cluster)
+    folds = folds_of(units, seed=int(record.seed))[np.unique(units, return_inverse=True)[1]]
+    is_chosen_on = split_to_choose_on(run, record, record.epochs) == split
+    cpu, suited = torch.device("cpu"), []
+    for ranked in layers:
+        if is_chosen_on:
+            fitted = fold_half_whitening(run, epoch, split, ranked.layer, folds, cpu)
+        else:
+            fitted = half_whitening(Blocks(read_layer(run, epoch, split, ranked.layer), cpu), folds, [None])
+        if fitted is not None:
+            suited.append(replace(ranked, reduction=half_whitened(fitted.dim)))
+    return suited
+
+
+def ranked_unreduced(run: Run, split: str) -> list[RankedLayer]:
+    """The single layers that a split has scores of without a reduction, in network order."""
+    scores = [score for score in run.scores() if score.split == split and score.value is not None]
+    every = dict.fromkeys(score.ranked for score in scores)
+    return [x for x in every if x.reduction == NO_REDUCTION and "+" not in x.layer.layer]
+
 
 _STOPPED = "ranking stopped; nothing was changed"
 

@@ -1,4 +1,4 @@
-"""Groups of runs -> the candidates among them: their costs, their hits by class, and their names."""
+"""Groups of runs -> the candidates among them: their costs, their hits by class, their names."""
 
 from __future__ import annotations
 
@@ -15,11 +15,26 @@ from layerprobe.statistics.units import UnitSums, mean_of, stack_means
 from layerprobe.system.errors import BusyError, DataError
 from layerprobe.values.choice import FOLDS, Candidate, Choice, Price, TruncationSavings
 from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer, members_of
+from layerprobe.values.records import RunRecord
 from layerprobe.values.scores import SPLITS, Score, Subject, shared_notes
-from layerprobe.workflow.choose.candidate_set import Baseline, CandidateSet
 from layerprobe.workflow.choose.candidates import CandidateKey, Group, StoredValues
-from layerprobe.workflow.choose.cut import cut_after
+from layerprobe.workflow.choose.choosing import Baseline, CandidateSet
 from layerprobe.workflow.run.runs import Run
+
+
+def cut_after(record: RunRecord, layer: LayerKey) -> TruncationSavings | None:
+    """What comes after a layer; of `A+B` after the last of them.
+
+    Returns:
+        None if run.json does not say it: of a run from Python, or of an ensemble.
+    """
+    cuts = record.network.cuts if record.network else {}
+    names = [layer.layer] if layer.layer in cuts else layer.layer.split("+")
+    layer_cuts = [cuts[name] for name in names if name in cuts]
+    if len(layer_cuts) < len(names):
+        return None
+    parameters, operations = zip(*layer_cuts, strict=True)
+    return TruncationSavings(min(parameters), None if None in operations else min(operations))
 
 
 def candidate_set_of(

@@ -14,8 +14,7 @@ from layerprobe.system.progress import Listener
 from layerprobe.values.choice import advice_text
 from layerprobe.values.layers import RankedLayer, members_of
 from layerprobe.workflow.choose.choose_features import choose_file
-from layerprobe.workflow.choose.features_run import rows_by_split, run_of_features
-from layerprobe.workflow.choose.given_layer import ranked_of_rows
+from layerprobe.workflow.choose.features_run import ranked_of_rows, rows_by_split, run_of_features
 from layerprobe.workflow.choose.indexed_layer import read_searched
 from layerprobe.workflow.choose.user_features import UserFeatures
 from layerprobe.workflow.export.request import ExportRequest

@@ -14,7 +14,7 @@ from layerprobe.system.errors import DataError
 from layerprobe.values.facts import PAIRS_WITHIN_FOLDS
 from layerprobe.values.scores import Score, Subject, shared_notes
 from layerprobe.values.views import ErrorRates, Selected
-from layerprobe.workflow.choose.given_layer import require_one_map
+from layerprobe.workflow.choose.features_run import require_one_map
 from layerprobe.workflow.plot.feature_views import LayerSelection, few_layers
 from layerprobe.workflow.probe.reduced_features import StoredSearch
 from layerprobe.workflow.run.runs import Run

@@ -29,7 +29,7 @@ from layerprobe.values.intervals import FEWEST_UNITS, Interval, IntervalKind, Sa
 from layerprobe.values.layers import RankedLayer
 from layerprobe.values.thresholds import MeasuredThresholds, PairedSplit, Rate, Threshold, require_rates
 from layerprobe.workflow.choose.choose import choose_runs
-from layerprobe.workflow.choose.given_layer import require_one_map
+from layerprobe.workflow.choose.features_run import require_one_map
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.probe.reduced_features import StoredSearch
 from layerprobe.workflow.run import from_recipe

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,13 @@ from layerprobe.statistics.choice import folds_of
 from layerprobe.system.errors import DataError
 from layerprobe.values.facts import WITHIN_FOLDS
 from layerprobe.values.layers import RankedLayer
+from layerprobe.values.scores import ScoreTable
 from layerprobe.workflow.choose.choose import choose_runs
+from layerprobe.workflow.choose.refits import half_whitened_layers, ranked_unreduced
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.run.runs import Run
-from tests.workflow.choosing_runs import C1, labels_of, write_run
+from tests.scores import with_layer
+from tests.workflow.choosing_runs import C1, C2, labels_of, write_run
 from tests.workflow.conftest import Silent
 
 CLASSES, CHAIN = 12, "l2+whiten:9:1+l2"
@@ -105,3 +109,25 @@ def test_trainings_of_several_seeds_have_the_same_folds(tmp_path: Path) -> None:
     both = choose_runs(runs, ChooseRequest(device="cpu"), Silent(), further=[WHITE])
     alone = choose_runs(runs[:1], ChooseRequest(device="cpu"), Silent(), further=[WHITE])
     assert both.chosen.value == alone.chosen.value
+
+
+def test_a_layer_is_half_whitened_to_the_rank_that_its_features_have_in_all_folds(tmp_path: Path) -> None:
+    # 12 classes of 4 images; the second layer has 3 directions among its 6 numbers.
+    features = np.random.default_rng(0).standard_normal((48, 6)).astype(np.float32)
+    flat = features @ np.diag([1, 1, 1, 0, 0, 0]).astype(np.float32)
+    values = {"test": {"c1@max": features, "c2@max": flat}}
+    run = write_run(tmp_path, "a", {"test": {C1: np.ones(48), C2: np.ones(48)}}, features=values, epochs=(0,))
+    found = half_whitened_layers(run, "test", [C1, C2], 0)
+    assert [str(ranked) for ranked in found] == ["c1@max/l2+whiten:6:0.5+l2", "c2@max/l2+whiten:3:0.5+l2"]
+
+
+def test_reduced_and_concatenated_layers_are_not_half_whitened(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "a", {"test": {C1: np.ones(80)}})
+    (score,) = run.scores()
+    others = [
+        with_layer(score, layer="c1+c2"),
+        with_layer(score, reduction="l2"),
+        replace(with_layer(score, layer="c2"), value=None),
+    ]
+    ScoreTable([score, *others], stored=[]).write(run.scores_file)
+    assert ranked_unreduced(run, "test") == [C1]

@@ -19,8 +19,7 @@ from layerprobe.plots.selected import IN_CSV
 from layerprobe.values.choice import Choice, Ship
 from layerprobe.values.layers import LayerKey, RankedLayer, spoken_name
 from layerprobe.workflow.choose.choose import choose_runs
-from layerprobe.workflow.choose.choose_model import choose_model
-from layerprobe.workflow.choose.choose_once import choose_once
+from layerprobe.workflow.choose.choose_once import choose_model, choose_once
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.plot.plot import StoredRuns, draw_plot
 from layerprobe.workflow.run.runs import Run

@@ -1,9 +1,12 @@
-"""The table of `choose --index`."""
+"""What follows a `Choice` in text: the table of `--index`, and the next command."""
 
 from __future__ import annotations
 
+from layerprobe.reductions.chain import parse_chain
 from layerprobe.tables.tables import TextTable
+from layerprobe.values.choice import Choice
 from layerprobe.values.costs import EXACT, IndexCosts
+from layerprobe.workflow.run.runs import Run
 
 
 def index_table(costs: IndexCosts) -> TextTable:
@@ -43,3 +46,12 @@ def index_table(costs: IndexCosts) -> TextTable:
             *costs.notes,
         ),
     )
+
+
+def next_step(choice: Choice, run: Run) -> str:
+    """The command that exports what was chosen."""
+    ship = choice.ship
+    # Fitted within folds of test, it is not ranked under its name: export takes the stored choice.
+    in_folds = choice.chosen.split == "test" and parse_chain(ship.reduction).fits_on_train
+    layer = () if in_folds else ("--layer", ship.name)
+    return f"next: {run.command('export', '--epoch', str(ship.epoch), *layer, '--out', f'{run.name}-export')}"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from layerprobe.values.choice import TruncationSavings
 from layerprobe.values.layers import LayerKey
-from layerprobe.workflow.choose.cut import cut_after
+from layerprobe.workflow.choose.run_candidates import cut_after
 from tests.records import recorded
 
 CUTS = {"a": [0.5, 0.25], "b": [0.125, None]}

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from layerprobe.workflow.choose.next_step import next_step
+from layerprobe.workflow.choose.choose_text import next_step
 from layerprobe.workflow.run.runs import Run
 from tests.values.test_choice import CHOICE, CHOSEN, SHIP
 
