@@ -74,10 +74,9 @@ def compare(
     # All that imports torch comes after what can be refused without it.
     from layerprobe.workflow.compare.compare import CompareRequest
     from layerprobe.workflow.compare.compare import compare as compare_layers
-    from layerprobe.workflow.compare.compare_seeds import compare_seeds
+    from layerprobe.workflow.compare.compare_seeds import compare_seeds, seeds_sentence, seeds_table
     from layerprobe.workflow.compare.comparison import comparison_table, sentence
     from layerprobe.workflow.compare.evidence import Measure
-    from layerprobe.workflow.compare.seeds_text import seeds_sentence, seeds_table
 
     request = CompareRequest(cache, a, b, split, Measure(metric, IntervalKind(estimand_of(interval), cluster)))
     as_table = any(map(is_glob, (a, b)))
@@ -105,8 +104,7 @@ def _with_paper(terminal: Terminal, cache: Path, run: str | None, reference: str
     run = run or find_run(cache, None).name
     find_reference(cache, run)
 
-    from layerprobe.workflow.compare.paper import compare_with_paper
-    from layerprobe.workflow.compare.paper_text import paper_tables, paper_values
+    from layerprobe.workflow.compare.paper import compare_with_paper, paper_tables, paper_values
 
     comparison = compare_with_paper(cache, run, table)
     terminal.result(paper_values(comparison), *paper_tables(comparison))

@@ -17,10 +17,9 @@ from layerprobe.values.facts import CHOOSING, chosen_on_text, epoch_text
 from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer
 from layerprobe.values.scores import Score
 from layerprobe.workflow.compare.compare import compare_pairs
-from layerprobe.workflow.compare.compare_seeds import compare_trainings
+from layerprobe.workflow.compare.compare_seeds import compare_trainings, seeds_sentence, short_seeds_text
 from layerprobe.workflow.compare.comparison import Comparison, SeedComparison, sentence, short_text, value_text
 from layerprobe.workflow.compare.evidence import Measure
-from layerprobe.workflow.compare.seeds_text import seeds_sentence, short_seeds_text
 from layerprobe.workflow.run.experiments import Trainings, experiments_of
 from layerprobe.workflow.run.facts import alike_of, data_facts, searches_of
 from layerprobe.workflow.run.opened_run import equal_layers

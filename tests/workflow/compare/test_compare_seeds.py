@@ -12,10 +12,9 @@ from layerprobe.system.errors import NumericError, RecipeError
 from layerprobe.values.intervals import Difference, Interval, IntervalKind, OverSeeds
 from layerprobe.values.scores import Subject
 from layerprobe.workflow.compare.compare import CompareRequest
-from layerprobe.workflow.compare.compare_seeds import compare_seeds
+from layerprobe.workflow.compare.compare_seeds import compare_seeds, seeds_sentence, seeds_table
 from layerprobe.workflow.compare.comparison import ComparedLayer, ComparisonData, PairedTraining, SeedComparison
 from layerprobe.workflow.compare.evidence import Measure
-from layerprobe.workflow.compare.seeds_text import seeds_sentence, seeds_table
 from layerprobe.workflow.run.runs import Run
 from tests.workflow.stored_ranks import ranked, store_ranks, write_run
 

@@ -17,8 +17,7 @@ from layerprobe.system.wording import encoded
 from layerprobe.tables.formats import as_text
 from layerprobe.values.layers import RankedLayer
 from layerprobe.values.scores import ScoreTable, Subject, read_scores
-from layerprobe.workflow.compare.paper import PaperComparison, compare_with_paper
-from layerprobe.workflow.compare.paper_text import paper_tables, paper_values
+from layerprobe.workflow.compare.paper import PaperComparison, compare_with_paper, paper_tables, paper_values
 from tests.workflow.stored_ranks import ranked, write_run
 
 FC6, POOL = ranked("fc6@none"), ranked("pool5.3@max")

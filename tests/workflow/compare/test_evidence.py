@@ -18,8 +18,7 @@ from layerprobe.values.intervals import IntervalKind
 from layerprobe.workflow.compare.compare import CompareRequest, compare
 from layerprobe.workflow.compare.compare_seeds import compare_seeds
 from layerprobe.workflow.compare.comparison import Comparison
-from layerprobe.workflow.compare.evidence import Evidence, Measure
-from layerprobe.workflow.compare.redrawn import LeftOutMetrics
+from layerprobe.workflow.compare.evidence import Evidence, LeftOutMetrics, Measure
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run.references import find_layers, open_ranked_split, parse_reference
