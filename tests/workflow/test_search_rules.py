@@ -24,7 +24,7 @@ from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.retrieval import Ranks
 from layerprobe.workflow.probe.reduced_features import StoredSearch
 from layerprobe.workflow.run.runs import Run
-from layerprobe.workflow.threshold.layer_pairs import layer_pairs
+from layerprobe.workflow.threshold.threshold import layer_pairs
 from tests.data import fabricated
 
 SETTINGS = ("data.image_size=28", "net.name=lenet", "net.fc=[8]", "train.epochs=0", "train.batch_size=6",

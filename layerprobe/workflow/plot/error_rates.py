@@ -19,7 +19,7 @@ from layerprobe.workflow.plot.feature_views import LayerSelection, few_layers
 from layerprobe.workflow.probe.reduced_features import StoredSearch
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.seen import has_seen_train
-from layerprobe.workflow.threshold.layer_pairs import layer_pairs
+from layerprobe.workflow.threshold.threshold import layer_pairs
 
 SPLIT = "test"
 

@@ -1,4 +1,4 @@
-"""threshold: the stored features of a run's layer -> thresholds at false accept rates, and their rates on test."""
+"""threshold: pairs of a run's layer -> thresholds at false accept rates, and their rates on test."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from layerprobe.measure.pair_thresholds import (
@@ -18,15 +19,15 @@ from layerprobe.measure.pair_thresholds import (
     require_pairs,
     thresholds_at,
 )
-from layerprobe.ranking.all_pairs import AllPairs
+from layerprobe.ranking.all_pairs import AllPairs, all_pairs
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.statistics.pair_rates import pairs_of_units, rate_intervals
 from layerprobe.statistics.units import UnitSums, effective_number, intervals
-from layerprobe.system.errors import DataError, RecipeError
+from layerprobe.system.errors import DataError, NotFiniteError, NumericError, RecipeError
 from layerprobe.system.progress import Listener
 from layerprobe.values.facts import chosen_on_text
 from layerprobe.values.intervals import FEWEST_UNITS, Interval, IntervalKind, SamplingUnits
-from layerprobe.values.layers import RankedLayer
+from layerprobe.values.layers import NO_REDUCTION, RankedLayer
 from layerprobe.values.thresholds import MeasuredThresholds, PairedSplit, Rate, Threshold, require_rates
 from layerprobe.workflow.choose.choose import choose_runs
 from layerprobe.workflow.choose.features_run import require_one_map
@@ -43,7 +44,34 @@ from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.seen import seen_train_error, split_to_choose_on
 from layerprobe.workflow.run.stored_choice import stored_choice, taken_text
 from layerprobe.workflow.run.units import folders_note_of_run, require_whole_classes, units_of_run
-from layerprobe.workflow.threshold.layer_pairs import layer_pairs
+
+
+def layer_pairs(search: StoredSearch, ranked: RankedLayer) -> AllPairs:
+    """The pairs of a split's images by a layer, as its search compares them.
+
+    Raises:
+        DataError: its features are gone or have changed, or the search rules.
+        NumericError: NaN or Inf.
+    """
+    # A reduction that is not ranked is fitted anew, on the features that the layer itself was ranked by.
+    is_ranked = ranked in search.run.ranks(search.epoch, search.split).stored.ranks
+    search.require_stored(ranked if is_ranked else replace(ranked, reduction=NO_REDUCTION))
+    queries, gallery = search.features(ranked)
+    try:
+        return all_pairs(
+            torch.as_tensor(queries.values),
+            queries.labels,
+            gallery=None if gallery is None else torch.as_tensor(gallery.values),
+            gallery_labels=None if gallery is None else gallery.labels,
+            similarity=ranked.similarity,  # type: ignore[arg-type] # text from a file, checked there
+            ids=None if gallery is None else queries.ids,
+            gallery_ids=None if gallery is None else gallery.ids,
+            rules=search.rules,
+        )
+    except NotFiniteError as error:
+        message = f"{ranked} has no threshold on {search.split}: {error.message}"
+        raise NumericError(message, fix="Choose a layer whose features are finite") from error
+
 
 _MOST = 0.8  # of the impostor pairs
 
