@@ -51,12 +51,13 @@ def study(
         require_writable(cache)
 
     from layerprobe.workflow.study.plan import plan_without_data
-    from layerprobe.workflow.study.study import estimate_study, run_study
-    from layerprobe.workflow.study.table import (
+    from layerprobe.workflow.study.study import (
         StudyTable,
         about_lines,
+        estimate_study,
         plan_table,
         plan_values,
+        run_study,
         table_values,
         text_table,
     )

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from layerprobe.workflow.study.study import StudyRequest, run_study
+from layerprobe.workflow.study.study import StudyRequest, StudyTable, run_study
 from layerprobe.workflow.study.study_file import load_study
-from layerprobe.workflow.study.table import StudyTable
 from tests.workflow.conftest import Silent
 
 TINY = """
