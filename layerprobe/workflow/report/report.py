@@ -1,23 +1,30 @@
-"""report: stored values of some runs -> one page of HTML; runs are neither written nor locked."""
+"""report: stored values of some runs, and how they were made -> one page of HTML."""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import platform
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from layerprobe import __version__
+from layerprobe.ranking.vectors import TIE_WINDOW
 from layerprobe.report.page import render
 from layerprobe.report.values import Report, RunPage
 from layerprobe.system.errors import DataError
+from layerprobe.system.files import sha256
+from layerprobe.system.wording import as_moment
 from layerprobe.values.facts import split_header
 from layerprobe.values.layers import NO_REDUCTION, RankedLayer, headline_layers, names_by_layer
+from layerprobe.values.records import RunRecord
 from layerprobe.values.scores import Score
 from layerprobe.workflow.compare.finding import METRIC, best_on_validation, findings
 from layerprobe.workflow.explain.stored import stored_figure
 from layerprobe.workflow.report.choices import Choices, choices
-from layerprobe.workflow.report.provenance import page_provenance, run_provenance
 from layerprobe.workflow.report.report_gallery import Galleries, galleries_of
 from layerprobe.workflow.run.experiments import experiments_of
 from layerprobe.workflow.run.facts import data_facts
@@ -25,7 +32,91 @@ from layerprobe.workflow.run.metric_values import metric_flags, require_mean_ove
 from layerprobe.workflow.run.opened_run import equal_layers
 from layerprobe.workflow.run.outputs import require_output, write_output
 from layerprobe.workflow.run.references import embedding_among
-from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.run.runs import Run, command_line
+from layerprobe.workflow.run.seen import weights_text
+
+Provenance = tuple[tuple[str, str], ...]  # headings and texts
+
+_RULES = (
+    "R@K is the share of queries that have a right item among"
+    " their K nearest. Each query is searched for exactly, among all items. Ties"
+    f" count with their expected value under a random order; two similarities are tied if they differ by at most"
+    f" {TIE_WINDOW:g} in float64. A query without another right item counts as a miss."
+)
+
+
+def page_provenance(seconds: float, *, in_python: bool = False) -> Provenance:
+    """How the page was made.
+
+    Args:
+        seconds: since 1970, now.
+        in_python: by the report of a result, not by the command.
+    """
+    source = "the result's scores" if in_python else "scores.csv, in its run's folder"
+    return (
+        ("command", "layerprobe.probe(...).report(...)" if in_python else command_line()),
+        ("made by", f"layerprobe {__version__}, Python {platform.python_version()}"),
+        ("made at", as_moment(seconds)),
+        ("how numbers are made", f"Every number is one of {source}. {_RULES}"),
+    )
+
+
+def run_provenance(run: Run, *, is_kept: bool = True) -> Provenance:
+    """How a run was made, as its record says; of a record that cannot be read, why.
+
+    Args:
+        is_kept: whether its files last, and are named.
+    """
+    scores = (("scores", f"{run.scores_file}, sha256 {sha256(run.scores_file)}"),) if is_kept else ()
+    try:
+        record = run.read()
+    except DataError as error:
+        return (("record", str(error)), *scores)
+    versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
+    threads = record.threads
+    device = ", ".join(str(value) for value in (record.device, threads and _count_text(threads, "thread")) if value)
+    experiment = record.experiment and f"experiment {record.experiment}, "
+    fields = {
+        "command": record.command,
+        "state": f"{record.state}, {_count_text(record.epochs_done, 'epoch')} done",
+        "recipe": f"{record.recipe_name}, {experiment}seed {record.seed}",
+        "recipe in full": _recipe(record.recipe),
+        "versions": versions,
+        "device": device,
+        "input": record.transform,
+        "weights": _weights(run, record),
+        "images": _hashes(record.contents),
+        "images and classes": _hashes(record.manifests),
+        "notes": "\n".join(record.notes),
+    }
+    return (*((heading, str(text)) for heading, text in fields.items() if text), *scores)
+
+
+def _count_text(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _recipe(sections: Mapping[str, Mapping[str, Any]]) -> str:
+    """A line for each section, as TOML; keys without a value are omitted."""
+    lines = []
+    for name, section in sections.items():
+        keys = [f"{key} = {json.dumps(x, ensure_ascii=False)}" for key, x in section.items() if x is not None]
+        lines += [f"[{name}] {', '.join(keys)}"] if keys else []
+    return "\n".join(lines)
+
+
+def _weights(run: Run, record: RunRecord) -> str:
+    """The hash of the last epoch's weights, or of the files that they came from."""
+    numbered = not weights_text(record)
+    files = [f"epoch {file.epoch}: " * numbered + f"{file.path}, sha256 {file.sha256}" for file in record.weights_files]
+    name = run.checkpoint_file(record.epochs_done).name
+    digest = record.hashes.get(name)
+    return "\n".join([*files, *([f"{name}, sha256 {digest}"] if digest else [])])
+
+
+def _hashes(splits: Mapping[str, str]) -> str:
+    return "\n".join(f"{split}: sha256 {value}" for split, value in splits.items() if value)
+
 
 MOST_SCORES = 50_000  # on a page; one takes about 80 characters, with its interval and note
 _NAMED = 3  # runs in a title

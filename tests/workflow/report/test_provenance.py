@@ -3,7 +3,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from layerprobe.workflow.report.provenance import page_provenance, run_provenance
+from layerprobe.workflow.report.report import page_provenance, run_provenance
 from layerprobe.workflow.run.runs import Run
 from tests.workflow.rank_files import FC6, first_hit, stored, written
 
