@@ -26,8 +26,8 @@ from layerprobe.values.explanations import ExplainedNeighbour, ExplainedQuery
 from layerprobe.values.layers import NO_REDUCTION, RankedLayer
 from layerprobe.values.records import RunRecord
 from layerprobe.values.views import Neighbours
+from layerprobe.workflow.explain.explain_text import KIND
 from layerprobe.workflow.explain.request import ExplainRequest as ExplainRequest
-from layerprobe.workflow.explain.stored import KIND
 from layerprobe.workflow.plot.neighbours import RunGallery
 from layerprobe.workflow.plot.panels import find_neighbours
 from layerprobe.workflow.plot.query_rules import names_layers

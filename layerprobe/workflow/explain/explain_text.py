@@ -1,13 +1,29 @@
-"""The values of explanations as a table and as JSON."""
+"""Explanations as a table, as JSON, and as the figure that a run keeps."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
+from layerprobe.system.errors import DataError
 from layerprobe.tables.tables import TextTable
 from layerprobe.values.explanations import Attribution, ExplainedQuery, RankCorrelation
 from layerprobe.values.layers import names_by_layer
+from layerprobe.workflow.run.runs import Run
+
+KIND = "explain"  # of the figure among the run's plots
+
+
+def stored_figure(run: Run) -> bytes | None:
+    """The PNG that `explain` wrote last without --out; None if there is none."""
+    path = run.plot_file(KIND)
+    if not path.is_file():
+        return None
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError.unreadable(error, file=path) from error
+
 
 _COLUMNS = ("layer", "image", "s - s0", "error %", "steps", "IG\nr", "IG\n|r|", "CAM\nr", "CAM\n|r|")
 _KEY = (

@@ -23,7 +23,7 @@ from layerprobe.values.layers import NO_REDUCTION, RankedLayer, headline_layers,
 from layerprobe.values.records import RunRecord
 from layerprobe.values.scores import Score
 from layerprobe.workflow.compare.finding import METRIC, best_on_validation, findings
-from layerprobe.workflow.explain.stored import stored_figure
+from layerprobe.workflow.explain.explain_text import stored_figure
 from layerprobe.workflow.report.choices import Choices, choices
 from layerprobe.workflow.report.report_gallery import Galleries, galleries_of
 from layerprobe.workflow.run.experiments import experiments_of

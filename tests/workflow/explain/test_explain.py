@@ -16,8 +16,7 @@ from layerprobe.values.records import RunRecord
 from layerprobe.workflow.choose.choose_once import choose_once
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.explain.explain import ExplainRequest, explain
-from layerprobe.workflow.explain.explain_text import explanation_table, explanation_values
-from layerprobe.workflow.explain.stored import stored_figure
+from layerprobe.workflow.explain.explain_text import explanation_table, explanation_values, stored_figure
 from layerprobe.workflow.run.run_network import run_network
 from layerprobe.workflow.run.runs import Run
 from tests.records import recorded
