@@ -128,8 +128,7 @@ def choose(
         _show(terminal, choice, map_of, full=full)
         return
     if to_export is not None:
-        from layerprobe.workflow.export.export_run import export_run, require_exportable
-        from layerprobe.workflow.export.layer_of_run import layer_of_choice
+        from layerprobe.workflow.export.export_run import export_run, layer_of_choice, require_exportable
 
         for run in runs:
             require_exportable(run.read(), run, to_export)

@@ -1,33 +1,36 @@
-"""A layer of a run -> its export."""
+"""A layer of a run, named or chosen, and how the run reads images -> its export."""
 
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from layerprobe.data.loading import batches_of
+from layerprobe.data.resizing import Framing
 from layerprobe.data.transforms import in_grey
 from layerprobe.encoder.fitted_map import with_ends
 from layerprobe.encoder.graph import Parts
-from layerprobe.recipe.recipe import recorded_recipe
+from layerprobe.nets.net import Net
+from layerprobe.recipe.recipe import Recipe, recorded_recipe
 from layerprobe.reductions.chain import ON_GALLERY, parse_chain
 from layerprobe.reductions.reduction import Reduce
 from layerprobe.system.errors import DataError, LayerprobeError, RecipeError
 from layerprobe.system.progress import Listener
 from layerprobe.taps import find_layers
 from layerprobe.values.choice import Choice, advice_text
-from layerprobe.values.layers import members_of
+from layerprobe.values.layers import NO_REDUCTION, RankedLayer, members_of
+from layerprobe.values.network_input import OwnInput, height_width
 from layerprobe.values.records import RunRecord
 from layerprobe.workflow.choose.choose import choose_runs
 from layerprobe.workflow.choose.choose_once import choose_once, half_whitened_of
 from layerprobe.workflow.choose.indexed_layer import read_searched
 from layerprobe.workflow.choose.request import ChooseRequest
-from layerprobe.workflow.export.image_input import image_input, image_shape
-from layerprobe.workflow.export.layer_of_run import LayerOfRun, layer_of_choice, resolve_layer
 from layerprobe.workflow.export.request import ExportRequest
 from layerprobe.workflow.export.writing import (
     CHECKED,
@@ -48,10 +51,127 @@ from layerprobe.workflow.run.epoch_weights import load_net
 from layerprobe.workflow.run.experiments import require_same_images
 from layerprobe.workflow.run.images import Decoding
 from layerprobe.workflow.run.opened_run import open_layer
-from layerprobe.workflow.run.references import layer_flags, probe_fix
+from layerprobe.workflow.run.references import find_layers as find_ranked_layers
+from layerprobe.workflow.run.references import layer_flags, open_ranked_split, parse_reference, probe_fix
 from layerprobe.workflow.run.runs import Run, require_kept
 from layerprobe.workflow.run.seen import split_to_choose_on
 from layerprobe.workflow.run.stored_choice import stored_choice, taken_text
+
+
+def image_shape(recipe: Recipe, net: Net) -> tuple[int, int, int]:
+    """(H, W, C) of the images that a run's network takes."""
+    return *height_width(recipe.data.image_size), net.channels
+
+
+def image_input(recipe: Recipe, net: Net) -> Mapping[str, Any]:
+    """`input` of export.json: the type of images, and each step from a file to them.
+
+    Normalisation and inversion are inside the exported network.
+    """
+    height, width, channels = image_shape(recipe, net)
+    scaled = from_recipe.scaled_input(recipe) if recipe.data.transform == "model" else None
+    normalise = from_recipe.build_normalise(recipe, channels)
+    return {
+        "dtype": "uint8",
+        "layout": "BHWC",
+        "size": (height, width),
+        "channels": channels,
+        "exif_rotation": recipe.data.exif_rotation,
+        "white": recipe.data.white,
+        "steps": _steps(recipe, scaled, (height, width)),
+        "filter": "bilinear" if scaled is None else scaled.filter,
+        "resized_by": "torch" if scaled is None and recipe.data.resize == "fast" else "PIL",
+        "invert": recipe.data.invert,
+        "mean": normalise.mean,
+        "std": normalise.std,
+    }
+
+
+def _steps(recipe: Recipe, scaled: OwnInput | None, size: tuple[int, int]) -> list[Mapping[str, Any]]:
+    """Resizing to (height, width) or by the shorter side, and the crop at the centre."""
+    transform = recipe.data.transform
+    if scaled is not None:
+        if scaled.resized is None:
+            return [{"resize": size}]
+        crop = {"crop": size, "start": "down" if scaled.crop_rounding == "down" else "to even"}
+        if scaled.squeezed:
+            return [{"resize": height_width(scaled.resized)}, crop]
+        if not isinstance(scaled.resized, int):
+            return [{"cover": scaled.resized}, crop]
+        return [{"shorter_side": scaled.resized, "longer_side": "truncated"}, crop]
+    if transform == "square":
+        return [{"resize": size}]
+    crop = {"crop": size, "start": "down"}
+    if transform == "D1":
+        return [{"shorter_side": size[0], "longer_side": "rounded"}, crop]
+    side = Framing(transform, size[0]).side
+    return [{"resize": (side, side)}, crop]
+
+
+_SPLITS = ("test", "validation", "train")  # on whose images an export is checked, the first that is ranked
+
+
+@dataclass(frozen=True)
+class LayerOfRun:
+    """A ranked layer of a run.
+
+    Args:
+        split: on whose images the export is checked.
+    """
+
+    run: Run
+    epoch: int
+    split: str
+    ranked: RankedLayer
+
+    @property
+    def gallery(self) -> str:
+        """The split that the images are searched in."""
+        itself = self.run.ranks(self.epoch, self.split).searched_itself
+        return self.split if itself else "gallery"
+
+    @property
+    def stored(self) -> RankedLayer:
+        """The layer as it is ranked: without a reduction where `choose` fitted that within folds."""
+        ranks = self.run.ranks(self.epoch, self.split).stored.ranks
+        return self.ranked if self.ranked in ranks else replace(self.ranked, reduction=NO_REDUCTION)
+
+
+def resolve_layer(run: Run, name: str, request: ExportRequest) -> LayerOfRun:
+    """The ranked layer of a name such as `pool5.3@max/l2+pca:64+l2`, by default at the last ranked epoch.
+
+    Raises:
+        DataError: the epoch is not ranked.
+        LayerprobeError: it is a mean over random draws.
+        RecipeError: the name is of another run, of several layers, or of none that is ranked.
+    """
+    reference = parse_reference(name, bare="layer")
+    if reference.run not in (None, run.name):
+        fix = f"Name {reference.run} as the run to layerprobe export"
+        raise RecipeError(f"--layer {name}: the run is {run.name}", fix=fix)
+    if None not in (reference.epoch, request.epoch) and reference.epoch != request.epoch:
+        raise RecipeError(f"--layer {name} and --epoch {request.epoch} name two epochs", fix="Omit one of them")
+    draws = parse_chain(reference.reduction).members()
+    if len(draws) > 1:
+        message = f"{reference.reduction} is a mean over {len(draws)} random draws, each of which is another map"
+        raise LayerprobeError(message, fix=f"Name one of them, such as {draws[0]}")
+    split = next((split for split in _SPLITS if run.ranked_epochs(split)), _SPLITS[0])
+    epoch = reference.epoch if request.epoch is None else request.epoch
+    epochs = run.ranked_epochs(split)
+    ranks = open_ranked_split(run, epochs[-1] if epoch is None and epochs else epoch, split)
+    layers = find_ranked_layers(ranks, reference)
+    if len(layers) > 1:
+        raise RecipeError(f"--layer {name} names {len(layers)} layers", fix=f"Name one, such as {layers[0]}")
+    return LayerOfRun(run, ranks.epoch, split, layers[0])
+
+
+def layer_of_choice(choice: Choice, runs: Sequence[Run]) -> LayerOfRun:
+    """What a choice ships; of several trainings of an experiment, that of the first."""
+    run = next(run for run in runs if choice.run in (run.name, run.read().experiment))
+    epoch, ranked = choice.chosen.epoch, choice.chosen.ranked
+    layers = run.ranks(epoch, "test").stored.ranks if run.has_ranks(epoch, "test") else {}
+    return LayerOfRun(run, epoch, "test" if ranked in layers else choice.chosen.split, ranked)
+
 
 _CPU = torch.device("cpu")
 
