@@ -1,22 +1,23 @@
-"""plot: the scores or stored features of runs -> a figure and the numbers in it."""
+"""plot: scores or features of runs, and the choice that they keep -> a figure and its numbers."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from layerprobe import registry
 from layerprobe.plots.drawn_layers import scores_of_layers, scores_until_epoch
 from layerprobe.plots.figure import FORMATS, add_note, encode_figure
 from layerprobe.plots.plot import LOSS, Drawing, Plot, PlotOptions, ReadImage
+from layerprobe.plots.selected import selected_text
 from layerprobe.plots.values import metric_of
-from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
+from layerprobe.system.errors import DataError, LayerprobeError, RecipeError, UnknownNameError
 from layerprobe.values.facts import DataFacts
-from layerprobe.values.layers import RankedLayer
+from layerprobe.values.layers import NO_POOL, RankedLayer, spoken_name
 from layerprobe.values.scores import (
     Matrix,
     Score,
@@ -50,9 +51,14 @@ from layerprobe.workflow.plot.feature_views import (
 )
 from layerprobe.workflow.plot.gallery_sizes import stored_curves
 from layerprobe.workflow.plot.matrices import COMPARED, comparable_scores, layers_of, matrices_of
-from layerprobe.workflow.plot.over_trainings import TrainingScores, losses_over_key, recall_at_k, scores_over_key
-from layerprobe.workflow.plot.recipe_lines import differing_keys, place_runs
-from layerprobe.workflow.plot.selected import SelectedOfRun, add_selected, stored_selected
+from layerprobe.workflow.plot.over_trainings import (
+    TrainingScores,
+    differing_keys,
+    losses_over_key,
+    place_runs,
+    recall_at_k,
+    scores_over_key,
+)
 from layerprobe.workflow.plot.training_log import training_losses
 from layerprobe.workflow.run.experiments import scores_of
 from layerprobe.workflow.run.facts import alike_of, data_facts, searches_of
@@ -60,6 +66,69 @@ from layerprobe.workflow.run.metric_values import metric_flags
 from layerprobe.workflow.run.outputs import require_output, write_output
 from layerprobe.workflow.run.references import embedding_among
 from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.run.stored_choice import stored_choice
+
+S = TypeVar("S", bound=Histogram | ErrorRates)
+SelectedOfRun = tuple[Run, Sequence[Score], Selected]  # with the run's scores
+
+
+def stored_selected(name: str, runs: Sequence[Run], scores: Sequence[Score]) -> Selected | None:
+    """The selected candidate of a run, or of several trainings that keep one choice; None without one.
+
+    Args:
+        name: of the run, or of the mean over trainings, in the scores.
+        scores: of one metric, or R@1 among others.
+    """
+    stored = [stored_choice(run) for run in runs]
+    first_stored = stored[0]
+    if first_stored is None or any(
+        other is None or other.choice.chosen != first_stored.choice.chosen for other in stored
+    ):
+        return None
+    choice, metric = first_stored.choice, metric_of(scores)
+    epoch, ranked = choice.chosen.epoch, choice.chosen.ranked
+    has_several_pools = (
+        len({score.ranked.layer.pool for score in scores if score.ranked.layer.layer == ranked.layer.layer} - {NO_POOL})
+        > 1
+    )
+    layer_text, dim = spoken_name(ranked, pool=has_several_pools), choice.ship.dim
+    for split in ("test", choice.chosen.split):
+        for score in scores:
+            key = (score.run, score.epoch, score.split, score.ranked, score.metric)
+            if key == (name, epoch, split, ranked, metric) and score.value is not None:
+                return Selected(layer_text, score, dim)
+    # Without such a score, the score of the choice is shown, if the choice is of exactly these trainings.
+    of_choice = choice.test or choice.chosen
+    if of_choice.metric != metric or set(first_stored.states) != {run.name for run in runs}:
+        return None
+    is_within_folds = choice.test is not None and choice.within_folds
+    embedding = choice.embedding.test if choice.embedding is not None and is_within_folds else None
+    return Selected(layer_text, replace(of_choice, run=name), dim, is_within_folds, embedding)
+
+
+def add_selected(
+    values: Sequence[S],
+    options: PlotOptions,
+    selected: Sequence[SelectedOfRun],
+    values_of: Callable[[Run, Sequence[Score], Selected], Sequence[S]],
+) -> list[S]:
+    """The values of a plot, then those of the selected candidates that it lacks, unless layers are requested.
+
+    Args:
+        values_of: gives the values of a selected candidate. If it raises, a note on all other values says why.
+    """
+    drawn = {(value.run, value.epoch, value.ranked) for value in values}
+    added: list[S] = []
+    notes: list[str] = []
+    for run, scores, candidate in selected if options.layers is None else ():
+        epoch, ranked = candidate.score.epoch, candidate.score.ranked
+        if options.epoch in (None, epoch) and (run.name, epoch, ranked) not in drawn:
+            try:
+                added += values_of(run, scores, candidate)
+            except LayerprobeError as error:
+                notes.append(f"{run.name}: {selected_text(candidate, epoch)} is not drawn: {error.message}")
+    return [*(replace(value, notes=(*value.notes, *notes)) for value in values), *added]
+
 
 _DEFAULTS = PlotOptions()
 
@@ -255,13 +324,13 @@ class StoredRuns:
 
     def learnt(self) -> Sequence[Score]:
         """The parameters of the loss other than class weights, by epoch."""
-        from layerprobe.workflow.plot.learnt import learnt_parameters  # likewise
+        from layerprobe.workflow.plot.training_log import learnt_parameters  # likewise
 
         return over_seeds(learnt_parameters(self.runs))
 
     def plane_features(self, options: PlotOptions) -> Sequence[PlaneFeatures]:
         """The features of layers of two dimensions, those of a layer one after another."""
-        from layerprobe.workflow.plot.plane_features import stored_plane_features  # likewise
+        from layerprobe.workflow.plot.classifier_views import stored_plane_features  # likewise
 
         runs = [(run, scores) for run in self.runs if (scores := self._scores_of_run(run))]
         selection = select_layers([scores for _, scores in runs], options, self.embeddings())
@@ -271,7 +340,7 @@ class StoredRuns:
 
     def gradients(self, options: PlotOptions) -> Sequence[GradientSizes]:
         """Gradients with respect to the feature, by alpha and by norm, those of a run one after another."""
-        from layerprobe.workflow.plot.gradients import stored_gradients  # likewise
+        from layerprobe.workflow.plot.classifier_views import stored_gradients  # likewise
 
         runs = [
             (run, scores, self.embeddings().get(run.name)) for run in self.runs if (scores := self._scores_of_run(run))

@@ -1,4 +1,4 @@
-"""metrics.jsonl of runs -> the training loss by epoch, beside a metric of the embedding."""
+"""What trainings recorded: the loss by epoch, and the numbers that losses have learnt."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from layerprobe.plots.values import metric_of
-from layerprobe.system.errors import DataError
+from layerprobe.recipe.recipe import recorded_recipe
+from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.system.files import require_file
 from layerprobe.values.layers import NO_REDUCTION, RankedLayer
 from layerprobe.values.scores import Score, Subject
+from layerprobe.workflow.run import from_recipe
+from layerprobe.workflow.run.epoch_weights import read_tensors
 from layerprobe.workflow.run.experiments import experiments_of
 from layerprobe.workflow.run.references import embedding_among
-from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.run.runs import Run, kept_epochs
 
 _METRIC = "training loss"
 
@@ -66,3 +69,33 @@ def logged_losses(run: Run) -> list[tuple[int, float, int]]:
         raise DataError.unreadable(error, file=path) from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError("not the log of a training", file=path, fix="Train it again with --fresh") from error
+
+
+def learnt_parameters(runs: Sequence[Run]) -> list[Score]:
+    """The trained parameters of the losses other than class weights, as scores of the embedding, at the kept epochs.
+
+    One number for each class is drawn as the mean. Where epoch 0 is not kept, the value there is the recipe's.
+    """
+    scores = []
+    for run, subject in training_subjects(runs):
+        record = run.read()
+        recipe = recorded_recipe(record, run.record_file)
+        # The values before training depend neither on the dimensions nor on the classes.
+        loss = from_recipe.build_loss(recipe, embedding_dim=2, num_classes=2)
+        if not (names := loss.learnt_numbers()):
+            message = f"{run.name}: its loss {recipe.loss.name} learns no number besides class weights"
+            fix = "Name a run of heated_softmax or smooth_triplet with loss.learn_scale = true, or of margin"
+            raise RecipeError(message, fix=fix)
+        start = {name: tensor.detach() for name, tensor in loss.named_parameters() if name in names}
+        epochs = [epoch for epoch in kept_epochs(run, record) if epoch > 0]
+        kept_note = f"epochs 0 and {', '.join(map(str, epochs))} alone; train with train.keep = all for the others"
+        notes = (kept_note,) if len(epochs) < record.epochs_done else ()
+        for epoch in (0, *epochs):
+            path = run.checkpoint_file(epoch)
+            tensors = read_tensors(path, "loss", names, expected=[record.hashes.get(path.name, "")]) if epoch else start
+            for name in names:
+                value = float(tensors[name].double().mean())
+                scores.append(
+                    replace(subject, epoch=epoch, notes=(*subject.notes, *notes)).score(names[name], value, 1)
+                )
+    return scores
