@@ -36,18 +36,25 @@ from layerprobe.workflow.probe.reducing import (
 )
 from layerprobe.workflow.probe.searches import Searches
 from layerprobe.workflow.probe.selection import ranked_layers, require_storable
-from layerprobe.workflow.python.layer_search import SearchResults, search
 from layerprobe.workflow.python.loaders import (
+    SEED,
     Batch,
     BatchOf,
     ImageShape,
+    ProbeInputs,
     image_shape,
     progress,
     read_batches,
     require_loaders,
+    weights_sha256,
 )
-from layerprobe.workflow.python.memory_features import MemoryFeatures, SplitFeatures, extract_features
-from layerprobe.workflow.python.probe_inputs import SEED, ProbeInputs, weights_sha256
+from layerprobe.workflow.python.memory_features import (
+    MemoryFeatures,
+    SearchResults,
+    SplitFeatures,
+    extract_features,
+    search,
+)
 from layerprobe.workflow.python.probed import ByLayer, Probed
 from layerprobe.workflow.python.stored_probe import MemoryProbe, read_layer_order, store_probe
 from layerprobe.workflow.python.user_model import (

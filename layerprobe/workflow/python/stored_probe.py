@@ -16,9 +16,8 @@ from layerprobe.values.records import RecordedNetwork, RunRecord
 from layerprobe.values.scores import Score, ScoreTable, read_scores
 from layerprobe.workflow.probe.identical_images import identical_images
 from layerprobe.workflow.probe.searches import Searches
-from layerprobe.workflow.python.layer_search import SearchResults
-from layerprobe.workflow.python.memory_features import TRANSFORM, MemoryFeatures
-from layerprobe.workflow.python.probe_inputs import EPOCH, SEED, ProbeInputs
+from layerprobe.workflow.python.loaders import EPOCH, SEED, ProbeInputs
+from layerprobe.workflow.python.memory_features import TRANSFORM, MemoryFeatures, SearchResults
 from layerprobe.workflow.run.memory_run import MemoryRun, MemoryTables
 from layerprobe.workflow.run.references import draws_of
 from layerprobe.workflow.run.run_network import made_with

@@ -25,8 +25,7 @@ from layerprobe.system.memory import free_memory
 from layerprobe.system.progress import stoppable
 from layerprobe.values.scores import SPLITS
 from layerprobe.workflow.probe.measures import Measures, build_measures
-from layerprobe.workflow.python.loaders import BatchOf, image_shape, require_loaders
-from layerprobe.workflow.python.probe_inputs import folder_name
+from layerprobe.workflow.python.loaders import BatchOf, folder_name, image_shape, require_loaders
 from layerprobe.workflow.python.probe_model import parse_metrics, require_types
 from layerprobe.workflow.python.stored_probe import probe_record, store_probe
 from layerprobe.workflow.python.user_model import net_of, place_on_device

@@ -19,10 +19,8 @@ from layerprobe.values.records import RecordedNetwork
 from layerprobe.workflow.probe.measures import Measures, check_right_items
 from layerprobe.workflow.probe.searches import Searches
 from layerprobe.workflow.probe.selection import require_storable
-from layerprobe.workflow.python.layer_search import SearchResults, search
-from layerprobe.workflow.python.loaders import Batch, ImageShape
-from layerprobe.workflow.python.memory_features import MemoryFeatures, extract_features
-from layerprobe.workflow.python.probe_inputs import SEED, ProbeInputs, weights_sha256
+from layerprobe.workflow.python.loaders import SEED, Batch, ImageShape, ProbeInputs, weights_sha256
+from layerprobe.workflow.python.memory_features import MemoryFeatures, SearchResults, extract_features, search
 from layerprobe.workflow.python.user_model import classifier_notes, measure_network, network_facts
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.watch.watched_images import WatchedImages

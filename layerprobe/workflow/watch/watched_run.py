@@ -12,7 +12,7 @@ from dataclasses import replace
 from layerprobe.system.errors import BusyError, DataError, RecipeError
 from layerprobe.values.records import RunRecord
 from layerprobe.values.scores import SPLITS, ScoreTable, read_scores
-from layerprobe.workflow.python.probe_inputs import ProbeInputs
+from layerprobe.workflow.python.loaders import ProbeInputs
 from layerprobe.workflow.run.runs import WATCHED, Run, locked, set_aside
 
 COMMAND = "layerprobe.Watch"
