@@ -30,9 +30,7 @@ from layerprobe.workflow.python.probe_model import parse_metrics, require_types
 from layerprobe.workflow.python.stored_probe import probe_record, store_probe
 from layerprobe.workflow.python.user_model import net_of, place_on_device
 from layerprobe.workflow.run.runs import Run, named_run
-from layerprobe.workflow.watch.epoch_line import LayerEpochs, best_words
-from layerprobe.workflow.watch.random_state import keep_random_state
-from layerprobe.workflow.watch.watched_images import WatchedImages, image_rows, read_images
+from layerprobe.workflow.watch.watched_images import WatchedImages, image_rows, keep_random_state, read_images
 from layerprobe.workflow.watch.watched_network import (
     MeasuredEpoch,
     WatchedNetwork,
@@ -42,6 +40,8 @@ from layerprobe.workflow.watch.watched_network import (
     wait_for,
 )
 from layerprobe.workflow.watch.watched_run import (
+    LayerEpochs,
+    best_words,
     continue_run,
     epoch_record,
     finish,

@@ -1,8 +1,10 @@
-"""The images of a split that are measured at every epoch: whole classes, read once and held in memory."""
+"""The images that are measured at every epoch, held in memory; random state stays as it was."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import random
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +18,31 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, Tenso
 
 from layerprobe.values.intervals import FEWEST_UNITS
 from layerprobe.workflow.python.loaders import BATCH_SIZE, Batch, BatchOf, read_batches
-from layerprobe.workflow.watch.random_state import seed_transforms
+
+
+@contextlib.contextmanager
+def keep_random_state() -> Iterator[None]:
+    """Restore the generators of torch (CPU and CUDA), numpy and Python at the end of the block."""
+    # Before CUDA is initialised, nothing here draws from its generators, and its seed waits to be set.
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    of_numpy, of_python = np.random.get_state(), random.getstate()  # noqa: NPY002 - the user's
+    try:
+        with torch.random.fork_rng(devices):
+            yield
+    finally:
+        np.random.set_state(of_numpy)  # noqa: NPY002
+        random.setstate(of_python)
+
+
+def seed_transforms(seed: int) -> None:
+    """Seed the generators that transforms of images draw from on the CPU.
+
+    Not `torch.manual_seed`, which would also set the seed that CUDA is initialised with later.
+    """
+    torch.default_generator.manual_seed(seed)
+    np.random.seed(seed)  # noqa: NPY002 - transforms draw from the global generator
+    random.seed(seed)
+
 
 Label = int | str  # of a class
 

@@ -19,7 +19,7 @@ from layerprobe.values.scores import Score
 from layerprobe.workflow.report.report_watch import is_worked_on
 from layerprobe.workflow.run.facts import data_facts
 from layerprobe.workflow.run.runs import Run
-from layerprobe.workflow.watch.random_state import keep_random_state
+from layerprobe.workflow.watch.watched_images import keep_random_state
 from tests.workflow.watch.trainings import Augmented, generators, loaders, network, saved, trained, watching
 
 Measured = dict[tuple[str, str, str], tuple[float | None, float | None, float | None]]

@@ -17,8 +17,7 @@ from torch.utils.data import (
     TensorDataset,
 )
 
-from layerprobe.workflow.watch.random_state import keep_random_state
-from layerprobe.workflow.watch.watched_images import WatchedImages, read_images
+from layerprobe.workflow.watch.watched_images import WatchedImages, keep_random_state, read_images
 from tests.workflow.watch.trainings import Augmented
 
 LOTS = 2**40

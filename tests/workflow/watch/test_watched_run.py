@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.scores import Score, Subject
-from layerprobe.workflow.watch.epoch_line import best_words
+from layerprobe.workflow.watch.watched_run import best_words
 
 FC6, POOL5, CONV = (RankedLayer(LayerKey(name, "none"), "none", "cosine") for name in ("fc6", "pool5", "conv"))
 
