@@ -1,19 +1,170 @@
-"""A report as one HTML file that opens without a network: text, styles, data, pictures and script inside."""
+"""A report as one HTML file: text, styles, numbers, pictures and script inside."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from layerprobe.report.data import page_data
-from layerprobe.report.values import Report
+from layerprobe.report.values import Gallery, Report, RunPage
 from layerprobe.system.wording import visible
-from layerprobe.values.facts import assumed_lines, run_lines
+from layerprobe.values.facts import assumed_lines, run_lines, split_text
+from layerprobe.values.intervals import IntervalKind, ShownKind
+from layerprobe.values.layers import RankedLayer, layer_names
+from layerprobe.values.scores import SPLITS, Score, is_fraction, note_text
+
+SCHEMA = 1
+_BANDS = "intervals"  # their name in the line that says why there are none
+_STARTS = {b"\xff\xd8": "jpeg", b"\x89P": "png"}  # first bytes of a picture's file -> its kind
+
+
+def page_data(report: Report) -> dict[str, Any]:
+    """Everything that the page's script shows, as JSON has it; control characters of names are replaced.
+
+    Numbers are those of scores.csv. Intervals of a metric are there only where all of its scores in the report have
+    them of one kind, as `metrics` then says.
+    """
+    kinds = _kinds(report.runs)
+    notes = [
+        *report.notes,
+        *dict.fromkeys(line for kind in kinds.values() if kind.mixed for line in kind.lines(_BANDS)),
+    ]
+    names = [run.name for run in report.runs]
+    return {
+        "schema": SCHEMA,
+        "title": visible(report.title),
+        "metric": report.metric,
+        "notes": [visible(note) for note in notes],
+        "runs": [_run(run, kinds) for run in report.runs],
+        "galleries": [_gallery(gallery, names.index(gallery.run), report.runs) for gallery in report.galleries],
+        "pictures": [_data_url(picture) for picture in report.pictures],
+    }
+
+
+def _kinds(runs: Sequence[RunPage]) -> dict[str, ShownKind]:
+    """Metric -> which of its intervals are shown."""
+    scores = [score for run in runs for score in run.scores]
+    kinds_by_metric: dict[str, dict[IntervalKind, None]] = {score.metric: {} for score in scores}
+    for score in scores:
+        if score.interval:
+            kinds_by_metric[score.metric][score.kind] = None
+    return {metric: ShownKind.of(kinds) for metric, kinds in kinds_by_metric.items()}
+
+
+def _run(run: RunPage, kinds: Mapping[str, ShownKind]) -> dict[str, Any]:
+    epochs = sorted({score.epoch for score in run.scores})
+    remarks: dict[str, int] = {}
+    tables: dict[str, dict[str, list[Score]]] = {}
+    for score in run.scores:
+        tables.setdefault(score.metric, {}).setdefault(score.split, []).append(score)
+    shape = {ranked: i for i, ranked in enumerate(run.layers)}, {epoch: i for i, epoch in enumerate(epochs)}
+    scores = {
+        metric: {
+            split: _table(splits[split], shape, remarks, bands=kinds[metric].kind is not None)
+            for split in sorted(splits, key=lambda name: [*SPLITS, name].index(name))
+        }
+        for metric, splits in tables.items()
+    }
+    return {
+        "name": visible(run.name),
+        "epochs": epochs,
+        "start": run.data.start,
+        "weights": visible(run.data.weights),
+        "held_out": run.data.held_out,
+        "names": {split: split_text(split, [run.data]) for split in SPLITS},
+        "training": run.training,
+        "layers": [
+            {"label": visible(label)}
+            | {"layer": visible(x.layer.layer), "pool": x.layer.pool}
+            | {"reduction": x.reduction, "similarity": x.similarity}
+            for label, x in zip(layer_names(run.layers), run.layers, strict=True)
+        ],
+        "few": list(run.few),
+        "embedding": run.embedding,
+        "selected": run.selected,
+        "splits": {
+            split: {name: getattr(facts, name) for name in ("queries", "classes", "gallery", "chance")}
+            for split, facts in run.data.splits.items()
+        },
+        "metrics": [
+            {"name": metric, "percent": is_fraction(metric), "interval": kind.text if kind else None}
+            for metric, kind in ((metric, kinds[metric].kind) for metric in scores)
+        ],
+        "scores": scores,
+        "remarks": [visible(remark) for remark in remarks],
+    }
+
+
+def _table(
+    scores: Sequence[Score],
+    shape: tuple[Mapping[RankedLayer, int], Mapping[int, int]],
+    remarks: dict[str, int],
+    *,
+    bands: bool,
+) -> dict[str, list[list[float | None]]]:
+    """The numbers of a metric and split by layer and epoch, None if there is none.
+
+    Args:
+        remarks: text -> its place; new ones are added.
+    """
+    layers, epochs = shape
+    has_ends = bands and any(score.interval for score in scores)
+    names = ["value", *(["low", "high"] if has_ends else []), "note"]
+    table: dict[str, list[list[float | None]]] = {name: [[None] * len(epochs) for _ in layers] for name in names}
+    for score in scores:
+        row, column = layers[score.ranked], epochs[score.epoch]
+        table["value"][row][column] = score.value
+        if has_ends:
+            table["low"][row][column], table["high"][row][column] = score.low, score.high
+        if notes := score.all_notes:
+            table["note"][row][column] = remarks.setdefault(note_text(notes), len(remarks))
+    return table
+
+
+def _gallery(gallery: Gallery, run_index: int, runs: Sequence[RunPage]) -> dict[str, Any]:
+    layers = list(runs[run_index].layers)
+    return {
+        "run": run_index,
+        "split": gallery.split,
+        "epochs": list(gallery.epochs),
+        "layers": [layers.index(ranked) for ranked in gallery.layers],
+        "items": [
+            {"id": visible(item.id), "name": visible(item.name), "picture": picture}
+            for item, picture in zip(gallery.items, gallery.pictures, strict=True)
+        ],
+        "queries": [
+            {"item": query.item, "rules": [visible(rule) for rule in query.rules]} for query in gallery.queries
+        ],
+        "k": gallery.found.shape[-1],
+        "found": _base64(_as_int16(gallery).tobytes()),
+        "right": _base64(gallery.right.astype(np.uint8).tobytes()),
+        "notes": [visible(note) for note in gallery.notes],
+    }
+
+
+def _as_int16(gallery: Gallery) -> np.ndarray[Any, np.dtype[np.int16]]:
+    if len(gallery.items) > np.iinfo(np.int16).max:
+        raise ValueError(f"a gallery shows at most 32,767 items, got {len(gallery.items)}")
+    return gallery.found.astype("<i2")
+
+
+def _data_url(picture: bytes) -> str:
+    kind = _STARTS.get(picture[:2])
+    if kind is None:
+        raise ValueError(f"a picture is a JPEG or PNG file, got {picture[:8]!r}")
+    return f"data:image/{kind};base64,{_base64(picture)}"
+
+
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode("ascii")
+
 
 _HERE = Path(__file__).parent
 _STYLES = ("page.css", "gallery.css")

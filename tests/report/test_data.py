@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from layerprobe.report.data import page_data
+from layerprobe.report.page import page_data
 from layerprobe.report.values import Gallery, GalleryQuery, Report, RunPage
 from layerprobe.values.facts import DataFacts, SplitFacts
 from layerprobe.values.intervals import Interval

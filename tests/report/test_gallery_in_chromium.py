@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from layerprobe.report.album import small_picture
 from layerprobe.report.page import render
-from layerprobe.report.pictures import small_picture
 from layerprobe.report.values import Gallery, GalleryQuery, Report
 from layerprobe.values.views import Item
 from tests.report.fabricated import HOSTILE, LAYERS, report_of, run_page

@@ -6,8 +6,7 @@ import json
 import re
 from html.parser import HTMLParser
 
-from layerprobe.report.data import page_data
-from layerprobe.report.page import render
+from layerprobe.report.page import page_data, render
 from layerprobe.values.facts import DataFacts, SplitFacts
 from tests.report.fabricated import HOSTILE, report_of, run_page
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from layerprobe.plots.drawn_layers import match_layers
-from layerprobe.report.data import page_data
+from layerprobe.report.page import page_data
 from layerprobe.summary.table import summary_tables
 from layerprobe.system.wording import encoded
 from layerprobe.tables.tables import TextTable

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.reductions.chain import parse_chain
-from layerprobe.report.album import LIMIT, UncutGallery, fit_galleries
-from layerprobe.report.pictures import small_picture
+from layerprobe.report.album import LIMIT, UncutGallery, fit_galleries, small_picture
 from layerprobe.report.values import Gallery, GalleryQuery, RunPage
 from layerprobe.system.computing import OfEach, in_threads
 from layerprobe.system.errors import DataError, LayerprobeError, NumericError
