@@ -111,22 +111,40 @@ def test_the_import_test_can_fail(importer: str, line: str) -> None:
     assert len(violations(importer, line)) == 1
 
 
-def types_on_the_page() -> list[tuple[str, str]]:
-    """Each room of docs/architecture.md with each name in the last column of its row."""
-    page = (PACKAGE.parent / "docs" / "architecture.md").read_text()
-    rows = re.findall(r"^\| `([^`]+)`.* \| (.*) \|$", page, re.MULTILINE)
-    return [(room.rstrip("/"), name) for room, names in rows for name in re.findall("`([^`]+)`", names)]
+def types_of_rooms() -> list[tuple[str, str]]:
+    """Each room with each name after `Types and words:` in the docstring of its `__init__`."""
+    pairs = []
+    for path in sorted(PACKAGE.rglob("__init__.py")):
+        _, _, names = (ast.get_docstring(ast.parse(path.read_text())) or "").partition("Types and words:")
+        pairs += [(path.parent.relative_to(PACKAGE).as_posix(), name) for name in re.findall("`([^`]+)`", names)]
+    return pairs
 
 
-def test_the_page_names_a_room_for_most_types() -> None:
-    assert len(types_on_the_page()) > 100
+def test_the_rooms_name_most_types() -> None:
+    assert len(types_of_rooms()) > 100
 
 
-@pytest.mark.parametrize(("room", "name"), types_on_the_page())
-def test_a_type_on_the_page_stands_in_its_room(room: str, name: str) -> None:
-    place = PACKAGE / room
-    sources = [path.read_text() for path in (place.rglob("*.py") if place.is_dir() else [place])]
+@pytest.mark.parametrize(("room", "name"), types_of_rooms())
+def test_a_type_of_a_room_stands_in_it(room: str, name: str) -> None:
+    sources = [path.read_text() for path in (PACKAGE / room).rglob("*.py")]
     assert any(re.search(rf"^(class {name}\b|{name}\b)", source, re.MULTILINE) for source in sources)
+
+
+PAGE = (PACKAGE.parent / "docs" / "architecture.md").read_text()
+STEPS = re.findall(r"^\| [^|]+ \| (`[^|]+) \| (`[^|]+) \|$", PAGE, re.MULTILINE)
+FILES = [name for name in re.findall(r"`([\w/*.]+\.(?:py|j2))`", PAGE) if "*" not in name]
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if not name.startswith("tests/")])
+def test_a_file_on_the_page_is_there(name: str) -> None:
+    assert (PACKAGE / name).is_file() or (PACKAGE.parent / name).is_file() or name == "__init__.py"
+
+
+@pytest.mark.parametrize(("files", "names"), STEPS)
+def test_a_step_on_the_page_stands_in_its_files(files: str, names: str) -> None:
+    source = "\n".join((PACKAGE / file).read_text() for file in re.findall("`([^`]+)`", files))
+    for name in re.findall("`([^`]+)`", names):
+        assert re.search(rf"\b(?:def|class) {name.split('.')[-1]}\b", source), name
 
 
 def imported_modules(source: str) -> set[str]:

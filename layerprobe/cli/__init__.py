@@ -1,6 +1,11 @@
 """The command line: each command turns its words into one call and the result into text.
 
 A command module imports torch, numpy, h5py, matplotlib and rich only inside the command that needs them.
+
+Typer commands: words -> one call -> text; the fields of requests with a `Flag` become a command's options
+(`with_options`), streams, progress bars.
+
+Types and words: `Terminal`, `Output`, `ModelOptions`; typer's Option and Argument.
 """
 
 from __future__ import annotations

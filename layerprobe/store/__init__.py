@@ -1,4 +1,9 @@
-"""Feature and rank files, and those of other programs: the only room that knows HDF5."""
+"""Feature and rank files, and those of other programs: the only room that knows HDF5.
+
+HDF5: feature files and rank files, their keys, groups, attributes and checksums; arrays of other programs.
+
+Types and words: `FeatureKey`, `RankKey`, `RankEntry`, `StoredFeatures`, `StoredRanks`; h5py, hard links, damaged.
+"""
 
 from __future__ import annotations
 

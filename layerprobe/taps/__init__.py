@@ -1,4 +1,12 @@
-"""Forward hooks: find a network's layers by name, and pool their output during a forward."""
+"""Forward hooks: find a network's layers by name, and pool their output during a forward.
+
+Layer expressions and globs, forward hooks, pooling, layouts (map, tokens, vector) inferred from dry forwards, which a
+run keeps as JSON, a model's classifier and final pool, concatenated layers, multiply-adds, cutting the forward, which
+layers need certain weights.
+
+Types and words: `Tap`, `NamedLayers`, `Call`, `Layout`, `Measured`, `Unclear`, `FinalPool`, `Concatenated`;
+normed(...), patches, class token.
+"""
 
 from __future__ import annotations
 

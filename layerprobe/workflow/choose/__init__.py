@@ -1,4 +1,10 @@
 """Which layer should be used, with which post-processing.
 
 Enter by `choose.choose_runs`, `choose_model` or `choose_features.choose`.
+
+Candidates of runs, of a model or of arrays (.npz, .npy, .pt, .h5), their hits by class and fold, refits by fold,
+costs, which to ship, indexes of it; whether the stored choice answers a request.
+
+Types and words: `ChooseRequest`, `CandidateSet`, `CandidateRun`, `Group`, `UserFeatures`, `LayersOfFeatures`, `StoredValues`, `Refits`;
+CandidateKey.
 """
