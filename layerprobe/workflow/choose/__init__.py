@@ -5,6 +5,6 @@ Enter by `choose.choose_runs`, `choose_model` or `choose_features.choose`.
 Candidates of runs, of a model or of arrays (.npz, .npy, .pt, .h5), their hits by class and fold, refits by fold,
 costs, which to ship, indexes of it; whether the stored choice answers a request.
 
-Types and words: `ChooseRequest`, `CandidateSet`, `CandidateRun`, `Group`, `UserFeatures`, `LayersOfFeatures`, `StoredValues`, `Refits`;
-CandidateKey.
+Types and words: `ChooseRequest`, `CandidateSet`, `CandidateRun`, `Group`, `UserFeatures`, `LayersOfFeatures`,
+`StoredValues`, `Refits`; CandidateKey.
 """
