@@ -1,4 +1,4 @@
-"""How sure a number is: a method a module, on arrays. By `means`, `bootstrap`, `jackknife`, `seeds` or `choice`.
+"""How sure a number is: a method a module, on arrays. By `units`, `bootstrap`, `jackknife`, `seeds` or `choice`.
 
 Student's t for means, rates of pairs, bootstrap, jackknife, Holm's correction, t intervals over seeds, draws of
 equally many classes and images, the rule of a choice, whether to switch, by halves of the classes: arrays ->

@@ -104,14 +104,6 @@ def members_of(layer: LayerKey, stored: Collection[LayerKey]) -> tuple[LayerKey,
     return members if len(members) == len(names) > 1 else ()
 
 
-def concatenated_key(members: Sequence[LayerKey]) -> LayerKey | None:
-    """The concatenation `A+B`, with the pool of its maps; None for different pools or a repeated layer."""
-    names, pools = [key.layer for key in members], {key.pool for key in members} - {NO_POOL}
-    if len(pools) > 1 or len(set(names)) < len(names):
-        return None
-    return LayerKey("+".join(names), next(iter(pools), NO_POOL))
-
-
 def concatenated_layers(text: str, stored: Collection[LayerKey], layer_order: Sequence[str]) -> list[LayerKey]:
     """The layers that `A+B` may name, one for each pool with which its members are stored."""
     order = {name: position for position, name in enumerate(layer_order)}

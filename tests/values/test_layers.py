@@ -8,7 +8,6 @@ from layerprobe.system.errors import RecipeError, UnknownNameError
 from layerprobe.values.layers import (
     LayerKey,
     RankedLayer,
-    concatenated_key,
     find_layer,
     headline_layers,
     last_two_layers,
@@ -94,13 +93,6 @@ def test_a_layer_that_is_not_there_has_the_near_miss() -> None:
 def test_vectors_side_by_side_are_two_layers() -> None:
     stored = [LayerKey("fc6", "none"), LayerKey("fc7", "none")]
     assert members_of(LayerKey("fc6+fc7", "none"), stored) == tuple(stored)
-
-
-def test_layers_side_by_side_have_the_pool_of_those_that_are_no_vectors() -> None:
-    vector, first, other = LayerKey("fc6", "none"), LayerKey("b.1", "cls"), LayerKey("b.2", "avg")
-    assert concatenated_key([first, vector]) == LayerKey("b.1+fc6", "cls")
-    assert concatenated_key([first, other, vector]) is None
-    assert concatenated_key([first, LayerKey("b.1", "avg")]) is None
 
 
 MAP, AVG, FC6, PCA, BITS, DOT = (

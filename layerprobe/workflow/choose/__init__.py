@@ -1,6 +1,6 @@
 """Which layer should be used, with which post-processing.
 
-Enter by `choose.choose_runs`, `choose_model` or `choose_features.choose`.
+Enter by `choose.choose_runs`, `choose_once.choose_model` or `choose_features.choose`.
 
 Candidates of runs, of a model or of arrays (.npz, .npy, .pt, .h5), their hits by class and fold, refits by fold,
 costs, which to ship, indexes of it; whether the stored choice answers a request.

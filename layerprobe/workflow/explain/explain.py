@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -45,20 +45,6 @@ _BASELINE = (
 )
 _SPLIT = "test"  # of the query
 _LIKE_TRAINED = "builds the network with weights of its own, so that none with random weights can be compared"
-
-
-@dataclass(frozen=True)
-class _Network:
-    """How a run's network is built."""
-
-    run: Run
-    record: RunRecord
-    recipe: Recipe
-
-    def built(self, seed: int | None = None) -> Net:
-        """The network without weights, drawn by a seed; None: the run's."""
-        train = self.recipe.train if seed is None else self.recipe.train.model_copy(update={"seed": seed})
-        return run_network(self.run, self.record, replace(self.recipe, train=train))
 
 
 def explain(request: ExplainRequest, listener: Listener) -> tuple[ExplainedQuery, Path]:

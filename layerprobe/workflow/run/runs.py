@@ -463,7 +463,6 @@ def remove_checkpoints(run: Run, epochs: Iterable[int]) -> None:
         path.unlink(missing_ok=True)
 
 
-PARTS = ("features", "checkpoints")
 # Runs are moved here before they are deleted, so that no partial run is ever listed.
 _BIN = ".removed"
 
