@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from layerprobe.taps.capture import Tap, outlying_tokens, tap_module
     from layerprobe.taps.classifier import find_classifier, without_classifier
-    from layerprobe.taps.cut import first_use, is_computed, keep_calls_without
     from layerprobe.taps.expressions import (
         Concatenated,
         Layer,
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     )
     from layerprobe.taps.measuring import Measured, NamedLayers, measure_layers
     from layerprobe.taps.recorded import forwards_as_json, recorded_forwards
+    from layerprobe.taps.sufficient import first_use, is_computed, keep_calls_without
 
 __all__ = [
     "Concatenated",
@@ -65,15 +65,15 @@ _MODULES = {
     "Measured": "measuring",
     "NamedLayers": "measuring",
     "Tap": "capture",
-    "keep_calls_without": "cut",
+    "keep_calls_without": "sufficient",
     "execution_order": "expressions",
     "member_taps": "expressions",
     "find_classifier": "classifier",
     "find_layers": "expressions",
     "find_taps": "expressions",
-    "first_use": "cut",
+    "first_use": "sufficient",
     "forwards_as_json": "recorded",
-    "is_computed": "cut",
+    "is_computed": "sufficient",
     "list_layers": "expressions",
     "measure_layers": "measuring",
     "outlying_tokens": "capture",

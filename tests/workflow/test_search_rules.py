@@ -22,7 +22,7 @@ from layerprobe.statistics.choice import folds_of
 from layerprobe.statistics.units import intervals, unit_sums
 from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.retrieval import Ranks
-from layerprobe.workflow.probe.reduced_features import StoredSearch
+from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.threshold.threshold import layer_pairs
 from tests.data import fabricated

@@ -27,8 +27,8 @@ from layerprobe.workflow.choose.candidates import CandidateKey, CandidateRun, St
 from layerprobe.workflow.choose.refits import half_whitened_layers
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.choose.user_features import UserFeatures
-from layerprobe.workflow.probe.reduced_features import StoredSearch
 from layerprobe.workflow.probe.reducing import FITTED_ON
+from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.run.memory_run import EPOCH, MemoryRun, MemoryTables
 from layerprobe.workflow.run.references import RankedSplit, parse_reference
 from layerprobe.workflow.run.seen import split_to_choose_on

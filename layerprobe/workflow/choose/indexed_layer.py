@@ -16,8 +16,8 @@ from layerprobe.values.layers import NO_REDUCTION, RankedLayer
 from layerprobe.values.records import RunRecord
 from layerprobe.values.retrieval import Similarity
 from layerprobe.values.scores import is_recall, recall_of
-from layerprobe.workflow.probe.reduced_features import StoredSearch
 from layerprobe.workflow.probe.reducing import FITTED_ON
+from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.run.memory_run import MemoryRun
 from layerprobe.workflow.run.references import draws_of
 from layerprobe.workflow.run.runs import Run

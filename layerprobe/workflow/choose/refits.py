@@ -26,7 +26,7 @@ from layerprobe.values.retrieval import SearchRules
 from layerprobe.workflow.choose.candidates import CandidateKey, CandidateRun, Group, whole_units
 from layerprobe.workflow.choose.request import NEAR_METRIC
 from layerprobe.workflow.choose.run_candidates import embeddings_of, keys_of
-from layerprobe.workflow.probe.reduced_features import StoredSearch, fold_half_whitening
+from layerprobe.workflow.probe.rerank import StoredSearch, fold_half_whitening
 from layerprobe.workflow.run.memory_run import MemoryRun
 from layerprobe.workflow.run.opened_run import read_layer
 from layerprobe.workflow.run.runs import Run

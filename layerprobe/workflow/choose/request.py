@@ -7,7 +7,7 @@ from layerprobe.system.errors import RecipeError
 from layerprobe.system.naming import require_device_name
 from layerprobe.system.options import Cluster, Device, Flag, split_names
 from layerprobe.values.costs import IndexKind, index_kinds
-from layerprobe.values.records import require_epochs
+from layerprobe.values.epochs import require_epochs
 
 NPY = ".npy"
 NEAR_METRIC = "MAP@R"  # decides between candidates whose Recall@K is nearly the same

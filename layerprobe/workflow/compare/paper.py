@@ -18,9 +18,10 @@ from layerprobe.registry import DATASETS
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.system.wording import first_named
 from layerprobe.tables.tables import TextTable
+from layerprobe.values.epochs import epochs_text
 from layerprobe.values.facts import DataFacts, fact_lines
 from layerprobe.values.layers import NO_REDUCTION, OUTPUT, RankedLayer, matching_layers
-from layerprobe.values.records import RunRecord, epochs_text
+from layerprobe.values.records import RunRecord
 from layerprobe.values.scores import Score, is_fraction, recall_of, shared_notes
 from layerprobe.workflow.compare.compare import stored_dim
 from layerprobe.workflow.compare.comparison import number_text

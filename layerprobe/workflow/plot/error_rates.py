@@ -16,7 +16,7 @@ from layerprobe.values.scores import Score, Subject, shared_notes
 from layerprobe.values.views import ErrorRates, Selected
 from layerprobe.workflow.choose.features_run import require_one_map
 from layerprobe.workflow.plot.feature_views import LayerSelection, few_layers
-from layerprobe.workflow.probe.reduced_features import StoredSearch
+from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.seen import has_seen_train
 from layerprobe.workflow.threshold.threshold import layer_pairs

@@ -91,9 +91,7 @@ def _read_folds(run: Run, epoch: int, split: str, ranked: RankedLayer) -> Labell
     """The features of a split; the map of each fold of classes is fitted on the other folds."""
     import torch
 
-    from layerprobe.workflow.probe.reduced_features import (
-        StoredSearch,  # it imports torch, which other plots do without
-    )
+    from layerprobe.workflow.probe.rerank import StoredSearch  # it imports torch, which other plots do without
 
     folds = StoredSearch(run, epoch, split, torch.device("cpu")).in_folds(ranked, int(run.read().seed))
     return Labelled(
@@ -138,9 +136,7 @@ def open_stored(run: Run, scores: Sequence[Score], epoch: int | None) -> tuple[l
             )
         import torch
 
-        from layerprobe.workflow.probe.reduced_features import (
-            StoredSearch,  # it imports torch, which other plots do without
-        )
+        from layerprobe.workflow.probe.rerank import StoredSearch  # it imports torch, which other plots do without
 
         features, _ = StoredSearch(run, epoch_read, split, torch.device("cpu")).features(ranked)
         return Labelled(features.values.numpy(), features.labels, notes)  # type: ignore[union-attr] # in memory

@@ -1,9 +1,4 @@
-"""Stored features of layers: reduced by maps that are fitted once, and ranked again.
-
-stored = StoredSearch(run, epoch, "validation", torch.device("cpu"))
-stored.ranks(ranked)                         # as the rank file would have them
-stored.within_folds(ranked, seed)            # a fitted reduction that has not seen the classes searched
-"""
+"""Stored features of layers: opened, reduced by maps that are fitted once, and checked."""
 
 from __future__ import annotations
 
@@ -12,33 +7,25 @@ import functools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 
 from layerprobe import store
-from layerprobe.measure.analysis import Features, rank, search_sha256
-from layerprobe.measure.choosing_folds import FoldSearch, QueryValues, query_values_of
-from layerprobe.recipe.recipe import recorded_recipe
+from layerprobe.measure.analysis import Features
 from layerprobe.reductions.applying import Blocks, ReducedRows, reduce_blocks
-from layerprobe.reductions.chain import Chain, parse_chain
-from layerprobe.reductions.half_whitening import HalfWhitening, half_whitening, is_half_whitening
+from layerprobe.reductions.chain import parse_chain
 from layerprobe.reductions.reduction import Reduce
-from layerprobe.statistics.choice import folds_of
-from layerprobe.system.errors import BusyError, DataError, NotFiniteError
-from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer, members_of
-from layerprobe.values.retrieval import Ranks, SearchRules
-from layerprobe.values.sections import SEARCH_KEYS
+from layerprobe.system.errors import BusyError, DataError
+from layerprobe.values.layers import LayerKey, RankedLayer, members_of
 from layerprobe.workflow.probe.classifiers import RunClassifier, fit_chain
 from layerprobe.workflow.probe.reducing import FITTED_ON
-from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.memory_run import MemoryRun
 from layerprobe.workflow.run.opened_run import read_layer
-from layerprobe.workflow.run.references import probe_fix
 from layerprobe.workflow.run.runs import Run
+
+if TYPE_CHECKING:
+    import torch
 
 _ON_DISK = 0  # bytes of features that are read at once: none, they are reduced block by block
 _MAPS = 8  # that are kept: the draws of a reduction, which take turns on each split
@@ -188,180 +175,3 @@ def is_fitted_on(run: Run, epoch: int, split: str, fitted_on: str, ranked: Ranke
     with contextlib.suppress(DataError, BusyError):
         return store.is_fitted_on(run.ranks(epoch, split), training, ranked)
     return False
-
-
-_MOST_FITS = 16  # layers of a run that are kept: those of 2,048 dimensions take 13 MB each
-_GALLERY = "gallery"  # the split that another one is searched in
-
-
-@dataclass(frozen=True, eq=False)
-class StoredSearch:
-    """The stored features of a run's epoch and split, and of their gallery.
-
-    Args:
-        epoch: 0 = before any step.
-        fitted_on: the split that reductions are fitted on, unless on the gallery.
-    """
-
-    run: Run
-    epoch: int
-    split: str
-    device: torch.device
-    fitted_on: str = FITTED_ON
-
-    @cached_property
-    def _searches_itself(self) -> bool:
-        return self.run.ranks(self.epoch, self.split).searched_itself
-
-    @cached_property
-    def _reduced_features(self) -> ReducedFeatures:
-        return stored_features(self.run, self._gallery_of, self.device, fitted_on=self.fitted_on)
-
-    def _gallery_of(self, split: str) -> str:
-        return split if self._searches_itself else _GALLERY
-
-    @cached_property
-    def is_plain(self) -> bool:
-        """Whether no groups or lists restrict the results of a query: these are not stored with features."""
-        # The classes of what Python measures are numbered anew in the file, and it has no rules.
-        if self.run.stored_rules(self.split) is not None:
-            return False
-        return self.run.read().from_python or self.rules_sha256 == self._search_sha256(None)
-
-    def require_plain(self) -> None:
-        """Check that no groups or lists restrict the results of a query; classes may be sets of labels."""
-        if not self.is_plain and any(self.run.read().data.get(key) for key in SEARCH_KEYS):
-            raise DataError(f"groups or lists decide what images of {self.split} may find")
-
-    @cached_property
-    def rules(self) -> SearchRules | None:
-        """The groups, lists and sets of labels of the data set, which is read for them; None without any."""
-        if self.is_plain:
-            return None
-        if (stored := self.run.stored_rules(self.split)) is not None:
-            return stored
-        record = self.run.read()
-        rules = from_recipe.build_dataset(recorded_recipe(record, self.run.record_file)).search_rules.get(self.split)
-        if self._search_sha256(rules) != self.rules_sha256:
-            fix = probe_fix(self.run, record, self.epoch, self.split)
-            raise DataError(
-                "classes, groups or lists have changed since the probe",
-                file=self.run.rank_file(self.epoch, self.split),
-                fix=fix,
-            )
-        return rules
-
-    @cached_property
-    def rules_sha256(self) -> str:
-        """Hash of what decided which items each query may find."""
-        return self.run.ranks(self.epoch, self.split).search_sha256
-
-    def _search_sha256(self, rules: SearchRules | None) -> str:
-        names = dict.fromkeys([self.split, self._gallery_of(self.split)])
-        queries, *gallery = [Features(np.empty(0, np.float32), *self._read_index(name)) for name in names]
-        return search_sha256(queries, gallery[0] if gallery else None, rules)
-
-    def require_stored(self, ranked: RankedLayer) -> None:
-        """Check that the ranks of a layer were made from its features."""
-        if not are_stored(self.run, self.epoch, self.split, self._gallery_of(self.split), ranked):
-            raise DataError(f"the features of {ranked.layer} at epoch {self.epoch} are gone")
-
-    def ranks(self, ranked: RankedLayer) -> Ranks | str:
-        """The ranks of a layer, or the reason why there are none: features that are not finite."""
-        queries, gallery = self.features(ranked)
-        try:
-            return rank(queries, gallery, ranked.similarity, ks=[1], rules=self.rules)
-        except NotFiniteError as error:
-            return f"NaN ({error.rows} rows)"
-
-    def features(self, ranked: RankedLayer) -> tuple[Features, Features | None]:
-        """The features of a layer, reduced, in memory; and those of the searched items, None for itself."""
-        with self._reduced_features.opened(self.epoch, self.split, ranked) as features:
-            return features
-
-    def features_of(self, split: str, ranked: RankedLayer) -> Features:
-        """The features of another split, in memory, by the map that this one is searched by."""
-        return self._reduced_features.layer(self.epoch, self.split, ranked, searched=split)
-
-    def within_folds(
-        self,
-        ranked: RankedLayer,
-        seed: int,
-        metric: str = "R@1",
-        *,
-        rules: SearchRules | None = None,
-        units: NDArray[np.int64] | None = None,
-    ) -> QueryValues:
-        """The values of all queries, searched within folds of classes, by a reduction fitted on the other folds.
-
-        Args:
-            seed: of the folds.
-            rules: of the search, where they have been read; None: they are read if there are any.
-            units: (Q,) that the folds divide, each a class or several; None for the classes.
-        """
-        search = replace(self._fold_search(ranked, seed, units), metric=metric, rules=rules or self.rules)
-        chain = parse_chain(ranked.reduction)
-        return search.values(self._fits(search, ranked.layer, chain))
-
-    def in_folds(self, ranked: RankedLayer, seed: int, *, units: NDArray[np.int64] | None = None) -> list[Features]:
-        """The features of each fold of units, by a reduction fitted on the other folds, in memory.
-
-        Args:
-            seed: of the folds.
-            units: (Q,) that the folds divide, each a class or several; None for the classes.
-
-        Raises:
-            DataError: the queries are searched in a gallery, or by groups or lists.
-        """
-        if not (self._searches_itself and self.is_plain):
-            raise DataError(f"{ranked} of {self.run.name} is not searched among classes alone")
-        search = self._fold_search(ranked, seed, units)
-        fit_without = self._fits(search, ranked.layer, parse_chain(ranked.reduction))
-        return [search.features_of(fold, fit_without(fold))[1] for fold in np.unique(search.folds).tolist()]
-
-    def _fits(self, search: FoldSearch, layer: LayerKey, chain: Chain) -> Callable[[int], Reduce | None]:
-        """Fold -> a chain of reductions, fitted without it."""
-        if is_half_whitening(chain.text):
-            together = fold_half_whitening(self.run, self.epoch, self.split, layer, search.folds, self.device)
-            if together is not None and together.name == chain.text:
-                return together.fits.__getitem__
-        return lambda fold: search.fit_without(chain, fold, self._reduced_features.seed)
-
-    def _fold_search(self, ranked: RankedLayer, seed: int, units: NDArray[np.int64] | None) -> FoldSearch:
-        queries, gallery = self.features(replace(ranked, reduction=NO_REDUCTION))
-        units = queries.labels if units is None else units
-        folds = folds_of(units, seed=seed)[np.unique(units, return_inverse=True)[1]]
-        options = self.run.read().recipe.get("metrics", {})
-        return FoldSearch(queries, gallery, folds, ranked.similarity, self.device, options=options)
-
-    def values(self, ranked: RankedLayer, metric: str = "R@1") -> QueryValues:
-        """The values of all queries in the whole gallery."""
-        queries, gallery = self.features(ranked)
-        options = self.run.read().recipe.get("metrics", {})
-        return query_values_of(queries, gallery, ranked.similarity, metric=metric, rules=self.rules, options=options)
-
-    def _read_index(self, split: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-        labels, ids = self.run.feature_head(self.epoch, split).rows
-        return labels.astype(np.int64), ids
-
-
-def fold_half_whitening(  # noqa: PLR0913 - the features and their folds
-    run: Run, epoch: int, split: str, layer: LayerKey, folds: NDArray[np.int64], device: torch.device
-) -> HalfWhitening | None:
-    """Half-whitening of a layer's stored features, fitted without each fold and on all, once for a run.
-
-    Args:
-        folds: (N,) the fold of each image.
-
-    Returns:
-        None where it does not suit the layer.
-    """
-    key, fits = (epoch, split, layer, folds.tobytes(), device), run.fold_fits
-    if key not in fits:
-        blocks = Blocks(torch.from_numpy(read_layer(run, epoch, split, layer)), device)
-        fitted = half_whitening(blocks, folds, [None, *np.unique(folds).tolist()])
-        if len(fits) >= _MOST_FITS:
-            fits.pop(next(iter(fits)), None)
-        fits[key] = fitted
-    half_whitened: HalfWhitening | None = fits[key]
-    return half_whitened

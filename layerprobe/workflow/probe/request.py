@@ -7,8 +7,8 @@ from layerprobe.registry import METRICS
 from layerprobe.system.errors import UnknownNameError
 from layerprobe.system.naming import require_device_name
 from layerprobe.system.options import Cluster, Device, Flag, Workers, byte_count, split_ks, split_names
+from layerprobe.values.epochs import require_epochs
 from layerprobe.values.layers import VECTOR_SIMILARITIES, require_pool
-from layerprobe.values.records import require_epochs
 from layerprobe.values.scores import recall_of
 
 

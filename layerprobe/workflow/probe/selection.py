@@ -26,9 +26,10 @@ from layerprobe.taps import (
     member_taps,
     outlying_tokens,
 )
+from layerprobe.values.epochs import named_epochs
 from layerprobe.values.intervals import FEWEST_UNITS, IntervalKind, SamplingUnits
 from layerprobe.values.layers import NO_REDUCTION, RankedLayer
-from layerprobe.values.records import RunRecord, named_epochs
+from layerprobe.values.records import RunRecord
 from layerprobe.values.scores import Score
 from layerprobe.workflow.probe.measures import Measures, add_gallery_size, build_measures, require_right_items
 from layerprobe.workflow.probe.reducing import (

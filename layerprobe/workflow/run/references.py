@@ -15,6 +15,7 @@ from layerprobe.data.splits import IN_GALLERY
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.store import StoredRanks
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError, near_miss
+from layerprobe.values.epochs import epochs_text
 from layerprobe.values.layers import (
     NO_POOL,
     NO_REDUCTION,
@@ -26,7 +27,7 @@ from layerprobe.values.layers import (
     matching_layers,
     network_order,
 )
-from layerprobe.values.records import RunRecord, epochs_text
+from layerprobe.values.records import RunRecord
 from layerprobe.values.retrieval import SIMILARITIES
 from layerprobe.values.scores import SPLITS, Subject
 from layerprobe.workflow.run.experiments import have_other_images

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.system.errors import DataError, RecipeError
+from layerprobe.values.epochs import named_epochs
 from layerprobe.values.facts import AS_GIVEN, cross_fitted_text
-from layerprobe.values.records import RunRecord, named_epochs
+from layerprobe.values.records import RunRecord
 from layerprobe.workflow.run.runs import Run, command_line, locked
 
 _OWN_WEIGHTS = ("none", "model", "imagenet")  # random, or the source's own

@@ -32,7 +32,7 @@ from layerprobe.values.thresholds import MeasuredThresholds, PairedSplit, Rate, 
 from layerprobe.workflow.choose.choose import choose_runs
 from layerprobe.workflow.choose.features_run import require_one_map
 from layerprobe.workflow.choose.request import ChooseRequest
-from layerprobe.workflow.probe.reduced_features import StoredSearch
+from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.references import (
     find_layers_of,

@@ -8,7 +8,7 @@ from layerprobe.workflow.choose.choose import choose_candidates
 from layerprobe.workflow.choose.features_run import LayersOfFeatures, rows_by_split, run_of_features
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.choose.user_features import UserFeatures, check_features
-from layerprobe.workflow.probe.reduced_features import StoredSearch
+from layerprobe.workflow.probe.rerank import StoredSearch
 
 LABELS = np.repeat(np.arange(40), 4)
 

@@ -18,7 +18,7 @@ from layerprobe.workflow.choose.choose_features import choose_file
 from layerprobe.workflow.choose.feature_files import read_user_features
 from layerprobe.workflow.choose.indexed_layer import measure_indexes, read_searched
 from layerprobe.workflow.choose.request import ChooseRequest
-from layerprobe.workflow.probe.reduced_features import StoredSearch
+from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.run.runs import Run
 from tests.workflow.choosing_runs import C1, FC6, labels_of, write_run
 from tests.workflow.conftest import Silent

@@ -38,7 +38,7 @@ from layerprobe.workflow.export.export_run import (
 from layerprobe.workflow.export.export_text import export_lines
 from layerprobe.workflow.export.request import ExportRequest
 from layerprobe.workflow.export.writing import Written
-from layerprobe.workflow.probe.reduced_features import StoredSearch
+from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.train.building import TrainRequest

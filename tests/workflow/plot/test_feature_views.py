@@ -16,7 +16,7 @@ from layerprobe.values.intervals import IntervalKind, SamplingUnits
 from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.scores import Score
 from layerprobe.workflow.plot.feature_views import histograms_of, open_stored, read_layers, select_layers, spectra_of
-from layerprobe.workflow.probe.reduced_features import StoredSearch
+from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.run.runs import Run
 from tests.records import recorded
 from tests.scores import with_layer

@@ -10,7 +10,7 @@ from layerprobe.system.errors import DataError
 from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer
 from layerprobe.workflow.choose.features_run import run_of_features
 from layerprobe.workflow.choose.user_features import check_features
-from layerprobe.workflow.probe.reduced_features import fold_half_whitening
+from layerprobe.workflow.probe.rerank import fold_half_whitening
 from layerprobe.workflow.run.memory_run import MemoryRun
 from layerprobe.workflow.run.opened_run import equal_layers, read_layer
 from layerprobe.workflow.run.stored_choice import stored_choice
@@ -83,7 +83,5 @@ def test_maps_by_fold_are_fitted_once_and_are_those_of_the_chain(monkeypatch: py
         alone = chain.fit(Blocks(torch.from_numpy(FEATURES[folds != fold]), cpu), 5, seed=0)
         rows = torch.from_numpy(FEATURES).double()
         np.testing.assert_allclose(together.fits[fold](rows), alone(rows), rtol=1e-6, atol=1e-8)
-    monkeypatch.setattr(
-        "layerprobe.workflow.probe.reduced_features.half_whitening", lambda *_: pytest.fail("fitted again")
-    )
+    monkeypatch.setattr("layerprobe.workflow.probe.rerank.half_whitening", lambda *_: pytest.fail("fitted again"))
     assert fold_half_whitening(run, 0, "test", key, folds, cpu) is together
