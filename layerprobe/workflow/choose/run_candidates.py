@@ -72,21 +72,21 @@ def candidate_set_of(
         )
 
     choosing = rows(Group.choosing_sums)
+    candidate_keys = [*keys_of(groups), *embeddings_of(groups)]  # in the order of the rows
     return CandidateSet(
-        [*candidates, *only_compared],
-        first_run.split,
-        subject_of,
-        choosing,
-        rows(Group.above_chance),
-        [_identify(group, key) for group in groups for key in group.keys]
-        + [_identify(group, key) for group in groups for key in group.embeddings],
-        np.array([group.among_half(key) for group, key in [*keys_of(groups), *embeddings_of(groups)]]),
-        count_classes(first_run.choosing.labels) // (FOLDS if folded else 1),
-        count_classes((first_run.choosing if first_run.test is None else first_run.test).labels),
-        None if crossed or first_run.test is None else rows(Group.test_sums),
-        folds_of(range(choosing.sums.shape[1]), seed=seed) if crossed else None,
-        {name: baseline for group, name in pairs if (baseline := _find_baseline(group, name))},
-        frozenset(range(len(candidates), len(candidates) + len(only_compared))),
+        candidates=[*candidates, *only_compared],
+        split=first_run.split,
+        subject_of=subject_of,
+        choosing=choosing,
+        above_chance=rows(Group.above_chance),
+        identities=[_identify(group, key) for group, key in candidate_keys],
+        among_half=np.array([group.among_half(key) for group, key in candidate_keys]),
+        classes=count_classes(first_run.choosing.labels) // (FOLDS if folded else 1),
+        gallery_classes=count_classes((first_run.choosing if first_run.test is None else first_run.test).labels),
+        test=None if crossed or first_run.test is None else rows(Group.test_sums),
+        folds=folds_of(range(choosing.sums.shape[1]), seed=seed) if crossed else None,
+        baselines={name: baseline for group, name in pairs if (baseline := _find_baseline(group, name))},
+        only_compared=frozenset(range(len(candidates), len(candidates) + len(only_compared))),
         within_folds=folded,
     )
 

@@ -157,7 +157,7 @@ def compare_pairs(a: RankedSplit, b: RankedSplit, pairs: Sequence[Pair], measure
     for first_layer, second_layer in pairs:
         sides = side_of(a, first_layer), side_of(b, second_layer)
         if reason := invalid[first_layer, second_layer]:
-            comparisons.append(Comparison(*sides, data, None, None, (reason,)))
+            comparisons.append(Comparison(*sides, data, values=None, difference=None, notes=(reason,)))
             continue
         (before, after), difference = numbers[first_layer, second_layer]
         unlike = tuple(unlike_notes((a, first_layer), (b, second_layer)))
@@ -175,7 +175,18 @@ def compare_pairs(a: RankedSplit, b: RankedSplit, pairs: Sequence[Pair], measure
         elif a.epoch and b.epoch:
             notes += missing_note([(a, first_layer), (b, second_layer)], measure.metric)
         distinct_notes = tuple(dict.fromkeys(notes))
-        comparisons.append(Comparison(*sides, data, (before, after), difference, distinct_notes, start, effect, unlike))
+        comparisons.append(
+            Comparison(
+                *sides,
+                data,
+                values=(before, after),
+                difference=difference,
+                notes=distinct_notes,
+                before=start,
+                effect=effect,
+                unlike=unlike,
+            )
+        )
     return comparisons
 
 

@@ -111,7 +111,17 @@ def compare_trainings(
     for pair in pairs:
         sides = side_of(a, pair[0]), side_of(b, pair[1])
         if reason := invalid[pair]:
-            comparisons.append(SeedComparison(*sides, data, (), None, (reason,), trainings.one, has_same_classes))
+            comparisons.append(
+                SeedComparison(
+                    *sides,
+                    data,
+                    trainings=(),
+                    over=None,
+                    notes=(reason,),
+                    is_one_experiment=trainings.one,
+                    same_training=has_same_classes,
+                )
+            )
             continue
         cell = valid.index(pair)
         by_training = zip(ranked_splits, trainings.seeds, evidence, strict=True)
@@ -129,14 +139,14 @@ def compare_trainings(
             SeedComparison(
                 *sides,
                 data,
-                of_seeds,
-                differences[cell],
-                of_pair,
-                trainings.one,
-                has_same_classes,
-                start,
-                effect,
-                unlike,
+                trainings=of_seeds,
+                over=differences[cell],
+                notes=of_pair,
+                is_one_experiment=trainings.one,
+                same_training=has_same_classes,
+                before=start,
+                effect=effect,
+                unlike=unlike,
             )
         )
     return comparisons

@@ -21,7 +21,7 @@ from layerprobe.workflow.compare.compare_seeds import compare_trainings, seeds_s
 from layerprobe.workflow.compare.comparison import Comparison, SeedComparison, sentence, short_text, value_text
 from layerprobe.workflow.compare.evidence import Measure
 from layerprobe.workflow.run.experiments import Trainings, experiments_of
-from layerprobe.workflow.run.facts import alike_of, data_facts, searches_of
+from layerprobe.workflow.run.facts import data_facts, find_indistinguishable, searches_of
 from layerprobe.workflow.run.opened_run import equal_layers
 from layerprobe.workflow.run.references import (
     LastTwo,
@@ -257,7 +257,7 @@ def best_on_validation(run: Run, scores: Sequence[Score], labels: Mapping[Any, s
     best = best_layer(values)
     if epoch is None or best is None or best.split == "test":
         return ""
-    indistinguishable = alike_of(epoch_scores, METRIC, searches_of(run), data)
+    indistinguishable = find_indistinguishable(epoch_scores, METRIC, searches_of(run), data)
     near_labels = (
         None if indistinguishable is None else [labels[layer] for layer in layers if layer in indistinguishable]
     )

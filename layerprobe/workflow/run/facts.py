@@ -63,7 +63,7 @@ def searches_of(run: Run) -> Searches:
     return searched
 
 
-def alike_of(
+def find_indistinguishable(
     scores: Sequence[Score], metric: str, searches: Searches, data: DataFacts
 ) -> tuple[RankedLayer, ...] | None:
     """The layers that do not differ significantly from the best one, on the split that chooses it.
@@ -231,7 +231,7 @@ def overview(run: Run, scores: Sequence[Score]) -> TextTable:
         [*last_scores, *(untrained if data.starts_training else ())],
         metric=metric,
         data=data,
-        indistinguishable=alike_of(unreduced, metric, searches_of(run), data),
+        indistinguishable=find_indistinguishable(unreduced, metric, searches_of(run), data),
         embedding=embedding_among(run.read(), dict.fromkeys(score.ranked for score in last_scores)),
     )
     rows = list(dict.fromkeys(score.ranked for score in unreduced))
@@ -270,7 +270,7 @@ def epoch_tables(
         printed_remarks = raw_remarks if reduction != NO_REDUCTION else set()
         before = [score for score in untrained if score.ranked.reduction == reduction]
         facts = replace(data, splits={}) if tables else data
-        indistinguishable = alike_of(reduction_scores, metric, searches, data)
+        indistinguishable = find_indistinguishable(reduction_scores, metric, searches, data)
         tables.append(
             layer_table(
                 reduction_scores,
