@@ -35,6 +35,7 @@ from layerprobe.values.intervals import FEWEST_UNITS, Difference, Interval
 from layerprobe.values.retrieval import FloatArray
 
 RESAMPLES = 2000
+RESAMPLES_OF_DIFFERENCES = 10_000  # whose p value is corrected for many
 FEWEST_RESAMPLES = 100  # fewer have no 2.5 % point to speak of
 _BLOCK = 2**22  # numbers of a table held at once: 32 MiB
 _FLOOR = 0.3  # of s; at 0.5, means near 97 % were held by 84 % of the intervals over 20 small classes
@@ -114,7 +115,7 @@ def upper_ends(cells: UnitSums, *, resamples: int = RESAMPLES, seed: int = 0) ->
     return np.concatenate([means + errors * reach for means, errors in parts])
 
 
-def differences(cells: UnitSums, *, resamples: int = 10_000, seed: int = 0) -> list[Difference]:
+def differences(cells: UnitSums, *, resamples: int = RESAMPLES_OF_DIFFERENCES, seed: int = 0) -> list[Difference]:
     """C differences of means of the same queries, each with its 95 % interval and p.
 
     p inverts the interval: it is below 0.05 exactly where the interval leaves out 0. It is (1 + number of |t*| that
@@ -139,7 +140,9 @@ def differences(cells: UnitSums, *, resamples: int = 10_000, seed: int = 0) -> l
     ]
 
 
-def between(minuends: UnitSums, subtrahends: UnitSums, *, resamples: int = 10_000, seed: int = 0) -> list[Difference]:
+def between(
+    minuends: UnitSums, subtrahends: UnitSums, *, resamples: int = RESAMPLES_OF_DIFFERENCES, seed: int = 0
+) -> list[Difference]:
     """Minuend - subtrahend for C pairs of means whose units are different and independent: train and test classes.
 
     The units of the two are drawn separately; t* = ((m1* - m1) - (m2* - m2)) / sqrt(s1*^2 + s2*^2), so that the degrees

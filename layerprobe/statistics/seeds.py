@@ -19,7 +19,7 @@ import math
 
 import numpy as np
 
-from layerprobe.statistics.bootstrap import differences
+from layerprobe.statistics.bootstrap import RESAMPLES_OF_DIFFERENCES, differences
 from layerprobe.statistics.units import UnitSums, effective_number
 from layerprobe.values.intervals import Difference, Interval, OverSeeds
 from layerprobe.values.retrieval import FloatArray
@@ -28,7 +28,7 @@ FEWEST_TRAININGS = 3  # that a further one is predicted from
 _ROUNDING = 1e-12  # a spread that equal values have by the order of their sums
 
 
-def over_seeds(cells: UnitSums, *, resamples: int = 10_000, seed: int = 0) -> OverSeeds:
+def over_seeds(cells: UnitSums, *, resamples: int = RESAMPLES_OF_DIFFERENCES, seed: int = 0) -> OverSeeds:
     """The mean over S trainings, with the three statements of this module and its interval for these networks.
 
     Every training is measured on every unit. `classes` resamples the units of the mean over the trainings.

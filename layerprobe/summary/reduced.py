@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from layerprobe.statistics.bootstrap import differences, indistinguishable_from_best
+from layerprobe.statistics.bootstrap import RESAMPLES, differences, indistinguishable_from_best
 from layerprobe.statistics.units import intervals
 from layerprobe.summary.cells import Cells
 from layerprobe.values.best import Best, best_layer
@@ -233,5 +233,5 @@ def _test_values(
     gains: dict[RankedLayer, Difference] = {}
     if raw:
         chosen_sums, raw_sums = test.of([(r, epoch) for r in raw]), test.of([(r, epoch) for r in raw.values()])
-        gains = dict(zip(raw, differences(chosen_sums.minus(raw_sums), resamples=2000), strict=True))
+        gains = dict(zip(raw, differences(chosen_sums.minus(raw_sums), resamples=RESAMPLES), strict=True))
     return {ranked: (test.mean((ranked, epoch)), ends.get(ranked), gains.get(ranked)) for ranked in chosen}

@@ -16,7 +16,7 @@ from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer, matchi
 from layerprobe.values.scores import Score
 from layerprobe.workflow.choose.choose import choose_candidates
 from layerprobe.workflow.choose.features_run import SIMILARITY, LayersOfFeatures, rows_by_split, run_of_features
-from layerprobe.workflow.choose.request import ChooseRequest
+from layerprobe.workflow.choose.request import WITHIN, ChooseRequest
 from layerprobe.workflow.choose.user_features import UserFeatures, check_features
 from layerprobe.workflow.run.seen import split_to_choose_on
 
@@ -36,7 +36,7 @@ def choose(  # noqa: PLR0913 - the rows, their relation to the network, and the 
     splits: Any = None,
     clusters: Any = None,
     seen: bool = True,
-    within: float = 1.0,
+    within: float = WITHIN,
     metric: str = "R@1",
     layers: str | Sequence[str] = (),
     seed: int = 0,
@@ -113,7 +113,7 @@ def choose_file(  # noqa: PLR0913 - as `choose`
     features: UserFeatures,
     *,
     seen: bool = True,
-    within: float = 1.0,
+    within: float = WITHIN,
     metric: str = "R@1",
     layers: Sequence[str] = (),
     indexes: tuple[IndexKind, ...] = (),

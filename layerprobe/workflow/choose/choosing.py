@@ -31,6 +31,7 @@ from layerprobe.values.facts import WITHIN_FOLDS, chosen_on_text
 from layerprobe.values.intervals import FEWEST_UNITS, IntervalKind, SamplingUnits
 from layerprobe.values.retrieval import FloatArray
 from layerprobe.values.scores import Score, Subject
+from layerprobe.workflow.choose.request import WITHIN
 
 SubjectOf = Callable[[Candidate, str], Subject]  # candidate and split -> what is scored
 
@@ -190,7 +191,12 @@ _MOST_NAMES = 4  # candidates that a note names
 
 
 def choose_among(
-    candidate_set: CandidateSet, notes: Sequence[str] = (), *, metric: str = "R@1", within: float = 1.0, seed: int = 0
+    candidate_set: CandidateSet,
+    notes: Sequence[str] = (),
+    *,
+    metric: str = "R@1",
+    within: float = WITHIN,
+    seed: int = 0,
 ) -> Choice:
     """Choose a candidate, decide between it and the embedding, and score on test what is selected.
 

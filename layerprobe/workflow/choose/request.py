@@ -10,6 +10,7 @@ from layerprobe.values.costs import IndexKind, index_kinds
 from layerprobe.values.epochs import require_epochs
 
 NPY = ".npy"
+WITHIN = 1.0  # points of the metric that do not matter
 NEAR_METRIC = "MAP@R"  # decides between candidates whose Recall@K is nearly the same
 FEATURE_SUFFIXES = (".npz", NPY, ".pt", ".pth", ".h5", ".hdf5")  # of files of a user's features
 
@@ -26,7 +27,7 @@ class ChooseRequest:
     """
 
     epochs: Annotated[str, Flag("Candidate epochs; all: every probed one.", metavar="all|last|0,5")] = "all"
-    within: Annotated[float, Flag("Points of the metric that do not matter.", metavar="POINTS")] = 1.0
+    within: Annotated[float, Flag("Points of the metric that do not matter.", metavar="POINTS")] = WITHIN
     device: Device = "auto"
     layers: Annotated[
         tuple[str, ...],
@@ -56,4 +57,6 @@ class ChooseRequest:
 def require_points(within: float) -> None:
     """Check the points of the metric that do not matter."""
     if not 0 <= within <= 100:
-        raise RecipeError(f"within {within:g}: not a number of points from 0 to 100", fix="Leave it out for 1")
+        raise RecipeError(
+            f"within {within:g}: not a number of points from 0 to 100", fix=f"Leave it out for {WITHIN:g}"
+        )

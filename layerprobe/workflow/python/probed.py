@@ -22,7 +22,7 @@ from layerprobe.values.retrieval import Ranks
 from layerprobe.values.scores import Score, recall_of
 from layerprobe.workflow.choose.choose_features import choose
 from layerprobe.workflow.choose.choose_once import request_of
-from layerprobe.workflow.choose.request import ChooseRequest
+from layerprobe.workflow.choose.request import WITHIN, ChooseRequest
 from layerprobe.workflow.choose.user_features import UserFeatures, check_features
 from layerprobe.workflow.compare.compare import compare_pairs
 from layerprobe.workflow.compare.comparison import Comparison
@@ -182,7 +182,7 @@ class Probed:
         self,
         *,
         seen: bool = True,
-        within: float = 1.0,
+        within: float = WITHIN,
         metric: str = "R@1",
         layers: str | Sequence[str] = (),
         seed: int = 0,
