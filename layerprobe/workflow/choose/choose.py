@@ -24,6 +24,7 @@ from layerprobe.workflow.choose.indexed_layer import measure_indexes, require_te
 from layerprobe.workflow.choose.refits import Refits, Refitted
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.choose.run_candidates import candidate_set_of, complete_choice, group_of
+from layerprobe.workflow.probe.reducing import FITTED_ON
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.facts import identical_facts
 from layerprobe.workflow.run.runs import Run
@@ -69,7 +70,7 @@ def choose_candidates(
     notes = [note for group in groups for note in _note_origins(group)]
     refitted = Refitted(groups)
     further = list(further)
-    if first_run.is_fitted_on or further:
+    if first_run.is_fitted_on or (further and FITTED_ON not in first_run.record.manifests):
         refitted = Refits(device, seed, request.metric, listener).search_within_folds(groups, further)
         groups = refitted.groups
         where = "" if first_run.split == "test" else f"{chosen_on_text(first_run.split)}: "

@@ -99,6 +99,21 @@ def test_features_without_any_class_gain_nothing_by_a_fit_on_other_classes(tmp_p
         choose_runs([run], ChooseRequest(device="cpu"), Silent(), further=[WHITE])
 
 
+def test_what_train_classes_can_fit_is_not_fitted_within_folds_of_test(tmp_path: Path) -> None:
+    splits = ("train", "test")
+    rng, hits = np.random.default_rng(0), {split: {C1: np.ones(4 * CLASSES)} for split in splits}
+    classes = np.repeat(rng.normal(size=(CLASSES, 9)), 4, axis=0)
+    noisy = (classes + 0.1 * rng.normal(size=classes.shape)).astype(np.float32)
+    features = {split: {"c1@max": noisy} for split in splits}
+    run = write_run(tmp_path, "a", hits, features=features, epochs=(0,))
+    record = run.read()  # of weights that may have been trained on the train classes, so that test is chosen on
+    run.write(replace(record, from_python=True, untrained=False))
+    request = ChooseRequest(device="cpu")
+    choice = choose_runs([run], request, Silent(), further=[WHITE])
+    assert (choice.chosen.split, choice.within_folds, choice.candidates) == ("test", False, 1)
+    assert choice == choose_runs([run], request, Silent())
+
+
 def test_trainings_of_several_seeds_have_the_same_folds(tmp_path: Path) -> None:
     # Else a class would be chosen on in one training, and judged in another.
     features = {"test": {"c1@max": features_of("test")}}
