@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from layerprobe.plots.figure import csv_text
 from layerprobe.system.errors import LayerprobeError
 from layerprobe.values.facts import DataFacts
 from layerprobe.values.intervals import Interval, IntervalKind, SamplingUnits, ShownKind
@@ -151,7 +150,7 @@ def points_csv(scores: Iterable[Score]) -> str:
             end for interval in intervals for end in ((interval.low, interval.high) if interval else (None, None))
         ]
         rows.append([*key, *values, *bounds, *(note_text(point.notes.get(split, ())) for split in splits)])
-    return csv_text(rows)
+    return _as_csv(rows)
 
 
 def matrices_csv(matrices: Iterable[Matrix]) -> str:
@@ -161,6 +160,12 @@ def matrices_csv(matrices: Iterable[Matrix]) -> str:
         for name, values in zip(matrix.rows, matrix.values, strict=True):
             for column, value in zip(matrix.columns, values, strict=True):
                 rows.append([matrix.run, matrix.split, matrix.title, name, column, value, note_text(matrix.notes)])
+    return _as_csv(rows)
+
+
+def _as_csv(rows: Iterable[Iterable[object]]) -> str:
+    from layerprobe.plots.figure import csv_text  # it imports matplotlib, which a report does without
+
     return csv_text(rows)
 
 

@@ -29,7 +29,8 @@ from layerprobe.values.views import Neighbours
 from layerprobe.workflow.explain.explain_text import KIND
 from layerprobe.workflow.explain.request import ExplainRequest as ExplainRequest
 from layerprobe.workflow.plot.neighbours import RunGallery
-from layerprobe.workflow.plot.panels import find_neighbours, names_layers
+from layerprobe.workflow.plot.panels import find_neighbours
+from layerprobe.workflow.plot.query_rules import names_layers
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.epoch_weights import load_net
 from layerprobe.workflow.run.outputs import require_output, write_output

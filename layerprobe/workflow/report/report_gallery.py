@@ -22,7 +22,7 @@ from layerprobe.values.facts import at_epoch_text
 from layerprobe.values.layers import RankedLayer
 from layerprobe.values.views import Item
 from layerprobe.workflow.plot.neighbours import RunGallery, neighbours_of, open_gallery
-from layerprobe.workflow.plot.panels import (
+from layerprobe.workflow.plot.query_rules import (
     QueriesByOutcome,
     RandomQueries,
     Rule,

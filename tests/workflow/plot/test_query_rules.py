@@ -9,7 +9,7 @@ import pytest
 
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.values.retrieval import Ranks
-from layerprobe.workflow.plot.panels import (
+from layerprobe.workflow.plot.query_rules import (
     QueriesByOutcome,
     QueriesOfClass,
     QueryOfImage,
