@@ -32,6 +32,8 @@ from layerprobe.workflow.run.opened_run import read_layer
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.seen import split_to_choose_on
 
+_STOPPED = "ranking stopped; nothing was changed"
+
 
 def half_whitened_layers(
     run: Run, split: str, layers: Sequence[RankedLayer], epoch: int, *, cluster: str | None = None
@@ -65,9 +67,6 @@ def ranked_unreduced(run: Run, split: str) -> list[RankedLayer]:
     scores = [score for score in run.scores() if score.split == split and score.value is not None]
     every = dict.fromkeys(score.ranked for score in scores)
     return [x for x in every if x.reduction == NO_REDUCTION and "+" not in x.layer.layer]
-
-
-_STOPPED = "ranking stopped; nothing was changed"
 
 
 @dataclass(frozen=True, eq=False)
