@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from layerprobe.metrics.metric import Metric, QueryMetric, means_of
 from layerprobe.metrics.recall import THINNED_NOTE, positives_and_negatives, thinned_hits
 from layerprobe.ranking import nearest_positive_ranks, retrieval
-from layerprobe.reductions.reduction import NotApplicableError
 from layerprobe.system.errors import DataError, NumericError
+from layerprobe.values.layers import LayerKey
 from layerprobe.values.retrieval import Ranks, Retrieval, SearchRules
 from layerprobe.values.scores import Recall, Score, Subject, is_recall, recall_of
 
@@ -118,18 +118,35 @@ def _search(queries: Features, gallery: Features | None, similarity: str, rules:
     }
 
 
+@dataclass(frozen=True)
+class InapplicableReduction:
+    """A reduction that a layer cannot take.
+
+    Args:
+        fix: what can be done about it; empty where nothing can.
+    """
+
+    layer: LayerKey
+    reduction: str
+    reason: str
+    fix: str = field(default="", compare=False)
+
+    def __str__(self) -> str:
+        return f"{self.reduction} skipped for {self.layer}: {self.reason}"
+
+
 @dataclass(frozen=True, eq=False)
 class Scored:
     """Scores of a layer, and what those of them that are means over the queries are the means of.
 
     Args:
         values: metric -> (Q,) what each query adds to it; NaN where the metric leaves the query out.
-        refused: why there are no scores, where the layer cannot take the reduction; else None.
+        inapplicable: why there are no scores, where the layer cannot take the reduction; else None.
     """
 
     scores: Sequence[Score] = ()
     values: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
-    refused: NotApplicableError | None = None
+    inapplicable: InapplicableReduction | None = None
 
     def __add__(self, other: Scored) -> Scored:
         return Scored([*self.scores, *other.scores], {**self.values, **other.values})

@@ -25,7 +25,7 @@ from layerprobe.values.retrieval import FloatArray, IntArray
 from layerprobe.values.scores import is_recall, recall_of
 from layerprobe.workflow.probe.measures import build_measures
 from layerprobe.workflow.probe.reduced_features import is_made_from
-from layerprobe.workflow.probe.searches import searches_of_run
+from layerprobe.workflow.probe.scoring import searches_of_run
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.features import features_of
 from layerprobe.workflow.run.metric_values import metric_values_of

@@ -29,7 +29,7 @@ from layerprobe.values.views import Selected
 from layerprobe.workflow.probe.reduced_features import is_fitted_on, is_made_from
 from layerprobe.workflow.probe.reducing import FITTED_ON
 from layerprobe.workflow.probe.rerank import StoredSearch
-from layerprobe.workflow.probe.searches import Searches, searches_of_run
+from layerprobe.workflow.probe.scoring import Searches, searches_of_run
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.features import RunFeatures, features_of
 from layerprobe.workflow.run.references import layer_flags, probe_fix

@@ -5,5 +5,5 @@ reductions fitted once, scoring, intervals, classifier, time estimate; ranking a
 by fold.
 
 Types and words: `ProbeRequest`, `Selection`, `Probing`, `ProbedRun`, `Extractor`, `Searches`, `StoredSearch`,
-`ReducedFeatures`, `InapplicableReduction`, `Scorer`, `Measures`.
+`ReducedFeatures`, `Scorer`, `Measures`.
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -19,8 +19,7 @@ from layerprobe.system.progress import Listener
 from layerprobe.taps import Layer, Tap
 from layerprobe.values.layers import LayerKey
 from layerprobe.values.retrieval import Classifier
-from layerprobe.workflow.probe.reducing import prepend_relu
-from layerprobe.workflow.probe.selection import ProbeRequest
+from layerprobe.workflow.probe.request import ProbeRequest
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.epoch_weights import load_checkpoint
 from layerprobe.workflow.run.runs import Run
@@ -111,8 +110,24 @@ def fit_chain(  # noqa: PLR0913 - what, on what, and of which epoch and layer
     blocks, dim, weight = Blocks(rows, device), rows.shape[1], None
     if chain.needs_classifier and trained is not None:
         weight = trained.weight(epoch, layer, dim)
-        chain = prepend_relu(chain) if trained.relu else chain
+        chain = replace(chain, parts=(_Relu(), *chain.parts)) if trained.relu else chain
     return chain.fit(blocks, dim, seed=seed, classifier_weight=weight)
+
+
+class _Relu:
+    """A loss's own ReLU, before the classifier whose weights a reduction takes."""
+
+    fits = draws = needs_classifier = False
+    similarity: str | None = None
+    members: tuple[str, ...] = ()
+
+    def dim(self, dim: int) -> int:
+        return dim
+
+    def fit(self, batches: Iterable[Tensor], dim: int, *, seed: int, classifier_weight: Tensor | None) -> Reduce:  # noqa: ARG002 - nothing is learnt
+        import torch
+
+        return torch.relu
 
 
 def why_no_weight(recipe: Recipe) -> str | None:

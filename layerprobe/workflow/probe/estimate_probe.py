@@ -13,7 +13,6 @@ from layerprobe.data.contents import FOLDER as CONTENTS
 from layerprobe.data.contents import pending_reads
 from layerprobe.data.loading import batches_of
 from layerprobe.data.pixel_cache import FOLDER, is_small
-from layerprobe.data.splits import Dataset
 from layerprobe.measure.extraction import extract
 from layerprobe.recipe.recipe import Recipe
 from layerprobe.system.computing import default_workers
@@ -22,8 +21,9 @@ from layerprobe.system.memory import peak_memory
 from layerprobe.taps import member_taps
 from layerprobe.values.costs import Estimate
 from layerprobe.workflow.probe.probe import resolve_selection
-from layerprobe.workflow.probe.probed_run import BATCH_SIZE, ProbedRun, decoding_of, open_for_probing, open_new_run
-from layerprobe.workflow.probe.selection import ProbeRequest, select_epochs
+from layerprobe.workflow.probe.probed_run import BATCH_SIZE, ProbedRun, open_for_probing, open_new_run
+from layerprobe.workflow.probe.request import ProbeRequest
+from layerprobe.workflow.probe.selection import select_epochs
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.features import Missing, feature_disk, features_of
 from layerprobe.workflow.run.runs import Run
@@ -36,69 +36,62 @@ def estimate_probe(run: Run, request: ProbeRequest) -> Estimate:
 
     The images are assumed to be those of the run.
     """
-    opened = open_for_probing(run, request)
-    dataset, to_hash = _load_unread(opened, request)
-    selection, _ = resolve_selection(opened, request, dataset, None)
+    opened, to_hash = _without_images(open_for_probing(run, request))
+    selection, dataset = resolve_selection(opened), opened.dataset
     contents = opened.record.contents  # the images are not hashed
     features = replace(features_of(run, opened.recipe, dataset), manifest_sha256=lambda split: contents.get(split, ""))
     epochs = select_epochs(request.epochs, features, opened.record, selection.deciding, None)
     splits = selection.extracted_splits
     missing = [features.missing(epoch, split, selection.taps) for epoch in epochs for split in splits]
-    return _estimate(opened, request, dataset, to_hash, [item for item in missing if item.taps])
+    return _estimate(opened, to_hash, [item for item in missing if item.taps])
 
 
 def estimate_new_probe(run: Run, recipe: Recipe, request: ProbeRequest, epochs: int) -> Estimate:
     """As `estimate_probe`, of a run that there is not yet."""
-    opened = open_new_run(run, recipe, request)
-    dataset, to_hash = _load_unread(opened, request)
-    selection, _ = resolve_selection(opened, request, dataset, None)
+    opened, to_hash = _without_images(open_new_run(run, recipe, request))
+    selection, dataset = resolve_selection(opened), opened.dataset
     taps = tuple(member_taps(selection.taps))
     missing = [
         Missing(epoch, split, taps, frozenset(), len(dataset.splits[split]))
         for epoch in range(epochs)
         for split in selection.extracted_splits
     ]
-    return _estimate(opened, request, dataset, to_hash, missing)
+    return _estimate(opened, to_hash, missing)
 
 
-def _load_unread(opened: ProbedRun, request: ProbeRequest) -> tuple[Dataset, Sequence[Callable[[], object]]]:
-    """Load the data set without reading an image; and the calls that would hash the files of unknown content."""
-    decoding, loaded = decoding_of(opened, request, None), from_recipe.load_dataset(opened.recipe)
+def _without_images(opened: ProbedRun) -> tuple[ProbedRun, Sequence[Callable[[], object]]]:
+    """The run with its data set, of which no image is read; and the calls that would hash the files not yet hashed."""
+    decoding, loaded = opened.decoding, from_recipe.load_dataset(opened.recipe)
     to_hash = pending_reads(loaded, decoding.cache / FOLDER / CONTENTS)
     # Decoded images are known by the hashes of their files.
-    return from_recipe.build_dataset(opened.recipe, None if to_hash else decoding, loaded), to_hash
+    dataset = from_recipe.build_dataset(opened.recipe, None if to_hash else decoding, loaded)
+    return replace(opened, given=dataset), to_hash
 
 
-def _estimate(
-    opened: ProbedRun,
-    request: ProbeRequest,
-    dataset: Dataset,
-    to_hash: Sequence[Callable[[], object]],
-    missing: Sequence[Missing],
-) -> Estimate:
+def _estimate(opened: ProbedRun, to_hash: Sequence[Callable[[], object]], missing: Sequence[Missing]) -> Estimate:
     seconds = _seconds_each([to_hash[i] for i in _spread_rows(len(to_hash), _FILES)]) * len(to_hash)
     if missing:
-        reading, running = _seconds_an_image(opened, dataset, missing[0])
+        reading, running = _seconds_an_image(opened, missing[0])
         images = sum(item.images for item in missing)
-        seconds += running * images + reading * _images_read(opened, request, dataset, images)
+        seconds += running * images + reading * _images_read(opened, images)
     disk = sum(feature_disk((tap.dim for tap in item.taps), item.images) for item in missing)
     return Estimate(seconds, peak_memory(opened.device), disk, free_bytes(opened.run.folder))
 
 
-def _images_read(opened: ProbedRun, request: ProbeRequest, dataset: Dataset, images: int) -> float:
+def _images_read(opened: ProbedRun, images: int) -> float:
     """Number of images read in sequence; images that processes read in parallel count as one."""
-    workers = from_recipe.choose_workers(request.workers, opened.device)
-    in_memory, on_disk = workers == 0 and is_small(dataset), opened.recipe.data.cache == "auto"
+    workers = from_recipe.choose_workers(opened.request.workers, opened.device)
+    in_memory, on_disk = workers == 0 and is_small(opened.dataset), opened.recipe.data.cache == "auto"
     if in_memory or on_disk:  # every image is decoded once, and kept
-        images = sum(map(len, dataset.splits.values()))
+        images = sum(map(len, opened.dataset.splits.values()))
     if on_disk and not in_memory:
-        workers = default_workers() if request.workers is None else request.workers
+        workers = default_workers() if opened.request.workers is None else opened.request.workers
     return images / max(1, workers)
 
 
-def _seconds_an_image(opened: ProbedRun, dataset: Dataset, item: Missing) -> tuple[float, float]:
+def _seconds_an_image(opened: ProbedRun, item: Missing) -> tuple[float, float]:
     """Seconds to read an image of a split, and seconds to run it through the network."""
-    split = dataset.splits[item.split]
+    split = opened.dataset.splits[item.split]
     rows = _spread_rows(len(split), BATCH_SIZE)
     reader = batches_of(split, [rows], workers=0)
     started = time.perf_counter()

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from layerprobe.data.splits import Dataset
-from layerprobe.measure.analysis import Scored
+from layerprobe.measure.analysis import InapplicableReduction, Scored
+from layerprobe.reductions.reduction import NotApplicableError
 from layerprobe.system.progress import Listener, Stop, Task, stoppable
 from layerprobe.taps import execution_order, member_taps, skipped_pool_lines
 from layerprobe.values.records import RecordedNetwork
@@ -23,21 +24,12 @@ from layerprobe.workflow.probe.probed_run import (
     Extractor,
     ProbedRun,
     RunExtractor,
-    decode_lazily,
-    load_hashed_dataset,
     open_for_probing,
 )
-from layerprobe.workflow.probe.reducing import InapplicableReduction, inapplicable_error, refusal_lines
-from layerprobe.workflow.probe.scoring import Scorer
-from layerprobe.workflow.probe.searches import searches_of_run
-from layerprobe.workflow.probe.selection import (
-    ProbeRequest,
-    Selection,
-    doubts_of,
-    select,
-    select_epochs,
-    select_taps,
-)
+from layerprobe.workflow.probe.reducing import inapplicable_lines, require_applied
+from layerprobe.workflow.probe.request import ProbeRequest
+from layerprobe.workflow.probe.scoring import Scorer, searches_of_run, with_intervals
+from layerprobe.workflow.probe.selection import Selection, doubts_of, select, select_epochs, select_taps
 from layerprobe.workflow.run.experiments import manifests_of, require_same_images, settled_splits
 from layerprobe.workflow.run.features import (
     Missing,
@@ -73,25 +65,31 @@ class Probing:
 def prepare(
     run: Run, request: ProbeRequest, dataset: Dataset | None = None, listener: Listener | None = None
 ) -> Probing:
-    """Resolve a request for a single run; nothing is extracted."""
-    opened = open_for_probing(run, request)
-    selection, built = resolve_selection(opened, request, dataset, listener)
+    """Resolve a request for a single run; nothing is extracted.
+
+    Args:
+        dataset: with decoded images; None: that of the run's recipe is loaded.
+    """
+    opened = open_for_probing(run, request, dataset, listener)
+    selection = resolve_selection(opened)
     opened.keep_forwards()
-    features = features_of(opened.run, opened.recipe, built)
+    features = features_of(opened.run, opened.recipe, opened.dataset)
     searches = searches_of_run(features, opened.recipe, lambda: opened.device)
-    extractor = RunExtractor(features, opened, decode_lazily(opened, request, dataset, listener), request.workers)
-    scorer = Scorer(searches, selection.measures, selection.resampling)
     network_record = opened.record.network or network_facts(opened.recipe, opened.net, opened.measured)
     network = with_layers(network_record, lambda: opened.net, opened.recipe.data.image_size, selection.taps)
-    table = read_score_table(opened, features, selection, listener)
-    return Probing(selection, features, extractor, scorer, table, network)
+    return Probing(
+        selection,
+        features,
+        RunExtractor(features, opened, opened),
+        Scorer(searches, selection.measures),
+        read_score_table(opened, features, selection),
+        network,
+    )
 
 
-def resolve_selection(
-    opened: ProbedRun, request: ProbeRequest, dataset: Dataset | None, listener: Listener | None
-) -> tuple[Selection, Dataset]:
-    """Select what is measured, and load the data set with the hashes of its images; errors as of `prepare`."""
-    recipe, measured = opened.recipe, opened.measured
+def resolve_selection(opened: ProbedRun) -> Selection:
+    """Select what is measured of a single run; errors as of `prepare`."""
+    recipe, measured, request, listener = opened.recipe, opened.measured, opened.request, opened.listener
     # A misspelt layer is reported before images are decoded.
     lacking = opened.record.new_parameters if opened.record.weights_files else ()
     taps, embedding = select_taps(request, recipe, measured, lacking), embedding_tap(recipe, measured)
@@ -101,17 +99,15 @@ def resolve_selection(
             listener.say(line)
     request = drop_accuracy(request, recipe, lambda: why_no_classifier(recipe), listener)
     require_accuracy_layer(request, recipe, embedding, taps)
-    built = dataset or load_hashed_dataset(opened, request, listener)
-    selection = select(request, recipe, taps, embedding, built, unclassified=lambda: why_no_weight(recipe) or "")
-    if dataset is None:
+    dataset = opened.dataset
+    selection = select(request, recipe, taps, embedding, dataset, unclassified=lambda: why_no_weight(recipe) or "")
+    if opened.given is None:
         settled = settled_splits(opened.run, selection.extracted_splits, trains=recipe.train.epochs > 0)
-        require_same_images(opened.record, built, settled, fix=OTHER_IMAGES)
-    return selection, built
+        require_same_images(opened.record, dataset, settled, fix=OTHER_IMAGES)
+    return selection
 
 
-def read_score_table(
-    opened: ProbedRun, features: RunFeatures, selection: Selection, listener: Listener | None
-) -> ScoreTable:
+def read_score_table(opened: ProbedRun, features: RunFeatures, selection: Selection) -> ScoreTable:
     """Read a run's scores; the table is empty before the first probe.
 
     Its layer order has every layer that is selected, was measured or is scored. Scores get the present name and
@@ -119,7 +115,7 @@ def read_score_table(
     """
     stored = read_scores(opened.run.scores_file) if opened.run.scores_file.exists() else []
     scores = [replace(score, run=opened.run.name, experiment=opened.record.experiment) for score in stored]
-    scores = features.without_stale(scores, listener)
+    scores = features.without_stale(scores, opened.listener)
     names = [*opened.record.layer_order, *(score.ranked.layer.layer for score in scores)]
     names += [tap.layer for tap in member_taps(selection.taps)]
     order = execution_order(dict.fromkeys(names), opened.measured)
@@ -177,102 +173,66 @@ def measure(
     Args:
         missing_by_epoch: of the epochs that are measured; see `find_missing`.
     """
-    selection, features, extractor = probing.selection, probing.features, probing.extractor
-    splits = selection.extracted_splits
-    record_network(features.run, probing.table.layer_order, probing.network, features.dataset, splits)
+    selection, features, scorer, table = probing.selection, probing.features, probing.scorer, probing.table
+    record_network(features.run, table.layer_order, probing.network, features.dataset, selection.extracted_splits)
     for doubt in doubts_of(selection):
         listener.say(doubt)
     missing = [item for items in missing_by_epoch.values() for item in items]
-    record = features.run.read()
-    for item in missing:
-        if extractor.images(item):
-            require_kept(features.run, record, item.epoch)  # fails before the work, not in the middle of it
-        if item.taps and (note := features.stale_note(item.epoch, item.split)):
-            listener.say(note)
-    work = {(item.epoch, item.split): _SplitProgress.of(probing, item) for item in missing}
+    images, num_layers = _count_images(probing, missing, listener), len(missing_by_epoch) * len(selection.ranked)
     measured: list[Score] = []
-    refused: list[tuple[int, InapplicableReduction]] = []
-    with listener.task(f"probing {features.run.name}", sum(split.images for split in work.values()), "images") as task:
+    inapplicable: list[tuple[int, InapplicableReduction]] = []
+    with (
+        listener.task(f"extracting {features.run.name}", images, "images") as extraction,
+        listener.task(f"ranking {features.run.name}", num_layers, "layers") as ranking,
+    ):
         for epoch, items in missing_by_epoch.items():
             _drop_stale(probing, epoch, listener)
             for item in items:
                 if item.taps:
-                    extractor.extract(item, _report_extraction(work[epoch, item.split], task, stop))
-            scored_by_split = _score_epoch(probing, epoch, work, task, stop)
-            refused += [
-                (epoch, InapplicableReduction(ranked.layer, ranked.reduction, error.message, error.fix))
-                for scored_layers in scored_by_split.values()
-                for ranked, scored in zip(selection.ranked, scored_layers, strict=True)
-                if (error := scored.refused)
-            ]
-            scores: list[Score] = []
-            for split, scored_layers in scored_by_split.items():
-                scores += in_network_order(selection.resampling.scores(split, scored_layers), probing.table.layer_order)
-            probing.table.add(scores)
-            probing.table.write(features.run.scores_file)
-            measured += scores
-    _report_refused(refused, selection, measured, listener)
+                    probing.extractor.extract(item, lambda batches: _advance(batches, extraction, stop))
+            layers: list[dict[str, Scored]] = []
+            # What is ranked is stored, however the scoring ends.
+            with contextlib.closing(scorer.score_epoch(epoch, selection.splits, selection.ranked)) as scored_layers:
+                for scored_by_split in stop.between(scored_layers, _STOPPED):
+                    layers.append(scored_by_split)
+                    ranking.advance()
+            for split in selection.splits:
+                split_layers = [scored_by_split[split] for scored_by_split in layers]
+                inapplicable += [(epoch, scored.inapplicable) for scored in split_layers if scored.inapplicable]
+                scores = with_intervals(split_layers, units=selection.units[split], kind=selection.unit_kind)
+                table.add(scores)
+                measured += in_network_order(scores, table.layer_order)
+            table.write(features.run.scores_file)
+    for line in inapplicable_lines(inapplicable):
+        listener.say(line)
+    try:
+        applied = {score.ranked.reduction for score in measured}
+        require_applied(selection.reductions, applied, [item for _, item in inapplicable])
+    except NotApplicableError as error:
+        raise PartlyReducedError(error.message, fix=error.fix, scores=measured) from None
     return measured
 
 
-@dataclass(frozen=True)
-class _SplitProgress:
-    """How the images of an epoch and split advance the progress bar: half when extracted, half when ranked.
+def _count_images(probing: Probing, missing: Sequence[Missing], listener: Listener) -> int:
+    """The images that networks will be run on; says which features are stale.
 
-    Args:
-        extracted: how many of the images count when they are extracted.
-        passes: images that run through networks, several times those of the split for an ensemble.
+    An epoch whose checkpoint was removed is refused here, before the work.
     """
-
-    images: int
-    extracted: int
-    passes: int
-
-    @classmethod
-    def of(cls, probing: Probing, item: Missing) -> _SplitProgress:
-        """Missing features are extracted; a split is ranked unless it is a gallery alone."""
-        passes, ranked = probing.extractor.images(item), item.split in probing.selection.splits
-        images = item.images if passes or ranked else 0
-        return cls(images, images if not ranked else images // 2 if passes else 0, passes)
+    features, images = probing.features, 0
+    record = features.run.read()
+    for item in missing:
+        if count := probing.extractor.images(item):
+            require_kept(features.run, record, item.epoch)
+            images += count
+        if item.taps and (note := features.stale_note(item.epoch, item.split)):
+            listener.say(note)
+    return images
 
 
-def _score_epoch(
-    probing: Probing, epoch: int, work: Mapping[tuple[int, str], _SplitProgress], task: Task, stop: Stop
-) -> dict[str, list[Scored]]:
-    """Score the layers of an epoch: split -> its layers.
-
-    All splits of a layer are scored before the next layer, so that a map fitted on training features is fitted once.
-    """
-    selection = probing.selection
-    scored_by_split: dict[str, list[Scored]] = {split: [] for split in selection.splits}
-    with contextlib.ExitStack() as stack:  # each split's ranks are stored when its scores end, however they end
-        scores = [
-            stack.enter_context(contextlib.closing(probing.scorer.scores(epoch, split, selection.ranked)))
-            for split in selection.splits
-        ]
-        for number, of_layer in enumerate(stop.between(zip(*scores, strict=True), _STOPPED)):
-            for split, scored in zip(selection.splits, of_layer, strict=True):
-                progress, num_layers = work[epoch, split], len(selection.ranked)
-                images = progress.images - progress.extracted
-                task.advance(images * (number + 1) // num_layers - images * number // num_layers)
-                scored_by_split[split].append(scored)
-    return scored_by_split
-
-
-def _report_refused(
-    refused: Sequence[tuple[int, InapplicableReduction]],
-    selection: Selection,
-    measured: Sequence[Score],
-    listener: Listener,
-) -> None:
-    applied = {score.ranked.reduction for score in measured}
-    for line in refusal_lines(refused):
-        listener.say(line)
-    for reduction in selection.reductions:
-        inapplicable = [item for _, item in refused if item.reduction == reduction]
-        if inapplicable and reduction not in applied:
-            error = inapplicable_error(inapplicable)
-            raise PartlyReducedError(error.message, fix=error.fix, scores=measured)
+def _advance(batches: Iterable[Tensor], task: Task, stop: Stop) -> Iterator[Tensor]:
+    for batch in stop.between(batches, _STOPPED):
+        yield batch
+        task.advance(len(batch))
 
 
 def _drop_stale(probing: Probing, epoch: int, listener: Listener) -> None:
@@ -287,19 +247,6 @@ def _drop_stale(probing: Probing, epoch: int, listener: Listener) -> None:
     if count:
         listener.say(f"{count} scores of epoch {epoch} leave scores.csv: their ranks were counted from something else")
         table.write(searches.features.run.scores_file)
-
-
-def _report_extraction(work: _SplitProgress, task: Task, stop: Stop) -> Callable[[Iterable[Tensor]], Iterator[Tensor]]:
-    done = 0  # over all members of an ensemble
-
-    def tell(batches: Iterable[Tensor]) -> Iterator[Tensor]:
-        nonlocal done
-        for batch in stop.between(batches, _STOPPED):
-            yield batch
-            before, done = done, done + len(batch)
-            task.advance(work.extracted * done // work.passes - work.extracted * before // work.passes)
-
-    return tell
 
 
 def probe(

@@ -7,7 +7,6 @@ import functools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from importlib import metadata
 from typing import TYPE_CHECKING, Protocol
 
@@ -21,7 +20,7 @@ from layerprobe.system.files import require_file, write_text
 from layerprobe.system.progress import Listener
 from layerprobe.taps import Measured, forwards_as_json, measure_layers, recorded_forwards
 from layerprobe.values.records import RunRecord
-from layerprobe.workflow.probe.selection import ProbeRequest
+from layerprobe.workflow.probe.request import ProbeRequest
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.epoch_weights import load_net
 from layerprobe.workflow.run.features import Missing, RunFeatures
@@ -41,20 +40,39 @@ class ProbedRun:
     """A run that is opened for probing.
 
     Args:
-        device_name: name of the device.
         build: builds the network of the recipe.
+        given: the data set with decoded images, where the caller has it; None: it is loaded when it is asked for.
     """
 
     run: Run
     record: RunRecord
     recipe: Recipe
-    device_name: str
+    request: ProbeRequest
     build: Callable[[], Net]
+    listener: Listener | None = None
+    given: Dataset | None = None
 
     @functools.cached_property
     def device(self) -> torch.device:
         """Where the network runs and features are ranked."""
-        return from_recipe.choose_device(self.device_name)
+        return from_recipe.choose_device(self.request.device)
+
+    @functools.cached_property
+    def dataset(self) -> Dataset:
+        """The data set with the hashes of its images; none is decoded."""
+        decoding = Decoding(self.run.folder.parent, self.listener, self.request.workers)
+        return self.given or from_recipe.build_dataset(self.recipe, decoding, decode=False)
+
+    @functools.cached_property
+    def decoded(self) -> Dataset:
+        """The data set with decoded images, where decoding pays."""
+        return self.given or from_recipe.build_dataset(self.recipe, self.decoding)
+
+    @property
+    def decoding(self) -> Decoding:
+        """The run's decoded images; missing ones are decoded."""
+        in_process = from_recipe.choose_workers(self.request.workers, self.device) == 0
+        return Decoding(self.run.folder.parent, self.listener, self.request.workers, in_process=in_process)
 
     @functools.cached_property
     def net(self) -> Net:
@@ -92,8 +110,14 @@ class ProbedRun:
             write_text(self.run.forwards_file, forwards_as_json(self.measured, self._facts))
 
 
-def open_for_probing(run: Run, request: ProbeRequest) -> ProbedRun:
-    """A run's recipe, and its network, which is built when it is needed."""
+def open_for_probing(
+    run: Run, request: ProbeRequest, dataset: Dataset | None = None, listener: Listener | None = None
+) -> ProbedRun:
+    """A run's recipe, and its network and data set, which are built when they are needed.
+
+    Args:
+        dataset: with decoded images; None: that of the recipe is loaded.
+    """
     record = run.read()
     recipe = recorded_recipe(record, run.record_file, checked=False).at(request.model)
     from_recipe.require_device(request.device)
@@ -102,39 +126,14 @@ def open_for_probing(run: Run, request: ProbeRequest) -> ProbedRun:
     def build() -> Net:
         return run_network(run, record, recorded_recipe(record, run.record_file).at(request.model))
 
-    return ProbedRun(run, record, recipe, request.device, build)
+    return ProbedRun(run, record, recipe, request, build, listener, dataset)
 
 
 def open_new_run(run: Run, recipe: Recipe, request: ProbeRequest) -> ProbedRun:
     """As `open_for_probing`, of a run that does not exist yet."""
     from_recipe.require_device(request.device)
     record = record_of(recipe, state="training")
-    return ProbedRun(run, record, recipe, request.device, lambda: from_recipe.build_net(recipe))
-
-
-def decoding_of(opened: ProbedRun, request: ProbeRequest, listener: Listener | None) -> Decoding:
-    """The run's decoded images; missing ones are decoded."""
-    in_process = from_recipe.choose_workers(request.workers, opened.device) == 0
-    return Decoding(opened.run.folder.parent, listener, request.workers, in_process=in_process)
-
-
-def load_hashed_dataset(opened: ProbedRun, request: ProbeRequest, listener: Listener | None) -> Dataset:
-    """The run's data set with the hashes of its images; none is decoded."""
-    decoding = Decoding(opened.run.folder.parent, listener, request.workers)
-    return from_recipe.build_dataset(opened.recipe, decoding, decode=False)
-
-
-def decode_lazily(
-    opened: ProbedRun, request: ProbeRequest, dataset: Dataset | None, listener: Listener | None
-) -> Callable[[], Dataset]:
-    """A function that builds the run's data set with decoded images, where decoding pays, when it is first called.
-
-    Args:
-        dataset: the data set, where it is decoded already.
-    """
-    if dataset is not None:
-        return lambda: dataset
-    return functools.cache(lambda: from_recipe.build_dataset(opened.recipe, decoding_of(opened, request, listener)))
+    return ProbedRun(run, record, recipe, request, lambda: from_recipe.build_net(recipe))
 
 
 # Recorded with the features, since it may change their last bits; large enough for a GPU, small enough for a laptop.
@@ -159,41 +158,36 @@ class RunExtractor:
     """Extracts layers with the checkpoints of one run.
 
     Args:
-        decoded: gives the data set of the features with its images decoded, where that is worth it.
-        workers: data worker processes; None chooses.
+        images_of: the run whose decoded images are read: this one, or the ensemble that it is of.
     """
 
     features: RunFeatures
     opened: ProbedRun
-    decoded: Callable[[], Dataset]
-    workers: int | None
+    images_of: ProbedRun
     _loaded: int | None = field(default=None, init=False)
 
     def images(self, missing: Missing) -> int:
         """Those of the split, unless nothing is missing."""
         return missing.images if missing.taps else 0
 
-    @cached_property
-    def _dataset(self) -> Dataset:
-        return self.decoded()
-
     def decode(self) -> None:
         """Decode the images of all splits, where that is worth it."""
-        _ = self._dataset
+        _ = self.images_of.decoded
 
     def extract(self, missing: Missing, tell: Tell) -> None:
         """Run the network on the split's images and store the outputs of the taps."""
         from layerprobe.data.loading import plain_batches
 
-        split, class_names = self._dataset.splits[missing.split], self._dataset.class_names
+        dataset = self.images_of.decoded
+        split = dataset.splits[missing.split]
         # The features were looked for by the images' hashes, before these were decoded.
-        if contents_sha256(split, class_names) != self.features.manifest_sha256(missing.split):
+        if contents_sha256(split, dataset.class_names) != self.features.manifest_sha256(missing.split):
             raise DataError(f"the {missing.split} images changed while they were read", fix="Run the command again")
         net, device = self.opened.net, self.opened.device
         if self._loaded != missing.epoch:
             load_net(self.features.run, missing.epoch, net)
             self._loaded = missing.epoch
-        workers = from_recipe.choose_workers(self.workers, device)
+        workers = from_recipe.choose_workers(self.opened.request.workers, device)
         pixels = tell(plain_batches(split, batch_size=BATCH_SIZE, workers=workers))
         normalise = from_recipe.build_normalise(self.opened.recipe, net.channels)
         batches = extract(net.module, missing.taps, pixels, normalise, device=device)

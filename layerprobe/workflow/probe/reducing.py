@@ -2,44 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from layerprobe.data.splits import Dataset
+from layerprobe.measure.analysis import InapplicableReduction
 from layerprobe.reductions.chain import ON_GALLERY, Chain, equal_dimension, parse_chain
 from layerprobe.reductions.reduction import NotApplicableError
 from layerprobe.system.errors import RecipeError, UnknownNameError
 from layerprobe.values.layers import LayerKey
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from layerprobe.reductions.reduction import Reduce
-    from layerprobe.store import FeatureKey
     from layerprobe.taps import Layer
 
 FITTED_ON = "train"  # the split that reductions learn from
 FITS = (FITTED_ON, "gallery")
 AFTER_RELU = "after the loss's own ReLU"
 TRANSDUCTIVE = "transductive: fitted on the images searched"
-
-
-@dataclass(frozen=True)
-class InapplicableReduction:
-    """A reduction that a layer cannot take.
-
-    Args:
-        fix: what can be done about it; empty where nothing can.
-    """
-
-    layer: LayerKey
-    reduction: str
-    reason: str
-    fix: str = field(default="", compare=False)
-
-    def __str__(self) -> str:
-        return f"{self.reduction} skipped for {self.layer}: {self.reason}"
 
 
 def parse_reductions(texts: Sequence[str], fit: str = FITTED_ON, equal_dim: int | None = None) -> list[Chain]:
@@ -99,61 +78,31 @@ def _why_not(tap: Layer, chain: Chain, classified: LayerKey, unclassified: str) 
     return "", ""
 
 
-def fit_text(chain: Chain, fitted_on: Callable[[], FeatureKey], seed: int) -> str:
-    """What a reduction is fitted on, and with which seed it draws; empty where it does neither."""
-    fitted = [str(fitted_on())] if chain.fits else []
-    drawn = [f"seed {seed}"] if chain.fits or chain.draws else []
-    return " ".join([*fitted, *drawn])
-
-
-class _Relu:
-    """A loss's own ReLU, before the classifier whose weights a reduction takes."""
-
-    fits = draws = needs_classifier = False
-    similarity: str | None = None
-    members: tuple[str, ...] = ()
-
-    def dim(self, dim: int) -> int:
-        return dim
-
-    def fit(self, batches: Iterable[Tensor], dim: int, *, seed: int, classifier_weight: Tensor | None) -> Reduce:  # noqa: ARG002 - nothing is learnt
-        import torch
-
-        return torch.relu
-
-
-def prepend_relu(chain: Chain) -> Chain:
-    """A chain that follows a ReLU."""
-    return replace(chain, parts=(_Relu(), *chain.parts))
-
-
-def require_applicable(
-    layers: Sequence[Layer], chains: Sequence[Chain], unfit: Sequence[InapplicableReduction]
+def require_applied(
+    reductions: Iterable[str], applied: Collection[str], inapplicable: Iterable[InapplicableReduction]
 ) -> None:
-    """Check that every chain can be applied to a layer."""
-    for chain in chains:
-        inapplicable = [item for item in unfit if item.reduction == chain.text]
-        if inapplicable and len(inapplicable) == len(layers):
-            raise inapplicable_error(inapplicable)
+    """Check that every reduction is applied to a layer.
+
+    Args:
+        applied: those that some layer can take.
+        inapplicable: of the layers that cannot.
+    """
+    reasons: dict[str, list[InapplicableReduction]] = {}
+    for item in inapplicable:
+        reasons.setdefault(item.reduction, []).append(item)
+    for reduction in reductions:
+        if reduction not in applied and (items := reasons.get(reduction)):
+            fix = next((item.fix for item in reversed(items) if item.fix), "Choose another reduction")
+            *_, reason = dict.fromkeys(item.reason for item in items)
+            raise NotApplicableError(f"no layer can take {reduction}: {reason}", fix=fix)
 
 
-def refusal_lines(refused: Sequence[tuple[int, InapplicableReduction]]) -> list[str]:
-    """What could not be fitted, in a line for each layer and reduction, with its epochs."""
+def inapplicable_lines(inapplicable: Iterable[tuple[int, InapplicableReduction]]) -> list[str]:
+    """A line for each layer and reduction that it cannot take, with the epochs of which this is so."""
     epochs: dict[tuple[LayerKey, str], dict[int, InapplicableReduction]] = {}
-    for epoch, item in refused:
+    for epoch, item in inapplicable:
         epochs.setdefault((item.layer, item.reduction), {}).setdefault(epoch, item)
     return [
         f"{next(iter(by_epoch.values()))} (epoch{'s' * (len(by_epoch) > 1)} {', '.join(map(str, by_epoch))})"
         for by_epoch in epochs.values()
     ]
-
-
-def inapplicable_error(unfit: Sequence[InapplicableReduction]) -> NotApplicableError:
-    """The error that no layer can take a reduction.
-
-    Args:
-        unfit: that of each layer; at least one.
-    """
-    reasons = dict.fromkeys(item.reason for item in unfit)
-    fix = next((item.fix for item in reversed(unfit) if item.fix), "Choose another reduction")
-    return NotApplicableError(f"no layer can take {unfit[0].reduction}: {list(reasons)[-1]}", fix=fix)

@@ -1,15 +1,21 @@
-"""Scores of an epoch: stored ranks if valid, else new ones, and the requested metrics."""
+"""Scores of an epoch: stored ranks if valid, else new ones, and the requested metrics with their intervals."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+import contextlib
+import functools
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe import store
+from layerprobe.data.splits import Dataset
 from layerprobe.measure.analysis import (
+    Features,
+    InapplicableReduction,
     Scored,
     layer_notes,
     prepare_retrieval,
@@ -20,25 +26,167 @@ from layerprobe.measure.analysis import (
     without_value,
 )
 from layerprobe.metrics.metric import means_of
-from layerprobe.ranking.ranks import RESOLVE_ALL_BELOW
+from layerprobe.metrics.recall import chance_recall
+from layerprobe.ranking.ranks import ENGINE, RESOLVE_ALL_BELOW
+from layerprobe.ranking.vectors import TIE_WINDOW
+from layerprobe.recipe.recipe import Recipe
+from layerprobe.reductions.chain import parse_chain
 from layerprobe.reductions.reduction import NotApplicableError
+from layerprobe.statistics.units import intervals, unit_sums
 from layerprobe.system.errors import NotFiniteError
-from layerprobe.values.layers import NO_REDUCTION, RankedLayer
-from layerprobe.values.retrieval import Classifier, Ranks
+from layerprobe.values.intervals import FEWEST_UNITS, IntervalKind, SamplingUnits
+from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer
+from layerprobe.values.retrieval import Classifier, Ranks, SearchRules
 from layerprobe.values.scores import Score, Subject
-from layerprobe.workflow.probe.measures import Measures
-from layerprobe.workflow.probe.searches import Searches
-from layerprobe.workflow.probe.selection import Resampling
+from layerprobe.workflow.probe.classifiers import RunClassifier, classifier_of
+from layerprobe.workflow.probe.identical_images import identical_images
+from layerprobe.workflow.probe.measures import Measures, count_items
+from layerprobe.workflow.probe.reduced_features import ReducedFeatures
+from layerprobe.workflow.probe.reducing import AFTER_RELU, FITTED_ON, TRANSDUCTIVE
+from layerprobe.workflow.run.features import RunFeatures
 from layerprobe.workflow.run.references import draws_of
+from layerprobe.workflow.run.runs import Run
+
+if TYPE_CHECKING:
+    import torch
+
+    RankEntries = dict[RankedLayer, store.RankEntry]
+
+
+class LayerFeatures(Protocol):
+    """The features of layers by epoch and split: those in the files of a run, or in memory."""
+
+    @property
+    def run(self) -> Run:
+        """Where ranks are stored."""
+
+    @property
+    def dataset(self) -> Dataset:
+        """The images of the splits."""
+
+    def key(self, epoch: int, split: str) -> store.FeatureKey:
+        """What the features of an epoch and split must be made from."""
+
+    def search_sha256(self, split: str) -> str:
+        """Hash of what decides which items the images of a split may find."""
+
+    def opened(
+        self, epoch: int, split: str, layer: LayerKey, device: torch.device, memory: int | None
+    ) -> contextlib.AbstractContextManager[Features]:
+        """The features of a layer, on a device, or left on disk where they are larger than the memory."""
+
+
+@dataclass(frozen=True, eq=False)
+class Searches:
+    """The searches of a run: its stored features, and the rank files that they fill.
+
+    Args:
+        device: gives where features are put, when the first are read.
+        trained: the classifier of the run's loss; None if there is none.
+    """
+
+    features: LayerFeatures
+    experiment: str
+    seed: int
+    device: Callable[[], torch.device]
+    trained: RunClassifier | None = None
+
+    def gallery(self, split: str) -> str:
+        """The split that a split's images are searched in."""
+        return self.features.dataset.search_in.get(split, split)
+
+    def rules(self, split: str) -> SearchRules | None:
+        """What is right for a split's images, or taken out, where the class does not say."""
+        return self.features.dataset.search_rules.get(split)
+
+    def subject(self, epoch: int, split: str, ranked: RankedLayer) -> Subject:
+        """What is scored, with the notes that every number of it has."""
+        chain = parse_chain(ranked.reduction)
+        notes = [TRANSDUCTIVE] if chain.on_gallery else []
+        if chain.needs_classifier and self.trained is not None and self.trained.relu:
+            notes.append(AFTER_RELU)
+        return Subject(
+            run=self.features.run.name,
+            experiment=self.experiment,
+            seed=self.seed,
+            epoch=epoch,
+            split=split,
+            ranked=ranked,
+            notes=(*notes, *self.features.dataset.notes, *self.features.dataset.search_notes.get(split, ())),
+        )
+
+    def key_of(self, epoch: int, split: str) -> Callable[[RankedLayer], store.RankKey]:
+        """What the ranks of a layer must be made from."""
+        gallery = self.gallery(split)
+        shared = store.RankKey(
+            queries=self.features.key(epoch, split),
+            gallery=None if gallery == split else self.features.key(epoch, gallery),
+            search_sha256=self.features.search_sha256(split),
+            tie_window=TIE_WINDOW,
+            engine=ENGINE,
+        )
+
+        def key(ranked: RankedLayer) -> store.RankKey:
+            chain = parse_chain(ranked.reduction)
+            # What a reduction is fitted on, and with which seed it draws.
+            fitted = [str(self.features.key(epoch, gallery if chain.on_gallery else FITTED_ON))] if chain.fits else []
+            drawn = [f"seed {self.seed}"] if chain.fits or chain.draws else []
+            return replace(shared, reduction=" ".join([*fitted, *drawn]))
+
+        return key
+
+    def read(self, epoch: int, split: str) -> RankEntries:
+        """The stored ranks that hold; empty if their file is absent or unreadable."""
+        with store.stale_passed():
+            return self.features.run.ranks(epoch, split).holding(self.key_of(epoch, split))
+        return {}
+
+    def stale(self, epoch: int, split: str) -> set[RankedLayer]:
+        """The layers whose stored ranks hold no longer, and leave the file when it is written; empty likewise."""
+        with store.stale_passed():
+            return self.features.run.ranks(epoch, split).stale(self.key_of(epoch, split))
+        return set()
+
+    def write(self, epoch: int, split: str, entries: Mapping[RankedLayer, store.RankEntry]) -> None:
+        """Store ranks, in place of all that are stored."""
+        dataset, rules, chance = self.features.dataset, self.rules(split), None
+        queries, gallery = dataset.splits[split], dataset.splits[self.gallery(split)]
+        if rules is not None and gallery is queries:  # else it follows from the classes alone
+            chance = chance_recall(queries.labels, 1, rules=rules)
+        elif rules is not None:
+            names = {"ids": queries.ids, "gallery_ids": gallery.ids}
+            chance = chance_recall(queries.labels, 1, gallery.labels, rules=rules, **names)
+        rows, identical = store.Rows(queries.labels, queries.ids), identical_images(dataset, split)
+        path = self.features.run.rank_file(epoch, split)
+        store.write_ranks(path, rows, entries, chance=chance, identical=identical)
+
+    @functools.cached_property
+    def reduced(self) -> ReducedFeatures:
+        """The reduced features of layers."""
+        device = self.device()
+
+        def open_layer(
+            epoch: int, split: str, layer: LayerKey, memory: int | None
+        ) -> contextlib.AbstractContextManager[Features]:
+            return self.features.opened(epoch, split, layer, device, memory)
+
+        return ReducedFeatures(open_layer, self.gallery, self.seed, device, self.trained)
+
+
+def searches_of_run(features: RunFeatures, recipe: Recipe, device: Callable[[], torch.device]) -> Searches:
+    """The searches of a single run, with the classifier of its loss."""
+    run, train = features.run, features.dataset.splits.get(FITTED_ON)
+    record = run.read()
+    classifier = classifier_of(run, recipe, None if train is None else train.labels, device)
+    return Searches(features, record.experiment, record.seed, device, classifier)
 
 
 @dataclass(frozen=True, eq=False)
 class Scorer:
-    """Scores layers of one run from its stored features."""
+    """Scores layers from the features of their searches."""
 
     searches: Searches
     measures: Measures
-    resampling: Resampling
 
     def reads_features(self, epoch: int, split: str, layers: Sequence[RankedLayer]) -> bool:
         """Whether stored ranks do not suffice to score some layers."""
@@ -48,53 +196,62 @@ class Scorer:
         draws = (draw for ranked in layers for draw in draws_of(ranked))
         return not all(draw in stored and self._holds(stored[draw]) for draw in draws)
 
-    def scores(self, epoch: int, split: str, layers: Sequence[RankedLayer]) -> Generator[Scored]:
-        """Score layers of an epoch and split one after the other, and keep their ranks and the values of queries.
+    def score_splits(
+        self, epoch: int, stored: Mapping[str, RankEntries], layers: Sequence[RankedLayer]
+    ) -> Iterator[dict[str, Scored]]:
+        """Score layers one after the other, each on all splits, so that a map fitted on train is fitted once.
 
         Args:
             epoch: 0 = before any step.
-        """
-        key_of, stored = self.searches.key_of(epoch, split), self.searches.read(epoch, split)
-        entries = dict(stored)
-        try:
-            for ranked in layers:
-                scored, layer_entries = self.layer(self.searches.subject(epoch, split, ranked), key_of, entries)
-                entries |= layer_entries
-                yield scored
-        finally:
-            if entries != stored:
-                self.searches.write(epoch, split, entries)
+            stored: split -> ranks that hold; those of the layers, and the values of their queries, are added.
 
-    def layer(
-        self,
-        subject: Subject,
-        key_of: Callable[[RankedLayer], store.RankKey],
-        stored: Mapping[RankedLayer, store.RankEntry],
-    ) -> tuple[Scored, dict[RankedLayer, store.RankEntry]]:
-        """Score a layer, and return with the scores the rank entries of the layer, or of each of its draws."""
-        draws = [self.searches.subject(subject.epoch, subject.split, draw) for draw in draws_of(subject.ranked)]
+        Yields:
+            Of each layer, split -> its scores.
+        """
+        keys = {split: self.searches.key_of(epoch, split) for split in stored}
+        for ranked in layers:
+            yield {split: self._score(epoch, split, ranked, keys[split], stored[split]) for split in stored}
+
+    def score_epoch(
+        self, epoch: int, splits: Sequence[str], layers: Sequence[RankedLayer]
+    ) -> Generator[dict[str, Scored]]:
+        """As `score_splits`; what the rank files lack is added to them, however the scoring ends."""
+        stored = {split: self.searches.read(epoch, split) for split in splits}
+        entries = {split: dict(ranks) for split, ranks in stored.items()}
         try:
-            entries = {draw.ranked: self._rank(draw, key_of(draw.ranked), stored.get(draw.ranked)) for draw in draws}
-        except NotApplicableError as error:
-            return Scored(refused=error), {}
-        return self._score(subject, draws, entries), entries
+            yield from self.score_splits(epoch, entries, layers)
+        finally:
+            for split in splits:
+                if entries[split] != stored[split]:
+                    self.searches.write(epoch, split, entries[split])
 
     def _score(
-        self, subject: Subject, members: Sequence[Subject], entries: dict[RankedLayer, store.RankEntry]
+        self,
+        epoch: int,
+        split: str,
+        ranked: RankedLayer,
+        key_of: Callable[[RankedLayer], store.RankKey],
+        entries: RankEntries,
     ) -> Scored:
-        """The scores of a layer, or the mean over its draws. Changes `entries`: values of queries are added to them."""
+        """The scores of a layer, or the mean over its draws."""
+        subject = self.searches.subject(epoch, split, ranked)
+        draws = [self.searches.subject(epoch, split, draw) for draw in draws_of(ranked)]
+        try:
+            new = {x.ranked: self._rank(x, key_of(x.ranked), entries.get(x.ranked)) for x in draws}
+        except NotApplicableError as error:
+            return Scored(inapplicable=InapplicableReduction(ranked.layer, ranked.reduction, error.message, error.fix))
+        entries |= new
         scored = []
         # A mean of draws has the metrics that are means over the queries.
-        measures = self.measures if len(members) == 1 else self.measures.of_queries
-        for member in members:
-            entry = entries[member.ranked]
+        measures = self.measures if len(draws) == 1 else self.measures.of_queries
+        for draw in draws:
+            entry = new[draw.ranked]
             if entry.ranks is None:
-                count = len(self.searches.features.dataset.splits[subject.split])
+                count = len(self.searches.features.dataset.splits[split])
                 return Scored(without_value(self.measures.names, subject, count, entry.invalid))
-            recalls = score_recall(entry.ranks, member, measures.ks)
-            further = self._score_thinned(member, entry.ranks) + self._score_metrics(member, entry.ranks, measures)
-            entries[member.ranked] = _add_values(entry, further.values)
-            scored.append(recalls + further)
+            further = self._score_thinned(draw, entry.ranks) + self._score_metrics(draw, entry.ranks, measures)
+            entries[draw.ranked] = _add_values(entry, further.values)
+            scored.append(score_recall(entry.ranks, draw, measures.ks) + further)
         return scored[0] if len(scored) == 1 else _mean_of_draws(subject, scored, self.measures.names)
 
     def _rank(self, subject: Subject, key: store.RankKey, entry: store.RankEntry | None) -> store.RankEntry:
@@ -128,7 +285,8 @@ class Scorer:
         size = self.measures.gallery_size
         if size is None:
             return Scored()
-        return score_thinned(ranks, subject, self.measures.ks, size, self.searches.items(subject.split))
+        items = count_items(self.searches.features.dataset, subject.split)
+        return score_thinned(ranks, subject, self.measures.ks, size, items)
 
     def _score_metrics(self, subject: Subject, ranks: Ranks, measures: Measures) -> Scored:
         if not measures.metrics:
@@ -149,6 +307,26 @@ class Scorer:
         if trained is None or ranked.reduction != NO_REDUCTION:
             return None
         return trained.classifier(subject.epoch, ranked.layer, dim)
+
+
+def with_intervals(layers: Sequence[Scored], *, units: NDArray[np.int64], kind: IntervalKind) -> list[Score]:
+    """The scores of some layers of a split, with intervals over units; what is no mean over the queries has none.
+
+    Args:
+        units: (Q,) the unit of each query.
+    """
+    layer_scores = [(layer, score) for layer in layers for score in layer.scores]
+    scores = [score for _, score in layer_scores]
+    means = [row for row, (layer, score) in enumerate(layer_scores) if score.metric in layer.values]
+    if not means:
+        return scores
+    cells = unit_sums([layer_scores[row][0].values[scores[row].metric] for row in means], units)
+    counts = (cells.counts > 0).sum(1).tolist()
+    for row, count, interval in zip(means, counts, intervals(cells), strict=True):
+        # The number of units is the reason why a score of too few has no interval.
+        if interval is not None or count < FEWEST_UNITS:
+            scores[row] = replace(scores[row], interval=interval, units=SamplingUnits(kind, count))
+    return scores
 
 
 def _mean_of_draws(subject: Subject, draws: Sequence[Scored], names: Sequence[str]) -> Scored:

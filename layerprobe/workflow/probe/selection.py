@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.data.splits import Dataset
-from layerprobe.measure.analysis import Scored
+from layerprobe.measure.analysis import InapplicableReduction
 from layerprobe.recipe.recipe import Recipe
 from layerprobe.reductions.chain import Chain, parse_chain
-from layerprobe.statistics.units import intervals, unit_sums
 from layerprobe.system.errors import RecipeError, UnknownNameError
 from layerprobe.system.progress import Listener
 from layerprobe.system.wording import first_named
@@ -27,17 +26,15 @@ from layerprobe.taps import (
     outlying_tokens,
 )
 from layerprobe.values.epochs import named_epochs
-from layerprobe.values.intervals import FEWEST_UNITS, IntervalKind, SamplingUnits
+from layerprobe.values.intervals import IntervalKind
 from layerprobe.values.layers import NO_REDUCTION, RankedLayer
 from layerprobe.values.records import RunRecord
-from layerprobe.values.scores import Score
 from layerprobe.workflow.probe.measures import Measures, add_gallery_size, build_measures, require_right_items
 from layerprobe.workflow.probe.reducing import (
     FITTED_ON,
-    InapplicableReduction,
     find_inapplicable,
     parse_reductions,
-    require_applicable,
+    require_applied,
     require_fitting,
 )
 from layerprobe.workflow.probe.request import ProbeRequest as ProbeRequest
@@ -46,50 +43,13 @@ from layerprobe.workflow.run.runs import kept_epochs
 from layerprobe.workflow.run.units import units_of_splits
 
 
-@dataclass(frozen=True, eq=False)
-class Resampling:
-    """How the intervals of scores are made.
-
-    Args:
-        units: split -> (Q,) the unit of each of its images; of galleries too.
-    """
-
-    units: Mapping[str, NDArray[np.int64]]
-    kind: IntervalKind = field(default_factory=IntervalKind)
-
-    def scores(self, split: str, layers: Sequence[Scored]) -> list[Score]:
-        """The scores of some layers with their intervals: over units.
-
-        Returns:
-            In the order given. Scores that are no means over the queries are unchanged.
-        """
-        layer_scores = [(layer, score) for layer in layers for score in layer.scores]
-        scores = [score for _, score in layer_scores]
-        means = [row for row, (layer, score) in enumerate(layer_scores) if score.metric in layer.values]
-        if not means:
-            return scores
-        cells = unit_sums([layer_scores[row][0].values[scores[row].metric] for row in means], self.units[split])
-        counts = (cells.counts > 0).sum(1).tolist()
-        for row, count, interval in zip(means, counts, intervals(cells), strict=True):
-            # The number of units is the reason why a score of too few has no interval.
-            if interval is not None or count < FEWEST_UNITS:
-                scores[row] = replace(scores[row], interval=interval, units=SamplingUnits(self.kind, count))
-        return scores
-
-
-def resampling_of(dataset: Dataset, splits: Sequence[str], kind: IntervalKind) -> Resampling:
-    """The units of some splits and of their galleries."""
-    names = list(dict.fromkeys([*splits, *(dataset.search_in.get(name, name) for name in splits)]))
-    images = {name: (dataset.splits[name].labels, dataset.splits[name].ids) for name in names}
-    return Resampling(units_of_splits(dataset, images, kind.cluster), kind)
-
-
 @dataclass(frozen=True)
 class Selection:
     """What is measured of a run.
 
     Args:
         stored_splits: the splits above and the galleries that they are searched in.
+        units: split -> (Q,) the unit of each of its images, over which intervals are; of galleries too.
         unclassified: why no layer has a classifier; empty where the embedding has one.
     """
 
@@ -99,7 +59,8 @@ class Selection:
     measures: Measures
     embedding: Tap
     similarity: str
-    resampling: Resampling
+    units: Mapping[str, NDArray[np.int64]]
+    unit_kind: IntervalKind
     reductions: Sequence[str] = (NO_REDUCTION,)
     unclassified: str = ""
 
@@ -117,10 +78,10 @@ class Selection:
     @property
     def ranked(self) -> list[RankedLayer]:
         """Every layer by each applicable reduction."""
-        return ranked_layers(self.taps, self.chains, self.unfit, self.similarity)
+        return ranked_layers(self.taps, self.chains, self.inapplicable, self.similarity)
 
     @property
-    def unfit(self) -> list[InapplicableReduction]:
+    def inapplicable(self) -> list[InapplicableReduction]:
         """The inapplicable reductions of layers that are known before anything is fitted."""
         return find_inapplicable(self.taps, self.chains, self.embedding.key, self.unclassified)
 
@@ -131,14 +92,14 @@ class Selection:
 
 
 def ranked_layers(
-    taps: Sequence[Layer], chains: Sequence[Chain], unfit: Sequence[InapplicableReduction], similarity: str
+    taps: Sequence[Layer], chains: Sequence[Chain], inapplicable: Sequence[InapplicableReduction], similarity: str
 ) -> list[RankedLayer]:
     """Every layer by each applicable reduction.
 
     Args:
         similarity: unless the reduction prescribes one.
     """
-    without = {(item.layer, item.reduction) for item in unfit}
+    without = {(item.layer, item.reduction) for item in inapplicable}
     return [
         RankedLayer(tap.key, chain.text, chain.similarity or similarity)
         for tap in taps
@@ -151,7 +112,7 @@ def doubts_of(selection: Selection) -> list[str]:
     """Lines on what a selection leaves out or makes doubtful, for the user before it is measured."""
     dropped = ", ".join(map(str, selection.measures.dropped))
     doubts = [f"K = {dropped} skipped: fewer items to search"] if dropped else []
-    doubts += map(str, selection.unfit)
+    doubts += map(str, selection.inapplicable)
     return doubts + outlying_tokens(member_taps(selection.taps))
 
 
@@ -217,23 +178,36 @@ def select(  # noqa: PLR0913 - the request and its run
     chains = parse_reductions(names, request.fit, request.equal_dim)
     require_fitting(chains, dataset)
     reason = unclassified() if any(chain.needs_classifier for chain in chains) else ""
-    require_applicable(taps, chains, find_inapplicable(taps, chains, embedding.key, reason))
-    return Selection(
+    selection = Selection(
         taps,
         splits,
         splits_to_store(splits, dataset),
         measures,
         embedding,
         request.similarity or recipe.probe.similarity,
-        resampling_of(dataset, splits, IntervalKind(cluster=request.cluster)),
+        interval_units(dataset, splits, request.cluster),
+        IntervalKind(cluster=request.cluster),
         tuple(chain.text for chain in chains),
         unclassified=reason,
     )
+    require_applied(selection.reductions, {x.reduction for x in selection.ranked}, selection.inapplicable)
+    return selection
 
 
 def splits_to_store(splits: Sequence[str], dataset: Dataset) -> list[str]:
     """The splits whose features are needed: those given and the galleries that they are searched in."""
     return list(dict.fromkeys([*splits, *(dataset.search_in.get(name, name) for name in splits)]))
+
+
+def interval_units(dataset: Dataset, splits: Sequence[str], cluster: str | None) -> dict[str, NDArray[np.int64]]:
+    """Split -> (Q,) the unit of each of its images; of the galleries of these splits, too.
+
+    Args:
+        cluster: None for the classes.
+    """
+    names = splits_to_store(splits, dataset)
+    images = {name: (dataset.splits[name].labels, dataset.splits[name].ids) for name in names}
+    return units_of_splits(dataset, images, cluster)
 
 
 def select_epochs(

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from layerprobe import store
 from layerprobe.data.splits import IN_GALLERY, Dataset, Split
 from layerprobe.measure import extraction
-from layerprobe.measure.analysis import Features, Scored, search_sha256
+from layerprobe.measure.analysis import Features, InapplicableReduction, Scored, search_sha256
 from layerprobe.measure.extraction import side_by_side
 from layerprobe.store import FeatureKey
 from layerprobe.system.errors import DataError, NotFiniteError
@@ -26,10 +26,8 @@ from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer, member
 from layerprobe.values.scores import Score
 from layerprobe.workflow.probe.identical_images import row_contents
 from layerprobe.workflow.probe.measures import Measures
-from layerprobe.workflow.probe.reducing import InapplicableReduction
-from layerprobe.workflow.probe.scoring import Scorer
-from layerprobe.workflow.probe.searches import Searches
-from layerprobe.workflow.probe.selection import resampling_of
+from layerprobe.workflow.probe.scoring import Scorer, Searches, with_intervals
+from layerprobe.workflow.probe.selection import interval_units
 from layerprobe.workflow.python.loaders import EPOCH, Batch, ProbeInputs, Track, image_digests
 from layerprobe.workflow.run.references import draws_of
 from layerprobe.workflow.run.runs import Run
@@ -61,24 +59,24 @@ def search(
 ) -> SearchResults:
     """Rank and score layers on every split but galleries."""
     dataset = searches.features.dataset
-    scorer = Scorer(searches, measures, resampling_of(dataset, dataset.searched, IntervalKind()))
-    scored: dict[str, list[Scored]] = {split: [] for split in dataset.searched}
+    scorer = Scorer(searches, measures)
     entries: dict[str, dict[RankedLayer, store.RankEntry]] = {split: {} for split in dataset.searched}
+    scored: dict[str, list[Scored]] = {split: [] for split in dataset.searched}
     reduced: dict[str, dict[RankedLayer, NDArray[Any]]] = {split: {} for split in dataset.splits}
     inapplicable: dict[InapplicableReduction, None] = {}
-    # One layer on all splits, then the next: a map fitted on train is fitted once.
-    for ranked in track(layers, "ranking"):
-        for split in dataset.searched:
-            subject, key_of = searches.subject(epoch, split, ranked), searches.key_of(epoch, split)
-            layer_scores, ranks = scorer.layer(subject, key_of, {})
-            if error := layer_scores.refused:
-                inapplicable[InapplicableReduction(ranked.layer, ranked.reduction, error.message, error.fix)] = None
+    scored_layers = scorer.score_splits(epoch, entries, layers)
+    for ranked, scored_by_split in zip(track(layers, "ranking"), scored_layers, strict=True):
+        for split, layer_scores in scored_by_split.items():
+            if layer_scores.inapplicable:
+                inapplicable[layer_scores.inapplicable] = None
                 continue
             scored[split].append(layer_scores)
-            entries[split] |= ranks
             for name in dict.fromkeys((split, searches.gallery(split))):
                 reduced[name] |= _read_reduced(searches, epoch, name, ranked)
-    scores = [score for split, analyses in scored.items() for score in scorer.resampling.scores(split, analyses)]
+    units = interval_units(dataset, dataset.searched, None)
+    scores: list[Score] = []
+    for split, split_layers in scored.items():
+        scores += with_intervals(split_layers, units=units[split], kind=IntervalKind())
     return SearchResults(scores, entries, reduced, list(inapplicable))
 
 

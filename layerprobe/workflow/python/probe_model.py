@@ -30,11 +30,10 @@ from layerprobe.workflow.probe.measures import build_measures, check_right_items
 from layerprobe.workflow.probe.reducing import (
     FITTED_ON,
     find_inapplicable,
-    inapplicable_error,
     parse_reductions,
-    require_applicable,
+    require_applied,
 )
-from layerprobe.workflow.probe.searches import Searches
+from layerprobe.workflow.probe.scoring import Searches
 from layerprobe.workflow.probe.selection import ranked_layers, require_storable
 from layerprobe.workflow.python.loaders import (
     SEED,
@@ -186,7 +185,8 @@ def probe(  # noqa: PLR0913 - the flags of `layerprobe probe`
         if not taps:
             raise RecipeError("layers is empty", fix='Name some, such as layers="*"')
         inapplicable = find_inapplicable(taps, chains, taps[0].key, _NO_CLASSIFIER)
-        require_applicable(taps, chains, inapplicable)
+        ranked = ranked_layers(taps, chains, inapplicable, similarity)
+        require_applied([chain.text for chain in chains], {x.reduction for x in ranked}, inapplicable)
         members = member_taps(taps)
         skipped = skipped_pool_lines(expressions, network, pools=pool_names)
         pool_messages = [*skipped, *network.unknown_pool(pool_names)]
@@ -206,7 +206,7 @@ def probe(  # noqa: PLR0913 - the flags of `layerprobe probe`
         sizes = {name: len(dataset.splits[name]) for name in (dataset.search_in.get(x, x) for x in dataset.searched)}
         searches = Searches(features, features.inputs.experiment, SEED, lambda: run_device)
         layer_order = execution_order([tap.layer for tap in members], network)
-        rows = network_order(ranked_layers(taps, chains, inapplicable, similarity), layer_order)
+        rows = network_order(ranked, layer_order)
         results = search(searches, measures(sizes), rows, track)
         measurement = MemoryProbe(
             features,
@@ -317,9 +317,6 @@ def _parse_chains(names: Sequence[str], fit: str, splits: Mapping[str, object]) 
 def _warn_of_inapplicable(rows: Sequence[RankedLayer], results: SearchResults) -> None:
     """Warn of reductions that could not be applied to a layer, or raise where one could be applied to none."""
     applied = {score.ranked.reduction for score in results.scores}
-    for reduction in dict.fromkeys(ranked.reduction for ranked in rows):
-        inapplicable = [item for item in results.inapplicable if item.reduction == reduction]
-        if inapplicable and reduction not in applied:
-            raise inapplicable_error(inapplicable)
-        for item in inapplicable:
-            warnings.warn(str(item), stacklevel=3)
+    require_applied([ranked.reduction for ranked in rows], applied, results.inapplicable)
+    for item in results.inapplicable:
+        warnings.warn(str(item), stacklevel=3)

@@ -15,7 +15,7 @@ from layerprobe.values.layers import VECTOR_SIMILARITIES, RankedLayer
 from layerprobe.values.records import RecordedNetwork, RunRecord
 from layerprobe.values.scores import Score, ScoreTable, read_scores
 from layerprobe.workflow.probe.identical_images import identical_images
-from layerprobe.workflow.probe.searches import Searches
+from layerprobe.workflow.probe.scoring import Searches
 from layerprobe.workflow.python.loaders import EPOCH, SEED, ProbeInputs
 from layerprobe.workflow.python.memory_features import TRANSFORM, MemoryFeatures, SearchResults
 from layerprobe.workflow.run.memory_run import MemoryRun, MemoryTables

@@ -20,19 +20,10 @@ from layerprobe.values.scores import Score
 from layerprobe.workflow.probe import probe as single
 from layerprobe.workflow.probe.classifiers import drop_accuracy
 from layerprobe.workflow.probe.probe import Probing, read_score_table
-from layerprobe.workflow.probe.probed_run import (
-    ProbedRun,
-    RunExtractor,
-    decode_lazily,
-    load_hashed_dataset,
-    open_for_probing,
-)
-from layerprobe.workflow.probe.scoring import Scorer
-from layerprobe.workflow.probe.searches import Searches
-from layerprobe.workflow.probe.selection import (
-    ProbeRequest,
-    select,
-)
+from layerprobe.workflow.probe.probed_run import ProbedRun, RunExtractor, open_for_probing
+from layerprobe.workflow.probe.request import ProbeRequest
+from layerprobe.workflow.probe.scoring import Scorer, Searches
+from layerprobe.workflow.probe.selection import select
 from layerprobe.workflow.run.experiments import require_same_images
 from layerprobe.workflow.run.features import Missing, RunFeatures, features_of
 from layerprobe.workflow.run.run_network import embedding_tap, network_facts, record_of
@@ -167,7 +158,7 @@ def prepare_ensemble(
     run: Run, request: ProbeRequest, dataset: Dataset | None = None, listener: Listener | None = None
 ) -> Probing:
     """As `probe.prepare`, of an ensemble: its one layer is the members' embeddings side by side."""
-    opened = open_for_probing(run, request)
+    opened = open_for_probing(run, request, dataset, listener)
     recipe, embedding = opened.recipe, embedding_tap(opened.recipe, opened.measured)
     if any(name not in ("*", embedding.layer) for name in request.layers or ()):
         raise RecipeError(
@@ -176,12 +167,11 @@ def prepare_ensemble(
         )
     opened.keep_forwards()
     request = drop_accuracy(request, recipe, lambda: _NO_CLASSIFIER, listener)
-    decoded = decode_lazily(opened, request, dataset, listener)
-    dataset = dataset or load_hashed_dataset(opened, request, listener)
+    dataset = opened.dataset
     members = []
     for member in (_open_member(run, name, request) for name in opened.record.members):
         features = features_of(member.run, member.recipe, dataset)
-        members.append(Member(embedding, features, RunExtractor(features, member, decoded, request.workers)))
+        members.append(Member(embedding, features, RunExtractor(features, member, opened)))
     side_by_side = replace(embedding, dim=embedding.dim * len(members))
     selection = select(request, recipe, [side_by_side], embedding, dataset, unclassified=lambda: _NO_CLASSIFIER)
 
@@ -201,9 +191,9 @@ def prepare_ensemble(
     require_same_images(opened.record, dataset, compared, fix=single.OTHER_IMAGES)
     extractor = EnsembleExtractor(features, members, opened)
     searches = Searches(features, opened.record.experiment, opened.record.seed, lambda: opened.device)
-    scorer = Scorer(searches, selection.measures, selection.resampling)
+    scorer = Scorer(searches, selection.measures)
     network = opened.record.network or replace(network_facts(recipe, opened.net, opened.measured), cuts={})
-    table = read_score_table(opened, features, selection, listener)
+    table = read_score_table(opened, features, selection)
     return Probing(selection, features, extractor, scorer, table, network)
 
 

@@ -17,7 +17,7 @@ from layerprobe.taps.hooks import hook_modules, prepare_images
 from layerprobe.values.layers import NO_REDUCTION, RankedLayer, network_order
 from layerprobe.values.records import RecordedNetwork
 from layerprobe.workflow.probe.measures import Measures, check_right_items
-from layerprobe.workflow.probe.searches import Searches
+from layerprobe.workflow.probe.scoring import Searches
 from layerprobe.workflow.probe.selection import require_storable
 from layerprobe.workflow.python.loaders import SEED, Batch, ImageShape, ProbeInputs, weights_sha256
 from layerprobe.workflow.python.memory_features import MemoryFeatures, SearchResults, extract_features, search

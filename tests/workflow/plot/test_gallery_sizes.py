@@ -20,7 +20,7 @@ from layerprobe.values.scores import Score, Subject
 from layerprobe.values.views import Curve
 from layerprobe.workflow.plot import gallery_sizes
 from layerprobe.workflow.plot.gallery_sizes import curves_over_seeds, stored_curves
-from layerprobe.workflow.probe.selection import Resampling
+from layerprobe.workflow.probe.scoring import with_intervals
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.runs import Run
 from tests.records import recorded
@@ -49,7 +49,7 @@ def test_a_size_that_is_scored_has_that_score(tmp_path: Path) -> None:
     ranks = ranks_of(np.random.default_rng(0).integers(0, 2, 24).astype(float).tolist())
     run, scores = run_with(tmp_path, {FC6: ranks})
     made = score_thinned(ranks, Subject("one", "abc", 0, 5, "test", FC6), [1], 6, positives_and_negatives(TEST))
-    (score,) = Resampling({"test": TEST}).scores("test", [made])
+    (score,) = with_intervals([made], units=TEST, kind=IntervalKind())
     assert score.low is not None
     (curve,) = stored_curves([run], [*scores, score], None, {})
     place = curve.places.index(6)

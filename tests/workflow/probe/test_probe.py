@@ -4,7 +4,7 @@ import contextlib
 import csv
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import h5py
@@ -104,25 +104,36 @@ def test_a_dry_run_writes_nothing_and_knows_the_bytes(run: Run) -> None:
 
 
 class Counting(Silent):
-    total = done = 0
+    def __init__(self) -> None:
+        super().__init__()
+        self.totals: dict[str, int] = {}
+        self.done: dict[str, int] = {}
 
     @contextlib.contextmanager
     def task(self, name: str, total: int, unit: str) -> Iterator[Task]:
-        self.total += total
-        yield self
+        self.totals[f"{name}, {unit}"], self.done[f"{name}, {unit}"] = total, 0
+        yield CountingTask(self.done, f"{name}, {unit}")
+
+
+@dataclass
+class CountingTask:
+    done: dict[str, int]
+    name: str
 
     def advance(self, steps: int = 1, **figures: float) -> None:
-        self.done += steps
+        self.done[self.name] += steps
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_progress_counts_each_image_once(request_for: Requests, again: bool) -> None:
+def test_progress_counts_extracted_images_and_ranked_layers(request_for: Requests, again: bool) -> None:
     run = train(request_for(), Silent())  # its images are hashed already
-    if again:  # nothing to extract, all to rank
+    if again:
         probe(run, replace(REQUEST, epochs="last"), Silent())
     listener = Counting()
     probe(run, replace(REQUEST, epochs="last"), listener)
-    assert listener.total == listener.done == 16 + 16  # 4 classes of 4 images on each side
+    images = 0 if again else 16 + 16  # 4 classes of 4 images on each side
+    assert listener.totals == {"extracting tiny, images": images, "ranking tiny, layers": 2}
+    assert listener.done == listener.totals
 
 
 def test_a_pool_that_globbed_layers_cannot_have_is_said(run: Run) -> None:

@@ -247,7 +247,7 @@ def test_the_interval_of_a_mean_of_draws_is_over_the_means_of_the_queries(
         seen.extend(values)
         return unit_sums(values, units)
 
-    monkeypatch.setattr("layerprobe.workflow.probe.selection.unit_sums", caught)
+    monkeypatch.setattr("layerprobe.workflow.probe.scoring.unit_sums", caught)
     probe(run, replace(REQUEST, layers=("fc6",), splits=("test",), reduce=("random:2x3",)), Silent())
     ranks = store.read_rank_file(run.rank_file(2, "test")).stored.ranks
     np.testing.assert_array_equal(seen, [np.mean([each.hits(1) for each in ranks.values()], axis=0)])

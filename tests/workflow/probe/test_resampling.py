@@ -1,7 +1,8 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import h5py
@@ -18,7 +19,9 @@ from layerprobe.values.intervals import IntervalKind, SamplingUnits
 from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.scores import Score, Subject
 from layerprobe.workflow.probe.probe import probe
-from layerprobe.workflow.probe.selection import ProbeRequest, Resampling, resampling_of
+from layerprobe.workflow.probe.request import ProbeRequest
+from layerprobe.workflow.probe.scoring import with_intervals
+from layerprobe.workflow.probe.selection import interval_units
 from layerprobe.workflow.train.building import TrainRequest
 from layerprobe.workflow.train.train import train
 from tests.workflow.conftest import Silent
@@ -29,11 +32,11 @@ SUBJECT = Subject("run", "experiment", 0, 1, "test", RANKED, ("of the subject",)
 REQUEST = ProbeRequest(layers=("fc6",), epochs="last", ks=(1,), metrics=("MAP@R", "NMI"), device="cpu", workers=0)
 
 
-def scored(classes: int, **values: np.ndarray) -> tuple[Resampling, Scored]:
-    """Scores of two queries of each class, which are the means of these values."""
+def scored(classes: int, **values: np.ndarray) -> tuple[Callable[[Sequence[Scored]], list[Score]], Scored]:
+    """What gives scores of two queries of each class their intervals, and scores that are the means of these values."""
     labels = np.repeat(np.arange(classes), 2)
     scores = [SUBJECT.score(name, float(np.nanmean(found)), len(labels)) for name, found in values.items()]
-    return Resampling({"test": labels}), Scored(scores, values)
+    return partial(with_intervals, units=labels, kind=IntervalKind()), Scored(scores, values)
 
 
 def ends(score: Score) -> tuple[float | None, float | None]:
@@ -44,8 +47,8 @@ def test_intervals_are_those_of_the_classes_sums() -> None:
     hits = np.random.default_rng(0).integers(0, 2, 80).astype(float)
     # Two queries of each class stand next to each other. Of the first two classes the second metric leaves out all.
     others = np.where(np.arange(80) < 4, np.nan, hits[::-1])
-    resampling, layer = scored(40, hits=hits, others=others)
-    first, second = resampling.scores("test", [layer])
+    intervals_of, layer = scored(40, hits=hits, others=others)
+    first, second = intervals_of([layer])
     sums = np.array([hits[::2] + hits[1::2], np.nan_to_num(others[::2] + others[1::2])])
     expected = intervals(UnitSums(sums, np.array([[2.0] * 40, [0.0] * 2 + [2.0] * 38])))
     assert [ends(first), ends(second)] == [(found.low, found.high) for found in expected if found]
@@ -55,8 +58,8 @@ def test_intervals_are_those_of_the_classes_sums() -> None:
 
 def test_layers_share_the_draws() -> None:
     hits = np.random.default_rng(0).integers(0, 2, 80).astype(float)
-    resampling, layer = scored(40, hits=hits)
-    assert len(set(map(ends, resampling.scores("test", [layer, layer, layer])))) == 1
+    intervals_of, layer = scored(40, hits=hits)
+    assert len(set(map(ends, intervals_of([layer, layer, layer])))) == 1
 
 
 @pytest.mark.parametrize(
@@ -70,23 +73,22 @@ def test_layers_share_the_draws() -> None:
     ],
 )
 def test_few_units_are_told(classes: int, kind: IntervalKind, note: tuple[str, ...]) -> None:
-    resampling, layer = scored(classes, hits=np.random.default_rng(0).random(2 * classes))
-    (score,) = replace(resampling, kind=kind).scores("test", [layer])
+    intervals_of, layer = scored(classes, hits=np.random.default_rng(0).random(2 * classes))
+    (score,) = intervals_of([layer], kind=kind)
     assert score.all_notes == ("of the subject", *note)
     assert (score.low is None) == (classes < 10)
 
 
 def test_what_is_no_mean_over_queries_stays_as_it_is() -> None:
-    _, layer = scored(40, hits=np.random.default_rng(0).random(80))
+    intervals_of, layer = scored(40, hits=np.random.default_rng(0).random(80))
     nmi, invalid = SUBJECT.score("NMI", 0.5, 80), SUBJECT.score("R@1", None, 80, ["NaN (1 rows)"])
-    resampling = Resampling({"test": np.repeat(np.arange(40), 2)})
-    assert resampling.scores("test", [Scored([nmi]), layer, Scored([invalid])])[::2] == [nmi, invalid]
-    assert resampling.scores("test", [Scored([invalid])]) == [invalid]
+    assert intervals_of([Scored([nmi]), layer, Scored([invalid])])[::2] == [nmi, invalid]
+    assert intervals_of([Scored([invalid])]) == [invalid]
 
 
 def test_a_value_that_every_class_has_gets_no_interval() -> None:
-    resampling, layer = scored(40, hits=np.ones(80))
-    assert resampling.scores("test", [layer]) == list(layer.scores)
+    intervals_of, layer = scored(40, hits=np.ones(80))
+    assert intervals_of([layer]) == list(layer.scores)
 
 
 def dataset() -> Dataset:
@@ -102,16 +104,16 @@ def dataset() -> Dataset:
 
 
 def test_queries_and_gallery_have_the_same_numbers_for_the_same_clusters() -> None:
-    found = resampling_of(dataset(), ["train", "test"], IntervalKind(cluster="parent")).units
+    found = interval_units(dataset(), ["train", "test"], "parent")
     assert {name: len(np.unique(units)) for name, units in found.items()} == {"train": 2, "test": 2, "gallery": 2}
     np.testing.assert_array_equal(found["test"][:10], found["gallery"])
     assert not set(found["train"]) & set(found["test"])
-    assert len(np.unique(resampling_of(dataset(), ["test"], IntervalKind(cluster="camera")).units["test"])) == 2
+    assert len(np.unique(interval_units(dataset(), ["test"], "camera")["test"])) == 2
 
 
 def test_a_misspelt_column_is_told() -> None:
     with pytest.raises(UnknownNameError, match=r"unknown column in --cluster: 'camra'. Did you mean 'camera'"):
-        resampling_of(dataset(), ["test"], IntervalKind(cluster="camra"))
+        interval_units(dataset(), ["test"], "camra")
 
 
 @pytest.fixture

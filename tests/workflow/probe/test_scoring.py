@@ -7,10 +7,13 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+import torch
+from numpy.typing import NDArray
 from PIL import Image
 from sklearn.metrics import average_precision_score
 
 from layerprobe import registry, store
+from layerprobe.data.splits import Dataset, Split
 from layerprobe.ranking import recall_at_k
 from layerprobe.system.errors import RecipeError
 from layerprobe.system.progress import stoppable
@@ -18,11 +21,14 @@ from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.scores import Score, ScoreTable
 from layerprobe.workflow.probe import scoring as module
 from layerprobe.workflow.probe.probe import find_missing, measure, prepare, probe
+from layerprobe.workflow.probe.scoring import Searches
 from layerprobe.workflow.probe.selection import ProbeRequest
+from layerprobe.workflow.run.features import RunFeatures
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.train.building import TrainRequest
 from layerprobe.workflow.train.train import train
 from tests.records import rewrite
+from tests.workflow import drawn_run
 from tests.workflow.conftest import Silent
 
 FC6 = LayerKey("fc6", "none")
@@ -237,3 +243,62 @@ def test_values_that_are_stored_already_are_not_written_again(run: Run) -> None:
     before = run.rank_file(2, "test").stat().st_mtime_ns
     probe(run, asked, Silent())
     assert run.rank_file(2, "test").stat().st_mtime_ns == before
+
+
+FITTED = ["l2+pca:2+l2", "l2+whiten:2:0.5+l2", "pca:2+binary"]
+KEPT = 7  # rows of a split that are not replaced
+
+Changed = Callable[[NDArray[np.float32]], NDArray[np.float32]]
+
+
+@pytest.fixture
+def searches(tmp_path: Path) -> Searches:
+    run = drawn_run.write_run(tmp_path)
+    splits = {name: _split(name, drawn_run.labels_of(sizes)) for name, sizes in drawn_run.SIZES.items()}
+    dataset = Dataset(splits, tuple("abcdefghijkl"))
+    features = RunFeatures(run, dataset, "resize", lambda epoch: f"w{epoch}", lambda epoch: None, lambda split: "m")
+    return Searches(features=features, experiment="e", seed=drawn_run.SEED, device=lambda: torch.device("cpu"))
+
+
+def _split(name: str, labels: NDArray[np.int64]) -> Split:
+    return Split(name, labels, tuple(f"{name}/{i}.png" for i in range(len(labels))), lambda i: np.zeros((1, 1, 3), "B"))
+
+
+def reduced(searches: Searches, chain: str) -> NDArray[np.float64]:
+    """The first test features through a chain, which a new command fits."""
+    ranked: RankedLayer = replace(drawn_run.FC6, reduction=chain)
+    with replace(searches).reduced.opened(1, "test", ranked, None) as (queries, _):
+        return np.asarray(queries.values[:KEPT], dtype=np.float64)
+
+
+def replace_rows(run: Run, split: str) -> None:
+    """Other features in the place of all but the first rows."""
+    path = run.feature_file(1, split)
+    values, labels = store.read_features(path, drawn_run.FC6.layer), store.read_feature_head(path).rows
+    values[KEPT:] = np.random.default_rng(0).normal(size=values[KEPT:].shape) * [1, 5, 30] + 2
+    key = store.FeatureKey(run.name, 1, split, "w1", "resize", "m")
+    columns = store.Columns({drawn_run.FC6.layer: 3}, "cpu", 8)
+    store.write_features(path, key, store.Rows(*labels), columns, [{drawn_run.FC6.layer: values}])
+
+
+@pytest.mark.parametrize("chain", FITTED)
+def test_nothing_is_fitted_on_test_features(searches: Searches, chain: str) -> None:
+    before = reduced(searches, chain)
+    replace_rows(searches.features.run, "test")
+    assert (reduced(searches, chain) == before).all()
+
+
+@pytest.mark.parametrize("chain", FITTED)
+def test_what_is_fitted_is_fitted_on_training_features(searches: Searches, chain: str) -> None:
+    before = reduced(searches, chain)
+    replace_rows(searches.features.run, "train")
+    assert (reduced(searches, chain) != before).any()
+
+
+@pytest.mark.parametrize("chain", FITTED)
+def test_what_is_fitted_on_the_gallery_is_fitted_on_what_is_searched_alone(searches: Searches, chain: str) -> None:
+    before = reduced(searches, f"{chain}@gallery")
+    replace_rows(searches.features.run, "train")
+    assert (reduced(searches, f"{chain}@gallery") == before).all()
+    replace_rows(searches.features.run, "test")
+    assert (reduced(searches, f"{chain}@gallery") != before).any()
