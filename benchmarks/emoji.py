@@ -49,7 +49,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from layerprobe.data.formats import EXTENSIONS
+from layerprobe.data.images import EXTENSIONS
 from layerprobe.system.files import folder_written_whole, written_whole
 
 SIDE = 96

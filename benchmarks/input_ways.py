@@ -22,15 +22,12 @@ from torchvision.io import decode_image
 from torchvision.transforms import Compose, Normalize, RandomCrop, RandomHorizontalFlip, Resize, ToTensor, v2
 
 from benchmarks.capture import build
-from layerprobe.data.batches import shuffled_batches
 from layerprobe.data.contents import with_digests
-from layerprobe.data.decoding import fill
 from layerprobe.data.image_files import Files
-from layerprobe.data.loading import load_batches, plain_batches
-from layerprobe.data.pixel_cache import DecodedPixels, Entry
-from layerprobe.data.resizing import Framing, Method, frame_dataset
+from layerprobe.data.loading import load_batches, plain_batches, shuffled_batches
+from layerprobe.data.pixel_cache import DecodedPixels, Entry, fill
 from layerprobe.data.splits import Dataset, Split, digests_of
-from layerprobe.data.transforms import Normalise
+from layerprobe.data.transforms import Framing, Method, Normalise, frame_dataset
 from layerprobe.losses.smooth_triplet import SmoothTriplet
 from layerprobe.measure.extraction import extract
 from layerprobe.nets.net import Net

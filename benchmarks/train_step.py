@@ -19,7 +19,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch: spinning wa
 import numpy as np
 import torch
 
-from layerprobe.data.batches import class_batches
+from layerprobe.data.loading import class_batches
 from layerprobe.data.splits import Image, LabelArray, Split
 from layerprobe.data.transforms import Normalise
 from layerprobe.losses.smooth_triplet import SmoothTriplet

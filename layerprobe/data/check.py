@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from layerprobe.data.formats import largest_value
 from layerprobe.data.image_files import Files
-from layerprobe.data.images import GREY_16, PIL_ERRORS, ImageFile, rules_of
+from layerprobe.data.images import GREY_16, PIL_ERRORS, ImageFile, largest_value, rules_of
 from layerprobe.data.splits import Dataset, Image, Split
 from layerprobe.system.computing import serve, start_method
 from layerprobe.system.errors import DataError, EnvironmentFault

@@ -25,9 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL.Image import DecompressionBombError
 
-from layerprobe.data.formats import FULL_RANGE, largest_value
 from layerprobe.data.image_files import Files
-from layerprobe.data.images import GREY_16, PIL_ERRORS, ImageFile, rules_of
+from layerprobe.data.images import FULL_RANGE, GREY_16, PIL_ERRORS, ImageFile, largest_value, rules_of
 from layerprobe.data.splits import Dataset, Split
 from layerprobe.system.errors import DataError
 from layerprobe.system.files import remove_leftovers, require_file, write_text

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from layerprobe.data.annotation_files import Annotations, every_image
-from layerprobe.data.formats import HEIF_EXTENSIONS, HEIF_FIX, ending_of, is_image_name
 from layerprobe.data.image_files import Files, file_sizes, require_utf8
+from layerprobe.data.images import HEIF_EXTENSIONS, HEIF_FIX, ending_of, is_image_name
 from layerprobe.data.spec import DatasetSpec
 from layerprobe.data.splits import IN_GALLERY, Dataset, Split
 from layerprobe.data.subsets import divide_classes, numeric_order_note

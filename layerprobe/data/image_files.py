@@ -8,8 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from layerprobe.data.formats import WHITE
-from layerprobe.data.images import Box, ImageFile, crop, read_image
+from layerprobe.data.images import WHITE, Box, ImageFile, crop, read_image
 from layerprobe.data.splits import Dataset, Image, Split
 from layerprobe.data.table_images import TableImage
 from layerprobe.system.errors import DataError

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from layerprobe.data import annotation_files
 from layerprobe.data.annotation_files import Annotations, Member
-from layerprobe.data.formats import is_image_name
+from layerprobe.data.images import is_image_name
 from layerprobe.data.spec import Count, DatasetSpec
 from layerprobe.data.splits import IN_GALLERY, ClassId, Dataset
 from layerprobe.system.errors import DataError

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.data.csv_lists import read_text, relative, rows_of, separator_of, spellings
+from layerprobe.data.csv_file import read_text, relative, rows_of, separator_of, spellings
 from layerprobe.data.image_files import Files
 from layerprobe.data.splits import NOTE, Dataset, Split
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError

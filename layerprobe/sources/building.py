@@ -12,11 +12,11 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from layerprobe.nets.assembly import Head
 from layerprobe.nets.blocks import block_names, part_names
 from layerprobe.nets.checkpoint_files import FileWeights
 from layerprobe.nets.conversion import fit_or_convert
 from layerprobe.nets.fitting import TargetNetwork, shapes, unused_note, with_versions
-from layerprobe.nets.head import Head
 from layerprobe.nets.net import Net
 from layerprobe.sources.hub import NO_OWN_SIZE, Foreign
 from layerprobe.system.errors import RecipeError, UnknownNameError

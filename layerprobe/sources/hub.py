@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from layerprobe.system.errors import DataError, EnvironmentFault, RecipeError, near_miss
 from layerprobe.system.files import sha256
 from layerprobe.system.memory import memory_faults_told
-from layerprobe.system.naming import user_named
+from layerprobe.system.naming import run_folder_of, user_named
 from layerprobe.values.network_input import ImageSize, OwnInput
 
 if TYPE_CHECKING:
@@ -166,6 +166,16 @@ def require_named(model: str, name: str, origin: str) -> None:
     if not user_named(model):
         problem = f"{model} needs {name}, which would be fetched from {origin}, and you have not named this model"
         raise RecipeError(problem, fix=f"To fetch it, add --model {shlex.quote(model)}")
+
+
+def require_outside_runs(path: Path) -> None:
+    """Refuse a file that lies in a run folder: of these nothing is imported, whoever names it."""
+    if (run := run_folder_of(path)) is not None:
+        raise RecipeError(
+            f"lies in the run folder {run} (by its run.json), of which nothing is imported",
+            file=path,
+            fix="Read it. If you trust it, copy it to a folder of yours and name the copy by --model",
+        )
 
 
 def absent(model: str, name: str, origin: str, reason: str, cache: Path | None = None) -> EnvironmentFault:

@@ -25,11 +25,11 @@ from layerprobe.sources.hub import (
     import_package,
     quiet,
     require_named,
+    require_outside_runs,
     unreachable,
     version,
 )
 from layerprobe.sources.source import Source, interpolation_note
-from layerprobe.sources.user_code import require_outside_runs
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.system.files import sha256
 from layerprobe.system.naming import NamedFile, keep_named, named_before, user_named

@@ -14,8 +14,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from layerprobe.taps.capture import Tap, outlying_tokens, tap_module
-    from layerprobe.taps.classifier import find_classifier, without_classifier
+    from layerprobe.taps.capture import (
+        Tap,
+        find_classifier,
+        is_computed,
+        outlying_tokens,
+        tap_module,
+        without_classifier,
+    )
     from layerprobe.taps.expressions import (
         Concatenated,
         Layer,
@@ -28,9 +34,15 @@ if TYPE_CHECKING:
         resolve_taps,
         skipped_pool_lines,
     )
-    from layerprobe.taps.measuring import Measured, NamedLayers, measure_layers
-    from layerprobe.taps.recorded import forwards_as_json, recorded_forwards
-    from layerprobe.taps.sufficient import first_use, is_computed, keep_calls_without
+    from layerprobe.taps.measuring import (
+        Measured,
+        NamedLayers,
+        first_use,
+        forwards_as_json,
+        keep_calls_without,
+        measure_layers,
+        recorded_forwards,
+    )
 
 __all__ = [
     "Concatenated",
@@ -65,23 +77,23 @@ _MODULES = {
     "Measured": "measuring",
     "NamedLayers": "measuring",
     "Tap": "capture",
-    "keep_calls_without": "sufficient",
+    "keep_calls_without": "measuring",
     "execution_order": "expressions",
     "member_taps": "expressions",
-    "find_classifier": "classifier",
+    "find_classifier": "capture",
     "find_layers": "expressions",
     "find_taps": "expressions",
-    "first_use": "sufficient",
-    "forwards_as_json": "recorded",
-    "is_computed": "sufficient",
+    "first_use": "measuring",
+    "forwards_as_json": "measuring",
+    "is_computed": "capture",
     "list_layers": "expressions",
     "measure_layers": "measuring",
     "outlying_tokens": "capture",
     "skipped_pool_lines": "expressions",
-    "recorded_forwards": "recorded",
+    "recorded_forwards": "measuring",
     "resolve_taps": "expressions",
     "tap_module": "capture",
-    "without_classifier": "classifier",
+    "without_classifier": "capture",
 }
 
 

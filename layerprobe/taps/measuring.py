@@ -1,17 +1,17 @@
-"""Dry forwards: which modules run, in which order, their outputs, and the model's final pool."""
+"""Dry forwards: which modules run, in which order, their outputs, and the model's final pool; kept as JSON."""
 
 from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Protocol
 
 from layerprobe.system.errors import RecipeError
 from layerprobe.system.memory import memory_faults_told
-from layerprobe.taps.hooks import hook_modules, parts_by_path, prepare_images
+from layerprobe.taps.hooks import hook_modules, parts_by_path, plain_path, prepare_images
 from layerprobe.taps.layouts import (
     Layout,
     Model,
@@ -332,3 +332,100 @@ def _reason(error: Exception) -> str:
     line = str(error).strip().partition("\n")[0]
     kind = "" if type(error) is RuntimeError and line else type(error).__name__
     return ": ".join(text for text in (kind, line) if text)
+
+
+@dataclass(frozen=True)
+class _Forwards:
+    """The file's content: `Measured`, with the facts of `NamedLayers`."""
+
+    made_from: dict[str, str]
+    channels: int
+    layers: dict[str, str]
+    parts: dict[str, str]
+    root: str
+    final_norm: str | None
+    classifier: str | None
+    own_pool: bool
+    prefix_tokens: int | None
+    calls: dict[str, tuple[Call, ...]]
+    final_pool: str | None
+    pools: tuple[str, ...]
+
+
+_NAMED = ("channels", "layers", "parts", "root", "final_norm", "classifier", "own_pool", "prefix_tokens")
+
+
+@dataclass(frozen=True, eq=False)
+class _RecordedLayers:
+    """A network whose layers have names; it is built when its module is asked for."""
+
+    build: Callable[[], nn.Module]
+    channels: int
+    layers: Mapping[str, str]
+    parts: Mapping[str, str]
+    root: str
+    final_norm: str | None
+    classifier: str | None
+    own_pool: bool
+    prefix_tokens: int | None
+
+    @cached_property
+    def module(self) -> nn.Module:
+        """(B, C, H, W) -> (B, D)."""
+        return self.build()
+
+
+def forwards_as_json(measured: Measured, made_from: Mapping[str, str]) -> str:
+    """What `recorded_forwards` reads.
+
+    Args:
+        made_from: all that decides what the forwards show.
+    """
+    from pydantic import TypeAdapter  # slow to import
+
+    facts = {name: getattr(measured.net, name) for name in _NAMED}
+    calls = {path: tuple(of_path) for path, of_path in measured.calls.items()}
+    content = _Forwards(dict(made_from), **facts, calls=calls, final_pool=measured.final_pool, pools=measured.pools)
+    return TypeAdapter(_Forwards).dump_json(content).decode()
+
+
+def recorded_forwards(text: bytes, made_from: Mapping[str, str], build: Callable[[], nn.Module]) -> Measured | None:
+    """What the dry forwards of a network showed; None if they were made from something else, or are unreadable.
+
+    Args:
+        build: builds the network, for the few questions that only its modules answer.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        forwards = TypeAdapter(_Forwards).validate_json(text)
+    except ValidationError:
+        return None
+    if forwards.made_from != made_from:
+        return None
+    net = _RecordedLayers(build, *(getattr(forwards, name) for name in _NAMED))
+    return Measured(net, forwards.calls, forwards.final_pool, forwards.pools)
+
+
+def first_use(measured: Measured, tensor: str) -> int:
+    """The order of the first call to end in the module that a tensor belongs to, or in the next above it that runs.
+
+    What ended before it did not depend on the tensor.
+
+    Args:
+        tensor: its name in the network's `state_dict`.
+    """
+    path = plain_path(tensor.rpartition(".")[0])
+    while path and not measured.calls.get(path):
+        path = path.rpartition(".")[0]
+    inside = [of_path for name, of_path in measured.calls.items() if not path or f"{name}.".startswith(f"{path}.")]
+    return min(call.order for of_path in inside for call in of_path)
+
+
+def keep_calls_without(measured: Measured, tensors: Collection[str]) -> Measured:
+    """The calls that end before any of some tensors may be used; all without such tensors."""
+    if not tensors:
+        return measured
+    end = min(first_use(measured, tensor) for tensor in tensors)
+    calls = {path: [call for call in of_path if call.order < end] for path, of_path in measured.calls.items()}
+    return replace(measured, calls=calls)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from layerprobe.data.batches import Indices
+from layerprobe.data.loading import Indices
 
 
 class Blocked:

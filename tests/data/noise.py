@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from layerprobe.data.decoding import fill
-from layerprobe.data.pixel_cache import Digests, Entry
+from layerprobe.data.pixel_cache import Digests, Entry, fill
 from layerprobe.data.splits import Image, Split
 from layerprobe.system.errors import DataError
 

@@ -15,7 +15,7 @@ import PIL.Image
 from numpy.typing import NDArray
 
 
-def colours(seed: int, size: tuple[int, int] = (24, 32)) -> NDArray[np.uint8]:
+def colours(seed: int = 0, size: tuple[int, int] = (24, 32)) -> NDArray[np.uint8]:
     return np.random.default_rng(seed).integers(0, 256, (*size, 3), dtype=np.uint8)
 
 

@@ -9,7 +9,7 @@ import PIL.Image
 import pytest
 
 from layerprobe.data.folder import UnreadFiles, load, unread_among
-from layerprobe.data.formats import reads_heif
+from layerprobe.data.images import reads_heif
 from layerprobe.data.splits import manifest_sha256, require_retrieval
 from layerprobe.system.errors import DataError, RecipeError
 

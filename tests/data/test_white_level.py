@@ -8,7 +8,7 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from layerprobe.data.formats import WHITE, in_8_bits, largest_value, level_note
+from layerprobe.data.images import WHITE, in_8_bits, largest_value, level_note
 
 VALUES = np.arange(2**16, dtype=np.uint16)
 

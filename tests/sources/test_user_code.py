@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from layerprobe.sources.user_code import import_file
+from layerprobe.sources.python_file import import_file
 from layerprobe.system.errors import RecipeError
 from layerprobe.system.naming import name_model
 

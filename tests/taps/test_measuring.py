@@ -11,9 +11,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from layerprobe.nets.lenet import build
 from layerprobe.system.errors import EnvironmentFault, RecipeError
-from layerprobe.taps import list_layers, measure_layers, resolve_taps, tap_module
+from layerprobe.taps import (
+    Measured,
+    find_layers,
+    find_taps,
+    first_use,
+    forwards_as_json,
+    is_computed,
+    keep_calls_without,
+    list_layers,
+    measure_layers,
+    recorded_forwards,
+    resolve_taps,
+    tap_module,
+)
 from layerprobe.taps.layouts import Unclear
+from layerprobe.workflow.python.user_model import measure_network, net_of
 from tests.taps.models import Layers, images, timm_vit
 
 
@@ -289,3 +304,97 @@ def test_the_pool_of_the_last_tokens_is_told(pool: Callable[[Tensor], Tensor], n
 
 def test_a_pool_before_the_last_map_is_not_the_final_one() -> None:
     assert final_pool(Excited()) == "max"
+
+
+MADE_FROM = {"net": "lenet", "torch": "2.11"}
+
+
+def unbuilt() -> nn.Module:
+    raise AssertionError("the network is built")
+
+
+@pytest.fixture(scope="module")
+def measured() -> Measured:
+    return measure_layers(build(fc=[8], seed=0), 28)
+
+
+def test_layers_are_found_as_in_the_network_which_is_not_built(measured: Measured) -> None:
+    text = forwards_as_json(measured, MADE_FROM).encode()
+    found = recorded_forwards(text, MADE_FROM, unbuilt)
+    assert found is not None
+    for expressions in (["*"], ["modules"], ["*@avg"], ["c1+c3@max"]):
+        assert find_layers(expressions, found) == find_layers(expressions, measured)
+
+
+def test_tokens_are_found_as_in_the_network() -> None:
+    measured = measure_layers(Layers(timm_vit(), {"1": "blocks.0", "2": "blocks.1"}, final_norm="norm"), 32)
+    found = recorded_forwards(forwards_as_json(measured, MADE_FROM).encode(), MADE_FROM, lambda: measured.net.module)
+    assert found is not None
+    for expressions in (["*"], ["blocks.*.attn"], ["normed(1)"]):
+        assert find_layers(expressions, found) == find_layers(expressions, measured)
+
+
+def test_forwards_of_something_else_are_not_used(measured: Measured) -> None:
+    text = forwards_as_json(measured, MADE_FROM).encode()
+    assert recorded_forwards(text, {**MADE_FROM, "torch": "2.12"}, unbuilt) is None
+
+
+@pytest.mark.parametrize("place", [-1, 0, 100])
+def test_a_damaged_file_is_not_used(measured: Measured, place: int) -> None:
+    text = bytearray(forwards_as_json(measured, MADE_FROM).encode())
+    text[place] ^= 0x80
+    assert recorded_forwards(bytes(text), MADE_FROM, unbuilt) is None
+
+
+def test_a_value_of_another_type_is_not_used(measured: Measured) -> None:
+    text = forwards_as_json(measured, MADE_FROM).replace('"channels":3', '"channels":"three"', 1)
+    assert recorded_forwards(text.encode(), MADE_FROM, unbuilt) is None
+
+
+class Attending(nn.Module):
+    """A convolution, a block with a parameter of its own around two layers, and attention that calls no `out_proj`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 4, 1)
+        self.block = Block()
+        self.attention = nn.MultiheadAttention(4, 1, batch_first=True)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, images: Tensor) -> Tensor:
+        tokens = self.block(self.stem(images).flatten(2).transpose(1, 2))
+        found: Tensor = self.head(self.attention(tokens, tokens, tokens, need_weights=False)[0].mean(1))
+        return found
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.token = nn.Parameter(torch.zeros(4))
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        found: Tensor = self.second(self.first(tokens + self.token))
+        return found
+
+
+# By hand, the calls that end: stem 0, block.first 1, block.second 2, block 3, attention 4, head 5, the network 6.
+@pytest.mark.parametrize(
+    ("tensor", "computed"),
+    [
+        ("head.weight", ["stem", "block.first", "block.second", "block", "attention"]),
+        ("attention.out_proj.bias", ["stem", "block.first", "block.second", "block"]),  # which does not run as a module
+        ("block.second.weight", ["stem", "block.first"]),
+        ("block.token", ["stem"]),  # the block may add it before any of its layers
+        ("stem.bias", []),
+    ],
+)
+def test_a_layer_is_computed_without_the_tensors_of_what_ends_after_it(tensor: str, computed: list[str]) -> None:
+    network = measure_network(net_of(Attending()), (3, 4, 4))
+    assert first_use(network, tensor) == len(computed)
+    without = keep_calls_without(network, [tensor, "head.bias"])
+    assert {path for path, calls in without.calls.items() if calls} == set(computed)
+    names = ["stem", "block.first", "head"]
+    taps = find_taps(names, network)
+    assert {tap.layer for tap in taps if is_computed(tap, without)} == {*names} & {*computed}
+    assert keep_calls_without(network, []) is network

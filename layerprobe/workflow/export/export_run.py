@@ -12,8 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from layerprobe.data.loading import batches_of
-from layerprobe.data.resizing import Framing
-from layerprobe.data.transforms import in_grey
+from layerprobe.data.transforms import Framing, in_grey
 from layerprobe.encoder.fitted_map import with_ends
 from layerprobe.encoder.graph import Parts
 from layerprobe.nets.net import Net

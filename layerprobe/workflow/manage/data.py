@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from layerprobe import registry
 from layerprobe.data import check
 from layerprobe.data.check import Finding, SplitCount
-from layerprobe.data.formats import WHITE, level_note
 from layerprobe.data.image_files import Files, read_with
+from layerprobe.data.images import WHITE, level_note
 from layerprobe.data.search_rules import read_searching, with_search_rules
 from layerprobe.data.spec import DatasetSpec
 from layerprobe.data.splits import Dataset, label_notes, require_retrieval

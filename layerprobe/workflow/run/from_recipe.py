@@ -10,19 +10,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from layerprobe import registry
-from layerprobe.data.formats import WHITE, level_note
 from layerprobe.data.image_files import Files, read_with
-from layerprobe.data.images import GREY_16
+from layerprobe.data.images import GREY_16, WHITE, level_note
 from layerprobe.data.pixel_cache import held, is_small
-from layerprobe.data.resizing import Framing, frame_as_model, frame_dataset
 from layerprobe.data.search_rules import Searching, read_searching, with_search_rules
 from layerprobe.data.splits import Dataset, label_notes, overlaps, require_retrieval, shared_labels
 from layerprobe.data.subsets import with_share, with_validation, with_validation_fold
 from layerprobe.data.transforms import (
     Channels,
+    Framing,
     Normalise,
     describe_decoding,
     describe_transform,
+    frame_as_model,
+    frame_dataset,
     invert_dataset,
     resize_dataset,
 )

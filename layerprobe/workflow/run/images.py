@@ -8,9 +8,17 @@ from pathlib import Path
 
 from layerprobe.data.contents import FOLDER as CONTENTS
 from layerprobe.data.contents import with_digests
-from layerprobe.data.decoding import bytes_to_remove, count_decoded, fill
 from layerprobe.data.image_files import Files
-from layerprobe.data.pixel_cache import FOLDER, DecodedPixels, Digests, Entry, is_held_here
+from layerprobe.data.pixel_cache import (
+    FOLDER,
+    DecodedPixels,
+    Digests,
+    Entry,
+    bytes_to_remove,
+    count_decoded,
+    fill,
+    is_held_here,
+)
 from layerprobe.data.splits import Dataset, Split, digests_of
 from layerprobe.system.computing import default_workers
 from layerprobe.system.errors import BusyError, EnvironmentFault, LayerprobeError

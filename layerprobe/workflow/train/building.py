@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.data import batches
+from layerprobe.data import loading
 from layerprobe.data.splits import Dataset, LabelArray, Split
 from layerprobe.data.subsets import meta_classes
 from layerprobe.losses.loss import Loss
@@ -56,7 +56,7 @@ def build_plan(recipe: Recipe, targets: LabelArray, *, workers: int) -> Plan:
         epoch_batches = _no_batches
     elif train.images_per_class is not None:  # the recipe has none for the sampler `shuffled` alone
         epoch_batches = partial(
-            batches.class_batches,
+            loading.class_batches,
             labels,
             batch_size=train.batch_size,
             images_per_class=train.images_per_class,
@@ -65,7 +65,7 @@ def build_plan(recipe: Recipe, targets: LabelArray, *, workers: int) -> Plan:
             replacement=bool(train.replacement),
         )
     else:
-        epoch_batches = partial(batches.shuffled_batches, labels, batch_size=train.batch_size)
+        epoch_batches = partial(loading.shuffled_batches, labels, batch_size=train.batch_size)
     plan = Plan(
         epochs=train.epochs,
         batches=lambda epoch: epoch_batches(seed=train.seed, epoch=epoch),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from torch.nn.modules.module import register_module_forward_hook
 
-from layerprobe.nets.head import GlobalPool
+from layerprobe.nets.assembly import GlobalPool
 from layerprobe.system.errors import RecipeError
 from layerprobe.workflow.probe import probed_run
 from layerprobe.workflow.probe.probe import prepare, probe

@@ -12,7 +12,7 @@ import torch
 from layerprobe.data import pixel_cache
 from layerprobe.data.images import read_image
 from layerprobe.data.loading import plain_batches
-from layerprobe.data.resizing import resize
+from layerprobe.data.transforms import resize
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.workflow.manage.cache import list_images
 from layerprobe.workflow.run import from_recipe

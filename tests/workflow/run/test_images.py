@@ -15,8 +15,7 @@ import pytest
 from PIL import Image
 
 from layerprobe.data import pixel_cache
-from layerprobe.data.decoding import fill
-from layerprobe.data.pixel_cache import Entry
+from layerprobe.data.pixel_cache import Entry, fill
 from layerprobe.system.errors import BusyError, DataError, EnvironmentFault, InterruptedRun, LayerprobeError
 from layerprobe.system.files import sha256
 from layerprobe.workflow.manage.cache import list_images
