@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import fnmatch
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -81,53 +82,36 @@ def find_taps(expressions: Sequence[str], measured: Measured, *, pools: Sequence
     """
     taps: dict[tuple[int, bool, str], Tap] = {}
     for candidate in _candidates(expressions, measured, pools):
-        if isinstance(candidate.tap, Tap):
-            taps.setdefault((candidate.call.order, candidate.tap.norm is not None, candidate.pool), candidate.tap)
+        if isinstance(candidate, Tap):
+            order = measured.calls[candidate.module][candidate.call - 1].order
+            taps.setdefault((order, candidate.norm is not None, candidate.pool), candidate)
     return [tap for _, tap in sorted(taps.items(), key=lambda item: item[0][:2])]
-
-
-def skipped_pools(
-    expressions: Sequence[str], measured: Measured, *, pools: Sequence[str] | None = None
-) -> dict[str, dict[str, str]]:
-    """The pools that `find_taps` skips: pool -> layer -> the reason."""
-    reasons: dict[str, dict[str, str]] = {}
-    for candidate in _candidates(expressions, measured, pools):
-        if isinstance(candidate.tap, RecipeError):
-            reasons.setdefault(candidate.pool, {}).setdefault(candidate.layer, candidate.tap.message)
-    return reasons
 
 
 def execution_order(names: Iterable[str], measured: Measured) -> list[str]:
     """Sort layers by the order in which the network runs them; unknown names are dropped."""
-    orders = {}
+    orders: dict[str, tuple[float, bool]] = {}
     for name in names:
         plain, normed = _without_normed(name)
         target, _, number = plain.partition("#")
         path = _path(target, measured)
-        called = () if path is None else measured.calls.get(path, ())
+        calls = () if path is None else measured.calls.get(path, ())
         call_number = int(number) if number.isdecimal() else 1
-        if 1 <= call_number <= len(called):
-            orders[name] = (_order(path, called[call_number - 1], measured), normed)
+        if path is None or not 1 <= call_number <= len(calls):
+            continue
+        # The input of a classifier comes just before that.
+        classifier = _classifier(path, measured.net)
+        done = calls[call_number - 1].order if classifier is None else measured.calls[classifier][0].order - 0.5
+        orders[name] = (done, normed)
     return sorted(orders, key=orders.__getitem__)
 
 
-def _order(path: str | None, call: Call, measured: Measured) -> float:
-    """When a call is done; of the input of a classifier just before that is."""
-    classifier = None if path is None else _classifier(path, measured.net)
-    return call.order if classifier is None else measured.calls[classifier][0].order - 0.5
+_Skipped = tuple[LayerKey, RecipeError]  # a layer with a pool that it cannot have, and why
 
 
-@dataclass(frozen=True)
-class _Candidate:
-    """A layer at a call, and a pool: its tap, or why the layer cannot have this pool."""
-
-    layer: str
-    call: Call
-    pool: str
-    tap: Tap | RecipeError
-
-
-def _candidates(expressions: Sequence[str], measured: Measured, pools: Sequence[str] | None) -> Iterator[_Candidate]:
+def _candidates(
+    expressions: Sequence[str], measured: Measured, pools: Sequence[str] | None
+) -> Iterator[Tap | _Skipped]:
     for expression in expressions:
         layer, _, pool = expression.partition("@")
         for kind in [pool] if pool else pools or ():
@@ -135,7 +119,7 @@ def _candidates(expressions: Sequence[str], measured: Measured, pools: Sequence[
         yield from _candidates_of_layer(layer, [pool] if pool else pools, measured)
 
 
-def _candidates_of_layer(layer: str, pools: Sequence[str] | None, measured: Measured) -> list[_Candidate]:
+def _candidates_of_layer(layer: str, pools: Sequence[str] | None, measured: Measured) -> list[Tap | _Skipped]:
     """What an expression without its pool names; at least one tap is among it."""
     plain, normed = _without_normed(layer)
     target, _, number = plain.partition("#")
@@ -144,49 +128,70 @@ def _candidates_of_layer(layer: str, pools: Sequence[str] | None, measured: Meas
         return _require_tap(_at_call(path, number, normed, pools, measured))
     globbed, lenient = _expand_glob(target, measured)
     ran = [path for path in globbed if measured.calls.get(path)] or globbed
-    candidates: list[_Candidate] = []
+    calls = [
+        (path, call)
+        for path in ran
+        for call in ([number] if number else [str(i + 1) for i in range(len(measured.calls.get(path, ())))] or [""])
+    ]
+    candidates: list[Tap | _Skipped] = []
     problems = []
-    for path in ran:
-        for call in [number] if number else [str(i + 1) for i in range(len(measured.calls.get(path, ())))] or [""]:
-            try:
-                of_call = _at_call(path, call, normed, pools, measured)
-                candidates += of_call if lenient else _require_tap(of_call)
-            except RecipeError as error:
-                if not lenient:
-                    raise
-                problems.append(error)
+    for path, call in calls:
+        try:
+            of_call = _at_call(path, call, normed, pools, measured)
+            candidates += of_call if lenient else _require_tap(of_call)
+        except RecipeError as error:
+            if not lenient:
+                raise
+            problems.append(error)
     if not candidates:
         raise problems[0]
     return _require_tap(candidates)
 
 
-def _require_tap(candidates: list[_Candidate]) -> list[_Candidate]:
-    problems = [candidate.tap for candidate in candidates if isinstance(candidate.tap, RecipeError)]
+def _require_tap(candidates: list[Tap | _Skipped]) -> list[Tap | _Skipped]:
+    problems = [candidate[1] for candidate in candidates if not isinstance(candidate, Tap)]
     if len(problems) == len(candidates):
         raise problems[0]
     return candidates
 
 
-def _at_call(path: str, number: str, normed: bool, pools: Sequence[str] | None, measured: Measured) -> list[_Candidate]:
-    """One call of a module by each pool."""
+def _at_call(
+    path: str, number: str, normed: bool, pools: Sequence[str] | None, measured: Measured
+) -> list[Tap | _Skipped]:
+    """One call of a module, the only one or that of `#number`, by each pool."""
     name, calls = _name(path, measured.net), measured.calls.get(path, ())
-    call_number = _choose_call(name, path, number, measured)
+    if not calls:
+        raise _does_not_run(name, path, measured)
+    listed = ", ".join(f"#{i} {call.structure}" for i, call in enumerate(calls, start=1))
+    if not number and len(calls) > 1:
+        raise RecipeError(f"{name} is called {len(calls)} times: {listed}", fix=f"Choose one, like {name}#1")
+    if number and number not in map(str, range(1, len(calls) + 1)):
+        raise RecipeError(f"{name}#{number}: there is no such call", fix=f"Known: {listed}")
+    call_number = int(number or 1)
     call = calls[call_number - 1]
     layout = _require_layout(name, call)
     name = name if len(calls) == 1 else f"{name}#{call_number}"
     norm = _final_norm(name, call, measured) if normed else None
     name = f"{_NORMED}{name})" if normed else name
-    candidates: list[_Candidate] = []
+    candidates: list[Tap | _Skipped] = []
     for pool in pools or default_pools(layout, measured.pools):
-        pool = "none" if layout.kind == "vector" else pool
-        tap: Tap | RecipeError
+        pool = NO_POOL if layout.kind == "vector" else pool
         try:
             dim = pooled_dim(name, layout, pool, negative=call.negative or normed)
-            tap = Tap(name, path, call_number, pool, dim, layout, norm, _classifier(path, measured.net))
+            candidates.append(Tap(name, path, call_number, pool, dim, layout, norm, _classifier(path, measured.net)))
         except RecipeError as error:
-            tap = error
-        candidates.append(_Candidate(name, call, pool, tap))
+            candidates.append((LayerKey(name, pool), error))
     return candidates
+
+
+def _does_not_run(name: str, path: str, measured: Measured) -> RecipeError:
+    from torch import nn
+
+    above = parts_by_path(measured.net.module).get(path.rpartition(".")[0])
+    if isinstance(above, nn.MultiheadAttention):
+        problem = f"{name} does not run as a module, as nn.MultiheadAttention computes with its weights itself"
+        return RecipeError(problem, fix="Choose the attention, whose first output has gone through it")
+    return RecipeError(f"{name} does not run in evaluation", fix="Choose another layer")
 
 
 def _without_normed(layer: str) -> tuple[str, bool]:
@@ -198,10 +203,6 @@ def _without_normed(layer: str) -> tuple[str, bool]:
 def _classifier(path: str, net: NamedLayers) -> str | None:
     """The classifier that stands between a module's output and what is measured of it."""
     return net.classifier if path == net.root else None
-
-
-def _absolute(path: str, net: NamedLayers) -> str:
-    return ".".join(segment for segment in (net.root, path) if segment)
 
 
 def _name(path: str, net: NamedLayers) -> str:
@@ -220,7 +221,7 @@ def _path(target: str, measured: Measured) -> str | None:
     registered = net.layers.get(target, net.parts.get(target))
     if registered is not None:
         return plain_path(registered)
-    path = _absolute(plain_path(target), net)
+    path = ".".join(filter(None, (net.root, plain_path(target))))
     if path in measured.calls:
         return path
     return net.root if target == OUTPUT else None
@@ -237,41 +238,15 @@ def _expand_glob(target: str, measured: Measured) -> tuple[list[str], bool]:
     root = f"{net.root}." if net.root else ""
     below = {path.removeprefix(root): path for path in measured.calls if path.startswith(root) and path != net.root}
     steps = target.split(".")
-    matching = [path for name, path in below.items() if _matches(name.split("."), steps)]
+    matching = [
+        path
+        for name, path in below.items()
+        if len(name.split(".")) == len(steps) and all(map(fnmatch.fnmatchcase, name.split("."), steps))
+    ]
     if not matching:
         near = difflib.get_close_matches(target, list(below), n=1)
         raise UnknownNameError("layer", target, [*net.layers, *(name for name in near if name not in net.layers)])
     return matching, True
-
-
-def _matches(path: Sequence[str], steps: Sequence[str]) -> bool:
-    return len(path) == len(steps) and all(map(fnmatch.fnmatchcase, path, steps))
-
-
-def _choose_call(name: str, path: str, number: str, measured: Measured) -> int:
-    """The call that `#number` names, or the only one."""
-    calls = _require_calls(name, path, measured)
-    if not number and len(calls) == 1:
-        return 1
-    listed = ", ".join(f"#{i} {call.structure}" for i, call in enumerate(calls, start=1))
-    if not number:
-        raise RecipeError(f"{name} is called {len(calls)} times: {listed}", fix=f"Choose one, like {name}#1")
-    if number not in map(str, range(1, len(calls) + 1)):
-        raise RecipeError(f"{name}#{number}: there is no such call", fix=f"Known: {listed}")
-    return int(number)
-
-
-def _require_calls(name: str, path: str, measured: Measured) -> Sequence[Call]:
-    calls = measured.calls.get(path, ())
-    if calls:
-        return calls
-    from torch import nn
-
-    above = parts_by_path(measured.net.module).get(path.rpartition(".")[0])
-    if isinstance(above, nn.MultiheadAttention):
-        problem = f"{name} does not run as a module, as nn.MultiheadAttention computes with its weights itself"
-        raise RecipeError(problem, fix="Choose the attention, whose first output has gone through it")
-    raise RecipeError(f"{name} does not run in evaluation", fix="Choose another layer")
 
 
 def _require_layout(name: str, call: Call) -> Layout:
@@ -289,28 +264,18 @@ def _final_norm(name: str, call: Call, measured: Measured) -> str:
     if net.final_norm is None:
         raise RecipeError(f"{_NORMED}{name}): the network has no final norm", fix=f"Leave it out: {name}")
     path = plain_path(net.final_norm)
-    norm = parts_by_path(net.module)[path]
-    forward: Callable[[torch.Tensor], object] = norm.forward
+    forward: Callable[[torch.Tensor], object] = parts_by_path(net.module)[path].forward
     output: object = None
-    with hook_modules(net.module, {}), torch.inference_mode():
-        try:
-            output = forward(prepare_images(torch.zeros(call.shape), net.module))
-        except REFUSALS:
-            output = None
-    if not isinstance(output, torch.Tensor) or output.shape != call.shape or not _over_channels(call, path, measured):
+    with hook_modules(net.module, {}), torch.inference_mode(), contextlib.suppress(*REFUSALS):
+        output = forward(prepare_images(torch.zeros(call.shape), net.module))
+    # It normalises channels if they are the last axis, or that which its own output has.
+    layouts = [norm_call.layout for norm_call in measured.calls[path] if len(norm_call.shape) == len(call.shape)]
+    axes = {len(call.shape) - 1, *(layout.channels for layout in layouts if isinstance(layout, Layout))}
+    over_channels = isinstance(call.layout, Layout) and call.layout.channels in axes
+    if not isinstance(output, torch.Tensor) or output.shape != call.shape or not over_channels:
         problem = f"{_NORMED}{name}): the final norm {_name(path, net)} does not take {call.structure}"
         raise RecipeError(problem, fix="Choose a layer of as many channels as the last")
     return path
-
-
-def _over_channels(call: Call, norm: str, measured: Measured) -> bool:
-    """Whether a norm normalises a call's channels: they are the last axis, or that which the norm's own output has."""
-    layouts = [norm_call.layout for norm_call in measured.calls[norm] if len(norm_call.shape) == len(call.shape)]
-    channels = {layout.channels for layout in layouts if isinstance(layout, Layout)}
-    return isinstance(call.layout, Layout) and call.layout.channels in {len(call.shape) - 1, *channels}
-
-
-_GLOB = "*?["
 
 
 @dataclass(frozen=True)
@@ -362,15 +327,20 @@ def find_layers(expressions: Sequence[str], measured: Measured, *, pools: Sequen
     by_key = {layer.key: layer for layer in layers}
     names = [tap.layer for tap in member_taps(layers)]
     places = {name: index for index, name in enumerate(execution_order(names, measured))}
-    return sorted(by_key.values(), key=lambda layer: _place(layer, places))
+    # `A+B` stands after B and before whatever follows B.
+    return sorted(by_key.values(), key=lambda layer: [places[tap.layer] for tap in reversed(member_taps([layer]))])
 
 
 def skipped_pool_lines(
     expressions: Sequence[str], measured: Measured, *, pools: Sequence[str] | None = None
 ) -> list[str]:
     """A line for each pool that `find_layers` skips for some layers, with the reason of the first."""
-    skipped = skipped_pools([text for text in expressions if not _is_joint(text, measured)], measured, pools=pools)
-    return [f"{pool} skipped for {', '.join(why)}: {next(iter(why.values()))}" for pool, why in skipped.items()]
+    reasons: dict[str, dict[str, str]] = {}  # pool -> layer -> why
+    for candidate in _candidates([text for text in expressions if not _is_joint(text, measured)], measured, pools):
+        if not isinstance(candidate, Tap):
+            key, error = candidate
+            reasons.setdefault(key.pool, {}).setdefault(key.layer, error.message)
+    return [f"{pool} skipped for {', '.join(why)}: {next(iter(why.values()))}" for pool, why in reasons.items()]
 
 
 def member_taps(layers: Iterable[Layer]) -> list[Tap]:
@@ -386,21 +356,20 @@ def _is_joint(expression: str, measured: Measured) -> bool:
     return "+" in layer or ("+" in pool and pool not in TOKEN_POOLS)
 
 
-def _place(layer: Layer, places: Mapping[str, int]) -> list[int]:
-    """Where a layer stands: `A+B` after B and before whatever follows B."""
-    return [places[tap.layer] for tap in reversed(member_taps([layer]))]
-
-
 def _joints(expression: str, pools: Sequence[str] | None, measured: Measured) -> list[Concatenated]:
     """What `A+B` names: one for each pool that all its layers can have."""
     layer, _, pool = expression.partition("@")
     names = layer.split("+")
-    _require_single(expression, names, pool)
+    ambiguous = [name for name in names if name == MODULES or any(sign in name for sign in "*?[")]
+    if ambiguous or not all(names):
+        problem = f"{ambiguous[0]} may be several layers" if ambiguous else "a layer is missing beside +"
+        raise RecipeError(f"{expression}: {problem}", fix="Name every layer of A+B itself")
+    if "+" in pool and pool not in TOKEN_POOLS:
+        raise RecipeError(f"{expression}: A+B has one pool", fix="Write it once, at the end, like A+B@max")
     defaults = [tap.pool for tap in find_taps(names, measured) if tap.pool != NO_POOL]
-    requested = [pool] if pool else list(pools or defaults) or [NO_POOL]
     joints: dict[LayerKey, Concatenated] = {}
     problems = []
-    for kind in requested:
+    for kind in [pool] if pool else list(pools or defaults) or [NO_POOL]:
         require_pool(kind)
         try:
             members = find_taps([f"{name}@{kind}" for name in names], measured)
@@ -414,13 +383,3 @@ def _joints(expression: str, pools: Sequence[str] | None, measured: Measured) ->
     if not joints:
         raise problems[0]
     return list(joints.values())
-
-
-def _require_single(expression: str, names: Sequence[str], pool: str) -> None:
-    """Check that what stands between `+` may be the name of one layer, and that there is one pool."""
-    ambiguous = [name for name in names if name == MODULES or any(sign in name for sign in _GLOB)]
-    if ambiguous or not all(names):
-        problem = f"{ambiguous[0]} may be several layers" if ambiguous else "a layer is missing beside +"
-        raise RecipeError(f"{expression}: {problem}", fix="Name every layer of A+B itself")
-    if "+" in pool and pool not in TOKEN_POOLS:
-        raise RecipeError(f"{expression}: A+B has one pool", fix="Write it once, at the end, like A+B@max")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cached_property
 from math import isqrt, prod
 from typing import TYPE_CHECKING, Literal
@@ -152,14 +152,10 @@ class Model:
 def find_layouts(seen: Sequence[Seen], model: Model) -> list[Layout | Unclear]:
     """The layout of each output of a model, or the reason why it is unknown."""
     counts = _token_counts(seen, model)
-    grids = {
-        shape[2] * shape[3] for shape in (output.two for output in seen) if len(shape) == 4 and shape[2] == shape[3]
-    }
-    maps = {shape[axis : axis + 2] for shape in (output.two for output in seen) if len(shape) == 4 for axis in (1, 2)}
-    return [_layout(output, model, counts, grids, maps) for output in seen]
+    return [_layout(output, model, counts) for output in seen]
 
 
-def _layout(seen: Seen, model: Model, counts: _Counts, grids: set[int], maps: set[Shape]) -> Layout | Unclear:
+def _layout(seen: Seen, model: Model, counts: _Counts) -> Layout | Unclear:
     batch = _batch_axis(seen)
     if isinstance(batch, Unclear):
         return batch
@@ -185,9 +181,9 @@ def _layout(seen: Seen, model: Model, counts: _Counts, grids: set[int], maps: se
     other_tokens = None if other is None else other[1 - axis]
     oblong: Shape = ()
     if isinstance(model.size, int):
-        prefix = _prefix(space[0], other_tokens, model, grids)
+        prefix = _prefix(space[0], other_tokens, model, counts)
     else:
-        prefix, oblong = _oblong(space[0], other_tokens, model, maps)
+        prefix, oblong = _oblong(space[0], other_tokens, model, counts)
     if isinstance(prefix, Unclear):
         return Unclear(f"{prefix.reason}: {seen}")
     class_token, shape = prefix > 0 and model.class_token, (*space, item_shape[axis])
@@ -219,36 +215,44 @@ class _Counts:
     Args:
         flattened: the places of a map, and its channels: tokens of this shape are that map, flattened.
         normed: tokens, and their channels, which a norm of these channels tells apart.
+        maps: what may be the height and width of a map, of all outputs of four axes.
+        squares: places of those that have as many rows as columns.
     """
 
-    paired: frozenset[tuple[int, int]]
-    alone: frozenset[int]
-    flattened: frozenset[Shape]
-    normed: frozenset[Shape]
+    paired: set[tuple[int, int]] = field(default_factory=set)
+    alone: set[int] = field(default_factory=set)
+    flattened: set[Shape] = field(default_factory=set)
+    normed: set[Shape] = field(default_factory=set)
+    maps: set[Shape] = field(default_factory=set)
+    squares: set[int] = field(default_factory=set)
 
 
 def _token_counts(seen: Iterable[Seen], model: Model) -> _Counts:
-    paired, alone, flattened, normed = set(), set(), set(), set()
+    counts = _Counts()
     for output in seen:
+        if len(output.two) == 4:
+            counts.maps.update((output.two[1:3], output.two[2:4]))
+            if output.two[2] == output.two[3]:
+                counts.squares.add(output.two[2] ** 2)
         batch = _batch_axis(output)
         if isinstance(batch, Unclear):
             if len(output.two) == 2 and 3 * output.two[0] == 2 * output.three[0] and output.two[1] == output.three[1]:
-                alone.add(output.two[0] // 2)  # tokens of all images in one axis, as a BatchNorm1d takes them
+                counts.alone.add(output.two[0] // 2)  # tokens of all images in one axis, as a BatchNorm1d takes them
             continue
         item_shape = _without(output.two, batch)
         if len(item_shape) == 3 and model.may_be_map(*item_shape[1:]) and len(set(item_shape)) > 1:
-            flattened.add((item_shape[1] * item_shape[2], item_shape[0]))
+            counts.flattened.add((item_shape[1] * item_shape[2], item_shape[0]))
         if len(item_shape) != 2:
             continue
         other = () if output.other is None else _without(output.other, batch)
         changed = [pair for pair in zip(item_shape, other, strict=False) if pair[0] != pair[1]]
         if len(changed) == 1:
-            paired.add(changed[0])
+            counts.paired.add(changed[0])
+            counts.alone.add(changed[0][0])
         if output.normed and batch < len(item_shape):
-            alone.add(item_shape[0])
-            normed.add(item_shape)
-    alone |= {count for count, _ in paired}
-    return _Counts(frozenset(paired), frozenset(alone), frozenset(flattened), frozenset(normed))
+            counts.alone.add(item_shape[0])
+            counts.normed.add(item_shape)
+    return counts
 
 
 def _map_channels(item_shape: Shape, other: Shape | None, counts: _Counts, model: Model) -> int | Unclear:
@@ -290,7 +294,7 @@ def _token_channels(item_shape: Shape, other: Shape | None, counts: _Counts) -> 
     return Unclear("cannot determine the axis of tokens from one image size")
 
 
-def _prefix(tokens: int, other: int | None, model: Model, grids: set[int]) -> int | Unclear:
+def _prefix(tokens: int, other: int | None, model: Model, counts: _Counts) -> int | Unclear:
     """How many tokens stand before those of a square of patches."""
     if other is not None and model.other is not None:
         prefixes = [p for p in range(min(tokens, other)) if _are_grids(tokens - p, other - p, model)]
@@ -307,13 +311,13 @@ def _prefix(tokens: int, other: int | None, model: Model, grids: set[int]) -> in
         return Unclear(
             f"{tokens} tokens are a square and {prefix} before it, but {stated_prefix} by what the model says"
         )
-    doubtful = stated_prefix is None and side < _GRID and side**2 not in grids
+    doubtful = stated_prefix is None and side < _GRID and side**2 not in counts.squares
     if doubtful or prefix > _MOST_PREFIX_TOKENS:
         return Unclear(f"cannot determine how many of {tokens} tokens precede the patches")
     return prefix
 
 
-def _oblong(tokens: int, other: int | None, model: Model, maps: set[Shape]) -> tuple[int | Unclear, Shape]:
+def _oblong(tokens: int, other: int | None, model: Model, counts: _Counts) -> tuple[int | Unclear, Shape]:
     """How many tokens stand before those of patches that are no square, and their grid: that of a map, if any."""
     most = range(_MOST_PREFIX_TOKENS + 1) if model.prefix_tokens is None else (model.prefix_tokens,)
     candidates = [
@@ -321,7 +325,7 @@ def _oblong(tokens: int, other: int | None, model: Model, maps: set[Shape]) -> t
         for grid, other_grids in model.oblong.items()
         if tokens - prod(grid) in most and (other is None or other - tokens + prod(grid) in map(prod, other_grids))
     ]
-    candidates = [candidate for candidate in candidates if candidate[1] in maps] or candidates
+    candidates = [candidate for candidate in candidates if candidate[1] in counts.maps] or candidates
     if len(candidates) == 1:
         return candidates[0]
     return Unclear(f"cannot determine the height and width of the patches of {tokens} tokens"), ()
@@ -396,5 +400,5 @@ def _parts(output: object) -> Mapping[str | int, object]:
     if isinstance(output, tuple | list):
         return dict(enumerate(output))
     if is_dataclass(output) and not isinstance(output, type):
-        return {field.name: getattr(output, field.name) for field in fields(output)}
+        return {item.name: getattr(output, item.name) for item in fields(output)}
     return {}

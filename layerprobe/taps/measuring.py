@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from layerprobe.system.errors import RecipeError
 from layerprobe.system.memory import memory_faults_told
@@ -188,10 +188,13 @@ def measure_layers(net: NamedLayers, image_size: ImageSize) -> Measured:
     try:
         with memory_faults_told():
             final_pool = FinalPool()
-            two, three = _outputs(net, 2, image_size, final_pool), _outputs(net, 3, image_size)
+            two, three = _see(net, 2, image_size, final_pool, []), _see(net, 3, image_size, None, [])
     except REFUSALS as error:
+        line = str(error).strip().partition("\n")[0]
+        kind = "" if type(error) is RuntimeError and line else type(error).__name__
+        reason = ": ".join(text for text in (kind, line) if text)
         raise RecipeError(
-            f"the network does not take {images_text(image_size, net.channels)}: {_reason(error)}",
+            f"the network does not take {images_text(image_size, net.channels)}: {reason}",
             fix="Choose another size with --set data.image_size=N or [H,W]",
         ) from error
     # Of a map of one place every pool is the same: then a larger one may tell.
@@ -212,8 +215,13 @@ def _calls(
 ) -> dict[str, list[Call]]:
     """The calls of each module, from the outputs with two images, and further ones: with three, and at another size."""
     parts, runs = parts_by_path(module), Counter(output.path for output in outputs)
-    three, other = (_shapes_of_equal_runs(further_outputs, runs) for further_outputs in further)
-    clear: list[tuple[int, Seen]] = []
+    shapes: list[dict[tuple[str, int, Part | None], Shape]] = []  # of the modules that ran as often as with two images
+    for further_outputs in further:
+        runs_there = Counter(output.path for output in further_outputs)
+        same = [output for output in further_outputs if runs_there[output.path] == runs[output.path]]
+        shapes.append({(output.path, output.number, output.part): output.shape for output in same})
+    three, other = shapes
+    clear: dict[int, Seen] = {}
     layouts: dict[int, Layout | Unclear] = {}
     for index, output in enumerate(outputs):
         key = (output.path, output.number, output.part)
@@ -222,25 +230,13 @@ def _calls(
         elif key not in three:
             layouts[index] = Unclear("what it is, or how often its module runs, depends on the number of images")
         else:
-            seen = Seen(output.part, output.shape, three[key], other.get(key), _normalises_last(parts[output.path]))
-            clear.append((index, seen))
-    layouts.update(zip((index for index, _ in clear), find_layouts([seen for _, seen in clear], model), strict=True))
+            normed = _normalises_last(parts[output.path])
+            clear[index] = Seen(output.part, output.shape, three[key], other.get(key), normed)
+    layouts.update(zip(clear, find_layouts([*clear.values()], model), strict=True))
     calls: dict[str, list[Call]] = {path: [] for path in parts}
     for index, output in enumerate(outputs):
         calls[output.path].append(Call(index, output.structure, output.shape, layouts[index], output.negative))
     return calls
-
-
-def _shapes_of_equal_runs(
-    outputs: Sequence[_Output], runs: Mapping[str, int]
-) -> dict[tuple[str, int, Part | None], Shape]:
-    """Shapes by path, call and part, of the modules that ran as often as in another forward."""
-    call_counts = Counter(output.path for output in outputs)
-    return {
-        (output.path, output.number, output.part): output.shape
-        for output in outputs
-        if call_counts[output.path] == runs[output.path]
-    }
 
 
 def _at_another_size(
@@ -261,8 +257,7 @@ def _at_another_size(
     for height, width in dict.fromkeys(sizes):
         other, seen = as_size(height, width), []
         with contextlib.suppress(*REFUSALS):
-            _see(net, 2, other, final_pool, seen)
-            return other, seen
+            return other, _see(net, 2, other, final_pool, seen)
     if isinstance(image_size, int):
         return None, []
     if final_pool is not None:
@@ -270,16 +265,10 @@ def _at_another_size(
     return other, seen  # what ran before the network refused the last size: tells the axes of maps that are no squares
 
 
-def _outputs(net: NamedLayers, count: int, image_size: ImageSize, final_pool: FinalPool | None = None) -> list[_Output]:
-    """What every call of every module gives, in one forward of noise images, in the order in which the calls end."""
-    outputs: list[_Output] = []
-    _see(net, count, image_size, final_pool, outputs)
-    return outputs
-
-
 def _see(
     net: NamedLayers, count: int, image_size: ImageSize, final_pool: FinalPool | None, outputs: list[_Output]
-) -> None:
+) -> list[_Output]:
+    """What every call of every module gives, in one forward of noise images, in the order in which the calls end."""
     import torch
 
     module = net.module
@@ -296,17 +285,15 @@ def _see(
         if tensor_path is not None:
             tensor = tensor_at(output, tensor_path)
             shape = tuple(tensor.shape)
-            negative = count == 2 and _has_negatives(tensor)  # once in three forwards: it costs as much as a layer
+            # Once in three forwards, as it costs as much as a layer; faster than a minimum.
+            negative = count == 2 and tensor.is_floating_point() and bool((tensor < 0).any())
         outputs.append(_Output(path, called[path], structure(output), tensor_path, shape, negative))
 
     shape = count, net.channels, *height_width(image_size)
     noise = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     with hook_modules(module, {path: partial(hook, path) for path in parts_by_path(module)}), torch.inference_mode():
         module(prepare_images(noise, module))
-
-
-def _has_negatives(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() and tensor.numel() > 0 and bool((tensor < 0).any())  # faster than a minimum
+    return outputs
 
 
 def _normalises_last(module: nn.Module) -> bool:
@@ -327,16 +314,9 @@ def _has_class_token(module: nn.Module) -> bool:
     return any("cls" in name or "class" in name for name in names) or not any("reg" in name for name in names)
 
 
-def _reason(error: Exception) -> str:
-    """An exception in one line."""
-    line = str(error).strip().partition("\n")[0]
-    kind = "" if type(error) is RuntimeError and line else type(error).__name__
-    return ": ".join(text for text in (kind, line) if text)
-
-
-@dataclass(frozen=True)
-class _Forwards:
-    """The file's content: `Measured`, with the facts of `NamedLayers`."""
+@dataclass(frozen=True, eq=False)
+class _RecordedLayers:
+    """The file's content: `Measured`, with the facts of `NamedLayers`. Its module is built when it is asked for."""
 
     made_from: dict[str, str]
     channels: int
@@ -350,29 +330,13 @@ class _Forwards:
     calls: dict[str, tuple[Call, ...]]
     final_pool: str | None
     pools: tuple[str, ...]
-
-
-_NAMED = ("channels", "layers", "parts", "root", "final_norm", "classifier", "own_pool", "prefix_tokens")
-
-
-@dataclass(frozen=True, eq=False)
-class _RecordedLayers:
-    """A network whose layers have names; it is built when its module is asked for."""
-
-    build: Callable[[], nn.Module]
-    channels: int
-    layers: Mapping[str, str]
-    parts: Mapping[str, str]
-    root: str
-    final_norm: str | None
-    classifier: str | None
-    own_pool: bool
-    prefix_tokens: int | None
+    build: Any = None  # () -> the module; not in the file
 
     @cached_property
     def module(self) -> nn.Module:
         """(B, C, H, W) -> (B, D)."""
-        return self.build()
+        module: nn.Module = self.build()
+        return module
 
 
 def forwards_as_json(measured: Measured, made_from: Mapping[str, str]) -> str:
@@ -383,10 +347,13 @@ def forwards_as_json(measured: Measured, made_from: Mapping[str, str]) -> str:
     """
     from pydantic import TypeAdapter  # slow to import
 
-    facts = {name: getattr(measured.net, name) for name in _NAMED}
-    calls = {path: tuple(of_path) for path, of_path in measured.calls.items()}
-    content = _Forwards(dict(made_from), **facts, calls=calls, final_pool=measured.final_pool, pools=measured.pools)
-    return TypeAdapter(_Forwards).dump_json(content).decode()
+    net = measured.net
+    content = _RecordedLayers(
+        dict(made_from), net.channels, dict(net.layers), dict(net.parts), net.root, net.final_norm, net.classifier,
+        net.own_pool, net.prefix_tokens, {path: tuple(of_path) for path, of_path in measured.calls.items()},
+        measured.final_pool, measured.pools,
+    )  # fmt: skip
+    return TypeAdapter(_RecordedLayers).dump_json(content, exclude={"build"}).decode()
 
 
 def recorded_forwards(text: bytes, made_from: Mapping[str, str], build: Callable[[], nn.Module]) -> Measured | None:
@@ -398,13 +365,12 @@ def recorded_forwards(text: bytes, made_from: Mapping[str, str], build: Callable
     from pydantic import TypeAdapter, ValidationError
 
     try:
-        forwards = TypeAdapter(_Forwards).validate_json(text)
+        recorded = TypeAdapter(_RecordedLayers).validate_json(text)
     except ValidationError:
         return None
-    if forwards.made_from != made_from:
+    if recorded.made_from != made_from:
         return None
-    net = _RecordedLayers(build, *(getattr(forwards, name) for name in _NAMED))
-    return Measured(net, forwards.calls, forwards.final_pool, forwards.pools)
+    return Measured(replace(recorded, build=build), recorded.calls, recorded.final_pool, recorded.pools)
 
 
 def first_use(measured: Measured, tensor: str) -> int:
