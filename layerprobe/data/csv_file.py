@@ -10,7 +10,7 @@ import os
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -19,20 +19,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.data.image_files import Files, fingerprint, image_id, leaves_folder, missing_message, sizes_of
+from layerprobe.data.image_files import (
+    Files,
+    ListedImages,
+    fingerprint,
+    image_id,
+    leaves_folder,
+    missing_message,
+    sizes_of,
+)
 from layerprobe.data.images import Box
 from layerprobe.data.spec import DatasetSpec
-from layerprobe.data.splits import (
-    SPLITS,
-    Dataset,
-    Row,
-    Split,
-    divide_rows,
-    label_sets_of,
-    separator_note,
-    split_labels,
-    with_test,
-)
+from layerprobe.data.splits import SPLITS, Dataset, Role, divide_rows, separator_note, split_labels
 from layerprobe.system.errors import DataError
 from layerprobe.system.files import require_file
 
@@ -216,27 +214,16 @@ class _Columns:
 
 
 @dataclass(frozen=True)
-class _Row(Row):
+class _Row:
     """A row; `size` is that of its file in bytes, None where there is no file."""
 
+    role: Role
     line: int
     path: str
     size: int | None
     box: Box | None
     label: str
     further: Mapping[str, str]  # column -> cell
-
-    @property
-    def id(self) -> str:
-        return image_id(self.path, self.box)
-
-
-@dataclass(frozen=True)
-class _Table:
-    """The rows of a file, and notes on its columns."""
-
-    rows: Sequence[_Row]
-    notes: tuple[str, ...]
 
 
 def load(root: Path, *, label_separator: str = "") -> Dataset:
@@ -256,68 +243,67 @@ def load(root: Path, *, label_separator: str = "") -> Dataset:
             ends.
         label_separator: what separates the labels of an image in its cell; empty: each cell is one label.
     """
-    table = _read(root)
-    rows = with_test(table.rows)
-    notes: tuple[str, ...] = ()
-    if rows is not table.rows:
-        notes = ("the rows of the split validation are the test images",)
-    _require_plain_validation(root, rows)
-    _require_files(root, rows)
-    rows, label_sets = _with_label_sets(root, rows, label_separator)
-    members, _ = divide_rows(rows)
+    rows, input_notes = _read(root)
+    members, search_in, notes = divide_rows([row.role for row in rows])
+    for row in (rows[place] for place in members["validation"]):
+        if row.role[1:] != (True, True):
+            fix = "If these classes are what you test on, call their split test"
+            raise _bad(root, row.line, "only test rows are divided into queries and gallery", fix)
+    if absent := [row.path for row in rows if row.size is None]:
+        fix = f"Put them below {root.parent} or leave their rows out"
+        raise DataError(missing_message(absent, len(rows)), file=root, fix=fix)
+    labels, label_sets = _labels(root, rows, label_separator)
     for name, problem in _EMPTY.items():
         if not members.get(name, True):
             raise DataError(problem, file=root, fix=_EXPECTED)
-    dataset, input_notes = _dataset(root, rows), table.notes
+    dataset = _dataset(root.parent, rows, labels, members, search_in)
     if label_sets is None and (note := separator_note(dataset.class_names)):
         input_notes = (*input_notes, note)
     return replace(dataset, notes=notes, input_notes=input_notes, label_sets=label_sets)
 
 
-def _with_label_sets(
-    file: Path, rows: Sequence[_Row], separator: str
-) -> tuple[Sequence[_Row], NDArray[np.int64] | None]:
-    """The rows with a set of labels as label, and the data set's `label_sets`; the rows as they are without the key."""
-    if not separator:
-        return rows, None
-    labels = [split_labels(row.label, separator) for row in rows]
-    for row, of_row in zip(rows, labels, strict=True):
-        if not of_row:
-            why = f"label is {row.label!r}, which names none beside separators"
-            raise _bad(file, row.line, why, "Fill the cell or leave the row out")
-    sets = label_sets_of(labels, separator)
-    names = (sets.class_names[number] for number in sets.classes.tolist())
-    return [replace(row, label=name) for row, name in zip(rows, names, strict=True)], sets.pairs
-
-
 def _unchecked(root: Path, *, label_separator: str = "") -> Dataset:
     """Every listed image, also without a train or test split."""
-    rows, label_sets = _with_label_sets(root, with_test(_read(root).rows), label_separator)
-    return replace(_dataset(root, rows), label_sets=label_sets)
+    rows, _ = _read(root)
+    members, search_in, _ = divide_rows([row.role for row in rows])
+    labels, label_sets = _labels(root, rows, label_separator)
+    return replace(_dataset(root.parent, rows, labels, members, search_in), label_sets=label_sets)
 
 
-def _dataset(root: Path, rows: Sequence[_Row]) -> Dataset:
-    class_names = tuple(sorted({row.label for row in rows}))
-    members, search_in = divide_rows(rows)
-    splits = {name: _split(name, root.parent, listed, class_names) for name, listed in members.items() if listed}
-    return Dataset(splits, class_names, search_in)
+def _labels(file: Path, rows: Sequence[_Row], separator: str) -> tuple[list[str], NDArray[np.int64] | None]:
+    """The class of each row, and the data set's `label_sets`, where every set of labels that occurs is a class."""
+    if not separator:
+        return [row.label for row in rows], None
+    sets = [split_labels(row.label, separator) for row in rows]
+    for row, labels in zip(rows, sets, strict=True):
+        if not labels:
+            why = f"label is {row.label!r}, which names none beside separators"
+            raise _bad(file, row.line, why, "Fill the cell or leave the row out")
+    names = [separator.join(sorted(labels)) for labels in sets]
+    of_classes = dict(zip(names, sets, strict=True))
+    numbers = {label: number for number, label in enumerate(sorted(frozenset().union(*sets)))}
+    pairs = [
+        (number, numbers[label]) for number, name in enumerate(sorted(of_classes)) for label in sorted(of_classes[name])
+    ]
+    return names, np.array(pairs, np.int64)
 
 
-def _split(name: str, folder: Path, rows: Sequence[_Row], class_names: Sequence[str]) -> Split:
-    numbers = {label: number for number, label in enumerate(class_names)}
+def _dataset(
+    folder: Path,
+    rows: Sequence[_Row],
+    labels: Sequence[str],
+    members: Mapping[str, Sequence[int]],
+    search_in: Mapping[str, str],
+) -> Dataset:
     boxes = [row.box for row in rows]
-    files = Files(folder, tuple(row.path for row in rows), boxes=boxes if any(boxes) else None)
-    return Split(
-        name=name,
-        labels=np.array([numbers[row.label] for row in rows], np.int64),
-        ids=files.ids,
-        image=files,
-        fingerprint=fingerprint([row.size or 0 for row in rows]),
-        columns={column: tuple(row.further[column] for row in rows) for column in rows[0].further},
-    )
+    files = Files(folder, [row.path for row in rows], boxes=boxes if any(boxes) else None)
+    columns = {column: [row.further[column] for row in rows] for column in rows[0].further}
+    sizes = {name: fingerprint([rows[place].size or 0 for place in places]) for name, places in members.items()}
+    return ListedImages(files, files.ids, labels, columns).dataset(members, sizes, search_in)
 
 
-def _read(file: Path) -> _Table:
+def _read(file: Path) -> tuple[list[_Row], tuple[str, ...]]:
+    """The rows of a file, and notes on its columns."""
     if file.is_dir():
         raise DataError("a folder, not a csv file", file=file, fix="Give the csv file, or use folder:DIR")
     try:
@@ -328,22 +314,44 @@ def _read(file: Path) -> _Table:
         raise DataError.unreadable(error, file=file) from error
     separator = separator_of(text, _REQUIRED)
     reader = rows_of(text, separator)
+    listed: list[tuple[int, list[str]]] = []
     try:
         columns = _columns(file, [name.strip() for name in next(reader, [])], separator)
-        listed = [(reader.line_num, _cells(file, reader.line_num, cells, columns)) for cells in reader if cells]
+        for cells in filter(None, reader):
+            if len(cells) != len(columns.read) + len(columns.boxes) + len(columns.further):
+                problem = "the row has more or fewer cells than the header"
+                fix = "Write a cell for each column, and put text with separators into quotes"
+                raise _bad(file, reader.line_num, problem, fix)
+            listed.append((reader.line_num, [cell.strip() for cell in cells]))
+            if not listed[-1][1][columns.read["path"]]:
+                raise _bad(file, reader.line_num, "path is empty", "Fill the cell or leave the row out")
     except csv.Error as error:
         raise _bad(file, reader.line_num, str(error), "Save the file as plain csv") from error
     if not listed:
         raise DataError("no rows", file=file, fix=_EXPECTED)
-    rows = list(_rows(file, listed, columns))
-    return _Table(rows, _notes(rows, columns))
+    names = below(file, [(line, cells[columns.read["path"]]) for line, cells in listed])
+    rows: list[_Row] = []
+    first_line: dict[str, int] = {}
+    for (line, cells), name, size in zip(listed, names, sizes_of(file.parent, names), strict=True):
+        row = _row(file, line, cells, columns, (name, size))
+        image = image_id(row.path, row.box)
+        if first_line.setdefault(image, line) != line:
+            raise _bad(file, line, f"{image} is listed in line {first_line[image]} already", "Keep one")
+        rows.append(row)
+    return rows, _notes(rows, columns)
 
 
 def _columns(file: Path, names: Sequence[str], separator: str) -> _Columns:
+    """The places of the columns, which may be written in other capitals."""
     if twice := [name for name, times in Counter(names).items() if times > 1]:
         raise DataError(f"two columns are called {twice[0]!r}", file=file, fix="Rename one")
-    column_names = (*_REQUIRED, *_DIVIDING, *(name for box in _BOXES for name in box))
-    places = {name: index for name in column_names if (index := _column_index(file, name, names)) is not None}
+    places: dict[str, int] = {}
+    for name in (*_REQUIRED, *_DIVIDING, *(name for box in _BOXES for name in box)):
+        spellings = [name] if name in names else [other for other in names if other.casefold() == name]
+        if len(spellings) > 1:
+            raise DataError(f"the columns {' and '.join(spellings)} may both be {name}", file=file, fix="Rename one")
+        if spellings:
+            places[name] = names.index(spellings[0])
     if absent := [name for name in _REQUIRED if name not in places]:
         # A line that no separator divides is shown as it is.
         by = f" separated by {SEPARATORS[separator]}" if len(names) > 1 else ""
@@ -357,16 +365,6 @@ def _columns(file: Path, names: Sequence[str], separator: str) -> _Columns:
     read = {name: places[name] for name in (*_REQUIRED, *_DIVIDING) if name in places}
     used = {*read.values(), *boxes.values()}
     return _Columns(read, boxes, {name: index for index, name in enumerate(names) if index not in used})
-
-
-def _column_index(file: Path, name: str, names: Sequence[str]) -> int | None:
-    """The place of a column, if need be in other capitals."""
-    if name in names:
-        return names.index(name)
-    spellings = [other for other in names if other.casefold() == name]
-    if len(spellings) > 1:
-        raise DataError(f"the columns {' and '.join(spellings)} may both be {name}", file=file, fix="Rename one")
-    return names.index(spellings[0]) if spellings else None
 
 
 def _notes(rows: Sequence[_Row], columns: _Columns) -> tuple[str, ...]:
@@ -385,27 +383,6 @@ def _notes(rows: Sequence[_Row], columns: _Columns) -> tuple[str, ...]:
     )
 
 
-def _cells(file: Path, line: int, cells: Sequence[str], columns: _Columns) -> list[str]:
-    if len(cells) != len(columns.read) + len(columns.boxes) + len(columns.further):
-        problem = "the row has more or fewer cells than the header"
-        raise _bad(file, line, problem, "Write a cell for each column, and put text with separators into quotes")
-    stripped = [cell.strip() for cell in cells]
-    if not stripped[columns.read["path"]]:
-        raise _bad(file, line, "path is empty", "Fill the cell or leave the row out")
-    return stripped
-
-
-def _rows(file: Path, listed: Sequence[tuple[int, Sequence[str]]], columns: _Columns) -> Iterator[_Row]:
-    path_index = columns.read["path"]
-    names = below(file, [(line, cells[path_index]) for line, cells in listed])
-    first_line: dict[str, int] = {}
-    for (line, cells), name, size in zip(listed, names, sizes_of(file.parent, names), strict=True):
-        row = _row(file, line, cells, columns, (name, size))
-        if first_line.setdefault(row.id, line) != line:
-            raise _bad(file, line, f"{row.id} is listed in line {first_line[row.id]} already", "Keep one")
-        yield row
-
-
 def _row(file: Path, line: int, cells: Sequence[str], columns: _Columns, image: tuple[str, int | None]) -> _Row:
     label, split = cells[columns.read["label"]], cells[columns.read["split"]]
     if not label:
@@ -416,7 +393,7 @@ def _row(file: Path, line: int, cells: Sequence[str], columns: _Columns, image: 
     is_query, is_gallery = _roles(file, line, split, dividing)
     box = _box(file, line, {name: cells[index] for name, index in columns.boxes.items()})
     further = {name: cells[index] for name, index in columns.further.items()}
-    return _Row("test" if split in _ROLES else split, is_query, is_gallery, line, *image, box, label, further)
+    return _Row(("test" if split in _ROLES else split, is_query, is_gallery), line, *image, box, label, further)
 
 
 def _roles(file: Path, line: int, split: str, texts: Mapping[str, str]) -> tuple[bool, bool]:
@@ -457,24 +434,6 @@ def _box(file: Path, line: int, texts: Mapping[str, str]) -> Box | None:
     if not (0 <= xmin < xmax and 0 <= ymin < ymax):
         raise _bad(file, line, f"the box is empty, or begins outside the image: {cells_text}", fix)
     return xmin, ymin, xmax, ymax
-
-
-def _require_plain_validation(file: Path, rows: Iterable[_Row]) -> None:
-    for row in rows:
-        if row.split == "validation" and not (row.is_query and row.is_gallery):
-            raise _bad(
-                file,
-                row.line,
-                "only test rows are divided into queries and gallery",
-                "If these classes are what you test on, call their split test",
-            )
-
-
-def _require_files(file: Path, rows: Sequence[_Row]) -> None:
-    absent = [row.path for row in rows if row.size is None]
-    if absent:
-        fix = f"Put them below {file.parent} or leave their rows out"
-        raise DataError(missing_message(absent, len(rows)), file=file, fix=fix)
 
 
 def _bad(file: Path, line: int, why: str, fix: str) -> DataError:

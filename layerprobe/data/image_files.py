@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+import numpy as np
 
 from layerprobe.data.images import WHITE, Box, ImageFile, crop, read_image
 from layerprobe.data.splits import Dataset, Image, Split
@@ -70,6 +72,41 @@ class Files:
         image = read_image(path, exif_rotation=self.exif_rotation, fast=self.fast, white=self.white)
         box = None if self.boxes is None else self.boxes[index]
         return image if box is None else crop(image, box, path)
+
+
+@dataclass(frozen=True, eq=False)
+class ListedImages:
+    """The images that a table lists, before they are divided into splits.
+
+    Args:
+        labels: what the class of each image is called.
+        columns: what else is known: name -> the text of each image.
+    """
+
+    files: Files
+    ids: Sequence[str]
+    labels: Sequence[str]
+    columns: Mapping[str, Sequence[str]]
+
+    def dataset(
+        self, members: Mapping[str, Sequence[int]], fingerprints: Mapping[str, str], search_in: Mapping[str, str]
+    ) -> Dataset:
+        """The splits with the images at some places, without those that have none; classes are sorted by name."""
+        class_names = tuple(sorted(set(self.labels)))
+        numbers = {name: number for number, name in enumerate(class_names)}
+        splits = {
+            name: Split(
+                name=name,
+                labels=np.array([numbers[self.labels[place]] for place in places], np.int64),
+                ids=tuple(self.ids[place] for place in places),
+                image=self.files.some(places),
+                fingerprint=fingerprints[name],
+                columns={column: tuple(texts[place] for place in places) for column, texts in self.columns.items()},
+            )
+            for name, places in members.items()
+            if places
+        }
+        return Dataset(splits, class_names, search_in)
 
 
 def image_id(name: str, box: Box | None) -> str:

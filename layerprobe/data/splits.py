@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,68 +18,27 @@ _SEPARATORS = ("|", ";", ",")
 NOTE = "several labels: right if one is shared, and classes, the units of intervals, are sets of labels"
 
 
-@dataclass(frozen=True, eq=False)
-class LabelSets:
-    """The classes of images with several labels each: every set of labels that occurs is a class.
-
-    Args:
-        class_names: sorted; the labels of a class, sorted and joined.
-        classes: (N,) the class of each image.
-        pairs: (M, 2) a class and a label that it holds, as in `SearchRules.label_sets`.
-    """
-
-    class_names: tuple[str, ...]
-    classes: NDArray[np.int64]
-    pairs: NDArray[np.int64]
-
-
 def split_labels(text: str, separator: str) -> frozenset[str]:
     """The labels in a text, without spaces around them; empty parts are left out."""
     return frozenset(filter(None, map(str.strip, text.split(separator))))
-
-
-def label_sets_of(images: Iterable[frozenset[str]], separator: str) -> LabelSets:
-    """The classes of images.
-
-    Args:
-        images: the labels of each, at least one.
-        separator: joins labels in the names of classes; no label holds it.
-    """
-    of_images = list(images)
-    names = {labels: separator.join(sorted(labels)) for labels in of_images}
-    sets = sorted(names, key=names.__getitem__)
-    numbers = {labels: number for number, labels in enumerate(sets)}
-    labels = {
-        label: number for number, label in enumerate(sorted({label for label_set in sets for label in label_set}))
-    }
-    pairs = [(number, labels[label]) for number, label_set in enumerate(sets) for label in sorted(label_set)]
-    return LabelSets(
-        tuple(names[label_set] for label_set in sets),
-        np.array([numbers[label_set] for label_set in of_images], np.int64),
-        np.array(pairs, np.int64).reshape(-1, 2),
-    )
 
 
 def separator_note(class_names: Iterable[str]) -> str:
     """What to say of labels that hold a separator, where their parts are in other labels too; empty otherwise."""
     names = sorted(set(class_names))
     for separator in _SEPARATORS:
-        joined_names = [name for name in names if separator in name]
-        if joined_names and (name := _shares(joined_names, names, separator)):
+        if not any(separator in name for name in names):
+            continue
+        first_name: dict[str, str] = {}
+        shared: set[str] = set()  # names with a part that another name has too
+        for name in names:
+            for label in split_labels(name, separator):
+                if (other := first_name.setdefault(label, name)) != name:
+                    shared |= {other, name}
+        if name := next((name for name in names if separator in name and name in shared), ""):
             observation = f"labels such as {name!r} hold a separator and are taken as classes of their own"
             return f"{observation}: --set data.label_separator='{separator}' splits them"
     return ""
-
-
-def _shares(joined_names: Iterable[str], names: Iterable[str], separator: str) -> str:
-    """The first of some labels with a part that another label has too."""
-    first_name: dict[str, str] = {}
-    shared: dict[str, None] = {}
-    for name in names:
-        for label in split_labels(name, separator):
-            if (other := first_name.setdefault(label, name)) != name:
-                shared |= {other: None, name: None}
-    return next((name for name in joined_names if name in shared), "")
 
 
 LabelArray = NDArray[np.int64]  # (N,)
@@ -283,39 +241,24 @@ def distinct_names(names: Mapping[ClassId, str]) -> tuple[str, ...]:
 
 
 SPLITS = ("train", "validation", "test")
+Role = tuple[
+    str, bool, bool
+]  # of SPLITS; of a test image, whether it is searched for, and whether it is searched among
 
 
-@dataclass(frozen=True)
-class Row:
-    """Where an image belongs.
+def divide_rows(roles: Sequence[Role]) -> tuple[dict[str, list[int]], Mapping[str, str], tuple[str, ...]]:
+    """The places of the rows of each split, which may be empty, the data set's `search_in` and its notes.
 
-    Args:
-        split: of SPLITS.
-        is_query: of a test image, whether it is searched for.
-        is_gallery: whether it is searched among.
+    Where no row is of the split test, those of the split validation are.
     """
-
-    split: str
-    is_query: bool
-    is_gallery: bool
-
-
-AnyRow = TypeVar("AnyRow", bound=Row)
-
-
-def with_test(rows: Sequence[AnyRow]) -> Sequence[AnyRow]:
-    """The rows; where none is of the split test, those of the split validation are."""
-    splits = {row.split for row in rows}
-    if "test" in splits or "validation" not in splits:
-        return rows
-    return [replace(row, split="test") if row.split == "validation" else row for row in rows]
-
-
-def divide_rows(rows: Sequence[AnyRow]) -> tuple[dict[str, list[AnyRow]], Mapping[str, str]]:
-    """The rows of each split, which may be empty, and the data set's `search_in`."""
-    members = {name: [row for row in rows if row.split == name] for name in SPLITS}
-    if all(row.is_query and row.is_gallery for row in members["test"]):
-        return members, {}
-    members["gallery"] = [row for row in members["test"] if row.is_gallery]
-    members["test"] = [row for row in members["test"] if row.is_query]
-    return members, IN_GALLERY
+    members = {name: [place for place, role in enumerate(roles) if role[0] == name] for name in SPLITS}
+    notes: tuple[str, ...] = ()
+    if members["validation"] and not members["test"]:
+        members = members | {"validation": [], "test": members["validation"]}
+        notes = ("the rows of the split validation are the test images",)
+    test = members["test"]
+    if all(roles[place][1:] == (True, True) for place in test):
+        return members, {}, notes
+    members["gallery"] = [place for place in test if roles[place][2]]
+    members["test"] = [place for place in test if roles[place][1]]
+    return members, IN_GALLERY, notes

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from layerprobe.data.image_files import leaves_folder
 from layerprobe.data.table_images import ARROW, ARROW_ERRORS, EXTRA, arrow, read_arrow, unreadable_table
@@ -22,6 +22,7 @@ from layerprobe.system.errors import DataError, EnvironmentFault, RecipeError, U
 from layerprobe.system.files import require_file
 from layerprobe.system.naming import HF_DATASET, is_on_the_hub, user_named
 
+_Fact = TypeVar("_Fact")
 EXPECTED = (
     "Expected a parquet file or a folder of such files, or a folder that Dataset.save_to_disk has written; for"
     f" {HF_DATASET} also ORG/NAME or ORG/NAME/CONFIG of the Hub"
@@ -85,7 +86,11 @@ def _in_folder(folder: Path) -> TableFiles:
         return TableFiles(folder, _saved_files(folder, ""))
     if (folder / "dataset_info.json").exists():
         return TableFiles(folder, _in_cache(folder))
-    paths = [path for path in sorted(folder.rglob("*.parquet")) if not _is_hidden(path.relative_to(folder))]
+    paths = [
+        path
+        for path in sorted(folder.rglob("*.parquet"))
+        if not any(segment.startswith(".") for segment in path.relative_to(folder).parts)
+    ]
     if not paths:
         raise DataError("no parquet file and no saved data set lies there", file=folder, fix=EXPECTED)
     return TableFiles(folder, _split_by_name(folder, paths))
@@ -130,10 +135,6 @@ def _inside(name: str) -> str:
     if leaves_folder(name):
         raise ValueError(name)
     return name
-
-
-def _is_hidden(path: Path) -> bool:
-    return any(segment.startswith(".") for segment in path.parts)
 
 
 def _split_by_name(folder: Path, paths: Iterable[Path]) -> list[TableFile]:
@@ -245,6 +246,10 @@ class Table:
     def __len__(self) -> int:
         return sum(self.counts)
 
+    def of_each_row(self, of_files: Sequence[_Fact]) -> list[_Fact]:
+        """What each file has, once for each of its rows."""
+        return [fact for fact, count in zip(of_files, self.counts, strict=True) for _ in range(count)]
+
     def where(self, row_index: int) -> str:
         """The file of a row and the row in it, as text for people."""
         ends = list(itertools.accumulate(self.counts))
@@ -262,7 +267,10 @@ def read_table(root: Path, files: Sequence[TableFile], *, image: str, label: str
     """
     schema = _schema(files[0].path)
     features = _features(schema)
-    image = _choose_column(root, schema, "image", image, _image_columns(schema, features))
+    typed = [name for name in schema.names if features.get(name, {}).get("_type") == "Image"]
+    with_bytes = [field.name for field in schema if _is_bytes(field.type) or _has_bytes(field.type)]
+    paths = [field.name for field in schema if field.name in _PATHS and _is_text(field.type)]
+    image = _choose_column(root, schema, "image", image, typed or with_bytes or paths)
     labels = [name for name in schema.names if name in _LABELS or features.get(name, {}).get("_type") == "ClassLabel"]
     label = _choose_column(root, schema, "label", label, labels)
     of_images, of_labels = schema.field(image).type, schema.field(label).type
@@ -305,13 +313,6 @@ def _features(schema: Any) -> Mapping[str, Mapping[str, Any]]:
         return {name: feature for name, feature in features.items() if isinstance(feature, dict)}
     except (ValueError, KeyError, TypeError, AttributeError):
         return {}
-
-
-def _image_columns(schema: Any, features: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    typed = [name for name in schema.names if features.get(name, {}).get("_type") == "Image"]
-    with_bytes = [field.name for field in schema if _is_bytes(field.type) or _has_bytes(field.type)]
-    paths = [field.name for field in schema if field.name in _PATHS and _is_text(field.type)]
-    return typed or with_bytes or paths
 
 
 def _choose_column(root: Path, schema: Any, role: str, column: str, candidates: Sequence[str]) -> str:

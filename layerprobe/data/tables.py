@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
-from layerprobe.data.image_files import Files, fingerprint, leaves_folder, missing_message, require_inside, sizes_of
+from layerprobe.data.image_files import (
+    Files,
+    ListedImages,
+    fingerprint,
+    leaves_folder,
+    missing_message,
+    require_inside,
+    sizes_of,
+)
 from layerprobe.data.spec import DatasetSpec
-from layerprobe.data.splits import Dataset, Row, Split, divide_rows, with_test
+from layerprobe.data.splits import Dataset, Role, divide_rows
 from layerprobe.data.subsets import count_train_classes, divide_classes
 from layerprobe.data.table_files import Table, read_table, table_files
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
@@ -37,40 +45,6 @@ class _Selection:
     id_column: str = ""
     split_column: str = ""
     use_split: str = ""
-
-
-@dataclass(frozen=True)
-class _Row(Row):
-    """A row with its place among those that are used."""
-
-    place: int
-
-
-@dataclass(frozen=True, eq=False)
-class _Listed:
-    """The rows that are used, each with an image, an id, a class and further texts."""
-
-    files: Files
-    ids: Sequence[str]
-    labels: Sequence[str]
-    columns: Mapping[str, Sequence[str]]
-    fingerprint: str
-
-    def split(self, name: str, places: Sequence[int]) -> Split:
-        """A split of some of the rows."""
-        numbers = {label: number for number, label in enumerate(self.class_names)}
-        return Split(
-            name=name,
-            labels=np.array([numbers[self.labels[row]] for row in places], np.int64),
-            ids=tuple(self.ids[row] for row in places),
-            image=replace(self.files, names=[self.files.names[row] for row in places]),
-            fingerprint=self.fingerprint,
-            columns={name: tuple(texts[row] for row in places) for name, texts in self.columns.items()},
-        )
-
-    @cached_property
-    def class_names(self) -> tuple[str, ...]:
-        return tuple(sorted(set(self.labels)))
 
 
 def load(  # noqa: PLR0913 - its keys of [data]
@@ -108,7 +82,12 @@ def load(  # noqa: PLR0913 - its keys of [data]
     """
     selection = _Selection(image_column, label_column, id_column, split_column, use_split)
     dataset = _read(root, selection, train_classes=train_classes, class_seed=class_seed)
-    _require_files(root, dataset)
+    files = [split.image for split in dataset.splits.values() if isinstance(split.image, Files)]
+    names = dict.fromkeys(name for image in files if image.column is None for name in image.names)
+    sizes = sizes_of(files[0].root, names) if names else []
+    if absent := [name for name, size in zip(names, sizes, strict=True) if size is None]:
+        fix = f"Put them below {files[0].root} or remove their rows"
+        raise DataError(missing_message(absent, len(names)), file=root, fix=fix)
     for split, other_split in itertools.combinations(dataset.splits.values(), 2):
         shared = np.intersect1d(split.labels, other_split.labels)
         if len(shared) and not dataset.together(split.name, other_split.name):
@@ -143,7 +122,11 @@ def _read(
     for key, column in (("id_column", selection.id_column), ("split_column", selection.split_column)):
         if column and column not in table.cells:
             raise UnknownNameError(f"column of texts or numbers in data.{key}:", column, table.cells, file=root)
-    names = _split_names(table, selection.split_column or _SPLIT, by_file=by_file)
+    column = selection.split_column or _SPLIT
+    if by_file or column not in table.cells:
+        names = table.of_each_row([file.split for file in table.files])
+    else:
+        names = [_require_text(table, row, column, "split") for row in range(len(table))]
     if not names:
         raise DataError("no rows", file=root, fix="Name a table that has some")
     rows = [row for row, name in enumerate(names) if selection.use_split in ("", name)]
@@ -152,33 +135,34 @@ def _read(
         raise RecipeError(problem, file=root, fix="Leave it out, or name their column by data.split_column")
     if not rows:
         raise UnknownNameError("split in data.use_split:", selection.use_split, dict.fromkeys(names), file=root)
-    listed = _list_rows(source.folder, table, rows, names, selection)
+    images, sizes = _list_images(source.folder, table, rows, names, selection)
+    notes: tuple[str, ...] = ()
+    search_in: Mapping[str, str] = {}
     if len({names[row] for row in rows}) == 1 and not any(column in table.cells for column in _DIVIDING):
-        return _by_class(root, listed, train_classes=train_classes, class_seed=class_seed)
-    for key, value in (("train_classes", train_classes), ("class_seed", class_seed)):
-        if value is not None:
-            problem = f"data.{key} = {value}: the splits say which classes are for training"
-            raise RecipeError(problem, file=root, fix=f"Leave it out. {_USE_ONE}")
-    return _by_split(root, listed, [_row(table, row, names[row], position) for position, row in enumerate(rows)])
+        members = _divide_by_class(root, images.labels, train_classes=train_classes, class_seed=class_seed)
+    else:
+        for key, value in (("train_classes", train_classes), ("class_seed", class_seed)):
+            if value is not None:
+                problem = f"data.{key} = {value}: the splits say which classes are for training"
+                raise RecipeError(problem, file=root, fix=f"Leave it out. {_USE_ONE}")
+        roles = [_role(table, row, names[row]) for row in rows]
+        members, search_in, notes = divide_rows(roles)
+        _require_divided(root, roles, members)
+    return replace(images.dataset(members, dict.fromkeys(members, sizes), search_in), notes=notes)
 
 
-def _by_class(root: Path, listed: _Listed, *, train_classes: int | None, class_seed: int | None) -> Dataset:
-    classes = len(listed.class_names)
+def _divide_by_class(
+    root: Path, labels: Sequence[str], *, train_classes: int | None, class_seed: int | None
+) -> dict[str, list[int]]:
+    """The places of the images of the training classes, and those of the test classes."""
+    class_names = sorted(set(labels))
     fix = "Name a table that has more, or put all into test by --set data.train_classes=0"
-    count = count_train_classes(classes, train_classes, str(root), fix=fix)
-    splits = {}
-    for name, side in zip(("train", "test"), divide_classes(classes, count, class_seed), strict=True):
-        if side:
-            members = {listed.class_names[label] for label in side}
-            splits[name] = listed.split(name, [row for row, label in enumerate(listed.labels) if label in members])
-    return Dataset(splits, listed.class_names)
-
-
-def _split_names(table: Table, column: str, *, by_file: bool) -> list[str]:
-    """What the split of each row is called; of a table without splits all alike."""
-    if by_file or column not in table.cells:
-        return [file.split for file, count in zip(table.files, table.counts, strict=True) for _ in range(count)]
-    return [_require_text(table, row, column, "split") for row in range(len(table))]
+    count = count_train_classes(len(class_names), train_classes, str(root), fix=fix)
+    members = {}
+    for name, side in zip(("train", "test"), divide_classes(len(class_names), count, class_seed), strict=True):
+        of_side = {class_names[label] for label in side}
+        members[name] = [place for place, label in enumerate(labels) if label in of_side]
+    return members
 
 
 def _require_text(table: Table, row: int, column: str, content: str) -> str:
@@ -189,15 +173,24 @@ def _require_text(table: Table, row: int, column: str, content: str) -> str:
     return str(cell)
 
 
-def _list_rows(folder: Path, table: Table, rows: Sequence[int], names: Sequence[str], selection: _Selection) -> _Listed:
-    """The rows that are used.
+def _list_images(
+    folder: Path, table: Table, rows: Sequence[int], names: Sequence[str], selection: _Selection
+) -> tuple[ListedImages, str]:
+    """The images in the rows that are used, and the fingerprint of their files.
 
     Args:
         names: of the split of every row of the table.
     """
     if table.embedded:
-        files = _in_table(folder, table, rows)
-        ids = _paths(table, rows) or _number_ids([names[row] for row in rows])
+        tables = table.of_each_row([file.path.relative_to(folder).as_posix() for file in table.files])
+        in_file = [row for count in table.counts for row in range(count)]
+        files = Files(folder, [f"{tables[row]}:{in_file[row]:09}" for row in rows], column=table.image)
+        # The paths where all have different ones, else `SPLIT/ROW`; where a split has no name `ROW`.
+        cells = table.cells.get(table.image, [None] * len(table))
+        ids = [str(cells[row] or "") for row in rows]
+        if not all(ids) or len(set(ids)) < len(ids):
+            counts: dict[str, Iterator[int]] = defaultdict(itertools.count)
+            ids = ["/".join(filter(None, (names[row], str(next(counts[names[row]]))))) for row in rows]
         sizes = sizes_of(folder, [str(file.path) for file in table.files])
     else:
         files = _at_paths(folder, table, rows)
@@ -211,29 +204,13 @@ def _list_rows(folder: Path, table: Table, rows: Sequence[int], names: Sequence[
             problem = f"{name} is in {table.where(first_row[name])} already"
             raise DataError(problem, file=table.where(row), fix="Keep one, or name another column by data.id_column")
     used = {table.image, table.label, selection.id_column, selection.split_column or _SPLIT, *_DIVIDING}
-    further = {column: cells for column, cells in table.cells.items() if column not in used}
     columns = {
-        column: ["" if cells[row] is None else str(cells[row]) for row in rows] for column, cells in further.items()
+        column: ["" if cells[row] is None else str(cells[row]) for row in rows]
+        for column, cells in table.cells.items()
+        if column not in used
     }
     labels = [_label(table, row) for row in rows]
-    return _Listed(files, ids, labels, columns, fingerprint([size or 0 for size in sizes]))
-
-
-def _in_table(folder: Path, table: Table, rows: Sequence[int]) -> Files:
-    """Images whose bytes are in the table."""
-    places = [
-        f"{file.path.relative_to(folder).as_posix()}:{row:09}"
-        for file, count in zip(table.files, table.counts, strict=True)
-        for row in range(count)
-    ]
-    return Files(folder, [places[row] for row in rows], column=table.image)
-
-
-def _paths(table: Table, rows: Sequence[int]) -> list[str]:
-    """The path of each image; empty unless all have different ones."""
-    cells = table.cells.get(table.image, [None] * len(table))
-    paths = [str(cells[row] or "") for row in rows]
-    return paths if all(paths) and len(set(paths)) == len(paths) else []
+    return ListedImages(files, ids, labels, columns), fingerprint([size or 0 for size in sizes])
 
 
 def _label(table: Table, row: int) -> str:
@@ -248,79 +225,48 @@ def _label(table: Table, row: int) -> str:
     return table.class_names[number]
 
 
-def _number_ids(names: Sequence[str]) -> list[str]:
-    """`SPLIT/ROW` for each row, given what its split is called; where it has none `ROW`."""
-    counts: dict[str, Iterator[int]] = {name: itertools.count() for name in names}
-    return ["/".join(filter(None, (name, str(next(counts[name]))))) for name in names]
-
-
 def _at_paths(folder: Path, table: Table, rows: Sequence[int]) -> Files:
     """Images at the paths of a column, which are relative to the folder of their table."""
     names = [_require_text(table, row, table.image, "image") for row in rows]
     if table.of_structs and all(map(os.path.isabs, names)):  # as the cache of `datasets` has local files
         folder = Path(os.path.commonpath([Path(name).parent for name in names]))
         return Files(folder, [os.path.relpath(name, folder) for name in names])
-    folders = [file.path.parent.relative_to(folder) for file in table.files]
-    places = [subfolder for subfolder, count in zip(folders, table.counts, strict=True) for _ in range(count)]
+    folders = table.of_each_row([file.path.parent.relative_to(folder) for file in table.files])
     for row, name in zip(rows, names, strict=True):
         if leaves_folder(name):
             fix = "Write it relative to the folder of the table, with /"
             raise DataError(f"path leaves the data folder: {name!r}", file=table.where(row), fix=fix)
-    names = [(places[row] / name).as_posix() for row, name in zip(rows, names, strict=True)]
+    names = [(folders[row] / name).as_posix() for row, name in zip(rows, names, strict=True)]
     require_inside(folder, names)
     return Files(folder, names)
 
 
-def _row(table: Table, row: int, name: str, position: int) -> _Row:
-    """A row of a table that is divided into splits."""
+def _role(table: Table, row: int, name: str) -> Role:
+    """The split of a row of a table that is divided into splits, and its part in a search."""
     if name not in _MEANS and name:
         fix = f"Known: {', '.join(_MEANS)}. {_USE_ONE}"
         raise DataError(f"{name!r} is not known as a split", file=table.where(row), fix=fix)
-    split, is_query, is_gallery = _MEANS[name or "test"]
-    if split != "train":
-        is_query, is_gallery = (
-            flag and _flag(table, row, column) for flag, column in zip((is_query, is_gallery), _DIVIDING, strict=True)
-        )
+    split, *flags = _MEANS[name or "test"]
+    for index, column in enumerate(_DIVIDING if split != "train" else ()):
+        cell = table.cells[column][row] if column in table.cells and flags[index] else True
+        if not (cell is None or isinstance(cell, bool)):
+            raise DataError(f"{column} is {cell!r}", file=table.where(row), fix="Expected true or false")
+        flags[index] &= cell is not False
+    is_query, is_gallery = flags
     if not (is_query or is_gallery):
         fix = "Make one of them true or remove the row"
         raise DataError("is_query and is_gallery are both false", file=table.where(row), fix=fix)
-    return _Row(split, is_query, is_gallery, position)
+    return split, is_query, is_gallery
 
 
-def _flag(table: Table, row: int, column: str) -> bool:
-    cell = table.cells[column][row] if column in table.cells else True
-    if cell is None or isinstance(cell, bool):
-        return cell is not False
-    raise DataError(f"{column} is {cell!r}", file=table.where(row), fix="Expected true or false")
-
-
-def _by_split(root: Path, listed: _Listed, rows: Sequence[_Row]) -> Dataset:
-    with_tests = with_test(rows)
-    notes = () if with_tests is rows else ("the rows of the split validation are the test images",)
-    if any(row.split == "validation" and not (row.is_query and row.is_gallery) for row in with_tests):
+def _require_divided(root: Path, roles: Sequence[Role], members: Mapping[str, Sequence[int]]) -> None:
+    if any(roles[place][1:] != (True, True) for place in members["validation"]):
         problem = "only test rows are divided into queries and gallery, and validation rows are"
         raise DataError(problem, file=root, fix="If their classes are what you test on, call their split test")
-    members, search_in = divide_rows(with_tests)
-    for name in ("test", "gallery"):
+    empty = {"test": "no row is a query of the split test", "gallery": "no row is in the gallery"}
+    for name, problem in empty.items():
         if not members.get(name, True):
-            problem = {"test": "no row is a query of the split test", "gallery": "no row is in the gallery"}[name]
             raise DataError(problem, file=root, fix=_USE_ONE)
-    splits = {
-        name: listed.split(name, [row.place for row in listed_rows])
-        for name, listed_rows in members.items()
-        if listed_rows
-    }
-    return Dataset(splits, listed.class_names, search_in, notes)
-
-
-def _require_files(root: Path, dataset: Dataset) -> None:
-    files = [split.image for split in dataset.splits.values() if isinstance(split.image, Files)]
-    names = dict.fromkeys(name for image in files if image.column is None for name in image.names)
-    sizes = sizes_of(files[0].root, names) if names else []
-    absent = [name for name, size in zip(names, sizes, strict=True) if size is None]
-    if absent:
-        fix = f"Put them below {files[0].root} or remove their rows"
-        raise DataError(missing_message(absent, len(names)), file=root, fix=fix)
 
 
 _COLUMNS = "columns image (bytes or a path) and label, others by data.image_column, data.label_column; perhaps split"

@@ -10,7 +10,6 @@ from layerprobe.data.splits import (
     Image,
     Split,
     contents_sha256,
-    label_sets_of,
     manifest_sha256,
     overlaps,
     require_retrieval,
@@ -145,14 +144,6 @@ def test_labels_that_train_and_test_share_are_counted() -> None:
 )
 def test_a_text_is_split_at_each_separator(text: str, separator: str, labels: set[str]) -> None:
     assert split_labels(text, separator) == labels
-
-
-def test_equal_sets_are_one_class_whatever_their_order() -> None:
-    found = label_sets_of([frozenset(labels) for labels in ("b", "ab", "c", "ba", "bca")], "|")
-    assert found.class_names == ("a|b", "a|b|c", "b", "c")
-    assert found.classes.tolist() == [2, 0, 3, 0, 1]
-    # a, b and c are 0, 1 and 2
-    assert found.pairs.tolist() == [[0, 0], [0, 1], [1, 0], [1, 1], [1, 2], [2, 1], [3, 2]]
 
 
 @pytest.mark.parametrize(
