@@ -126,7 +126,9 @@ def dataset_of(annotations: Annotations, published: Mapping[str, Count], *, allo
     folder, names = annotations.folder, annotations.names
     require_inside(folder, names)
     require_utf8(folder, names)
-    _require_once(folder, names)
+    if twice := [name for name, times in Counter(names).items() if times > 1]:
+        problem = f"{len(twice):,} images are listed twice: {first_named(twice)}"
+        raise DataError(problem, file=folder, fix="Get the lists again")
     sizes = dict(zip(names, sizes_of(folder, names), strict=True))
     there = replace(
         annotations,
@@ -168,7 +170,10 @@ def mark_classification(dataset: Dataset) -> Dataset:
 
 def _dataset(annotations: Annotations, fingerprints: Sequence[str]) -> Dataset:
     """All images of the annotations, given a fingerprint for each split."""
-    ids = _class_ids(annotations.splits.values())
+    # Those of the first split ascending, then the new ones of each further split.
+    ids: dict[ClassId, None] = {}
+    for members in annotations.splits.values():
+        ids |= dict.fromkeys(sorted({class_id for _, class_id in members}))
     numbers = {class_id: number for number, class_id in enumerate(ids)}
     splits = {}
     for (name, split), sizes in zip(annotations.splits.items(), fingerprints, strict=True):
@@ -178,18 +183,3 @@ def _dataset(annotations: Annotations, fingerprints: Sequence[str]) -> Dataset:
         splits[name] = Split(name, labels, names, Files(annotations.folder, names), sizes, columns=columns)
     called = distinct_names({class_id: annotations.class_names.get(class_id, str(class_id)) for class_id in ids})
     return Dataset(splits, called, annotations.search_in, class_ids=tuple(map(str, ids)))
-
-
-def _class_ids(splits: Iterable[Sequence[Member]]) -> list[ClassId]:
-    """Every class id once: those of the first split ascending, then the new ones of each further split."""
-    ids: dict[ClassId, None] = {}
-    for split in splits:
-        ids |= dict.fromkeys(sorted({class_id for _, class_id in split}))
-    return list(ids)
-
-
-def _require_once(folder: Path, names: Sequence[str]) -> None:
-    twice = [name for name, times in Counter(names).items() if times > 1]
-    if twice:
-        problem = f"{len(twice):,} images are listed twice: {first_named(twice)}"
-        raise DataError(problem, file=folder, fix="Get the lists again")

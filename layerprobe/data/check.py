@@ -151,7 +151,8 @@ def _by_processes(
     most = 1 if chunk == 1 else 2 * workers
     while todo:
         running: dict[Future[list[Examined]], Sequence[int]] = {}
-        pool = _pool(min(workers, len(todo)))
+        context = multiprocessing.get_context(start_method())
+        pool = ProcessPoolExecutor(min(workers, len(todo)), mp_context=context, initializer=serve)
         try:
             while todo or running:
                 while todo and len(running) < most:
@@ -172,10 +173,6 @@ def _by_processes(
                 yield from _by_processes(files, suspects, 1, 1)
         finally:
             pool.shutdown(cancel_futures=True)
-
-
-def _pool(workers: int) -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context(start_method()), initializer=serve)
 
 
 def _examine_all(files: Files, indices: Sequence[int]) -> list[Examined]:

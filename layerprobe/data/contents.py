@@ -19,7 +19,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import repeat
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,7 +73,11 @@ def with_digests(dataset: Dataset, tables: Path, listener: Listener | None) -> D
         largest = max([largest, *(records[name].largest or 0 for name in names)])
         for name, image in files.items():
             if image.origin == origin:
-                splits[name] = replace(splits[name], digests=_array(_of_images(image, records)))
+                # Of a file with a box the hash of both.
+                boxed = zip(image.names, image.boxes or repeat(None), strict=False)
+                hashes = [(records[file].digest, box) for file, box in boxed]
+                digests = [digest if box is None else _hash(f"{digest} {box}".encode()) for digest, box in hashes]
+                splits[name] = replace(splits[name], digests=_array(digests))
     for name, split in splits.items():
         if name not in files:
             splits[name] = replace(split, digests=_array(_of_pixels(split, range(len(split)))))
@@ -110,37 +114,34 @@ def _of_files(files: Files, tables: Path, listener: Listener | None) -> Mapping[
     changed = [name for name in names if name not in records or records[name].stamp != stamps[name]]
 
     def keep() -> None:
-        if listener is not None:
-            with _alone(tables):
-                remove_leftovers(tables)
-                rows = {name: [value for value in row if value is not None] for name, row in records.items()}
-                write_text(table, json.dumps({"schema": _SCHEMA, "root": str(files.origin), "files": rows}))
+        if listener is None:
+            return
+        tables.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(tables / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)  # no other process writes to the folder
+            remove_leftovers(tables)
+            rows = {name: [value for value in row if value is not None] for name, row in records.items()}
+            write_text(table, json.dumps({"schema": _SCHEMA, "root": str(files.origin), "files": rows}))
+        finally:
+            os.close(descriptor)
 
     with contextlib.closing(_going_through(changed, "hashing", keep, listener)) as todo:
         for name in todo:
             # The stamp is older than the content: a file that changes meanwhile is read again the next time.
             records[name] = _of_file(files.file(name), stamps[name])
-    if listener is not None:
-        with contextlib.closing(
-            _going_through(_unmeasured(records, names), "measuring 16-bit", keep, listener)
-        ) as todo:
-            for name in todo:
-                records[name] = records[name]._replace(largest=_largest(files.file(name)))
-                if _is_full_range(records[name]):
-                    break
-    return records
-
-
-def _unmeasured(records: Mapping[str, _FileRecord], names: Sequence[str]) -> list[str]:
-    """The files of 16-bit grey whose largest value is not known; none where one is known to use all 16 bits."""
     deep = [name for name in names if GREY_16 in records[name].rules]
-    if any(_is_full_range(records[name]) for name in deep):
-        return []
-    return [name for name in deep if records[name].largest is None]
-
-
-def _is_full_range(file: _FileRecord) -> bool:
-    return (file.largest or 0) >= FULL_RANGE
+    # Where one is known to use all 16 bits, the others say nothing more.
+    if listener is None or any((records[name].largest or 0) >= FULL_RANGE for name in deep):
+        return records
+    unmeasured = [name for name in deep if records[name].largest is None]
+    with contextlib.closing(_going_through(unmeasured, "measuring 16-bit", keep, listener)) as todo:
+        for name in todo:
+            largest = _largest(files.file(name))
+            records[name] = records[name]._replace(largest=largest)
+            if largest >= FULL_RANGE:
+                break
+    return records
 
 
 def _going_through(
@@ -164,18 +165,6 @@ def _going_through(
             keep()
 
 
-@contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Let no other process write to a folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
 def _stamp(path: ImageFile) -> _Stamp:
     try:
         status = path.stat()
@@ -187,20 +176,18 @@ def _stamp(path: ImageFile) -> _Stamp:
 
 
 def _of_file(path: ImageFile, stamp: _Stamp) -> _FileRecord:
+    """A file's record; it has no rules where the file is no image, which is reported when it is decoded."""
+    kinds: list[str] = []
     try:
         with path.open("rb") as stream:
-            digest = hashlib.file_digest(stream, _new).hexdigest()
+            # Twice as fast as SHA-256 where the processor has no instructions for that.
+            digest = hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=_DIGEST_SIZE)).hexdigest()
             stream.seek(0)
-            return _FileRecord(stamp, digest, _kinds(stream, path))
+            with _broken_is_told_later():
+                kinds = [kind for kind, _ in rules_of(stream, path, decode_png=False)]
+            return _FileRecord(stamp, digest, kinds)
     except OSError as error:
         raise DataError.unreadable(error, file=path) from error
-
-
-def _kinds(stream: BinaryIO, path: ImageFile) -> list[str]:
-    """The kinds of rule; none for a file that is no image, which is reported when it is decoded."""
-    with _broken_is_told_later():
-        return [kind for kind, _ in rules_of(stream, path, decode_png=False)]
-    return []
 
 
 def _largest(path: ImageFile) -> int:
@@ -225,35 +212,13 @@ def _broken_is_told_later() -> Iterator[None]:
         pass
 
 
-def _new() -> hashlib.blake2b:
-    # Twice as fast as SHA-256 where the processor has no instructions for that.
-    return hashlib.blake2b(digest_size=_DIGEST_SIZE)
-
-
-def _of_images(files: Files, records: Mapping[str, _FileRecord]) -> Iterator[str]:
-    """The hash of each image's content: of its file, and of its box, if any."""
-    for name, box in zip(files.names, files.boxes or repeat(None), strict=False):
-        digest = records[name].digest
-        yield digest if box is None else _hash(f"{digest} {box}".encode())
-
-
 def _hash(content: bytes) -> str:
     return hashlib.blake2b(content, digest_size=_DIGEST_SIZE).hexdigest()
 
 
 def _of_pixels(split: Split, rows: Iterable[int]) -> list[str]:
-    digests = []
-    for index in rows:
-        pixels = split.image(index)
-        shaped = repr(pixels.shape).encode() + pixels.tobytes()
-        digests.append(_hash(shaped))
-    return digests
-
-
-def _normalise_digest(digest: str) -> str:
-    if len(bytes.fromhex(digest)) != _DIGEST_SIZE:
-        raise ValueError("a hash of another length")
-    return bytes.fromhex(digest).hex()
+    images = (split.image(index) for index in rows)
+    return [_hash(repr(pixels.shape).encode() + pixels.tobytes()) for pixels in images]
 
 
 def _array(hashes: Iterable[str]) -> NDArray[np.int64]:
@@ -262,18 +227,17 @@ def _array(hashes: Iterable[str]) -> NDArray[np.int64]:
 
 def _read_table(path: Path) -> dict[str, _FileRecord]:
     """The table; empty where there is none that can be read."""
+    records: dict[str, _FileRecord] = {}
     try:
         table = json.loads(path.read_bytes())
         if table["schema"] != _SCHEMA:
             return {}
-        return {
-            str(name): _FileRecord(
-                [int(size), int(changed), int(noted)],
-                _normalise_digest(digest),
-                list(map(str, rules)),
-                *map(int, largest),
-            )
-            for name, ((size, changed, noted), digest, rules, *largest) in table["files"].items()
-        }
+        for name, ((size, changed, noted), digest, rules, *largest) in table["files"].items():
+            content = bytes.fromhex(digest)
+            if len(content) != _DIGEST_SIZE:
+                return {}
+            stamp = [int(size), int(changed), int(noted)]
+            records[str(name)] = _FileRecord(stamp, content.hex(), list(map(str, rules)), *map(int, largest))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
+    return records

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -55,7 +55,13 @@ class UnreadFiles:
         files: dict[tuple[str, str], list[str]] = {}
         for folder, names in sorted(self.by_folder.items()):
             for name in sorted(names):
-                files.setdefault(_kind_and_fix(name), []).append(name if folder == "." else f"{folder}/{name}")
+                ending, fix = ending_of(name), ""
+                longer = _LONGER.fullmatch(ending)
+                if ending in HEIF_EXTENSIONS:
+                    fix = HEIF_FIX
+                elif longer and is_image_name(f"x{longer[1]}"):
+                    ending, fix = ending[: len(longer[1]) + 1], f"rename to end in {longer[1]}"
+                files.setdefault((ending, fix), []).append(name if folder == "." else f"{folder}/{name}")
         counts = []
         for (kind, fix), paths in sorted(files.items(), key=lambda item: -len(item[1])):
             endings = {ending_of(path.rpartition("/")[2]) for path in paths}
@@ -73,17 +79,6 @@ def unread_among(names: Iterable[str]) -> list[str]:
         and ending_of(name) not in _TEXT
         and name.lower() not in _TEXT_NAMES
     ]
-
-
-def _kind_and_fix(name: str) -> tuple[str, str]:
-    """What a file is counted by, its ending or the beginning of that, and what lets it be read."""
-    ending = ending_of(name)
-    if ending in HEIF_EXTENSIONS:
-        return ending, HEIF_FIX
-    longer = _LONGER.fullmatch(ending)
-    if longer and is_image_name(f"x{longer[1]}"):
-        return ending[: len(longer[1]) + 1], f"rename to end in {longer[1]}"
-    return ending, ""
 
 
 _LAYOUT = (
@@ -128,20 +123,7 @@ def load(root: Path, *, train_classes: int | None = None, class_seed: int | None
         raise DataError(
             f"{len(classes['.'])} images lie outside every class folder", file=root, fix=f"Expected {_LAYOUT}"
         )
-    _require_no_splits(root, classes)
-    count = _train_classes(root, len(classes), train_classes, unread)
-    sorted_classes = sorted(classes)
-    splits = {
-        name: _split(name, root, [(label, classes[sorted_classes[label]]) for label in labels])
-        for name, labels in zip(("train", "test"), divide_classes(len(classes), count, class_seed), strict=True)
-        if labels
-    }
-    order = numeric_order_note(sorted_classes, count) if class_seed is None else None
-    return Dataset(splits, tuple(sorted_classes), input_notes=(*unread.notes(), *filter(None, [order])))
-
-
-def _require_no_splits(root: Path, classes: Collection[str]) -> None:
-    """Check that the classes do not all lie in folders such as `train` and `test`, whose classes may be the same."""
+    # The same classes may lie in folders such as `train` and `test`.
     within = {folder.partition("/")[0] for folder in classes}
     if len(within) > 1 and within <= set(_SPLITS) and all("/" in folder for folder in classes):
         raise DataError(
@@ -151,6 +133,15 @@ def _require_no_splits(root: Path, classes: Collection[str]) -> None:
             fix=f"Name one of them, such as folder:{root / min(within)}, or a csv table with the columns path,label,"
             "split",
         )
+    count = _train_classes(root, len(classes), train_classes, unread)
+    sorted_classes = sorted(classes)
+    splits = {
+        name: _split(name, root, [(label, classes[sorted_classes[label]]) for label in labels])
+        for name, labels in zip(("train", "test"), divide_classes(len(classes), count, class_seed), strict=True)
+        if labels
+    }
+    order = numeric_order_note(sorted_classes, count) if class_seed is None else None
+    return Dataset(splits, tuple(sorted_classes), input_notes=(*unread.notes(), *filter(None, [order])))
 
 
 def _train_classes(root: Path, classes: int, requested: int | None, unread: UnreadFiles) -> int:
@@ -246,23 +237,6 @@ def _classes(root: Path) -> tuple[dict[str, list[str]], UnreadFiles]:
     classes: dict[str, list[str]] = {}
     unread: dict[str, list[str]] = {}
     without_images = set()
-    for folder, below, files in _folders(root):
-        images = [file for file in files if is_image_name(file)]
-        relative = folder.relative_to(root)
-        name = relative.as_posix()
-        if images:
-            classes[name] = [(relative / image).as_posix() for image in images]
-        if len(images) == len(files) or (below and folder == root):
-            continue
-        if unread_names := unread_among(files):
-            unread[name] = unread_names
-            if not images and not below:
-                without_images.add(name)
-    return classes, UnreadFiles(unread, frozenset(without_images))
-
-
-def _folders(root: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
-    """Every folder that is not hidden, with the names of its folders and files."""
 
     def refuse(error: OSError) -> None:
         raise DataError.unreadable(error) from error
@@ -273,7 +247,17 @@ def _folders(root: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
         for name in below:
             if (folder / name).is_symlink() and folder.resolve().is_relative_to((folder / name).resolve()):
                 raise DataError("this link leads to a folder that it lies in", file=folder / name, fix="Remove it")
-        yield folder, below, files
+        images = [file for file in files if is_image_name(file)]
+        relative = folder.relative_to(root)
+        if images:
+            classes[relative.as_posix()] = [(relative / image).as_posix() for image in images]
+        if len(images) == len(files) or (below and folder == root):
+            continue
+        if unread_names := unread_among(files):
+            unread[relative.as_posix()] = unread_names
+            if not images and not below:
+                without_images.add(relative.as_posix())
+    return classes, UnreadFiles(unread, frozenset(without_images))
 
 
 def _unchecked(root: Path) -> Dataset:

@@ -118,8 +118,17 @@ def load(  # noqa: PLR0913 - its keys of [data]
     """
     classes = {"train_classes": train_classes, "class_seed": class_seed}
     dataset = load_unchecked(root, set=set, **classes, protocol=protocol, download=download)
-    _require_files(root, dataset)
-    return replace(dataset, splits={name: _fingerprinted(split) for name, split in dataset.splits.items()})
+    names = [name for split in dataset.splits.values() if isinstance(split.image, Files) for name in split.ids]
+    if absent := [name for name, size in zip(names, sizes_of(root, names), strict=True) if size is None]:
+        raise DataError(missing_message(absent, len(names)), file=root, fix="Get the set again")
+    splits = {}
+    for name, split in dataset.splits.items():
+        if isinstance(split.image, Pixels):
+            fingerprint = hashlib.sha256(split.image.pixels.data).hexdigest()
+        else:
+            fingerprint = file_sizes(root, split.ids)
+        splits[name] = replace(split, fingerprint=fingerprint)
+    return replace(dataset, splits=splits)
 
 
 def load_unchecked(  # noqa: PLR0913 - its keys of [data]
@@ -164,20 +173,6 @@ def load_unchecked(  # noqa: PLR0913 - its keys of [data]
         splits[name] = Split(name, labels[members], chosen, image)
     dataset = Dataset(splits, tuple(names[number] for number in occurring.tolist()))
     return mark_classification(dataset) if protocol == "classification" else dataset
-
-
-def _require_files(root: Path, dataset: Dataset) -> None:
-    names = [name for split in dataset.splits.values() if isinstance(split.image, Files) for name in split.ids]
-    absent = [name for name, size in zip(names, sizes_of(root, names), strict=True) if size is None]
-    if absent:
-        raise DataError(missing_message(absent, len(names)), file=root, fix="Get the set again")
-
-
-def _fingerprinted(split: Split) -> Split:
-    if isinstance(split.image, Files):
-        return replace(split, fingerprint=file_sizes(split.image.root, split.ids))
-    pixels = split.image.pixels  # type: ignore[attr-defined] # not Files, so Pixels
-    return replace(split, fingerprint=hashlib.sha256(pixels.data).hexdigest())
 
 
 def _ids(split: _OfficialSplit, root: Path, set: str) -> list[str]:
