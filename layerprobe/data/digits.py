@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.data.spec import Count, DatasetSpec
-from layerprobe.data.splits import Dataset, Split
+from layerprobe.data.splits import ArrayImages, Dataset, Split
 from layerprobe.data.subsets import count_train_classes, divide_classes, require_no_class_chosen
-from layerprobe.data.torchvision_sets import Pixels
 
 _WHITE = 16  # the highest level
 
@@ -67,7 +66,7 @@ def _splits(
         places = np.concatenate(of_classes)
         ids = tuple(f"{labels[row]}/{row:04}" for row in places.tolist())
         fingerprint = hashlib.sha256(pixels[places].tobytes()).hexdigest()
-        splits[name] = Split(name, labels[places], ids, Pixels(pixels[places]), fingerprint)
+        splits[name] = Split(name, labels[places], ids, ArrayImages(pixels[places]), fingerprint)
     return splits
 
 

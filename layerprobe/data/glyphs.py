@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import PIL.Image
@@ -20,7 +19,7 @@ import PIL.ImageDraw
 from numpy.typing import NDArray
 
 from layerprobe.data.spec import Count, DatasetSpec
-from layerprobe.data.splits import Dataset, Image, Split
+from layerprobe.data.splits import ArrayImages, Dataset, Split
 from layerprobe.data.subsets import divide_classes
 from layerprobe.system.errors import RecipeError
 
@@ -40,14 +39,6 @@ _PIECES = 8  # straight pieces from one control point to the next
 _CLASSES, _IMAGES = 60, 20  # defaults: classes of a split, images of a class
 # The first number of each generator's key, so that no two kinds of generator draw the same numbers.
 _PROGRAMME_KEY, _CLASS_KEY, _INSTANCE_KEY = 0, 1, 2
-
-
-@dataclass(frozen=True, eq=False)
-class _Rendered:
-    pixels: NDArray[np.uint8]  # (N, H, W)
-
-    def __call__(self, index: int) -> Image:
-        return np.repeat(self.pixels[index][:, :, None], 3, axis=2)
 
 
 def load(  # noqa: PLR0913 - its keys of [data]
@@ -89,7 +80,7 @@ def load(  # noqa: PLR0913 - its keys of [data]
             name=name,
             labels=np.array([c for c, _ in members], np.int64),
             ids=tuple(f"{_class_name(c)}/{i:04d}" for c, i in members),
-            image=_Rendered(pixels),
+            image=ArrayImages(pixels),
             # A hash of the pixels: another version of numpy or PIL may draw other characters.
             fingerprint=hashlib.sha256(pixels.tobytes()).hexdigest(),
         )

@@ -122,7 +122,7 @@ def read_with(dataset: Dataset, *, exif_rotation: bool, fast: bool, white: int) 
             return split
         return replace(split, image=replace(split.image, exif_rotation=exif_rotation, fast=fast, white=white))
 
-    return replace(dataset, splits={name: set_options(split) for name, split in dataset.splits.items()})
+    return dataset.map_splits(set_options)
 
 
 def file_sizes(root: Path, names: Iterable[str]) -> str:

@@ -233,7 +233,7 @@ def held(dataset: Dataset) -> Dataset:
         test_image = _Held(split.test_image) if split.test_image else None
         return replace(split, image=_Held(split.image), test_image=test_image)
 
-    return replace(dataset, splits={name: hold_images(split) for name, split in dataset.splits.items()})
+    return dataset.map_splits(hold_images)
 
 
 def is_small(dataset: Dataset) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +46,18 @@ Image = NDArray[np.uint8]  # (H, W, 3), RGB
 ClassId = int | str
 # A data set's `search_in` where the test images are queries and are searched for in a gallery.
 IN_GALLERY: Mapping[str, str] = {"test": "gallery"}
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayImages:
+    """i -> image, of images that are kept in memory."""
+
+    pixels: NDArray[np.uint8]  # (N, H, W, 3), or grey (N, H, W)
+
+    def __call__(self, index: int) -> Image:
+        """The index-th image."""
+        image = self.pixels[index]
+        return image if image.ndim == 3 else np.repeat(image[:, :, None], 3, axis=2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,6 +148,10 @@ class Dataset:
         """The splits of queries: all but galleries."""
         galleries = {gallery for query, gallery in self.search_in.items() if gallery != query}
         return [name for name in self.splits if name not in galleries]
+
+    def map_splits(self, change: Callable[[Split], Split]) -> Dataset:
+        """The same data set with something done to each of its splits."""
+        return replace(self, splits={name: change(split) for name, split in self.splits.items()})
 
     def together(self, name: str, other: str) -> bool:
         """Whether two splits are the same, or one is searched in the other."""

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from layerprobe.data.annotation_files import mark_classification
 from layerprobe.data.image_files import Files, file_sizes, leaves_folder, missing_message, sizes_of
 from layerprobe.data.spec import DatasetSpec
-from layerprobe.data.splits import Dataset, Image, Split, distinct_names
+from layerprobe.data.splits import ArrayImages, Dataset, Split, distinct_names
 from layerprobe.data.subsets import count_train_classes, divide_classes, require_no_class_chosen
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 
@@ -80,18 +80,6 @@ class _OfficialSplit:
     pixels: NDArray[np.uint8] | None  # (N, H, W, 3), or grey (N, H, W); None where it has files
 
 
-@dataclass(frozen=True, eq=False)
-class Pixels:
-    """Images that a set keeps in arrays."""
-
-    pixels: NDArray[np.uint8]  # (N, H, W, 3), or grey (N, H, W)
-
-    def __call__(self, index: int) -> Image:
-        """The index-th image."""
-        image = self.pixels[index]
-        return image if image.ndim == 3 else np.repeat(image[:, :, None], 3, axis=2)
-
-
 def load(  # noqa: PLR0913 - its keys of [data]
     root: Path,
     *,
@@ -123,7 +111,7 @@ def load(  # noqa: PLR0913 - its keys of [data]
         raise DataError(missing_message(absent, len(names)), file=root, fix="Get the set again")
     splits = {}
     for name, split in dataset.splits.items():
-        if isinstance(split.image, Pixels):
+        if isinstance(split.image, ArrayImages):
             fingerprint = hashlib.sha256(split.image.pixels.data).hexdigest()
         else:
             fingerprint = file_sizes(root, split.ids)
@@ -169,7 +157,7 @@ def load_unchecked(  # noqa: PLR0913 - its keys of [data]
             continue
         members = order[is_member[order]]
         chosen = tuple(ids[i] for i in members.tolist())
-        image = Files(root, chosen) if pixels is None else Pixels(pixels[members])
+        image = Files(root, chosen) if pixels is None else ArrayImages(pixels[members])
         splits[name] = Split(name, labels[members], chosen, image)
     dataset = Dataset(splits, tuple(names[number] for number in occurring.tolist()))
     return mark_classification(dataset) if protocol == "classification" else dataset

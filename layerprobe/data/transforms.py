@@ -12,6 +12,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -162,7 +163,9 @@ class Framing:
 
 
 @dataclass(frozen=True, eq=False)
-class _Done:
+class _Processed:
+    """i -> image after a step."""
+
     image: Callable[[int], Image]
     step: Callable[[Image], Image]
 
@@ -174,27 +177,22 @@ def frame_dataset(dataset: Dataset, framing: Framing) -> Dataset:
     """The data set with `keep` done to every image and its splits' views: `train`, and `test` or, for D1, `tested`."""
 
     def frame_split(split: Split) -> Split:
-        split, original = replace(split, image=_Done(split.image, framing.keep), train_view=framing.train), split.image
+        kept = replace(split, image=_Processed(split.image, framing.keep), train_view=framing.train)
         if framing.name == "D1":
-            return replace(split, test_image=_Done(original, framing.tested))
-        return replace(split, test_view=framing.test)
+            return replace(kept, test_image=_Processed(split.image, framing.tested))
+        return replace(kept, test_view=framing.test)
 
-    return replace(dataset, splits={name: frame_split(split) for name, split in dataset.splits.items()})
+    return dataset.map_splits(frame_split)
 
 
 def frame_as_model(dataset: Dataset, own_input: OwnInput) -> Dataset:
     """The data set with every image as the model's own library makes it, before normalisation."""
-    splits = {name: replace(split, image=_Own(split.image, own_input)) for name, split in dataset.splits.items()}
-    return replace(dataset, splits=splits)
+    step = partial(_frame_as_model, own_input)
+    return dataset.map_splits(lambda split: replace(split, image=_Processed(split.image, step)))
 
 
-@dataclass(frozen=True, eq=False)
-class _Own:
-    image: Callable[[int], Image]
-    own: OwnInput
-
-    def __call__(self, index: int) -> Image:
-        return np.asarray(self.own.framed(PIL.Image.fromarray(self.image(index))))
+def _frame_as_model(own_input: OwnInput, image: Image) -> Image:
+    return np.asarray(own_input.framed(PIL.Image.fromarray(image)))
 
 
 Channels = float | Sequence[float] | str
@@ -207,41 +205,21 @@ _DEGREES, _SCALES, _SHIFT = 10.0, (0.9, 1.1), 0.06
 _PHOTO_SCALE = 0.1
 
 
-@dataclass(frozen=True, eq=False)
-class _Resized:
-    split: Split
-    size: ImageSize
-    method: Method
-
-    def __call__(self, index: int) -> Image:
-        return resize(self.split.image(index), *height_width(self.size), self.method)
-
-
-@dataclass(frozen=True, eq=False)
-class _Inverted:
-    image: Callable[[int], Image]
-
-    def __call__(self, index: int) -> Image:
-        return ~self.image(index)
-
-
 def resize_dataset(dataset: Dataset, size: ImageSize, method: Method = "exact") -> Dataset:
     """The data set with its images resized to one size, whatever their aspect ratio."""
-
-    def resize_split(split: Split) -> Split:
-        return replace(split, image=_Resized(split, size, method))
-
-    return replace(dataset, splits={name: resize_split(split) for name, split in dataset.splits.items()})
+    height, width = height_width(size)
+    step = partial(resize, height=height, width=width, method=method)
+    return dataset.map_splits(lambda split: replace(split, image=_Processed(split.image, step)))
 
 
 def invert_dataset(dataset: Dataset) -> Dataset:
     """The data set with 255 - x for every pixel: black strokes on white become white on black."""
 
     def invert_split(split: Split) -> Split:
-        test_image = _Inverted(split.test_image) if split.test_image else None
-        return replace(split, image=_Inverted(split.image), test_image=test_image)
+        test_image = _Processed(split.test_image, np.invert) if split.test_image else None
+        return replace(split, image=_Processed(split.image, np.invert), test_image=test_image)
 
-    return replace(dataset, splits={name: invert_split(split) for name, split in dataset.splits.items()})
+    return dataset.map_splits(invert_split)
 
 
 @dataclass(frozen=True)

@@ -17,17 +17,15 @@ from layerprobe.recipe.validation import (
     check_loss,
     data_problems,
     ensemble_problems,
-    label_problems,
     metric_options,
-    metric_problems,
     own_input_problems,
+    probe_problems,
     schedule_problems,
-    seen_problems,
+    training_problems,
     validate_section,
     with_defaults_of,
     with_own_size,
 )
-from layerprobe.reductions.chain import parse_chain
 from layerprobe.registry import LOSSES
 from layerprobe.system.errors import DataError, LayerprobeError, RecipeError, near_miss
 from layerprobe.system.naming import PYTHON, name_model, run_folder_of, split_python
@@ -250,12 +248,10 @@ def resolve(  # noqa: PLR0913 - the recipe, its origin and the user's overrides
             recipe = replace(recipe, data=with_own_size(recipe.data, recipe.network, data_section))
         problems += [
             *data_problems(recipe.data),
-            *seen_problems(recipe.data, recipe.train),
-            *label_problems(recipe.data, recipe.train),
+            *training_problems(recipe.data, recipe.train),
             *own_input_problems(recipe.data, recipe.net),
             *schedule_problems(recipe.train),
-            *metric_problems(recipe.probe.metrics),
-            *_reduction_problems(recipe.probe.reduce),
+            *probe_problems(recipe.probe),
             *([] if recorded else batch_problems(recipe.train, recipe.loss)),
             *ensemble_problems(recipe.train, recipe.ensemble),
             *(loss.contradictions(recipe.train, recipe.net) if loss else []),
@@ -270,14 +266,3 @@ def require_none(problems: Sequence[Problem], source: object, overrides: Overrid
         flags = [overrides.flags(problem.section, problem.keys) for problem in problems]
         lines = [f"{flag or source} {problem}" for flag, problem in zip(flags, problems, strict=True)]
         raise RecipeError(lines[0], problems=lines)
-
-
-def _reduction_problems(names: tuple[str, ...]) -> list[Problem]:
-    """Names in [probe] reduce that mean nothing."""
-    problems = []
-    for name in names:
-        try:
-            parse_chain(name)
-        except LayerprobeError as error:
-            problems.append(Problem("probe", str(error).rstrip("."), ("reduce",)))
-    return problems

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from pydantic import ValidationError, create_model
 
+from layerprobe.reductions.chain import parse_chain
 from layerprobe.registry import DATASETS, LOSSES, METRICS, NETWORKS, is_source, load, load_apart
 from layerprobe.system.errors import LayerprobeError, near_miss
 from layerprobe.values.sections import (
@@ -25,6 +26,7 @@ from layerprobe.values.sections import (
     Ensemble,
     LossSection,
     Network,
+    Probe,
     Problem,
     Section,
     SourceNetwork,
@@ -151,21 +153,18 @@ def check_loss(section: LossSection, problems: list[Problem]) -> Loss | None:
         return factory.without_values(section.options())
     except _REFUSALS as error:
         # The options that are refused on their own; none where only several together are.
-        refused = tuple(name for name, value in section.options().items() if not _is_accepted(factory, {name: value}))
+        refused = []
+        for name, value in section.options().items():
+            try:
+                factory.without_values({name: value})
+            except _REFUSALS:
+                refused.append(name)
         text = str(error)
         if not isinstance(error, ValueError):  # torch's words say less, in fifty lines
             settings = [f"{name} = {section.options()[name]}" for name in refused]
             text = f"{', '.join(settings) or 'all options together'}: too large"
-        problems.append(Problem("loss", f"{text}. Change it, or leave it out", refused))
+        problems.append(Problem("loss", f"{text}. Change it, or leave it out", tuple(refused)))
         return None
-
-
-def _is_accepted(factory: type[Loss], options: Mapping[str, Any]) -> bool:
-    try:
-        factory.without_values(options)
-    except _REFUSALS:
-        return False
-    return True
 
 
 def with_defaults_of(loss: LossSection, train: Train) -> Train:
@@ -192,48 +191,46 @@ def with_defaults_of(loss: LossSection, train: Train) -> Train:
 def data_problems(data: Data) -> list[Problem]:
     """Keys of [data] that contradict each other."""
     problems = []
-    if data.transform not in ("square", "model") and data.augment == "affine":
+
+    def refuse(text: str, *keys: str) -> None:
+        problems.append(Problem("data", text, keys))
+
+    framed = data.transform not in ("square", "model")
+    if framed and data.augment == "affine":
         text = f'transform = "{data.transform}" frames training images by itself. Set augment = "photo" or "none"'
-        problems.append(Problem("data", text, ("transform", "augment")))
-    if data.transform not in ("square", "model") and not isinstance(data.image_size, int):
+        refuse(text, "transform", "augment")
+    if framed and not isinstance(data.image_size, int):
         text = f'transform = "{data.transform}" crops a square. Give one image_size, or set transform = "square"'
-        problems.append(Problem("data", text, ("image_size", "transform")))
+        refuse(text, "image_size", "transform")
     if data.transform == "D3" and (data.mean, data.std) not in (("imagenet", "imagenet"), (0.5, 0.5)):
-        text = 'transform = "D3" scales pixels to -1 ... 1. Leave mean and std out'
-        problems.append(Problem("data", text, ("transform", "mean", "std")))
+        refuse('transform = "D3" scales pixels to -1 ... 1. Leave mean and std out', "transform", "mean", "std")
     if load(*_TABLES["data"], data.name).takes_root and not data.root:
-        problems.append(Problem("data", f"{data.name} needs a root. Give --data {data.name}:PATH", ("name", "root")))
-    return [*problems, *_fold_problems(data)]
-
-
-def _fold_problems(data: Data) -> list[Problem]:
+        refuse(f"{data.name} needs a root. Give --data {data.name}:PATH", "name", "root")
     folds, fold = data.validation_folds, data.validation_fold
     if folds == 1:
         text = "validation_folds = 1 leaves nothing to train on. Set it to 2 or more, or leave it out"
-        return [Problem("data", text, ("validation_folds",))]
-    if folds and data.validation_classes:
+        refuse(text, "validation_folds")
+    elif folds and data.validation_classes:
         text = "validation_folds and validation_classes both hold classes out. Leave one of them out"
-        return [Problem("data", text, ("validation_folds", "validation_classes"))]
-    if fold >= max(folds, 1):
+        refuse(text, "validation_folds", "validation_classes")
+    elif fold >= max(folds, 1):
         right = f"0 to {folds - 1}" if folds else "0, or set validation_folds"
-        return [Problem("data", f"validation_fold = {fold}: must be {right}", ("validation_fold", "validation_folds"))]
-    return []
+        refuse(f"validation_fold = {fold}: must be {right}", "validation_fold", "validation_folds")
+    return problems
 
 
-def seen_problems(data: Data, train: Train) -> list[Problem]:
-    """`seen = false` where the network is trained here, on the classes that it is said not to have seen."""
-    if data.seen or not train.epochs:
-        return []
-    text = f"seen = false: a network that is trained for {train.epochs} epochs sees the training classes. Leave it out"
-    return [Problem("data", text, ("seen",))]
-
-
-def label_problems(data: Data, train: Train) -> list[Problem]:
-    """Several labels an image where a loss is trained, which would take images that share one for negatives."""
-    if not train.epochs or not data.options().get("label_separator"):
-        return []
-    text = "label_separator: losses take each image as of one class. Set train.epochs = 0, or give a frozen model"
-    return [Problem("data", text, ("label_separator", "train.epochs"))]
+def training_problems(data: Data, train: Train) -> list[Problem]:
+    """Keys of [data] that a training contradicts."""
+    problems = []
+    if not data.seen and train.epochs:
+        why = f"a network that is trained for {train.epochs} epochs sees the training classes"
+        problems.append(Problem("data", f"seen = false: {why}. Leave it out", ("seen",)))
+    # A loss would take images that share one of several labels for negatives.
+    if train.epochs and data.options().get("label_separator"):
+        why = "losses take each image as of one class"
+        text = f"label_separator: {why}. Set train.epochs = 0, or give a frozen model"
+        problems.append(Problem("data", text, ("label_separator", "train.epochs")))
+    return problems
 
 
 def own_input_problems(data: Data, net: Network) -> list[Problem]:
@@ -268,13 +265,19 @@ def with_own_size(data: Data, network: str, section: Mapping[str, Any]) -> Data:
     return data if own_input is None else data.model_copy(update={"image_size": own_input.size})
 
 
-def metric_problems(metrics: tuple[str, ...]) -> list[Problem]:
-    """Names in [probe] metrics that mean nothing."""
-    return [
+def probe_problems(probe: Probe) -> list[Problem]:
+    """Names in [probe] that mean nothing."""
+    problems = [
         Problem("probe", f"unknown metric {name!r}. {near_miss(name, METRICS)}", ("metrics",))
-        for name in metrics
+        for name in probe.metrics
         if name not in METRICS and not re.fullmatch(r"R@[1-9][0-9]*", name)
     ]
+    for name in probe.reduce:
+        try:
+            parse_chain(name)
+        except LayerprobeError as error:
+            problems.append(Problem("probe", str(error).rstrip("."), ("reduce",)))
+    return problems
 
 
 def schedule_problems(train: Train) -> list[Problem]:
