@@ -66,15 +66,14 @@ def measure_output(  # noqa: PLR0913 - what a source knows of a model
     def hook(path: str, *_: object) -> None:
         ran.add(path)
 
+    refused: dict[int, Exception] = {}
     with hook_modules(model, {path: partial(hook, path) for path in norms}), torch.inference_mode():
         before = torch.get_rng_state()
-        refused: dict[int, Exception] = {}
         for taken_channels in channels:
+            images = torch.zeros(_IMAGES, taken_channels, *height_width(image_size))
             try:
                 with memory_faults_told():
-                    value = model(
-                        prepare_images(torch.zeros(_IMAGES, taken_channels, *height_width(image_size)), model)
-                    )
+                    value = model(prepare_images(images, model))
                 break
             except REFUSALS as error:
                 refused[taken_channels] = error
@@ -87,14 +86,9 @@ def measure_output(  # noqa: PLR0913 - what a source knows of a model
         )
     tensor_path = tensor_part(value)
     final = next((path for path in norms if path in ran), None)
-    if (
-        tensor_path is not None
-        and tensor_at(value, tensor_path).ndim == 2
-        and len(tensor_at(value, tensor_path)) == _IMAGES
-    ):
-        return Output(
-            Layout("vector", tensor_path, 0, 1, tuple(tensor_at(value, tensor_path).shape[1:])), final, taken_channels
-        )
+    shape = () if tensor_path is None else tuple(tensor_at(value, tensor_path).shape)
+    if tensor_path is not None and len(shape) == 2 and shape[0] == _IMAGES:
+        return Output(Layout("vector", tensor_path, 0, 1, shape[1:]), final, taken_channels)
     net = Net(model, {}, 0, frozenset(), channels=taken_channels, prefix_tokens=prefix_tokens)
     layout = measure_layers(net, image_size).calls[""][-1].layout
     if isinstance(layout, Unclear):
@@ -200,7 +194,10 @@ def build(  # noqa: PLR0913 - the keys of a recipe's [net]
         LayerprobeError: of the library's package, the name, the weights, the head or the size.
     """
     full = f"{prefix}{name}"
-    anew = _anew(from_scratch, len(fc))
+    fc_names = [f"fc{number}" for number in range(6, 6 + len(fc))]
+    if unknown := [layer for layer in from_scratch if layer not in fc_names]:
+        raise UnknownNameError("fully connected layer to train from scratch", unknown[0], fc_names)
+    anew = tuple(f"{layer}." for layer in from_scratch)
     head = Head(fc, "avg", norm, dropout, fc_bias, fc_norm, fc_dropout)
     with _drawn_from(seed):
         foreign = make(name, pretrained=weights == "model", image_size=image_size)
@@ -272,11 +269,3 @@ def _own_weights(
 ) -> Mapping[str, Tensor]:
     with _drawn_from(seed):
         return make(name, pretrained=True, image_size=image_size).module.cpu().float().state_dict()
-
-
-def _anew(names: Sequence[str], layers: int) -> tuple[str, ...]:
-    layer_names = [f"fc{number}" for number in range(6, 6 + layers)]
-    for name in names:
-        if name not in layer_names:
-            raise UnknownNameError("fully connected layer to train from scratch", name, layer_names)
-    return tuple(f"{name}." for name in names)
