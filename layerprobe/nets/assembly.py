@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from layerprobe.nets.checkpoint_files import FileWeights, read_checkpoint
-from layerprobe.nets.fitting import Fit, TargetNetwork, Translate, as_they_are, fit, shapes, unused_note, with_versions
+from layerprobe.nets.fitting import TargetNetwork, Translate, as_they_are, fit, shapes, unused_note, with_versions
 from layerprobe.nets.net import Net
 from layerprobe.registry import IMAGENET_WEIGHTS, load
 from layerprobe.system.errors import DataError, EnvironmentFault, RecipeError, UnknownNameError
@@ -278,21 +278,20 @@ class Backbone:
             expected_shapes = shapes(module)
             head_of = [key for key in expected_shapes if key.partition(".")[0] not in trunk]
             weights_fit = fit(weights, TargetNetwork(self.name, expected_shapes, head_of, translate=self.translate))
-            loaded = _load(module, weights_fit, paths)
+            # What starts anew is not loaded, so that it keeps the seed's draw and BatchNorm's fresh statistics.
+            tensors = {key: tensor for key, tensor in weights_fit.tensors.items() if not key.startswith(paths)}
+            module.load_state_dict(with_versions(tensors, module), strict=False)
+            loaded = set(tensors)
             notes = (*weights_fit.notes, *unused_note(expected_shapes, weights_fit.left, paths))
         if freeze_bn and not freeze_batch_norm(module, paths):
             raise RecipeError(f"[net]: {self.name} has no batch normalisation to freeze", fix="Leave freeze_bn out")
         return Net(
             module=module,
-            layers={**self.layers, **{name: name for name in new if self._is_layer(name)}},
+            layers={**self.layers, **{name: name for name in [*["pool5"] * self.lists_pool, *head.layers]}},
             embedding_dim=fc[-1] if fc else self.channels,
             new_parameters=frozenset(name for name, _ in module.named_parameters() if name not in loaded),
             notes=notes,
         )
-
-    def _is_layer(self, child: str) -> bool:
-        """Whether a child of the head is a layer; a norm always is, since its output is no pool of a map."""
-        return (child == "pool5" and self.lists_pool) or child.startswith(("norm", "fc"))
 
     def _paths(self, names: Sequence[str], layers: int) -> tuple[str, ...]:
         """The prefixes of all that starts from its initialisation."""
@@ -301,13 +300,3 @@ class Backbone:
             if name not in units:
                 raise UnknownNameError(f"layer of {self.name} to train from scratch", name, units)
         return tuple(f"{path}." for name in names for path in units[name])
-
-
-def _load(module: nn.Module, weights_fit: Fit, anew: tuple[str, ...]) -> set[str]:
-    """Copy the tensors that fit, except below the prefixes `anew`; returns the names of those copied.
-
-    What starts anew is never loaded, so that it keeps the seed's draw and BatchNorm's fresh statistics.
-    """
-    tensors = {key: tensor for key, tensor in weights_fit.tensors.items() if not key.startswith(anew)}
-    module.load_state_dict(with_versions(tensors, module), strict=False)
-    return set(tensors)

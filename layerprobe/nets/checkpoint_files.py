@@ -118,11 +118,6 @@ def load_inert(path: Path) -> object:
         raise DataError("truncated, or no weights file", file=path, fix=AGAIN) from error
 
 
-def is_stand_in(value: object) -> bool:
-    """Whether a value that `load_inert` gave stands for an object of a foreign class."""
-    return isinstance(value, _StandIn)
-
-
 def _holds_code(path: Path, name: str) -> DataError:
     problem = f"holds Python code ({name}); layerprobe does not run it"
     return DataError(problem, file=path, fix="Convert it to safetensors")
@@ -261,30 +256,27 @@ def read_checkpoint(path: Path, part_name: str | None = None) -> FileWeights:
     Raises:
         DataError: a file that is absent, damaged, or no weights by their names in either format.
     """
-    files = parts_of(path)
+    files = list(parts_of(path))
     adapter = None
     if files[0].name == ADAPTER_CONFIG and len(files) > 1:
-        adapter, files = _read_settings(files[0]), files[1:]
-    tensors = _read_distributed(files[0]) if files[0].name == METADATA else _read_files(files, path)
+        settings, *files = files
+        try:
+            adapter = dict(json.loads(settings.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError, RecursionError) as error:
+            problem = f"not the settings of an adapter ({error})"
+            raise DataError(problem, file=settings, fix="Save the adapter again") from error
+    if files[0].name == METADATA:
+        from layerprobe.nets.distributed_checkpoint import read_distributed  # slow to import
+
+        tensors = read_distributed(files[0].parent)
+    else:
+        tensors = _read_files(files, path)
     if not tensors:
         fix = "Save the network's state_dict() alone"
         raise DataError("does not hold tensors by their names", file=path, fix=fix)
     if flat := next((name for name in tensors if name.rpartition(".")[2] in _FLAT), None):
         raise of_fsdp(f"{flat} is all parameters of a module in one", path)
     return FileWeights(tensors, path, part_name, adapter)
-
-
-def _read_settings(path: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError, RecursionError) as error:
-        raise DataError(f"not the settings of an adapter ({error})", file=path, fix="Save the adapter again") from error
-
-
-def _read_distributed(metadata: Path) -> dict[str, Tensor]:
-    from layerprobe.nets.distributed_checkpoint import read_distributed  # slow to import
-
-    return read_distributed(metadata.parent)
 
 
 def _read_files(files: Sequence[Path], path: Path) -> dict[str, Tensor]:
@@ -295,7 +287,8 @@ def _read_files(files: Sequence[Path], path: Path) -> dict[str, Tensor]:
     for file in files:
         content = _read_safetensors(file) if is_safetensors(file) else load_inert(file)
         of_file = list(_tensors(content, file, "", set(), _DEPTH))
-        if not of_file and _holds_object(content):
+        values = type(content).values(content) if isinstance(content, dict) else [content]
+        if not of_file and any(isinstance(value, _StandIn) for value in values):
             problem = "holds a Python object, such as a whole module, and no tensors by their names"
             raise DataError(problem, file=file, fix=STATE_OF_OBJECT)
         for name, tensor in of_file:
@@ -304,12 +297,6 @@ def _read_files(files: Sequence[Path], path: Path) -> dict[str, Tensor]:
                 raise DataError(f"holds two tensors called {name}", file=file, fix=fix)
             tensors[name] = tensor
     return tensors
-
-
-def _holds_object(content: object) -> bool:
-    """Whether the content of a file is an object of some class, or a dict that holds one."""
-    values = type(content).values(content) if isinstance(content, dict) else [content]
-    return any(map(is_stand_in, values))
 
 
 def _tensors(node: object, file: Path, prefix: str, seen: set[int], depth: int) -> Iterator[tuple[str, Tensor]]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from layerprobe.nets.fitting import (
     other_network,
     require_finite_reals,
     require_storage,
+    same_tensors,
     shapes,
     strip_wrappers,
     unused_note,
@@ -90,7 +90,7 @@ def fit_or_convert(weights: FileWeights | Mapping[str, Tensor], network: TargetN
             raise
     (prefix, chosen), *alternatives = fits
     for other, other_fit in alternatives:
-        if not all(torch.equal(chosen.tensors[key], other_fit.tensors[key]) for key in network.required):
+        if not same_tensors(chosen, other_fit, network):
             file = file_weights.source or "FILE"
             problem = f"several sets of weights fit: {prefix!r}, {other!r}"
             raise DataError(problem, file=file_weights.source, fix=f"Choose one: {file}#{prefix} or {file}#{other}")
@@ -115,7 +115,11 @@ def _convert_prefixes(weights: FileWeights, network: TargetNetwork, convert: Con
             if 2 * len(converted.keys() & network.places.keys()) > len(network.required):
                 problem = problem or error
             continue
-        resized = [key for key in candidate.tensors if _is_resized(network.below(key), tensors, candidate.tensors[key])]
+        resized = [
+            key
+            for key, tensor in candidate.tensors.items()
+            if network.below(key) in tensors and tensors[network.below(key)].shape != tensor.shape
+        ]
         if patches := next((key for key in resized if "patch_embed" in key), ""):
             shape = tuple(tensors[network.below(patches)].shape)
             difference = (
@@ -138,23 +142,16 @@ def _by_prefix(weights: FileWeights, least: int) -> Iterator[tuple[str, dict[str
     """Prefixes with at least so many tensors below them, the shortest first: names after the prefix -> tensors."""
     part_name = None if weights.part is None else strip_wrappers(weights.part)
     tensors = {strip_wrappers(name): tensor for name, tensor in weights.tensors.items()}
-    starts = [f"{start}." for name in tensors for start in accumulate(name.split(".")[:-1], _join_names)]
+    steps = [name.split(".")[:-1] for name in tensors]
+    starts = [".".join(path[:depth]) + "." for path in steps for depth in range(1, len(path) + 1)]
     for start in sorted(dict.fromkeys(["", *starts]), key=lambda start: start.count(".")):
         below = {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}
         if len(below) >= least and (part_name is None or start.startswith(f"{part_name}.")):
             yield start.removesuffix("."), below
 
 
-def _is_resized(name: str, before: Mapping[str, Tensor], tensor: Tensor) -> bool:
-    return name in before and before[name].shape != tensor.shape
-
-
 def _has_parametrizations(names: Collection[str]) -> bool:
     return any(".parametrizations." in name for name in names)
-
-
-def _join_names(before: str, step: str) -> str:
-    return f"{before}.{step}"
 
 
 _ROOT = "base_model.model."  # before the names of the model that was adapted

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
@@ -108,14 +108,23 @@ def fit(weights: FileWeights | Mapping[str, Tensor], network: TargetNetwork) -> 
     """The one prefix of a file under which all tensors of a network lie in their shapes, and these tensors."""
     file_weights = weights if isinstance(weights, FileWeights) else FileWeights(weights)
     by_prefix = _below_part(_match_names(file_weights.tensors, network), file_weights)
-    right = {prefix: _fitting_shapes(tensors, network.own) for prefix, tensors in by_prefix.items()}
+    right = {
+        prefix: {key: tensor for key, tensor in tensors.items() if tuple(tensor.shape) == network.own[key]}
+        for prefix, tensors in by_prefix.items()
+    }
     complete = [prefix for prefix, tensors in right.items() if all(key in tensors for key in network.required)]
     if not complete:
         raise other_network(_lacks(by_prefix, right, network), network, file_weights)
     fits = []
     for prefix in complete:
-        under = _under(prefix, file_weights.tensors, network)
-        fits.append(Fit(prefix, right[prefix], {key: tensor for key, tensor in under if key not in right[prefix]}))
+        start = f"{prefix}." if prefix else ""
+        left = {}  # by the network's names where it has such
+        for name, tensor in file_weights.tensors.items():
+            if name.startswith(start):
+                renamed = network.translate({strip_wrappers(name.removeprefix(start)): tensor})
+                left.update({network.places.get(key, key): value for key, value in renamed.items()})
+        left = {key: tensor for key, tensor in left.items() if key not in right[prefix]}
+        fits.append(Fit(prefix, right[prefix], left))
     fully_placed = [candidate for candidate in fits if not _without_place(candidate, network)]
     if not fully_placed:
         unplaced_name, *further_names = _without_place(fits[0], network)
@@ -180,15 +189,6 @@ def _match_names(tensors: Mapping[str, Tensor], network: TargetNetwork) -> dict[
     return by_prefix
 
 
-def _under(prefix: str, tensors: Mapping[str, Tensor], network: TargetNetwork) -> Iterator[tuple[str, Tensor]]:
-    """All tensors below a prefix, by the network's names where it has such."""
-    for name, tensor in tensors.items():
-        if name.startswith(f"{prefix}." if prefix else ""):
-            name_below = name[len(prefix) + 1 :] if prefix else name
-            for key, value in network.translate({strip_wrappers(name_below): tensor}).items():
-                yield network.places.get(key, key), value
-
-
 def _below_part(by_prefix: Mapping[str, dict[str, Tensor]], weights: FileWeights) -> Mapping[str, dict[str, Tensor]]:
     """The prefixes in the requested part."""
     if not weights.part:
@@ -202,10 +202,6 @@ def _below_part(by_prefix: Mapping[str, dict[str, Tensor]], weights: FileWeights
         for prefix, tensors in by_prefix.items()
         if f"{strip_wrappers(prefix)}.".startswith(f"{part_name}.")
     }
-
-
-def _fitting_shapes(tensors: Mapping[str, Tensor], network_shapes: Mapping[str, Shape]) -> dict[str, Tensor]:
-    return {key: tensor for key, tensor in tensors.items() if tuple(tensor.shape) == network_shapes[key]}
 
 
 def _lacks(
@@ -260,7 +256,7 @@ def _only(fits: Collection[Fit], network: TargetNetwork, weights: FileWeights) -
     """The one complete fit; of equal fits the one with most of a head."""
     different: list[Fit] = []
     for candidate in sorted(fits, key=lambda candidate: -len(candidate.tensors)):
-        if not any(_same(candidate, other, network) for other in different):
+        if not any(same_tensors(candidate, other, network) for other in different):
             different.append(candidate)
     if weights.part is not None and len(different) > 1:
         exact = [
@@ -279,7 +275,8 @@ def _only(fits: Collection[Fit], network: TargetNetwork, weights: FileWeights) -
     return different[0]
 
 
-def _same(candidate: Fit, other: Fit, network: TargetNetwork) -> bool:
+def same_tensors(candidate: Fit, other: Fit, network: TargetNetwork) -> bool:
+    """Whether two fits have equal tensors of all that a network requires."""
     return all(torch.equal(candidate.tensors[key], other.tensors[key]) for key in network.required)
 
 

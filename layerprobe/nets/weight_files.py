@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import hashlib
 import json
@@ -90,8 +91,10 @@ def require_weights_format(path: Path) -> None:
         other = ("a file of torch.save, not of safetensors", "Change its name to end in .pt")
     elif start[257:262] == b"ustar":
         other = ("a tar archive", _UNPACK)
-    elif start.lstrip()[:1] in (b"{", b"[") and _is_json(path):
-        other = ("this is JSON, not weights", "Name the weights themselves")
+    elif start.lstrip()[:1] in (b"{", b"["):
+        with contextlib.suppress(ValueError, RecursionError):
+            json.loads(path.read_bytes()[: 2**24])
+            other = ("this is JSON, not weights", "Name the weights themselves")
     if other is not None:
         raise DataError(other[0], file=path, fix=other[1])
     if re.fullmatch(_ZERO, path.name):
@@ -147,14 +150,6 @@ def _zip(path: Path) -> tuple[str, str] | None:
     return None if any(name.endswith("data.pkl") for name in names) else ("a zip archive", _UNPACK)
 
 
-def _is_json(path: Path) -> bool:
-    try:
-        json.loads(path.read_bytes()[: 2**24])
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
 ADAPTER_CONFIG = "adapter_config.json"  # of PEFT
 _ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
 METADATA = ".metadata"  # of torch.distributed.checkpoint
@@ -192,7 +187,11 @@ def parts_of(path: Path) -> tuple[Path, ...]:
     if path.name == "latest" and (tagged := _tag_folder(path.parent)):
         return _parts_of_folder(tagged) or (path,)
     shard = _SHARD.fullmatch(path.name)
-    return (path,) if shard is None else _shards(path, shard)
+    if shard is None or not 0 < int(shard[2]) <= int(shard[3]):
+        return (path,)
+    stem, number, count, suffix = shard.groups()
+    names = [f"{stem}-{str(index).zfill(len(number))}-of-{count}{suffix}" for index in range(1, int(count) + 1)]
+    return _present([path.with_name(name) for name in names])
 
 
 def holds_weights(path: Path) -> bool:
@@ -261,14 +260,6 @@ def _shards_of_index(index: Path) -> tuple[Path, ...]:
     return _present([index.with_name(name) for name in sorted(names)])
 
 
-def _shards(path: Path, shard: re.Match[str]) -> tuple[Path, ...]:
-    stem, number, count, suffix = shard.groups()
-    if not 0 < int(number) <= int(count):
-        return (path,)
-    names = [f"{stem}-{str(index).zfill(len(number))}-of-{count}{suffix}" for index in range(1, int(count) + 1)]
-    return _present([path.with_name(name) for name in names])
-
-
 def _present(shards: Sequence[Path]) -> tuple[Path, ...]:
     for shard in shards:
         if not shard.is_file():
@@ -294,13 +285,13 @@ def split_part(text: str) -> tuple[Path, str | None]:
 
 def natural_order(paths: Iterable[Path]) -> list[Path]:
     """Sort by name with numbers by their size: epoch2 before epoch10; of equal numbers the shorter text first."""
-    return sorted(paths, key=lambda path: (_natural(str(path)), len(str(path)), str(path)))
 
+    def pieces(text: str) -> list[tuple[int, str]]:
+        """Text and numbers by turns, so that a number is only compared with a number."""
+        texts = re.split(r"([0-9]+)", text)
+        return [(int(piece), "") if index % 2 else (0, piece) for index, piece in enumerate(texts)]
 
-def _natural(text: str) -> list[tuple[int, str]]:
-    """Text and numbers by turns, so that a number is only compared with a number."""
-    texts = re.split(r"([0-9]+)", text)
-    return [(int(piece), "") if index % 2 else (0, piece) for index, piece in enumerate(texts)]
+    return sorted(paths, key=lambda path: (pieces(str(path)), len(str(path)), str(path)))
 
 
 def expand(pattern: str) -> list[tuple[Path, str | None]]:

@@ -70,35 +70,10 @@ __all__ = [
     "without_classifier",
 ]
 
-_MODULES = {
-    "Concatenated": "expressions",
-    "Layer": "expressions",
-    "LayerInfo": "expressions",
-    "Measured": "measuring",
-    "NamedLayers": "measuring",
-    "Tap": "capture",
-    "keep_calls_without": "measuring",
-    "execution_order": "expressions",
-    "member_taps": "expressions",
-    "find_classifier": "capture",
-    "find_layers": "expressions",
-    "find_taps": "expressions",
-    "first_use": "measuring",
-    "forwards_as_json": "measuring",
-    "is_computed": "capture",
-    "list_layers": "expressions",
-    "measure_layers": "measuring",
-    "outlying_tokens": "capture",
-    "skipped_pool_lines": "expressions",
-    "recorded_forwards": "measuring",
-    "resolve_taps": "expressions",
-    "tap_module": "capture",
-    "without_classifier": "capture",
-}
-
 
 def __getattr__(name: str) -> Any:
     # On first use, so that a list of names needs no torch.
-    if name in _MODULES:
-        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    for module in ("measuring", "capture", "expressions") if name in __all__ else ():  # each imports those before it
+        if hasattr(part := import_module(f"{__name__}.{module}"), name):
+            return getattr(part, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

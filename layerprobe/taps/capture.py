@@ -287,12 +287,14 @@ def pooled_dim(name: str, layout: Layout, pool: str, *, negative: bool) -> int:
     """
     if layout.kind == "vector":
         return layout.dim
+    choices = ", ".join([*(TOKEN_POOLS if layout.class_token else ()), *POOLS])
+    what = f"{'a map' if layout.kind == 'map' else layout.kind} {layout.shape}"
     if pool == NO_POOL:
-        problem = f"{name} is {_a(layout)} {layout.shape} and needs a pool"
-        raise RecipeError(problem, fix=f"Choose {_choices(layout)}")
+        problem = f"{name} is {what} and needs a pool"
+        raise RecipeError(problem, fix=f"Choose {choices} or grid:s")
     if pool in TOKEN_POOLS and not layout.class_token:
-        problem = f"{name}@{pool}: {_a(layout)} {layout.shape} has no class token"
-        raise RecipeError(problem, fix=f"Choose {_choices(layout)}")
+        problem = f"{name}@{pool}: {what} has no class token"
+        raise RecipeError(problem, fix=f"Choose {choices} or grid:s")
     if pool == "gem" and negative:
         problem = f"{name}@gem: {_NEGATIVE}"
         raise RecipeError(problem, fix="Choose another pool, or the layer after a ReLU")
@@ -306,15 +308,6 @@ def pooled_dim(name: str, layout: Layout, pool: str, *, negative: bool) -> int:
         problem = f"{name}@{pool}: the map is {layout.grid[0]} x {layout.grid[1]}"
         raise RecipeError(problem, fix="Choose a smaller grid, or max")
     return layout.dim * side**2
-
-
-def _a(layout: Layout) -> str:
-    return "a map" if layout.kind == "map" else layout.kind
-
-
-def _choices(layout: Layout) -> str:
-    token_pools = TOKEN_POOLS if layout.class_token else ()
-    return f"{', '.join([*token_pools, *POOLS])} or grid:s"
 
 
 def _grid_side(pool: str) -> int:

@@ -54,16 +54,19 @@ def shares_after(
         path: sum(prod(parameter.shape) for parameter in submodule.parameters(recurse=False))
         for path, submodule in parts.items()
     }
-    above, total = {path: _running_module(path, begun) for path in parts}, sum(counts.values())
-    shares = []
-    for needed, operations in (before[tap.module, tap.call] for tap in taps):
+    above = {}  # a module, or the next above it, that runs; its own path where none does
+    for path in parts:
+        ran = path
+        while ran and ran not in begun:
+            ran = ran.rpartition(".")[0]
+        above[path] = ran if ran in begun and ran else path
+    total, operations = sum(counts.values()), 0 if counter is None else counter.get_total_flops()
+    shares: list[tuple[float, float | None]] = []
+    for needed, operations_before in (before[tap.module, tap.call] for tap in taps):
         num_kept = sum(count for path, count in counts.items() if above[path] in needed)
-        shares.append(
-            (
-                _share_after(num_kept, total),
-                None if counter is None else _share_after(operations, counter.get_total_flops()),
-            )
-        )
+        parameters_after = 1 - num_kept / total if total else 0.0
+        operations_after = 1 - operations_before / operations if operations else 0.0
+        shares.append((parameters_after, None if counter is None else operations_after))
     return shares
 
 
@@ -93,15 +96,3 @@ def _forward(
         with torch.no_grad(), counter or nullcontext():
             module(image)
     return before, begun
-
-
-def _running_module(path: str, begun: set[str]) -> str:
-    """A module, or the next above it, that runs; its own path where none does."""
-    above = path
-    while above and above not in begun:
-        above = above.rpartition(".")[0]
-    return above if above in begun and above else path
-
-
-def _share_after(num_kept: int, total: int) -> float:
-    return 1 - num_kept / total if total else 0.0
