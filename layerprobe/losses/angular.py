@@ -22,8 +22,7 @@ class Angular(Loss):
     et al. has their positives alone: negatives = "positives", as of `n_pairs`.
 
     Args:
-        embedding_dim: not used.
-        num_classes: not used.
+        embedding_dim, num_classes: not used.
         alpha: degrees, above 0 and below 90; 45 in the code of Fehervari et al.
         n_pairs_weight: weight of the N-pair loss of the same embeddings, which is added; at least 0. Wang et al. add
             the angular loss to it with weight 2, which is 0.5 here at twice the learning rate.
@@ -40,8 +39,8 @@ class Angular(Loss):
 
     def __init__(
         self,
-        embedding_dim: int,  # noqa: ARG002 - every loss is built alike
-        num_classes: int,  # noqa: ARG002
+        embedding_dim: int,
+        num_classes: int,
         *,
         alpha: float = 45.0,
         n_pairs_weight: float = 0.0,

@@ -17,8 +17,7 @@ class Contrastive(Loss):
     distance is not 0. A collapsed batch costs half the margin.
 
     Args:
-        embedding_dim: not used.
-        num_classes: not used.
+        embedding_dim, num_classes: not used.
         margin: a squared distance, at least 0; 0.2 in that code.
         scale: length that the embeddings get, above 0; 3 in that code.
     """
@@ -27,14 +26,7 @@ class Contrastive(Loss):
     needs_positives = True
     images_per_class = 2
 
-    def __init__(
-        self,
-        embedding_dim: int,  # noqa: ARG002 - every loss is built alike
-        num_classes: int,  # noqa: ARG002
-        *,
-        margin: float = 0.2,
-        scale: float = 3.0,
-    ) -> None:
+    def __init__(self, embedding_dim: int, num_classes: int, *, margin: float = 0.2, scale: float = 3.0) -> None:
         super().__init__()
         self.margin = at_least_zero("margin", margin, "a squared distance")
         self.length = positive("scale", scale, "the embeddings' length")

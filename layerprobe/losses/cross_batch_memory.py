@@ -38,13 +38,7 @@ class CrossBatchMemory(Loss):
     batches: Tensor
 
     def __init__(
-        self,
-        embedding_dim: int,
-        num_classes: int,  # noqa: ARG002 - every loss is built alike
-        *,
-        size: int = 1024,
-        warmup: int = 1000,
-        margin: float = 0.5,
+        self, embedding_dim: int, num_classes: int, *, size: int = 1024, warmup: int = 1000, margin: float = 0.5
     ) -> None:
         super().__init__()
         if size < 1:

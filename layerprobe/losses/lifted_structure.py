@@ -18,8 +18,7 @@ class LiftedStructure(Loss):
     not 0.
 
     Args:
-        embedding_dim: not used.
-        num_classes: not used.
+        embedding_dim, num_classes: not used.
         margin: a distance, at least 0; 1 in the original.
         normalise: give the embeddings length 1; the papers take them as they are (table 1).
     """
@@ -27,14 +26,7 @@ class LiftedStructure(Loss):
     sampler = "classes"
     needs_positives = True
 
-    def __init__(
-        self,
-        embedding_dim: int,  # noqa: ARG002 - every loss is built alike
-        num_classes: int,  # noqa: ARG002
-        *,
-        margin: float = 1.0,
-        normalise: bool = False,
-    ) -> None:
+    def __init__(self, embedding_dim: int, num_classes: int, *, margin: float = 1.0, normalise: bool = False) -> None:
         super().__init__()
         self.margin = at_least_zero("margin", margin, "a distance")
         self.normalise = normalise

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from layerprobe.losses.vectors import unit
 from layerprobe.registry import LOSSES, load
 from layerprobe.system.errors import RecipeError
 from layerprobe.values.sections import Network, Problem, Train
@@ -124,7 +126,7 @@ class Loss(nn.Module):
         with torch.device("meta"):
             return cls(1, _MANY_CLASSES, **options)
 
-    def contradictions(self, train: Train, net: Network) -> list[Problem]:  # noqa: ARG002 - for a subclass
+    def contradictions(self, train: Train, net: Network) -> list[Problem]:
         """What a recipe asks for that this loss cannot train with.
 
         Args:
@@ -162,6 +164,22 @@ class Loss(nn.Module):
         """All parameters of the loss, each in exactly one group."""
         parameters = list(self.parameters())
         return [ParameterGroup(parameters)] if parameters else []
+
+
+class ProxyLoss(Loss):
+    """A loss with a learnt proxy for each class; the logits are cosines times `scale`, unless it has others."""
+
+    scale: Tensor
+    proxies: nn.Parameter
+
+    def logits(self, embeddings: Tensor) -> Tensor:
+        """(B, D) -> (B, C), of all classes, without a margin."""
+        return self.scale * F.linear(unit(embeddings), unit(self.proxies))
+
+    @property
+    def classifier_weight(self) -> Tensor:
+        """(C, D) proxies of length 1, without gradient."""
+        return unit(self.proxies.detach())
 
 
 def loss(name: str, embedding_dim: int, num_classes: int, *, seed: int = 0, **options: Any) -> Loss:

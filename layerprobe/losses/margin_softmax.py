@@ -8,11 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from layerprobe.losses.loss import Loss, at_least_zero, positive
+from layerprobe.losses.loss import ProxyLoss, at_least_zero, positive
 from layerprobe.losses.vectors import uniform, unit
 
 
-class ArcFace(Loss):
+class ArcFace(ProxyLoss):
     """Cross-entropy of scale * cos(theta_c), the target's theta_y replaced by theta_y + margin.
 
     Deng et al., ArcFace: Additive Angular Margin Loss for Deep Face Recognition, CVPR 2019. Beyond theta_y = pi -
@@ -29,7 +29,6 @@ class ArcFace(Loss):
     sampler = "shuffled"
     needs_positives = False
     clip_gradient = 5.0  # of a network without weights, SGD's first steps at this scale would undo what it can tell
-    scale: Tensor
 
     def __init__(self, embedding_dim: int, num_classes: int, *, scale: float = 64.0, margin: float = 0.5) -> None:
         super().__init__()
@@ -50,17 +49,8 @@ class ArcFace(Loss):
         moved = torch.where(beyond, target - self.margin * math.sin(self.margin), turned)
         return F.cross_entropy(self.scale * cosines.scatter(1, labels[:, None], moved), labels)
 
-    def logits(self, embeddings: Tensor) -> Tensor:
-        """(B, D) -> (B, C), cosines times the scale, without the margin."""
-        return self.scale * F.linear(unit(embeddings), unit(self.proxies))
 
-    @property
-    def classifier_weight(self) -> Tensor:
-        """(C, D) proxies of length 1, without gradient."""
-        return unit(self.proxies.detach())
-
-
-class CosFace(Loss):
+class CosFace(ProxyLoss):
     """Cross-entropy of scale * cos(theta_c), the target's lowered by scale * margin.
 
     Wang et al., CosFace: Large Margin Cosine Loss for Deep Face Recognition, CVPR 2018. The same values as
@@ -76,7 +66,6 @@ class CosFace(Loss):
     sampler = "shuffled"
     needs_positives = False
     clip_gradient = 5.0  # of a network without weights, SGD's first steps at this scale would undo what it can tell
-    scale: Tensor
 
     def __init__(self, embedding_dim: int, num_classes: int, *, scale: float = 64.0, margin: float = 0.35) -> None:
         super().__init__()
@@ -89,12 +78,3 @@ class CosFace(Loss):
         logits = self.logits(embeddings)
         is_own_class = F.one_hot(labels, len(self.proxies)).to(logits.dtype)
         return F.cross_entropy(logits - self.scale * self.margin * is_own_class, labels)
-
-    def logits(self, embeddings: Tensor) -> Tensor:
-        """(B, D) -> (B, C), cosines times the scale, without the margin."""
-        return self.scale * F.linear(unit(embeddings), unit(self.proxies))
-
-    @property
-    def classifier_weight(self) -> Tensor:
-        """(C, D) proxies of length 1, without gradient."""
-        return unit(self.proxies.detach())

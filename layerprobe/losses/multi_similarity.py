@@ -18,8 +18,7 @@ class MultiSimilarity(Loss):
     pytorch-metric-learning. `informative` counts the kept pairs.
 
     Args:
-        embedding_dim: not used.
-        num_classes: not used.
+        embedding_dim, num_classes: not used.
         alpha: of positive pairs, above 0.
         beta: of negative pairs, above 0.
         base: lambda, a cosine: 1 in the paper's notation, 0.5 in the authors' code and in libraries.
@@ -32,8 +31,8 @@ class MultiSimilarity(Loss):
 
     def __init__(
         self,
-        embedding_dim: int,  # noqa: ARG002 - every loss is built alike
-        num_classes: int,  # noqa: ARG002
+        embedding_dim: int,
+        num_classes: int,
         *,
         alpha: float = 2.0,
         beta: float = 50.0,

@@ -26,8 +26,7 @@ class NPairs(Loss):
     first two images of each class as anchor and positive, once, and the other classes' positives as negatives.
 
     Args:
-        embedding_dim: not used.
-        num_classes: not used.
+        embedding_dim, num_classes: not used.
         l2: weight of `lengths`, at least 0; without it embeddings, which are not normalised, would grow; 5e-4 in the
             code of Fehervari et al.
         negatives: "both" images of the other classes, or their "positives".
@@ -39,12 +38,7 @@ class NPairs(Loss):
     clip_gradient = 10.0  # products of embeddings of any length: SGD's first steps would be as long as they are
 
     def __init__(
-        self,
-        embedding_dim: int,  # noqa: ARG002 - every loss is built alike
-        num_classes: int,  # noqa: ARG002
-        *,
-        l2: float = 5e-4,
-        negatives: Negatives = "both",
+        self, embedding_dim: int, num_classes: int, *, l2: float = 5e-4, negatives: Negatives = "both"
     ) -> None:
         super().__init__()
         self.negatives = negatives

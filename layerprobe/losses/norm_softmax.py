@@ -6,11 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from layerprobe.losses.loss import Loss, positive, share
-from layerprobe.losses.vectors import LinearClassifier, uniform, unit
+from layerprobe.losses.loss import ProxyLoss, positive, share
+from layerprobe.losses.vectors import LinearClassifier, uniform
 
 
-class NormSoftmax(Loss):
+class NormSoftmax(ProxyLoss):
     """-log( exp(x . p_y / sigma) / sum over all classes z of exp(x . p_z / sigma) ), x and p of length 1, no bias.
 
     Zhai & Wu 2019, equation 5. An embedding orthogonal to all proxies costs ln C; with random proxies the first value
@@ -32,7 +32,6 @@ class NormSoftmax(Loss):
     sampler = "shuffled"
     needs_positives = False
     images_per_class = 25
-    scale: Tensor
 
     def __init__(
         self, embedding_dim: int, num_classes: int, *, temperature: float = 0.05, label_smoothing: float = 0.0
@@ -47,16 +46,7 @@ class NormSoftmax(Loss):
         """(B, D) embeddings of any length and (B,) labels -> scalar."""
         return F.cross_entropy(self.logits(embeddings), labels, label_smoothing=self.label_smoothing)
 
-    def logits(self, embeddings: Tensor) -> Tensor:
-        """(B, D) -> (B, C), cosines over the temperature."""
-        return self.scale * F.linear(unit(embeddings), unit(self.proxies))
-
     def linear(self, embeddings: Tensor) -> LinearClassifier:
         """The classifier of (N, D) embeddings."""
         weight = self.classifier_weight
         return LinearClassifier(embeddings, weight, weight.new_zeros(len(weight)), float(self.scale), unit=True)
-
-    @property
-    def classifier_weight(self) -> Tensor:
-        """(C, D) proxies of length 1, without gradient."""
-        return unit(self.proxies.detach())

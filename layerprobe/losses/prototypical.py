@@ -18,8 +18,7 @@ class Prototypical(Loss):
     denominator. A collapsed batch costs ln of the number of classes.
 
     Args:
-        embedding_dim: not used.
-        num_classes: not used.
+        embedding_dim, num_classes: not used.
         support: images of a class that make its prototype, at least 1; 5 in the code of Fehervari et al., with 5
             queries of each of 12 classes.
     """
@@ -28,13 +27,7 @@ class Prototypical(Loss):
     needs_positives = True
     images_per_class = 10
 
-    def __init__(
-        self,
-        embedding_dim: int,  # noqa: ARG002 - every loss is built alike
-        num_classes: int,  # noqa: ARG002
-        *,
-        support: int = 5,
-    ) -> None:
+    def __init__(self, embedding_dim: int, num_classes: int, *, support: int = 5) -> None:
         super().__init__()
         if support < 1:
             raise ValueError(f"support is {support}; it is a number of images, at least 1")

@@ -6,11 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from layerprobe.losses.loss import Loss, ParameterGroup, at_least_zero, parameter_rate, positive
-from layerprobe.losses.vectors import normal, unit
+from layerprobe.losses.loss import ParameterGroup, ProxyLoss, at_least_zero, parameter_rate, positive
+from layerprobe.losses.vectors import normal
 
 
-class ProxyAnchor(Loss):
+class ProxyAnchor(ProxyLoss):
     """Mean_{p in P+} log(1 + sum_{x of p} e^(-a (s - d))) + mean_{all p} log(1 + sum_{x not of p} e^(a (s + d))).
 
     Kim et al., Proxy Anchor Loss for Deep Metric Learning, CVPR 2020: s is the cosine of embedding and proxy, a the
@@ -29,7 +29,6 @@ class ProxyAnchor(Loss):
 
     sampler = "shuffled"
     needs_positives = False
-    scale: Tensor
 
     def __init__(
         self,
@@ -60,15 +59,6 @@ class ProxyAnchor(Loss):
         pull = _log_1_plus_sum(shift - logits, is_own_class)  # (C,), 0 for a class that is not in the batch
         push = _log_1_plus_sum(shift + logits, ~is_own_class)
         return pull.sum() / is_own_class.any(0).sum() + push.mean()
-
-    def logits(self, embeddings: Tensor) -> Tensor:
-        """(B, D) -> (B, C), cosines times the scale."""
-        return self.scale * F.linear(unit(embeddings), unit(self.proxies))
-
-    @property
-    def classifier_weight(self) -> Tensor:
-        """(C, D) proxies of length 1, without gradient."""
-        return unit(self.proxies.detach())
 
 
 def _log_1_plus_sum(exponents: Tensor, counted: Tensor) -> Tensor:

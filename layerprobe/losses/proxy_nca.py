@@ -6,11 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from layerprobe.losses.loss import Loss, ParameterGroup, at_least_zero, parameter_rate, positive, several_classes
+from layerprobe.losses.loss import ParameterGroup, ProxyLoss, at_least_zero, parameter_rate, positive, several_classes
 from layerprobe.losses.vectors import normal, unit
 
 
-class ProxyNCA(Loss):
+class ProxyNCA(ProxyLoss):
     """-log( exp(-d(x, p_y)) / sum over the other classes n of exp(-d(x, p_n)) ), d the squared Euclidean distance.
 
     Fehervari et al. 2019, equation 14 (from Movshovitz-Attias et al., ICCV 2017), with N the classes other than the
@@ -64,8 +64,3 @@ class ProxyNCA(Loss):
     def logits(self, embeddings: Tensor) -> Tensor:
         """(B, D) -> (B, C), squared distances to the proxies times -1."""
         return 2 * self.scale.square() * (F.linear(unit(embeddings), unit(self.proxies)) - 1)
-
-    @property
-    def classifier_weight(self) -> Tensor:
-        """(C, D) proxies of length 1, without gradient."""
-        return unit(self.proxies.detach())

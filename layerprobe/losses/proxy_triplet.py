@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from layerprobe.losses.loss import Loss, ParameterGroup, at_least_zero, parameter_rate, several_classes
+from layerprobe.losses.loss import ParameterGroup, ProxyLoss, at_least_zero, parameter_rate, several_classes
 from layerprobe.losses.vectors import normal, unit
 
 
-class ProxyTriplet(Loss):
+class ProxyTriplet(ProxyLoss):
     """Mean of [|x - p_y|^2 - |x - p_z|^2 + margin]_+ over the (image, other class z) that violate the margin.
 
     Movshovitz-Attias et al., No Fuss Distance Metric Learning using Proxies, ICCV 2017; "proxies with triplet loss" in
@@ -63,8 +63,3 @@ class ProxyTriplet(Loss):
     def logits(self, embeddings: Tensor) -> Tensor:
         """(B, D) -> (B, C), squared distances to the proxies times -1."""
         return 2 * (F.linear(unit(embeddings), unit(self.proxies)) - 1)
-
-    @property
-    def classifier_weight(self) -> Tensor:
-        """(C, D) proxies of length 1, without gradient."""
-        return unit(self.proxies.detach())

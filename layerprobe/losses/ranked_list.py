@@ -20,8 +20,7 @@ class RankedList(Loss):
     close than others. `informative` counts these pairs.
 
     Args:
-        embedding_dim: not used.
-        num_classes: not used.
+        embedding_dim, num_classes: not used.
         alpha: distance that negatives are pushed to, in (0, 2).
         margin: between the two boundaries, at least 0 and at most alpha.
         temperature: T, at least 0; with 0 all weights are equal.
@@ -34,8 +33,8 @@ class RankedList(Loss):
 
     def __init__(
         self,
-        embedding_dim: int,  # noqa: ARG002 - every loss is built alike
-        num_classes: int,  # noqa: ARG002
+        embedding_dim: int,
+        num_classes: int,
         *,
         alpha: float = 1.2,
         margin: float = 0.4,

@@ -34,8 +34,7 @@ class SmoothTriplet(Loss):
     and can be differentiated once; the variants leave it to autograd.
 
     Args:
-        embedding_dim: D; not used.
-        num_classes: not used.
+        embedding_dim, num_classes: not used.
         scale: length that the embeddings get, in (0, inf). The paper's 4 makes the exponent 32 (cos_an - cos_ap).
         learn_scale: train `scale`, as the released code does, at learning rate 0.01 with weight decay 5e-5.
         normalise: False takes the embeddings as they are ("let the network learn the scaling") and no scale.
@@ -53,8 +52,8 @@ class SmoothTriplet(Loss):
 
     def __init__(
         self,
-        embedding_dim: int,  # noqa: ARG002 - every loss is built alike
-        num_classes: int,  # noqa: ARG002
+        embedding_dim: int,
+        num_classes: int,
         *,
         scale: float = 4.0,
         learn_scale: bool = False,

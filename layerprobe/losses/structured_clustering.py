@@ -24,8 +24,7 @@ class StructuredClustering(Loss):
     most 1.
 
     Args:
-        embedding_dim: not used.
-        num_classes: not used.
+        embedding_dim, num_classes: not used.
         gamma: weight of the structured margin, at least 0; 1 to 10 by Song et al.
     """
 
@@ -33,13 +32,7 @@ class StructuredClustering(Loss):
     needs_positives = True
     images_per_class = 5
 
-    def __init__(
-        self,
-        embedding_dim: int,  # noqa: ARG002 - every loss is built alike
-        num_classes: int,  # noqa: ARG002
-        *,
-        gamma: float = 1.0,
-    ) -> None:
+    def __init__(self, embedding_dim: int, num_classes: int, *, gamma: float = 1.0) -> None:
         super().__init__()
         self.gamma = at_least_zero("gamma", gamma, "the weight of the structured margin")
 

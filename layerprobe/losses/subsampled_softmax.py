@@ -6,12 +6,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from layerprobe.losses.loss import Loss, positive
+from layerprobe.losses.loss import ProxyLoss, positive
 from layerprobe.losses.vectors import uniform, unit
 from layerprobe.values.sections import Network, Problem, Train
 
 
-class SubsampledSoftmax(Loss):
+class SubsampledSoftmax(ProxyLoss):
     """NormSoftmax whose denominator holds the batch's classes and a random subset of the others, anew in every batch.
 
     Zhai & Wu 2019, section 4.3: "For each training batch, only the correct classes and a randomly sampled subset of the
@@ -33,7 +33,6 @@ class SubsampledSoftmax(Loss):
     sampler = "shuffled"  # as NormSoftmax, for the paper's balanced batches too
     needs_positives = False
     images_per_class = 5  # Zhai & Wu 2019, section 6.1, on Stanford Online Products
-    scale: Tensor
 
     def __init__(
         self,
@@ -74,15 +73,6 @@ class SubsampledSoftmax(Loss):
         classes, places = draw_classes(labels, len(self.proxies), self.sampled)
         proxies = F.embedding(classes, self.proxies, sparse=self.sparse)  # (S, D)
         return F.cross_entropy(self.scale * F.linear(unit(embeddings), unit(proxies)), places)
-
-    def logits(self, embeddings: Tensor) -> Tensor:
-        """(B, D) -> (B, C), of all classes."""
-        return self.scale * F.linear(unit(embeddings), unit(self.proxies))
-
-    @property
-    def classifier_weight(self) -> Tensor:
-        """(C, D) proxies of length 1, without gradient."""
-        return unit(self.proxies.detach())
 
 
 def draw_classes(labels: Tensor, num_classes: int, size: int) -> tuple[Tensor, Tensor]:

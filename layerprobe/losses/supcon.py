@@ -17,8 +17,7 @@ class SupCon(Loss):
     paper sums the latter. s is the cosine. A collapsed batch costs ln(B - 1).
 
     Args:
-        embedding_dim: not used.
-        num_classes: not used.
+        embedding_dim, num_classes: not used.
         temperature: tau, above 0; kept as `scale` = 1 / tau.
     """
 
@@ -26,13 +25,7 @@ class SupCon(Loss):
     needs_positives = True
     scale: Tensor
 
-    def __init__(
-        self,
-        embedding_dim: int,  # noqa: ARG002 - every loss is built alike
-        num_classes: int,  # noqa: ARG002
-        *,
-        temperature: float = 0.1,
-    ) -> None:
+    def __init__(self, embedding_dim: int, num_classes: int, *, temperature: float = 0.1) -> None:
         super().__init__()
         scale = 1 / positive("temperature", temperature, "what the cosines are divided by")
         self.register_buffer("scale", torch.tensor(scale))

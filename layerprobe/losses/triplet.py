@@ -22,8 +22,7 @@ class Triplet(Loss):
     are 0. A collapsed batch costs the margin.
 
     Args:
-        embedding_dim: not used.
-        num_classes: not used.
+        embedding_dim, num_classes: not used.
         margin: a squared distance, at least 0.
         mining: see `mine_triplets`.
         normalise: give the embeddings length 1, as Schroff et al.; the paper's table 1 takes them as they are.
@@ -34,8 +33,8 @@ class Triplet(Loss):
 
     def __init__(
         self,
-        embedding_dim: int,  # noqa: ARG002 - every loss is built alike
-        num_classes: int,  # noqa: ARG002
+        embedding_dim: int,
+        num_classes: int,
         *,
         margin: float = 0.2,
         mining: Mining = "semi_hard",
