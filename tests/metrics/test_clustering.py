@@ -54,7 +54,7 @@ def test_agreement_is_that_of_sklearn(seed: int) -> None:
 
 def test_chance_is_the_mean_over_every_permutation() -> None:
     classes, clusters = [0, 0, 0, 1, 1, 2], [5, 5, 3, 3, 3, 5]
-    values = [normalized_mutual_info_score(order, clusters) for order in permutations(classes)]
+    values = [normalized_mutual_info_score(order, clusters) for order in set(permutations(classes))]
     assert agreement(classes, clusters).chance == pytest.approx(np.mean(values), rel=1e-12)
 
 

@@ -90,7 +90,7 @@ def test_a_restart_does_not_depend_on_those_beside_it() -> None:
 
 @pytest.mark.parametrize("side", [2, 5, 16])
 def test_blocks_do_not_change_a_clustering(side: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = blobs(130, 6, 12, 1.0)
+    rows = blobs(70, 6, 12, 1.0)
     whole = kmeans(rows, 12, seeds=range(3))
     monkeypatch.setattr(Points, "side", side)
     assert all(same(*pair) for pair in zip(whole, kmeans(rows, 12, seeds=range(3)), strict=True))

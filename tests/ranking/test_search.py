@@ -534,15 +534,15 @@ dist.destroy_process_group()
 def answers(group: Any) -> list[list[list[int]]]:
     """Counts of queries among themselves and in a gallery: several tiles each, with ties and lone queries."""
     rng = np.random.default_rng(0)
-    labels = np.append(np.arange(2999) % 700, 1000)
-    features = rng.normal(size=(701, 12))[np.minimum(labels, 700)] + 0.7 * rng.normal(size=(3000, 12))
+    labels = np.append(np.arange(1699) % 400, 1000)
+    features = rng.normal(size=(401, 12))[np.minimum(labels, 400)] + 0.7 * rng.normal(size=(1700, 12))
     features[::7] = features[3]
-    pairs = np.unique(rng.integers(0, 3000, (5000, 2)), axis=0)
+    pairs = np.unique(rng.integers(0, 1700, (3000, 2)), axis=0)
     asked: tuple[dict[str, Any], ...] = (
         {},
         {"gallery": features[1000:], "gallery_labels": labels[1000:]},
         {"resolve": (1, 4)},
-        {"rules": SearchRules(groups=np.arange(3000) % 5, ignored=pairs[::2])},
+        {"rules": SearchRules(groups=np.arange(1700) % 5, ignored=pairs[::2])},
         {"rules": SearchRules(positives=pairs)},
         {
             "rules": SearchRules(
