@@ -15,8 +15,11 @@ if TYPE_CHECKING:
         Columns,
         FeatureFile,
         FeatureHead,
+        FeatureKey,
         LayerTables,
+        Rows,
         StoredFeatures,
+        key_attributes,
         open_feature_file,
         read_feature_head,
         read_features,
@@ -36,7 +39,6 @@ if TYPE_CHECKING:
         read_rank_file,
         write_ranks,
     )
-    from layerprobe.store.rows import FeatureKey, Rows, key_attributes
 
 __all__ = [
     "Columns",
@@ -67,38 +69,10 @@ __all__ = [
     "write_ranks",
 ]
 
-_MODULES = {
-    "Columns": "features",
-    "FeatureFile": "features",
-    "FeatureHead": "features",
-    "FeatureKey": "rows",
-    "LayerTables": "features",
-    "RankEntry": "ranks",
-    "RankFile": "ranks",
-    "RankKey": "ranks",
-    "Rows": "rows",
-    "StoredFeatures": "features",
-    "StoredRanks": "ranks",
-    "is_feature_file": "hdf5",
-    "is_fitted_on": "ranks",
-    "is_made_from": "ranks",
-    "key_attributes": "rows",
-    "open_feature_file": "features",
-    "rank_file_of": "ranks",
-    "read_arrays": "hdf5",
-    "read_feature_head": "features",
-    "read_features": "features",
-    "read_rank_file": "ranks",
-    "stale_note": "features",
-    "stale_passed": "hdf5",
-    "stored_layers": "features",
-    "write_features": "features",
-    "write_ranks": "ranks",
-}
-
 
 def __getattr__(name: str) -> Any:
     # Imported on first use, so that importing the package needs no h5py.
-    if name in _MODULES:
-        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    for module in ("hdf5", "features", "ranks") if name in __all__ else ():
+        if name in vars(contents := import_module(f"{__name__}.{module}")):
+            return vars(contents)[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -15,7 +15,17 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.store.features import FeatureHead
+from layerprobe.store.features import (
+    FeatureHead,
+    FeatureKey,
+    Rows,
+    has_facts,
+    index_or_error,
+    key_attributes,
+    rows_nbytes,
+    write_rows,
+    write_values,
+)
 from layerprobe.store.hdf5 import (
     HDF5_ERRORS,
     SCHEMA,
@@ -25,16 +35,6 @@ from layerprobe.store.hdf5 import (
     read_dataset,
     set_attributes,
     stored_dataset,
-)
-from layerprobe.store.rows import (
-    FeatureKey,
-    Rows,
-    has_facts,
-    index_or_error,
-    key_attributes,
-    rows_nbytes,
-    write_rows,
-    write_values,
 )
 from layerprobe.system.errors import DataError
 from layerprobe.system.files import written_whole
@@ -76,6 +76,10 @@ class RankKey:
             "engine": self.engine,
             "reduction": self.reduction,
         }
+
+    def texts(self) -> dict[str, str]:
+        """The key as it is read back."""
+        return {name: str(value) for name, value in self.facts().items()}
 
 
 def _as_text(key: FeatureKey) -> str:
@@ -145,32 +149,17 @@ def write_ranks(
         if identical is not None and identical.any():
             write_values(file, _IDENTICAL, identical)
         for ranked, entry in entries.items():
-            _require_length(ranked, entry, len(rows.ids))
-            group = file.create_group(group_path(ranked))
-            write_entry(group, entry.key.facts(), entry.ranks, entry.invalid)
+            for counted in (*([] if entry.ranks is None else [entry.ranks]), *entry.values.values()):
+                if len(counted) != len(rows.ids):
+                    raise ValueError(f"{ranked.layer}: ranks of {len(counted)} queries, not {len(rows.ids)}")
+            group = file.create_group(f"{ranked.layer.stored}/{ranked.reduction}/{ranked.similarity}")
+            set_attributes(group, {**entry.key.facts(), "invalid": entry.invalid})
+            if entry.ranks is not None:
+                set_attributes(group, {"lone": entry.ranks.lone, "zero": entry.ranks.zeros})
+                for name in _COUNTS:
+                    write_values(group, name, getattr(entry.ranks, name))
             for metric, values in entry.values.items():
                 write_values(group.require_group("values"), metric, values.astype(np.float64))
-
-
-def write_entry(group: h5py.Group, key: Mapping[str, str | int], ranks: Ranks | None, invalid: str = "") -> None:
-    """Write the provenance of a layer's ranks, and the ranks, or the reason why there are none."""
-    set_attributes(group, {**key, "invalid": invalid})
-    if ranks is not None:
-        set_attributes(group, {"lone": ranks.lone, "zero": ranks.zeros})
-        for name in _COUNTS:
-            write_values(group, name, getattr(ranks, name))
-
-
-def group_path(ranked: RankedLayer) -> str:
-    """Where the ranks of a layer lie in a rank file."""
-    return f"{ranked.layer.stored}/{ranked.reduction}/{ranked.similarity}"
-
-
-def _require_length(ranked: RankedLayer, entry: RankEntry, count: int) -> None:
-    lengths = [*([] if entry.ranks is None else [len(entry.ranks)]), *map(len, entry.values.values())]
-    for length in lengths:
-        if length != count:
-            raise ValueError(f"{ranked.layer}: ranks of {length} queries, not {count}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,19 +220,13 @@ class RankFile:
         entries: dict[RankedLayer, RankEntry] = {}
         for ranked, group in {} if isinstance(self.index, DataError) else self.groups.items():
             key = key_of(ranked)
-            facts = {name: str(value) for name, value in key.facts().items()}
-            if group.contents is not None and group.facts == facts:
+            if group.contents is not None and group.facts == key.texts():
                 entries[ranked] = RankEntry(key, *group.contents)
         return entries
 
     def stale(self, key_of: Callable[[RankedLayer], RankKey]) -> set[RankedLayer]:
         """The layers that it has ranks of, but made from something else than the right key."""
-        layers: set[RankedLayer] = set()
-        for ranked, group in self.groups.items():
-            facts = {name: str(value) for name, value in key_of(ranked).facts().items()}
-            if group.facts != facts:
-                layers.add(ranked)
-        return layers
+        return {ranked for ranked, group in self.groups.items() if group.facts != key_of(ranked).texts()}
 
     @functools.cached_property
     def stored(self) -> StoredRanks:
@@ -276,9 +259,7 @@ def rank_file_of(
         identical: as of `write_ranks`.
     """
     groups = {
-        ranked: _Group(
-            {name: str(value) for name, value in entry.key.facts().items()}, (entry.ranks, entry.invalid, entry.values)
-        )
+        ranked: _Group(entry.key.texts(), (entry.ranks, entry.invalid, entry.values))
         for ranked, entry in entries.items()
     }
     there = identical is not None and identical.any()
@@ -295,7 +276,7 @@ def read_rank_file(path: Path) -> RankFile:
         if _IDENTICAL in file and not isinstance(index, DataError):
             with contextlib.suppress(DataError, *HDF5_ERRORS), memory_faults_told(path):
                 identical = _vector(file, _IDENTICAL, len(index[0]), np.bool_)
-        for ranked, group in ranked_groups(file):
+        for ranked, group in _ranked_groups(file):
             contents = None
             with contextlib.suppress(DataError, *HDF5_ERRORS), memory_faults_told(path):
                 contents = _contents(file, group, 0 if isinstance(index, DataError) else len(index[0]))
@@ -303,7 +284,7 @@ def read_rank_file(path: Path) -> RankFile:
     return RankFile(index, chance, groups, identical)
 
 
-def ranked_groups(file: h5py.File) -> Iterator[tuple[RankedLayer, h5py.Group]]:
+def _ranked_groups(file: h5py.File) -> Iterator[tuple[RankedLayer, h5py.Group]]:
     """The groups of the ranked layers, three levels down; anything else in the file is skipped."""
     for layer, of_layer in _subgroups(file):
         for reduction, of_reduction in _subgroups(of_layer):
@@ -327,8 +308,9 @@ def _contents(
     values = {metric: _vector(file, f"{location}/values/{metric}", count, np.float64) for metric in metrics}
     if invalid := attribute(group, "invalid"):
         return None, invalid, values
-    counts = [_vector(file, f"{location}/{name}", count, np.int32) for name in _COUNTS]
-    closer, closer_high, tied_negatives, tied_positives = counts
+    closer, closer_high, tied_negatives, tied_positives = (
+        _vector(file, f"{location}/{name}", count, np.int32) for name in _COUNTS
+    )
     return Ranks(closer, closer_high, tied_negatives, tied_positives, int(attribute(group, "zero"))), "", values
 
 
