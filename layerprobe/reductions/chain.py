@@ -120,18 +120,13 @@ def parse_chain(text: str) -> Chain:
         RecipeError: a bad argument, something after `binary`, or `@gallery` where nothing is fitted.
     """
     names = text.removesuffix(ON_GALLERY)
-    parts = () if names == NO_REDUCTION else tuple(_load_reduction(name) for name in names.split("+"))
+    parts = () if names == NO_REDUCTION else tuple(load("reduction", REDUCTIONS, name)() for name in names.split("+"))
     chain = Chain(text, parts, text.endswith(ON_GALLERY))
     if any(reduction.similarity for reduction in parts[:-1]):
         raise RecipeError(f"{text}: nothing can follow binary codes", fix="Put binary at the end")
     if chain.on_gallery and not chain.fits:
         raise RecipeError(f"{text}: nothing is fitted", fix=f"Leave {ON_GALLERY} out")
     return chain
-
-
-def _load_reduction(name: str) -> Reduction:
-    reduction: Reduction = load("reduction", REDUCTIONS, name)()
-    return reduction
 
 
 DRAWS = 5  # of random projections, whose mean is taken: one draw may be lucky

@@ -1,22 +1,31 @@
-"""pca:D and whiten:D:P: the directions in which features vary most, their variances more equal."""
+"""pca:D and whiten:D:P: the directions in which features vary most, from moments that are taken in batches."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import reduce as folded
 from typing import TYPE_CHECKING
 
-from layerprobe.reductions.moments import Spectrum, moments_of, spectrum_of
-from layerprobe.reductions.reduction import NotApplicableError, Projection, at_most, dimensions
-from layerprobe.system.errors import RecipeError
+import numpy as np
+from numpy.typing import NDArray
+
+from layerprobe.reductions.applying import Blocks, Marked
+from layerprobe.reductions.reduction import InTurn, NotApplicableError, Projection, Reduction, at_most, dimensions
+from layerprobe.reductions.unfitted import unit
+from layerprobe.system.errors import NotFiniteError, RecipeError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from layerprobe.reductions.reduction import Reduce
 
+MOST_DIMENSIONS = 128  # of half-whitening in folds
+_POWER = 0.5
 
-class PCA:
+
+class PCA(Reduction):
     """Subtracts the mean of the features that it is fitted on, and projects onto their first D principal axes.
 
     Horiguchi et al., 2019, section 3.1, who do not say what they fit it on. The axes are the eigenvectors of the
@@ -30,9 +39,6 @@ class PCA:
     """
 
     fits = True
-    draws = needs_classifier = False
-    similarity = None
-    members = ()
 
     def __init__(self, argument: str) -> None:
         self._name = f"pca:{argument}"
@@ -77,7 +83,7 @@ def leading(name: str, count: int, batches: Iterable[Tensor], dim: int) -> Spect
     return spectrum.first(count)
 
 
-class Whiten:
+class Whiten(PCA):
     """`pca:D`, each direction then divided by its variance to the power of P / 2.
 
     P = 1 is full whitening: on the fitted features, every direction has variance 1. P = 0 is `pca:D`, and P = 0.5,
@@ -94,11 +100,6 @@ class Whiten:
         RecipeError: it is not.
     """
 
-    fits = True
-    draws = needs_classifier = False
-    similarity = None
-    members = ()
-
     def __init__(self, argument: str) -> None:
         count, _, power = argument.partition(":")
         self._name = f"whiten:{argument}"
@@ -109,14 +110,6 @@ class Whiten:
                 fix=f"Half-whitening is whiten:{count}:0.5, full whitening whiten:{count}:1",
             )
         self._power = float(power)
-
-    def dim(self, dim: int) -> int:
-        """D.
-
-        Raises:
-            NotApplicableError: features have fewer.
-        """
-        return at_most(self._name, self._count, dim)
 
     def fit(self, batches: Iterable[Tensor], dim: int, *, seed: int, classifier_weight: Tensor | None) -> Reduce:  # noqa: ARG002 - nothing is drawn
         """The projection.
@@ -131,3 +124,203 @@ class Whiten:
 def whitening(spectrum: Spectrum, power: float) -> Reduce:
     """The projection onto principal axes, each divided by its variance to the power of half of `power`."""
     return Projection(spectrum.axes / spectrum.variances ** (power / 2), spectrum.mean)
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """The first two moments of N features.
+
+    Args:
+        count: N.
+        mean: (D,) float64.
+        scatter: (D, D) float64, the sum of the products of the features' differences from their mean.
+    """
+
+    count: int
+    mean: Tensor
+    scatter: Tensor
+
+    @property
+    def covariance(self) -> Tensor:
+        """(D, D) float64, divided by N - 1; 0 for a single feature."""
+        return self.scatter / max(1, self.count - 1)
+
+    def merged(self, other: Moments) -> Moments:
+        """The moments of both sets of features together.
+
+        Chan, Golub & LeVeque, Updating Formulae and a Pairwise Algorithm for Computing Sample Variances, 1979.
+        """
+        count = self.count + other.count
+        apart = other.mean - self.mean
+        scatter = (self.scatter + other.scatter).addr_(apart, apart, alpha=self.count * other.count / count)
+        return Moments(count, self.mean + apart * (other.count / count), scatter)
+
+
+def moments_of(batches: Iterable[Tensor], dim: int) -> Moments:
+    """Go once through features, and keep no more than two matrices of D x D beside a batch.
+
+    Args:
+        batches: (B, D) float64, each with a row at least.
+        dim: D.
+
+    Raises:
+        NotFiniteError: a row holds NaN or Inf.
+        ValueError: there is no batch, or one of another number of dimensions.
+    """
+    moments: Moments | None = None
+    origin: Tensor | None = None
+    rows = bad = 0
+    for batch in batches:
+        if batch.shape[1] != dim:
+            raise ValueError(f"a batch has {batch.shape[1]} dimensions, not {dim}")
+        finite = batch.isfinite().all(1)
+        rows, bad = rows + len(batch), bad + int((~finite).sum())
+        if bad:
+            continue
+        # Where the mean is large, differences of batches' means would keep few digits of it. Seen from a feature's
+        # neighbourhood, all numbers are as small as the features' spread.
+        origin = batch.mean(0) if origin is None else origin
+        seen = batch - origin
+        mean = seen.mean(0)
+        centred = seen - mean
+        batch_moments = Moments(len(batch), mean, centred.T @ centred)
+        moments = batch_moments if moments is None else moments.merged(batch_moments)
+    if bad:
+        raise NotFiniteError(bad, rows)
+    if moments is None or origin is None:
+        raise ValueError("no features to fit on")
+    return Moments(moments.count, moments.mean + origin, moments.scatter)
+
+
+@dataclass(frozen=True, eq=False)
+class Spectrum:
+    """The principal axes of features, the one of the largest variance first.
+
+    Args:
+        mean: (D,) float64 of the features.
+        variances: (D,) float64, descending: the eigenvalues of the covariance.
+        axes: (D, D) float64, an axis of length 1 a column. The entry of an axis that is farthest from 0 is positive,
+            so that the same features always give the same axes.
+        rank: how many variances are above rounding.
+    """
+
+    mean: Tensor
+    variances: Tensor
+    axes: Tensor
+    rank: int
+
+    def first(self, count: int) -> Spectrum:
+        """The first axes alone."""
+        return Spectrum(self.mean, self.variances[:count], self.axes[:, :count].contiguous(), self.rank)
+
+
+def spectrum_of(moments: Moments) -> Spectrum:
+    """The eigenvectors of the covariance.
+
+    The rank is `numpy.linalg.matrix_rank`'s of the covariance: variances count above D times the largest one times the
+    distance of 1 from the next float64. N features have a rank of at most N - 1.
+    """
+    import torch
+
+    ascending, vectors = torch.linalg.eigh(moments.covariance)
+    return _spectrum(moments, ascending.flip(0), vectors.flip(1))
+
+
+def leading_of(moments: Moments, count: int) -> Spectrum:
+    """The first axes of `spectrum_of` alone; on a CPU they take half the time of all.
+
+    Args:
+        moments: of the features.
+        count: how many axes, at most D.
+
+    Returns:
+        Axes (D, count); the rank is that of the features, or `count` where it is higher.
+    """
+    import torch
+
+    dim = len(moments.mean)
+    if moments.mean.device.type != "cpu" or count == dim:
+        spectrum = spectrum_of(moments).first(count)
+        return Spectrum(spectrum.mean, spectrum.variances, spectrum.axes, min(spectrum.rank, count))
+    import scipy.linalg  # only this waits for it
+
+    ascending, vectors = scipy.linalg.eigh(
+        moments.covariance.numpy(), subset_by_index=(dim - count, dim - 1), driver="evr", check_finite=False
+    )
+    return _spectrum(moments, torch.from_numpy(ascending).flip(0), torch.from_numpy(vectors).flip(1))
+
+
+def _spectrum(moments: Moments, variances: Tensor, axes: Tensor) -> Spectrum:
+    import torch
+
+    farthest = axes.gather(0, axes.abs().argmax(0, keepdim=True))
+    least = variances[0] * len(moments.mean) * torch.finfo(variances.dtype).eps
+    rank = int((variances > least.clamp(min=0)).sum())
+    return Spectrum(moments.mean, variances, axes * farthest.sign(), rank)
+
+
+@dataclass(frozen=True, eq=False)
+class HalfWhitening:
+    """`l2+whiten:D:0.5+l2`, fitted on several parts of the same features.
+
+    Args:
+        dim: D: the minimum of 128, the features' dimensions and the rank of each part.
+        fits: fold -> fitted on all other folds; None -> on all of them.
+    """
+
+    dim: int
+    fits: Mapping[int | None, Reduce]
+
+    @property
+    def name(self) -> str:
+        """The chain that `reductions.chain` knows it by."""
+        return half_whitened(self.dim)
+
+
+def half_whitened(dim: int) -> str:
+    """The name of half-whitening to some dimensions, of features of length 1, to features of length 1."""
+    return f"l2+whiten:{dim}:{_POWER}+l2"
+
+
+def is_half_whitening(chain: str) -> bool:
+    """Whether a chain of reductions is half-whitening to any number of dimensions."""
+    return re.fullmatch(rf"l2\+whiten:\d+:{_POWER}\+l2", chain) is not None
+
+
+def half_whitening(
+    blocks: Blocks, folds: NDArray[np.int64], without: Collection[int | None] = (None,)
+) -> HalfWhitening | None:
+    """Fit half-whitening on all folds of features but one, for each of some.
+
+    The moments of each fold are taken once, and merged for every fit: the results are those of the chain on the same
+    rows, up to rounding.
+
+    Args:
+        blocks: (N, D) features.
+        folds: (N,) the fold of each row.
+        without: the folds to hold out, one for each fit; None: fit on all.
+
+    Returns:
+        None where the features of a fit are all the same, or are a single row.
+
+    Raises:
+        NotFiniteError: a row holds NaN or Inf.
+        ValueError: no row is left for a fit.
+    """
+    dim = int(blocks.rows.shape[1])
+    names = np.unique(folds).tolist()
+    moments = (moments_of(map(unit, Marked(blocks, folds == fold)), dim) for fold in names)
+    parts: dict[int, Moments] = dict(zip(names, moments, strict=True))
+    most = min(MOST_DIMENSIONS, dim)
+    spectra = {}
+    for held_out in without:
+        fitted_on = [moments for fold, moments in parts.items() if fold != held_out]
+        spectra[held_out] = leading_of(folded(Moments.merged, fitted_on), most)
+    most = min(spectrum.rank for spectrum in spectra.values())
+    if most < 1:
+        return None
+    fits = {
+        held_out: InTurn((unit, whitening(spectrum.first(most), _POWER), unit))
+        for held_out, spectrum in spectra.items()
+    }
+    return HalfWhitening(most, fits)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from layerprobe.reductions.reduction import Projection, at_most, dimensions
+from layerprobe.reductions.reduction import Projection, Reduction, at_most, dimensions
 from layerprobe.system.errors import RecipeError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from layerprobe.reductions.reduction import Reduce
 
 
-class RandomProjection:
+class RandomProjection(Reduction):
     """Projects onto D orthonormal directions, every such set being equally likely.
 
     Horiguchi et al., 2019, section 3.1. The draw depends on the run's seed, the number of dimensions before and after,
@@ -31,9 +31,7 @@ class RandomProjection:
         RecipeError: it is none of these.
     """
 
-    fits = needs_classifier = False
     draws = True
-    similarity = None
 
     def __init__(self, argument: str) -> None:
         self._name = f"random:{argument}"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import reduce as folded
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from layerprobe.system.errors import RecipeError
 
@@ -20,24 +21,32 @@ class NotApplicableError(RecipeError):
     """A reduction that cannot be applied to a layer, where it may be to others: too few dimensions, no classifier."""
 
 
-class Reduction(Protocol):
-    """A way to turn features into other features, row by row; a chain of them is `Chain`."""
+class Reduction(ABC):
+    """A way to turn features into other features, row by row; a chain of them is `Chain`.
 
-    fits: bool  # whether it learns from features
-    draws: bool  # whether it draws at random
-    needs_classifier: bool  # whether it takes the weights of the loss's classifier
-    similarity: str | None  # the only one that its result can be searched by; None for any
-    members: tuple[
-        str, ...
-    ]  # the names of the draws whose mean it stands for; empty for a reduction that is applied itself
+    Attributes:
+        fits: whether it learns from features.
+        draws: whether it draws at random.
+        needs_classifier: whether it takes the weights of the loss's classifier.
+        similarity: the only one that its result can be searched by; None for any.
+        members: the names of the draws whose mean it stands for; empty for a reduction that is applied itself.
+    """
+
+    fits: bool = False
+    draws: bool = False
+    needs_classifier: bool = False
+    similarity: str | None = None
+    members: tuple[str, ...] = ()
 
     def dim(self, dim: int) -> int:
-        """The number of dimensions that features of `dim` dimensions have afterwards.
+        """The number of dimensions that features of `dim` dimensions have afterwards; by default as many.
 
         Raises:
             NotApplicableError: they have too few.
         """
+        return dim
 
+    @abstractmethod
     def fit(self, batches: Iterable[Tensor], dim: int, *, seed: int, classifier_weight: Tensor | None) -> Reduce:
         """Fit the reduction.
 

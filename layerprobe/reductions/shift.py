@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from layerprobe.reductions.reduction import InTurn, NotApplicableError, Projection
+from layerprobe.reductions.reduction import InTurn, NotApplicableError, Projection, Reduction
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from layerprobe.reductions.reduction import Reduce
 
 
-class Shift:
+class Shift(Reduction):
     """Euclidean distances become those "with probability invariant shift" of Horiguchi et al., 2019, section 4.4.
 
     Two features give the same probabilities softmax(W x + b) where they differ by c u with W u = 1 (equation 3; every
@@ -29,14 +29,7 @@ class Shift:
     search by `euclidean`. The bias does not matter. No feature is read.
     """
 
-    fits = draws = False
     needs_classifier = True
-    similarity = None
-    members = ()
-
-    def dim(self, dim: int) -> int:
-        """As before."""
-        return dim
 
     def fit(self, batches: Iterable[Tensor], dim: int, *, seed: int, classifier_weight: Tensor | None) -> Reduce:  # noqa: ARG002 - no feature is needed
         """The projection; no batch is read.

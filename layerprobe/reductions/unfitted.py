@@ -5,22 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from layerprobe.reductions.reduction import Reduction
+
 if TYPE_CHECKING:
     from torch import Tensor
 
     from layerprobe.reductions.reduction import Reduce
 
 
-class L2:
+class L2(Reduction):
     """Divides each feature by its Euclidean length; a zero vector stays zero."""
-
-    fits = draws = needs_classifier = False
-    similarity = None
-    members = ()
-
-    def dim(self, dim: int) -> int:
-        """As before."""
-        return dim
 
     def fit(self, batches: Iterable[Tensor], dim: int, *, seed: int, classifier_weight: Tensor | None) -> Reduce:  # noqa: ARG002 - nothing is learnt
         """The normalisation; no batch is read."""
@@ -36,21 +30,13 @@ def unit(features: Tensor) -> Tensor:
 EPS = 1e-5  # torch.nn.LayerNorm's default, which the released code of Zhai & Wu keeps
 
 
-class LayerNorm:
+class LayerNorm(Reduction):
     """Subtracts from each feature the mean of its numbers, and divides by sqrt(their variance + 1e-5).
 
     Layer normalisation (Ba et al., 2016) without learnt scale and offset, as Zhai & Wu, 2019, section 4.2, put it after
     the pooling: values are centred at 0, where `layernorm+binary` cuts them. The variance is divided by D. A feature
     whose numbers are all equal becomes 0.
     """
-
-    fits = draws = needs_classifier = False
-    similarity = None
-    members = ()
-
-    def dim(self, dim: int) -> int:
-        """As before."""
-        return dim
 
     def fit(self, batches: Iterable[Tensor], dim: int, *, seed: int, classifier_weight: Tensor | None) -> Reduce:  # noqa: ARG002 - nothing is learnt
         """The normalisation; no batch is read."""
@@ -64,7 +50,7 @@ def normalise_rows(features: Tensor) -> Tensor:
     return layer_norm(features, features.shape[1:], eps=EPS)
 
 
-class Binary:
+class Binary(Reduction):
     """Cuts every number at zero, and packs the bits; they are searched by Hamming distance.
 
     Zhai & Wu, 2019, sections 4.2 and 6.6. A bit is 1 for a number above 0, as in their released code; 0 itself, which
@@ -74,13 +60,7 @@ class Binary:
     left of the last byte is 0 in every feature, and adds nothing to a distance.
     """
 
-    fits = draws = needs_classifier = False
     similarity = "hamming"
-    members = ()
-
-    def dim(self, dim: int) -> int:
-        """As before: the number of bits; a feature takes a byte for each 8."""
-        return dim
 
     def fit(self, batches: Iterable[Tensor], dim: int, *, seed: int, classifier_weight: Tensor | None) -> Reduce:  # noqa: ARG002 - nothing is learnt
         """The packing, (B, D) -> (B, ceil(D / 8)) uint8; no batch is read."""

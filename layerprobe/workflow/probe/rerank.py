@@ -20,7 +20,7 @@ from layerprobe.measure.choosing_folds import FoldSearch, QueryValues, query_val
 from layerprobe.recipe.recipe import recorded_recipe
 from layerprobe.reductions.applying import Blocks
 from layerprobe.reductions.chain import Chain, parse_chain
-from layerprobe.reductions.half_whitening import HalfWhitening, half_whitening, is_half_whitening
+from layerprobe.reductions.pca import HalfWhitening, half_whitening, is_half_whitening
 from layerprobe.reductions.reduction import Reduce
 from layerprobe.statistics.choice import folds_of
 from layerprobe.system.errors import DataError, NotFiniteError
