@@ -108,7 +108,7 @@ PLAIN_METRICS = {
     "rho": "layerprobe.metrics.geometry:SpectralDecay",
     "effective-rank": "layerprobe.metrics.geometry:EffectiveRank",
     "two-nn": "layerprobe.metrics.geometry:TwoNN",
-    "hubness": "layerprobe.metrics.hubness:Hubness",
+    "hubness": "layerprobe.metrics.geometry:Hubness",
 }
 METRICS = SHARE_METRICS | PLAIN_METRICS
 PLOTS = {

@@ -51,7 +51,31 @@ def cka_vector(features: ArrayLike, *, batch_size: int, name: str = "features") 
         raise DataError(
             f"linear CKA needs {_LEAST} rows, there are {len(values)}", fix="Compare layers on a split of more images"
         )
-    return _vector(values, _batches(len(values), batch_size), name)
+    parts, largest = [], 0.0
+    for rows in _batches(len(values), batch_size):
+        n = len(rows)
+        # The first row first: dimensions that are constant become exactly 0.
+        x = values[rows] - values[rows[0]]
+        x -= x.mean(0)
+        kernel = x @ x.T
+        largest += float(np.vdot(kernel, kernel)) / (n * (n - 3))
+        # Without its diagonal and centred again, so that the sum over the products of two kernels' entries is n (n - 3)
+        # HSIC_1. The rows of a centred kernel sum to 0; without the diagonal, to minus its entry.
+        squares = kernel.diagonal().copy()
+        kernel += squares / (n - 2)
+        kernel += squares[:, None] / (n - 2)
+        kernel -= squares.sum() / ((n - 1) * (n - 2))
+        np.fill_diagonal(kernel, 0)
+        parts.append((kernel / np.sqrt(n * (n - 3))).ravel())
+    vector: FloatArray = np.concatenate(parts)
+    square_norm = float(vector @ vector)
+    # Products of centred vectors are squares of their spread, and these are squared again.
+    if largest <= _SPREAD**4:
+        raise NumericError(f"{name}: the features do not vary")
+    if square_norm <= _ROUNDING * largest:
+        raise NumericError(f"{name}: the features do not tell which items are alike")
+    vector /= np.sqrt(square_norm)
+    return vector
 
 
 def unit_rows(features: ArrayLike, name: str = "features") -> FloatArray:
@@ -85,39 +109,3 @@ def _batches(count: int, batch_size: int) -> list[NDArray[np.intp]]:
     # Neighbouring rows are often of one class, and a batch of one class says nothing of the others.
     order = np.random.default_rng(0).permutation(count)
     return np.array_split(order, max(1, count // batch_size))
-
-
-def _centred(values: FloatArray) -> FloatArray:
-    # The first row first: dimensions that are constant become exactly 0.
-    values = values - values[0]
-    values -= values.mean(0)
-    return values
-
-
-def _vector(values: FloatArray, batches: list[NDArray[np.intp]], name: str) -> FloatArray:
-    parts, largest = [], 0.0
-    for rows in batches:
-        x, n = _centred(values[rows]), len(rows)
-        kernel = x @ x.T
-        largest += float(np.vdot(kernel, kernel)) / (n * (n - 3))
-        # Without its diagonal and centred again, so that the sum over the products of two kernels' entries is n (n - 3)
-        # HSIC_1. The rows of a centred kernel sum to 0; without the diagonal, to minus its entry.
-        squares = kernel.diagonal().copy()
-        kernel += squares / (n - 2)
-        kernel += squares[:, None] / (n - 2)
-        kernel -= squares.sum() / ((n - 1) * (n - 2))
-        np.fill_diagonal(kernel, 0)
-        parts.append((kernel / np.sqrt(n * (n - 3))).ravel())
-    vector: FloatArray = np.concatenate(parts)
-    square_norm = float(vector @ vector)
-    _require_structure(square_norm, largest, name)
-    vector /= np.sqrt(square_norm)
-    return vector
-
-
-def _require_structure(square_norm: float, largest: float, name: str) -> None:
-    # Products of centred vectors are squares of their spread, and these are squared again.
-    if largest <= _SPREAD**4:
-        raise NumericError(f"{name}: the features do not vary")
-    if square_norm <= _ROUNDING * largest:
-        raise NumericError(f"{name}: the features do not tell which items are alike")

@@ -12,7 +12,7 @@ from layerprobe.metrics.metric import Metric, QueryMetric
 from layerprobe.ranking.neighbours import nearest_neighbours
 from layerprobe.ranking.vectors import TIE_WINDOW, comparable
 from layerprobe.system.errors import DataError, NumericError
-from layerprobe.values.retrieval import FloatArray, IntArray, Neighbours, Retrieval
+from layerprobe.values.retrieval import FloatArray, IntArray, Retrieval, Similarity
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -91,42 +91,42 @@ class WeightedVotes(QueryMetric):
                 items or sets of labels.
             NumericError: a row holds NaN or Inf.
         """
-        searched = retrieval.labels if retrieval.gallery_labels is None else retrieval.gallery_labels
+        searched, gallery = retrieval.searched_labels, retrieval.gallery
         if self.k >= len(searched):
             raise DataError(f"K = {self.k} is not below the {len(searched)} images searched", fix="Choose a smaller K")
-        rules = retrieval.rules
-        if rules is not None and not (rules.positives is None and rules.label_sets is None):
-            raise DataError("classes do not say which items are right here", fix="Measure R@K or mAP")
-        neighbours = _neighbours(retrieval, self.k)
-        weights = np.exp((_cosines(neighbours, retrieval) - 1) / TEMPERATURE)
+        _require_classes(retrieval)
+        names = None if gallery is None else list(map(str, range(len(gallery))))
+        neighbours = nearest_neighbours(
+            retrieval.features,
+            self.k,
+            gallery,
+            similarity=_cosine_or_bits(retrieval),
+            ids=None if names is None else list(map(str, retrieval.own)),  # "-1" is no item's name
+            gallery_ids=names,
+            rules=retrieval.rules,
+            labels=retrieval.labels,
+            gallery_labels=retrieval.gallery_labels,
+        )
+        cosines = neighbours.similarities  # -inf where the rules leave no item
+        if neighbours.similarity == "hamming":  # of packed bits as vectors of -1 and 1
+            cosines = 1 + 2 * cosines / (8 * retrieval.features.shape[1])
+        weights = np.exp((cosines - 1) / TEMPERATURE)
         return {f"kNN@{self.k}": _vote_hits(neighbours.indices, weights, searched, retrieval.labels)}
 
 
 KNN10, KNN20, KNN100, KNN200 = (partial(WeightedVotes, k) for k in (10, 20, 100, 200))
 
 
-def _neighbours(retrieval: Retrieval, k: int) -> Neighbours:
-    """The k nearest items of each query by the cosine, or by bits."""
-    gallery = retrieval.gallery
-    names = None if gallery is None else list(map(str, range(len(gallery))))
-    return nearest_neighbours(
-        retrieval.features,
-        k,
-        gallery,
-        similarity="hamming" if retrieval.similarity == "hamming" else "cosine",
-        ids=None if names is None else list(map(str, retrieval.own)),  # "-1" is no item's name
-        gallery_ids=names,
-        rules=retrieval.rules,
-        labels=retrieval.labels,
-        gallery_labels=retrieval.gallery_labels,
-    )
+def _require_classes(retrieval: Retrieval) -> None:
+    """Refuse a search whose right items are not those of the query's class."""
+    rules = retrieval.rules
+    if rules is not None and not (rules.positives is None and rules.label_sets is None):
+        raise DataError("classes do not say which items are right here", fix="Measure R@K or mAP")
 
 
-def _cosines(neighbours: Neighbours, retrieval: Retrieval) -> FloatArray:
-    """(Q, k); of packed bits as vectors of -1 and 1; -inf where the rules leave no item."""
-    if neighbours.similarity == "hamming":
-        return 1 + 2 * neighbours.similarities / (8 * retrieval.features.shape[1])
-    return neighbours.similarities
+def _cosine_or_bits(retrieval: Retrieval) -> Similarity:
+    """The cosine, whatever the features are searched by; of packed bits it follows from those that differ."""
+    return "hamming" if retrieval.similarity == "hamming" else "cosine"
 
 
 def _vote_hits(indices: IntArray, weights: FloatArray, searched: IntArray, labels: IntArray) -> FloatArray:
@@ -195,12 +195,8 @@ class Prototypes(QueryMetric):
         """
         import torch
 
-        rules = retrieval.rules
-        if rules is not None and not (rules.positives is None and rules.label_sets is None):
-            raise DataError("classes do not say which items are right here", fix="Measure R@K or mAP")
-        items = comparable(
-            retrieval.features, retrieval.gallery, "hamming" if retrieval.similarity == "hamming" else "cosine"
-        )
+        _require_classes(retrieval)
+        items = comparable(retrieval.features, retrieval.gallery, _cosine_or_bits(retrieval))
         classes, rows = self._classes(retrieval)
         if len(classes) < 2:
             shortage = f"two classes need {self._least(retrieval)} images, {len(classes)} have them"
@@ -220,8 +216,7 @@ class Prototypes(QueryMetric):
 
     def notes_on(self, retrieval: Retrieval) -> Sequence[str]:
         """How many classes are skipped for too few images; empty if none is."""
-        searched = retrieval.labels if retrieval.gallery_labels is None else retrieval.gallery_labels
-        out = len(np.union1d(searched, retrieval.labels)) - len(self._classes(retrieval)[0])
+        out = len(np.union1d(retrieval.searched_labels, retrieval.labels)) - len(self._classes(retrieval)[0])
         return [f"{out} classes of fewer than {self._least(retrieval)} images left out"] if out else []
 
     def _least(self, retrieval: Retrieval) -> int:
@@ -229,7 +224,7 @@ class Prototypes(QueryMetric):
 
     def _classes(self, retrieval: Retrieval) -> tuple[IntArray, list[IntArray]]:
         """The classes that take part, ascending, and the rows of each."""
-        searched = retrieval.labels if retrieval.gallery_labels is None else retrieval.gallery_labels
+        searched = retrieval.searched_labels
         classes, counts = np.unique(searched, return_counts=True)
         rows = np.split(np.argsort(searched, kind="stable"), np.cumsum(counts)[:-1])
         enough = counts >= self._least(retrieval)

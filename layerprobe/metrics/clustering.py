@@ -139,7 +139,8 @@ def agreement(classes: ArrayLike, clusters: ArrayLike) -> Agreement:
     from sklearn.metrics import mutual_info_score
 
     sizes = [np.unique(np.asarray(labels), return_counts=True)[1] for labels in (classes, clusters)]
-    class_entropy, cluster_entropy = (_entropy(counts) for counts in sizes)
+    shares = [counts / counts.sum() for counts in sizes]
+    class_entropy, cluster_entropy = (-float((share * np.log(share)).sum()) for share in shares)
     mean, root = (class_entropy + cluster_entropy) / 2, math.sqrt(class_entropy * cluster_entropy)
     if mean == 0:
         return Agreement(1.0, 1.0, 1.0, 1.0)
@@ -149,11 +150,6 @@ def agreement(classes: ArrayLike, clusters: ArrayLike) -> Agreement:
     # Chance reaches 1 only where both give every item a label of its own: no other clustering is possible.
     ami = (nmi - chance) / (1 - chance) if 1 - chance > 1e-12 else 1.0
     return Agreement(nmi, geometric, ami, chance)
-
-
-def _entropy(counts: NDArray[np.int64]) -> float:
-    shares = counts / counts.sum()
-    return -float((shares * np.log(shares)).sum())
 
 
 def expected_information(row_sizes: NDArray[np.int64], column_sizes: NDArray[np.int64]) -> float:

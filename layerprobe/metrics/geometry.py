@@ -1,11 +1,11 @@
-"""Geometry of features: how tight classes are, the directions used, spread, intrinsic dimension.
+"""Geometry of features: how tight classes are, the directions used, spread, intrinsic dimension, hubness.
 
-All metrics here measure the queries alone, in float64, each L2-normalised whatever similarity it is searched by. A zero
-vector stays zero, at distance 1 from every unit vector. Nothing is centred, and the rules of a search
-(`SearchRules`) change nothing. No matrix of all pairs is formed:
-squared distances within a set follow from its mean, and the one sum that needs all pairs goes over tiles.
+But for hubness, which is of the search itself, all metrics here measure the queries alone, in float64, each
+L2-normalised whatever similarity it is searched by. A zero vector stays zero, at distance 1 from every unit vector.
+Nothing is centred, and the rules of a search (`SearchRules`) change nothing. No matrix of all pairs is formed: squared
+distances within a set follow from its mean, and the one sum that needs all pairs goes over tiles.
 
-All raise NumericError for features that are not finite and DataError for packed bits.
+All raise NumericError for features that are not finite and, but for hubness, DataError for packed bits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from layerprobe.metrics.metric import Metric
 from layerprobe.ranking.neighbours import nearest_neighbours
-from layerprobe.ranking.vectors import TIE_WINDOW, comparable
+from layerprobe.ranking.relevance import relevance_of
+from layerprobe.ranking.vectors import TIE_WINDOW, comparable, similarity_blocks
 from layerprobe.system.errors import DataError, NumericError
 from layerprobe.values.retrieval import Retrieval
 
@@ -267,3 +268,52 @@ class TwoNN(Metric):
         if squares <= np.finfo(np.float64).eps * len(logs):
             raise NumericError("two-nn has no value: the two nearest of every item are equally far")
         return {"two-nn": float(logs @ heights) / squares}
+
+
+NEIGHBOURS = 10
+# A standard deviation of the counts below this is rounding error.
+_ROUNDING_OF_COUNTS = 1e-9
+
+
+class Hubness(Metric):
+    """`hubness`: skewness of how often an item is among the 10 nearest of the others.
+
+    Radovanović, Nanopoulos & Ivanović, Hubs in Space: Popular Nearest Neighbors in High-Dimensional Data, JMLR 11,
+    2010: the third standardised moment E[(N - mean)^3] / sd^3 of the items' counts N, sd without Bessel's correction.
+    Of the queries among themselves, each without itself, by the similarity that they are searched by, hamming too.
+    Items that tie for the last places share them, as a random order would on average. No labels are used, and the
+    rules of a search (`SearchRules`) change nothing.
+    """
+
+    def __call__(self, retrieval: Retrieval) -> Mapping[str, float]:
+        """The value under its name.
+
+        Returns:
+            Any number; above 0 where a few items are hubs, near 0 where all are about equally often neighbours.
+
+        Raises:
+            DataError: 10 items or fewer.
+            NumericError: a row holds NaN or Inf, or all items are equally often neighbours, as in a collapsed layer.
+        """
+        import torch
+
+        count = len(retrieval.labels)
+        if count <= NEIGHBOURS:
+            raise DataError(
+                f"hubness needs more than {NEIGHBOURS} items, there are {count}", fix="Measure a split of more images"
+            )
+        items = comparable(retrieval.features, None, retrieval.similarity)
+        self_indices = torch.arange(count).numpy()
+        counts = torch.zeros(count, dtype=torch.float64, device=items.windows.device)
+        for rows, similarities in similarity_blocks(items, relevance_of(retrieval.labels, None, self_indices, None)):
+            windows = items.windows[rows, None]
+            tenth = similarities.topk(NEIGHBOURS).values[:, -1:]
+            closer = similarities > tenth + windows
+            tied = (similarities >= tenth - windows) & ~closer
+            places = NEIGHBOURS - closer.sum(1, keepdim=True)
+            counts += (closer + tied * (places / tied.sum(1, keepdim=True)).double()).sum(0)
+        centred = counts - counts.mean()
+        deviation = float(centred.square().mean().sqrt())
+        if deviation <= _ROUNDING_OF_COUNTS:
+            raise NumericError("hubness has no value: all items are equally often neighbours")
+        return {"hubness": float((centred / deviation).pow(3).mean())}

@@ -330,6 +330,11 @@ class Retrieval:
     classifier: Classifier | None = None
     rules: SearchRules | None = None
 
+    @property
+    def searched_labels(self) -> NDArray[np.int64]:
+        """(G,) class of each searched item; of the queries themselves without a gallery."""
+        return self.labels if self.gallery_labels is None else self.gallery_labels
+
     @cached_property
     def ranks(self) -> Ranks:
         """Rank of each query's nearest positive, every query resolved."""
