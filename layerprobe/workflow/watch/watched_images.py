@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -73,7 +74,7 @@ class WatchedImages:
             yield Batch(self.images[rows], self.labels[rows])
 
     def at_most(self, images: int) -> WatchedImages:
-        """At most so many of the images, by `_reduce_counts`."""
+        """At most so many of the images: whole classes, or some images of 10."""
         return self.of_counts(_reduce_counts(Counter(self.labels.tolist()), images))
 
     def of_counts(self, counts: Mapping[Label, int]) -> WatchedImages:
@@ -101,8 +102,8 @@ def read_images(  # noqa: PLR0913 - a loader, how it is read, and how much of it
 ) -> WatchedImages:
     """Read the watched images of a loader, in one pass and in a fixed order.
 
-    Of a DataLoader the images of its data set are read, by a loader of its own; those that are not watched only where
-    the data set does not state its labels, or `batch` may read others.
+    Of a DataLoader the data set is read by rows: those to watch alone where it states its labels, and all where it does
+    not, or `batch` may read others. Any other loader is read as it comes.
 
     For the block of `keep_random_state`, as the generators are seeded.
 
@@ -112,45 +113,43 @@ def read_images(  # noqa: PLR0913 - a loader, how it is read, and how much of it
         counts: name of a class -> number of its images; None: drawn by a seed.
         batch, note: as of `read_batches`.
     """
-    rows, class_counts = image_rows(loader), None
+
+    def draw_counts(class_counts: Mapping[Label, int]) -> Mapping[Label, int]:
+        if counts is not None:  # a label is a class's number or its name
+            return {label: counts[str(label)] for label in class_counts if str(label) in counts}
+        return class_counts if most is None else _reduce_counts(class_counts, most)
+
+    rows, stated_counts = image_rows(loader), None
     if rows is not None and isinstance(loader, DataLoader):
         labels = _read_labels(loader.dataset, rows) if batch is None else None
         if labels is not None:
-            class_counts = Counter(labels.tolist())
-            if counts is None:
-                drawn_counts = _reduce_counts(class_counts, len(rows) if most is None else most)
-            else:
-                drawn_counts = _match_classes(counts, class_counts)
-            rows = np.array(rows)[_draw_rows(labels, np.array(rows), drawn_counts)].tolist()
+            stated_counts, places = Counter(labels.tolist()), np.array(rows)
+            rows = places[_draw_rows(labels, places, draw_counts(stated_counts))].tolist()
         loader = _build_loader(loader, rows)
     else:
         seed_transforms(0)
     held, seen = _hold_images(read_batches(loader, split, batch=batch, note=note), rows, memory, counts)
-    rows_by_position = sorted((row for of_class in held.values() for row in of_class), key=lambda row: row[0])
+    held.sort(key=lambda item: item[0])
     images = WatchedImages(
-        torch.stack([image for _, image, _ in rows_by_position]),
-        np.array([label for _, _, label in rows_by_position]),
-        np.array([position for position, _, _ in rows_by_position], np.int64),
+        torch.stack([image for _, image, _ in held]),
+        np.array([label for _, _, label in held]),
+        np.array([place for place, _, _ in held], np.int64),
         _batch_size_of(loader),
-        class_counts or seen,
+        seen,
     )
-    if counts is not None:
-        return images.of_counts(_match_classes(counts, images.counts))
-    return images if most is None else images.at_most(most)
-
-
-def _match_classes(counts: Mapping[str, int], labels: Iterable[Label]) -> dict[Label, int]:
-    """The numbers of images by label, which is a class's number or its name."""
-    return {label: counts[str(label)] for label in labels if str(label) in counts}
+    if stated_counts is not None:
+        return replace(images, counts=stated_counts)
+    return images if counts is None and most is None else images.of_counts(draw_counts(seen))
 
 
 def image_rows(loader: Iterable[Any]) -> list[int] | None:
     """The rows of a loader's data set that it may give; None where images cannot be read by their rows."""
-    by_rows = isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset)
-    if not by_rows or loader.batch_sampler is None or not hasattr(loader.dataset, "__len__"):  # type: ignore[attr-defined] # a DataLoader
+    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
         return None
-    indices = getattr(loader.sampler, "indices", None)  # type: ignore[attr-defined] # of a SubsetRandomSampler
-    return sorted(map(int, indices)) if indices is not None else list(range(len(loader.dataset)))  # type: ignore[attr-defined]
+    if loader.batch_sampler is None or not hasattr(loader.dataset, "__len__"):
+        return None
+    indices = getattr(loader.sampler, "indices", None)  # of a SubsetRandomSampler
+    return sorted(map(int, indices)) if indices is not None else list(range(len(loader.dataset)))
 
 
 def _draw_order(number: Label) -> int:
@@ -177,48 +176,42 @@ def _draw_rows(labels: NDArray[Any], places: NDArray[np.int64], counts: Mapping[
     """(N,) whether an image is drawn: the first of each class by `_draw_order`, as many as `counts` says."""
     is_drawn = np.zeros(len(labels), np.bool_)
     for label, count in counts.items():
-        rows = np.flatnonzero(labels == label).tolist()
-        is_drawn[
-            rows if len(rows) <= count else sorted(rows, key=lambda row: _draw_order(int(places[row])))[:count]
-        ] = True
+        rows = np.flatnonzero(labels == label)
+        if len(rows) > count:
+            rows = np.array(sorted(rows, key=lambda row: _draw_order(int(places[row])))[:count])
+        is_drawn[rows] = True
     return is_drawn
 
 
 def _hold_images(
     batches: Iterable[Batch], rows: Sequence[int] | None, memory: int, classes: Collection[str] | None
-) -> tuple[dict[Label, list[tuple[int, Tensor, Label]]], Counter[Label]]:
-    """Class -> place, image and label of each of its images; and the number of images of every class.
+) -> tuple[list[tuple[int, Tensor, Label]], Counter[Label]]:
+    """Place, image and label of the images that are held; and the number of images of every class.
 
     Where they exceed the memory, the classes that come last by `_draw_order` are dropped for good, and of the last 10
     half of the images.
     """
-    held: dict[Label, list[tuple[int, Tensor, Label]]] = {}
+    held: list[tuple[int, Tensor, Label]] = []
     seen: Counter[Label] = Counter()
     class_bar = image_bar = 2**64
-    number = held_bytes = 0
+    held_bytes = 0
+    places = itertools.count() if rows is None else iter(rows)
     for batch in batches:
-        for image, label in zip(batch.images, batch.labels.tolist(), strict=True):
-            position = number if rows is None else rows[number]
+        for image, label, place in zip(batch.images, batch.labels.tolist(), places, strict=False):
             seen[label] += 1
-            number += 1
-            if (
-                (classes is None or str(label) in classes)
-                and _draw_order(label) < class_bar
-                and _draw_order(position) < image_bar
-            ):
-                held.setdefault(label, []).append((position, image.detach().cpu().clone(), label))
+            is_watched = classes is None or str(label) in classes
+            if is_watched and _draw_order(label) < class_bar and _draw_order(place) < image_bar:
+                held.append((place, image.detach().cpu().clone(), label))
                 held_bytes += image.nbytes
         while held_bytes > memory:
-            if len(held) > FEWEST_UNITS:
-                class_bar = max(map(_draw_order, held))
+            labels = {label for _, _, label in held}
+            if len(labels) > FEWEST_UNITS:
+                class_bar = max(map(_draw_order, labels))
+                labels = {label for label in labels if _draw_order(label) < class_bar}
             else:
                 image_bar //= 2
-            held = {
-                label: [row for row in of_class if _draw_order(row[0]) < image_bar]
-                for label, of_class in held.items()
-                if _draw_order(label) < class_bar
-            }
-            held_bytes = sum(image.nbytes for of_class in held.values() for _, image, _ in of_class)
+            held = [item for item in held if item[2] in labels and _draw_order(item[0]) < image_bar]
+            held_bytes = sum(image.nbytes for _, image, _ in held)
     return held, seen
 
 
