@@ -19,26 +19,42 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
+from layerprobe.data.splits import require_retrieval
 from layerprobe.nets.net import Net
 from layerprobe.system.errors import RecipeError, names_of, require_type
 from layerprobe.system.memory import free_memory
 from layerprobe.system.progress import stoppable
+from layerprobe.taps import Tap, execution_order, find_layers, member_taps, outlying_tokens, skipped_pool_lines
+from layerprobe.taps.hooks import hook_modules, prepare_images
+from layerprobe.values.layers import NO_REDUCTION, RankedLayer, network_order
+from layerprobe.values.records import RecordedNetwork
 from layerprobe.values.scores import SPLITS
-from layerprobe.workflow.probe.measures import Measures, build_measures
-from layerprobe.workflow.python.loaders import BatchOf, folder_name, image_shape, require_loaders
+from layerprobe.workflow.probe.measures import Measures, build_measures, check_right_items
+from layerprobe.workflow.probe.scoring import Searches
+from layerprobe.workflow.probe.selection import require_storable
+from layerprobe.workflow.python.loaders import (
+    SEED,
+    Batch,
+    BatchOf,
+    ImageShape,
+    ProbeInputs,
+    folder_name,
+    image_shape,
+    require_loaders,
+    weights_sha256,
+)
+from layerprobe.workflow.python.memory_features import MemoryFeatures, SearchResults, extract_features, search
 from layerprobe.workflow.python.probe_model import parse_metrics, require_types
 from layerprobe.workflow.python.stored_probe import probe_record, store_probe
-from layerprobe.workflow.python.user_model import net_of, place_on_device
+from layerprobe.workflow.python.user_model import (
+    classifier_notes,
+    measure_network,
+    net_of,
+    network_facts,
+    place_on_device,
+)
 from layerprobe.workflow.run.runs import Run, named_run
 from layerprobe.workflow.watch.watched_images import WatchedImages, image_rows, keep_random_state, read_images
-from layerprobe.workflow.watch.watched_network import (
-    MeasuredEpoch,
-    WatchedNetwork,
-    find_watched_layers,
-    least_epoch,
-    measure_epoch,
-    wait_for,
-)
 from layerprobe.workflow.watch.watched_run import (
     LayerEpochs,
     best_words,
@@ -57,6 +73,40 @@ if TYPE_CHECKING:
     from transformers import Trainer, TrainerCallback
 
 _MEMORY = 0.1  # of the free memory, for the images of all splits
+_FORWARDS = 3  # a training step costs at least a forward, and a backward of twice its arithmetic
+
+
+@dataclass(frozen=True, eq=False)
+class WatchedNetwork:
+    """The watched layers of a network.
+
+    Args:
+        facts: None where the model's output is no layer.
+        parts: path, class and shapes of the tensors of every module; the same at each epoch.
+    """
+
+    members: Sequence[Tap]
+    layer_order: Sequence[str]
+    rows: Sequence[RankedLayer]
+    facts: RecordedNetwork | None
+    parts: Sequence[tuple[str, str]]
+
+    def require_same(self, module: nn.Module) -> None:
+        """Check that a module has the parts of the first one."""
+        now = parts_of(module)
+        if now != self.parts:
+            changed = [f"{name or 'the model'} ({shapes})" for name, shapes in {*now} ^ {*self.parts}]
+            message = f"the model has other parts than at the first epoch: {', '.join(sorted(changed)[:3])}"
+            raise RecipeError(message, fix="Give the same model each time, or make another Watch with another name")
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredEpoch:
+    """What an epoch gave."""
+
+    features: MemoryFeatures
+    searches: Searches
+    results: SearchResults
 
 
 @dataclass(eq=False)
@@ -259,7 +309,7 @@ class Watch:
         most = None
         if self._share is not None and (rows := image_rows(next(iter(self._splits.values())))) is not None:
             # A measurement costs at least a forward of each of its images, an epoch three of each training image.
-            most = max(1, int(3 * self._share * len(rows) / len(self._splits)))
+            most = max(1, int(_FORWARDS * self._share * len(rows) / len(self._splits)))
         memory = int(_MEMORY * free_memory() / len(self._splits))
         images, ignored = {}, dict[str, None]()
         for split, loader in self._splits.items():
@@ -295,17 +345,23 @@ class Watch:
             training.images = fewer
 
     def _measure(self, training: _Training, net: Net, epoch: int, device: torch.device) -> MeasuredEpoch:
-        sizes = {split: len(images.labels) for split, images in training.images.items()}
-        return measure_epoch(
-            training.network,
-            net,
-            training.images,
-            self._measures(sizes),
-            run=training.run,
-            epoch=epoch,
-            experiment=training.experiment,
-            device=device,
-        )
+        """Extract, rank and score the watched layers."""
+        module, network, images = net.module, training.network, training.images
+        by_split = {
+            split: extract_features(module, network.members, split_images.batches, device, hashed=True)
+            for split, split_images in images.items()
+        }
+        digests = {split: split_features.digests for split, split_features in by_split.items()}
+        inputs = ProbeInputs(type(module).__name__, weights_sha256(module), digests)
+        features = MemoryFeatures(training.run, inputs, by_split)
+        require_retrieval(features.dataset, fix="Put all images of a class into one split")
+        # Of drawn images, the right items may be among those that were not drawn.
+        if all(len(split_images.labels) == sum(split_images.counts.values()) for split_images in images.values()):
+            check_right_items(features.dataset)
+        searches = Searches(features, training.experiment, SEED, lambda: device)
+        measures = self._measures({split: len(split_images.labels) for split, split_images in images.items()})
+        results = search(searches, measures, network.rows, lambda layers, _: layers, epoch=epoch)
+        return MeasuredEpoch(features, searches, results)
 
     def _print_epoch(
         self, training: _Training, measured: MeasuredEpoch, epoch: int, began: float, seconds: float
@@ -317,6 +373,54 @@ class Watch:
         if training.ended and epoch > training.epoch:
             took += f", {seconds / (began - training.ended) * (epoch - training.epoch) * 100:.0f} % of an epoch"
         _say(f"epoch {epoch}: {training.epochs.text(epoch)}{best} ({took})")
+
+
+def find_watched_layers(
+    net: Net, layers: Sequence[str], pools: Sequence[str] | None, shape: ImageShape
+) -> tuple[WatchedNetwork, list[str]]:
+    """The asked layers of a network that takes images (C, H, W), and notes on its classifier and their pools."""
+    network = measure_network(net, shape)
+    taps = require_storable(find_layers(layers, network, pools=pools))
+    if not taps:
+        raise RecipeError("layers is empty", fix='Name some, such as layers="*"')
+    members = member_taps(taps)
+    notes = [
+        *classifier_notes([network.net.classifier]),
+        *skipped_pool_lines(layers, network, pools=pools),
+        *network.unknown_pool(pools),
+        *outlying_tokens(members),
+    ]
+    order = execution_order([tap.layer for tap in members], network)
+    rows = network_order([RankedLayer(tap.key, NO_REDUCTION, "cosine") for tap in taps], order)
+    return WatchedNetwork(members, order, rows, network_facts(network), parts_of(net.module)), notes
+
+
+def parts_of(module: nn.Module) -> list[tuple[str, str]]:
+    """Path, and class with the shapes of its own tensors, of every module."""
+    parts = []
+    for path, submodule in module.named_modules():
+        tensors = [*submodule.named_parameters(recurse=False), *submodule.named_buffers(recurse=False)]
+        shapes = "".join(f" {name} {tuple(tensor.shape)}" for name, tensor in tensors)
+        parts.append((path, f"{type(submodule).__name__}{shapes}"))
+    return parts
+
+
+def least_epoch(module: nn.Module, batch: Batch, images: int, device: torch.device) -> float:
+    """Seconds that an epoch of so many training images takes at least: three forwards."""
+    with hook_modules(module, {}), torch.inference_mode():
+        inputs = prepare_images(batch.images.to(device), module)
+        module(inputs)  # the first one allocates
+        wait_for(device)
+        began = time.perf_counter()
+        module(inputs)
+        wait_for(device)
+    return _FORWARDS * images * (time.perf_counter() - began) / len(inputs)
+
+
+def wait_for(device: torch.device) -> None:
+    """Wait until a GPU has computed what was asked of it."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def _store(training: _Training, measured: MeasuredEpoch, epoch: int) -> None:

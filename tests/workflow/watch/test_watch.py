@@ -313,7 +313,7 @@ def test_an_interrupt_while_an_epoch_is_measured_leaves_the_ones_before(
 ) -> None:
     watch, model = watching(tmp_path), network()
     watch(model, 0)
-    monkeypatch.setattr("layerprobe.workflow.watch.watched_network.search", interrupted)
+    monkeypatch.setattr("layerprobe.workflow.watch.watch.search", interrupted)
     with pytest.raises(KeyboardInterrupt):
         watch(model, 1)
     assert epochs_of(tmp_path) == [0]
