@@ -165,7 +165,7 @@ def _show(
     if export is None or not terminal.as_json:
         terminal.result(choice, *choice_lines(choice, full=full), *indexes)
     if export is not None:
-        from layerprobe.workflow.export.export_text import export_lines
+        from layerprobe.workflow.export.writing import export_lines
 
         written = export()
         terminal.result({**choice.as_json(), "export": written}, *export_lines(written))

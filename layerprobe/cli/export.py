@@ -45,7 +45,7 @@ def export(
     if files := feature_files([name] if name else [], labels):
         from layerprobe.workflow.choose.feature_files import read_user_features
         from layerprobe.workflow.export.export_features import export_features, ranked_to_export
-        from layerprobe.workflow.export.export_text import export_lines
+        from layerprobe.workflow.export.writing import export_lines
 
         features = read_user_features(*files, labels=labels)
         ranked = ranked_to_export(features, exporting, terminal)
@@ -58,7 +58,7 @@ def export(
 
     # All that imports torch comes after what can be refused without it.
     from layerprobe.workflow.export.export_run import export_run, layer_to_export
-    from layerprobe.workflow.export.export_text import export_lines
+    from layerprobe.workflow.export.writing import export_lines
 
     written = export_run(layer_to_export(run, exporting, terminal), exporting, terminal)
     terminal.result(written, *export_lines(written))

@@ -16,18 +16,29 @@ Array = NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
-class Expected:
-    """The features that an export should give of some images.
+class CheckSamples:
+    """What an export is checked on: what it takes, and the features that it should give of that.
 
     Args:
-        features: (N, D') float32, or uint8 of packed bits.
+        name: `64 test images against the probe's features`.
+        images: uint8 (N, H, W, C); None where there is no network.
+        pooled: (N, D) float32, features before the map.
+        features: (N, D') float32, or uint8 of packed bits: those after it.
         similarity: by which they are searched.
         numbers: (N, bits) those whose signs are the bits; None for other features.
     """
 
+    name: str
+    images: NDArray[np.uint8] | None
+    pooled: NDArray[np.float32]
     features: Array
     similarity: str
     numbers: Array | None = None
+
+    @property
+    def dim(self) -> int:
+        """Numbers, or bits, of an image's vector."""
+        return int((self.features if self.numbers is None else self.numbers).shape[1])
 
 
 @dataclass(frozen=True)
@@ -45,7 +56,7 @@ class FeatureAgreement:
     compared: int
 
 
-def agreement(name: str, features: Array, expected: Expected) -> FeatureAgreement:
+def agreement(name: str, features: Array, expected: CheckSamples) -> FeatureAgreement:
     """Compare the features of a file with the expected ones.
 
     Args:
@@ -71,7 +82,7 @@ def _compare_bits(name: str, codes: Array, bits: Array, numbers: Array) -> Featu
     return FeatureAgreement(float(differ.mean()), None, int(clear.sum()))
 
 
-def _compare_vectors(name: str, features: Array, expected: Expected) -> FeatureAgreement:
+def _compare_vectors(name: str, features: Array, expected: CheckSamples) -> FeatureAgreement:
     a, b = features.astype(np.float64), expected.features.astype(np.float64)
     lengths = np.linalg.norm(a, axis=1), np.linalg.norm(b, axis=1)
     product = lengths[0] * lengths[1]

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from layerprobe.encoder.agreement import Expected, agreement
+from layerprobe.encoder.agreement import CheckSamples, agreement
 from layerprobe.system.errors import NumericError
 
 ANGLES = np.radians([0, 10, 15, 90])
@@ -16,55 +19,61 @@ def turned(degrees: float) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
     return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
 
 
+def expected(
+    features: NDArray[Any], similarity: str = "cosine", numbers: NDArray[np.float64] | None = None
+) -> CheckSamples:
+    return CheckSamples("4 vectors", None, np.empty((len(features), 0), np.float32), features, similarity, numbers)
+
+
 def test_equal_features_agree() -> None:
-    found = agreement("f", VECTORS, Expected(VECTORS, "cosine"))
+    found = agreement("f", VECTORS, expected(VECTORS))
     assert (found.difference, found.compared) == (0, 4)
     assert found.cosine == pytest.approx(1)
 
 
 def test_a_cosine_below_1_less_the_tolerance_is_refused() -> None:
     # cos(0.25 degrees) = 1 - 9.5e-6, cos(0.27 degrees) = 1 - 1.11e-5
-    assert agreement("f", turned(0.25), Expected(VECTORS, "cosine")).cosine == pytest.approx(1 - 9.5e-6, abs=1e-7)
+    assert agreement("f", turned(0.25), expected(VECTORS)).cosine == pytest.approx(1 - 9.5e-6, abs=1e-7)
     with pytest.raises(NumericError, match="f gives features whose cosine with the probe's is 0.99998"):
-        agreement("f", turned(0.27), Expected(VECTORS, "cosine"))
+        agreement("f", turned(0.27), expected(VECTORS))
 
 
 def test_nan_is_refused() -> None:
     with pytest.raises(NumericError, match="cosine"):
-        agreement("f", np.full_like(VECTORS, np.nan), Expected(VECTORS, "cosine"))
+        agreement("f", np.full_like(VECTORS, np.nan), expected(VECTORS))
 
 
 def test_another_nearest_neighbour_is_refused() -> None:
     # at 0, 10 and 20.2 degrees the second one's nearest is the first; turned by 0.2 degrees, the third
     both = np.radians([[0, 10, 20.2], [0, 10.2, 20.2]])
-    expected, found = (np.stack([np.cos(angles), np.sin(angles)], 1).astype(np.float32) for angles in both)
+    first, found = (np.stack([np.cos(angles), np.sin(angles)], 1).astype(np.float32) for angles in both)
     with pytest.raises(NumericError, match="f gives other nearest neighbours for 1 of 3 images"):
-        agreement("f", found, Expected(expected, "cosine"))
+        agreement("f", found, expected(first))
 
 
 def test_neighbours_that_are_equally_near_are_not_compared() -> None:
     # the second one is as far from the first as from the third; the first's and the third's nearest is the second
     angles = np.radians([0, 10, 20])
     vectors = np.stack([np.cos(angles), np.sin(angles)], 1)
-    assert agreement("f", vectors, Expected(vectors, "cosine")).compared == 2
+    assert agreement("f", vectors, expected(vectors)).compared == 2
 
 
 def test_lengths_count_unless_the_similarity_is_the_cosine() -> None:
-    agreement("f", VECTORS * np.float32(1.01), Expected(VECTORS, "cosine"))
+    agreement("f", VECTORS * np.float32(1.01), expected(VECTORS))
     with pytest.raises(NumericError, match="other lengths"):
-        agreement("f", VECTORS * np.float32(1.01), Expected(VECTORS, "euclidean"))
+        agreement("f", VECTORS * np.float32(1.01), expected(VECTORS, "euclidean"))
 
 
 def test_bits_may_differ_only_where_the_number_is_near_0() -> None:
     numbers = np.array([[1e-6, 0.5, -0.5]])
     bits = np.array([[0b11000000]], np.uint8)
-    found = agreement("f", np.array([[0b01000000]], np.uint8), Expected(bits, "hamming", numbers))
+    found = agreement("f", np.array([[0b01000000]], np.uint8), expected(bits, "hamming", numbers))
     assert found.difference == pytest.approx(1 / 3)
     assert (found.cosine, found.compared) == (None, 2)
     with pytest.raises(NumericError, match="1 of 2 bits wrong"):
-        agreement("f", np.array([[0b11100000]], np.uint8), Expected(bits, "hamming", numbers))
+        agreement("f", np.array([[0b11100000]], np.uint8), expected(bits, "hamming", numbers))
 
 
 def test_another_shape_is_refused() -> None:
     with pytest.raises(NumericError, match=r"f gives float32 \(3, 2\), not float32 \(4, 2\)"):
-        agreement("f", VECTORS[:3], Expected(VECTORS, "cosine"))
+        agreement("f", VECTORS[:3], expected(VECTORS))

@@ -3,5 +3,5 @@
 The layer of a run, or of a user's features, that is exported: named or chosen, its network and map, images to check
 it on; the folder.
 
-Types and words: `ExportRequest`, `Exported`, `CheckSamples`, `Written`, `LayerOfRun`.
+Types and words: `ExportRequest`, `Exported`, `Written`, `LayerOfRun`.
 """

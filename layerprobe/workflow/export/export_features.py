@@ -69,8 +69,7 @@ def export_features(  # noqa: PLR0913 - the rows, the layer and the files
         searched, notes = read_searched(run, EPOCH, ranked, chosen_on, _CPU)
         for note in notes:
             listener.say(note)
-    dim = chain.dim(values.shape[1])
     exported = Exported(
-        f"{file}:{ranked}", file, ranked, dim, fitted_on if chain.fits else "", finish, samples, searched=searched
+        f"{file}:{ranked}", file, ranked, fitted_on if chain.fits else "", finish, samples, searched=searched
     )
     return write(exported, request, listener)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from layerprobe.data.loading import batches_of
 from layerprobe.data.transforms import Framing, in_grey
+from layerprobe.encoder.agreement import CheckSamples
 from layerprobe.encoder.fitted_map import with_ends
 from layerprobe.encoder.graph import Parts
 from layerprobe.nets.net import Net
@@ -33,7 +34,6 @@ from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.export.request import ExportRequest
 from layerprobe.workflow.export.writing import (
     CHECKED,
-    CheckSamples,
     Exported,
     Written,
     make_samples,
@@ -55,6 +55,9 @@ from layerprobe.workflow.run.references import layer_flags, open_ranked_split, p
 from layerprobe.workflow.run.runs import Run, require_kept
 from layerprobe.workflow.run.seen import split_to_choose_on
 from layerprobe.workflow.run.stored_choice import stored_choice, taken_text
+
+_CPU = torch.device("cpu")
+_SPLITS = ("test", "validation", "train")  # on whose images an export is checked, the first that is ranked
 
 
 def image_shape(recipe: Recipe, net: Net) -> tuple[int, int, int]:
@@ -107,9 +110,6 @@ def _steps(recipe: Recipe, scaled: OwnInput | None, size: tuple[int, int]) -> li
     return [{"resize": (side, side)}, crop]
 
 
-_SPLITS = ("test", "validation", "train")  # on whose images an export is checked, the first that is ranked
-
-
 @dataclass(frozen=True)
 class LayerOfRun:
     """A ranked layer of a run.
@@ -128,12 +128,6 @@ class LayerOfRun:
         """The split that the images are searched in."""
         itself = self.run.ranks(self.epoch, self.split).searched_itself
         return self.split if itself else "gallery"
-
-    @property
-    def stored(self) -> RankedLayer:
-        """The layer as it is ranked: without a reduction where `choose` fitted that within folds."""
-        ranks = self.run.ranks(self.epoch, self.split).stored.ranks
-        return self.ranked if self.ranked in ranks else replace(self.ranked, reduction=NO_REDUCTION)
 
 
 def resolve_layer(run: Run, name: str, request: ExportRequest) -> LayerOfRun:
@@ -170,9 +164,6 @@ def layer_of_choice(choice: Choice, runs: Sequence[Run]) -> LayerOfRun:
     epoch, ranked = choice.chosen.epoch, choice.chosen.ranked
     layers = run.ranks(epoch, "test").stored.ranks if run.has_ranks(epoch, "test") else {}
     return LayerOfRun(run, epoch, "test" if ranked in layers else choice.chosen.split, ranked)
-
-
-_CPU = torch.device("cpu")
 
 
 def layer_to_export(run: Run, request: ExportRequest, listener: Listener) -> LayerOfRun:
@@ -225,82 +216,51 @@ def export_run(layer: LayerOfRun, request: ExportRequest, listener: Listener) ->
         LayerprobeError: the folder exists, or the network or map cannot be exported.
         NumericError: the files do not give the probe's features.
     """
-    run, record = layer.run, layer.run.read()
+    run, record, epoch, ranked = layer.run, layer.run.read(), layer.epoch, layer.ranked
     require_exportable(record, run, request)
     _require_stored(layer, record)
     searched = None
     if request.index is not None:
-        searched, notes = read_searched(run, layer.epoch, layer.ranked, _index_split(layer, record), _CPU)
+        trained_on = "test"
+        with contextlib.suppress(RecipeError):
+            trained_on = split_to_choose_on(run, record, [epoch])
+        searched, notes = read_searched(run, epoch, ranked, trained_on, _CPU)
         for note in notes:
             listener.say(note)
-    if not request.with_network:
-        finish, fitted_on = _fit_map(layer, record, None)
-        exported = _build_export(layer, record, finish, fitted_on, _read_stored_samples(layer, finish, None))
-        return write(replace(exported, searched=searched), request, listener)
-    require_kept(run, record, layer.epoch)
-    opened = open_for_probing(run, ProbeRequest(model=request.model, device="cpu"))
-    load_net(run, layer.epoch, opened.net)
-    (tapped,) = find_layers([str(layer.ranked.layer)], opened.measured)
-    if tapped.key != layer.ranked.layer:
-        raise ValueError(f"{layer.ranked.layer} is now {tapped.key}")
+    opened = None
+    if request.with_network:
+        require_kept(run, record, epoch)
+        opened = open_for_probing(run, ProbeRequest(model=request.model, device="cpu"))
+        load_net(run, epoch, opened.net)
     finish, fitted_on = _fit_map(layer, record, opened)
-    parts = Parts(
-        opened.net.module.requires_grad_(False),
-        tapped,
-        from_recipe.build_normalise(opened.recipe, opened.net.channels),
-        opened.recipe.data.invert,
-        image_shape(opened.recipe, opened.net),
+    parts = None if opened is None else _network_parts(opened, ranked, finish)
+    name = str(ranked) if ranked.similarity in (record.similarity, "hamming") else ranked.full_name
+    exported = Exported(
+        f"{run.name}#{epoch}:{name}",
+        str(record.net.get("name", "python")),
+        ranked,
+        fitted_on,
         finish,
-    )
-    exported = replace(
-        _build_export(layer, record, finish, fitted_on, _find_samples(layer, opened, parts, finish)),
+        _read_samples(layer, opened, parts, finish),
+        run=run.name,
+        epoch=epoch,
         parts=parts,
-        how=image_input(opened.recipe, opened.net),
+        how=None if opened is None else image_input(opened.recipe, opened.net),
         searched=searched,
     )
     return write(exported, request, listener)
 
 
-def _index_split(layer: LayerOfRun, record: RunRecord) -> str:
-    """The split that an index is trained on: the one that layers are chosen on, or test."""
-    with contextlib.suppress(RecipeError):
-        return split_to_choose_on(layer.run, record, [layer.epoch])
-    return "test"
-
-
 def _require_stored(layer: LayerOfRun, record: RunRecord) -> None:
     """Check that the features that a layer was ranked by, and its map fitted on, are stored and unchanged."""
-    run, ranked = layer.run, layer.stored
+    run, ranked = layer.run, layer.ranked
+    if ranked not in run.ranks(layer.epoch, layer.split).stored.ranks:  # `choose` fitted it within folds
+        ranked = replace(ranked, reduction=NO_REDUCTION)
     if not are_stored(run, layer.epoch, layer.split, layer.gallery, ranked):
         epoch_name = f"{run.name}, epoch {layer.epoch}"
         message = f"{epoch_name}: the features that {ranked} was ranked by are not stored, or have changed"
-        raise DataError(
-            message,
-            file=run.folder,
-            fix=probe_fix(run, record, layer.epoch, layer.split, *layer_flags(record, [ranked])),
-        )
-
-
-def _build_export(
-    layer: LayerOfRun, record: RunRecord, finish: Reduce, fitted_on: str, samples: CheckSamples
-) -> Exported:
-    ranked = layer.ranked
-    name = str(ranked) if ranked.similarity in (record.similarity, "hamming") else ranked.full_name
-    numbers = samples.expected.numbers
-    dim = samples.expected.features.shape[1] if numbers is None else numbers.shape[1]
-    source = str(record.net.get("name", "python"))
-    run = layer.run.name
-    return Exported(
-        f"{layer.run.name}#{layer.epoch}:{name}",
-        source,
-        ranked,
-        dim,
-        fitted_on,
-        finish,
-        samples,
-        run=run,
-        epoch=layer.epoch,
-    )
+        flags = layer_flags(record, [ranked])
+        raise DataError(message, file=run.folder, fix=probe_fix(run, record, layer.epoch, layer.split, *flags))
 
 
 def _fit_map(layer: LayerOfRun, record: RunRecord, opened: ProbedRun | None) -> tuple[Reduce, str]:
@@ -323,26 +283,32 @@ def _fit_map(layer: LayerOfRun, record: RunRecord, opened: ProbedRun | None) -> 
     return with_ends(reduce, sizes=sizes, similarity=ranked.similarity), fitted_on
 
 
-def _find_samples(layer: LayerOfRun, opened: ProbedRun, parts: Parts, finish: Reduce) -> CheckSamples:
+def _network_parts(opened: ProbedRun, ranked: RankedLayer, finish: Reduce) -> Parts:
+    (tapped,) = find_layers([str(ranked.layer)], opened.measured)
+    if tapped.key != ranked.layer:
+        raise ValueError(f"{ranked.layer} is now {tapped.key}")
+    recipe, net = opened.recipe, opened.net
+    normalise = from_recipe.build_normalise(recipe, net.channels)
+    shape = image_shape(recipe, net)
+    return Parts(net.module.requires_grad_(False), tapped, normalise, recipe.data.invert, shape, finish)
+
+
+def _read_samples(layer: LayerOfRun, opened: ProbedRun | None, parts: Parts | None, finish: Reduce) -> CheckSamples:
     """Images of the split with their stored features, or random images with those that the network gives."""
     try:
-        return _read_stored_samples(layer, finish, opened)
+        with open_layer(layer.run, layer.epoch, layer.split, layer.ranked.layer) as table:
+            rows = sample_rows(table.shape[0])
+            pooled = np.concatenate([table[row : row + 1] for row in rows.tolist()])
+        images = None if opened is None else _read_images(layer, opened, rows)
+        name = f"{len(rows)} {layer.split} images against the probe's features"
     except DataError as error:
+        if parts is None:
+            raise
         generator = torch.Generator().manual_seed(0)
-        images = torch.randint(0, 256, (CHECKED, *parts.shape), generator=generator, dtype=torch.uint8)
+        pixels = torch.randint(0, 256, (CHECKED, *parts.shape), generator=generator, dtype=torch.uint8)
+        images, pooled = pixels.numpy(), parts.pooled(pixels).numpy()
         name = f"{CHECKED} random images against the network itself, as {error.message.rstrip('.')}"
-        return make_samples(name, parts.pooled(images).numpy(), images.numpy(), layer.ranked.similarity, finish)
-
-
-def _read_stored_samples(layer: LayerOfRun, finish: Reduce, opened: ProbedRun | None) -> CheckSamples:
-    run, epoch, split = layer.run, layer.epoch, layer.split
-    with open_layer(run, epoch, split, layer.ranked.layer) as table:
-        rows = sample_rows(table.shape[0])
-        pooled = np.concatenate([table[row : row + 1] for row in rows.tolist()])
-    images = None if opened is None else _read_images(layer, opened, rows)
-    return make_samples(
-        f"{len(rows)} {split} images against the probe's features", pooled, images, layer.ranked.similarity, finish
-    )
+    return make_samples(name, pooled, images, layer.ranked.similarity, finish)
 
 
 def _read_images(layer: LayerOfRun, opened: ProbedRun, rows: NDArray[np.int64]) -> NDArray[np.uint8]:

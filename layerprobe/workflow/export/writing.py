@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from layerprobe import __version__
 from layerprobe.encoder import example
-from layerprobe.encoder.agreement import Expected, FeatureAgreement, agreement
+from layerprobe.encoder.agreement import CheckSamples, FeatureAgreement, agreement
 from layerprobe.encoder.fitted_map import FittedMap, before_bits, fitted_map
 from layerprobe.encoder.graph import Parts, apply_map, record_graph, save_graph, save_onnx
 from layerprobe.encoder.manifest import write_manifest
@@ -25,29 +25,14 @@ from layerprobe.reductions.reduction import Reduce
 from layerprobe.system.errors import NumericError
 from layerprobe.system.files import folder_written_whole
 from layerprobe.system.progress import Listener, stoppable
+from layerprobe.system.wording import as_size
 from layerprobe.values.layers import RankedLayer
 from layerprobe.workflow.export.request import NPZ, ONNX, PT2, ExportRequest
 
 CHECKED = 64  # images
+_MEGABYTE = 1_000_000
 _EXAMPLE = "example.py"
 _PACKAGES = {PT2: ("torch",), ONNX: ("torch", "onnx", "onnxruntime"), NPZ: ("numpy",)}
-
-
-@dataclass(frozen=True, eq=False)
-class CheckSamples:
-    """What an export is checked on.
-
-    Args:
-        name: `64 test images against the probe's features`.
-        pooled: (N, D) float32, their features before the map.
-        images: uint8 (N, H, W, C); None where there is no network.
-        expected: their features after it.
-    """
-
-    name: str
-    pooled: NDArray[np.float32]
-    images: NDArray[np.uint8] | None
-    expected: Expected
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +42,6 @@ class Exported:
     Args:
         name: `netA#20:pool5.3@max/l2+pca:64+l2`.
         source: the network's name in a recipe, or the file of features.
-        dim: numbers, or bits, of an image's vector.
         fitted_on: the images that the reduction was fitted on; empty where it was fitted on none.
         finish: all that is done to pooled features.
         parts: the network; None where only the map is exported.
@@ -68,7 +52,6 @@ class Exported:
     name: str
     source: str
     ranked: RankedLayer
-    dim: int
     fitted_on: str
     finish: Reduce
     samples: CheckSamples
@@ -91,7 +74,7 @@ class Exported:
             "pool": layer.pool,
             "reduction": self.ranked.reduction,
             "fitted_on": self.fitted_on or None,
-            "dim": self.dim,
+            "dim": self.samples.dim,
             "similarity": self.ranked.similarity,
             "input": self.how,
             "map": None if steps is None else {"dim": self.samples.pooled.shape[1], "steps": steps.steps},
@@ -130,7 +113,7 @@ def make_samples(
     """Pooled features, with those that the map makes of them."""
     features, numbers = torch.from_numpy(pooled), before_bits(finish)
     before = None if numbers is None else numbers(features.double()).numpy()
-    return CheckSamples(name, pooled, images, Expected(apply_map(finish, features).numpy(), similarity, before))
+    return CheckSamples(name, images, pooled, apply_map(finish, features).numpy(), similarity, before)
 
 
 def write(exported: Exported, request: ExportRequest, listener: Listener) -> Written:
@@ -152,7 +135,7 @@ def write(exported: Exported, request: ExportRequest, listener: Listener) -> Wri
     return Written(
         request.out,
         exported.name,
-        exported.dim,
+        exported.samples.dim,
         exported.ranked.similarity,
         exported.fitted_on,
         {name: file["bytes"] for name, file in manifest["files"].items()},
@@ -211,7 +194,30 @@ def _check_encoder(name: str, encode: Encode, samples: CheckSamples) -> FeatureA
         raise ValueError(f"{name} is checked on images")
     try:
         features = np.concatenate([encode(inputs[:1]), encode(inputs[1:])])
-        return agreement(name, features, samples.expected)
+        return agreement(name, features, samples)
     except NumericError as error:
         fix = "Nothing was exported; probe the layer again, and report it if that does not help"
         raise NumericError(f"{error.message} (on {samples.name})", fix=fix) from error
+
+
+def export_lines(written: Written) -> list[str]:
+    """What was exported, its files and the result of the check, a line each."""
+    bits = written.similarity == "hamming"
+    size = -(-written.dim // 8) if bits else 4 * written.dim
+    numbers = f"{written.dim:,} {'bits' if bits else 'numbers'}, {size:,} byte{'' if size == 1 else 's'} an image"
+    fitted = f"; map fitted on {written.fitted_on}" if written.fitted_on else ""
+    sizes = {name: as_size(size) if size >= _MEGABYTE else f"{size:,} bytes" for name, size in written.files.items()}
+    files = ", ".join(f"{name} ({size})" for name, size in sizes.items())
+    lines = [f"{written.name}: {numbers}{fitted}", f"  {written.folder}: {files}"]
+    lines.append(f"  checked on {written.checked}:")
+    for name, checked in written.check.items():
+        if checked.cosine is None:
+            share = 100 * checked.difference
+            text = f"{share:.2f} % of bits differ, none of {checked.compared:,} whose numbers are not near 0"
+        else:
+            text = (
+                f"largest difference {checked.difference:.1e}, cosine at least 1 - {1 - checked.cosine:.1e},"
+                f" {checked.compared} nearest neighbours the same"
+            )
+        lines.append(f"    {name}: {text}")
+    return lines

@@ -35,9 +35,8 @@ from layerprobe.workflow.export.export_run import (
     layer_to_export,
     require_exportable,
 )
-from layerprobe.workflow.export.export_text import export_lines
 from layerprobe.workflow.export.request import ExportRequest
-from layerprobe.workflow.export.writing import Written
+from layerprobe.workflow.export.writing import Written, export_lines
 from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.runs import Run
