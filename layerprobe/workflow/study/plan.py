@@ -22,7 +22,7 @@ from layerprobe.values.layers import NO_REDUCTION, is_glob, matching_layers
 from layerprobe.values.scores import Score, ScoreTable, read_scores, recall_of
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.experiments import require_same_images
-from layerprobe.workflow.run.images import Decoding, with_contents
+from layerprobe.workflow.run.images import Decoding
 from layerprobe.workflow.run.runs import Run, named_run
 from layerprobe.workflow.study.study_file import Study
 from layerprobe.workflow.train.building import TrainRequest
@@ -281,8 +281,7 @@ def require_images(study: Study, trainings: Iterable[StudyTraining], cache: Path
         drawn = recipe.train.seed if recipe.data.share < 1 else None
         key = json.dumps([recipe.data.model_dump(mode="json"), drawn])
         if key not in datasets:
-            loaded = with_contents(from_recipe.load_dataset(recipe), Decoding(cache, listener))
-            datasets[key] = from_recipe.build_dataset(recipe, loaded=loaded)
+            datasets[key] = from_recipe.build_dataset(recipe, Decoding(cache, listener), decode=False)
         try:
             require_same_images(run.read(), datasets[key], list(datasets[key].splits), fix="")
         except DataError:

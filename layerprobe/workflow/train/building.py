@@ -19,13 +19,13 @@ from layerprobe.recipe.recipe import Recipe
 from layerprobe.recipe.validation import check_loss
 from layerprobe.system.errors import DataError
 from layerprobe.system.progress import Listener
-from layerprobe.taps import Measured, find_layers, measure_layers, member_taps
+from layerprobe.taps import find_layers, measure_layers, member_taps
 from layerprobe.training.loop import Plan, Trainer
 from layerprobe.training.schedule import Schedule, milestones
 from layerprobe.workflow.probe.selection import ProbeRequest, select_splits, select_taps, splits_to_store
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.features import feature_disk
-from layerprobe.workflow.run.images import Decoding, with_contents
+from layerprobe.workflow.run.images import Decoding
 from layerprobe.workflow.run.run_network import run_network
 from layerprobe.workflow.train.request import TrainRequest as TrainRequest
 
@@ -50,14 +50,12 @@ def build_targets(recipe: Recipe, labels: LabelArray) -> LabelArray:
 
 def build_plan(recipe: Recipe, targets: LabelArray, *, workers: int) -> Plan:
     """Batches and schedule for training images with these targets (N,)."""
-    train, labels = recipe.train, targets
+    train = recipe.train
     epoch_batches: Callable[..., list[NDArray[np.int64]]]
-    if not train.epochs:  # nothing is trained, and the images need not suffice for a batch
-        epoch_batches = _no_batches
-    elif train.images_per_class is not None:  # the recipe has none for the sampler `shuffled` alone
+    if train.images_per_class is not None:  # the recipe has none for the sampler `shuffled` alone
         epoch_batches = partial(
             loading.class_batches,
-            labels,
+            targets,
             batch_size=train.batch_size,
             images_per_class=train.images_per_class,
             by_size=train.sampler == "classes",
@@ -65,10 +63,11 @@ def build_plan(recipe: Recipe, targets: LabelArray, *, workers: int) -> Plan:
             replacement=bool(train.replacement),
         )
     else:
-        epoch_batches = partial(loading.shuffled_batches, labels, batch_size=train.batch_size)
+        epoch_batches = partial(loading.shuffled_batches, targets, batch_size=train.batch_size)
     plan = Plan(
         epochs=train.epochs,
-        batches=lambda epoch: epoch_batches(seed=train.seed, epoch=epoch),
+        # Of 0 epochs nothing is trained, and the images need not suffice for a batch.
+        batches=lambda epoch: epoch_batches(seed=train.seed, epoch=epoch) if train.epochs else [],
         schedule=Schedule(),
         learning_rate=train.learning_rate,
         new_layers_factor=train.new_layers_factor,
@@ -84,10 +83,6 @@ def build_plan(recipe: Recipe, targets: LabelArray, *, workers: int) -> Plan:
         workers=workers,
     )
     return replace(plan, schedule=build_schedule(recipe, plan.steps_per_epoch))
-
-
-def _no_batches(*, seed: int, epoch: int) -> list[NDArray[np.int64]]:  # noqa: ARG001 - same signature as other batches
-    return []
 
 
 def find_unreached_settings(recipe: Recipe, plan: Plan, loss: Loss) -> list[str]:
@@ -143,13 +138,13 @@ class Built:
     """What a run is trained with.
 
     Args:
+        loaded: the images as they are stored.
+        dataset: the images as the network takes them.
         features: split -> bytes of the features that `--probe` stores after each epoch; empty without it.
     """
 
     loaded: Dataset
     dataset: Dataset
-    net: Net
-    loss: Loss
     trainer: Trainer
     features: Mapping[str, int]
 
@@ -164,51 +159,18 @@ def build(request: TrainRequest) -> Built:
     dataset = from_recipe.build_dataset(recipe, loaded=loaded)
     net = _build_net(request)
     # A misspelt layer, or an image too small for the network, is reported before anything is written.
-    layers = (*recipe.probe.layers, *(request.probe or ()))
     measured = measure_layers(net, recipe.data.image_size)
-    find_layers(layers, measured, pools=recipe.probe.pool)
+    find_layers((*recipe.probe.layers, *(request.probe or ())), measured, pools=recipe.probe.pool)
     net.module.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload] # torch's stub lacks device with memory_format
-    targets = build_targets(recipe, split_to_train(recipe, dataset).labels)
-    loss = from_recipe.build_loss(recipe, embedding_dim=net.embedding_dim, num_classes=int(targets.max()) + 1).to(
-        device
-    )
-    trainer = _build_trainer(request, dataset, net, loss)
-    return Built(loaded, dataset, net, loss, trainer, _feature_bytes(request, dataset, measured))
-
-
-def _feature_bytes(request: TrainRequest, dataset: Dataset, measured: Measured) -> dict[str, int]:
-    if request.probe is None:
-        return {}
-    layers = select_taps(ProbeRequest(layers=request.probe), request.recipe, measured)
-    dims = [tap.dim for tap in member_taps(layers)]
-    splits = splits_to_store(select_splits(None, dataset), dataset)
-    return {name: feature_disk(dims, len(dataset.splits[name])) for name in splits}
-
-
-def _build_trainer(request: TrainRequest, dataset: Dataset, net: Net, loss: Loss) -> Trainer:
-    recipe, split = request.recipe, split_to_train(request.recipe, dataset)
-    targets = build_targets(recipe, split.labels)
-    workers = from_recipe.choose_workers(request.workers, from_recipe.choose_device(request.device))
-    plan = build_plan(recipe, targets, workers=workers)
-    normalise = from_recipe.build_normalise(recipe, net.channels)
-    return Trainer(net, loss, split, normalise, plan, targets)
-
-
-def with_hashed_images(built: Built, request: TrainRequest, listener: Listener) -> Built:
-    """The same parts with the hash of each image's content, by which a run knows its images."""
-    loaded = with_contents(built.loaded, _decoding(built, request, listener))
-    return replace(built, loaded=loaded, dataset=from_recipe.build_dataset(request.recipe, loaded=loaded))
-
-
-def with_decoded_images(built: Built, request: TrainRequest, listener: Listener) -> Built:
-    """The same parts with images that are decoded once and kept on disk, where that is worth it."""
-    dataset = from_recipe.build_dataset(request.recipe, _decoding(built, request, listener), built.loaded)
-    return replace(built, dataset=dataset, trainer=_build_trainer(request, dataset, built.net, built.loss))
-
-
-def _decoding(built: Built, request: TrainRequest, listener: Listener) -> Decoding:
-    in_process = built.trainer.plan.workers == 0
-    return Decoding(request.cache, listener, request.workers, in_process=in_process)
+    num_classes = int(build_targets(recipe, split_to_train(recipe, dataset).labels).max()) + 1
+    loss = from_recipe.build_loss(recipe, embedding_dim=net.embedding_dim, num_classes=num_classes).to(device)
+    features: dict[str, int] = {}
+    if request.probe is not None:
+        layers = select_taps(ProbeRequest(layers=request.probe), recipe, measured)
+        dims = [tap.dim for tap in member_taps(layers)]
+        splits = splits_to_store(select_splits(None, dataset), dataset)
+        features = {name: feature_disk(dims, len(dataset.splits[name])) for name in splits}
+    return Built(loaded, dataset, _build_trainer(request, dataset, net, loss), features)
 
 
 def _build_net(request: TrainRequest) -> Net:
@@ -220,3 +182,19 @@ def _build_net(request: TrainRequest) -> Net:
     same = record.net.get("name") == recipe.net.name  # else the change of the recipe is reported
     net = run_network(run, record, recipe) if same else from_recipe.build_net(recipe)
     return replace(net, new_parameters=frozenset(record.new_parameters))
+
+
+def _build_trainer(request: TrainRequest, dataset: Dataset, net: Net, loss: Loss) -> Trainer:
+    recipe, split = request.recipe, split_to_train(request.recipe, dataset)
+    targets = build_targets(recipe, split.labels)
+    workers = from_recipe.choose_workers(request.workers, from_recipe.choose_device(request.device))
+    plan = build_plan(recipe, targets, workers=workers)
+    return Trainer(net, loss, split, from_recipe.build_normalise(recipe, net.channels), plan, targets)
+
+
+def with_decoded_images(built: Built, request: TrainRequest, listener: Listener) -> Built:
+    """The same parts with images that are decoded once and kept on disk, where that is worth it."""
+    decoding = Decoding(request.cache, listener, request.workers, in_process=built.trainer.plan.workers == 0)
+    dataset = from_recipe.build_dataset(request.recipe, decoding, built.loaded)
+    trainer = _build_trainer(request, dataset, built.trainer.net, built.trainer.loss)
+    return replace(built, dataset=dataset, trainer=trainer)

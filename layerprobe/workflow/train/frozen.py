@@ -23,7 +23,7 @@ from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.epoch_weights import LoadedFile, last_weights, load_file
 from layerprobe.workflow.run.experiments import require_same_images
-from layerprobe.workflow.run.images import Decoding, with_contents
+from layerprobe.workflow.run.images import Decoding
 from layerprobe.workflow.run.run_network import new_record, require_same_files
 from layerprobe.workflow.run.runs import Run, command_line, find_run, locked, named_run
 from layerprobe.workflow.train.frozen_request import FrozenRequest, require_weights
@@ -40,23 +40,17 @@ _EpochFiles = Mapping[int, tuple[Path, str | None]]  # epoch -> the file with it
 def frozen_run(request: FrozenRequest, listener: Listener) -> Run:
     """The run of a model: a new one, or that of the same request, which may by now have further files."""
     epoch_files, run = _list_epoch_files(request), request.find_repeated_run()
-    if run is not None and run.is_measured and _are_files_of(run, epoch_files, listener):
-        return run
+    if run is not None and run.is_measured:
+        recorded_files = run.read().weights_files
+        # The numbers first: hashing reads every file.
+        if len(epoch_files) == len(recorded_files) and {*_hash_files(epoch_files)} == {*recorded_files}:
+            _say_epochs(epoch_files, listener)
+            return run
     run = _make_run(request, epoch_files, listener)
     with locked(run):
         record = run.read()
         run.write(replace(record, request=request.digest(run, record)))
     return run
-
-
-def _are_files_of(run: Run, epoch_files: _EpochFiles, listener: Listener) -> bool:
-    """Whether the files are a run's epochs, unchanged, and no others."""
-    recorded_files = run.read().weights_files
-    # The numbers first: hashing reads every file.
-    same = len(epoch_files) == len(recorded_files) and set(_hash_files(epoch_files)) == set(recorded_files)
-    if same:
-        _say_epochs(epoch_files, listener)
-    return same
 
 
 def _make_run(request: FrozenRequest, epoch_files: _EpochFiles, listener: Listener) -> Run:
@@ -157,8 +151,7 @@ def _begin(request: FrozenRequest, recipe: Recipe, files: list[WeightsFile], lis
     notes |= dict.fromkeys([*_explain_left_out(net, request, files), *_explain_missing_weights(net, loaded)])
     lacking = frozenset(key for weights in loaded.values() for key in weights.lacking)
     decoding = Decoding(request.cache, listener, request.workers)
-    images = with_contents(from_recipe.load_dataset(recipe), decoding)
-    dataset = from_recipe.build_dataset(recipe, loaded=images)
+    dataset = from_recipe.build_dataset(recipe, decoding, decode=False)
     net = replace(net, notes=(*net.notes, *notes), new_parameters=lacking)
     with locked(run):
         run.remove_leftovers()

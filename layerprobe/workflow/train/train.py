@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from layerprobe.values.costs import Estimate
 from layerprobe.values.records import RunRecord
 from layerprobe.values.sections import SEARCH_KEYS, Keep
 from layerprobe.workflow.probe.measures import why_no_right_item
-from layerprobe.workflow.probe.probe import Probing, drop_damaged, find_missing, measure, prepare
+from layerprobe.workflow.probe.probe import drop_damaged, find_missing, measure, prepare
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.epoch_weights import load_state, load_weights, save_state, save_weights
@@ -48,13 +48,13 @@ from layerprobe.workflow.train.building import (
     build_schedule,
     find_unreached_settings,
     with_decoded_images,
-    with_hashed_images,
 )
 
 if TYPE_CHECKING:
     import torch
 
 _LONG_ENOUGH = 0.5  # seconds of steps that are timed; no further step begins after them
+_OTHER_RUN = "Use --run NAME for a new run, or --fresh to move the old one aside"
 
 
 def require_space(run: Run, built: Built, keep: Keep, *, fresh: bool) -> None:
@@ -130,45 +130,41 @@ def _disk_bytes(run: Run, built: Built, keep: Keep, fresh: bool) -> int:
     return weights * (_count_checkpoints(epochs, keep) + states * numbers_per_weight) + features
 
 
-_OTHER_RUN = "Use --run NAME for a new run, or --fresh to move the old one aside"
-
-
 def train(request: TrainRequest, listener: Listener) -> Run:
     """Train a run to its last epoch: a new one from epoch 0, an unfinished one from where it stopped."""
-    run = request.target()
-    if request.recipe.found_at is not None and (request.fresh or not run.exists()):
-        fix = f"Set it in the recipe, or by --set net.name={request.recipe.found_at}"
+    run, recipe = request.target(), request.recipe
+    if recipe.found_at is not None and (request.fresh or not run.exists()):
+        fix = f"Set it in the recipe, or by --set net.name={recipe.found_at}"
         raise RecipeError("--model with another path is for a run that exists", file=run.folder, fix=fix)
-    decoding = Decoding(request.cache, listener, request.workers)
+    decoding, damaged = Decoding(request.cache, listener, request.workers), list[int]()
     if not request.fresh:
-        forget_unmeasured(run, request.recipe, decoding)
-    damaged = [] if request.fresh else damaged_epochs(run, listener)
-    # The last epoch is trained again where its checkpoint is damaged.
-    is_complete = request.recipe.train.epochs not in damaged
-    if not request.fresh and request.probe is None and is_done(run, request.recipe) and is_complete:
-        require_same_data(run, request.recipe, decoding, fix=_OTHER_RUN)
-        listener.say(f"nothing to do: {run.name} has all its {request.recipe.train.epochs} epochs")
-        keep_probing(run, request.recipe, listener)
-        _remove_unwanted(run, request.recipe, listener)
-        return run
+        forget_unmeasured(run, recipe, decoding)
+        damaged = damaged_epochs(run, listener)
+        # The last epoch is trained again where its checkpoint is damaged.
+        if request.probe is None and is_done(run, recipe) and recipe.train.epochs not in damaged:
+            require_same_data(run, recipe, decoding, fix=_OTHER_RUN)
+            listener.say(f"nothing to do: {run.name} has all its {recipe.train.epochs} epochs")
+            keep_probing(run, recipe, listener)
+            _remove_unwanted(run, recipe, listener)
+            return run
     built = build(request)
-    require_space(run, built, request.recipe.train.keep, fresh=request.fresh)
+    require_space(run, built, recipe.train.keep, fresh=request.fresh)
     # Checked here, so that the user does not wait for hashing and decoding, and again under the lock.
     record = run.read() if run.exists() and not request.fresh else None
     if record is not None:
-        _require_same_recipe(run, request.recipe, built)
+        _require_same_recipe(run, recipe, built)
         require_kept(run, record, record.epochs_done)
-    built = with_hashed_images(built, request, listener)
+    loaded = with_contents(built.loaded, decoding)
+    built = replace(built, loaded=loaded, dataset=from_recipe.build_dataset(recipe, loaded=loaded))
     if record is not None:
         _require_same_images(run, record, built)
-    if record is None:
-        for note in from_recipe.input_notes(request.recipe, built.dataset, built.net):
+    else:
+        notes = from_recipe.input_notes(recipe, built.dataset, built.trainer.net)
+        notes += [why_no_right_item(built.dataset, split) for split in built.dataset.searched if split != "train"]
+        for note in filter(None, notes):
             listener.say(f"note: {note}")
-        for split in built.dataset.searched:
-            if split != "train" and (why := why_no_right_item(built.dataset, split)):
-                listener.say(f"note: {why}")
-    for key in find_unreached_settings(request.recipe, built.trainer.plan, built.loss):
-        listener.say(f"note: {key} is not reached in {request.recipe.train.epochs} epochs")
+    for key in find_unreached_settings(recipe, built.trainer.plan, built.trainer.loss):
+        listener.say(f"note: {key} is not reached in {recipe.train.epochs} epochs")
     built = with_decoded_images(built, request, listener)
     if request.fresh and run.exists():
         with locked(run):
@@ -176,32 +172,32 @@ def train(request: TrainRequest, listener: Listener) -> Run:
     with locked(run), stoppable() as stop:
         run.remove_leftovers()
         if run.exists():
-            _require_same_recipe(run, request.recipe, built)
+            _require_same_recipe(run, recipe, built)
             _require_same_images(run, run.read(), built)
             _resume(run, request, built, listener)
         else:
             _begin(run, request, built)
-        try:
-            probing = None
-            if request.probe is not None:
-                probe_request = ProbeRequest(layers=request.probe, device=request.device, workers=request.workers)
-                probing = prepare(run, probe_request, built.dataset, listener)
-            _train_epochs(run, request.recipe.train.keep, built, listener, stop, probing)
-            require_measured(run, [epoch for epoch in damaged if probing and record and epoch < record.epochs_done])
-        except (LayerprobeError, KeyboardInterrupt) as error:  # the latter: a signal ended a wait
-            with contextlib.suppress(EnvironmentFault):  # a full disk takes no word of its being full
-                _record_failure(run, built, error, stop)
-            # Ctrl-C reaches the data workers too. If one of them ended first, its error is not a fault of the run.
-            stop.raise_if_asked(_stop_message(run, built))
-            raise
+        with _failure_recorded(run, built, stop):
+            _train_epochs(run, request, built, listener, stop)
+            if request.probe is not None and record is not None:
+                require_measured(run, [epoch for epoch in damaged if epoch < record.epochs_done])
     return run
 
 
-def _record_failure(run: Run, built: Built, error: BaseException, stop: Stop) -> None:
-    run.log(str(error), *getattr(error, "__notes__", []))
-    record = run.read()
-    if record.epochs_done < built.trainer.plan.epochs:
-        run.write(replace(record, state="interrupted" if stop else "failed"))
+@contextlib.contextmanager
+def _failure_recorded(run: Run, built: Built, stop: Stop) -> Iterator[None]:
+    """Record in the run that the block fails, or is stopped by a signal."""
+    try:
+        yield
+    except (LayerprobeError, KeyboardInterrupt) as error:  # the latter: a signal ended a wait
+        with contextlib.suppress(EnvironmentFault):  # a full disk takes no word of its being full
+            run.log(str(error), *getattr(error, "__notes__", []))
+            record = run.read()
+            if record.epochs_done < built.trainer.plan.epochs:
+                run.write(replace(record, state="interrupted" if stop else "failed"))
+        # Ctrl-C reaches the data workers too. If one of them ended first, its error is not a fault of the run.
+        stop.raise_if_asked(_stop_message(run, built))
+        raise
 
 
 def is_done(run: Run, recipe: Recipe) -> bool:
@@ -223,7 +219,7 @@ def forget_unmeasured(run: Run, recipe: Recipe, decoding: Decoding) -> None:
     trained = record.epochs_done > 0 and not record.weights_files
     if trained or recipe.changes_since(record):  # other changes are reported as such
         return
-    dataset = from_recipe.build_dataset(recipe, loaded=with_contents(from_recipe.load_dataset(recipe), decoding))
+    dataset = from_recipe.build_dataset(recipe, decoding, decode=False)
     try:
         require_same_images(record, dataset, list(dataset.splits), fix="")
     except DataError:
@@ -241,7 +237,7 @@ def require_same_data(run: Run, recipe: Recipe, decoding: Decoding, *, fix: str)
     began = record.data.get("root")
     if root is None or began in (None, root) or recipe.changes_since(record):  # other changes are reported as such
         return
-    dataset = from_recipe.build_dataset(recipe, loaded=with_contents(from_recipe.load_dataset(recipe), decoding))
+    dataset = from_recipe.build_dataset(recipe, decoding, decode=False)
     try:
         require_same_images(record, dataset, list(dataset.splits), fix=fix)
     except DataError as error:
@@ -287,12 +283,18 @@ def _remove_unwanted(run: Run, recipe: Recipe, listener: Listener) -> None:
 
 
 def _require_same_recipe(run: Run, recipe: Recipe, built: Built) -> None:
+    """Check that a run was trained with this recipe; of one with more epochs, that those done had the same rates."""
     record = run.read()
-    changes = recipe.changes_since(record)
+    changes, why = recipe.changes_since(record), ""
     grown = recipe.train.epochs > record.recipe.get("train", {}).get("epochs", 0)
-    only_epochs = [(change.section, change.key) for change in changes] == [("train", "epochs")]
-    if changes and not (grown and only_epochs and _has_same_rates_so_far(record, built)):
-        why = " (the learning rate of epochs that are done would change)" if grown and only_epochs else ""
+    if grown and [(change.section, change.key) for change in changes] == [("train", "epochs")]:
+        old = resolve(record.recipe_name, record.recipe, source="run.json", own_size=False)
+        plan = built.trainer.plan
+        old_schedule = build_schedule(old, plan.steps_per_epoch)
+        if old_schedule.agrees(plan.schedule, plan.steps_per_epoch * record.epochs_done):
+            return
+        why = " (the learning rate of epochs that are done would change)"
+    if changes:
         raise RecipeError(
             f"was trained with another recipe: {', '.join(map(str, changes))}{why}",
             file=run.folder,
@@ -306,15 +308,8 @@ def _require_same_images(run: Run, record: RunRecord, built: Built) -> None:
     require_same_images(record, built.dataset, settled, fix=fix)
 
 
-def _has_same_rates_so_far(record: RunRecord, built: Built) -> bool:
-    old = resolve(record.recipe_name, record.recipe, source="run.json", own_size=False)
-    plan = built.trainer.plan
-    per_epoch = plan.steps_per_epoch
-    return build_schedule(old, per_epoch).agrees(plan.schedule, per_epoch * record.epochs_done)
-
-
 def _begin(run: Run, request: TrainRequest, built: Built) -> None:
-    record = new_record(request.recipe, built.dataset, built.net, built.trainer.device)
+    record = new_record(request.recipe, built.dataset, built.trainer.net, built.trainer.device)
     _save(run, record, built)
     run.log(f"begun: {record.command}")
     for note in record.notes:
@@ -325,7 +320,7 @@ def _save(run: Run, record: RunRecord, built: Built) -> None:
     """Write the present epoch: weights, then the state to resume from, then run.json with the hashes of both."""
     epoch, hashes = built.trainer.epoch, dict(record.hashes)
     weights = run.checkpoint_file(epoch)
-    hashes[weights.name] = save_weights(weights, {"net": built.net.module, "loss": built.loss})
+    hashes[weights.name] = save_weights(weights, {"net": built.trainer.net.module, "loss": built.trainer.loss})
     newest, before = run.resume_file(), run.resume_file(previous=True)
     recorded_hashes = {hashes[path.name] for path in (newest, before) if path.name in hashes}
     hashes[newest.name] = save_state(newest, before, built.trainer.state(), recorded=recorded_hashes)
@@ -348,7 +343,7 @@ def _resume(run: Run, request: TrainRequest, built: Built, listener: Listener) -
             file = run.resume_file(previous=older)
             state = load_state(file, expected=states)
             weights = run.checkpoint_file(state["epoch"])
-            modules = {"net": built.net.module, "loss": built.loss}
+            modules = {"net": built.trainer.net.module, "loss": built.trainer.loss}
             load_weights(weights, modules, expected=[hashes.get(weights.name, "")])
             _restore(built, state, file)
         except DataError as error:
@@ -378,10 +373,12 @@ def _restore(built: Built, state: dict[str, Any], file: Path) -> None:
         ) from error
 
 
-def _train_epochs(  # noqa: PLR0913 - the training, its storage, its measures and its listener
-    run: Run, keep: Keep, built: Built, listener: Listener, stop: Stop, probing: Probing | None
-) -> None:
-    trainer = built.trainer
+def _train_epochs(run: Run, request: TrainRequest, built: Built, listener: Listener, stop: Stop) -> None:
+    """Train the epochs that are left, and store, probe and tidy after each."""
+    trainer, keep, probing = built.trainer, request.recipe.train.keep, None
+    if request.probe is not None:
+        probe_request = ProbeRequest(layers=request.probe, device=request.device, workers=request.workers)
+        probing = prepare(run, probe_request, built.dataset, listener)
 
     def measure_and_tidy(epochs: Sequence[int], *, earlier: bool = False) -> None:
         # No checkpoint goes before it is measured.

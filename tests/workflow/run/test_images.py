@@ -5,7 +5,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,9 @@ from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run import images as module
-from layerprobe.workflow.run.images import Decoding
+from layerprobe.workflow.run.images import Decoding, with_contents
 from layerprobe.workflow.run.runs import Run
-from layerprobe.workflow.train.building import Built, TrainRequest, build, with_decoded_images, with_hashed_images
+from layerprobe.workflow.train.building import Built, TrainRequest, build, with_decoded_images
 from layerprobe.workflow.train.train import train
 from tests.workflow.conftest import Silent
 
@@ -39,8 +39,12 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pixel_cache, "_LIMIT", 0)
 
 
+def hash_images(built: Built, request: TrainRequest, listener: Silent) -> Built:
+    return replace(built, loaded=with_contents(built.loaded, Decoding(request.cache, listener, request.workers)))
+
+
 def decode(request: TrainRequest, listener: Silent | None = None) -> Built:
-    return with_decoded_images(with_hashed_images(build(request), request, Silent()), request, listener or Silent())
+    return with_decoded_images(hash_images(build(request), request, Silent()), request, listener or Silent())
 
 
 def results(run: Run) -> dict[str, object]:
@@ -260,12 +264,12 @@ def test_a_signal_ends_hashing_at_once_and_what_is_hashed_is_kept(request_for: M
     former = signal.signal(number, signal.SIG_IGN)  # as a shell has it for a command in the background
     try:
         with pytest.raises(InterruptedRun, match=rf"^stopped \({number.name}\)") as caught:
-            with_hashed_images(built, request, listener)
+            hash_images(built, request, listener)
     finally:
         signal.signal(number, former)
     assert (caught.value.exit_code, listener.left) == (128 + number, 0)
     again = Signalled(number, left=-1)
-    with_hashed_images(built, request, again)
+    hash_images(built, request, again)
     images = sum(map(len, built.loaded.splits.values()))
     assert again.left == -1 - (images - 3)
 
