@@ -46,10 +46,11 @@ _MODULES = {
     "report": ("report",),
     "study": ("study",),
     "inspect": ("layers", "recipes", "runs", "doctor"),
-    "remove": ("runs",),
     "data": ("data",),
     "cache": ("cache",),
 }
+# typer carries click inside or beside itself, by version; its public BadParameter is a usage error in both.
+_UsageError = typer.BadParameter.__mro__[1]
 
 
 def _show_version(wanted: bool) -> None:
@@ -78,10 +79,6 @@ def command_line(command: str | None = None) -> typer.Typer:
     for module in [name for name, commands in _MODULES.items() if command in commands] or _MODULES:
         import_module(f"layerprobe.cli.{module}").register(app)
     return app
-
-
-# typer carries click inside or beside itself, by version; its public BadParameter is a usage error in both.
-_UsageError = typer.BadParameter.__mro__[1]
 
 
 def main() -> NoReturn:

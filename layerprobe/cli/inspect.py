@@ -1,28 +1,36 @@
-"""layerprobe layers, recipes, runs and doctor: what there is to use."""
+"""layerprobe layers, recipes, runs, runs remove and doctor: what there is to use."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict, replace
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from layerprobe.cli.options import DEFAULT_CACHE, Cache, Format, Output
 from layerprobe.cli.requests import with_options
+from layerprobe.system.errors import RecipeError
 from layerprobe.system.memory import keep_freed_memory
-from layerprobe.system.options import RunModel
-from layerprobe.system.wording import as_size, visible
+from layerprobe.system.options import Flag, RunModel
+from layerprobe.system.wording import as_size, one_line, visible
+
+if TYPE_CHECKING:
+    from layerprobe.workflow.run.runs import Removal
 
 _NAMES = (
     "A network, a recipe, a run, or a model from elsewhere: timm:NAME, hf:ORG/NAME or hf:FOLDER, open_clip:ARCH/TAG,"
     " torchvision:NAME[/WEIGHTS], python:FILE.py:FUNCTION."
 )
+# The command `runs` takes the name of a run; `main` looks for `remove` first.
+group = typer.Typer(name="runs", help="List the runs, or remove one.")
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     for command in (layers, recipes, runs, doctor):
         app.command()(with_options(command))
+    app.add_typer(group)
 
 
 def layers(
@@ -103,6 +111,53 @@ def runs(
         values.append({"run": run.name, **nothing, "state": "damaged", "bytes": size, "problem": str(error)})
     columns = ("run", "recipe", "state", "epochs", "seed", "touched", "size")
     terminal.result({"runs": values}, plain_table(columns, rows))
+
+
+@group.callback()
+def _runs() -> None:
+    """A group even with one command."""
+
+
+@group.command()
+@with_options
+def remove(
+    *,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The run.")],
+    features: Annotated[bool, Flag("Remove only its stored features.")] = False,
+    checkpoints: Annotated[bool, Flag("Remove only its checkpoints.")] = False,
+    yes: Annotated[bool, Flag("Do not ask.")] = False,
+    cache: Cache = DEFAULT_CACHE,
+    output: Output,
+) -> None:
+    """Remove a run, an ensemble with its members, or only features or checkpoints.
+
+    Scores and ranks stay where only features or checkpoints are removed. Features are computed again when they are
+    needed. A run without checkpoints can neither go on training nor measure further layers.
+    """
+    from layerprobe.workflow.run.runs import plan_removal
+    from layerprobe.workflow.run.runs import remove as carry_out
+
+    parts = ["features"] * features + ["checkpoints"] * checkpoints
+    planned = plan_removal(cache, name, parts)
+    terminal, objects = output.terminal(), _in_words(planned)
+    if not yes:
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise RecipeError(f"{objects} would be removed; confirmation needs a terminal", fix="Give --yes")
+        print(f"Remove {one_line(objects)}? [y/N] ", end="", file=sys.stderr, flush=True)
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            terminal.result({"removed": [], "parts": parts, "bytes": 0}, "nothing was removed")
+            return
+    carry_out(planned)
+    removed = [run.name for run in planned.runs]
+    terminal.result({"removed": removed, "parts": parts, "bytes": planned.size}, f"removed {objects}")
+
+
+def _in_words(planned: Removal) -> str:
+    """`the run tiny (12 MB)`, or `features and checkpoints of the runs e.1, e.2, e (1.9 GB)`."""
+    names = ", ".join(run.name for run in planned.runs)
+    runs = f"the run{'s' * (len(planned.runs) > 1)} {names}"
+    of = f"{' and '.join(planned.parts)} of " if planned.parts else ""
+    return f"{of}{runs} ({as_size(planned.size)})"
 
 
 def doctor(*, cache: Cache = DEFAULT_CACHE, output: Output) -> None:

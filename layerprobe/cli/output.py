@@ -6,19 +6,20 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from layerprobe.cli.streams import styled
 from layerprobe.system.errors import InterruptedRun, LayerprobeError, RecipeError
+from layerprobe.system.progress import Silent
 from layerprobe.system.wording import BYTES, as_duration, as_size, encoded, one_line
 from layerprobe.tables.formats import TERMINAL, as_rich, format_table
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress
 
     from layerprobe.system.progress import Task
     from layerprobe.tables.tables import TextTable
@@ -64,14 +65,18 @@ class Terminal:
         A task within another is shown beside it; the outer one alone says how long it will take.
         """
         if self.quiet or total == 0:
-            yield _Silent()
+            yield Silent()
         elif sys.stderr.isatty():
             outermost = self._bars is None
             with _bars(self._console) if self._bars is None else contextlib.nullcontext(self._bars) as progress:
                 self._bars = progress
                 identity = progress.add_task(one_line(name), total=total, unit=unit, figures="")
+
+                def draw(done: int, words: list[str]) -> None:
+                    progress.update(identity, completed=done, figures=" ".join(words))
+
                 try:
-                    yield _Bar(progress, identity, _Pace(total, outermost))
+                    yield _Pace(total, outermost, draw)
                 finally:
                     if outermost:
                         self._bars = None
@@ -79,8 +84,16 @@ class Terminal:
                         progress.remove_task(identity)
         else:
             outermost, self._running = not self._running, True
+            printed = time.monotonic()
+
+            def print_line(done: int, words: list[str]) -> None:
+                nonlocal printed
+                if time.monotonic() - printed >= _PLAIN_INTERVAL:
+                    printed = time.monotonic()
+                    self.say(f"{name}: {done}/{total} {unit}, {', '.join(words)}")
+
             try:
-                yield _Lines(self, name, unit, _Pace(total, outermost))
+                yield _Pace(total, outermost, print_line)
             finally:
                 self._running = not outermost
 
@@ -155,51 +168,19 @@ def _bars(console: Console) -> Progress:
     )
 
 
-class _Silent:
-    def advance(self, steps: int = 1, **figures: float) -> None:
-        """Nobody listens."""
-
-
 @dataclass
 class _Pace:
-    """How fast a task goes, and how long it will take at the mean speed so far."""
+    """A task: how fast it goes, and how long it will take at the mean speed so far."""
 
     total: int
     estimated: bool
+    show: Callable[[int, list[str]], None]
     done: int = 0
     started: float = field(default_factory=time.monotonic)
 
-    def words(self, figures: dict[str, float]) -> list[str]:
-        """`12/s`, the figures, and `0.5 min left`."""
+    def advance(self, steps: int = 1, **figures: float) -> None:
+        """Show the steps that are done, `12/s`, the figures, and `0.5 min left`."""
+        self.done += steps
         rate = self.done / max(time.monotonic() - self.started, 1e-9)
         left = [f"{(self.total - self.done) / rate / 60:.1f} min left"] if self.estimated and rate else []
-        return [f"{rate:.0f}/s", *(f"{name} {value:.3f}" for name, value in figures.items()), *left]
-
-
-@dataclass
-class _Bar:
-    progress: Progress
-    identity: TaskID
-    pace: _Pace
-
-    def advance(self, steps: int = 1, **figures: float) -> None:
-        self.pace.done += steps
-        self.progress.update(self.identity, advance=steps, figures=" ".join(self.pace.words(figures)))
-
-
-@dataclass
-class _Lines:
-    terminal: Terminal
-    name: str
-    unit: str
-    pace: _Pace
-    printed: float = field(default_factory=time.monotonic)
-
-    def advance(self, steps: int = 1, **figures: float) -> None:
-        self.pace.done += steps
-        now = time.monotonic()
-        if now - self.printed < _PLAIN_INTERVAL:
-            return
-        self.printed = now
-        words = ", ".join(self.pace.words(figures))
-        self.terminal.say(f"{self.name}: {self.pace.done}/{self.pace.total} {self.unit}, {words}")
+        self.show(self.done, [f"{rate:.0f}/s", *(f"{name} {value:.3f}" for name, value in figures.items()), *left])
