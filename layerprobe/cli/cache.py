@@ -13,7 +13,6 @@ from layerprobe.cli.requests import with_options
 from layerprobe.system.wording import as_size
 
 if TYPE_CHECKING:
-    from layerprobe.tables.tables import TextTable
     from layerprobe.workflow.manage.cache import DecodedImages
 
 group = typer.Typer(name="cache", help="List or remove the decoded images that all runs share.")
@@ -55,17 +54,14 @@ def clean(
 
 
 def _show(terminal: Terminal, key: str, entries: Sequence[DecodedImages], summary: str) -> None:
-    terminal.result({key: entries}, *([_table(entries)] if entries else []), summary)
-
-
-def _table(entries: Sequence[DecodedImages]) -> TextTable:
     from layerprobe.tables.tables import plain_table
 
     rows = [
         (k.id, k.data, k.split, f"{k.images:,}", as_size(k.size), k.used, "whole" if k.complete else "begun")
         for k in entries
     ]
-    return plain_table(("id", "data", "split", "images", "size", "used", "state"), rows)
+    table = plain_table(("id", "data", "split", "images", "size", "used", "state"), rows)
+    terminal.result({key: entries}, *([table] if entries else []), summary)
 
 
 def _count(entries: Sequence[DecodedImages]) -> str:

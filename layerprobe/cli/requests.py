@@ -13,6 +13,8 @@ import typer
 
 from layerprobe.system.options import Flag
 
+_Request = tuple[Callable[..., object], list[str]]  # what makes it, and of which options
+
 
 def with_options(command: Callable[..., None], *orders: str) -> Callable[..., None]:
     """The command as typer reads it: a parameter that is a request becomes the options of its flagged fields.
@@ -34,56 +36,45 @@ class _Option:
     value_of: Callable[[Any], object]
 
 
-@dataclass(frozen=True)
-class _Options:
-    """The options of a command, and how each of its requests is made from which of them."""
-
-    by_name: dict[str, _Option]
-    requests: dict[str, tuple[Callable[..., object], list[str]]]
-
-
 class _WithOptions:
     def __init__(self, command: Callable[..., None], orders: tuple[str, ...]) -> None:
         self._command, self._orders = command, orders
         self.__name__, self.__doc__, self.__annotations__ = command.__name__, command.__doc__, {}
 
+    # Made when typer reads the command: for all commands it would slow down every start.
     @cached_property
-    def _options(self) -> _Options:
-        # Made when typer reads the command: for all commands it would slow down every start.
-        return _options_of(self._command, self._orders)
+    def _options(self) -> tuple[dict[str, _Option], dict[str, _Request]]:
+        """The options by name, and the requests that are made of some of them."""
+        options: dict[str, _Option] = {}
+        requests: dict[str, _Request] = {}
+        for parameter in inspect.signature(self._command, eval_str=True).parameters.values():
+            kind = parameter.annotation
+            request: Any = get_args(kind)[0] if get_origin(kind) is partial else kind
+            flagged = [(parameter.name, kind, parameter.default)]
+            if is_dataclass(request) and isinstance(request, type):
+                flagged = [(field.name, field.type, field.default) for field in fields(request) if _flag(field.type)]
+                make = request if request is kind else partial(partial, request)
+                requests[parameter.name] = make, [name for name, *_ in flagged]
+            for name, annotation, default in flagged:
+                options.pop(name, None)
+                options[name] = _option(name, annotation, default)
+        for before, name in (pair for order in self._orders for pair in pairwise(order.split())):
+            names = [other for other in options if other != name]
+            names.insert(names.index(before) + 1, name)
+            options = {other: options[other] for other in names}
+        return options, requests
 
     @property
     def __signature__(self) -> inspect.Signature:
-        return inspect.Signature([option.parameter for option in self._options.by_name.values()])
+        return inspect.Signature([option.parameter for option in self._options[0].values()])
 
     def __call__(self, **texts: Any) -> None:
-        options = self._options
-        values = {name: options.by_name[name].value_of(text) for name, text in texts.items() if text is not None}
+        options, requests = self._options
+        values = {name: options[name].value_of(text) for name, text in texts.items() if text is not None}
         arguments = {name: values[name] for name in inspect.signature(self._command).parameters if name in values}
-        for parameter, (make, names) in options.requests.items():
+        for parameter, (make, names) in requests.items():
             arguments[parameter] = make(**{name: values[name] for name in names if name in values})
         self._command(**arguments)
-
-
-def _options_of(command: Callable[..., None], orders: tuple[str, ...]) -> _Options:
-    options: dict[str, _Option] = {}
-    requests: dict[str, tuple[Callable[..., object], list[str]]] = {}
-    for parameter in inspect.signature(command, eval_str=True).parameters.values():
-        kind = parameter.annotation
-        request: Any = get_args(kind)[0] if get_origin(kind) is partial else kind
-        flagged = [(parameter.name, kind, parameter.default)]
-        if is_dataclass(request) and isinstance(request, type):
-            flagged = [(field.name, field.type, field.default) for field in fields(request) if _flag(field.type)]
-            make = request if request is kind else partial(partial, request)
-            requests[parameter.name] = make, [name for name, *_ in flagged]
-        for name, annotation, default in flagged:
-            options.pop(name, None)
-            options[name] = _option(name, annotation, default)
-    for before, name in (pair for order in orders for pair in pairwise(order.split())):
-        names = [other for other in options if other != name]
-        names.insert(names.index(before) + 1, name)
-        options = {other: options[other] for other in names}
-    return _Options(options, requests)
 
 
 def _flag(annotation: Any) -> Flag | None:
