@@ -224,7 +224,7 @@ class Trainer:
             if number == first_of_step:
                 self._begin_step()
             losses.append(self._backward(pixels, indices, len(together), epoch))
-            images, idle = images + len(indices), idle + (self._informative() == 0)
+            images, idle = images + len(indices), idle + int(self.loss.informative == 0)
             if number == first_of_step + len(together) - 1:
                 self._end_step(np.concatenate(together), epoch)
             if not after_step(losses[-1]):
@@ -246,10 +246,6 @@ class Trainer:
             raise self._not_finite(f"loss is {value}", indices, epoch)
         (loss / batches if batches > 1 else loss).backward()
         return value
-
-    def _informative(self) -> int | None:
-        count = self.loss.informative
-        return None if count is None else int(count)
 
     def _end_step(self, indices: NDArray[np.int64], epoch: int) -> None:
         norm = float(torch.nn.utils.get_total_norm(gradients(self._parameters)))

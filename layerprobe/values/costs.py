@@ -8,6 +8,10 @@ from typing import Literal, get_args
 
 from layerprobe.system.errors import UnknownNameError
 
+IndexKind = Literal["flat", "ivfpq", "hnsw"]
+KINDS: tuple[IndexKind, ...] = get_args(IndexKind)
+EXACT = "exact"
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -17,11 +21,6 @@ class Estimate:
     memory: int
     disk: int
     free: int
-
-
-IndexKind = Literal["flat", "ivfpq", "hnsw"]
-KINDS: tuple[IndexKind, ...] = get_args(IndexKind)
-EXACT = "exact"
 
 
 def index_kinds(names: Sequence[str]) -> tuple[IndexKind, ...]:

@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     import PIL.Image
 
 ImageSize = int | tuple[int, int]  # side of a square, or (height, width), in pixels
+Filter = Literal["nearest", "bilinear", "bicubic", "lanczos", "box", "hamming"]
+MEAN = (0.485, 0.456, 0.406)
+DEVIATION = (0.229, 0.224, 0.225)
 
 
 def height_width(size: ImageSize) -> tuple[int, int]:
@@ -31,12 +34,6 @@ def images_text(size: ImageSize, channels: int = 3) -> str:
     """`images of 224 px`, `images of 256x128 px and 1 channel`."""
     channels_text = "" if channels == 3 else f" and {channels} channel{'s' * (channels != 1)}"
     return f"images of {size_text(size)} px{channels_text}"
-
-
-MEAN = (0.485, 0.456, 0.406)
-DEVIATION = (0.229, 0.224, 0.225)
-
-Filter = Literal["nearest", "bilinear", "bicubic", "lanczos", "box", "hamming"]
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ def _checked_recipe(recipe: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Map
 
 
 def _checked_path(path: str) -> str:
+    # Not by a pattern: pydantic's read no name that is not UTF-8.
     if "\0" in path:
         raise ValueError("a path has no NUL")
     return path

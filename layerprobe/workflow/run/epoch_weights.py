@@ -81,8 +81,9 @@ def _read(path: Path, expected: Collection[str]) -> dict[str, Tensor]:
     require_unchanged(path, expected)
     try:
         # safetensors opens no path that is not UTF-8.
+        is_utf8 = str(path).encode(errors="replace").decode() == str(path)
         with memory_faults_told(path):
-            return load_file(path) if _is_utf8(path) else load(path.read_bytes())
+            return load_file(path) if is_utf8 else load(path.read_bytes())
     except (safetensors.SafetensorError, OSError) as error:
         raise DataError(f"not a readable checkpoint ({error})", file=path, fix="Train it again with --fresh") from error
 
@@ -132,10 +133,6 @@ def require_unchanged(path: Path, expected: Collection[str]) -> str:
         fix = "Restore it from a copy, or train the run again with --fresh"
         raise DataError("is not the file that the run wrote", file=path, fix=fix)
     return digest
-
-
-def _is_utf8(path: Path) -> bool:
-    return str(path).encode(errors="replace").decode() == str(path)
 
 
 def last_weights(run: Run) -> tuple[Path, str | None]:

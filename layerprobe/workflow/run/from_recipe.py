@@ -13,7 +13,7 @@ from layerprobe import registry
 from layerprobe.data.image_files import Files, read_with
 from layerprobe.data.images import GREY_16, WHITE, level_note
 from layerprobe.data.pixel_cache import held, is_small
-from layerprobe.data.search_rules import Searching, read_searching, with_search_rules
+from layerprobe.data.search_rules import read_searching, with_search_rules
 from layerprobe.data.splits import Dataset, label_notes, overlaps, require_retrieval, shared_labels
 from layerprobe.data.subsets import with_share, with_validation, with_validation_fold
 from layerprobe.data.transforms import (
@@ -44,6 +44,15 @@ if TYPE_CHECKING:
     from layerprobe.nets.checkpoint_files import FileWeights
     from layerprobe.nets.net import Net
     from layerprobe.sources.source import Source
+
+# Kind of image -> how it is read, by default.
+_READ_AS = {
+    "transparency": "images with transparent pixels, which are laid on white",
+    "animated": "images with several frames or pages, of which the first is read",
+    "EXIF rotation": "images that are not rotated as their EXIF data say (data.exif_rotation = true does)",
+    "CMYK": "CMYK images, which are converted to RGB without a colour profile",
+    GREY_16: "images of 16-bit grey, which is divided by 257",
+}
 
 
 def listed(data: Data) -> Dataset:
@@ -93,7 +102,11 @@ def build_dataset(
             dataset = _with_decoded_views(dataset, decoded, describe(steps), describe(framing.tested_as))
         else:
             dataset = decoded(dataset, steps=describe(steps))
-    dataset = _with_splits(dataset, recipe, searching)
+    dataset = with_validation(dataset, data.validation_classes)
+    dataset = with_validation_fold(dataset, data.validation_folds, data.validation_fold)
+    dataset = with_share(dataset, data.share, seed=recipe.train.seed)
+    dataset = replace(dataset, notes=(*dataset.notes, *overlaps(dataset), *shared_labels(dataset)))
+    dataset = require_retrieval(with_search_rules(dataset, searching), source=data.root or data.name)
     dataset = invert_dataset(dataset) if data.invert else dataset
     return held(dataset) if decode else dataset
 
@@ -101,33 +114,11 @@ def build_dataset(
 def _with_decoded_views(dataset: Dataset, decode: Callable[..., Dataset], train_steps: str, test_steps: str) -> Dataset:
     """The data set with its images for training and for testing decoded."""
     splits = dataset.splits
-    trained = decode(
-        replace(dataset, splits={name: s for name, s in splits.items() if name == "train"}), steps=train_steps
-    )
-    views = {name: replace(split, image=split.test_image or split.image) for name, split in splits.items()}
-    stored = decode(replace(dataset, splits=views), steps=test_steps).splits
-    all_splits = {**splits, **trained.splits}
-    return replace(dataset, splits={name: replace(s, test_image=stored[name].image) for name, s in all_splits.items()})
-
-
-def _with_splits(dataset: Dataset, recipe: Recipe, searching: Searching) -> Dataset:
-    data = recipe.data
-    dataset = with_validation(dataset, data.validation_classes)
-    dataset = with_validation_fold(dataset, data.validation_folds, data.validation_fold)
-    dataset = with_share(dataset, data.share, seed=recipe.train.seed)
-    dataset = replace(dataset, notes=(*dataset.notes, *overlaps(dataset), *shared_labels(dataset)))
-    dataset = with_search_rules(dataset, searching)
-    return require_retrieval(dataset, source=data.root or data.name)
-
-
-# Kind of image -> how it is read, by default.
-_READ_AS = {
-    "transparency": "images with transparent pixels, which are laid on white",
-    "animated": "images with several frames or pages, of which the first is read",
-    "EXIF rotation": "images that are not rotated as their EXIF data say (data.exif_rotation = true does)",
-    "CMYK": "CMYK images, which are converted to RGB without a colour profile",
-    GREY_16: "images of 16-bit grey, which is divided by 257",
-}
+    to_train_on = {name: split for name, split in splits.items() if name == "train"}
+    to_test_on = {name: replace(split, image=split.test_image or split.image) for name, split in splits.items()}
+    splits = {**splits, **decode(replace(dataset, splits=to_train_on), steps=train_steps).splits}
+    tested = decode(replace(dataset, splits=to_test_on), steps=test_steps).splits
+    return replace(dataset, splits={name: replace(s, test_image=tested[name].image) for name, s in splits.items()})
 
 
 def input_notes(recipe: Recipe, dataset: Dataset, net: Net) -> list[str]:

@@ -115,22 +115,22 @@ def _decoded(  # noqa: PLR0913 - what, where, and progress
 
     # The lock is outside `stoppable`: a signal may end the wait at once, as nothing is partly done.
     with entry.locked(wait=wait), stoppable() as stop:
-        if not entry.is_complete(digests):  # another process may have decoded it meanwhile
-            if done := count_decoded(entry, digests):
-                listener.say(f"{split.name}: {done:,} of {len(split):,} images are decoded already")
-            try:
-                task_name = f"decoding {split.name}"
-                with listener.task(task_name, len(split), "images") as task, disk_faults_told(entry.folder):
-                    stopped = _Stopped(task, stop)
-                    fill(entry, split, stopped, digests=digests, about={"data": source}, workers=workers)
-                stop.raise_if_asked("stopped")  # a signal may have come while the workers ended
-            except (LayerprobeError, KeyboardInterrupt):
-                # A signal to the process group may end a data worker first, whose error is not a fault.
-                done = count_decoded(entry, digests)
-                stop.raise_if_asked(
-                    f"{split.name}: {done:,} of {len(split):,} images are decoded; the same command resumes"
-                )
-                raise
+        if entry.is_complete(digests):  # another process has decoded it meanwhile
+            return DecodedPixels(entry, digests)
+        if done := count_decoded(entry, digests):
+            listener.say(f"{split.name}: {done:,} of {len(split):,} images are decoded already")
+        try:
+            task_name = f"decoding {split.name}"
+            with listener.task(task_name, len(split), "images") as task, disk_faults_told(entry.folder):
+                fill(entry, split, _Stopped(task, stop), digests=digests, about={"data": source}, workers=workers)
+            stop.raise_if_asked("stopped")  # a signal may have come while the workers ended
+        except (LayerprobeError, KeyboardInterrupt):
+            # A signal to the process group may end a data worker first, whose error is not a fault.
+            done = count_decoded(entry, digests)
+            stop.raise_if_asked(
+                f"{split.name}: {done:,} of {len(split):,} images are decoded; the same command resumes"
+            )
+            raise
     return DecodedPixels(entry, digests)
 
 

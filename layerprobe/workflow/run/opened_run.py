@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 _ROWS = 512  # compared at once
+_FEATURE_FILE = re.compile(r"epoch-(\d+)\.(\w+)\.h5")
 
 
 @contextlib.contextmanager
@@ -76,9 +77,6 @@ def equal_layers(run: Run, epoch: int, split: str, layer: str) -> frozenset[Laye
 def _are_equal(table: Table, other_table: Table) -> bool:
     chunks = (slice(start, start + _ROWS) for start in range(0, len(table), _ROWS))
     return table.shape == other_table.shape and all(np.array_equal(table[rows], other_table[rows]) for rows in chunks)
-
-
-_FEATURE_FILE = re.compile(r"epoch-(\d+)\.(\w+)\.h5")
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,8 @@ from layerprobe.workflow.run.runs import Run, find_run, list_runs, named_run
 
 # The pools that represent a layer with several, in order of preference; then the first in network order.
 _POOLS = (NO_POOL, "max")
+_FORM = "[RUN[#epoch]:]LAYER[@pool][/reduction][~similarity] or RUN[#epoch], such as netA#20:pool5.3"
+_HEAD = re.compile(r"(?P<run>[^/:@#]*)(#(?P<epoch>[^/:@#]*))?:")
 
 
 @dataclass(frozen=True)
@@ -103,10 +105,6 @@ def mean_of_queries(
     """(Q,) each query's value of a metric, averaged over the layers that `ranked_as` returned."""
     mean: NDArray[np.float64] = np.mean([value_of(layer) for layer in layers], axis=0)
     return mean
-
-
-_FORM = "[RUN[#epoch]:]LAYER[@pool][/reduction][~similarity] or RUN[#epoch], such as netA#20:pool5.3"
-_HEAD = re.compile(r"(?P<run>[^/:@#]*)(#(?P<epoch>[^/:@#]*))?:")
 
 
 @dataclass(frozen=True)

@@ -79,12 +79,7 @@ def run_network(run: Run, record: RunRecord, recipe: Recipe) -> Net:
     return net
 
 
-def require_unchanged_files(run: Run, record: RunRecord, recipe: Recipe) -> None:
-    """As `require_same_files`, before the network is built or its stored layers are used."""
-    require_same_files(run, record, recipe, fix=_OTHER_FILE)
-
-
-def require_same_files(run: Run, record: RunRecord, recipe: Recipe, *, fix: str) -> None:
+def require_unchanged_files(run: Run, record: RunRecord, recipe: Recipe, *, fix: str = _OTHER_FILE) -> None:
     """Check that the user's own files, from which the network is built, have not changed since the run began."""
     for name, digest in source_files(recipe).items():
         if record.versions.get(name) != digest:

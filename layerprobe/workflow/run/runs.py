@@ -48,6 +48,7 @@ SCHEMA = 1
 _LONGEST = 240  # of the 255 bytes of a folder's name: the rest is for `~1` of --fresh and the members of ensembles
 _KEPT = 2**26  # bytes of what is kept in memory of the rank files, so that one command reads each once
 _RECORDS_KEPT = 2**22  # bytes of the run.json whose records are kept in memory
+_BIN = ".removed"  # runs are moved here before they are deleted, so that no partial run is ever listed
 WATCHED = ".watched"  # locked by a watched training from its first epoch to its end
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+~-]*")
 _RANK_FILE = re.compile(r"epoch-(\d+)\.\w+\.h5")
@@ -463,10 +464,6 @@ def remove_checkpoints(run: Run, epochs: Iterable[int]) -> None:
         path.unlink(missing_ok=True)
 
 
-# Runs are moved here before they are deleted, so that no partial run is ever listed.
-_BIN = ".removed"
-
-
 @dataclass(frozen=True)
 class Removal:
     """Runs and parts to remove; no parts: all."""
@@ -496,7 +493,7 @@ def plan_removal(cache: Path, name: str, parts: Sequence[str] = ()) -> Removal:
     ]
     runs = (*(member for member in members if member.exists()), run)
     folders = [folder for removed_run in runs for folder in _folders(removed_run, parts)]
-    for path in [*(removed_run.folder for removed_run in runs), *folders]:
+    for path in (*(removed_run.folder for removed_run in runs), *folders):
         if path.is_symlink():
             raise DataError("a link is not followed", file=path, fix="Remove its target and the link yourself")
     return Removal(runs, tuple(parts), sum(map(bytes_below, folders)))

@@ -8,12 +8,16 @@ import pytest
 from layerprobe.store import FeatureKey, RankEntry, RankKey, Rows, write_ranks
 from layerprobe.system.errors import DataError, LayerprobeError, RecipeError, UnknownNameError
 from layerprobe.values.layers import RankedLayer
+from layerprobe.values.records import RunRecord
 from layerprobe.values.retrieval import Ranks
 from layerprobe.workflow.run.references import (
+    LastTwo,
     RankedSplit,
     Reference,
+    embedding_among,
     find_layers,
     find_reference,
+    last_two,
     open_ranked_split,
     parse_reference,
     reference_text,
@@ -23,6 +27,7 @@ from tests.records import recorded
 from tests.workflow.stored_ranks import ranked, store_ranks, write_run
 
 C1, C2_MAX, C2_AVG, FC6 = ranked("c1@max"), ranked("c2@max"), ranked("c2@avg"), ranked("fc6@none")
+LAYERS = ["pool4", "pool5", "fc6"]
 DOT, PCA = ranked("fc6@none", similarity="dot"), ranked("fc6@none", "pca:8")
 
 
@@ -167,3 +172,62 @@ def test_a_split_in_which_no_query_had_a_right_item_is_refused(tmp_path: Path) -
     write_ranks(run.rank_file(2, "test"), Rows(np.arange(3), ["a", "b", "c"]), {FC6: entry})
     with pytest.raises(DataError, match="netA: no query of test had a right item to find at epoch 2"):
         require_any_right_item(open_ranked_split(run, None, "test"))
+
+
+def record(embedding: str = "fc6@none", **fields: object) -> RunRecord:
+    """Of a network whose loss takes a layer."""
+    network: dict[str, object] = {
+        "layers": LAYERS,
+        "embedding": embedding.split("@"),
+        "cuts": {},
+        "input": None,
+        "files": {},
+    }
+    return recorded({"layer_order": LAYERS, "network": network} | fields)
+
+
+def test_the_embedding_of_a_model_measured_from_python_is_not_known() -> None:
+    unknown = recorded({"from_python": True, "layer_order": LAYERS})
+    assert embedding_among(unknown, [ranked("fc6@none")]) is None
+    assert last_two(unknown, [ranked("pool5@max"), ranked("fc6@none")]) is None
+
+
+@pytest.mark.parametrize(
+    ("measured", "found"),
+    [
+        (["fc6@none", "pool5@max", "pool4@max"], LastTwo(ranked("pool5@max"), ranked("fc6@none"), adjacent=True)),
+        (["fc6@none", "pool4@max"], LastTwo(ranked("pool4@max"), ranked("fc6@none"), adjacent=False)),
+        (["pool5@avg", "pool5@max", "fc6@none"], LastTwo(ranked("pool5@max"), ranked("fc6@none"), adjacent=True)),
+        (["pool5@cls", "pool5@avg", "fc6@none"], LastTwo(ranked("pool5@avg"), ranked("fc6@none"), adjacent=True)),
+        (
+            ["pool4@max", "pool4+pool5@max", "fc6@none"],
+            LastTwo(ranked("pool4@max"), ranked("fc6@none"), adjacent=False),
+        ),
+        (["pool4@max", "pool5@max"], None),
+        (["fc6@none"], None),
+    ],
+)
+def test_the_pair_is_the_embedding_and_the_last_layer_measured_before_it(
+    measured: list[str], found: LastTwo | None
+) -> None:
+    assert last_two(record(), map(ranked, measured)) == found
+
+
+def test_neither_of_the_pair_is_reduced_or_searched_otherwise() -> None:
+    layers = [ranked("pool4@max"), ranked("pool5@max", "l2"), ranked("pool5@max", similarity="dot"), ranked("fc6@none")]
+    assert last_two(record(), layers) == LastTwo(layers[0], layers[-1], adjacent=False)
+
+
+def test_the_similarity_is_the_recipes() -> None:
+    dot = ranked("fc6@none", similarity="dot")
+    assert embedding_among(record(recipe={"probe": {"similarity": "dot"}}), [ranked("fc6@none"), dot]) == dot
+
+
+def test_the_embedding_has_the_pool_of_its_network() -> None:
+    found = last_two(record("pool5@avg"), map(ranked, ["pool4@max", "pool5@max", "pool5@avg"]))
+    assert found == LastTwo(ranked("pool4@max"), ranked("pool5@avg"), adjacent=True)
+
+
+def test_a_layer_measured_after_the_embedding_is_not_before_it() -> None:
+    layers = [ranked("pool4@max"), ranked("pool5@max"), ranked("fc6@none")]
+    assert last_two(record("pool5@max"), layers) == LastTwo(layers[0], layers[1], adjacent=True)
