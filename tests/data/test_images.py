@@ -289,7 +289,8 @@ def test_fast_gives_the_pixels_and_errors_of_jpegs_cut_or_changed_anywhere(
 ) -> None:
     def outcome(path: Path, *, fast: bool) -> object:
         try:
-            return read_image(path, fast=fast).tolist()
+            image = read_image(path, fast=fast)
+            return image.shape, image.tobytes()
         except DataError as error:
             return str(error)
 
