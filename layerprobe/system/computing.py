@@ -53,30 +53,25 @@ def full_precision(device: torch.device) -> Iterator[None]:
     """
     import torch
 
-    reduced = {name: _allowed(name) for name in _SUMS_OF_16_BITS}
+    matmul, reduced = torch.backends.cuda.matmul, {}
+    for name in _SUMS_OF_16_BITS:
+        allowed, split = getattr(matmul, name), getattr(matmul, f"{name}_split_k", None)
+        # With the setting of splits of the sum, where torch has one.
+        reduced[name] = allowed if split is None else (allowed, split)
     switches = (torch.backends.mkldnn.matmul, torch.backends.cuda.matmul, torch.backends.cudnn.conv)  # type: ignore[attr-defined] # made at import
     before = [switch.fp32_precision for switch in switches]
     try:
         for switch in switches:
             switch.fp32_precision = "ieee"
         for name in reduced:
-            setattr(torch.backends.cuda.matmul, name, False)
+            setattr(matmul, name, False)
         with torch.autocast(device.type, enabled=False):
             yield
     finally:
         for switch, precision in zip(switches, before, strict=True):
             switch.fp32_precision = precision
         for name, allowed in reduced.items():
-            setattr(torch.backends.cuda.matmul, name, allowed)
-
-
-def _allowed(name: str) -> bool | tuple[bool, bool]:
-    """A setting of cuBLAS, with that of splits of the sum where torch has one."""
-    import torch
-
-    value: bool = getattr(torch.backends.cuda.matmul, name)
-    split: bool | None = getattr(torch.backends.cuda.matmul, f"{name}_split_k", None)
-    return value if split is None else (value, split)
+            setattr(matmul, name, allowed)
 
 
 # Calls a function on each item; the results are in the items' order.

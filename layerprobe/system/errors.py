@@ -22,12 +22,8 @@ class LayerprobeError(Exception):
 
     def __str__(self) -> str:
         head = self.message if self.file is None else f"{self.file}: {self.message}"
-        parts = [
-            sentence if sentence.endswith("?") else f"{sentence.rstrip('.')}."
-            for sentence in (head, self.fix)
-            if sentence
-        ]
-        return visible(" ".join(parts))
+        sentences = (sentence for sentence in (head, self.fix) if sentence)
+        return visible(" ".join(text if text.endswith("?") else f"{text.rstrip('.')}." for text in sentences))
 
     def __reduce__(self) -> tuple[object, ...]:
         # A data worker's error travels to the main process as a pickle; subclasses' arguments differ, so by attributes.

@@ -30,7 +30,10 @@ def disk_fault(error: OSError, path: Path | None = None, needed: int | None = No
     """The fault of a disk that refused a file of `needed` bytes; None for an error of another kind."""
     if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
         return None
-    disk = "the disk" if path is None else str(_mount_point(path))
+    disk = "the disk"
+    if path is not None:
+        resolved = path.resolve()
+        disk = str(next(folder for folder in (resolved, *resolved.parents) if folder.is_mount()))
     fix = "Free space, then run the same command again"
     match error.errno:
         case errno.ENOSPC:
@@ -39,24 +42,15 @@ def disk_fault(error: OSError, path: Path | None = None, needed: int | None = No
         case errno.EDQUOT:
             fault = f"your quota on {disk} is used up"
         case errno.EFBIG:
-            fault, fix = _too_large(), "Raise the limit, then run the same command again"
+            import resource  # not needed by `layerprobe --help`, which imports this module
+
+            limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+            fault, fix = "the file is larger than its disk allows", "Raise the limit, then run the same command again"
+            if limit != resource.RLIM_INFINITY:
+                fault = f"the file is larger than the {limit:,} bytes that `ulimit -f` allows"
         case _:
             fault, fix = f"{disk} reports an input/output error", "Check that disk, then run the same command again"
     return EnvironmentFault(f"{fault}; the files already written are complete", file=path, fix=fix)
-
-
-def _too_large() -> str:
-    import resource  # not needed by `layerprobe --help`, which imports this module
-
-    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
-    if limit == resource.RLIM_INFINITY:
-        return "the file is larger than its disk allows"
-    return f"the file is larger than the {limit:,} bytes that `ulimit -f` allows"
-
-
-def _mount_point(path: Path) -> Path:
-    resolved = path.resolve()
-    return next(folder for folder in (resolved, *resolved.parents) if folder.is_mount())
 
 
 class _HasStatus(Protocol):
@@ -144,40 +138,10 @@ def written_whole(path: Path, *, needed: int | None = None) -> Iterator[Path]:
 
     A file under its final name is complete; after an error, a kill or a full disk the old file is still there.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(PermissionError):  # a folder may take files and not be listed
-        _remove_leftovers(path.parent, re.compile(rf"\.{re.escape(path.name)}\.\d+\.tmp"))
-    with disk_faults_told(path, needed):
-        aside, descriptor = _locked_aside(path)
-        try:
-            yield aside
-            _sync(aside, os.O_RDWR)
-            aside.replace(path)
-        finally:
-            # Only its own: once it is renamed, another machine's writer may have taken the name.
-            if _leads_to(aside, descriptor):
-                aside.unlink()
-            os.close(descriptor)
-        _sync(path.parent, os.O_RDONLY)
-
-
-def _locked_aside(path: Path) -> tuple[Path, int]:
-    """Create the temporary file of a file and lock it: the lock of a dead writer is free, even on another machine."""
-    import fcntl
-
-    number = os.getpid()
-    while True:
-        aside = path.with_name(f".{path.name}.{number}.tmp")
-        try:
-            descriptor = os.open(aside, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-        except FileExistsError:  # another writer's, or a link which came with the folder
-            number += 1
-            continue
-        with contextlib.suppress(OSError):  # a network disk may refuse locks: nothing is removed there
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if _leads_to(aside, descriptor):  # another writer may have removed it as a leftover
-            return aside, descriptor
-        os.close(descriptor)
+    with _written_aside(path, needed) as aside:
+        yield aside
+        _sync(aside, os.O_RDWR)
+        aside.replace(path)
 
 
 @contextlib.contextmanager
@@ -190,43 +154,56 @@ def folder_written_whole(path: Path, *, replace: bool = False) -> Iterator[Path]
         replace: whether an existing folder is moved aside first, and removed afterwards.
     """
     path = path.resolve()  # `.` and `..` have no name beside which there is room
+    with _written_aside(path, folder=True) as aside:
+        yield aside
+        for file in aside.iterdir():
+            _sync(file, os.O_RDWR)
+        _sync(aside, os.O_RDONLY)
+        _put_in_place(aside, path, replace)
+
+
+@contextlib.contextmanager
+def _written_aside(path: Path, needed: int | None = None, *, folder: bool = False) -> Iterator[Path]:
+    """Yield the temporary file or folder beside a path, and remove it unless the block has renamed it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(PermissionError):
-        _remove_leftovers(path.parent, re.compile(rf"\.{re.escape(path.name)}\.\d+\.tmp"), folders=True)
-    with disk_faults_told(path):
-        aside, descriptor = _locked_folder_aside(path)
+    with contextlib.suppress(PermissionError):  # a folder may take files and not be listed
+        _remove_leftovers(path.parent, re.compile(rf"\.{re.escape(path.name)}\.\d+\.tmp"), folders=folder)
+    with disk_faults_told(path, needed):
+        aside, descriptor = _locked_aside(path, folder=folder)
         try:
             yield aside
-            for file in aside.iterdir():
-                _sync(file, os.O_RDWR)
-            _sync(aside, os.O_RDONLY)
-            _put_in_place(aside, path, replace)
         finally:
+            # Only its own: once it is renamed, another machine's writer may have taken the name.
             if _leads_to(aside, descriptor):
-                shutil.rmtree(aside)
+                shutil.rmtree(aside) if folder else aside.unlink()
             os.close(descriptor)
         _sync(path.parent, os.O_RDONLY)
 
 
-def _locked_folder_aside(path: Path) -> tuple[Path, int]:
-    """As `_locked_aside`, of a folder."""
+def _locked_aside(path: Path, *, folder: bool) -> tuple[Path, int]:
+    """Create a temporary file or folder and lock it: the lock of a dead writer is free, even on another machine."""
     import fcntl
 
+    flags = os.O_RDONLY | os.O_DIRECTORY if folder else os.O_RDWR | os.O_CREAT | os.O_EXCL
     number = os.getpid()
     while True:
         aside = path.with_name(f".{path.name}.{number}.tmp")
         try:
-            aside.mkdir()
-        except FileExistsError:
+            if folder:
+                aside.mkdir()
+            descriptor = os.open(aside, flags, 0o666)
+        except FileExistsError:  # another writer's, or a link which came with the folder
             number += 1
             continue
-        with contextlib.suppress(FileNotFoundError):  # another writer may have removed it as a leftover
-            descriptor = os.open(aside, os.O_RDONLY | os.O_DIRECTORY)
-            with contextlib.suppress(OSError):
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if _leads_to(aside, descriptor):
-                return aside, descriptor
-            os.close(descriptor)
+        except FileNotFoundError:  # another writer may have removed the folder as a leftover
+            if folder and path.parent.exists():
+                continue
+            raise
+        with contextlib.suppress(OSError):  # a network disk may refuse locks: nothing is removed there
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if _leads_to(aside, descriptor):  # as above, of a file too
+            return aside, descriptor
+        os.close(descriptor)
 
 
 def _put_in_place(aside: Path, path: Path, replace: bool) -> None:

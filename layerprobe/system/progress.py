@@ -100,10 +100,8 @@ def _insist(arrivals: int, main: int) -> None:
             second = _arrival(stream, patience)
     if second is not None:
         show_cursor = "\x1b[?25h" if os.isatty(2) else ""  # the cursor, which a progress bar hides
-        os.write(
-            2,
-            f"{show_cursor}ended at once ({signal.Signals(signal_number).name}); stored files are complete\n".encode(),
-        )
+        ending = f"ended at once ({signal.Signals(signal_number).name}); stored files are complete\n"
+        os.write(2, f"{show_cursor}{ending}".encode())
         os._exit(128 + signal_number)
 
 
