@@ -160,11 +160,11 @@ def row_of(candidates: Sequence[Candidate], places: Sequence[int], draw: Draw, s
         return UnitSums(sums, cells.counts[: len(sums)])
 
     picked = pick(cells, costs, raw, finer)
-    picks = [min(near, key=costs.__getitem__), min(best, key=costs.__getitem__), picked.place]
+    picks = [min(near, key=costs.__getitem__), min(best, key=costs.__getitem__), picked]
     judged = judge(cells, picked, within=WITHIN, growth=growth, seed=seed)
     lost, settled = truth.max() - truth[picks], judged.verdict != "open"
     at_most = judged.at_most or 0.0
-    stated = growth * resample_choice(cells, costs, raw, seed=seed).expected_loss
+    stated = growth * resample_choice(cells, costs, raw, seed=seed)[0]
     told = [stated, at_most, float(lost[-1] <= at_most), float(settled), float(settled and lost[-1] > WITHIN)]
     return np.array([*(100 * lost), *(100 * value for value in told), *(costs[place][0] for place in picks)])
 

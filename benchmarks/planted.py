@@ -240,11 +240,10 @@ def found(world: World, draws: int) -> dict[tuple[str, int, int], Told]:
             truth = np.array([world.truth[name] for name in ("best", "copy", "memory", f"rival {points}")])
             seen = float(np.mean([cell.means[BEST] - cell.means[RIVAL] for cell in cells]))
             for price, costs in COSTS.items():
-                picks = [pick(cell, costs, [True] * 4) for cell in cells]
-                places = np.array([picked.place for picked in picks])
+                places = np.array([pick(cell, costs, [True] * 4) for cell in cells])
                 told[price, points, units] = Told(
                     float((places == BEST).mean()),
-                    float(np.mean([picked.best in (BEST, COPY) for picked in picks])),
+                    float(np.isin(places, (BEST, COPY)).mean()),
                     float((places == COPY).mean()),
                     float((places == MEMORY).mean()),
                     float(100 * (truth[BEST] - truth[places]).mean()),

@@ -85,17 +85,17 @@ def row(cell: Cell, sets: int) -> Array:
         judged = judge(cells, picked, within=WITHIN, growth=growth, seed=seed)
         near = np.flatnonzero(cells.means >= cells.means.max() - WITHIN / 2 - 1e-9)
         former = min(near.tolist(), key=lambda place: DIMS[place])
-        loss, before = truth.max() - truth[[picked.place, former]]
+        loss, before = truth.max() - truth[[picked, former]]
         settled = judged.verdict != "open"
         found.append((
             settled and loss > WITHIN + 1e-4,  # what a finite population blurs
             settled,
             judged.verdict == "clear",
             judged.at_most is not None and loss <= judged.at_most + 1e-4,
-            100 * growth * resample_choice(cells, costs, RAW, seed=seed).expected_loss,
+            100 * growth * resample_choice(cells, costs, RAW, seed=seed)[0],
             100 * loss,
             100 * before,
-            DIMS[picked.place],
+            DIMS[picked],
             DIMS[former],
         ))  # fmt: skip
     means: Array = np.array(found, np.float64).mean(0)

@@ -4,6 +4,6 @@ Student's t for means, rates of pairs, bootstrap, jackknife, Holm's correction, 
 equally many classes and images, the rule of a choice, whether to switch, by halves of the classes: arrays ->
 intervals.
 
-Types and words: `UnitSums`, `Picked`, `Resampled`, `Judged`, `Advised`; units, sums, variances, resamples,
+Types and words: `UnitSums`, `Judged`, `Advised`; units, sums, variances, resamples,
 statements.
 """

@@ -222,7 +222,7 @@ def _resample(cells: UnitSums, resamples: int, seed: np.random.SeedSequence) -> 
     size = max(1, _BLOCK // max(resamples, used.sum()))
     for start in range(0, len(cells.sums), size):
         rows = slice(start, start + size)
-        yield _draw_means(UnitSums(cells.sums[rows][:, used], cells.counts[rows][:, used]), resamples, seed)
+        yield _draw_means(cells[rows][:, used], resamples, seed)
 
 
 def _draw_means(cells: UnitSums, resamples: int, seed: np.random.SeedSequence) -> _Draws:
@@ -320,10 +320,7 @@ def indistinguishable_from_best(
     if not pairs or cells.units < FEWEST_UNITS or len(pairs) * units > _MOST:
         return None
     minuends, subtrahends = (list(places) for places in zip(*pairs, strict=True))
-    of_minuends, of_subtrahends = (
-        UnitSums(cells.sums[places], cells.counts[places]) for places in (minuends, subtrahends)
-    )
-    apart = of_minuends.minus(of_subtrahends)
+    apart = cells[minuends].minus(cells[subtrahends])
     pair_bands = bands(apart, symmetric=True, bounds=(-np.inf, np.inf), resamples=resamples, seed=seed)
     equivalent = set()
     for pair, band in zip(pairs, pair_bands, strict=True):

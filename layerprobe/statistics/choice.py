@@ -8,7 +8,6 @@ MAP@R of the same queries still tells them apart: docs/choosing.md compares rule
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,46 +26,7 @@ EQUAL = 1e-9  # means that differ by less are equal up to rounding
 _NEAR = 0.5  # paired standard errors below the best mean, within which a finer measure decides
 
 
-@dataclass(frozen=True)
-class Picked:
-    """One of C candidates.
-
-    Args:
-        place: index of the one to ship.
-        best: index of the one with the highest mean; of equals the cheapest.
-    """
-
-    place: int
-    best: int
-
-
-@dataclass(frozen=True, eq=False)
-class CrossFitted:
-    """The result of choosing on the other folds, by fold.
-
-    Args:
-        places: index of the candidate that was chosen for each fold, in ascending order of fold.
-        cells: (1, U) the units of each fold by the candidate that was chosen for it.
-    """
-
-    places: tuple[int, ...]
-    cells: UnitSums
-
-
-@dataclass(frozen=True, eq=False)
-class Resampled:
-    """The result of choosing on resamples of the units.
-
-    Args:
-        expected_loss: mean over the resamples of the best mean on all units minus that of the candidate chosen.
-        shares: (C,) share of the resamples that choose each candidate; they sum to 1.
-    """
-
-    expected_loss: float
-    shares: FloatArray
-
-
-def pick(cells: UnitSums, costs: Sequence[Cost], raw: Sequence[bool], finer: Finer | None = None) -> Picked:
+def pick(cells: UnitSums, costs: Sequence[Cost], raw: Sequence[bool], finer: Finer | None = None) -> int:
     """The best by a finer measure of the candidates at most half of a paired standard error below the best mean.
 
     Args:
@@ -75,6 +35,9 @@ def pick(cells: UnitSums, costs: Sequence[Cost], raw: Sequence[bool], finer: Fin
         raw: whether each candidate is a layer without post-processing.
         finer: over the same units; None, or where it gives None: the best mean. Not asked with fewer than 10 units.
 
+    Returns:
+        The index of the candidate.
+
     Raises:
         NumericError: every candidate has NaN.
         ValueError: a cost is missing.
@@ -82,12 +45,11 @@ def pick(cells: UnitSums, costs: Sequence[Cost], raw: Sequence[bool], finer: Fin
     order, valid = _order_by_preference(cells, costs, raw)
     best = int(_first_highest(valid.means[None])[0])
     near = np.flatnonzero(valid.means[best] - valid.means <= _NEAR * _paired_errors(valid, best) + EQUAL)
-    position = best
     if finer is not None and len(near) > 1 and valid.units >= FEWEST_UNITS:
         measured = finer(order[near].tolist())
         if measured is not None and np.isfinite(measured.sums).all():
-            position = int(near[_first_highest(measured.means[None])[0]])
-    return Picked(int(order[position]), int(order[best]))
+            return int(order[near[_first_highest(measured.means[None])[0]]])
+    return int(order[best])
 
 
 def resample_choice(
@@ -97,7 +59,7 @@ def resample_choice(
     *,
     resamples: int = RESAMPLES,
     seed: int = 0,
-) -> Resampled:
+) -> tuple[float, FloatArray]:
     """Choose the best mean, as `pick` does without a finer measure, on resamples of the units, with replacement.
 
     Args:
@@ -107,24 +69,25 @@ def resample_choice(
         resamples: draws of units.
         seed: of the draws.
 
+    Returns:
+        The expected loss: the mean over the resamples of the best mean on all units minus that of the candidate chosen;
+        and (C,) the share of the resamples that choose each candidate, which sum to 1.
+
     Raises:
         NumericError: every candidate has NaN.
         ValueError: a cost is missing.
     """
     order, valid = _order_by_preference(cells, costs, raw)
-    drawn = draws_of(valid.sums.shape[1], resamples, seed)
+    units = valid.sums.shape[1]
+    # (R, U) how often each unit is drawn
+    drawn = np.random.default_rng(seed).multinomial(units, np.full(units, 1 / units), resamples).astype(np.float64)
     number = drawn @ valid.counts.T
     means = np.divide(drawn @ valid.sums.T, number, out=np.full(number.shape, -np.inf), where=number > 0)
     places = _first_highest(means)
     shares = np.zeros(len(costs))
     shares[order] = np.bincount(places, minlength=len(order)) / resamples
     on_all = valid.means
-    return Resampled(float((on_all.max() - on_all[places]).mean()), shares)
-
-
-def draws_of(units: int, resamples: int = RESAMPLES, seed: int = 0) -> FloatArray:
-    """(R, U) how often each of U units is drawn, with replacement, in each of R resamples."""
-    return np.random.default_rng(seed).multinomial(units, np.full(units, 1 / units), resamples).astype(np.float64)
+    return float((on_all.max() - on_all[places]).mean()), shares
 
 
 def folds_of(units: ArrayLike, *, count: int = FOLDS, seed: int = 0) -> NDArray[np.int64]:
@@ -142,13 +105,19 @@ def folds_of(units: ArrayLike, *, count: int = FOLDS, seed: int = 0) -> NDArray[
     return np.random.default_rng(seed).permutation(np.arange(number) % count)
 
 
-def cross_fit(cells: UnitSums, folds: ArrayLike, choose: Callable[[UnitSums, int], int]) -> CrossFitted:
+def cross_fit(
+    cells: UnitSums, folds: ArrayLike, choose: Callable[[UnitSums, int], int]
+) -> tuple[tuple[int, ...], UnitSums]:
     """For each fold, choose on the other folds, and take the fold's units of the chosen candidate.
 
     Args:
         cells: of C candidates' means.
         folds: (U,) the fold of each unit.
         choose: cells of C candidates on the units of the other folds, and the fold -> the index of one.
+
+    Returns:
+        The index of the candidate that was chosen for each fold, in ascending order of fold; and (1, U) the units of
+        each fold by the candidate that was chosen for it.
 
     Raises:
         ValueError: folds of another number of units, or fewer than two folds.
@@ -162,13 +131,11 @@ def cross_fit(cells: UnitSums, folds: ArrayLike, choose: Callable[[UnitSums, int
     sums, counts, places = np.zeros((1, len(members))), np.zeros((1, len(members))), []
     for fold in names.tolist():
         is_in_fold = members == fold
-        candidate = choose(UnitSums(cells.sums[:, ~is_in_fold], cells.counts[:, ~is_in_fold]), fold)
-        sums[0, is_in_fold], counts[0, is_in_fold] = (
-            cells.sums[candidate, is_in_fold],
-            cells.counts[candidate, is_in_fold],
-        )
+        candidate = choose(cells[:, ~is_in_fold], fold)
+        sums[0, is_in_fold] = cells.sums[candidate, is_in_fold]
+        counts[0, is_in_fold] = cells.counts[candidate, is_in_fold]
         places.append(candidate)
-    return CrossFitted(tuple(places), UnitSums(sums, counts))
+    return tuple(places), UnitSums(sums, counts)
 
 
 def optimism(cells: UnitSums, folds: ArrayLike) -> float | None:
@@ -187,9 +154,9 @@ def optimism(cells: UnitSums, folds: ArrayLike) -> float | None:
     valid = np.isfinite(cells.sums).all(1)
     if cells.units < FEWEST_UNITS or not valid.any():
         return None
-    cells = UnitSums(cells.sums[valid], cells.counts[valid])
-    crossed = cross_fit(cells, folds, lambda others, _: int(others.means.argmax()))
-    return float(cells.means.max() - crossed.cells.means[0])
+    cells = cells[valid]
+    _, crossed = cross_fit(cells, folds, lambda others, _: int(others.means.argmax()))
+    return float(cells.means.max() - crossed.means[0])
 
 
 def _order_by_preference(
@@ -202,8 +169,7 @@ def _order_by_preference(
     if not valid:
         raise NumericError("no candidate has a valid number", fix="Probe layers and epochs whose features are finite")
     order = np.array(sorted(valid, key=lambda place: (not raw[place], costs[place])), np.int64)
-    used = (cells.counts > 0).any(0)
-    return order, UnitSums(cells.sums[order][:, used], cells.counts[order][:, used])
+    return order, cells[order][:, (cells.counts > 0).any(0)]
 
 
 def _first_highest(means: FloatArray) -> NDArray[np.int64]:

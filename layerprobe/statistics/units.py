@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -70,6 +71,10 @@ class UnitSums:
         highest, lowest = units.max(1, initial=-np.inf, where=there), units.min(1, initial=np.inf, where=there)
         spread: NDArray[np.bool_] = highest - lowest > _NO_SPREAD * np.maximum(np.abs(highest), np.abs(lowest))
         return spread
+
+    def __getitem__(self, rows: Any) -> UnitSums:
+        """Some of the means, `cells[[0, 2]]`, or their values over some of the units, `cells[:, units]`."""
+        return UnitSums(self.sums[rows], self.counts[rows])
 
     def minus(self, other: UnitSums) -> UnitSums:
         """The differences of these means and others of the same queries.
@@ -167,8 +172,7 @@ def intervals(cells: UnitSums) -> list[Interval | None]:
         raise ValueError("a mean outside [0, 1]")
     there = ((cells.counts > 0).sum(1) >= FEWEST_UNITS) & cells.differ & (means > 0) & (means < 1)
     ends_of_means: list[Interval | None] = [None] * len(means)
-    cells_with_interval = UnitSums(cells.sums[there], cells.counts[there])
-    lows, highs = zip(_ends(cells_with_interval, _ADDED), _ends(cells_with_interval, 0.0), strict=True)
+    lows, highs = zip(_ends(cells[there], _ADDED), _ends(cells[there], 0.0), strict=True)
     ends = zip(np.minimum(*lows).tolist(), np.maximum(*highs).tolist(), strict=True)
     for index, (low, high) in zip(np.flatnonzero(there).tolist(), ends, strict=True):
         ends_of_means[index] = Interval(low, high)

@@ -26,10 +26,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.statistics.bootstrap import differences, upper_ends
-from layerprobe.statistics.choice import EQUAL, Picked, folds_of
+from layerprobe.statistics.choice import EQUAL, folds_of
 from layerprobe.statistics.units import UnitSums
-from layerprobe.values.choice import Advice, Verdict
-from layerprobe.values.intervals import FEWEST_UNITS, Difference
+from layerprobe.values.choice import Advice, Gain, Verdict
+from layerprobe.values.intervals import FEWEST_UNITS
 from layerprobe.values.retrieval import FloatArray
 
 _MOST_TIMES = 100  # of the units: more are as good as never
@@ -40,8 +40,8 @@ class Judged:
     """How sure a choice among C candidates is.
 
     Args:
-        verdict: clear: the chosen one has the best mean, and each paired 95 % interval of its differences to the others
-            lies above 0; settled: `at_most` is at most `within`; else open.
+        verdict: clear: each paired 95 % interval of the chosen one's differences to the others lies above 0; settled:
+            `at_most` is at most `within`; else open.
         at_most: what the chosen one lacks to the best in the gallery that the choice is for, with 95 % confidence, a
             share; 0 if clear, None with fewer than 10 units.
         equivalent: indices of the candidates, the chosen one among them, whose own `at_most` is at most `within`.
@@ -55,36 +55,40 @@ class Judged:
     at_most: float | None
     equivalent: tuple[int, ...] = ()
     runner_up: int | None = None
-    lead: Difference | None = None
+    lead: Gain | None = None
     units_needed: int | None = None
 
 
-def judge(cells: UnitSums, picked: Picked, *, within: float, growth: float = 1.0, seed: int = 0) -> Judged:
+def judge(cells: UnitSums, chosen: int, *, within: float, growth: float = 1.0, seed: int = 0) -> Judged:
     """How sure it is that the chosen one of C candidates lacks at most `within` to the best.
 
     Args:
         cells: of C candidates' means over the same queries, without NaN. Candidates that rank every query alike are
             given once.
-        picked: see `choice.pick`.
+        chosen: its index, as `choice.pick` gives it.
         within: a share, not points.
         growth: of differences in the gallery that the choice is for; see `growth_of_differences`.
         seed: of the draws of units.
     """
-    means, chosen = cells.means, picked.place
+    means = cells.means
     rivals = [other for other in range(len(means)) if other != chosen]
     if cells.units < FEWEST_UNITS:
         return Judged("open", None)
     if not rivals:
         return Judged("clear", 0.0, (chosen,))
-    leads = [with_ends(lead, cells.units) for lead in differences(_against(cells, chosen, rivals, sign=-1), seed=seed)]
+    leads = gains(_against(cells, chosen, rivals, sign=-1), seed=seed)
     runner_up = max(range(len(rivals)), key=lambda index: means[rivals[index]])
-    clear = picked.place == picked.best and all(lead.low is not None and lead.low > 0 for lead in leads)
+    clear = all(lead.low is not None and lead.low > EQUAL for lead in leads)
     lacking = _against(cells, chosen, rivals)
     ends = upper_ends(lacking, seed=seed)
     at_most = 0.0 if clear else growth * max(0.0, float(ends.max()))
     settled, allowed = at_most <= within + EQUAL, within / growth + EQUAL
     near = [other for other in rivals if means.max() - means[other] <= allowed]
-    equivalent = [other for other in near if _lacks(cells, other, seed) <= allowed]
+    equivalent = []
+    for other in near:
+        against = _against(cells, other, [rival for rival in range(len(means)) if rival != other])
+        if upper_ends(against, seed=seed).max() <= allowed:
+            equivalent.append(other)
     return Judged(
         "clear" if clear else "settled" if settled else "open",
         at_most,
@@ -133,17 +137,13 @@ def _against(cells: UnitSums, reference: int, rivals: Sequence[int], sign: int =
     return UnitSums(sign * (cells.sums[list(rivals)] - cells.sums[reference]), cells.counts[list(rivals)])
 
 
-def _lacks(cells: UnitSums, candidate: int, seed: int) -> float:
-    """At most what a candidate lacks to the best."""
-    rivals = [other for other in range(len(cells.sums)) if other != candidate]
-    return max(0.0, float(upper_ends(_against(cells, candidate, rivals), seed=seed).max()))
-
-
-def with_ends(difference: Difference, units: int) -> Difference:
-    """The same with an interval without width where the difference is the same in each of at least 10 units."""
-    if difference.low is not None or units < FEWEST_UNITS:
-        return difference
-    return Difference(difference.value, difference.value, difference.value)
+def gains(cells: UnitSums, *, seed: int = 0) -> list[Gain]:
+    """The differences with their intervals, of no width where a difference is the same in each of at least 10 units."""
+    enough = cells.units >= FEWEST_UNITS
+    return [
+        Gain(x.value, x.value, x.value) if x.low is None and enough else Gain(x.value, x.low, x.high)
+        for x in differences(cells, seed=seed)
+    ]
 
 
 def _units_needed(units: int, means: FloatArray, ends: FloatArray, within: float) -> int | None:
@@ -170,27 +170,27 @@ class Advised:
     """
 
     advice: Advice
-    gain: Difference
+    gain: Gain
     units: int
     decided_elsewhere: bool
 
 
-def advise(gains: UnitSums, *, within: float, seed: int = 0) -> Advised:
+def advise(cells: UnitSums, *, within: float, seed: int = 0) -> Advised:
     """Whether to switch to a candidate.
 
     Args:
-        gains: of one difference, candidate - embedding.
+        cells: of one difference, candidate - embedding.
         within: a share.
         seed: of the halves and of the draws of units.
     """
-    there = np.flatnonzero(gains.counts[0] > 0)
-    of_all = _gain(gains, there, seed)
-    if of_all.interval is not None and -within <= of_all.interval.low and of_all.interval.high <= within:
+    there = np.flatnonzero(cells.counts[0] > 0)
+    (of_all,) = gains(cells, seed=seed)
+    if of_all.low is not None and of_all.high is not None and -within <= of_all.low and of_all.high <= within:
         return Advised("either", of_all, len(there), decided_elsewhere=False)
     if len(there) < 2 * FEWEST_UNITS:
         return Advised(_decision(of_all) or "unknown", of_all, len(there), decided_elsewhere=False)
     halves = folds_of(there, count=2, seed=seed)
-    decisions = [_decision(_gain(gains, there[halves == half], seed)) for half in (0, 1)]
+    decisions = [_decision(gains(cells[:, there[halves == half]], seed=seed)[0]) for half in (0, 1)]
     distinct = {decision for decision in decisions if decision is not None}
     if not distinct:
         decision = _decision(of_all)
@@ -198,17 +198,11 @@ def advise(gains: UnitSums, *, within: float, seed: int = 0) -> Advised:
     if len(distinct) > 1:
         return Advised("unknown", of_all, len(there), decided_elsewhere=False)
     reporting = there[np.isin(halves, [1 - half for half in (0, 1) if decisions[half] is not None])]
-    return Advised(distinct.pop(), _gain(gains, reporting, seed), len(reporting), decided_elsewhere=True)
+    return Advised(distinct.pop(), gains(cells[:, reporting], seed=seed)[0], len(reporting), decided_elsewhere=True)
 
 
-def _gain(gains: UnitSums, units: NDArray[np.intp], seed: int) -> Difference:
-    subset = UnitSums(gains.sums[:, units], gains.counts[:, units])
-    return with_ends(differences(subset, seed=seed)[0], subset.units)
-
-
-def _decision(gain: Difference) -> Advice | None:
+def _decision(gain: Gain) -> Advice | None:
     """Switch or keep, by an interval that leaves out 0; else None."""
-    interval = gain.interval
-    if interval is None or interval.low <= 0 <= interval.high:
+    if gain.low is None or gain.holds_zero:
         return None
-    return "switch" if interval.low > 0 else "keep"
+    return "switch" if gain.low > 0 else "keep"

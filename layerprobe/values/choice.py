@@ -126,6 +126,11 @@ class Gain:
     low: float | None
     high: float | None
 
+    @property
+    def holds_zero(self) -> bool:
+        """Whether it has an interval, which holds 0."""
+        return self.low is not None and self.high is not None and self.low <= 0 <= self.high
+
 
 @dataclass(frozen=True)
 class Price:
@@ -324,7 +329,7 @@ def advice_text(choice: Choice) -> str:
         return f"Switch? No: {old}, the current embedding, is the preferred candidate."
     folded = " in fifths of the classes" * choice.within_folds
     points = f"{100 * gain.difference:+.1f} points of {metric}{folded}{_ends(gain)}"
-    if choice.advice in ("switch", "keep") and _holds_zero(gain) and choice.test_classes is not None:
+    if choice.advice in ("switch", "keep") and gain.holds_zero and choice.test_classes is not None:
         deciding = choice.test_classes - (choice.gain_classes or 0)
         probably = f"Probably, from {old} to {new}" if choice.advice == "switch" else f"Probably not, keep {old}"
         return (
@@ -598,11 +603,6 @@ def _value(score: Score) -> str:
         return f"{score.metric}: no valid number"
     ends = "" if score.interval is None else " [{:.1f}, {:.1f}]".format(*score.interval.percent)
     return f"{score.metric} {100 * score.value:.1f} %{ends}"
-
-
-def _holds_zero(gain: Gain) -> bool:
-    """Whether the interval of a gain holds 0."""
-    return gain.low is not None and gain.high is not None and gain.low <= 0 <= gain.high
 
 
 def _ends(gain: Gain, without_interval: str = ", too few classes for an interval") -> str:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike, NDArray
 
-from layerprobe.statistics.choice import Picked, cross_fit, folds_of, optimism, pick, resample_choice
+from layerprobe.statistics.choice import cross_fit, folds_of, optimism, pick, resample_choice
 from layerprobe.statistics.units import UnitSums
 from layerprobe.system.errors import NumericError
 
@@ -41,11 +41,11 @@ def test_a_finer_measure_decides_within_half_a_paired_standard_error_of_the_best
         return cells_of([[0.9 - 0.1 * place] * 16 for place in places])  # the first is the best
 
     cells = cells_of([near, far, best])
-    assert pick(cells, costs(3), [True] * 3, finer) == Picked(0, 2)
+    assert pick(cells, costs(3), [True] * 3, finer) == 0
     assert asked == [[0, 2]]
-    assert pick(cells, costs(3), [True] * 3) == Picked(2, 2)
-    assert pick(cells, costs(3), [True] * 3, lambda _: None) == Picked(2, 2)
-    assert pick(cells_of([far, best]), costs(2), [True] * 2, finer) == Picked(1, 1)
+    assert pick(cells, costs(3), [True] * 3) == 2
+    assert pick(cells, costs(3), [True] * 3, lambda _: None) == 2
+    assert pick(cells_of([far, best]), costs(2), [True] * 2, finer) == 1
     assert len(asked) == 1
 
 
@@ -53,28 +53,28 @@ def test_equal_by_the_finer_measure_too_the_raw_one_is_picked() -> None:
     best, spread = np.full(16, 0.9), np.tile([1.0, -1.0], 8)
     cells = cells_of([best, best - 0.002 + 0.04 * spread])
     equal = cells_of([[0.5] * 16] * 2)
-    assert pick(cells, costs(2), [False, True], lambda _: equal) == Picked(1, 0)
+    assert pick(cells, costs(2), [False, True], lambda _: equal) == 1
 
 
 def test_of_equal_means_a_raw_one_is_the_best_then_the_cheapest_then_the_first() -> None:
     row = np.random.default_rng(0).uniform(size=15)
-    assert pick(cells_of([row, row, row]), [(3, 0), (1, 9), (1, 2)], [True] * 3) == Picked(2, 2)
-    assert pick(cells_of([row, row, row]), [(3, 0), (1, 9), (1, 2)], [True, True, False]) == Picked(1, 1)
-    assert pick(cells_of([row, row]), [(1,), (1,)], [True] * 2) == Picked(0, 0)
+    assert pick(cells_of([row, row, row]), [(3, 0), (1, 9), (1, 2)], [True] * 3) == 2
+    assert pick(cells_of([row, row, row]), [(3, 0), (1, 9), (1, 2)], [True, True, False]) == 1
+    assert pick(cells_of([row, row]), [(1,), (1,)], [True] * 2) == 0
 
 
 def test_with_fewer_than_ten_units_the_best_mean_is_picked() -> None:
     rows = [[0.899] * 8 + [0.8], [0.9] * 8 + [0.7]]
-    assert pick(cells_of(rows), costs(2), [False, True]) == Picked(0, 0)
+    assert pick(cells_of(rows), costs(2), [False, True]) == 0
     worse = cells_of([[0.9] * 9, [0.1] * 9])
     rows = [[0.9] * 5 + [0.8] * 4, [0.8] * 5 + [0.94] * 4]
-    assert pick(cells_of(rows), costs(2), [True, False], lambda _: worse) == Picked(1, 1)
+    assert pick(cells_of(rows), costs(2), [True, False], lambda _: worse) == 1
 
 
 def test_a_candidate_with_nan_is_never_picked() -> None:
     cells = cells_of([[np.nan] * 12, [0.5] * 12, [0.9] * 11 + [np.nan]])
-    assert pick(cells, costs(3), [True] * 3).place == 1
-    assert resample_choice(cells, costs(3), [True] * 3).shares.tolist() == [0.0, 1.0, 0.0]
+    assert pick(cells, costs(3), [True] * 3) == 1
+    assert resample_choice(cells, costs(3), [True] * 3)[1].tolist() == [0.0, 1.0, 0.0]
     with pytest.raises(NumericError, match="no candidate has a valid number"):
         pick(cells_of([[np.nan] * 12]), costs(1), [True])
 
@@ -91,25 +91,25 @@ def test_a_resample_chooses_the_best_mean_of_copies_of_the_drawn_units() -> None
     picks, raw = Counter[int](), [True, False, True, False]
     for _ in range(4000):
         drawn = rng.integers(20, size=20)
-        picks[pick(UnitSums(cells.sums[:, drawn], counts[:, drawn]), costs(4), raw).place] += 1
+        picks[pick(UnitSums(cells.sums[:, drawn], counts[:, drawn]), costs(4), raw)] += 1
     expected = [picks[place] / 4000 for place in range(4)]
     assert max(expected) < 0.95
-    found = resample_choice(cells, costs(4), raw, resamples=4000)
-    assert found.shares == pytest.approx(expected, abs=0.03)
-    assert found.expected_loss == pytest.approx(float((cells.means.max() - cells.means) @ found.shares))
+    expected_loss, shares = resample_choice(cells, costs(4), raw, resamples=4000)
+    assert shares == pytest.approx(expected, abs=0.03)
+    assert expected_loss == pytest.approx(float((cells.means.max() - cells.means) @ shares))
 
 
 def test_two_units_give_shares_by_hand() -> None:
     # The first wins only if the first unit is drawn twice: 1/4 of the draws, and then lacks 0.35.
-    found = resample_choice(cells_of([[0.6, 0.1], [0.5, 0.9]]), costs(2), [False] * 2, resamples=4000)
-    assert found.shares[0] == pytest.approx(0.25, abs=0.03)
-    assert found.expected_loss == pytest.approx(0.35 * found.shares[0])
+    expected_loss, shares = resample_choice(cells_of([[0.6, 0.1], [0.5, 0.9]]), costs(2), [False] * 2, resamples=4000)
+    assert shares[0] == pytest.approx(0.25, abs=0.03)
+    assert expected_loss == pytest.approx(0.35 * shares[0])
 
 
 def test_a_single_candidate_loses_nothing() -> None:
     for seed in range(8):  # sums round otherwise for each
-        found = resample_choice(cells_of(noise(np.random.default_rng(seed), 1, 20)), costs(1), [True])
-        assert (found.expected_loss, found.shares.tolist()) == (0.0, [1.0])
+        expected_loss, shares = resample_choice(cells_of(noise(np.random.default_rng(seed), 1, 20)), costs(1), [True])
+        assert (expected_loss, shares.tolist()) == (0.0, [1.0])
 
 
 def test_folds_are_of_equal_size_up_to_one_and_follow_the_seed() -> None:
@@ -122,10 +122,10 @@ def test_folds_are_of_equal_size_up_to_one_and_follow_the_seed() -> None:
 def test_cross_fitting_scores_each_fold_by_what_was_chosen_on_the_others() -> None:
     # On units 2 and 3 the second is best (0.9), on units 0 and 1 the first (0.8): each is scored where it is not.
     cells = cells_of([[0.8, 0.8, 0.1, 0.3], [0.2, 0.4, 0.9, 0.9]], size=10)
-    crossed = cross_fit(cells, [0, 0, 1, 1], lambda others, _: int(others.means.argmax()))
-    assert crossed.places == (1, 0)
-    assert crossed.cells.sums.tolist() == [[2, 4, 1, 3]]
-    assert crossed.cells.means[0] == pytest.approx(10 / 40)
+    places, crossed = cross_fit(cells, [0, 0, 1, 1], lambda others, _: int(others.means.argmax()))
+    assert places == (1, 0)
+    assert crossed.sums.tolist() == [[2, 4, 1, 3]]
+    assert crossed.means[0] == pytest.approx(10 / 40)
 
 
 def test_cross_fitting_never_shows_the_choice_the_fold_it_is_for() -> None:

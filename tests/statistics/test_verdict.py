@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
-from layerprobe.statistics.choice import Picked, folds_of, pick
+from layerprobe.statistics.choice import folds_of, pick
 from layerprobe.statistics.units import UnitSums
 from layerprobe.statistics.verdict import Advised, Judged, above, advise, growth_of_differences, judge
 
@@ -28,7 +28,7 @@ def drawn(true: list[float], units: int, sd: float = 0.05, seed: int = 0) -> Uni
     )
 
 
-def judged(cells: UnitSums, within: float = 0.01, growth: float = 1.0) -> tuple[Picked, Judged]:
+def judged(cells: UnitSums, within: float = 0.01, growth: float = 1.0) -> tuple[int, Judged]:
     picked = pick(cells, [(place,) for place in range(len(cells.sums))], [False] * len(cells.sums))
     return picked, judge(cells, picked, within=within, growth=growth)
 
@@ -36,7 +36,7 @@ def judged(cells: UnitSums, within: float = 0.01, growth: float = 1.0) -> tuple[
 def test_of_two_candidates_at_most_is_the_one_sided_end_of_the_paired_t_interval() -> None:
     cells = drawn([0.5, 0.497], 200)
     picked, found = judged(cells)
-    first, second = (cells.sums / cells.counts)[[picked.place, 1 - picked.place]]
+    first, second = (cells.sums / cells.counts)[[picked, 1 - picked]]
     end = stats.ttest_rel(second, first).confidence_interval(0.9).high
     assert found.at_most == pytest.approx(end, rel=0.1)
     assert found.lead is not None
@@ -48,8 +48,8 @@ def test_bands_of_many_candidates_are_wider_than_that_of_the_widest_alone() -> N
     cells = drawn([0.5] * 14, 60)
     picked, found = judged(cells)
     alone = []
-    for other in {*range(14)} - {picked.place}:
-        first, second = (cells.sums / cells.counts)[[picked.place, other]]
+    for other in {*range(14)} - {picked}:
+        first, second = (cells.sums / cells.counts)[[picked, other]]
         alone.append(stats.ttest_rel(second, first).confidence_interval(0.9).high)
     assert found.at_most is not None
     assert found.at_most > max(alone)
@@ -57,7 +57,7 @@ def test_bands_of_many_candidates_are_wider_than_that_of_the_widest_alone() -> N
 
 def test_one_that_is_better_than_each_other_is_clear_and_lacks_nothing() -> None:
     picked, found = judged(drawn([0.6, 0.5, 0.52], 60))
-    assert (picked.place, found.verdict, found.at_most, found.runner_up) == (0, "clear", 0.0, 2)
+    assert (picked, found.verdict, found.at_most, found.runner_up) == (0, "clear", 0.0, 2)
     assert found.units_needed is None
     assert found.lead is not None
     assert found.lead.low is not None
@@ -77,7 +77,7 @@ def test_alike_candidates_are_settled_with_enough_units_and_open_with_few() -> N
 def test_one_that_is_not_the_best_mean_is_never_clear() -> None:
     rng = np.random.default_rng(0)
     base = rng.normal(0.5, 0.1, 60)
-    found = judge(cells_of([base - 0.004, base, base - 0.3]), Picked(0, 1), within=0.01)
+    found = judge(cells_of([base - 0.004, base, base - 0.3]), 0, within=0.01)
     assert found.verdict == "settled"
     assert found.at_most == pytest.approx(0.004)
 
@@ -117,7 +117,7 @@ def test_units_needed_scale_the_half_width_to_what_is_left_of_within() -> None:
     cells = drawn([0.5, 0.5], 20, seed=1)
     picked, found = judged(cells)
     means = cells.means
-    d = float(means[1 - picked.place] - means[picked.place])
+    d = float(means[1 - picked] - means[picked])
     assert found.at_most is not None
     assert found.units_needed == math.ceil(20 * ((found.at_most - d) / (0.01 - d)) ** 2 - 1e-6)
     assert judged(cells, within=0.0)[1].units_needed is None
@@ -153,7 +153,7 @@ def test_at_most_covers_what_the_chosen_one_lacks() -> None:
     for seed in range(200):
         picked, found = judged(drawn(true.tolist(), 30, seed=seed))
         assert found.at_most is not None
-        missed += true.max() - true[picked.place] > found.at_most + 1e-12
+        missed += true.max() - true[picked] > found.at_most + 1e-12
     assert missed <= 17  # 5 % are 10 +- 3
 
 
@@ -179,7 +179,7 @@ def test_where_both_halves_decide_the_gain_is_that_of_all() -> None:
     differences = np.random.default_rng(0).normal(0.1, 0.05, 40)
     advised = advise(gains_of(differences), within=0.01)
     assert (advised.advice, advised.units, advised.decided_elsewhere) == ("switch", 40, True)
-    assert advised.gain.value == pytest.approx(differences.mean())
+    assert advised.gain.difference == pytest.approx(differences.mean())
 
 
 def test_where_one_half_decides_the_gain_is_that_of_the_other() -> None:
@@ -189,7 +189,7 @@ def test_where_one_half_decides_the_gain_is_that_of_the_other() -> None:
     differences[halves == 1] += 0.004 - differences[halves == 1].mean()
     advised = advise(gains_of(differences), within=0.01)
     assert (advised.advice, advised.units) == ("switch", 20)
-    assert advised.gain.value == pytest.approx(0.004)
+    assert advised.gain.difference == pytest.approx(0.004)
 
 
 def test_halves_that_contradict_each_other_cannot_tell() -> None:
@@ -224,7 +224,7 @@ def test_the_reported_gain_is_unbiased_where_that_by_which_it_was_decided_is_not
         advised = advise(gains_of(differences), within=0.01, seed=seed)
         if advised.advice == "switch":
             switched.append((advised, float(differences.mean())))
-    reported = np.average([one.gain.value for one, _ in switched], weights=[one.units for one, _ in switched])
+    reported = np.average([one.gain.difference for one, _ in switched], weights=[one.units for one, _ in switched])
     # 15 gains, whose mean has a standard error of 0.006; the means of all units are too high by 0.011.
     assert reported == pytest.approx(true, abs=0.01)
     assert np.mean([mean for _, mean in switched]) > true + 0.01

@@ -165,6 +165,7 @@ def switches(monkeypatch: pytest.MonkeyPatch) -> None:
     compared = choosing._compare_with_embedding
 
     def always(*args: Any, **options: Any) -> Any:
-        return replace(compared(*args, **options), advice="switch", kept_embedding=None)
+        embedding, advised, _ = compared(*args, **options)
+        return embedding, replace(advised, advice="switch"), None
 
     monkeypatch.setattr(choosing, "_compare_with_embedding", always)

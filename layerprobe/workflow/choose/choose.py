@@ -88,9 +88,8 @@ def choose_candidates(
         finer = refits.measure_average_precisions(groups, refitted.folded, missing)
     candidates = candidate_set_of(groups, seed, folded=refitted.folded)
     choice = choose_among(
-        replace(candidates, cluster=request.cluster, finer=finer),
+        replace(candidates, cluster=request.cluster, finer=finer, metric=request.metric),
         notes,
-        metric=request.metric,
         within=request.within,
         seed=seed,
     )

@@ -5,28 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.statistics.bootstrap import differences
-from layerprobe.statistics.choice import (
-    EQUAL,
-    CrossFitted,
-    Finer,
-    Picked,
-    cross_fit,
-    folds_of,
-    optimism,
-    pick,
-    resample_choice,
-)
+from layerprobe.statistics.choice import EQUAL, Finer, cross_fit, folds_of, optimism, pick, resample_choice
 from layerprobe.statistics.units import UnitSums, intervals
-from layerprobe.statistics.verdict import Judged, above, advise, growth_of_differences, judge, with_ends
+from layerprobe.statistics.verdict import Advised, Judged, above, advise, gains, growth_of_differences, judge
 from layerprobe.system.errors import DataError, NumericError
-from layerprobe.values.choice import Advice, Candidate, Certainty, Choice, Embedding, Gain, Price, candidate_names
+from layerprobe.values.choice import Candidate, Certainty, Choice, Embedding, Price, candidate_names
 from layerprobe.values.facts import WITHIN_FOLDS, chosen_on_text
 from layerprobe.values.intervals import FEWEST_UNITS, IntervalKind, SamplingUnits
 from layerprobe.values.retrieval import FloatArray
@@ -71,6 +59,7 @@ class CandidateSet:
         cluster: whose values are the units; None for the classes.
         within_folds: whether each fold of the classes that are chosen on is searched in itself.
         finer: the measure that decides between near means, on the classes that are chosen on; None without one.
+        metric: of the values.
     """
 
     candidates: Sequence[Candidate]
@@ -89,13 +78,7 @@ class CandidateSet:
     cluster: str | None = None
     within_folds: bool = False
     finer: Finer | None = None
-
-    def subject(self, candidate: Candidate, split: str, *, whole_gallery: bool = False) -> Subject:
-        """What is scored of a candidate; `whole_gallery` of one that is not searched within folds."""
-        subject = self.subject_of(candidate, split)
-        if not self.within_folds or whole_gallery or split != self.split:
-            return subject
-        return replace(subject, notes=(*subject.notes, WITHIN_FOLDS))
+    metric: str = "R@1"
 
     @property
     def costs(self) -> list[tuple[int, ...]]:
@@ -121,69 +104,48 @@ class CandidateSet:
         """(C, U') the values on the test classes, cross-fitted or not."""
         return self.choosing if self.folds is not None else self.test
 
-    def find_at_chance(self, seed: int) -> list[int]:
-        """The candidates whose recall is not above chance, by simultaneous one-sided 95 % bands."""
-        valid = np.flatnonzero(np.isfinite(self.above_chance.sums).all(1))
-        if not len(valid):
-            return []
-        better = above(_take_rows(self.above_chance, valid.tolist()), seed=seed)
-        return [position for position, is_better in zip(valid.tolist(), better, strict=True) if not is_better]
-
-    def find_distinct(self) -> list[int]:
-        """One candidate of each identity: the embedding, else a reduction of it, else the cheapest."""
-        embeddings = {baseline.candidate for baseline in self.baselines.values()}
-        layers = {(candidate.run, candidate.ranked.layer) for candidate in embeddings}
-
-        def order(position: int) -> tuple[bool, bool, tuple[int, ...]]:
-            candidate = self.candidates[position]
-            is_reduction = (candidate.run, candidate.ranked.layer) in layers
-            return candidate not in embeddings, not is_reduction, candidate.cost
-
-        positions: dict[Hashable, int] = {}
-        for position in sorted(range(len(self.candidates)), key=order):
-            positions.setdefault(self.identities[position], position)
-        return sorted(positions.values())
-
     def select(self, positions: Sequence[int]) -> CandidateSet:
         """Some of the candidates."""
         selected, finer = list(positions), self.finer or (lambda _: None)
         return replace(
             self,
             candidates=[self.candidates[position] for position in selected],
-            choosing=_take_rows(self.choosing, selected),
-            above_chance=_take_rows(self.above_chance, selected),
+            choosing=self.choosing[selected],
+            above_chance=self.above_chance[selected],
             identities=[self.identities[position] for position in selected],
             among_half=self.among_half[selected],
-            test=None if self.test is None else _take_rows(self.test, selected),
+            test=None if self.test is None else self.test[selected],
             only_compared=frozenset(new for new, position in enumerate(selected) if position in self.only_compared),
             finer=None if self.finer is None else lambda subset: finer([selected[position] for position in subset]),
         )
 
-    def cross_fit_choice(self) -> CrossFitted | None:
-        """The result of choosing on the other folds; None unless cross-fitted."""
-        if self.folds is None:
-            return None
+    def score(
+        self,
+        candidate: Candidate,
+        split: str,
+        row: UnitSums | None,
+        notes: tuple[str, ...] = (),
+        *,
+        whole_gallery: bool = False,
+    ) -> Score:
+        """The score of a candidate, with its interval.
 
-        def choose(other_folds: UnitSums, fold: int) -> int:
-            return pick(other_folds, self.costs, self.raw, self._finer_without(fold)).place
-
-        return cross_fit(self.choosing, self.folds, choose)
-
-    def _finer_without(self, fold: int) -> Finer | None:
-        """The finer measure on the units of the other folds."""
-        finer, folds = self.finer, self.folds
-        if finer is None or folds is None:
-            return None
-
-        def measure_outside(positions: Sequence[int]) -> UnitSums | None:
-            sums, outside = finer(positions), folds != fold
-            return None if sums is None else UnitSums(sums.sums[:, outside], sums.counts[:, outside])
-
-        return measure_outside
-
-
-def _take_rows(sums: UnitSums, positions: Sequence[int]) -> UnitSums:
-    return UnitSums(sums.sums[list(positions)], sums.counts[list(positions)])
+        Args:
+            row: (1, U) its values; None where it is not measured.
+            whole_gallery: whether they are of the whole gallery where those of `choosing` are within folds.
+        """
+        subject = self.subject_of(candidate, split)
+        if self.within_folds and split == self.split and not whole_gallery:
+            subject = replace(subject, notes=(*subject.notes, WITHIN_FOLDS))
+        if row is None:
+            return subject.score(self.metric, None, 0, [*notes, "not measured"])
+        count = round(float(row.counts.sum()))
+        if not np.isfinite(row.sums).all():
+            return subject.score(self.metric, None, count, [*notes, "NaN"])
+        (interval,), units = intervals(row), None
+        if interval is not None or row.units < FEWEST_UNITS:
+            units = SamplingUnits(IntervalKind(cluster=self.cluster), row.units)
+        return subject.score(self.metric, float(row.means[0]), count, notes, interval=interval, units=units)
 
 
 BEST_ON_TEST = "best on test: chosen by looking"
@@ -191,17 +153,11 @@ _MOST_NAMES = 4  # candidates that a note names
 
 
 def choose_among(
-    candidate_set: CandidateSet,
-    notes: Sequence[str] = (),
-    *,
-    metric: str = "R@1",
-    within: float = WITHIN,
-    seed: int = 0,
+    candidate_set: CandidateSet, notes: Sequence[str] = (), *, within: float = WITHIN, seed: int = 0
 ) -> Choice:
     """Choose a candidate, decide between it and the embedding, and score on test what is selected.
 
     Args:
-        metric: of the values.
         within: points of the metric that do not matter.
 
     Returns:
@@ -212,263 +168,220 @@ def choose_among(
         NumericError: no candidate has a valid number.
     """
     eligible, skipped = _select_eligible(candidate_set, seed)
-    kind = IntervalKind(cluster=candidate_set.cluster)
-    choosing, share = eligible.choosing, within / 100
-    picked = pick(choosing, eligible.costs, eligible.raw, eligible.finer)
-    extrapolated = eligible.growth
-    growth = 1.0 if extrapolated is None else extrapolated
-    preferred = eligible.candidates[picked.place]
-    verdicts = _Verdicts(eligible, picked, share, growth, seed)
-    has_enough_classes = verdicts.of_all.at_most is not None
-    resampled = resample_choice(choosing, eligible.costs, eligible.raw, seed=seed)
-    crossed = eligible.cross_fit_choice()
-    folds = () if crossed is None else (f"cross-fitted, {len(crossed.places)} folds",)
-    test = None if eligible.on_test is None else _take_row(eligible.on_test, picked.place)
-    row = test if crossed is None else crossed.cells
-    comparison = _compare_with_embedding(
-        candidate_set, preferred, row, metric, share, seed=seed, has_enough_classes=has_enough_classes
+    candidates, choosing, on_test = eligible.candidates, eligible.choosing, eligible.on_test
+    costs, raw, means, growth = eligible.costs, eligible.raw, choosing.means, eligible.growth
+    judge_by = partial(judge, within=within / 100, growth=growth or 1.0, seed=seed)
+
+    place = pick(choosing, costs, raw, eligible.finer)
+    preferred, judged = candidates[place], judge_by(choosing, place)
+    layer, post_processing = _judge_layer(eligible, place, judge_by)
+    expected_loss, shares = resample_choice(choosing, costs, raw, seed=seed)
+
+    # On test; if cross-fitted, each fold by the choice on the others.
+    fold_places, row = (), None if on_test is None else on_test[[place]]
+    if eligible.folds is not None:
+        fold_places, row = _cross_fit(eligible, eligible.folds)
+    crossed = (f"cross-fitted, {len(fold_places)} folds",) if fold_places else ()
+    preferred_test = None if row is None else candidate_set.score(preferred, "test", row, crossed)
+    embedding, advised, kept = _compare_with_embedding(
+        candidate_set, preferred, row, within=within / 100, seed=seed, enough=judged.at_most is not None
     )
-    kept_embedding = comparison.kept_embedding
-    selected = preferred if kept_embedding is None else kept_embedding.candidate
-
-    def score_candidate(candidate: Candidate, split: str, row: UnitSums | None, score_notes: tuple[str, ...]) -> Score:
-        return _score(eligible.subject(candidate, split), metric, row, score_notes, kind)
-
-    is_eligible = selected in eligible.candidates
+    selected, test = preferred, preferred_test
+    if kept is not None:
+        selected, test = kept.candidate, candidate_set.score(kept.candidate, "test", kept.test)
     position = candidate_set.candidates.index(selected) if selected in candidate_set.candidates else None
-    chosen = score_candidate(
-        selected, candidate_set.split, None if position is None else _take_row(candidate_set.choosing, position), folds
-    )
-    preferred_test = None if row is None else score_candidate(preferred, "test", row, folds)
-    on_test = preferred_test if kept_embedding is None else score_candidate(selected, "test", kept_embedding.test, ())
-    best = _score_best_on_test(eligible, score_candidate)
-    names = candidate_names(eligible.candidates, chosen.run, candidate_set.candidates)
-    of_test = eligible.on_test
+    chosen_row = None if position is None else candidate_set.choosing[[position]]
+    chosen = candidate_set.score(selected, candidate_set.split, chosen_row, crossed)
+    best = regret = None
+    if on_test is not None:
+        best_place = pick(on_test, costs, raw)
+        best = candidate_set.score(candidates[best_place], "test", on_test[[best_place]], (BEST_ON_TEST,))
+        if not crossed and selected in candidates and test and None not in (test.value, best.value):
+            regret = best.value - test.value
+    names = candidate_names(candidates, chosen.run, candidate_set.candidates)
     return Choice(
         run=chosen.run,
         ship=selected.ship,
         preferred=preferred.ship,
         chosen=chosen,
-        test=on_test,
+        test=test,
         preferred_test=preferred_test,
-        embedding=comparison.embedding,
-        gain=comparison.gain,
-        gain_classes=comparison.units,
-        gain_elsewhere=comparison.elsewhere,
+        embedding=embedding,
+        gain=None if advised is None else advised.gain,
+        gain_classes=None if advised is None else advised.units,
+        gain_elsewhere=advised is not None and advised.decided_elsewhere,
         price=Price(selected.bytes_per_image, None),
         preferred_price=Price(preferred.bytes_per_image, None),
-        advice=comparison.advice,
-        **verdicts.choice_fields(candidate_set, chosen.run),
-        expected_loss=100 * growth * resampled.expected_loss if has_enough_classes else None,
-        candidates=len(eligible.candidates),
+        advice="unknown" if advised is None else advised.advice,
+        verdict=judged.verdict,
+        at_most=None if judged.at_most is None else 100 * judged.at_most,
+        expected_loss=None if judged.at_most is None else 100 * (growth or 1.0) * expected_loss,
+        layer=layer,
+        post_processing=post_processing,
+        runner_up=None if judged.runner_up is None else names[judged.runner_up],
+        lead=judged.lead,
+        ties=int((means >= means[place] - EQUAL).sum()) - 1 if means[place] >= means.max() - EQUAL else 0,
+        equivalent=tuple(names[other] for other in sorted(judged.equivalent, key=costs.__getitem__)),
+        candidates=len(candidates),
         classes=choosing.units,
-        test_classes=None if of_test is None else of_test.units,
-        gallery_classes=candidate_set.classes if extrapolated is None else candidate_set.gallery_classes,
-        extrapolated=extrapolated is not None,
+        test_classes=None if on_test is None else on_test.units,
+        gallery_classes=candidate_set.classes if growth is None else candidate_set.gallery_classes,
+        extrapolated=growth is not None,
+        classes_needed=judged.units_needed,
         best_on_test=best,
-        regret=None if crossed is not None or not is_eligible else _compute_regret(on_test, best),
-        optimism=None if of_test is None else optimism(of_test, folds_of(range(of_test.sums.shape[1]), seed=seed)),
-        shares=_sort_shares(dict(zip(names, resampled.shares.tolist(), strict=True))),
+        regret=regret,
+        optimism=None if on_test is None else optimism(on_test, folds_of(range(on_test.sums.shape[1]), seed=seed)),
+        shares={
+            names[other]: float(shares[other]) for other in np.argsort(-shares, kind="stable") if shares[other] > 0
+        },
+        within_folds=candidate_set.within_folds and candidate_set.split == "test",
         within=within,
         units="classes" if candidate_set.cluster is None else "clusters",
-        within_folds=candidate_set.within_folds and candidate_set.split == "test",
-        notes=(*folds, *_note_disagreement(crossed, names), *dict.fromkeys(notes)),
+        notes=(*crossed, *_note_disagreement(fold_places, names), *dict.fromkeys(notes)),
         details=tuple(skipped),
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Verdicts:
-    """How sure a choice is: of all candidates, of the layer, and of the layer's post-processing."""
-
-    candidate_set: CandidateSet
-    picked: Picked
-    within: float
-    growth: float
-    seed: int
-
-    @cached_property
-    def of_all(self) -> Judged:
-        """The picked candidate among all."""
-        return self._judge(list(range(len(self.candidate_set.candidates))), self.picked)
-
-    def choice_fields(self, candidate_set: CandidateSet, run: str) -> dict[str, Any]:
-        """The fields of a `Choice` that say how sure it is."""
-        judged, candidates = self.of_all, self.candidate_set.candidates
-        names, costs = candidate_names(candidates, run, candidate_set.candidates), self.candidate_set.costs
-        cheapest_first = sorted(judged.equivalent, key=costs.__getitem__)
-        lead = judged.lead
-        position, same_layer, means = self.picked.place, self._find_same_layer(), self.candidate_set.choosing.means
-        best = max(same_layer, key=means.__getitem__)
-        other_layers = [other for other in range(len(candidates)) if other not in same_layer]
-        return {
-            "verdict": judged.verdict,
-            "at_most": None if judged.at_most is None else 100 * judged.at_most,
-            "runner_up": None if judged.runner_up is None else names[judged.runner_up],
-            "lead": None if lead is None else Gain(lead.value, lead.low, lead.high),
-            "ties": int((self.candidate_set.choosing.means >= means[position] - EQUAL).sum()) - 1
-            if means[position] >= means.max() - EQUAL
-            else 0,
-            "equivalent": tuple(names[position] for position in cheapest_first),
-            "classes_needed": judged.units_needed,
-            "layer": self._judge_among(
-                [best, *other_layers], best, len({_layer_of(candidates[other]) for other in other_layers})
-            ),
-            "post_processing": self._judge_among(same_layer, position, len(same_layer) - 1)
-            if len(same_layer) > 1
-            else None,
-        }
-
-    def _find_same_layer(self) -> list[int]:
-        layer = _layer_of(self.candidate_set.candidates[self.picked.place])
-        return [
-            position
-            for position, candidate in enumerate(self.candidate_set.candidates)
-            if _layer_of(candidate) == layer
-        ]
-
-    def _judge_among(self, positions: list[int], position: int, alternatives: int) -> Certainty:
-        means = self.candidate_set.choosing.means[positions]
-        judged = self._judge(positions, Picked(positions.index(position), int(means.argmax())))
-        lead = None if judged.lead is None else Gain(judged.lead.value, judged.lead.low, judged.lead.high)
-        return Certainty(judged.verdict, None if judged.at_most is None else 100 * judged.at_most, alternatives, lead)
-
-    def _judge(self, positions: list[int], picked: Picked) -> Judged:
-        cells = self.candidate_set.select(positions).choosing
-        return judge(cells, picked, within=self.within, growth=self.growth, seed=self.seed)
-
-
-def _layer_of(candidate: Candidate) -> tuple[str, str]:
-    """The run and the layer, whatever its epoch, pool and reduction."""
-    return candidate.run, candidate.ranked.layer.layer
-
-
-def _score_best_on_test(
-    candidate_set: CandidateSet, score_candidate: Callable[[Candidate, str, UnitSums, tuple[str, ...]], Score]
-) -> Score | None:
-    test = candidate_set.on_test
-    if test is None:
-        return None
-    position = pick(test, candidate_set.costs, candidate_set.raw).best
-    return score_candidate(candidate_set.candidates[position], "test", _take_row(test, position), (BEST_ON_TEST,))
-
-
 def _select_eligible(candidate_set: CandidateSet, seed: int) -> tuple[CandidateSet, list[str]]:
     """The distinct candidates above chance with valid numbers, and notes on the others."""
-    candidate_set = candidate_set.select(
-        [position for position in range(len(candidate_set.candidates)) if position not in candidate_set.only_compared]
-    )
+    competing = [place for place in range(len(candidate_set.candidates)) if place not in candidate_set.only_compared]
     finite = np.isfinite(candidate_set.choosing.sums).all(1) & np.isfinite(candidate_set.above_chance.sums).all(1)
-    if not finite.any():
+    valid = [place for place in competing if finite[place]]
+    if not valid:
         raise NumericError("no candidate has a valid number", fix="Probe layers and epochs whose features are finite")
     notes = []
-    if invalid := int((~finite).sum()):
+    if invalid := len(competing) - len(valid):
         notes.append(f"skipped: {invalid:,} of the candidates without a valid number")
-    valid = candidate_set.select(np.flatnonzero(finite).tolist())
-    at_chance, run = valid.find_at_chance(seed), valid.subject_of(valid.candidates[0], valid.split).run
-    names = candidate_names(valid.candidates, run, candidate_set.candidates)
-    if len(at_chance) == len(valid.candidates):
-        split = chosen_on_text(valid.split).removesuffix(" classes")
-        message = f"no layer is above chance on the {valid.choosing.units} {split} classes: {_list_names(names)}"
+
+    def names_of(places: Sequence[int]) -> list[str]:
+        candidates, every = ([candidate_set.candidates[place] for place in some] for some in (places, competing))
+        return candidate_names(candidates, candidate_set.subject_of(every[0], candidate_set.split).run, every)
+
+    split, names = chosen_on_text(candidate_set.split), names_of(valid)
+    is_above = above(candidate_set.above_chance[valid], seed=seed).tolist()
+    if not any(is_above):
+        classes = f"{candidate_set.choosing[valid].units} {split.removesuffix(' classes')} classes"
+        message = f"no layer is above chance on the {classes}: {list_names(names)}"
         raise DataError(message, fix="Check the labels, or measure another model")
-    if at_chance:
-        skipped = _list_names([names[position] for position in at_chance])
-        notes.append(f"skipped: not above chance on {chosen_on_text(valid.split)}: {skipped}")
-    valid = valid.select([position for position in range(len(names)) if position not in at_chance])
-    distinct = valid.find_distinct()
-    if duplicates := len(valid.candidates) - len(distinct):
-        names = candidate_names(valid.candidates, run, candidate_set.candidates)
-        duplicate_names = [name for position, name in enumerate(names) if position not in distinct]
+    if not all(is_above):
+        at_chance = [name for name, better in zip(names, is_above, strict=True) if not better]
+        notes.append(f"skipped: not above chance on {split}: {list_names(at_chance)}")
+        valid = [place for place, better in zip(valid, is_above, strict=True) if better]
+    distinct = _find_distinct(candidate_set, valid)
+    if duplicates := len(valid) - len(distinct):
+        duplicate_names = [name for place, name in zip(valid, names_of(valid), strict=True) if place not in distinct]
         verb = "ranks" if duplicates == 1 else "rank"
-        notes.append(f"counted once: {_list_names(duplicate_names)} {verb} every query like another candidate")
-    return valid.select(distinct), notes
+        notes.append(f"counted once: {list_names(duplicate_names)} {verb} every query like another candidate")
+    return candidate_set.select(distinct), notes
 
 
-@dataclass(frozen=True, eq=False)
-class _EmbeddingComparison:
-    """A candidate compared with the embedding on test.
+def _find_distinct(candidate_set: CandidateSet, places: Sequence[int]) -> list[int]:
+    """One candidate of each identity: the embedding, else a reduction of it, else the cheapest."""
+    embeddings = {baseline.candidate for baseline in candidate_set.baselines.values()}
+    layers = {(candidate.run, candidate.ranked.layer) for candidate in embeddings}
 
-    Args:
-        kept_embedding: the embedding if it is selected, else None.
-        units: that the gain is measured on.
-        elsewhere: whether these did not decide.
+    def order(place: int) -> tuple[bool, bool, tuple[int, ...]]:
+        candidate = candidate_set.candidates[place]
+        return candidate not in embeddings, (candidate.run, candidate.ranked.layer) not in layers, candidate.cost
+
+    distinct: dict[Hashable, int] = {}
+    for place in sorted(places, key=order):
+        distinct.setdefault(candidate_set.identities[place], place)
+    return sorted(distinct.values())
+
+
+def _judge_layer(
+    candidate_set: CandidateSet, place: int, judge_by: Callable[[UnitSums, int], Judged]
+) -> tuple[Certainty, Certainty | None]:
+    """How sure a layer is, by its own best post-processing, and how sure its post-processing is; None for a single one.
+
+    A layer is that of a run, whatever its epoch and pool.
     """
+    cells = candidate_set.choosing
+    layers = [(candidate.run, candidate.ranked.layer.layer) for candidate in candidate_set.candidates]
+    of_layer = [other for other, layer in enumerate(layers) if layer == layers[place]]
+    best = max(of_layer, key=cells.means.__getitem__)
 
-    kept_embedding: Baseline | None = None
-    embedding: Embedding | None = None
-    advice: Advice = "unknown"
-    gain: Gain | None = None
-    units: int | None = None
-    elsewhere: bool = False
+    def certainty(places: list[int], place: int, others: int) -> Certainty:
+        judged = judge_by(cells[places], places.index(place))
+        at_most = None if judged.at_most is None else 100 * judged.at_most
+        return Certainty(judged.verdict, at_most, others, judged.lead)
+
+    rivals = [other for other, layer in enumerate(layers) if layer != layers[place]]
+    post_processing = certainty(of_layer, place, len(of_layer) - 1) if len(of_layer) > 1 else None
+    return certainty([best, *rivals], best, len(set(layers)) - 1), post_processing
 
 
-def _compare_with_embedding(  # noqa: PLR0913 - the candidates, their values and the rule
+def _cross_fit(candidate_set: CandidateSet, folds: NDArray[np.int64]) -> tuple[tuple[int, ...], UnitSums]:
+    """The candidate that the other folds choose for each fold, and (1, U) the values of each fold by its candidate."""
+    costs, raw, finer = candidate_set.costs, candidate_set.raw, candidate_set.finer
+
+    def choose(other_folds: UnitSums, fold: int) -> int:
+        def finer_there(places: Sequence[int]) -> UnitSums | None:
+            sums = None if finer is None else finer(places)
+            return None if sums is None else sums[:, folds != fold]
+
+        return pick(other_folds, costs, raw, finer_there)
+
+    return cross_fit(candidate_set.choosing, folds, choose)
+
+
+def _compare_with_embedding(  # noqa: PLR0913 - the values and the rule
     candidate_set: CandidateSet,
     preferred: Candidate,
     row: UnitSums | None,
-    metric: str,
-    within: float,
     *,
+    within: float,
     seed: int,
-    has_enough_classes: bool,
-) -> _EmbeddingComparison:
-    """The advice, the gain and the embedding; where it cannot be told, the embedding is kept.
+    enough: bool,
+) -> tuple[Embedding | None, Advised | None, Baseline | None]:
+    """The embedding, whether to switch from it, and itself where it is kept; None without one, or test classes.
 
     Args:
-        row: of the preferred candidate on test; of the procedure if cross-fitted.
+        row: (1, U') the preferred candidate on test; of the procedure if cross-fitted.
         within: a share.
-        has_enough_classes: whether there are enough classes to choose on.
+        enough: whether there are enough classes to choose on.
     """
     baseline = candidate_set.baselines.get(preferred.run)
     if baseline is None or row is None:
-        return _EmbeddingComparison()
-    embedding = _score_embedding(candidate_set, preferred, baseline, row, metric, seed)
+        return None, None, None
     advised = advise(row.minus(baseline.test), within=within, seed=seed)
-    advice, is_embedding = advised.advice, preferred.ship == baseline.candidate.ship
-    if is_embedding:
-        advice = "keep"
-    elif not has_enough_classes:
-        advice = "unknown"
-    cheaper = preferred.bytes_per_image < baseline.candidate.bytes_per_image
-    keeps = is_embedding or advice in ("keep", "unknown") or (advice == "either" and not cheaper)
-    gain = Gain(advised.gain.value, advised.gain.low, advised.gain.high)
-    kept_embedding = baseline if keeps else None
-    return _EmbeddingComparison(kept_embedding, embedding, advice, gain, advised.units, advised.decided_elsewhere)
+    if preferred.ship == baseline.candidate.ship:
+        advised = replace(advised, advice="keep")
+    elif not enough:
+        advised = replace(advised, advice="unknown")
+    is_cheaper = preferred.bytes_per_image < baseline.candidate.bytes_per_image
+    keeps = advised.advice in ("keep", "unknown") or (advised.advice == "either" and not is_cheaper)
+    return _score_embedding(candidate_set, preferred, baseline, row, seed), advised, baseline if keeps else None
 
 
-def _score_embedding(  # noqa: PLR0913 - the candidates and their values
-    candidate_set: CandidateSet, preferred: Candidate, baseline: Baseline, row: UnitSums, metric: str, seed: int
+def _score_embedding(
+    candidate_set: CandidateSet, preferred: Candidate, baseline: Baseline, row: UnitSums, seed: int
 ) -> Embedding:
-    """The embedding, and as it is at the preferred epoch and post-processing."""
-    kind = IntervalKind(cluster=candidate_set.cluster)
-    subject = candidate_set.subject(baseline.candidate, "test")
-    score, whole_gallery = _score(subject, metric, baseline.test, (), kind), None
+    """The embedding, and as it is at the preferred epoch and post-processing.
+
+    Args:
+        row: (1, U) the values of the preferred candidate on test.
+    """
+    current, whole_gallery = baseline.candidate, None
+    score = candidate_set.score(current, "test", baseline.test)
     if baseline.whole_gallery is not None:
-        whole_subject = candidate_set.subject(baseline.candidate, "test", whole_gallery=True)
-        whole_gallery = _score(whole_subject, metric, baseline.whole_gallery, (), kind)
-    counterpart = _find_counterpart(candidate_set, preferred, baseline)
-    if counterpart is None or candidate_set.on_test is None:
-        return Embedding(baseline.candidate.ship, score, whole_gallery=whole_gallery)
-    test = _take_row(candidate_set.on_test, counterpart)
-    counterpart_score = _score(
-        candidate_set.subject(candidate_set.candidates[counterpart], "test"), metric, test, (), kind
-    )
-    gain = _measure_difference(row, test, seed)
-    return Embedding(baseline.candidate.ship, score, counterpart_score, gain, whole_gallery=whole_gallery)
-
-
-def _find_counterpart(candidate_set: CandidateSet, shipped: Candidate, baseline: Baseline) -> int | None:
-    """The embedding at the shipped epoch and post-processing; None if it is the baseline, or what is shipped."""
-    layer = baseline.candidate.ranked.layer
-    if shipped.ranked.layer == layer:
-        return None
-    for position, candidate in enumerate(candidate_set.candidates):
-        same_run = (candidate.run, candidate.epoch) == (shipped.run, shipped.epoch)
-        same = _strip_dimensions(candidate.ranked.reduction) == _strip_dimensions(shipped.ranked.reduction)
-        is_baseline = (candidate.epoch, candidate.ranked) == (baseline.candidate.epoch, baseline.candidate.ranked)
-        if same_run and same and candidate.ranked.layer == layer and not is_baseline:
-            return position
-    return None
+        whole_gallery = candidate_set.score(current, "test", baseline.whole_gallery, whole_gallery=True)
+    embedding = Embedding(current.ship, score, whole_gallery=whole_gallery)
+    if preferred.ranked.layer == current.ranked.layer or candidate_set.on_test is None:
+        return embedding
+    reduction = _strip_dimensions(preferred.ranked.reduction)
+    for place, candidate in enumerate(candidate_set.candidates):
+        if (
+            (candidate.run, candidate.epoch) == (preferred.run, preferred.epoch)
+            and candidate.ranked.layer == current.ranked.layer
+            and _strip_dimensions(candidate.ranked.reduction) == reduction
+            and (candidate.epoch, candidate.ranked) != (current.epoch, current.ranked)
+        ):
+            test = candidate_set.on_test[[place]]
+            (gain,) = gains(row.minus(test), seed=seed)
+            return replace(embedding, alike=candidate_set.score(candidate, "test", test), gain=gain)
+    return embedding
 
 
 def _strip_dimensions(reduction: str) -> str:
@@ -476,46 +389,15 @@ def _strip_dimensions(reduction: str) -> str:
     return re.sub(r"(pca|whiten|random):\d+", r"\1", reduction)
 
 
-def _measure_difference(row: UnitSums, embedding_row: UnitSums, seed: int) -> Gain:
-    (difference,) = differences(row.minus(embedding_row), seed=seed)
-    difference = with_ends(difference, row.units)
-    return Gain(difference.value, difference.low, difference.high)
-
-
-def _note_disagreement(cross_fitted: CrossFitted | None, names: Sequence[str]) -> tuple[str, ...]:
-    if cross_fitted is None or len(set(cross_fitted.places)) == 1:
+def _note_disagreement(places: Sequence[int], names: Sequence[str]) -> tuple[str, ...]:
+    """The note on folds that choose different candidates."""
+    if len(set(places)) <= 1:
         return ()
-    counts = {names[position]: cross_fitted.places.count(position) for position in sorted(set(cross_fitted.places))}
-    chosen = ", ".join(f"{name} in {count}" for name, count in counts.items())
+    chosen = ", ".join(f"{names[place]} in {places.count(place)}" for place in sorted(set(places)))
     return (f"the folds choose {chosen}: the value and the gain on test are of the procedure, not of one candidate",)
 
 
-def _take_row(sums: UnitSums, position: int) -> UnitSums:
-    return UnitSums(sums.sums[[position]], sums.counts[[position]])
-
-
-def _score(subject: Subject, metric: str, row: UnitSums | None, notes: tuple[str, ...], kind: IntervalKind) -> Score:
-    """The score of a single mean, with its interval."""
-    if row is None:
-        return subject.score(metric, None, 0, [*notes, "not measured"])
-    count = round(float(row.counts.sum()))
-    if not np.isfinite(row.sums).all():
-        return subject.score(metric, None, count, [*notes, "NaN"])
-    (interval,) = intervals(row)
-    units = SamplingUnits(kind, row.units) if interval is not None or row.units < FEWEST_UNITS else None
-    return subject.score(metric, float(row.means[0]), count, notes, interval=interval, units=units)
-
-
-def _compute_regret(test: Score | None, best: Score | None) -> float | None:
-    if test is None or best is None or test.value is None or best.value is None:
-        return None
-    return best.value - test.value
-
-
-def _sort_shares(shares: Mapping[str, float]) -> dict[str, float]:
-    return {name: share for name, share in sorted(shares.items(), key=lambda pair: -pair[1]) if share > 0}
-
-
-def _list_names(names: Sequence[str]) -> str:
+def list_names(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
     suffix = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return ", ".join(names[:_MOST_NAMES]) + suffix

@@ -64,14 +64,14 @@ def chosen(
         subject_of,
         choosing,
         above_chance or choosing,
-        identities or [str(each.ranked) for each in candidates],
+        identities or [str(x.ranked) for x in candidates],
         np.full(len(candidates), np.nan) if among_half is None else among_half,
         choosing.units,
         gallery_classes,
         test,
         folds,
         {} if baseline is None else {"": Baseline(LATE, baseline)},
-        finer=None if finer is None else lambda places: UnitSums(finer.sums[places], finer.counts[places]),
+        finer=None if finer is None else finer.__getitem__,
     )
     return choose_among(candidate_set, notes, within=within, seed=seed)
 
@@ -206,7 +206,7 @@ def test_the_expected_loss_is_in_points_of_what_resamples_choose() -> None:
 
 def test_with_fewer_than_ten_classes_the_best_mean_is_open_without_figures() -> None:
     test = cells_of([0.9, 0.5], seed=1)
-    baseline = UnitSums(test.sums[[1]], test.counts[[1]])
+    baseline = test[[1]]
     choice = chosen([EARLY, LATE], cells_of([0.9, 0.5], units=9), test, baseline=baseline)
     assert (choice.preferred.layer, choice.verdict, choice.advice) == ("pool5.1", "open", "unknown")
     assert (choice.layer.verdict, choice.layer.at_most) == ("open", None)
@@ -244,7 +244,7 @@ def test_the_gain_has_the_paired_interval_of_its_classes() -> None:
     rng = np.random.default_rng(0)
     tables = [value + rng.normal(0, 0.01, 40) for value in (0.9, 0.8)]
     test = UnitSums(20 * np.array(tables), np.full((2, 40), 20.0))
-    baseline = UnitSums(test.sums[[1]], test.counts[[1]])
+    baseline = test[[1]]
     gain = chosen([EARLY, LATE], cells_of([0.9, 0.5]), test, baseline=baseline).gain
     expected = stats.ttest_rel(*tables).confidence_interval(0.95)
     assert gain is not None
@@ -286,7 +286,7 @@ def test_where_either_will_do_the_one_of_fewer_bytes_is_selected(dim: int, selec
 
 def test_the_embedding_is_kept_where_it_is_the_preferred_candidate() -> None:
     test = cells_of([0.5, 0.9], seed=1)
-    baseline = UnitSums(test.sums[[1]], test.counts[[1]])
+    baseline = test[[1]]
     choice = chosen([EARLY, LATE], cells_of([0.5, 0.9]), test, baseline=baseline)
     assert (choice.ship.layer, choice.preferred.layer, choice.advice) == ("fc6", "fc6", "keep")
 
@@ -304,7 +304,7 @@ def test_an_embedding_that_is_no_candidate_is_kept_without_a_score_where_it_was_
 def test_the_embedding_with_the_shipped_post_processing_stands_beside_its_gain() -> None:
     early = candidate("pool5.1", 16, 1, "l2+whiten:16:0.5+l2")
     test = cells_of([0.8, 0.7, 0.79], seed=1)
-    baseline = UnitSums(test.sums[[1]], test.counts[[1]])
+    baseline = test[[1]]
     choice = chosen([early, LATE, WHITE], cells_of([0.95, 0.5, 0.6]), test, baseline=baseline)
     assert choice.preferred.name == "pool5.1/l2+whiten:16:0.5+l2"
     assert choice.gain is not None
@@ -326,7 +326,7 @@ def test_candidates_that_rank_every_query_alike_count_once() -> None:
 def test_the_embedding_stands_for_what_ranks_every_query_alike() -> None:
     test = cells_of([0.9, 0.9], seed=1)
     test.sums[1] = test.sums[0]
-    baseline = UnitSums(test.sums[[1]], test.counts[[1]])
+    baseline = test[[1]]
     twin = candidate("fc6.1", 16, 1)
     choice = chosen([twin, LATE], cells_of([0.9, 0.9]), test, identities=["x", "x"], baseline=baseline)
     assert (choice.ship.layer, choice.advice) == ("fc6", "keep")
@@ -335,7 +335,7 @@ def test_the_embedding_stands_for_what_ranks_every_query_alike() -> None:
 def test_a_reduction_of_the_embedding_stands_for_what_ranks_every_query_alike() -> None:
     test = cells_of([0.9, 0.9, 0.5], seed=1)
     test.sums[1] = test.sums[0]
-    baseline = UnitSums(test.sums[[2]], test.counts[[2]])
+    baseline = test[[2]]
     twin = candidate("fc6.1", 16, 1, "l2+whiten:16:0.5+l2")
     choice = chosen([twin, WHITE, LATE], cells_of([0.9, 0.9, 0.5]), test, identities=["x", "x", "y"], baseline=baseline)
     assert choice.ship.name == "fc6/l2+whiten:16:0.5+l2"
