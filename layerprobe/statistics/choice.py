@@ -105,6 +105,11 @@ def folds_of(units: ArrayLike, *, count: int = FOLDS, seed: int = 0) -> NDArray[
     return np.random.default_rng(seed).permutation(np.arange(number) % count)
 
 
+def folds_of_queries(units: ArrayLike, *, seed: int = 0) -> NDArray[np.int64]:
+    """(Q,) the fold of each query's unit, as `folds_of` divides the units (Q,)."""
+    return folds_of(units, seed=seed)[np.unique(units, return_inverse=True)[1]]
+
+
 def cross_fit(
     cells: UnitSums, folds: ArrayLike, choose: Callable[[UnitSums, int], int]
 ) -> tuple[tuple[int, ...], UnitSums]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Any, Literal, TypeVar
 
 from layerprobe.system.wording import BYTES, visible
 from layerprobe.values.costs import IndexCosts
@@ -27,6 +27,8 @@ FOLDS = 5  # of cross-fitting
 _SHOWN = 4  # candidates whose shares are printed
 Advice = Literal["switch", "keep", "either", "unknown"]
 Verdict = Literal["clear", "settled", "open"]
+Value = TypeVar("Value")
+Part = TypeVar("Part")
 
 
 @dataclass(frozen=True)
@@ -297,6 +299,20 @@ class Choice:
 
     def __repr__(self) -> str:
         return "\n".join(choice_lines(self))
+
+
+def replace_parts(choice: Value, kind: type[Part], change: Callable[[Part], Part]) -> Value:
+    """A choice, or a part of one, with each of its scores, or each layer to ship, replaced.
+
+    Args:
+        kind: `Score` or `Ship`.
+    """
+    if isinstance(choice, kind):
+        return change(choice)  # type: ignore[return-value] # a part of the kind that is asked for
+    if not is_dataclass(choice) or isinstance(choice, type):
+        return choice
+    parts = {field.name: replace_parts(getattr(choice, field.name), kind, change) for field in fields(choice)}
+    return replace(choice, **parts)
 
 
 def choice_lines(choice: Choice, *, full: bool = False) -> list[str]:

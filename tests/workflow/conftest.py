@@ -166,6 +166,7 @@ def switches(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def always(*args: Any, **options: Any) -> Any:
         embedding, advised, _ = compared(*args, **options)
+        assert advised is not None
         return embedding, replace(advised, advice="switch"), None
 
     monkeypatch.setattr(choosing, "_compare_with_embedding", always)

@@ -7,9 +7,10 @@ groups[0].choosing_sums(groups[0].keys)                                       # 
 from __future__ import annotations
 
 import hashlib
-from collections import ChainMap, defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,9 +67,9 @@ class StoredValues:
     item: str = "image"
 
     @property
-    def labels(self) -> NDArray[np.int32]:
-        """(Q,) classes."""
-        return self.last_split.stored.labels
+    def classes(self) -> int:
+        """The number of classes of its queries."""
+        return len(np.unique(self.last_split.stored.labels))
 
     def sums(self, keys: Sequence[CandidateKey]) -> UnitSums:
         """(C, U) values of candidates by class."""
@@ -105,57 +106,38 @@ class CandidateRun:
         return self.split == FITTED_ON or (self.split == "test" and FITTED_ON not in self.record.manifests)
 
     @property
+    def chooses_on_test_as_seen(self) -> bool:
+        """Whether test classes are chosen on because the network has, or may have, seen the training classes."""
+        return self.split == "test" and not self.is_fitted_on
+
+    @property
     def fold(self) -> int | None:
         """The fold of the training classes that it held out; None without folds."""
         data = self.record.data
         return int(data["validation_fold"]) if data.get("validation_folds") and self.split == "validation" else None
 
-    @property
+    @cached_property
+    def stored_keys(self) -> list[CandidateKey]:
+        """What is stored of both parts, candidates or not."""
+        keys = self.choosing.query_values
+        return [key for key in keys if self.test is None or key in self.test.query_values]
+
+    @cached_property
     def keys(self) -> list[CandidateKey]:
         """The candidates stored of both parts, by epoch and in network order."""
-        both = [
-            key
-            for key in self.choosing.query_values
-            if key in self.candidates and (self.test is None or key in self.test.query_values)
-        ]
+        both = [key for key in self.stored_keys if key in self.candidates]
         order = network_order((ranked for _, ranked in both), self.record.layer_order)
         positions = {ranked: position for position, ranked in enumerate(order)}
         return sorted(both, key=lambda key: (key[0], positions[key[1]]))
 
-    @property
+    @cached_property
     def embeddings(self) -> list[CandidateKey]:
-        """The embedding, stored of both parts, where it is no candidate."""
-        if self.baseline is None or self.test is None:
+        """The embedding, stored of both parts at the candidates' epochs, where it is no candidate."""
+        if self.baseline is None:
             return []
         layer, epochs = self.baseline[1].layer, {epoch for epoch, _ in self.candidates}
-        both = [
-            key for key in self.choosing.query_values if key in self.test.query_values and key not in self.candidates
-        ]
-        return [key for key in both if key[1].layer == layer and key[0] in epochs]
-
-    @property
-    def untested(self) -> list[CandidateKey]:
-        """The candidates stored of `choosing` alone."""
-        if self.test is None:
-            return []
-        return [
-            key for key in self.choosing.query_values if key in self.candidates and key not in self.test.query_values
-        ]
-
-    def with_values(self, values: Mapping[CandidateKey, QueryValues]) -> CandidateRun:
-        """The run with added or replaced values to choose on; what is new of a candidate's layer is a candidate."""
-        both = ChainMap(dict(values), self.choosing.query_values)  # type: ignore[arg-type] # only read, and perhaps late
-        changed = replace(self.choosing, query_values=both)
-        layers = {ranked.layer for _, ranked in self.candidates}
-        new = self.candidates | {
-            key for key in values if key not in self.choosing.query_values and key[1].layer in layers
-        }
-        test = changed if self.choosing is self.test else self.test
-        return replace(self, choosing=changed, test=test, candidates=new)
-
-    def without(self, keys: Collection[CandidateKey]) -> CandidateRun:
-        """The run without some candidates."""
-        return replace(self, candidates=self.candidates - frozenset(keys))
+        others = [key for key in self.stored_keys if key not in self.candidates]
+        return [key for key in others if key[1].layer == layer and key[0] in epochs]
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,21 +161,25 @@ class Group:
         """`netA-s0, netA-s1`."""
         return ", ".join(candidate_run.run.name for candidate_run in self.runs)
 
-    @property
+    @cached_property
     def keys(self) -> list[CandidateKey]:
         """The candidates of all runs, in the first one's order."""
-        keys_by_run = [candidate_run.keys for candidate_run in self.runs]
-        shared = set.intersection(*map(set, keys_by_run))
-        return [key for key in keys_by_run[0] if key in shared]
+        shared = set.intersection(*(set(candidate_run.keys) for candidate_run in self.runs))
+        return [key for key in self.runs[0].keys if key in shared]
 
-    @property
+    @cached_property
     def embeddings(self) -> list[CandidateKey]:
         """The embedding of all runs, where it is no candidate."""
-        keys_by_run = [candidate_run.embeddings for candidate_run in self.runs]
-        shared = set.intersection(*map(set, keys_by_run))
-        return [key for key in keys_by_run[0] if key in shared]
+        shared = set.intersection(*(set(candidate_run.embeddings) for candidate_run in self.runs))
+        return [key for key in self.runs[0].embeddings if key in shared]
 
     @property
+    def baseline(self) -> CandidateKey | None:
+        """The embedding at the last epoch that is measured on test; None unless it is that of all runs."""
+        keys = {candidate_run.baseline for candidate_run in self.runs}
+        return keys.pop() if len(keys) == 1 and self.runs[0].test is not None else None
+
+    @cached_property
     def folds(self) -> dict[int | None, list[CandidateRun]]:
         """Fold -> the runs that held it out, ascending; one entry without folds."""
         runs_by_fold: dict[int | None, list[CandidateRun]] = defaultdict(list)
@@ -234,24 +220,20 @@ def open_candidates(run: Run, request: ChooseRequest) -> CandidateRun:
         raise DataError(f"{run.name} has no classes to choose a layer on", file=run.folder, fix="Give a split test")
     splits = list(dict.fromkeys([split, *(["test"] if "test" in record.manifests else [])]))
     ranked = _list_ranked_epochs(run, record, splits) if "all" in epochs else requested
+    # The embedding of the last epoch is what is used today, though other epochs may be chosen among.
     last_epoch = max(run.ranked_epochs("test"), default=ranked[-1])
-    stored = {}
-    for scored_split in splits:
-        also = [last_epoch] if scored_split == "test" and last_epoch not in ranked else []
-        stored[scored_split] = _read_values(
-            run, scored_split, [*ranked, *also], request, chosen_on=scored_split == split
-        )
-    test = stored.get("test")
-    of_epochs = [key for key in stored[split].query_values if key[0] in ranked]
-    baseline = (
-        None if test is None else embedding_among(record, [key[1] for key in test.query_values if key[0] == last_epoch])
-    )
-    candidates = _match_candidates(of_epochs, request.layers, run)
-    candidate_run = CandidateRun(
-        run, record, split, stored[split], test, candidates, None if baseline is None else (last_epoch, baseline)
-    )
-    if stored[split].notes and not stored[split].query_values:
-        message = f"no layer can be chosen: {'; '.join(stored[split].notes)}"
+    test_epochs = ranked if last_epoch in ranked else [*ranked, last_epoch]
+    stored = {name: _read_values(run, name, test_epochs if name == "test" else ranked, request, chosen_on=name == split)
+              for name in splits}  # fmt: skip
+    choosing, test, baseline = stored[split], stored.get("test"), None
+    if test is not None:
+        measured = [layer for epoch, layer in test.query_values if epoch == last_epoch]
+        embedding = embedding_among(record, measured)
+        baseline = None if embedding is None else (last_epoch, embedding)
+    candidates = _match_candidates([key for key in choosing.query_values if key[0] in ranked], request.layers, run)
+    candidate_run = CandidateRun(run, record, split, choosing, test, candidates, baseline)
+    if choosing.notes and not choosing.query_values:
+        message = f"no layer can be chosen: {'; '.join(choosing.notes)}"
         raise DataError(message, file=run.folder, fix="Probe other layers or epochs")
     if not candidate_run.keys:
         fix = probe_fix(run, record, ranked[-1], ",".join(splits))
@@ -289,45 +271,40 @@ def _read_values(
     run: Run, split: str, epochs: Sequence[int], request: ChooseRequest, *, chosen_on: bool
 ) -> StoredValues:
     """The values of what is scored and ranked: ranks without a score in scores.csv are stale."""
-    metric = request.metric
     score_notes = {
         (score.epoch, score.ranked): score.notes
         for score in run.scores()
         if score.split == split and is_recall(score.metric)
     }
     ranked_splits = [require_any_right_item(open_ranked_split(run, epoch, split)) for epoch in epochs]
-    last_split, query_values, identities, notes, recall = ranked_splits[-1], {}, {}, [], recall_of(metric)
+    last_split, query_values, identities, notes = ranked_splits[-1], {}, {}, []
     lacking: list[CandidateKey] = []
     for ranked_split in ranked_splits:
         stored, epoch = ranked_split.stored, ranked_split.epoch
-        prefix = f"{run.name}#{epoch}:"
         if stored.ids != last_split.stored.ids or not np.array_equal(stored.labels, last_split.stored.labels):
             notes.append(f"skipped: {split} of epoch {epoch} of {run.name}: not the images of epoch {last_split.epoch}")
             continue
-        chance = chance_of(ranked_split)
-        for ranked, ranks in stored.ranks.items():
-            if (epoch, ranked) not in score_notes:
-                continue
+        chance = run.ranks(epoch, split).chance
+        chance = chance_recall(stored.labels, 1) if chance is None else chance
+        scored = {ranked: ranks for ranked, ranks in stored.ranks.items() if (epoch, ranked) in score_notes}
+        for ranked, ranks in scored.items():
+            key, name = (epoch, ranked), f"{run.name}#{epoch}:{ranked_split.name(ranked)}"
             if ranks.open([1]).any():
-                notes.append(f"skipped: {prefix}{ranked_split.name(ranked)}: its ranks are not exact for K = 1")
+                notes.append(f"skipped: {name}: its ranks are not exact for K = 1")
             elif chosen_on and _has_collapsed(ranks):
-                notes.append(f"skipped: {prefix}{ranked_split.name(ranked)}: collapsed to one vector")
+                notes.append(f"skipped: {name}: collapsed to one vector")
+            elif (values := _values_of(ranked_split, ranked, request.metric, chance)) is None:
+                lacking.append(key)
             else:
-                try:
-                    values = metric_values(ranked_split, ranked, metric)
-                except DataError:
-                    lacking.append((epoch, ranked))
-                    continue
-                among_half = ranks.hits_among_half(recall.k) if recall and is_recall(metric) else None
-                query_values[epoch, ranked] = QueryValues(values, ranks.hits(1) - chance, among_half)
-                identities[epoch, ranked] = _hash_ranks(ranks)
-        invalid = [ranked for ranked in stored.invalid if (epoch, ranked) in score_notes]
-        notes += [f"skipped: {prefix}{ranked_split.name(x)}: {stored.invalid[x]}" for x in invalid]
+                query_values[key], identities[key] = values, _hash_ranks(ranks)
+        for ranked, reason in stored.invalid.items():
+            if (epoch, ranked) in score_notes:
+                notes.append(f"skipped: {run.name}#{epoch}:{ranked_split.name(ranked)}: {reason}")
     if lacking:
-        fix = _build_probe_fix(ranked_splits, lacking, metric)
+        fix = _build_probe_fix(ranked_splits[-1], lacking, request.metric)
         if not query_values:
-            raise DataError(f"no {metric} of each query is stored", file=run.folder, fix=fix)
-        lacking_text = f"{len(lacking)} candidates without {metric}"
+            raise DataError(f"no {request.metric} of each query is stored", file=run.folder, fix=fix)
+        lacking_text = f"{len(lacking)} candidates without {request.metric}"
         notes.append(f"skipped on {split}: {lacking_text}; {fix[0].lower()}{fix[1:]}")
     units = whole_units(run, split, last_split.stored.labels, last_split.stored.ids, request.cluster)
     return StoredValues(
@@ -341,6 +318,17 @@ def _read_values(
     )
 
 
+def _values_of(ranked_split: RankedSplit, ranked: RankedLayer, metric: str, chance: float) -> QueryValues | None:
+    """The values of a layer's queries; None where the metric is not stored."""
+    try:
+        values = metric_values(ranked_split, ranked, metric)
+    except DataError:
+        return None
+    ranks, recall = ranked_split.stored.ranks[ranked], recall_of(metric)
+    among_half = ranks.hits_among_half(recall.k) if recall and is_recall(metric) else None
+    return QueryValues(values, ranks.hits(1) - chance, among_half)
+
+
 def whole_units(
     run: Run, split: str, labels: NDArray[np.integer], ids: Sequence[str], cluster: str | None
 ) -> NDArray[np.int64]:
@@ -350,20 +338,14 @@ def whole_units(
     return units
 
 
-def _build_probe_fix(ranked_splits: Sequence[RankedSplit], lacking: Sequence[CandidateKey], metric: str) -> str:
+def _build_probe_fix(last_split: RankedSplit, lacking: Sequence[CandidateKey], metric: str) -> str:
     """The command that stores a metric of what lacks it."""
-    last_split, layers = ranked_splits[-1], [ranked for _, ranked in lacking if "+" not in ranked.layer.layer]
-    epochs = ",".join(str(epoch) for epoch in sorted({epoch for epoch, _ in lacking}))
     if last_split.record.from_python:
         return probe_fix(last_split.run, last_split.record, last_split.epoch, last_split.split)
+    layers = [ranked for _, ranked in lacking if "+" not in ranked.layer.layer]
+    epochs = ",".join(map(str, sorted({epoch for epoch, _ in lacking})))
     words = "--epochs", epochs, *layer_flags(last_split.record, layers), *metric_flags(metric)
     return f"Run {last_split.run.command('probe', *words)}"
-
-
-def chance_of(ranked_split: RankedSplit) -> float:
-    """Recall@1 of a random ranking."""
-    chance = ranked_split.run.ranks(ranked_split.epoch, ranked_split.split).chance
-    return chance_recall(ranked_split.stored.labels, 1) if chance is None else chance
 
 
 def _hash_ranks(ranks: Ranks) -> bytes:
@@ -410,3 +392,13 @@ def _require_comparable(group: Group, other: Group) -> None:
         require_same_queries(group.folds[candidate_run.fold][0].choosing.last_split, candidate_run.choosing.last_split)
         if first_run.test is not None and candidate_run.test is not None:
             require_same_queries(first_run.test.last_split, candidate_run.test.last_split)
+
+
+def candidates_of(groups: Sequence[Group]) -> list[tuple[Group, CandidateKey]]:
+    """The candidates of all groups, those of each followed by its embeddings that are only compared."""
+    return [(group, key) for group in groups for key in [*group.keys, *group.embeddings]]
+
+
+def group_of(groups: Sequence[Group], name: str) -> Group:
+    """The group of a name, or the only one."""
+    return next((group for group in groups if group.name == name), groups[0])

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, Protocol, runtime_checkable
 
 from layerprobe.system.errors import DataError, UnknownNameError, names_of, require_type
 from layerprobe.system.memory import memory_faults_told
 from layerprobe.system.progress import Listener, Silent
-from layerprobe.values.choice import Choice, Ship
+from layerprobe.values.choice import Choice, Ship, replace_parts
 from layerprobe.values.costs import IndexKind
 from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer, matching_layers
 from layerprobe.values.scores import Score
@@ -161,10 +161,11 @@ def _choose(
     requested, listener = _match_layers(user_features, request.layers), listener or Silent()
     layers = LayersOfFeatures(user_features, run, request, requested, listener, notes)
     further = layers.half_whitened if layers.is_folded else ()
-    choice: Choice = _strip_run(
-        choose_candidates([layers.candidates()], request, listener, further), user_features.epoch
-    )
-    return choice
+    choice = choose_candidates([layers.candidates()], request, listener, further)
+    # The run in memory has an epoch and a seed, which are not those of the features.
+    epoch = user_features.epoch
+    choice = replace_parts(choice, Ship, lambda ship: replace(ship, epoch=epoch))
+    return replace_parts(choice, Score, lambda score: replace(score, epoch=epoch or 0, seed=None))
 
 
 def _match_layers(user_features: UserFeatures, layers: Sequence[str]) -> set[LayerKey]:
@@ -176,14 +177,3 @@ def _match_layers(user_features: UserFeatures, layers: Sequence[str]) -> set[Lay
             raise UnknownNameError("layer", text, [str(ranked) for ranked in layers_by_ranked], file=user_features.file)
         requested |= matching
     return requested
-
-
-def _strip_run(value: Any, epoch: int | None) -> Any:
-    """A choice as one of features, at their epoch; None where that is unknown."""
-    if isinstance(value, Ship):
-        return replace(value, epoch=epoch)
-    if isinstance(value, Score):
-        return replace(value, epoch=epoch or 0, seed=None)
-    if not is_dataclass(value) or isinstance(value, type):
-        return value
-    return replace(value, **{field.name: _strip_run(getattr(value, field.name), epoch) for field in fields(value)})

@@ -178,7 +178,8 @@ def choose_among(
     expected_loss, shares = resample_choice(choosing, costs, raw, seed=seed)
 
     # On test; if cross-fitted, each fold by the choice on the others.
-    fold_places, row = (), None if on_test is None else on_test[[place]]
+    fold_places: tuple[int, ...] = ()
+    row = None if on_test is None else on_test[[place]]
     if eligible.folds is not None:
         fold_places, row = _cross_fit(eligible, eligible.folds)
     crossed = (f"cross-fitted, {len(fold_places)} folds",) if fold_places else ()
@@ -196,8 +197,8 @@ def choose_among(
     if on_test is not None:
         best_place = pick(on_test, costs, raw)
         best = candidate_set.score(candidates[best_place], "test", on_test[[best_place]], (BEST_ON_TEST,))
-        if not crossed and selected in candidates and test and None not in (test.value, best.value):
-            regret = best.value - test.value
+        value = test.value if test is not None and selected in candidates and not crossed else None
+        regret = None if value is None or best.value is None else best.value - value
     names = candidate_names(candidates, chosen.run, candidate_set.candidates)
     return Choice(
         run=chosen.run,
@@ -245,8 +246,9 @@ def choose_among(
 def _select_eligible(candidate_set: CandidateSet, seed: int) -> tuple[CandidateSet, list[str]]:
     """The distinct candidates above chance with valid numbers, and notes on the others."""
     competing = [place for place in range(len(candidate_set.candidates)) if place not in candidate_set.only_compared]
-    finite = np.isfinite(candidate_set.choosing.sums).all(1) & np.isfinite(candidate_set.above_chance.sums).all(1)
-    valid = [place for place in competing if finite[place]]
+    finite = (np.isfinite(cells.sums).all(1) for cells in (candidate_set.choosing, candidate_set.above_chance))
+    has_numbers: NDArray[np.bool_] = np.logical_and(*finite)
+    valid = [place for place in competing if has_numbers[place]]
     if not valid:
         raise NumericError("no candidate has a valid number", fix="Probe layers and epochs whose features are finite")
     notes = []

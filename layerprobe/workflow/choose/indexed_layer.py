@@ -26,17 +26,6 @@ _TRANSDUCTIVE = "the reduction of these features is fitted on the images searche
 _SEEN = "ivfpq is trained on train, as are reductions: there are no classes beside those of test"
 
 
-def require_test_classes(test_values: object, kinds: tuple[IndexKind, ...]) -> None:
-    """Check that there is something to search, where an index is asked for.
-
-    Args:
-        test_values: None without test classes.
-    """
-    if kinds and test_values is None:
-        message = "--index shows recall on test, and there are no test classes"
-        raise RecipeError(message, fix="Leave it out, or give a split test")
-
-
 def measure_indexes(run: Run, choice: Choice, kinds: tuple[IndexKind, ...], device: torch.device) -> IndexCosts:
     """Indexes of the chosen layer of a run, whose queries find what its groups and ignored items leave.
 

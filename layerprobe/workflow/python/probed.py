@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +15,8 @@ from layerprobe import registry
 from layerprobe.plots.plot import Plot, PlotOptions
 from layerprobe.system.errors import NumericError, RecipeError, UnknownNameError, names_of
 from layerprobe.tables.formats import PrintedTables
-from layerprobe.values.choice import Choice, Ship
+from layerprobe.values.choice import Choice, Ship, replace_parts
 from layerprobe.values.layers import NO_REDUCTION, OUTPUT, LayerKey, RankedLayer, is_glob, matching_layers
-from layerprobe.values.records import RunRecord
 from layerprobe.values.retrieval import Ranks
 from layerprobe.values.scores import Score, recall_of
 from layerprobe.workflow.choose.choose_features import choose
@@ -59,7 +58,7 @@ def keep_choice(measurement: MemoryProbe, choice: Choice, request: ChooseRequest
         request = replace(request, layers=tuple(str(x.layer) for x in ranked_layers if x in single))
     options = {**request_of(request), **({} if seen else {"seen": seen}), **({} if seed == SEED else {"seed": seed})}
     states = {run.name: run_state(run, request.metric)}
-    stored = StoredChoice(RULE, options, True, states, _assign_to_run(choice, run, run.read()))
+    stored = StoredChoice(RULE, options, True, states, _assign_to_run(choice, run))
     store_choice(stored, [run], lambda text: warnings.warn(text, stacklevel=4))
 
 
@@ -67,17 +66,11 @@ def _list_ranked_layers(scores: Sequence[Score], split: str) -> dict[RankedLayer
     return dict.fromkeys(score.ranked for score in scores if score.split == split)
 
 
-def _assign_to_run(value: Any, run: Run, record: RunRecord) -> Any:
+def _assign_to_run(choice: Choice, run: Run) -> Choice:
     """A choice of features as one of a run: with its name, experiment, seed and epoch."""
-    if isinstance(value, Ship):
-        return replace(value, epoch=EPOCH)
-    if isinstance(value, Score):
-        return replace(value, run=run.name, experiment=record.experiment, seed=record.seed)
-    if not is_dataclass(value) or isinstance(value, type):
-        return value
-    names = [field.name for field in fields(value)]
-    changed = replace(value, **{name: _assign_to_run(getattr(value, name), run, record) for name in names})
-    return replace(changed, run=run.name) if isinstance(changed, Choice) else changed
+    names = {"run": run.name, "experiment": run.read().experiment, "seed": run.read().seed}
+    choice = replace_parts(choice, Ship, lambda ship: replace(ship, epoch=EPOCH))
+    return replace(replace_parts(choice, Score, lambda score: replace(score, **names)), run=run.name)
 
 
 T = TypeVar("T")

@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
-from layerprobe.values.choice import Choice
+from layerprobe.values.choice import Choice, TruncationSavings
 from layerprobe.values.layers import LayerKey, spoken_name
 from layerprobe.values.records import RecordedNetwork
-from layerprobe.workflow.choose.choose import choose_runs
+from layerprobe.workflow.choose.choose import choose_runs, cut_after
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.run.runs import Run
+from tests.records import recorded
 from tests.workflow.choosing_runs import C1, C2, FC6, FIRST, hits, labels_of, write_run
 from tests.workflow.conftest import Silent
 from tests.workflow.stored_ranks import ranked
@@ -389,3 +390,13 @@ def test_a_second_choice_is_the_same(tmp_path: Path) -> None:
 
 def test_labels_of_splits_are_apart() -> None:
     assert not set(labels_of("validation")) & set(labels_of("test"))
+
+
+CUTS = {"a": [0.5, 0.25], "b": [0.125, None]}
+NETWORK = {"layers": ["a", "b"], "embedding": ["b", "max"], "cuts": CUTS, "input": None, "files": {}}
+
+
+def test_of_two_layers_one_of_unknown_multiply_adds_makes_the_share_unknown() -> None:
+    record = recorded({"network": NETWORK})
+    assert cut_after(record, LayerKey("a", "max")) == TruncationSavings(0.5, 0.25)
+    assert cut_after(record, LayerKey("a+b", "max")) == TruncationSavings(0.125, None)
