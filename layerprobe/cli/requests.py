@@ -87,7 +87,8 @@ def _option(name: str, annotation: Any, default: Any) -> _Option:
     if flag is not None:
         kind = annotation.__origin__
         if flag.parse is not None:
-            kind, value_of, default = str | None, flag.parse, ",".join(default or ()) or None
+            kind, value_of = str | None, flag.parse
+            default = flag.default or ",".join(default or ()) or None
         elif tuple[str, ...] in (kind, *get_args(kind)):
             kind, value_of, default = list[str] | None, tuple, None
         option = typer.Option(
@@ -95,7 +96,7 @@ def _option(name: str, annotation: Any, default: Any) -> _Option:
             help=flag.help,
             metavar=flag.metavar,
             min=flag.min,
-            show_default=flag.default or True,
+            show_default=True if flag.parse else flag.default or True,
         )
         annotation = Annotated[kind, option]
     default = inspect.Parameter.empty if default is MISSING else default

@@ -21,7 +21,7 @@ class Flag:
 
     Args:
         name: where it is not the field's, such as `--set`.
-        default: shown for the field's default, where that is not the default itself.
+        default: shown for the field's default, where that is not the default itself; the text of it that `parse` reads.
         parse: reads the option's text; None for a field of a type that typer reads, or of texts from a repeatable flag.
     """
 

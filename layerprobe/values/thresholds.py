@@ -6,17 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from layerprobe.system.errors import RecipeError
 from layerprobe.values.layers import RankedLayer
 
 FALSE_ACCEPT_RATES = (1e-3, 1e-2)
-
-
-def require_rates(rates: tuple[float, ...]) -> None:
-    """Check false accept rates."""
-    for rate in rates:
-        if not 0 < rate < 1:
-            raise RecipeError(f"--far {rate:g}: not a rate between 0 and 1", fix="Write rates such as 1e-3,1e-2")
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ from layerprobe.workflow.export.request import ExportRequest
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run.runs import Run
-from layerprobe.workflow.threshold.threshold import threshold
-from layerprobe.workflow.threshold.threshold_features import threshold_of_features
+from layerprobe.workflow.threshold.request import ThresholdRequest
+from layerprobe.workflow.threshold.threshold import threshold, threshold_of_features
 from layerprobe.workflow.train.building import TrainRequest
 from layerprobe.workflow.train.frozen_request import FrozenRequest
 from layerprobe.workflow.train.train import train
@@ -55,7 +55,7 @@ def exported(run: Run, listener: Silent, *, epoch: int | None = None) -> Place:
 
 
 def thresholded(run: Run, listener: Silent) -> Place:
-    found = threshold(run, None, RATES, listener)
+    found = threshold(run, ThresholdRequest(rates=RATES), listener)
     return found.epoch, found.ranked
 
 
@@ -136,13 +136,13 @@ def test_of_arrays_the_three_commands_take_one_candidate(of_test: bool, tmp_path
     choice = choose_file(given)
     assert ranked_to_export(given, ExportRequest(tmp_path / "out"), Silent()) == choice.chosen.ranked
     if not of_test:  # else there are no classes to set a threshold on
-        assert threshold_of_features(given, None, RATES, Silent()).ranked == choice.chosen.ranked
+        assert threshold_of_features(given, ThresholdRequest(rates=RATES), Silent()).ranked == choice.chosen.ranked
 
 
 def test_arrays_of_one_split_are_told_that_the_layer_is_chosen_on_half_of_the_classes(tmp_path: Path) -> None:
     listener = Silent()
     given = replace(read_user_features(write_features(tmp_path / "f.npz", "test")), splits=None)
-    found = threshold_of_features(given, None, RATES, listener)
+    found = threshold_of_features(given, ThresholdRequest(rates=RATES), listener)
     line = f"layer {found.ranked}, as layerprobe choose selects on that half; on all classes it may select another"
     assert line in listener.heard
 

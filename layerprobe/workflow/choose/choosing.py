@@ -246,8 +246,8 @@ def choose_among(
 def _select_eligible(candidate_set: CandidateSet, seed: int) -> tuple[CandidateSet, list[str]]:
     """The distinct candidates above chance with valid numbers, and notes on the others."""
     competing = [place for place in range(len(candidate_set.candidates)) if place not in candidate_set.only_compared]
-    finite = (np.isfinite(cells.sums).all(1) for cells in (candidate_set.choosing, candidate_set.above_chance))
-    has_numbers: NDArray[np.bool_] = np.logical_and(*finite)
+    both = np.hstack([candidate_set.choosing.sums, candidate_set.above_chance.sums])
+    has_numbers: NDArray[np.bool_] = np.isfinite(both).all(1)
     valid = [place for place in competing if has_numbers[place]]
     if not valid:
         raise NumericError("no candidate has a valid number", fix="Probe layers and epochs whose features are finite")

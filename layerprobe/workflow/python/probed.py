@@ -68,9 +68,12 @@ def _list_ranked_layers(scores: Sequence[Score], split: str) -> dict[RankedLayer
 
 def _assign_to_run(choice: Choice, run: Run) -> Choice:
     """A choice of features as one of a run: with its name, experiment, seed and epoch."""
-    names = {"run": run.name, "experiment": run.read().experiment, "seed": run.read().seed}
+    record = run.read()
     choice = replace_parts(choice, Ship, lambda ship: replace(ship, epoch=EPOCH))
-    return replace(replace_parts(choice, Score, lambda score: replace(score, **names)), run=run.name)
+    choice = replace_parts(
+        choice, Score, lambda score: replace(score, run=run.name, experiment=record.experiment, seed=record.seed)
+    )
+    return replace(choice, run=run.name)
 
 
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""threshold: pairs of a run's layer -> thresholds at false accept rates, and their rates on test."""
+"""threshold: pairs of a layer -> thresholds at false accept rates, and their rates on unseen classes."""
 
 from __future__ import annotations
 
@@ -25,15 +25,27 @@ from layerprobe.statistics.pair_rates import pairs_of_units, rate_intervals
 from layerprobe.statistics.units import UnitSums, effective_number, intervals
 from layerprobe.system.errors import DataError, NotFiniteError, NumericError, RecipeError
 from layerprobe.system.progress import Listener
-from layerprobe.values.facts import chosen_on_text
+from layerprobe.tables.tables import TextTable
+from layerprobe.values.facts import chosen_on_text, split_header
 from layerprobe.values.intervals import FEWEST_UNITS, Interval, IntervalKind, SamplingUnits
 from layerprobe.values.layers import NO_REDUCTION, RankedLayer
-from layerprobe.values.thresholds import MeasuredThresholds, PairedSplit, Rate, Threshold, require_rates
+from layerprobe.values.retrieval import SearchRules
+from layerprobe.values.thresholds import MeasuredThresholds, PairedSplit, Rate, Threshold
 from layerprobe.workflow.choose.choose import choose_runs
-from layerprobe.workflow.choose.features_run import require_one_map
+from layerprobe.workflow.choose.choose_features import choose_file
+from layerprobe.workflow.choose.features_run import (
+    ranked_of_rows,
+    require_one_map,
+    rows_by_split,
+    run_of_features,
+)
+from layerprobe.workflow.choose.indexed_layer import read_searched
 from layerprobe.workflow.choose.request import ChooseRequest
+from layerprobe.workflow.choose.user_features import UserFeatures
+from layerprobe.workflow.probe.reducing import FITTED_ON
 from layerprobe.workflow.probe.rerank import StoredSearch
 from layerprobe.workflow.run import from_recipe
+from layerprobe.workflow.run.memory_run import EPOCH
 from layerprobe.workflow.run.references import (
     find_layers_of,
     open_ranked_split,
@@ -43,7 +55,195 @@ from layerprobe.workflow.run.references import (
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.seen import seen_train_error, split_to_choose_on
 from layerprobe.workflow.run.stored_choice import stored_choice, taken_text
-from layerprobe.workflow.run.units import folders_note_of_run, require_whole_classes, units_of_run
+from layerprobe.workflow.run.units import folders_note, folders_note_of_run, require_whole_classes, units_of_run
+from layerprobe.workflow.threshold.request import ThresholdRequest
+
+_MOST = 0.8  # of the impostor pairs
+_DIVIDED = 4  # classes, of which two set a threshold and two measure it
+_SEED = 0
+_MEASURES = {
+    "cosine": "the cosine",
+    "dot": "the dot product",
+    "euclidean": "minus the Euclidean distance",
+    "hamming": "minus the number of bits that differ",
+}
+
+
+def threshold(run: Run, request: ThresholdRequest, listener: Listener) -> MeasuredThresholds:
+    """Set thresholds at false accept rates, and measure them on the unseen test classes.
+
+    The layer is of the last epoch; without one it is that of the stored choice where this holds, else the one that
+    `choose` selects at the last epoch.
+
+    Raises:
+        UnknownNameError: no such column of clusters.
+        RecipeError: see `split_to_set_on`; clusters that divide a class; a layer that names several, or has no single
+            features.
+        DataError: features that are gone, or a split without genuine or impostor pairs.
+        NumericError: NaN or Inf.
+    """
+    cluster = request.cluster
+    units = None if cluster is None else _read_clusters(run, cluster)
+    if request.layer is None:
+        ranked, epoch = _choose_layer(run, listener)
+        split = split_to_set_on(run, epoch)
+    else:
+        split = split_to_set_on(run)
+        ranked, epoch = _find_layer(run, split, request.layer)
+    device = from_recipe.choose_device("auto")
+    setting, testing = (layer_pairs(StoredSearch(run, epoch, name, device), ranked) for name in (split, "test"))
+    folders = folders_note_of_run(run, epoch, "test") if cluster is None else None
+    fitted_on_it = split == "train" and parse_chain(ranked.reduction).fits_on_train
+    pairs = LayerPairs(run.name, epoch, ranked, split, setting, testing, fitted_on_it, cluster, units, folders)
+    return measure_thresholds(pairs, request.rates, listener)
+
+
+def threshold_of_features(features: UserFeatures, request: ThresholdRequest, listener: Listener) -> MeasuredThresholds:
+    """Set thresholds on the validation rows, and measure them on the test rows.
+
+    Without `splits`, a random half of the classes, or of their clusters, sets the thresholds, and the other half
+    measures them. The layer is LAYER[/reduction]; without one it is the one that `choose` selects.
+
+    Raises:
+        DataError: there are no rows to set a threshold on but those of test, or a split without genuine or impostor
+            pairs.
+        RecipeError: a layer that is not one map.
+    """
+    halved = features.splits is None
+    if halved:
+        features = split_in_halves(features)
+        units = IntervalKind(cluster=features.cluster).units_text()
+        listener.say(f"no `split`: thresholds are set on a random half of the {units}, and measured on the other half")
+    run, rows = run_of_features(features, seen=True, seed=_SEED), rows_by_split(features)
+    split = split_to_choose_on(run, run.record, [EPOCH])
+    if split == "test" or "test" not in rows:
+        message = "no rows to set a threshold on but those of test" if len(features.rows_of("test")) else "no test rows"
+        fix = "Call rows of classes that the network has not seen `validation`, and others of them `test`"
+        raise DataError(message, file=features.file, fix=fix)
+    layer = request.layer
+    if layer is None:
+        layer = choose_file(features, seed=_SEED, listener=listener).ship.name
+        on_half = " on that half; on all classes it may select another" if halved else ""
+        listener.say(f"layer {layer}, as layerprobe choose selects{on_half}")
+    ranked = ranked_of_rows(features, layer)
+    searched, _ = read_searched(run, EPOCH, ranked, split, torch.device("cpu"))
+    setting, testing = (
+        all_pairs(
+            torch.as_tensor(values),
+            features.labels[rows[name]],
+            similarity=ranked.similarity,  # type: ignore[arg-type] # checked where the layer is named
+            rules=None if features.groups is None else SearchRules(groups=features.groups[rows[name]]),
+        )
+        for name, values in ((split, searched.training), ("test", searched.queries.values))
+    )
+    clusters, folders = None, None
+    if features.cluster is not None:
+        clusters = (features.units[rows["test"]],) * 2
+    elif features.class_names:
+        folders = folders_note(features.class_names[x] for x in np.unique(features.labels[rows["test"]]).tolist())
+    file = "features" if features.file is None else features.file.name
+    fitted_on_it = FITTED_ON not in rows and parse_chain(ranked.reduction).fits
+    pairs = LayerPairs(
+        file, features.epoch, ranked, split, setting, testing, fitted_on_it, features.cluster, clusters, folders
+    )
+    return measure_thresholds(pairs, request.rates, listener)
+
+
+@dataclass(frozen=True, eq=False)
+class LayerPairs:
+    """The pairs of images whose similarities by a layer are compared with thresholds.
+
+    Args:
+        run: its name, or that of the file of features.
+        epoch: None: unknown.
+        split: that thresholds are set on.
+        setting: its pairs.
+        testing: those of test.
+        fitted_on_it: whether the reduction was fitted on the classes of this split.
+        cluster: the column whose texts are the units of intervals; None: units are classes.
+        units: of the test queries and of the items that they are paired with; None: their classes.
+        folders: a note on classes of test that lie in folders.
+    """
+
+    run: str
+    epoch: int | None
+    ranked: RankedLayer
+    split: str
+    setting: AllPairs
+    testing: AllPairs
+    fitted_on_it: bool
+    cluster: str | None = None
+    units: tuple[Units, Units] | None = None
+    folders: str | None = None
+
+
+def measure_thresholds(pairs: LayerPairs, rates: Sequence[float], listener: Listener) -> MeasuredThresholds:
+    """Set thresholds on the pairs of one split, and measure them on those of test.
+
+    Raises:
+        DataError: a split without genuine or impostor pairs.
+    """
+    setting, testing, rates = pairs.setting, pairs.testing, sorted(rates)
+    with listener.task(f"threshold {pairs.ranked}", 5, "passes over all pairs") as task:
+        counts = count_pairs(setting)
+        task.advance()
+        similarities = thresholds_at(setting, counts, rates)
+        task.advance()
+        set_at = count_accepted(setting, similarities)
+        task.advance()
+        tested = count_pairs(testing)
+        task.advance()
+        test_at = count_accepted(testing, similarities, units=pairs.units)
+        task.advance()
+    set_on, test = _count_split(pairs.split, setting, counts), _count_split("test", testing, tested)
+    # A false accept depends on both of its units, a true one on the query's.
+    classes = None if pairs.cluster is None else test.classes
+    false_intervals = rate_intervals(test_at.impostor, test_at.impostor_pairs, classes=classes)
+    genuine = test_at.genuine.astype(np.float64)
+    true_intervals = intervals(UnitSums(genuine, np.tile(test_at.genuine_pairs.astype(np.float64), (len(genuine), 1))))
+    rows = [
+        Threshold(rate, setting.in_user_units(similarity), *accept_rates)
+        for rate, similarity, *accept_rates in zip(
+            rates,
+            similarities,
+            _accept_rates(set_at.impostor.sum((1, 2)), set_at.impostor_pairs),
+            _accept_rates(set_at.genuine.sum(1), set_at.genuine_pairs),
+            _accept_rates(test_at.impostor.sum((1, 2)), test_at.impostor_pairs, false_intervals),
+            _accept_rates(test_at.genuine.sum(1), test_at.genuine_pairs, true_intervals),
+            strict=True,
+        )
+    ]
+    notes, kind = [], IntervalKind(cluster=pairs.cluster)
+    if pairs.fitted_on_it:
+        flattered = "was fitted on the choosing classes themselves, so their rates flatter it"
+        notes.append(f"{pairs.ranked.reduction} {flattered}")
+    if collapsed := [chosen_on_text(x.split) for x, y in ((set_on, counts), (test, tested)) if y.collapsed]:
+        notes.append(f"all similarities are equal to 1e-6 on {' and '.join(collapsed)}: it has collapsed")
+    units = test.classes if pairs.units is None else len(np.unique(pairs.units[0]))
+    notes += [*_rate_notes(rows, set_on), *SamplingUnits(kind, units).remarks, *_unequal_note(test_at, kind)]
+    notes += [] if pairs.folders is None else [pairs.folders]
+    return MeasuredThresholds(
+        pairs.run, pairs.epoch, pairs.ranked, set_on, test, tuple(rows), tuple(notes), pairs.cluster
+    )
+
+
+def _accept_rates(
+    accepted: NDArray[np.int64], pairs: NDArray[np.int64], rate_ends: Sequence[Interval | None] | None = None
+) -> list[Rate]:
+    """The rate at each threshold.
+
+    Args:
+        accepted: (T,) accepted pairs.
+        pairs: all pairs, by unit.
+        rate_ends: T intervals, if any.
+    """
+    total, ends = int(pairs.sum()), rate_ends or [None] * len(accepted)
+    return [
+        Rate(count / total, count, total)
+        if interval is None
+        else Rate(count / total, count, total, interval.low, interval.high)
+        for count, interval in zip(accepted.tolist(), ends, strict=True)
+    ]
 
 
 def layer_pairs(search: StoredSearch, ranked: RankedLayer) -> AllPairs:
@@ -73,9 +273,6 @@ def layer_pairs(search: StoredSearch, ranked: RankedLayer) -> AllPairs:
         raise NumericError(message, fix="Choose a layer whose features are finite") from error
 
 
-_MOST = 0.8  # of the impostor pairs
-
-
 def split_to_set_on(run: Run, epoch: int | None = None) -> str:
     """The split that thresholds of an epoch are set on: one of classes that the network has not seen.
 
@@ -95,98 +292,6 @@ def split_to_set_on(run: Run, epoch: int | None = None) -> str:
         fix = "Give two splits: validation to set the threshold on, test to measure it"
         raise DataError(f"{run.name} has {message}", file=run.folder, fix=fix)
     return split
-
-
-def threshold(
-    run: Run, layer: str | None, rates: Sequence[float], listener: Listener, *, cluster: str | None = None
-) -> MeasuredThresholds:
-    """Set thresholds at false accept rates, and measure them on the unseen test classes.
-
-    Args:
-        layer: LAYER[@pool][/reduction] of the last epoch; None: the stored choice where that holds, else the one that
-            `choose` selects at the last epoch.
-        rates: each between 0 and 1.
-        cluster: the column whose texts are the units of intervals, or `parent`; None: units are classes.
-
-    Raises:
-        UnknownNameError: no such column.
-        RecipeError: see `split_to_set_on`; clusters that divide a class; a rate out of range; a layer that names
-            several, or has no single features.
-        DataError: features that are gone, or a split without genuine or impostor pairs.
-        NumericError: NaN or Inf.
-    """
-    require_rates(tuple(rates))
-    units = None if cluster is None else _read_clusters(run, cluster)
-    if layer is None:
-        ranked, epoch = _choose_layer(run, listener)
-        split = split_to_set_on(run, epoch)
-    else:
-        split = split_to_set_on(run)
-        ranked, epoch = _find_layer(run, split, layer)
-    device = from_recipe.choose_device("auto")
-    setting, testing = (layer_pairs(StoredSearch(run, epoch, name, device), ranked) for name in (split, "test"))
-    fitted_on_it = split == "train" and parse_chain(ranked.reduction).fits_on_train
-    notes = tuple(filter(None, [folders_note_of_run(run, epoch, "test")] if cluster is None else []))
-    subject = ThresholdsOf(run.name, epoch, ranked, split, fitted_on_it, cluster, units, notes)
-    return measure_thresholds(subject, setting, testing, rates, listener)
-
-
-@dataclass(frozen=True, eq=False)
-class ThresholdsOf:
-    """Whose thresholds are measured.
-
-    Args:
-        run: its name, or that of the file of features.
-        epoch: None: unknown.
-        split: that they are set on.
-        fitted_on_it: whether the reduction was fitted on the classes of this split.
-        cluster: the column whose texts are the units of intervals; None: units are classes.
-        units: of the test queries and of the items that they are paired with; None: their classes.
-        notes: on the classes.
-    """
-
-    run: str
-    epoch: int | None
-    ranked: RankedLayer
-    split: str
-    fitted_on_it: bool
-    cluster: str | None = None
-    units: tuple[Units, Units] | None = None
-    notes: tuple[str, ...] = ()
-
-
-def measure_thresholds(
-    subject: ThresholdsOf, setting: AllPairs, testing: AllPairs, rates: Sequence[float], listener: Listener
-) -> MeasuredThresholds:
-    """Set thresholds on the pairs of one split, and measure them on those of test.
-
-    Raises:
-        DataError: a split without genuine or impostor pairs.
-    """
-    ranked, split = subject.ranked, subject.split
-    with listener.task(f"threshold {ranked}", 5, "passes over all pairs") as task:
-        counts = count_pairs(setting)
-        task.advance()
-        similarities = thresholds_at(setting, counts, sorted(rates))
-        task.advance()
-        set_at = count_accepted(setting, similarities)
-        task.advance()
-        tested = count_pairs(testing)
-        task.advance()
-        test_at = count_accepted(testing, similarities, units=subject.units)
-        task.advance()
-    splits = _count_split(split, setting, counts), _count_split("test", testing, tested)
-    kind, classes = IntervalKind(cluster=subject.cluster), splits[1].classes
-    intervals_on_test = _intervals_of(test_at, None if subject.cluster is None else classes)
-    set_rates, test_rates = _rates(set_at), _rates(test_at, intervals_on_test)
-    rows = [
-        Threshold(rate, setting.in_user_units(similarity), *set_row, *test_row)
-        for rate, similarity, set_row, test_row in zip(sorted(rates), similarities, set_rates, test_rates, strict=True)
-    ]
-    notes = [*_fitted_note(subject), *_count_notes(counts, tested, splits), *_rate_notes(rows, splits[0])]
-    units = classes if subject.units is None else len(np.unique(subject.units[0]))
-    notes += [*SamplingUnits(kind, units).remarks, *_unequal_note(test_at, kind), *subject.notes]
-    return MeasuredThresholds(subject.run, subject.epoch, ranked, *splits, tuple(rows), tuple(notes), subject.cluster)
 
 
 def _read_clusters(run: Run, cluster: str) -> tuple[Units, Units]:
@@ -245,45 +350,15 @@ def _count_split(split: str, pairs: AllPairs, counts: PairCounts) -> PairedSplit
     return PairedSplit(split, len(labels), len(np.unique(labels)), size, genuine, impostor, counts.equal_error_rate())
 
 
-Ends = Sequence[Interval | None]  # of a rate at each threshold
-
-
-def _intervals_of(accepted: Accepted, classes: int | None) -> tuple[Ends, Ends]:
-    """The intervals of the false and of the true accept rates.
-
-    Args:
-        classes: number of classes, where units are clusters of them.
-    """
-    sums = np.tile(accepted.genuine_pairs.astype(np.float64), (len(accepted.genuine), 1))
-    false = rate_intervals(accepted.impostor, accepted.impostor_pairs, classes=classes)
-    return false, intervals(UnitSums(accepted.genuine.astype(np.float64), sums))
-
-
-def _rates(accepted: Accepted, ends: tuple[Ends, Ends] | None = None) -> list[tuple[Rate, Rate]]:
-    """The false and the true accept rate at each threshold, with their intervals, if any."""
-    none: Ends = [None] * len(accepted.genuine)
-    ends = ends or (none, none)
-    pairs = int(accepted.impostor_pairs.sum()), int(accepted.genuine_pairs.sum())
-    counts = zip(accepted.impostor.sum((1, 2)).tolist(), accepted.genuine.sum(1).tolist(), strict=True)
-    return [(_rate(far, pairs[0], ends[0][i]), _rate(tar, pairs[1], ends[1][i])) for i, (far, tar) in enumerate(counts)]
-
-
-def _rate(count: int, pairs: int, interval: Interval | None) -> Rate:
-    rate = Rate(count / pairs, count, pairs)
-    return rate if interval is None else replace(rate, low=interval.low, high=interval.high)
-
-
-def _fitted_note(subject: ThresholdsOf) -> list[str]:
-    """A note where the reduction was fitted on the classes that the threshold is set on."""
-    if not subject.fitted_on_it:
-        return []
-    return [f"{subject.ranked.reduction} was fitted on the choosing classes themselves, so their rates flatter it"]
-
-
-def _count_notes(counts: PairCounts, tested: PairCounts, splits: tuple[PairedSplit, PairedSplit]) -> list[str]:
-    pairs = zip(splits, (counts, tested), strict=True)
-    collapsed = [chosen_on_text(split.split) for split, split_counts in pairs if split_counts.collapsed]
-    return [f"all similarities are equal to 1e-6 on {' and '.join(collapsed)}: it has collapsed"] if collapsed else []
+def split_in_halves(features: UserFeatures) -> UserFeatures:
+    """The rows with a random half of the classes, or of their clusters, as validation, and the other as test."""
+    units = np.random.default_rng(_SEED).permutation(np.unique(features.units))
+    if len(units) < _DIVIDED:
+        kind = IntervalKind(cluster=features.cluster)
+        message = f"{kind.units_text(len(units))}; 2 to set a threshold and 2 to measure it are needed"
+        raise DataError(message, file=features.file, fix=f"Give rows of {kind.units_text(_DIVIDED)} or more")
+    chosen = np.isin(features.units, units[: len(units) // 2])
+    return replace(features, splits=np.where(chosen, "validation", "test"))
 
 
 def _unequal_note(accepted: Accepted, kind: IntervalKind) -> list[str]:
@@ -322,3 +397,74 @@ def _rate_notes(rows: Sequence[Threshold], set_on: PairedSplit) -> list[str]:
             " above them all"
         )
     return notes
+
+
+def threshold_table(thresholds: MeasuredThresholds) -> TextTable:
+    """A row for each false accept rate: the threshold, and the rates on the classes it was set on and on test."""
+    header = split_header(chosen_on_text(thresholds.set_on.split), [])
+    rows = [
+        (
+            f"{row.asked:g}",
+            f"{row.similarity:.6g}",
+            *(_format_percent(rate.value) for rate in (row.set_far, row.set_tar, row.far, row.tar)),
+        )
+        for row in thresholds.thresholds
+    ]
+    numbers = range(4, 6)
+    rates = [(row.far, row.tar) for row in thresholds.thresholds]
+    ends = {column: tuple(_format_ends(pair[column - 4]) for pair in rates) for column in numbers}
+    measure = _MEASURES[thresholds.ranked.similarity]
+    units = IntervalKind(cluster=thresholds.cluster).units_text()
+    intervals = f" [95 % over {units}]" if any(map(any, ends.values())) else ""
+    return TextTable(
+        ("asked\nFAR", "threshold", f"{header}\nFAR", f"{header}\nTAR", "test\nFAR", "test\nTAR"),
+        tuple(rows),
+        numbers=frozenset(range(6)),
+        heading=(
+            f"{thresholds.name}: accept if {measure} is at least the threshold",
+            f"false and true accept rates (FAR, TAR) in %{intervals}",
+        ),
+        notes=(
+            *(_pairs_text(split) for split in (thresholds.set_on, thresholds.test)),
+            _transfer_text(thresholds),
+            *(["; ".join(thresholds.notes)] if thresholds.notes else []),
+        ),
+        intervals={column: texts for column, texts in ends.items() if any(texts)},
+    )
+
+
+def _format_percent(value: float) -> str:
+    return f"{100 * value:.1f}" if value >= 0.1 else f"{100 * value:.3g}"
+
+
+def _format_ends(rate: Rate) -> tuple[str, str] | None:
+    return None if rate.low is None or rate.high is None else (_format_percent(rate.low), _format_percent(rate.high))
+
+
+def _pairs_text(split: PairedSplit) -> str:
+    """`test: 6,334 genuine and 2,582,616 impostor pairs of 350 classes, EER 16.2 %`."""
+    size = f"{split.classes:,} classes" if split.gallery is None else f"{split.images:,} x {split.gallery:,} images"
+    return (
+        f"{chosen_on_text(split.split)}: {split.genuine:,} genuine and {split.impostor:,} impostor pairs of {size},"
+        f" EER {_format_percent(split.equal_error_rate)} %"
+    )
+
+
+def _transfer_text(thresholds: MeasuredThresholds) -> str:
+    """Whether the false accept rates where thresholds are set lie in the intervals on test."""
+    rows = [row for row in thresholds.thresholds if row.set_far.accepted]
+    with_intervals = [
+        (row, row.far.low, row.far.high) for row in rows if row.far.low is not None and row.far.high is not None
+    ]
+    if not with_intervals:
+        return "whether the thresholds hold on other classes cannot be told from these"
+    name = chosen_on_text(thresholds.set_on.split)
+    # Of the rate where it is set: where similarities tie, that is well below the asked one.
+    apart = [
+        f"{row.far.value / row.set_far.value:.2g} times that of {name} at {row.asked:g}"
+        for row, low, high in with_intervals
+        if not low <= row.set_far.value <= high
+    ]
+    if apart:
+        return f"not transferred: FAR on test is {', '.join(apart)}"
+    return f"the FAR of {name} lies in the interval on test; other kinds of images may differ"

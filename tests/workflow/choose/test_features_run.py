@@ -2,13 +2,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
+from layerprobe.reductions.applying import Blocks
+from layerprobe.reductions.chain import parse_chain
 from layerprobe.system.progress import Silent
+from layerprobe.values.layers import LayerKey
 from layerprobe.workflow.choose.choose import choose_candidates
 from layerprobe.workflow.choose.features_run import LayersOfFeatures, rows_by_split, run_of_features
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.choose.user_features import UserFeatures, check_features
-from layerprobe.workflow.probe.rerank import StoredSearch
+from layerprobe.workflow.probe.rerank import StoredSearch, fold_half_whitening
 
 LABELS = np.repeat(np.arange(40), 4)
 
@@ -60,3 +64,17 @@ def test_validation_without_train_rows_fits_maps_on_validation_and_measures_them
     assert choice.candidates == 4
     assert choice.preferred_test is not None
     assert choice.preferred_test.split == "test"
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float64, np.int64])
+def test_half_whitening_within_folds_is_the_chain_on_the_same_rows_whatever_their_type(dtype: type) -> None:
+    values = (10 * np.random.default_rng(0).normal(size=(160, 6))).astype(dtype)
+    run = run_of_features(check_features({"a": values}, LABELS), seen=True, seed=0)
+    folds, layer, cpu = LABELS % 5, LayerKey("a", "none"), torch.device("cpu")
+    fitted = fold_half_whitening(run, 0, "test", layer, folds, cpu)
+    assert fitted is not None
+    assert fitted.name == "l2+whiten:6:0.5+l2"
+    numbers = torch.from_numpy(values.astype(np.float64))
+    for fold in range(5):
+        alone = parse_chain(fitted.name).fit(Blocks(numbers[folds != fold], cpu), 6, seed=0)
+        torch.testing.assert_close(fitted.fits[fold](numbers), alone(numbers))

@@ -12,6 +12,7 @@ from layerprobe.workflow.export.request import ExportRequest
 from layerprobe.workflow.python.probed import Probed
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.stored_choice import StoredChoice, stored_choice
+from layerprobe.workflow.threshold.request import ThresholdRequest
 from layerprobe.workflow.threshold.threshold import threshold
 from tests.workflow.conftest import Silent
 from tests.workflow.python.test_result_verbs import TEST, TRAIN, images_of, probed
@@ -53,7 +54,7 @@ def test_choose_export_and_threshold_of_the_run_take_the_choice_of_the_result(re
     layer = layer_to_export(run, asked, Silent())
     assert layer.ranked == choice.chosen.ranked
     export_run(layer, asked, Silent())
-    assert threshold(run, None, [0.1], Silent()).ranked == choice.chosen.ranked
+    assert threshold(run, ThresholdRequest(rates=(0.1,)), Silent()).ranked == choice.chosen.ranked
 
 
 def test_a_result_of_some_layers_of_the_run_keeps_their_names(result: Probed, tmp_path: Path) -> None:

@@ -19,9 +19,8 @@ from layerprobe.values.thresholds import MeasuredThresholds
 from layerprobe.workflow.choose.user_features import check_features
 from layerprobe.workflow.run import from_recipe, units
 from layerprobe.workflow.run.runs import Run
-from layerprobe.workflow.threshold.threshold import threshold
-from layerprobe.workflow.threshold.threshold_features import threshold_of_features
-from layerprobe.workflow.threshold.threshold_text import threshold_table
+from layerprobe.workflow.threshold.request import ThresholdRequest
+from layerprobe.workflow.threshold.threshold import threshold, threshold_of_features, threshold_table
 from tests.workflow.choosing_runs import C2, FC6, labels_of, write_run
 from tests.workflow.stored_ranks import ranked
 
@@ -52,7 +51,7 @@ def brute_force(split: str, seed: int, at_least: float) -> tuple[int, int]:
 
 
 def made(run: Run, layer: str | None = "fc6", rates: Sequence[float] = (0.1, 0.01)) -> MeasuredThresholds:
-    return threshold(run, layer, rates, Terminal(quiet=True))
+    return threshold(run, ThresholdRequest(layer, tuple(rates)), Terminal(quiet=True))
 
 
 def test_a_threshold_of_validation_is_measured_on_test(tmp_path: Path) -> None:
@@ -143,7 +142,7 @@ def test_few_classes_are_told(tmp_path: Path) -> None:
 
 
 def test_without_a_layer_it_is_the_chosen_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = threshold(run_of(tmp_path), None, [0.01], Terminal())
+    found = threshold(run_of(tmp_path), ThresholdRequest(rates=(0.01,)), Terminal())
     assert str(found.ranked) == "fc6"
     assert "one: layer fc6 of epoch 2, as layerprobe choose one --epochs last --cache" in capsys.readouterr().err
 
@@ -196,7 +195,7 @@ def nested(classes_of: int) -> Dataset:
 def clustered(cache: Path, monkeypatch: pytest.MonkeyPatch, classes_of: int, cluster: str) -> MeasuredThresholds:
     monkeypatch.setattr(units, "recorded_recipe", lambda *_: None)
     monkeypatch.setattr(from_recipe, "load_dataset", lambda _: nested(classes_of))
-    return threshold(run_of(cache), "fc6", [0.1], Terminal(quiet=True), cluster=cluster)
+    return threshold(run_of(cache), ThresholdRequest("fc6", (0.1,), cluster), Terminal(quiet=True))
 
 
 def test_the_intervals_over_clusters_are_those_of_pairs_merged_by_hand(
@@ -271,7 +270,7 @@ def test_few_classes_in_most_pairs_are_told(tmp_path: Path) -> None:
     given = check_features(
         {"a": np.r_[values, values]}, np.r_[labels, labels + 20], np.repeat(["validation", "test"], 32)
     )
-    found = threshold_of_features(given, "a", [0.1], Terminal(quiet=True))
+    found = threshold_of_features(given, ThresholdRequest("a", (0.1,)), Terminal(quiet=True))
     # without the largest 1, 2 ... 4 classes: 180, 144, 112, 84 pairs of 420, so the 4 largest are in 336 = 80 %
     assert found.notes[1] == (
         "11 classes count as 8 (FAR) and 1 (TAR) of equal size: 4 of them are in 80 % of the impostor pairs"

@@ -12,8 +12,8 @@ from layerprobe.cli.output import Terminal
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.values.thresholds import MeasuredThresholds
 from layerprobe.workflow.choose.user_features import check_features
-from layerprobe.workflow.threshold.threshold_features import split_in_halves, threshold_of_features
-from layerprobe.workflow.threshold.threshold_text import threshold_table
+from layerprobe.workflow.threshold.request import ThresholdRequest
+from layerprobe.workflow.threshold.threshold import split_in_halves, threshold_of_features, threshold_table
 from tests.reductions.fitting import stored
 
 SILENT = Terminal(quiet=True)
@@ -26,7 +26,7 @@ GROUPS = np.arange(160) // 2
 
 def made(layer: str | None = "deep", splits: object = SPLITS, groups: object = None) -> MeasuredThresholds:
     given = check_features({"deep": VALUES}, LABELS, splits, groups, file=Path("f.npz"))
-    return threshold_of_features(given, layer, [0.1, 0.01], Terminal(quiet=True))
+    return threshold_of_features(given, ThresholdRequest(layer, (0.1, 0.01)), Terminal(quiet=True))
 
 
 def brute_force(rows: NDArray[np.bool_], at_least: float, values: NDArray[Any] = VALUES) -> tuple[int, int]:
@@ -100,10 +100,12 @@ def test_clusters_are_the_units_and_lie_in_one_half_each() -> None:
     halves = split_in_halves(given).splits
     assert halves is not None
     assert {*families[halves == "test"].tolist()}.isdisjoint(families[halves == "validation"].tolist())
-    found = threshold_of_features(given, "deep", [0.1], Terminal(quiet=True))
+    found = threshold_of_features(given, ThresholdRequest("deep", (0.1,)), Terminal(quiet=True))
     assert found.notes == ("interval over few clusters: 10",)
     assert found.cluster == "clusters"
-    by_class = threshold_of_features(replace(given, clusters=None, cluster=None, splits=halves), "deep", [0.1], SILENT)
+    by_class = threshold_of_features(
+        replace(given, clusters=None, cluster=None, splits=halves), ThresholdRequest("deep", (0.1,)), SILENT
+    )
     assert (found.thresholds[0].far.value, found.test) == (by_class.thresholds[0].far.value, by_class.test)
     assert found.thresholds[0].far.high != by_class.thresholds[0].far.high
 
@@ -111,7 +113,7 @@ def test_clusters_are_the_units_and_lie_in_one_half_each() -> None:
 def test_a_note_says_that_the_names_of_classes_are_of_folders() -> None:
     names = np.array([f"{label // 2}/{label}" for label in LABELS])
     given = check_features({"deep": VALUES}, names, SPLITS)
-    found = threshold_of_features(given, "deep", [0.1], SILENT)
+    found = threshold_of_features(given, ThresholdRequest("deep", (0.1,)), SILENT)
     assert found.notes[1].startswith("classes lie in 10 folders (10, 11, 12, 13, 14 and 5 more): if those of a folder")
 
 
