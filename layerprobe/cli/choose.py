@@ -108,16 +108,7 @@ def choose(
         from layerprobe.workflow.choose.feature_files import read_user_features
 
         features = read_user_features(*files, labels=labels, cluster=request.cluster)
-        choice = choose_file(
-            features,
-            seen=not unseen,
-            within=request.within,
-            metric=request.metric,
-            layers=request.layers,
-            indexes=request.indexes,
-            seed=seed or 0,
-            listener=terminal,
-        )
+        choice = choose_file(features, request, seen=not unseen, seed=seed or 0, listener=terminal)
         if to_export is None:
             _show(terminal, choice, full=full)
             return

@@ -7,17 +7,15 @@ from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, Protocol, runtime_checkable
 
-from layerprobe.system.errors import DataError, UnknownNameError, names_of, require_type
+from layerprobe.system.errors import DataError, names_of, require_type
 from layerprobe.system.memory import memory_faults_told
 from layerprobe.system.progress import Listener, Silent
 from layerprobe.values.choice import Choice, Ship, replace_parts
-from layerprobe.values.costs import IndexKind
-from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer, matching_layers
 from layerprobe.values.scores import Score
 from layerprobe.workflow.choose.choose import choose_candidates
-from layerprobe.workflow.choose.features_run import SIMILARITY, LayersOfFeatures, rows_by_split, run_of_features
+from layerprobe.workflow.choose.features_run import open_features, rows_by_split, run_of_features
 from layerprobe.workflow.choose.request import WITHIN, ChooseRequest
-from layerprobe.workflow.choose.user_features import UserFeatures, check_features
+from layerprobe.workflow.choose.user_features import UserFeatures, are_one_vector, check_features
 from layerprobe.workflow.run.seen import split_to_choose_on
 
 
@@ -109,71 +107,43 @@ def choose(  # noqa: PLR0913 - the rows, their relation to the network, and the 
     return _choose(features.user_features(), request, seen=seen, seed=seed)
 
 
-def choose_file(  # noqa: PLR0913 - as `choose`
+def choose_file(
     features: UserFeatures,
+    request: ChooseRequest | None = None,
     *,
     seen: bool = True,
-    within: float = WITHIN,
-    metric: str = "R@1",
-    layers: Sequence[str] = (),
-    indexes: tuple[IndexKind, ...] = (),
     seed: int = 0,
     listener: Listener | None = None,
 ) -> Choice:
-    """Choose among the features of a file, as `choose` does.
+    """Choose among the features of a file, as `choose` does, on the CPU.
 
     Args:
         features: as `read_user_features` reads it.
-        layers: the candidates, as names or globs; empty for all.
-        indexes: kinds of indexes of the chosen layer that are compared with the exact search.
+        request: whose `cluster` is that of the features.
     """
     cluster = None if features.clusters is None else features.cluster or "clusters"
-    request = ChooseRequest(
-        within=within, metric=metric, layers=tuple(layers), indexes=indexes, cluster=cluster, device="cpu"
-    )
+    request = replace(request or ChooseRequest(), device="cpu", cluster=cluster)
     with memory_faults_told(features.file):
         return _choose(features, request, seen=seen, seed=seed, listener=listener)
 
 
 def _choose(
-    user_features: UserFeatures,
-    request: ChooseRequest,
-    *,
-    seen: bool,
-    seed: int,
-    listener: Listener | None = None,
+    features: UserFeatures, request: ChooseRequest, *, seen: bool, seed: int, listener: Listener | None = None
 ) -> Choice:
-    run, notes = run_of_features(user_features, seen=seen, seed=seed), tuple[str, ...]()
-    split, rows = split_to_choose_on(run, run.record, run.record.epochs), rows_by_split(user_features)
-    collapsed = user_features.find_collapsed(rows[split])
-    if collapsed:
+    run, notes = run_of_features(features, seen=seen, seed=seed), tuple[str, ...]()
+    rows = rows_by_split(features)[split_to_choose_on(run, run.record, run.record.epochs)]
+    if collapsed := [layer for layer, values in features.features.items() if are_one_vector(values, rows)]:
         names = ", ".join(map(str, collapsed))
-        if len(collapsed) == len(user_features.features):
+        if len(collapsed) == len(features.features):
             message = f"every layer has collapsed to one vector: {names}"
-            raise DataError(message, file=user_features.file, fix="Give features that differ between images")
-        user_features = replace(
-            user_features, features={x: values for x, values in user_features.features.items() if x not in collapsed}
-        )
-        run, notes = (
-            run_of_features(user_features, seen=seen, seed=seed),
-            (f"skipped: collapsed to one vector: {names}",),
-        )
-    requested, listener = _match_layers(user_features, request.layers), listener or Silent()
-    layers = LayersOfFeatures(user_features, run, request, requested, listener, notes)
-    further = layers.half_whitened if layers.is_folded else ()
-    choice = choose_candidates([layers.candidates()], request, listener, further)
+            raise DataError(message, file=features.file, fix="Give features that differ between images")
+        others = {layer: values for layer, values in features.features.items() if layer not in collapsed}
+        features, notes = replace(features, features=others), (f"skipped: collapsed to one vector: {names}",)
+        run = run_of_features(features, seen=seen, seed=seed)
+    listener = listener or Silent()
+    candidate_run, further = open_features(features, run, request, listener, notes)
+    choice = choose_candidates([candidate_run], request, listener, further)
     # The run in memory has an epoch and a seed, which are not those of the features.
-    epoch = user_features.epoch
+    epoch = features.epoch
     choice = replace_parts(choice, Ship, lambda ship: replace(ship, epoch=epoch))
     return replace_parts(choice, Score, lambda score: replace(score, epoch=epoch or 0, seed=None))
-
-
-def _match_layers(user_features: UserFeatures, layers: Sequence[str]) -> set[LayerKey]:
-    layers_by_ranked = {RankedLayer(layer, NO_REDUCTION, SIMILARITY): layer for layer in user_features.features}
-    requested = set() if layers else set(layers_by_ranked.values())
-    for text in layers:
-        matching = {layers_by_ranked[ranked] for ranked in matching_layers(text, layers_by_ranked)}
-        if not matching:
-            raise UnknownNameError("layer", text, [str(ranked) for ranked in layers_by_ranked], file=user_features.file)
-        requested |= matching
-    return requested

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,18 @@ from numpy.typing import NDArray
 from layerprobe import store
 from layerprobe.measure.choosing_folds import QueryValues
 from layerprobe.reductions.chain import parse_chain
-from layerprobe.statistics.choice import folds_of
+from layerprobe.statistics.choice import folds_of_queries
 from layerprobe.system.computing import in_threads
-from layerprobe.system.errors import RecipeError
+from layerprobe.system.errors import RecipeError, UnknownNameError
 from layerprobe.system.progress import Listener
-from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer, concatenated_layers, find_layer
+from layerprobe.values.layers import (
+    NO_REDUCTION,
+    LayerKey,
+    RankedLayer,
+    concatenated_layers,
+    find_layer,
+    matching_layers,
+)
 from layerprobe.values.records import RecordedNetwork, RunRecord
 from layerprobe.values.retrieval import SearchRules
 from layerprobe.workflow.choose.candidates import CandidateKey, CandidateRun, StoredValues, whole_units
@@ -34,7 +40,6 @@ from layerprobe.workflow.run.references import RankedSplit, parse_reference
 from layerprobe.workflow.run.seen import split_to_choose_on
 
 SIMILARITY = "cosine"
-_CPU = torch.device("cpu")
 _UNKNOWN = "features"  # of a network that is not known
 _REPEATED = "ids repeat: an index names the rows by their numbers"
 
@@ -119,97 +124,71 @@ def run_of_features(user_features: UserFeatures, *, seen: bool, seed: int) -> Me
     return MemoryRun(Path(), record, (), tables, rank_files, rules=rules, units=units)
 
 
-@dataclass(frozen=True, eq=False)
-class LayersOfFeatures:
-    """The layers of features as the candidates of a choice, raw and half-whitened, with their values.
+def open_features(
+    features: UserFeatures, run: MemoryRun, request: ChooseRequest, listener: Listener, notes: tuple[str, ...] = ()
+) -> tuple[CandidateRun, list[RankedLayer]]:
+    """The layers of features as candidates, raw and half-whitened.
 
     Where reductions are fitted on the classes that are chosen on, all candidates are searched again within folds of
     these classes, and a value in the whole gallery is computed only where it is asked for.
+
+    Args:
+        run: see `run_of_features`.
+        notes: on what is left out.
+
+    Returns:
+        The candidates, and the half-whitened layers where these are to be searched within folds.
     """
+    split, requested = split_to_choose_on(run, run.record, [EPOCH]), _match_layers(features, request.layers)
+    folded, rows = split == FITTED_ON or FITTED_ON not in run.features, rows_by_split(features)
+    last_layer = list(features.features)[-1]  # the embedding, with which the choice is compared
+    layers = [layer for layer in features.features if layer in requested or layer == last_layer]
+    raw = [RankedLayer(layer, NO_REDUCTION, SIMILARITY) for layer in layers]
+    whitened = half_whitened_layers(run, split if folded else FITTED_ON, raw, EPOCH, cluster=request.cluster)
+    keys = [(EPOCH, ranked) for ranked in (raw if folded else [*raw, *whitened])]
 
-    user_features: UserFeatures
-    run: MemoryRun
-    request: ChooseRequest
-    requested: Collection[LayerKey]
-    listener: Listener
-    notes: tuple[str, ...] = ()
-
-    @cached_property
-    def split(self) -> str:
-        """The split that is chosen on."""
-        return split_to_choose_on(self.run, self.run.record, [EPOCH])
-
-    @cached_property
-    def is_folded(self) -> bool:
-        """Whether candidates are searched within folds of the classes that are chosen on."""
-        return self.split == FITTED_ON or FITTED_ON not in self.run.features
-
-    @cached_property
-    def half_whitened(self) -> list[RankedLayer]:
-        """The layers half-whitened, without those that it does not suit."""
-        fitted_on = self.split if self.is_folded else FITTED_ON
-        cluster = self.request.cluster
-        return half_whitened_layers(
-            self.run, fitted_on, [ranked for _, ranked in self._raw_keys], EPOCH, cluster=cluster
-        )
-
-    @cached_property
-    def _raw_keys(self) -> list[CandidateKey]:
-        last_layer = list(self.user_features.features)[-1]
-        layers = [layer for layer in self.user_features.features if layer in self.requested or layer == last_layer]
-        return [(EPOCH, RankedLayer(layer, NO_REDUCTION, SIMILARITY)) for layer in layers]
-
-    def candidates(self) -> CandidateRun:
-        """The layers as candidates; those that are half-whitened only where they need no fold."""
-        keys = [*self._raw_keys, *([] if self.is_folded else [(EPOCH, ranked) for ranked in self.half_whitened])]
-        choosing = self._build_values(self.split, keys)
-        test = choosing if self.split == "test" else None
-        if test is None and "test" in self.run.features:
-            test = self._build_values("test", keys)
-        baseline = None if test is None else self._raw_keys[-1]
-        requested = frozenset(key for key in keys if key[1].layer in self.requested)
-        return CandidateRun(self.run, self.run.record, self.split, choosing, test, requested, baseline)
-
-    def _build_values(self, split: str, keys: Sequence[CandidateKey]) -> StoredValues:
-        rank_file = self.run.ranks(EPOCH, split)
-        ranked_split = RankedSplit(self.run, self.run.record, EPOCH, split, rank_file.stored)
-        units = whole_units(self.run, split, *rank_file.rows, self.request.cluster)
-        search = StoredSearch(self.run, EPOCH, split, _CPU)
-        values = _SearchedValues(keys, lambda key: search.values(key[1], self.request.metric))
-        if not self.is_folded:
-            values.search_all(self.listener, split)
-        identities = {key: self._hash_features(key[1]) for key in self._raw_keys if split == self.split}
-        notes = self._score_notes(split)
-        item = "row" if self.user_features.contents is None else "image"
-        identical = partial(self.find_identical, split)
+    def read_values(part: str) -> StoredValues:
+        search, rank_file = StoredSearch(run, EPOCH, part, torch.device("cpu")), run.ranks(EPOCH, part)
+        units, identities = whole_units(run, part, *rank_file.rows, request.cluster), {}
+        values = _SearchedValues(keys, lambda key: search.values(key[1], request.metric))
+        if not folded:
+            values.search_all(listener, part)
+        if part == split:
+            for key in keys[: len(raw)]:
+                array = run.features[part].read(key[1].layer)
+                identities[key] = hashlib.sha256(np.ascontiguousarray(array).data).digest()
+        lone = features.count_lone(rows[part])
+        score_notes = (*features.notes, *([f"{lone:,} lone queries count as misses"] if lone else []))
+        folds = folds_of_queries(units, seed=run.record.seed) if folded and part == split else None
         return StoredValues(
-            ranked_split,
+            RankedSplit(run, run.record, EPOCH, part, rank_file.stored),
             units,
             values,
             identities,
-            dict.fromkeys(keys, notes),
-            identical,
-            self.notes if split == self.split else (),
-            item,
+            dict.fromkeys(keys, score_notes),
+            lambda: features.find_identical(rows[part], folds),
+            notes if part == split else (),
+            "row" if features.contents is None else "image",
         )
 
-    def _hash_features(self, ranked: RankedLayer) -> bytes:
-        values = self.run.features[self.split].read(ranked.layer)
-        return hashlib.sha256(np.ascontiguousarray(values).data).digest()
+    choosing = read_values(split)
+    test = choosing if split == "test" else read_values("test") if "test" in run.features else None
+    candidates = frozenset(key for key in keys if key[1].layer in requested)
+    baseline = None if test is None else (EPOCH, raw[-1])
+    candidate_run = CandidateRun(run, run.record, split, choosing, test, candidates, baseline)
+    return candidate_run, whitened if folded else []
 
-    def _score_notes(self, split: str) -> tuple[str, ...]:
-        lone = self.user_features.count_lone(rows_by_split(self.user_features)[split])
-        return (
-            (*self.user_features.notes, f"{lone:,} lone queries count as misses") if lone else self.user_features.notes
-        )
 
-    def find_identical(self, split: str) -> NDArray[np.bool_]:
-        """(Q,) whether each row of a split has an identical one in what it searches."""
-        rows, folds = rows_by_split(self.user_features)[split], None
-        if self.is_folded and split == self.split:
-            units = whole_units(self.run, split, *self.run.ranks(EPOCH, split).rows, self.request.cluster)
-            folds = folds_of(units, seed=self.run.record.seed)[np.unique(units, return_inverse=True)[1]]
-        return self.user_features.find_identical(rows, folds)
+def _match_layers(features: UserFeatures, names: Sequence[str]) -> set[LayerKey]:
+    """The layers that some names mean; all without names."""
+    every = [RankedLayer(layer, NO_REDUCTION, SIMILARITY) for layer in features.features]
+    requested = set() if names else set(features.features)
+    for text in names:
+        matching = {ranked.layer for ranked in matching_layers(text, every)}
+        if not matching:
+            raise UnknownNameError("layer", text, map(str, every), file=features.file)
+        requested |= matching
+    return requested
 
 
 class _SearchedValues(Mapping[CandidateKey, QueryValues]):
@@ -237,10 +216,13 @@ class _SearchedValues(Mapping[CandidateKey, QueryValues]):
 
     def search_all(self, listener: Listener, split: str) -> None:
         """Search all, several at once."""
-        with in_threads() as of_each, listener.task(f"ranking {split}", len(self._keys), "layers") as task:
-            for key, values in zip(self._keys, of_each(self._search, list(self._keys)), strict=True):
-                self._values[key] = values
+        with in_threads() as of_each, listener.task(f"ranking {split}", len(self), "layers") as task:
+
+            def search(key: CandidateKey) -> None:
+                self[key]
                 task.advance()
+
+            of_each(search, self)
 
 
 def ranked_of_rows(features: UserFeatures, text: str) -> RankedLayer:

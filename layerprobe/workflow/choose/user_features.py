@@ -94,10 +94,6 @@ class UserFeatures:
         rules = None if self.groups is None else SearchRules(groups=self.groups[rows])
         return identical_rows(contents, self.labels[rows], rules)
 
-    def find_collapsed(self, rows: NDArray[np.intp]) -> list[LayerKey]:
-        """The layers in which some rows are all one vector or multiples of it, which have equal cosines."""
-        return [layer for layer, values in self.features.items() if _are_one_vector(values, rows)]
-
 
 def check_features(  # noqa: PLR0913 - the arrays and their file
     features: Mapping[str, Any],
@@ -202,8 +198,8 @@ def _check_table(values: Any, name: str, count: int, ids: NDArray[Any] | None, f
     return np.ascontiguousarray(array, array.dtype.newbyteorder("="))
 
 
-def _are_one_vector(values: NDArray[Any], rows: NDArray[np.intp]) -> bool:
-    """Whether some rows have one direction, up to rounding of their type; zero vectors are one, too."""
+def are_one_vector(values: NDArray[Any], rows: NDArray[np.intp]) -> bool:
+    """Whether some rows have one direction, and so equal cosines, up to rounding; zero vectors are one, too."""
     rounding = 4 * float(np.finfo(values.dtype if values.dtype.kind == "f" else np.float64).eps)
     blocks = (values[rows[start : start + _ROWS]].astype(np.float64) for start in range(0, len(rows), _ROWS))
     direction = unit(torch.from_numpy(values[rows[:1]].astype(np.float64)))

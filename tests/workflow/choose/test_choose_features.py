@@ -20,6 +20,7 @@ from layerprobe.values.intervals import IntervalKind
 from layerprobe.values.layers import LayerKey, spoken_name
 from layerprobe.workflow.choose.choose_features import choose_file
 from layerprobe.workflow.choose.feature_files import read_user_features
+from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.choose.user_features import UserFeatures
 
 Array = NDArray[Any]
@@ -269,13 +270,13 @@ def test_bounds_are_for_the_gallery_of_test_where_recall_decides(metric: str, ga
 def test_layers_can_be_named_and_the_embedding_stays(tmp_path: Path) -> None:
     layers, labels = some_layers()
     np.savez(tmp_path / "f.npz", labels=labels, **layers)  # type: ignore[arg-type] # numpy's stub
-    choice = choose_file(read_user_features(tmp_path / "f.npz"), layers=["a"])
+    choice = choose_file(read_user_features(tmp_path / "f.npz"), ChooseRequest(layers=("a",)))
     assert (choice.preferred.layer, choice.candidates) == ("a", 2)
     assert not any(name.startswith(("b", "c")) for name in choice.shares)
     assert choice.embedding is not None
     assert choice.embedding.layer.name == "c"
     with pytest.raises(UnknownNameError, match="unknown layer 'd'"):
-        choose_file(read_user_features(tmp_path / "f.npz"), layers=["d"])
+        choose_file(read_user_features(tmp_path / "f.npz"), ChooseRequest(layers=("d",)))
 
 
 def test_another_metric_decides() -> None:
@@ -308,7 +309,7 @@ def test_items_of_one_class_and_group_are_taken_out(tmp_path: Path) -> None:
     layers, labels = some_layers()
     groups = np.arange(len(labels)) % 5 // 2  # three images of a class have another in their group
     np.savez(tmp_path / "f.npz", b=layers["b"], labels=labels, group=groups)
-    choice = choose_file(read_user_features(tmp_path / "f.npz"), within=100)  # the cheapest: as it is
+    choice = choose_file(read_user_features(tmp_path / "f.npz"), ChooseRequest(within=100))  # the cheapest: as it is
     distances = 1 - unit(layers["b"].astype(float)) @ unit(layers["b"].astype(float)).T
     folds = folds_of(labels)[labels]
     out = (groups[:, None] == groups) & (labels[:, None] == labels) | (folds[:, None] != folds)

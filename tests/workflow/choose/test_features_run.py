@@ -1,15 +1,18 @@
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 import torch
 
 from layerprobe.reductions.applying import Blocks
 from layerprobe.reductions.chain import parse_chain
-from layerprobe.system.progress import Silent
-from layerprobe.values.layers import LayerKey
+from layerprobe.system.progress import Listener, Silent
+from layerprobe.values.choice import Choice
+from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.workflow.choose.choose import choose_candidates
-from layerprobe.workflow.choose.features_run import LayersOfFeatures, rows_by_split, run_of_features
+from layerprobe.workflow.choose.features_run import open_features, rows_by_split, run_of_features
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.choose.user_features import UserFeatures, check_features
 from layerprobe.workflow.probe.rerank import StoredSearch, fold_half_whitening
@@ -24,9 +27,14 @@ def some_features(splits: tuple[str, ...] | None) -> UserFeatures:
     return check_features(layers, LABELS, None if splits is None else np.array(splits)[LABELS * len(splits) // 40])
 
 
-def layers_of(given: UserFeatures) -> LayersOfFeatures:
-    run, request = run_of_features(given, seen=True, seed=0), ChooseRequest(device="cpu")
-    return LayersOfFeatures(given, run, request, set(given.features), Silent())
+def choose_among(given: UserFeatures, listener: Listener | None = None) -> Choice:
+    run, request, listener = (
+        run_of_features(given, seen=True, seed=0),
+        ChooseRequest(device="cpu"),
+        listener or Silent(),
+    )
+    candidates, further = open_features(given, run, request, listener)
+    return choose_candidates([candidates], request, listener, further)
 
 
 @pytest.mark.parametrize(
@@ -53,17 +61,38 @@ def test_candidates_within_folds_are_not_searched_in_the_whole_gallery_but_for_t
         return values(search, ranked, metric)  # type: ignore[arg-type] # a ranked layer
 
     monkeypatch.setattr(StoredSearch, "values", counted)
-    layers = layers_of(some_features(None))
-    choose_candidates([layers.candidates()], layers.request, Silent(), layers.half_whitened)
+    choose_among(some_features(None))
     assert searched == [("b", "R@1")]
 
 
 def test_validation_without_train_rows_fits_maps_on_validation_and_measures_them_on_test() -> None:
-    layers = layers_of(some_features(("validation", "test")))
-    choice = choose_candidates([layers.candidates()], layers.request, Silent(), layers.half_whitened)
+    choice = choose_among(some_features(("validation", "test")))
     assert choice.candidates == 4
     assert choice.preferred_test is not None
     assert choice.preferred_test.split == "test"
+
+
+class OneAtATime(Silent):
+    """A task whose last layer is searched only once another one is said to be done."""
+
+    def __init__(self) -> None:
+        self.advanced = threading.Event()
+
+    def advance(self, steps: int = 1, **figures: float) -> None:
+        self.advanced.set()
+
+
+def test_ranking_advances_by_each_layer_that_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    listener, values = OneAtATime(), StoredSearch.values
+
+    def late(search: StoredSearch, ranked: RankedLayer, metric: str) -> object:
+        if str(ranked).startswith("b/l2+whiten"):
+            assert listener.advanced.wait(60)
+        return values(search, ranked, metric)
+
+    monkeypatch.setattr(StoredSearch, "values", late)
+    given = some_features(("train", "validation", "test"))
+    open_features(given, run_of_features(given, seen=True, seed=0), ChooseRequest(device="cpu"), listener)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float64, np.int64])

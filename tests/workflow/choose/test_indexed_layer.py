@@ -151,7 +151,7 @@ def write_file(path: Path, *splits: str, group: bool = False) -> Path:
 @pytest.mark.parametrize("group", [False, True])
 def test_of_arrays_the_exact_row_is_the_score_on_test(group: bool, tmp_path: Path) -> None:
     path = write_file(tmp_path / "f.npz", "train", "validation", "test", group=group)
-    choice = choose_file(read_user_features(path), layers=["late"], indexes=("flat", "hnsw"))
+    choice = choose_file(read_user_features(path), ChooseRequest(layers=("late",), indexes=("flat", "hnsw")))
     assert choice.test is not None
     assert of(choice).rows[0].recall == choice.test.value
     assert of(choice).layer == choice.ship.name
@@ -159,18 +159,22 @@ def test_of_arrays_the_exact_row_is_the_score_on_test(group: bool, tmp_path: Pat
 
 
 def test_train_rows_train_an_index_where_nothing_is_chosen_on_them(tmp_path: Path) -> None:
-    found = of(choose_file(read_user_features(write_file(tmp_path / "f.npz", "train", "test")), indexes=("ivfpq",)))
+    found = of(
+        choose_file(
+            read_user_features(write_file(tmp_path / "f.npz", "train", "test")), ChooseRequest(indexes=("ivfpq",))
+        )
+    )
     assert found.trained_on == 48
     assert "ivfpq is trained on train, as are reductions: there are no classes beside those of test" in found.notes
 
 
 def test_another_metric_than_recall_is_shown_as_recall_at_1(tmp_path: Path) -> None:
     path = write_file(tmp_path / "f.npz", "validation", "test")
-    assert of(choose_file(read_user_features(path), metric="MAP@R", indexes=("flat",))).metric == "R@1"
-    assert of(choose_file(read_user_features(path), metric="R@2", indexes=("flat",))).metric == "R@2"
+    assert of(choose_file(read_user_features(path), ChooseRequest(metric="MAP@R", indexes=("flat",)))).metric == "R@1"
+    assert of(choose_file(read_user_features(path), ChooseRequest(metric="R@2", indexes=("flat",)))).metric == "R@2"
 
 
 def test_without_test_classes_no_index_is_begun(tmp_path: Path) -> None:
     path = write_file(tmp_path / "f.npz", "train", "validation")
     with pytest.raises(RecipeError, match="--index shows recall on test, and there are no test classes"):
-        choose_file(read_user_features(path), indexes=("flat",))
+        choose_file(read_user_features(path), ChooseRequest(indexes=("flat",)))

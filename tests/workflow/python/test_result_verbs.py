@@ -16,6 +16,7 @@ from layerprobe.system.errors import DataError, LayerprobeError, RecipeError, Un
 from layerprobe.values.choice import Choice, choice_lines, verdict_text
 from layerprobe.workflow.choose.choose_features import choose_file
 from layerprobe.workflow.choose.feature_files import read_user_features
+from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.python.probed import Probed
 from tests.workflow.python.test_probe_model import small_model
 
@@ -72,7 +73,8 @@ def test_a_choice_is_printed_as_the_command_prints_it(result: Probed, tmp_path: 
     features, labels, splits = rows(result)
     np.savez(tmp_path / "features.npz", labels=labels, split=splits, **features)  # type: ignore[arg-type] # names -> arrays
     of_command = choose_file(
-        read_user_features(tmp_path / "features.npz"), metric="MAP@R", layers=("output", "0.1*"), within=5
+        read_user_features(tmp_path / "features.npz"),
+        ChooseRequest(within=5, layers=("output", "0.1*"), metric="MAP@R"),
     )
     choice = result.choose(metric="MAP@R", layers="output,0.1", within=5)
     assert repr(choice) == "\n".join(choice_lines(of_command))
