@@ -41,6 +41,8 @@ MASKS = (
     (r"[^\n]*\d/s\b[^\n]*\n", ""),  # lines of progress
 )
 PLOTS = "train-vs-test curves loss learnt layers gap histograms spectrum features-2d gradient det cka dims gallery-size"
+# those that need no training
+PLOTS_OF_FEATURES = "train-vs-test layers gap histograms spectrum features-2d det cka dims gallery-size"
 LAYERS = "c1,c3,fc6"
 SMALL = (
     "net.name=lenet,net.weights=none,data.train_classes=24,data.test_classes=24,data.images_per_class=8,"
@@ -190,19 +192,7 @@ def frozen(commands: Commands) -> None:
         "export frozen --out exported-frozen", "runs",
     ):  # fmt: skip
         commands.command(*words.split())
-    for plot in [
-        "train-vs-test",
-        "layers",
-        "gap",
-        "histograms",
-        "spectrum",
-        "features-2d",
-        "det",
-        "cka",
-        "dims",
-        "gallery-size",
-        "panels",
-    ]:
+    for plot in (*PLOTS_OF_FEATURES.split(), "panels"):
         commands.command("plot", plot, "frozen", "--csv", f"frozen-{plot}.csv", "--out", f"frozen-{plot}.png")
     files = [Path("cache/frozen/scores.csv"), Path("cache/unseen/scores.csv"), *sorted(Path().glob("frozen-*.csv"))]
     commands.keep(*(path.absolute() for path in files), Path("exported-frozen/export.json").absolute())
@@ -270,6 +260,7 @@ def _network() -> nn.Sequential:
 def python(commands: Commands) -> None:
     """layerprobe.probe in memory and kept, with every method of its result."""
     import layerprobe
+    from layerprobe.system.errors import LayerprobeError
 
     def probed(cache: str | None, splits: Sequence[str]) -> None:
         loaders = {name: loader for name, loader in _loaders().items() if name in splits}
@@ -285,23 +276,11 @@ def python(commands: Commands) -> None:
             print(result.compare("3@avg", "output"), repr(result.compare("3@avg", "output", metric="MAP@R")))
             name = f"{'kept' if cache else 'memory'}-{'-'.join(splits)}"
             result.report(f"{name}.html")
-            for plot in [
-                "train-vs-test",
-                "layers",
-                "gap",
-                "histograms",
-                "spectrum",
-                "features-2d",
-                "det",
-                "cka",
-                "dims",
-                "gallery-size",
-                "recall-at-k",
-            ]:
+            for plot in (*PLOTS_OF_FEATURES.split(), "recall-at-k"):
                 try:
                     result.plot(plot).savefig(f"{name}-{plot}.png")
                     print(plot, "drawn")
-                except Exception as error:
+                except LayerprobeError as error:
                     print(plot, type(error).__name__, error)
             print({key: float(np.asarray(value, np.float64).sum()) for key, value in result.features.items()})
         print(*(warning.message for warning in told), sep="\n")
