@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import PIL.Image
@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from PIL.Image import Resampling
 
 from layerprobe.report.values import Gallery, GalleryQuery
-from layerprobe.values.layers import RankedLayer
-from layerprobe.values.views import Item
 
 SIDE = 64  # pixels of the longer side, at most
 _QUALITY = 80  # of JPEG
@@ -48,62 +46,20 @@ _MOST_ITEMS = 32_767  # places of items are written with 16 bits
 _OVERHEAD = 60  # characters about an item's names and a picture
 
 
-@dataclass(frozen=True, eq=False)
-class UncutGallery:
-    """A gallery before truncation.
-
-    Args:
-        epochs: E of them, ascending.
-        layers: L of them, in network order.
-        queries: Q of them, those that matter most first; `GalleryQuery.item` is a place among the items.
-        found: (E, L, Q, K) places among the items, nearest first; -1 where there is none.
-        right: (E, L, Q, K) bool, whether it is a right answer.
-        picture: gives the small picture of an item; None where its image cannot be read.
-    """
-
-    run: str
-    split: str
-    epochs: tuple[int, ...]
-    layers: tuple[RankedLayer, ...]
-    items: Sequence[Item]
-    queries: tuple[GalleryQuery, ...]
-    found: NDArray[np.int32]
-    right: NDArray[np.bool_]
-    picture: Callable[[int], bytes | None]
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(eq=False)
-class _Pictures:
-    """Pictures on a page, each once, and what they cost."""
-
-    places: dict[bytes, int] = field(default_factory=dict)
-
-    def cost(self, new: Sequence[bytes]) -> int:
-        """Characters that some more pictures would take."""
-        return sum(
-            _base64_length(len(picture)) + _OVERHEAD for picture in dict.fromkeys(new) if picture not in self.places
-        )
-
-    def add(self, new: Sequence[bytes]) -> None:
-        for picture in new:
-            self.places.setdefault(picture, len(self.places))
-
-
 @dataclass(eq=False)
 class _GalleryCut:
     """The part of a gallery that is on the page: its first queries, and the items that these need."""
 
-    gallery: UncutGallery
+    gallery: Gallery
+    picture: Callable[[int], bytes | None]
     queries: int = 0
     pictures: dict[int, bytes | None] = field(default_factory=dict)  # item -> its picture
 
     def next(self) -> dict[int, bytes | None]:
         """The items that the next query adds."""
-        gallery = self.gallery
-        neighbours = np.unique(gallery.found[:, :, self.queries]).tolist()
-        items = dict.fromkeys([gallery.queries[self.queries].item, *(item for item in neighbours if item >= 0)])
-        return {item: gallery.picture(item) for item in items if item not in self.pictures}
+        neighbours = np.unique(self.gallery.found[:, :, self.queries]).tolist()
+        items = dict.fromkeys([self.gallery.queries[self.queries].item, *(item for item in neighbours if item >= 0)])
+        return {item: self.picture(item) for item in items if item not in self.pictures}
 
     def cost(self, items: dict[int, bytes | None]) -> int:
         """Characters of some more items' names and of one more query's neighbours."""
@@ -113,30 +69,36 @@ class _GalleryCut:
 
 
 def fit_galleries(
-    galleries: Sequence[UncutGallery], limit: int = LIMIT
+    galleries: Sequence[tuple[Gallery, Callable[[int], bytes | None]]], limit: int = LIMIT
 ) -> tuple[tuple[Gallery, ...], tuple[bytes, ...]]:
     """Galleries with as many of their first queries as a page may hold, and the pictures that they need, each once.
 
     The galleries take turns, one query each, until the next one would be too much.
 
+    Args:
+        galleries: each of all its queries, those that matter most first, without pictures; and what gives the small
+            picture of an item, None where its image cannot be read.
+
     Returns:
         A gallery for each, with a note where queries are omitted, and the pictures.
     """
-    cuts, pictures, cost = [_GalleryCut(gallery) for gallery in galleries], _Pictures(), 0
-    for turn in range(max((len(gallery.queries) for gallery in galleries), default=0)):
-        for cut in (cut for cut in cuts if turn < len(cut.gallery.queries)):
-            items = cut.next()
-            new = [picture for picture in items.values() if picture is not None]
-            cost += cut.cost(items) + pictures.cost(new)
-            if cost > limit or len(cut.pictures) + len(items) > _MOST_ITEMS:
-                return tuple(_gallery(cut, pictures, limit) for cut in cuts), tuple(pictures.places)
-            cut.pictures |= items
-            cut.queries += 1
-            pictures.add(new)
-    return tuple(_gallery(cut, pictures, limit) for cut in cuts), tuple(pictures.places)
+    cuts = [_GalleryCut(gallery, picture) for gallery, picture in galleries]
+    places: dict[bytes, int] = {}
+    most = max((len(gallery.queries) for gallery, _ in galleries), default=0)
+    cost = 0
+    for cut in (cut for turn in range(most) for cut in cuts if turn < len(cut.gallery.queries)):
+        items = cut.next()
+        new = dict.fromkeys(picture for picture in items.values() if picture is not None and picture not in places)
+        cost += cut.cost(items) + sum(_base64_length(len(picture)) + _OVERHEAD for picture in new)
+        if cost > limit or len(cut.pictures) + len(items) > _MOST_ITEMS:
+            break
+        cut.pictures |= items
+        cut.queries += 1
+        places |= {picture: place for place, picture in enumerate(new, start=len(places))}
+    return tuple(_cut_gallery(cut, places, limit) for cut in cuts), tuple(places)
 
 
-def _gallery(cut: _GalleryCut, pictures: _Pictures, limit: int) -> Gallery:
+def _cut_gallery(cut: _GalleryCut, places: Mapping[bytes, int], limit: int) -> Gallery:
     gallery, notes = cut.gallery, list(cut.gallery.notes)
     if cut.queries < len(gallery.queries):
         size = f"{limit / 1e6:g} MB"
@@ -149,13 +111,10 @@ def _gallery(cut: _GalleryCut, pictures: _Pictures, limit: int) -> Gallery:
     items = list(cut.pictures)
     indices = np.full(len(gallery.items) + 1, -1, np.int32)  # the last one is for -1, where nothing was found
     indices[items] = np.arange(len(items))
-    return Gallery(
-        run=gallery.run,
-        split=gallery.split,
-        epochs=gallery.epochs,
-        layers=gallery.layers,
+    return replace(
+        gallery,
         items=tuple(gallery.items[item] for item in items),
-        pictures=tuple(-1 if picture is None else pictures.places[picture] for picture in cut.pictures.values()),
+        pictures=tuple(-1 if picture is None else places[picture] for picture in cut.pictures.values()),
         queries=tuple(GalleryQuery(int(indices[query.item]), query.rules) for query in gallery.queries[: cut.queries]),
         found=indices[gallery.found[:, :, : cut.queries]],
         right=gallery.right[:, :, : cut.queries],

@@ -10,8 +10,8 @@ import PIL.Image
 import pytest
 from numpy.typing import NDArray
 
-from layerprobe.report.album import UncutGallery, fit_galleries, small_picture
-from layerprobe.report.values import GalleryQuery
+from layerprobe.report.album import fit_galleries, small_picture
+from layerprobe.report.values import Gallery, GalleryQuery
 from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.views import Item
 
@@ -20,10 +20,13 @@ FC6 = RankedLayer(LayerKey("fc6", "none"), "none", "cosine")
 FOUND = np.array([[[[5, 0], [4, 1], [3, -1]]], [[[0, 5], [4, 5], [3, 1]]]], np.int32)  # (E, L, Q, K)
 
 
-def wanted(run: str = "a", picture: Callable[[int], bytes | None] = lambda item: bytes([item]) * 30) -> UncutGallery:
-    items = [Item(f"{i}.png", f"class {i}") for i in range(6)]
+Picture = Callable[[int], bytes | None]
+
+
+def wanted(run: str = "a", picture: Picture = lambda item: bytes([item]) * 30) -> tuple[Gallery, Picture]:
+    items = tuple(Item(f"{i}.png", f"class {i}") for i in range(6))
     queries = tuple(GalleryQuery(item, ("random",)) for item in (4, 0, 2))
-    return UncutGallery(run, "test", (0, 3), (FC6,), items, queries, FOUND, FOUND % 2 == 1, picture, ("a note",))
+    return Gallery(run, "test", (0, 3), (FC6,), items, (), queries, FOUND, FOUND % 2 == 1, ("a note",)), picture
 
 
 def test_all_queries_find_what_they_found_where_there_is_room() -> None:

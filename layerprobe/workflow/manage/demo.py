@@ -14,6 +14,7 @@ from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.report.report import write_report
+from layerprobe.workflow.report.request import ReportRequest
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.train.building import TrainRequest
 from layerprobe.workflow.train.train import train
@@ -42,5 +43,5 @@ def demo(cache: Path, listener: Listener) -> Demo:
     probe(run, ProbeRequest(), listener)
     choice = choose_once([run], ChooseRequest(), listener)
     report = run.folder / "report.html"
-    write_report([run], report)
+    write_report(ReportRequest([run], report))
     return Demo(run, choice, report)

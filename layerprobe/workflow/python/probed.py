@@ -31,6 +31,7 @@ from layerprobe.workflow.python.loaders import EPOCH, SEED
 from layerprobe.workflow.python.stored_probe import MemoryProbe
 from layerprobe.workflow.report.choices import describe_choice
 from layerprobe.workflow.report.report import ResultPage, write_report
+from layerprobe.workflow.report.request import ReportRequest
 from layerprobe.workflow.run.facts import data_facts, epoch_tables, searches_of
 from layerprobe.workflow.run.metric_values import require_mean_over_queries
 from layerprobe.workflow.run.opened_run import score_frame
@@ -240,7 +241,8 @@ class Probed:
         choice = None if stored is None else stored.choice
         chosen = describe_choice([self.name], lambda: choice or choose(self, metric=metric, seen=seen))
         lasting = self.measurement.cached and seen
-        write_report([self.measurement.run_to_report(seen=seen)], out, metric, ResultPage(chosen, lasting=lasting))
+        request = ReportRequest([self.measurement.run_to_report(seen=seen)], out, metric)
+        write_report(request, ResultPage(chosen, lasting=lasting))
 
     def user_features(self) -> UserFeatures:
         """The unreduced features of single layers, the embedding last, with a row for each image of all splits."""

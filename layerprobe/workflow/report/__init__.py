@@ -1,7 +1,7 @@
-"""Which values the page of some runs shows. Enter by `report.build_report`; `report_watch` rewrites it as they grow.
+"""Which values the page of some runs shows. Enter by `report.write_report`; `watch_report` rewrites it as they grow.
 
 The runs of a page, their choices, its galleries (queries by rules, neighbours at every epoch, pictures), provenance,
 watching for changes.
 
-Types and words: `Galleries`, `Choices`.
+Types and words: `ReportRequest`, `Galleries`, `Choices`.
 """

@@ -7,14 +7,16 @@ galleries.notes                          # why a run has none
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.reductions.chain import parse_chain
-from layerprobe.report.album import LIMIT, UncutGallery, fit_galleries, small_picture
+from layerprobe.report.album import LIMIT, fit_galleries, small_picture
 from layerprobe.report.values import Gallery, GalleryQuery, RunPage
 from layerprobe.system.computing import OfEach, in_threads
 from layerprobe.system.errors import DataError, LayerprobeError, NumericError
@@ -39,6 +41,8 @@ QUERIES = 12  # by each rule; runs that search the same images share them
 NEIGHBOURS = 5
 SEARCHED = 2_000_000  # rows of features, over all layers, epochs and runs, that are read for a page
 _PANELS = "layerprobe plot panels"  # fits a reduction at one epoch alone
+Picture = Callable[[int], bytes | None]  # item -> its small picture; None where it cannot be read
+_Neighbours = tuple[NDArray[np.int32], NDArray[np.bool_], list[RankedLayer]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,50 +70,6 @@ class _GalleryRun:
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True, eq=False)
-class _EpochNeighbours:
-    """What the layers of a run find at an epoch.
-
-    Args:
-        rows: (L, Q, K) of the searched items, nearest first; -1 where there is none.
-        right: (L, Q, K) whether it is a right answer.
-        absent: layers whose features are not stored, or not finite.
-    """
-
-    rows: NDArray[np.int32]
-    right: NDArray[np.bool_]
-    absent: tuple[RankedLayer, ...]
-
-
-@dataclass(eq=False)
-class _Pictures:
-    """Small pictures of the images that some runs search, each read once."""
-
-    read: dict[str, bytes | None] = field(default_factory=dict)
-
-    def of(self, opened: RunGallery, name: str) -> bytes | None:
-        """The picture of an image, by its id; None where it cannot be read."""
-        if name not in self.read:
-            try:
-                self.read[name] = small_picture(opened.image(name))
-            except DataError:
-                self.read[name] = None
-        return self.read[name]
-
-
-@dataclass(eq=False)
-class _Queries:
-    """The queries of runs that search the same images.
-
-    Args:
-        rules: row of the query -> why it is shown; those that matter most first.
-        notes: run -> how its share of them was chosen, in a line each.
-    """
-
-    rules: dict[int, list[str]] = field(default_factory=dict)
-    notes: dict[str, list[str]] = field(default_factory=dict)
-
-
 def galleries_of(runs: Sequence[tuple[Run, RunPage]], limit: int = LIMIT) -> Galleries:
     """The galleries of some runs, from their stored features and ranks; nothing is written.
 
@@ -131,17 +91,32 @@ def galleries_of(runs: Sequence[tuple[Run, RunPage]], limit: int = LIMIT) -> Gal
         if group is None:
             groups.append(group := [])
         group.append(gallery_run)
-    galleries: dict[str, UncutGallery] = {}
+    galleries: dict[str, tuple[Gallery, Picture]] = {}
     with in_threads() as map_in_threads:
         for group in groups:
-            queries, pictures = _queries_of(group), _Pictures()
-            galleries |= {
-                gallery_run.page.name: _fill_gallery(gallery_run, queries, map_in_threads, pictures)
-                for gallery_run in group
-            }
-    return Galleries(
-        *fit_galleries([galleries[gallery_run.page.name] for gallery_run in gallery_runs], limit), tuple(notes)
-    )
+            rules, rule_notes = _queries_of(group)
+            read: dict[str, bytes | None] = {}  # the runs of a group show the same images
+            for gallery_run in group:
+                name = gallery_run.page.name
+                gallery = _fill_gallery(gallery_run, rules, rule_notes[name], map_in_threads)
+                galleries[name] = gallery, partial(_picture, gallery_run.opened, gallery.items, read)
+    in_order = [galleries[gallery_run.page.name] for gallery_run in gallery_runs]
+    return Galleries(*fit_galleries(in_order, limit), tuple(notes))
+
+
+def _picture(opened: RunGallery, items: Sequence[Item], read: dict[str, bytes | None], index: int) -> bytes | None:
+    """The small picture of an item; None where it cannot be read.
+
+    Args:
+        read: id -> picture, of images that were read before; a new one is added.
+    """
+    name = items[index].id
+    if name not in read:
+        try:
+            read[name] = small_picture(opened.image(name))
+        except DataError:
+            read[name] = None
+    return read[name]
 
 
 def _have_same_images(run: _GalleryRun, other: _GalleryRun) -> bool:
@@ -193,12 +168,18 @@ def _is_fitted_anew(ranked: RankedLayer) -> bool:
     return chain.fits or chain.draws or chain.needs_classifier
 
 
-def _queries_of(group: Sequence[_GalleryRun]) -> _Queries:
-    """The queries of runs that search the same images: in turns one by each rule of each run."""
-    queries, lists = _Queries(), []
+def _queries_of(group: Sequence[_GalleryRun]) -> tuple[dict[int, list[str]], dict[str, list[str]]]:
+    """The queries of runs that search the same images: in turns one by each rule of each run.
+
+    Returns:
+        Row of the query -> why it is shown, those that matter most first; and run -> how its share was chosen.
+    """
+    rules_by_row: dict[int, list[str]] = {}
+    notes_by_run: dict[str, list[str]] = {}
+    lists = []
     for gallery_run in group:
-        ranked_split = gallery_run.ranked_split
-        notes = queries.notes.setdefault(gallery_run.page.name, [])
+        ranked_split, page = gallery_run.ranked_split, gallery_run.page
+        notes = notes_by_run.setdefault(page.name, [])
         for rule in _query_rules(gallery_run):
             text = rule_text(rule, ranked_split)
             try:
@@ -208,15 +189,13 @@ def _queries_of(group: Sequence[_GalleryRun]) -> _Queries:
             except DataError as error:
                 notes.append(f"No queries by the rule {text}: {error.message}")
                 continue
-            notes.append(f"{chosen.text}, {at_epoch_text(ranked_split.epoch, gallery_run.page.data.weights)}")
-            run_text = f" ({gallery_run.page.name})" if len(group) > 1 and not isinstance(rule, RandomQueries) else ""
+            notes.append(f"{chosen.text}, {at_epoch_text(ranked_split.epoch, page.data.weights)}")
+            run_text = f" ({page.name})" if len(group) > 1 and not isinstance(rule, RandomQueries) else ""
             lists.append((text + run_text, chosen.rows.tolist()))
-    for turn in range(QUERIES):
-        for text, rows in lists:
-            for row in rows[turn : turn + 1]:
-                rules = queries.rules.setdefault(row, [])
-                rules += [text] * (text not in rules)
-    return queries
+    for text, row in ((text, rows[turn]) for turn in range(QUERIES) for text, rows in lists if turn < len(rows)):
+        if text not in rules_by_row.setdefault(row, []):
+            rules_by_row[row].append(text)
+    return rules_by_row, notes_by_run
 
 
 def _query_rules(gallery_run: _GalleryRun) -> list[Rule]:
@@ -237,61 +216,62 @@ def _query_rules(gallery_run: _GalleryRun) -> list[Rule]:
 
 
 def _fill_gallery(
-    gallery_run: _GalleryRun, queries: _Queries, map_in_threads: OfEach, pictures: _Pictures
-) -> UncutGallery:
-    """What every layer finds for some queries at every epoch."""
-    opened, rows = gallery_run.opened, np.array(list(queries.rules), np.int64)
-    by_epoch: list[_EpochNeighbours] = map_in_threads(
+    gallery_run: _GalleryRun, rules: Mapping[int, Sequence[str]], notes: Sequence[str], map_in_threads: OfEach
+) -> Gallery:
+    """What every layer finds for some queries at every epoch, with all items that are searched, without pictures.
+
+    Args:
+        rules: row of the query -> why it is shown.
+    """
+    opened, rows = gallery_run.opened, np.array(list(rules), np.int64)
+    by_epoch: list[_Neighbours] = map_in_threads(
         lambda epoch: _find_neighbours(gallery_run, epoch, rows), gallery_run.epochs
     )
     absent: dict[str, list[str]] = {}
-    for epoch, neighbours in zip(gallery_run.epochs, by_epoch, strict=True):
-        for layer in neighbours.absent:
+    for epoch, (_, _, absent_layers) in zip(gallery_run.epochs, by_epoch, strict=True):
+        for layer in absent_layers:
             absent.setdefault(str(layer.layer), []).append(str(epoch))
     weights = gallery_run.page.data.weights
-    absent_epochs = {layer: at_epoch_text(", ".join(map(str, epochs)), weights) for layer, epochs in absent.items()}
+    absent_epochs = {layer: at_epoch_text(", ".join(epochs), weights) for layer, epochs in absent.items()}
     splits = [opened.items] if opened.items is opened.queries else [opened.items, opened.queries]
-    items = [
+    items = tuple(
         Item(name, opened.class_names[label])
         for split in splits
         for name, label in zip(split.ids, split.labels.tolist(), strict=True)
-    ]
+    )
     first_query = len(items) - len(opened.queries)  # the index of the first query among the items
-    return UncutGallery(
+    return Gallery(
         run=gallery_run.page.name,
         split=SPLIT,
         epochs=gallery_run.epochs,
         layers=gallery_run.layers,
         items=items,
-        queries=tuple(GalleryQuery(first_query + row, tuple(rules)) for row, rules in queries.rules.items()),
-        found=np.stack([neighbours.rows for neighbours in by_epoch]),
-        right=np.stack([neighbours.right for neighbours in by_epoch]),
-        picture=lambda index: pictures.of(opened, items[index].id),
+        pictures=(),
+        queries=tuple(GalleryQuery(first_query + row, tuple(row_rules)) for row, row_rules in rules.items()),
+        found=np.stack([found for found, _, _ in by_epoch]),
+        right=np.stack([right for _, right, _ in by_epoch]),
         notes=(
-            *queries.notes[gallery_run.page.name],
+            *notes,
             *gallery_run.notes,
             *(f"{layer} has no features that can be searched {at}" for layer, at in absent_epochs.items()),
         ),
     )
 
 
-def _find_neighbours(gallery_run: _GalleryRun, epoch: int, rows: NDArray[np.int64]) -> _EpochNeighbours:
-    try:
-        nearest = neighbours_of(gallery_run.opened, epoch, gallery_run.layers, rows, NEIGHBOURS)
-    except (DataError, NumericError):
-        return _find_neighbours_by_layer(gallery_run, epoch, rows)
-    return _EpochNeighbours(nearest.rows.astype(np.int32), nearest.right, ())
-
-
-def _find_neighbours_by_layer(gallery_run: _GalleryRun, epoch: int, rows: NDArray[np.int64]) -> _EpochNeighbours:
-    """As `_find_neighbours`, for an epoch at which some layers cannot be searched."""
-    shape = len(gallery_run.layers), len(rows), min(NEIGHBOURS, len(gallery_run.opened.items) - 1)
-    neighbour_rows, right, absent = np.full(shape, -1, np.int32), np.zeros(shape, bool), []
-    for i, layer in enumerate(gallery_run.layers):
+def _find_neighbours(gallery_run: _GalleryRun, epoch: int, rows: NDArray[np.int64]) -> _Neighbours:
+    """(L, Q, K) items, nearest first, -1 where there is none; which are right; the layers that cannot be searched."""
+    opened, layers = gallery_run.opened, gallery_run.layers
+    with contextlib.suppress(DataError, NumericError):
+        nearest = neighbours_of(opened, epoch, layers, rows, NEIGHBOURS)
+        return nearest.rows.astype(np.int32), nearest.right, []
+    # The features of some layers are not stored, or not finite.
+    shape = len(layers), len(rows), min(NEIGHBOURS, len(opened.items) - 1)
+    found, right, absent = np.full(shape, -1, np.int32), np.zeros(shape, bool), list[RankedLayer]()
+    for i, layer in enumerate(layers):
         try:
-            nearest = neighbours_of(gallery_run.opened, epoch, [layer], rows, NEIGHBOURS)
+            nearest = neighbours_of(opened, epoch, [layer], rows, NEIGHBOURS)
         except (DataError, NumericError):
             absent.append(layer)
         else:
-            neighbour_rows[i], right[i] = nearest.rows[0], nearest.right[0]
-    return _EpochNeighbours(neighbour_rows, right, tuple(absent))
+            found[i], right[i] = nearest.rows[0], nearest.right[0]
+    return found, right, absent

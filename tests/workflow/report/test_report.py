@@ -1,22 +1,26 @@
 from __future__ import annotations
 
+import contextlib
 import html.parser
 import json
-from collections.abc import Callable, Sequence
+import signal
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from layerprobe.report.values import RunPage
-from layerprobe.system.errors import DataError
+from layerprobe.system.errors import DataError, InterruptedRun
 from layerprobe.values.scores import Score, ScoreTable
 from layerprobe.workflow.report import report as module
-from layerprobe.workflow.report.report import build_report, is_training, write_report
+from layerprobe.workflow.report.report import build_report, is_training, watch_report, write_report
 from layerprobe.workflow.report.report_gallery import Galleries
+from layerprobe.workflow.report.request import ReportRequest
 from layerprobe.workflow.run.runs import Run, locked
 from tests.records import rewrite
 from tests.scores import with_layer
+from tests.workflow.conftest import Silent
 from tests.workflow.rank_files import FC6, POOL5, first_hit, stored, written
 
 
@@ -96,7 +100,7 @@ def test_a_module_that_gives_the_output_is_the_embedding_and_never_compared_with
 
 def test_the_file_holds_the_digits_of_scores_csv_and_asks_for_nothing(tmp_path: Path) -> None:
     run, out = run_of(tmp_path), tmp_path / "new" / "page.html"
-    write_report([run], out)
+    write_report(ReportRequest([run], out))
     parts = Parts(out.read_text(encoding="utf-8"))
     (page,) = json.loads(parts.json, parse_float=str)["runs"]
     written_ = {
@@ -113,7 +117,7 @@ def test_the_file_holds_the_digits_of_scores_csv_and_asks_for_nothing(tmp_path: 
 def test_nothing_of_the_run_is_changed_and_no_lock_is_made(tmp_path: Path) -> None:
     run = run_of(tmp_path)
     before = {path: path.read_bytes() for path in sorted(run.folder.rglob("*")) if path.is_file()}
-    write_report([run], tmp_path / "page.html")
+    write_report(ReportRequest([run], tmp_path / "page.html"))
     assert before == {path: path.read_bytes() for path in sorted(run.folder.rglob("*")) if path.is_file()}
 
 
@@ -227,3 +231,114 @@ def test_a_run_that_is_probed_is_not_being_trained(tmp_path: Path) -> None:
     run = run_of(tmp_path)
     with locked(run):
         assert not is_training(run)
+
+
+REFRESH = '<meta http-equiv="refresh"'
+
+
+@pytest.fixture(autouse=True)
+def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PAUSE", 0.0)
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Run:
+    found = Run(tmp_path / "one")
+    written(found, stored(found, 5, "test", {FC6: first_hit(6)}), state="training")
+    return found
+
+
+@pytest.fixture
+def lock(watched: Run) -> Iterator[contextlib.ExitStack]:
+    """The lock of whoever works on the run, until it is closed."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(locked(watched))
+        yield stack
+
+
+def next_epoch(run: Run) -> None:
+    table = ScoreTable(run.scores())
+    table.add([replace(score, epoch=6) for score in run.scores()])
+    table.write(run.scores_file)
+
+
+def test_the_page_is_written_after_every_epoch_until_nobody_works_on_the_run(
+    watched: Run, lock: contextlib.ExitStack, tmp_path: Path
+) -> None:
+    out, pages = tmp_path / "page.html", list[str]()
+
+    def act(text: str) -> None:
+        pages.append(out.read_text(encoding="utf-8"))
+        next_epoch(watched) if "epoch 5" in text else lock.close()
+
+    listener = Silent(act)
+    last = watch_report(ReportRequest([watched], out), listener)
+    assert listener.heard == [f"{out}: one epoch 5", f"{out}: one epoch 6"]
+    assert [REFRESH in page for page in pages] == [True, True]
+    assert REFRESH not in out.read_text(encoding="utf-8")
+    assert max(score.epoch for score in last.runs[0].scores) == 6
+
+
+def test_a_page_is_not_written_again_while_nothing_changes(
+    watched: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    looks = iter([True, True, True, True, False])
+    monkeypatch.setattr(module, "is_worked_on", lambda run: next(looks))
+    listener = Silent()
+    watch_report(ReportRequest([watched], tmp_path / "page.html"), listener)
+    assert listener.heard == [f"{tmp_path / 'page.html'}: one epoch 5"]
+
+
+def test_a_page_without_images_says_that_they_come(watched: Run, lock: contextlib.ExitStack, tmp_path: Path) -> None:
+    out, pages = tmp_path / "page.html", list[str]()
+
+    def act(text: str) -> None:
+        pages.append(out.read_text(encoding="utf-8"))
+        lock.close()
+
+    watch_report(ReportRequest([watched], out), Silent(act))
+    coming = "images and their neighbours are shown once no process uses the runs"
+    assert coming in pages[0]
+    assert coming not in out.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_and_leaves_a_whole_page_that_is_not_read_again(
+    number: signal.Signals, watched: Run, lock: contextlib.ExitStack, tmp_path: Path
+) -> None:
+    out = tmp_path / "page.html"
+    with pytest.raises(InterruptedRun, match="stopped watching; .*page.html is complete") as raised:
+        watch_report(ReportRequest([watched], out), Silent(lambda text: signal.raise_signal(number)))
+    assert raised.value.exit_code == 128 + number
+    page = out.read_text(encoding="utf-8")
+    assert page.rstrip().endswith("</html>")
+    assert REFRESH not in page
+    assert list(tmp_path.glob(".*")) == []
+    lock.close()
+
+
+def test_the_first_scores_are_waited_for(watched: Run, lock: contextlib.ExitStack, tmp_path: Path) -> None:
+    text = watched.scores_file.read_text()
+    watched.scores_file.unlink()
+    out = tmp_path / "page.html"
+
+    def act(told: str) -> None:
+        if "no scores yet" in told:
+            assert not out.exists()
+            watched.scores_file.write_text(text)
+        else:
+            lock.close()
+
+    listener = Silent(act)
+    watch_report(ReportRequest([watched], out), listener)
+    assert listener.heard == [
+        "no scores yet of one; layerprobe train --probe measures after every epoch",
+        f"{out}: one epoch 5",
+    ]
+
+
+def test_a_run_that_nobody_works_on_is_written_once(watched: Run, tmp_path: Path) -> None:
+    listener = Silent()
+    watch_report(ReportRequest([watched], tmp_path / "page.html"), listener)
+    assert listener.heard == ["no process trains or probes these runs: the page is written once"]
+    assert REFRESH not in (tmp_path / "page.html").read_text(encoding="utf-8")

@@ -16,7 +16,7 @@ from layerprobe import store
 from layerprobe.cli import main
 from layerprobe.system.errors import BusyError, RecipeError, UnknownNameError
 from layerprobe.values.scores import Score
-from layerprobe.workflow.report.report_watch import is_worked_on
+from layerprobe.workflow.report.report import is_worked_on
 from layerprobe.workflow.run.facts import data_facts
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.watch.watched_images import keep_random_state

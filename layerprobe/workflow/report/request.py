@@ -1,0 +1,34 @@
+"""What `layerprobe report` is asked for."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from layerprobe.system.options import Flag
+
+if TYPE_CHECKING:
+    from layerprobe.workflow.run.runs import Run
+
+OUT = Path("report.html")
+
+
+@dataclass(frozen=True)
+class ReportRequest:
+    """A call of `layerprobe report`.
+
+    Args:
+        runs: at least one.
+    """
+
+    runs: Sequence["Run"]
+    out: Annotated[Path, Flag("Write the page to this .html file, or to - (stdout).", default="./report.html")] = OUT
+    metric: Annotated[str, Flag("Metric of the findings, and first shown: R@1, MAP@R ...", metavar="NAME")] = "R@1"
+    watch: Annotated[bool, Flag("Rewrite the page after every epoch while a run is trained or probed.")] = False
+
+    def __post_init__(self) -> None:
+        from layerprobe.workflow.run.metric_values import require_mean_over_queries  # it imports numpy and h5py
+        from layerprobe.workflow.run.outputs import require_output
+
+        require_mean_over_queries(self.metric)
+        require_output(self.out, "html")
