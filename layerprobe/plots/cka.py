@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from matplotlib import colormaps
@@ -13,11 +13,10 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
 from layerprobe.plots import figure as fig
-from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
-from layerprobe.plots.values import matrices_csv
+from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource, csv_text
 from layerprobe.system.wording import visible
 from layerprobe.values.facts import DataFacts, image_lines
-from layerprobe.values.scores import Matrix, shared_notes
+from layerprobe.values.scores import Matrix, note_text, shared_notes
 
 _SIDE = 3.6  # least side of a panel in inches
 _ROOMY = 6.5  # a panel grows up to this side so that each cell has room for its number
@@ -120,6 +119,16 @@ def _draw_bar(axes: Axes, image: AxesImage, measure: str) -> None:
     bar.outline.set_visible(False)
     bar.set_label(measure, fontsize=fig.FONT)
     bar.ax.tick_params(labelsize=fig.FONT)
+
+
+def matrices_csv(matrices: Iterable[Matrix]) -> str:
+    """A line for each number with the notes of its matrix; an invalid number is an empty cell."""
+    rows: list[list[object]] = [["run", "split", "comparison", "row", "column", "value", "note"]]
+    for matrix in matrices:
+        for name, values in zip(matrix.rows, matrix.values, strict=True):
+            for column, value in zip(matrix.columns, values, strict=True):
+                rows.append([matrix.run, matrix.split, matrix.title, name, column, value, note_text(matrix.notes)])
+    return csv_text(rows)
 
 
 def plot(source: PlotSource, options: PlotOptions) -> Drawing:

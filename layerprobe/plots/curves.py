@@ -11,28 +11,26 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from layerprobe.plots import figure as fig
-from layerprobe.plots.drawn_layers import (
+from layerprobe.plots.drawn_scores import (
+    Series,
+    common_lines,
+    comparison_text,
     default_layers,
+    drawn_percents,
+    group_by_run,
+    keep_one_kind,
+    layers_by_epoch_csv,
     match_layers,
+    missing_lines,
+    names_in_order,
     omission_notes,
+    scores_in,
     scores_of_layers,
+    scores_of_metric,
     select_unreduced,
 )
 from layerprobe.plots.layers import draw_by_layer
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
-from layerprobe.plots.values import (
-    Point,
-    Series,
-    common_lines,
-    comparison_text,
-    drawn_percents,
-    group_by_run,
-    keep_one_kind,
-    make_points,
-    missing_lines,
-    names_in_order,
-    points_csv,
-)
 from layerprobe.system.wording import visible
 from layerprobe.values.facts import DataFacts, common_chance, run_lines, split_text
 from layerprobe.values.layers import RankedLayer
@@ -63,10 +61,10 @@ class _Panel:
     styles: Mapping[tuple[str, str], fig.Style]
 
     @property
-    def curves(self) -> list[tuple[str, str, str, Sequence[Point]]]:
-        """Run, layer, split and points of each curve."""
+    def curves(self) -> list[tuple[str, str, str, list[Score]]]:
+        """Run, layer, split and scores of each curve."""
         return [
-            (run, name, split, layer)
+            (run, name, split, [score for score in layer.values() if score.split == split])
             for split in self.splits
             for run, series in self.runs.items()
             for name, layer in series.items()
@@ -99,20 +97,24 @@ def draw(
     """
     data = data or {}
     drawn_scores = _select_scores(scores, layers, embeddings or {}, data)
-    points = make_points(drawn_scores)
-    epochs = sorted({point.epoch for point in points})
-    both = max(map(len, group_by_run(points).values())) <= _TOGETHER
+    metric_scores = scores_of_metric(drawn_scores)
+    epochs = sorted({score.epoch for score in metric_scores})
+    both = max(map(len, group_by_run(metric_scores).values())) <= _TOGETHER
     banded = _SPLITS[:1] if both else _SPLITS
-    points, kind = keep_one_kind(points, lambda _, split: split in banded)
-    runs = group_by_run(points)
+    metric_scores, kind = keep_one_kind(metric_scores, lambda score: score.split in banded)
+    runs = group_by_run(metric_scores)
     floors = {split: 100 * value for split, value in common_chance(data.values()).items()}
-    y_limits = fig.limits(drawn_percents(points, _SPLITS) or [0.0, 100.0], min(floors.values(), default=None))
+    y_limits = fig.limits(drawn_percents(metric_scores, _SPLITS) or [0.0, 100.0], min(floors.values(), default=None))
     notes = run_lines(data, _SPLITS) + common_lines(runs) + missing_lines(runs, _SPLITS)
     notes += list(kind.lines("Bands around test curves" if both else "Bands"))
-    notes += _omission_notes(scores, drawn_scores) if layers is None else []
+    if layers is None:
+        count, total = (len({score.ranked for score in x}) for x in (drawn_scores, select_unreduced(scores)))
+        notes += [f"{count} of {total} layers; --layers shows others."] if count < total else []
+        notes += omission_notes(scores)
     notes += remarks
 
-    splits = [split for split in _SPLITS if any(point.percent(split) is not None for point in points)] or ["test"]
+    valid = {score.split for score in metric_scores if score.value is not None}
+    splits = [split for split in _SPLITS if split in valid] or ["test"]
     panels = _panels(runs, splits)
     labels = [_labels(panel, data) for panel in panels]
     keys = [_key(panel, data) for panel in panels]
@@ -126,7 +128,7 @@ def draw(
     )
     figure, all_axes = fig.make_panels([panel.title for panel in panels], layout)
     for axes, panel, panel_labels, key in zip(all_axes, panels, labels, keys, strict=True):
-        _set_axes(axes, epochs, y_limits, points[0].metric)
+        _set_axes(axes, epochs, y_limits, metric_scores[0].metric)
         fig.draw_chance(
             axes, {split_text(split, data.values()): floors[split] for split in panel.splits if split in floors}
         )
@@ -147,15 +149,9 @@ def _select_scores(
         layer_scores = [score for score in scores if score.ranked in layers]
     else:
         layer_scores = select_unreduced(scores)
-        headline = default_layers(group_by_run(make_points(layer_scores)), embeddings, data)
+        headline = default_layers(group_by_run(scores_of_metric(layer_scores)), embeddings, data)
         layer_scores = [score for score in layer_scores if score.ranked in headline]
     return [score for score in layer_scores if score.split in _SPLITS] or layer_scores
-
-
-def _omission_notes(scores: Sequence[Score], drawn_scores: Sequence[Score]) -> list[str]:
-    count, total = (len({score.ranked for score in subset}) for subset in (drawn_scores, select_unreduced(scores)))
-    note = [f"{count} of {total} layers; --layers shows others."] if count < total else []
-    return note + omission_notes(scores)
 
 
 def _panels(runs: Mapping[str, Series], splits: Sequence[str]) -> list[_Panel]:
@@ -180,21 +176,21 @@ def _panels(runs: Mapping[str, Series], splits: Sequence[str]) -> list[_Panel]:
 
 
 def _measure(runs: Mapping[str, Series], splits: Sequence[str]) -> str:
-    metric = next(point.metric for series in runs.values() for layer in series.values() for point in layer)
+    metric = next(score.metric for series in runs.values() for score in scores_in(series))
     return metric if len(splits) > 1 else f"{splits[0]} {metric}"
 
 
-def _valid_values(layer: Sequence[Point], split: str) -> tuple[list[int], list[float]]:
-    """Epochs and percent of a layer's valid values."""
-    valid = [(point.epoch, value) for point in layer if (value := point.percent(split)) is not None]
+def _valid_values(scores: Sequence[Score]) -> tuple[list[int], list[float]]:
+    """Epochs and percent of the valid values of a curve."""
+    valid = [(score.epoch, 100 * score.value) for score in scores if score.value is not None]
     return [epoch for epoch, _ in valid], [value for _, value in valid]
 
 
 def _labels(panel: _Panel, data: Mapping[str, DataFacts]) -> list[fig.Label]:
     labels = []
-    for run, name, split, layer in panel.curves:
-        last_epoch = max(point.epoch for layer_points in panel.runs[run].values() for point in layer_points)
-        epochs, values = _valid_values(layer, split)
+    for run, name, split, scores in panel.curves:
+        last_epoch = max(score.epoch for score in scores_in(panel.runs[run]))
+        epochs, values = _valid_values(scores)
         if values:
             parts = [name, *([split_text(split, data.values())] if len(panel.splits) > 1 else []), f"{values[-1]:.1f}"]
             parts += [f"(epoch {epochs[-1]})"] if epochs[-1] != last_epoch else []
@@ -233,8 +229,8 @@ def _set_axes(axes: Axes, epochs: Sequence[int], y_limits: tuple[float, float], 
 def _draw_curves(axes: Axes, panel: _Panel) -> None:
     for split in panel.splits:
         _draw_bands(axes, panel, split)
-    for i, (run, name, split, layer) in enumerate(panel.curves):
-        style, (epochs, values) = panel.styles[run, name], _valid_values(layer, split)
+    for i, (run, name, split, scores) in enumerate(panel.curves):
+        style, (epochs, values) = panel.styles[run, name], _valid_values(scores)
         # Markers are at different epochs for each curve, so that coinciding curves can be distinguished.
         step = max(1, len(epochs) // _MARKS)
         (curve,) = axes.plot(epochs, values)
@@ -244,30 +240,22 @@ def _draw_curves(axes: Axes, panel: _Panel) -> None:
 
 def _draw_bands(axes: Axes, panel: _Panel, split: str) -> None:
     """Shade the intervals of the curves; a band breaks at an epoch without one."""
-    bands = {
-        (run, name): _ends(layer, split)
-        for run, name, curve_split, layer in panel.curves
-        if curve_split == split and any(split in point.intervals for point in layer)
-    }
-    # The more bands lie over each other, the lighter they are: so the curves stay visible.
-    opacity = min(_BAND, 1 - (1 - _BANDS) ** (1 / max(_max_overlap(list(bands.values())), 1)))
-    for (run, name), ends in bands.items():
-        epochs, low, high = zip(*ends, strict=True)
-        band = axes.fill_between(epochs, low, high, color=panel.styles[run, name].colour, alpha=opacity)
-        band.set(linewidth=0, zorder=0.5, label=f"_interval of {panel.label(run, name, split)}")
-
-
-def _ends(layer: Sequence[Point], split: str) -> list[tuple[int, float, float]]:
-    """Epoch, low and high end in percent of each point; NaN where it has no interval."""
-    return [(point.epoch, *(point.ends(split) or (math.nan, math.nan))) for point in layer]
-
-
-def _max_overlap(bands: Sequence[Sequence[tuple[int, float, float]]]) -> int:
+    bands: dict[tuple[str, str], list[tuple[int, float, float]]] = {}
     by_epoch: dict[int, list[tuple[float, float]]] = {}
-    for band in bands:
-        for epoch, low, high in band:
-            by_epoch.setdefault(epoch, []).append((low, high))
-    return max((sum(a <= low <= b for a, b in ranges) for ranges in by_epoch.values() for low, _ in ranges), default=0)
+    for run, name, curve_split, scores in panel.curves:
+        ends = {score.epoch: score.interval.percent for score in scores if score.interval}
+        if curve_split == split and ends:
+            epochs = dict.fromkeys(epoch for epoch, _ in panel.runs[run][name])
+            bands[run, name] = [(epoch, *ends.get(epoch, (math.nan, math.nan))) for epoch in epochs]
+            for epoch, interval in ends.items():
+                by_epoch.setdefault(epoch, []).append(interval)
+    # The more bands lie over each other, the lighter they are: so the curves stay visible.
+    overlap = max((sum(a <= low <= b for a, b in ends) for ends in by_epoch.values() for low, _ in ends), default=1)
+    opacity = min(_BAND, 1 - (1 - _BANDS) ** (1 / overlap))
+    for (run, name), band_ends in bands.items():
+        band_epochs, low, high = zip(*band_ends, strict=True)
+        band = axes.fill_between(band_epochs, low, high, color=panel.styles[run, name].colour, alpha=opacity)
+        band.set(linewidth=0, zorder=0.5, label=f"_interval of {panel.label(run, name, split)}")
 
 
 def _mark(split: str, colour: fig.Colour | str) -> dict[str, object]:
@@ -284,8 +272,8 @@ def curves_csv(
     embeddings: Mapping[str, RankedLayer] | None = None,
     data: Mapping[str, DataFacts] | None = None,
 ) -> str:
-    """`points_csv` of the layers and splits that are drawn."""
-    return points_csv(_select_scores(scores, layers, embeddings or {}, data or {}))
+    """`layers_by_epoch_csv` of the layers and splits that are drawn."""
+    return layers_by_epoch_csv(_select_scores(scores, layers, embeddings or {}, data or {}))
 
 
 def plot(source: PlotSource, options: PlotOptions) -> Drawing:

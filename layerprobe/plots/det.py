@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from scipy.special import ndtri
 
 from layerprobe.plots import figure as fig
-from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
+from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource, csv_text
 from layerprobe.plots.selected import LayerLabel, label_layers, star_look
 from layerprobe.values.facts import DataFacts, chosen_on_text, epoch_text, image_lines
 from layerprobe.values.scores import note_text, shared_notes
@@ -182,7 +182,7 @@ def error_rates_csv(error_rates: Sequence[ErrorRates], selected: Mapping[str, Se
             [threshold.false_accepts, threshold.false_rejects, threshold.asked] for threshold in rates.thresholds
         ]
         rows += [[*key, *cells, *end] for cells in of_line]
-    return fig.csv_text(rows)
+    return csv_text(rows)
 
 
 def plot(source: PlotSource, options: PlotOptions) -> Drawing:

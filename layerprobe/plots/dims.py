@@ -13,10 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from layerprobe.plots import figure as fig
-from layerprobe.plots.layer_axis import Track, pool_kinds, pool_tracks
-from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
+from layerprobe.plots.drawn_scores import merge_lines
+from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource, csv_text
 from layerprobe.plots.selected import Star, add_selected, fold_lines, selected_at, star_of
-from layerprobe.plots.values import merge_lines
 from layerprobe.system.wording import visible
 from layerprobe.values.facts import DataFacts, epoch_text, run_lines
 from layerprobe.values.intervals import ShownKind
@@ -85,7 +84,7 @@ def table(reductions: Iterable[Reductions], selected: Mapping[str, Selected] | N
             chosen = of_run.chosen_on if sized.chosen else None
             key = [s.run, s.epoch, s.split, *s.ranked.as_columns().values()]
             rows.append([*key, sized.dim, s.value, s.low, s.high, s.n, chosen, note_text(s.all_notes)])
-    return fig.csv_text(rows)
+    return csv_text(rows)
 
 
 def _values(reductions: Iterable[Reductions]) -> list[Sized]:
@@ -168,8 +167,8 @@ def _draw_by_layer(
     panels = [_restrict_to_dim(of_run, dim) for of_run, dim in cells]
     layers = [_layers(panel) for panel in panels]
     stars = _stars_by_layer(panels, [dim for _, dim in cells], names, selected)
-    lines = [pool_tracks({i: key for i, key in enumerate(keys) if "+" not in key.layer}) for keys in layers]
-    pools = list(map(pool_kinds, lines))
+    lines = [fig.pool_tracks({i: key for i, key in enumerate(keys) if "+" not in key.layer}) for keys in layers]
+    pools = list(map(fig.pool_kinds, lines))
     texts = {layer: str(layer) for keys in layers for layer in keys}
     right = fig.width_of(list(names.values())) + 0.25
     count, widest = max(map(len, layers)), fig.width_of(list(texts.values()))
@@ -251,7 +250,7 @@ def _draw_reducers(
     axes: Axes,
     reductions: Reductions,
     layers: Sequence[LayerKey],
-    tracks: Sequence[Track],
+    tracks: Sequence[fig.Track],
     names: Mapping[Reducer, str],
 ) -> list[fig.Label]:
     """Draw the points with their intervals and the lines between them, and return the labels of the lines."""

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from layerprobe.plots import figure as fig
-from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
+from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource, csv_text
 from layerprobe.system.wording import visible
 from layerprobe.values.facts import DataFacts, epoch_text, image_lines, split_text
 from layerprobe.values.layers import names_by_layer
@@ -169,7 +169,7 @@ def plane_csv(features: Sequence[PlaneFeatures]) -> str:
         ]
         rows += [[*key, "weight", name, *weight, end] for name, weight in layer_features.weights]
         rows += [[*key, "origin", "", *layer_features.origin, end]] if layer_features.weights else []
-    return fig.csv_text(rows)
+    return csv_text(rows)
 
 
 def plot(source: PlotSource, options: PlotOptions) -> Drawing:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -23,6 +23,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from layerprobe.plots.placing import NEAR, Obstacles, end_of_line, place_labels, spread
 from layerprobe.system.wording import visible
 from layerprobe.values.facts import level_text
+from layerprobe.values.layers import LayerKey
 from layerprobe.values.retrieval import FloatArray
 
 FORMATS = ("png", "pdf", "svg")
@@ -95,6 +96,20 @@ class Layout:
     key: float = 0.0
     columns: int = 3
     notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Track:
+    """A line through layers.
+
+    Args:
+        positions: of the layers that it joins.
+        pool: of these layers; empty where they have one pool each.
+    """
+
+    positions: Sequence[int]
+    pool: str = ""
+    dashes: Dashes = "-"
 
 
 def styles(names: Sequence[str]) -> dict[str, Style]:
@@ -301,6 +316,37 @@ def _wrap(text: str, inches: float, size: float = FONT) -> list[str]:
     return [line.replace("\0", " ") for line in textwrap.wrap(unbroken, length)] or [""]
 
 
+def name_layers(axes: Axes, names: Sequence[str], *, upright: bool) -> None:
+    """Name the layers under the axes."""
+    axes.set_xticks(range(len(names)), list(map(visible, names)))
+    axes.grid(visible=False, axis="x")
+    for label in axes.get_xticklabels():
+        label.set(rotation=90 if upright else 0, parse_math=False)
+
+
+def pool_tracks(layers: Mapping[int, LayerKey]) -> list[Track]:
+    """The lines through layers of one reduction: one for each pool where layers have several.
+
+    Args:
+        layers: position -> layer.
+    """
+    times = Counter(key.layer for key in layers.values())
+    pools = list(dict.fromkeys(key.pool for key in layers.values() if times[key.layer] > 1))
+    lines = []
+    # Without any such layer, every layer is on the one line.
+    for number, pool in enumerate(pools or [""]):
+        positions = [i for i, key in layers.items() if times[key.layer] == 1 or key.pool == pool]
+        lines.append(Track(positions, pool, LINES[number % len(LINES)]))
+    return [line for line in lines if line.positions]
+
+
+def pool_kinds(lines: Iterable[Track]) -> list[dict[str, object]]:
+    """Legend entries of the pools that have a line of their own."""
+    dashes = {track.pool: track.dashes for track in lines if track.pool}
+    line = {"marker": "", "linewidth": 1.6}
+    return [line | {"label": f"pool {pool}", "linestyle": pool_dashes} for pool, pool_dashes in dashes.items()]
+
+
 def draw_chance(axes: Axes, floors: Mapping[str, float]) -> None:
     """Draw and label lines at the chance levels that are in view.
 
@@ -331,14 +377,3 @@ def encode_figure(figure: Figure, form: str) -> bytes:
         else:
             figure.savefig(content, format=form, bbox_inches=box)
     return content.getvalue()
-
-
-def csv_text(rows: Iterable[Iterable[object]]) -> str:
-    """Rows as CSV; a text that a spreadsheet would take for a formula begins with a `'`."""
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([_cell(value) for value in row] for row in rows)
-    return text.getvalue()
-
-
-def _cell(value: object) -> object:
-    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@")) else value

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from layerprobe.plots import figure as fig
-from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
-from layerprobe.plots.values import merge_lines
+from layerprobe.plots.drawn_scores import merge_lines
+from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource, csv_text
 from layerprobe.values.facts import DataFacts, epoch_text, run_lines
 from layerprobe.values.intervals import ShownKind
 from layerprobe.values.layers import RankedLayer, names_by_layer
@@ -71,7 +71,7 @@ def table(curves: Iterable[Curve]) -> str:
         ends = c.low or (None,) * len(c.places), c.high or (None,) * len(c.places)
         for size, value, low, high in zip(c.places, c.values, *ends, strict=True):
             rows.append([*key, int(size), value, low, high, c.n, note])
-    return fig.csv_text(rows)
+    return csv_text(rows)
 
 
 def _facts(curves: Sequence[Curve], data: Mapping[str, DataFacts]) -> str:

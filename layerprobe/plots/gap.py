@@ -13,19 +13,24 @@ from matplotlib.image import AxesImage
 from numpy.typing import NDArray
 
 from layerprobe.plots import figure as fig
-from layerprobe.plots.drawn_layers import match_layers, omission_notes, select_unreduced
-from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
-from layerprobe.plots.values import (
-    Point,
+from layerprobe.plots.drawn_scores import (
+    Layer,
     Series,
     common_lines,
     comparison_text,
     group_by_run,
     keep_one_kind,
-    make_points,
+    match_layers,
     metric_of,
     missing_lines,
+    omission_notes,
+    percent,
+    scores_by_split,
+    scores_in,
+    scores_of_metric,
+    select_unreduced,
 )
+from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource, csv_text
 from layerprobe.system.errors import DataError
 from layerprobe.system.wording import visible
 from layerprobe.values.facts import EPOCH_0, DataFacts, run_lines, split_text
@@ -60,21 +65,17 @@ def draw(
         layers: those to draw; None for the unreduced ones.
     """
     drawn_scores = _select_scores(scores, layers)
-    points, _ = keep_one_kind(make_points(drawn_scores), lambda *_: False)  # a gap has none of their intervals
+    metric_scores, _ = keep_one_kind(scores_of_metric(drawn_scores), lambda _: False)  # a gap has no such intervals
     metric = metric_of(drawn_scores)
-    gaps = [gap for point in points if (gap := _gap(point)) is not None]
+    runs, data = group_by_run(metric_scores), data or {}
+    gaps = [gap for series in runs.values() for gap in _gaps(series).flat if not math.isnan(gap)]
     if not gaps:
         raise DataError(
             f"no layer has {metric} on both {_SEEN} and {_UNSEEN}",
             fix=f"Run layerprobe probe --splits {_SEEN},{_UNSEEN}",
         )
-    runs, data = group_by_run(points), data or {}
-    notes = (
-        run_lines(data, (_SEEN, _UNSEEN))
-        + common_lines(runs)
-        + missing_lines(runs, (_SEEN, _UNSEEN))
-        + _size_notes(data)
-    )
+    notes = run_lines(data, (_SEEN, _UNSEEN)) + common_lines(runs) + missing_lines(runs, (_SEEN, _UNSEEN))
+    notes += _size_notes(data)
     notes += _epoch_0_notes(runs, data) + ([] if layers else omission_notes(scores))
     most = max(_LEAST, *map(abs, gaps))
     columns = max(len(_epochs(series)) for series in runs.values())
@@ -108,14 +109,14 @@ def _select_scores(scores: Sequence[Score], layers: Collection[RankedLayer] | No
     return [score for score in drawn_scores if score.split in (_SEEN, _UNSEEN)] or drawn_scores
 
 
-def _gap(point: Point) -> float | None:
+def _gap(layer: Layer, epoch: int) -> float | None:
     """In percentage points; None where a split has no valid value."""
-    seen, unseen = point.percent(_SEEN), point.percent(_UNSEEN)
+    seen, unseen = percent(layer.get((epoch, _SEEN))), percent(layer.get((epoch, _UNSEEN)))
     return None if seen is None or unseen is None else seen - unseen
 
 
 def _epochs(series: Series) -> list[int]:
-    return sorted({point.epoch for layer in series.values() for point in layer})
+    return sorted({score.epoch for score in scores_in(series)})
 
 
 def _size_notes(data: Mapping[str, DataFacts]) -> list[str]:
@@ -143,12 +144,8 @@ def _epoch_0_notes(runs: Mapping[str, Series], data: Mapping[str, DataFacts]) ->
 def _gaps(series: Series) -> NDArray[np.float64]:
     """(layers, epochs) gaps in percentage points; NaN where there is none."""
     epochs = _epochs(series)
-    values = np.full((len(series), len(epochs)), math.nan)
-    for row, layer in enumerate(series.values()):
-        for point in layer:
-            gap = _gap(point)
-            values[row, epochs.index(point.epoch)] = math.nan if gap is None else gap
-    return values
+    gaps = [[_gap(layer, epoch) for epoch in epochs] for layer in series.values()]
+    return np.array([[math.nan if gap is None else gap for gap in row] for row in gaps])
 
 
 def _draw_cells(axes: Axes, series: Series, most: float) -> AxesImage:
@@ -197,7 +194,7 @@ def _write_last_gaps(axes: Axes, series: Series) -> None:
     head = axes.text(1.02, -0.02, f"epoch {last_epoch}", transform=axes.transAxes, va="top")
     head.set(fontsize=fig.FONT - 1, color=fig.GREY)
     for row, layer in enumerate(series.values()):
-        gap = _gap(layer[-1]) if layer[-1].epoch == last_epoch else None
+        gap = _gap(layer, last_epoch)
         if gap is not None:
             text = axes.text(1.02, row, _format_gap(gap), transform=axes.get_yaxis_transform(), fontsize=fig.FONT)
             text.set(va="center_baseline")
@@ -219,12 +216,13 @@ def gap_csv(scores: Sequence[Score], *, layers: Collection[RankedLayer] | None =
     rows: list[list[object]] = []
     metric = metric_of(scores)
     rows.append([*key, f"{metric} gap", *(f"{s} {metric}" for s in splits), *(f"{s} note" for s in splits)])
-    for point in make_points(_select_scores(scores, layers)):
-        seen, unseen = (point.values.get(split) for split in splits)
+    for by_split in scores_by_split(scores_of_metric(_select_scores(scores, layers))):
+        score, both = next(iter(by_split.values())), list(map(by_split.get, splits))
+        seen, unseen = (x and x.value for x in both)
         gap = None if seen is None or unseen is None else seen - unseen
-        notes = [note_text(point.notes.get(split, ())) for split in splits]
-        rows.append([point.run, *point.ranked.as_columns().values(), point.epoch, gap, seen, unseen, *notes])
-    return fig.csv_text(rows)
+        notes = [note_text(x.all_notes if x else ()) for x in both]
+        rows.append([score.run, *score.ranked.as_columns().values(), score.epoch, gap, seen, unseen, *notes])
+    return csv_text(rows)
 
 
 def plot(source: PlotSource, options: PlotOptions) -> Drawing:

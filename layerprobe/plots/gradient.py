@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from layerprobe.plots import figure as fig
-from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
+from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource, csv_text
 from layerprobe.values.facts import DataFacts, epoch_text, image_lines
 from layerprobe.values.scores import note_text, shared_notes
 from layerprobe.values.views import GradientSizes
@@ -114,7 +114,7 @@ def gradients_csv(gradients: Sequence[GradientSizes]) -> str:
         ]
         lines = zip(gradient.places, gradient.values, gradient.low, gradient.high, strict=True)
         rows += [[*key, *cells, note_text(gradient.notes)] for cells in lines]
-    return fig.csv_text(rows)
+    return csv_text(rows)
 
 
 def plot(source: PlotSource, options: PlotOptions) -> Drawing:

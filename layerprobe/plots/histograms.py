@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
 from layerprobe.plots import figure as fig
-from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
+from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource, csv_text
 from layerprobe.plots.selected import label_layers
 from layerprobe.values.facts import DataFacts, epoch_text, image_lines, level_text
 from layerprobe.values.scores import note_text, shared_notes
@@ -187,7 +187,7 @@ def histograms_csv(histograms: Sequence[Histogram], selected: Mapping[str, Selec
         end = [histogram.median, histogram.above, note_text((*histogram.notes, *label.csv_notes))]
         bins = zip(histogram.edges[:-1], histogram.edges[1:], histogram.counts, strict=True)
         rows += [[*head, low, high, count, *end] for low, high, count in bins]
-    return fig.csv_text(rows)
+    return csv_text(rows)
 
 
 def plot(source: PlotSource, options: PlotOptions) -> Drawing:

@@ -2,68 +2,110 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from layerprobe.plots import figure as fig
-from layerprobe.plots.drawn_layers import (
-    group_by_network,
-    omission_notes,
-    resolve_epoch,
-    scores_of_layers,
-    select_unreduced,
-)
-from layerprobe.plots.layer_axis import (
-    best_of,
-    heights,
-    indistinguishable_notes,
-    mark_best,
-    name_layers,
-    points_at_epoch,
-    pool_kinds,
-    sizes_of,
-    tracks,
-    worsening_notes,
-)
-from layerprobe.plots.plot import Drawing, Indistinguishable, Plot, PlotOptions, PlotSource
-from layerprobe.plots.selected import Star, add_selected, fold_lines, selected_at, stars_on
-from layerprobe.plots.values import (
-    Point,
+from layerprobe.plots.drawn_scores import (
     Series,
     add_search_to_run,
     common_lines,
     comparison_text,
     drawn_percents,
+    group_by_network,
     group_by_run,
     keep_one_kind,
-    make_points,
+    layers_by_epoch_csv,
     metric_of,
     missing_lines,
     names_in_order,
-    points_csv,
+    omission_notes,
+    ranked_of,
+    resolve_epoch,
+    scores_in,
+    scores_of_layers,
+    scores_of_metric,
     search_name,
+    select_unreduced,
 )
+from layerprobe.plots.plot import Drawing, Indistinguishable, Plot, PlotOptions, PlotSource
+from layerprobe.plots.selected import Star, add_selected, fold_lines, selected_at, star_of
 from layerprobe.system.wording import visible
-from layerprobe.values.best import best_text
+from layerprobe.values.best import Best, apart_text, best_layer, best_text, worse_text
 from layerprobe.values.facts import DataFacts, common_chance, epoch_text, run_lines, split_text
 from layerprobe.values.intervals import ShownKind
 from layerprobe.values.scores import Score
 from layerprobe.values.views import Selected
 
 _HEIGHT = 3.2  # inches
+_LAYER = 0.185  # inches of width for each layer
+_WIDTHS = (2.6, 9.0)
 _TOGETHER = 3  # as many runs share a panel
+_TOGETHER_WIDTH = 3.1  # inches, at least, of a panel of several runs
 _BAR = 3.0  # points from the bar of one split, or run, to that of the next
 _PANELS = 6  # with more, only unreduced layers are drawn
+_NAMED = 10  # of more indistinguishable layers a caption gives the number
 _SPLITS = ("train", "validation", "test")
 _GAP = ("train", "test")
 # Vermilion and blue of Okabe and Ito: distinct for every kind of colour blindness, and in grey.
 _COLOURS = {"train": "#d55e00", "validation": "#767676", "test": "#0072b2"}
 _MARKERS = {"train": "s", "validation": "^", "test": "o"}
-_TOGETHER_WIDTH = 3.1  # inches, at least, of a panel of several runs
+
+P = TypeVar("P", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class _RunLayers:
+    """The layers of a run after one reduction, by one similarity.
+
+    Args:
+        epoch: the last, or the requested one.
+    """
+
+    run: str
+    series: Series
+    epoch: int
+    facts: DataFacts
+
+    @property
+    def at_epoch(self) -> Series:
+        """The layers with only their scores of the epoch, if any."""
+        return {
+            name: {key: score for key, score in layer.items() if score.epoch == self.epoch}
+            for name, layer in self.series.items()
+        }
+
+    @property
+    def train(self) -> str:
+        """What the training split is called."""
+        return split_text("train", [self.facts])
+
+    def fractions(self, split: str, epoch: int | None = None) -> list[float | None]:
+        """The value of each layer at an epoch, the shown one by default; None without a value."""
+        key = (self.epoch if epoch is None else epoch, split)
+        return [layer[key].value if key in layer else None for layer in self.series.values()]
+
+    def heights(self, split: str, epoch: int | None = None) -> list[float]:
+        """The same in percent; NaN without a value."""
+        return [np.nan if value is None else 100 * value for value in self.fractions(split, epoch)]
+
+    @property
+    def best(self) -> tuple[Best | None, dict[str, list[float | None]]]:
+        """The best layer, and the values by split from which it was chosen."""
+        reductions = {score.ranked.reduction for score in scores_in(self.series)}
+        values = {split: self.fractions(split) for split in self.facts.chosen_on(reductions)}
+        return best_layer(values), values
+
+    @property
+    def best_text(self) -> str:
+        """The best layer with its value; empty without one."""
+        best, values = self.best
+        return best_text(best, list(self.series), values) if best else ""
 
 
 def draw(
@@ -92,29 +134,34 @@ def draw(
     data, remarks, selected = data or {}, [*omissions, *remarks], selected or {}
     if _share_panel(drawn_scores, data):
         return _draw_together(drawn_scores, data, indistinguishable, remarks, selected)
-    points, kind, panels = _panels(drawn_scores, data)
-    runs = {name: panel.series for name, panel in panels.items()}
-    last_epochs = {name: panel.epoch for name, panel in panels.items()}
+    metric_scores, kind, panels = _panels(drawn_scores, data)
     floors = {split: 100 * level for split, level in common_chance(data.values()).items() if split in _GAP}
-    stars = stars_on(runs, {name: panel.run for name, panel in panels.items()}, selected, last_epochs)
-    points = [point for point in points if point.epoch in (0, last_epochs[point.run])]
-    y_limits = _limits(points, _SPLITS, floors, stars.values())
-    layers = {name: panel.layers for name, panel in panels.items()}
+    stars = _stars_on(panels, selected)
+    y_limits = _limits([s for s in metric_scores if s.epoch in (0, panels[s.run].epoch)], _SPLITS, floors, stars)
+    layers = {name: panel.at_epoch for name, panel in panels.items()}
     notes = run_lines(data) + common_lines(layers)
     if indistinguishable is not None and not kind.mixed:
-        notes += indistinguishable_notes(layers, drawn_scores, indistinguishable)
-    notes += worsening_notes(runs, last_epochs, {name: panel.start for name, panel in panels.items()})
+        notes += _indistinguishable_notes(panels, drawn_scores, indistinguishable)
+    metric = metric_of(drawn_scores)
+    for name, panel in panels.items():
+        start, before, trained = panel.facts.start, panel.fractions("test", 0), panel.fractions("test")
+        if text := worse_text(list(panel.series), before, trained, metric, start):
+            notes.append(f"{name}: " * (len(panels) > 1) + text)
     notes += missing_lines(layers, _GAP) + list(kind.lines("Bars"))
     notes += [*remarks, *fold_lines(star.selected for star in stars.values())]
-    sizes, pools = sizes_of(runs), {name: pool_kinds(tracks(series)) for name, series in runs.items()}
-    right = fig.width_of([_start_label(panel.train, panel.start) for panel in panels.values()] + ["validation"]) + 0.3
-    below = sizes.names + 0.35 + fig.KEY_ROW * (any(pools.values()) + bool(stars))
-    layout = fig.Layout(sizes.width, _HEIGHT, right, below=below, columns=2, notes=notes)
-    figure, all_axes = fig.make_panels(_titles(panels, metric_of(drawn_scores)), layout)
+    width, under, upright = _sizes([list(panel.series) for panel in panels.values()])
+    pools = {name: fig.pool_kinds(_tracks(panel.series)) for name, panel in panels.items()}
+    starts = [f"{panel.train}, {panel.facts.start}" for panel in panels.values()]
+    below = under + 0.15 + fig.KEY_ROW * (any(pools.values()) + bool(stars))
+    layout = fig.Layout(width, _HEIGHT, fig.width_of([*starts, "validation"]) + 0.3, below, columns=2, notes=notes)
+    titles = [_title(name, panel, metric) for name, panel in panels.items()]
+    figure, all_axes = fig.make_panels(titles, layout)
     for axes, (name, panel) in zip(all_axes, panels.items(), strict=True):
-        axes.set_ylim(y_limits)
-        _draw_panel(axes, panel, metric_of(drawn_scores), floors, upright=sizes.upright)
-        under = sizes.names + 0.2
+        _set_axes(axes, y_limits, list(panel.series), metric, upright=upright)
+        labels = _draw_splits(axes, panel)
+        _mark_best(axes, panel, list(panel.series))
+        fig.draw_chance(axes, {panel.train if split == "train" else split: level for split, level in floors.items()})
+        fig.label_right(axes, labels)
         if pools[name]:
             fig.add_legend(axes, pools[name], under=under)
         if name in stars:
@@ -123,70 +170,11 @@ def draw(
     return figure
 
 
-@dataclass(frozen=True)
-class _Panel:
-    """The layers of a run after one reduction, by one similarity.
-
-    Args:
-        epoch: the last, or the requested one.
-        start: the network of epoch 0.
-        weights: what a network without epochs has; empty for one with epochs.
-        train: what the training split is called.
-    """
-
-    run: str
-    series: Series
-    epoch: int
-    start: str
-    weights: str
-    train: str
-
-    @property
-    def layers(self) -> Series:
-        """The layers at the epoch."""
-        return points_at_epoch(self.series, self.epoch)
-
-
-def _panels(scores: Sequence[Score], data: Mapping[str, DataFacts]) -> tuple[list[Point], ShownKind, dict[str, _Panel]]:
-    """The points, the kind of their intervals, and the panels by their names."""
-    by_name = make_points(scores, data)
-    points = add_search_to_run(by_name)
-    run_of = {panel.run: point.run for point, panel in zip(by_name, points, strict=True)}
-    last_epochs: dict[str, int] = {}
-    for point in points:
-        last_epochs[point.run] = max(point.epoch, last_epochs.get(point.run, 0))
-    points, kind = keep_one_kind(
-        points, lambda point, split: point.epoch == last_epochs[point.run] and split in _SPLITS
-    )
-    panels = {}
-    for name, series in group_by_run(points).items():
-        facts = data.get(run_of[name])
-        start, weights = (DataFacts.start, "") if facts is None else (facts.start, facts.weights)
-        train = split_text("train", [] if facts is None else [facts])
-        panels[name] = _Panel(run_of[name], series, last_epochs[name], start, weights, train)
-    return points, kind, panels
-
-
-def _titles(panels: Mapping[str, _Panel], metric: str) -> list[str]:
-    """The title of each panel; what is compared is in its name where there are several searches."""
-    titles = []
-    for name, panel in panels.items():
-        subtitle = f"{metric} by layer, {panel.weights or f'epoch {panel.epoch}'}"
-        title = f"{name}: {subtitle}, {comparison_text(panel.series)}" if name == panel.run else f"{name}\n{subtitle}"
-        titles.append(f"{title}\n{_best_text(panel.layers)}")
-    return titles
-
-
-def _draw_panel(axes: Axes, panel: _Panel, metric: str, floors: Mapping[str, float], *, upright: bool) -> None:
-    """Draw the layers of a panel whose y axis has its limits."""
-    fig.show_percent(axes, "y")
-    axes.set_ylabel(metric, fontsize=fig.FONT + 1)
-    name_layers(axes, list(panel.series), upright=upright)
-    start = None if panel.weights else panel.start
-    labels = _draw_splits(axes, panel.series, panel.epoch, start, panel.train)
-    mark_best(axes, panel.layers, list(panel.series))
-    fig.draw_chance(axes, {panel.train if split == "train" else split: level for split, level in floors.items()})
-    fig.label_right(axes, labels)
+def _select_scores(scores: Sequence[Score]) -> tuple[list[Score], list[str]]:
+    """The scores to draw, those of unreduced layers if there would be too many panels; and a note on the rest."""
+    panels = {(score.run, score.ranked.reduction, score.ranked.similarity) for score in scores}
+    drawn_scores = list(scores) if len(panels) <= _PANELS else select_unreduced(scores)
+    return drawn_scores, omission_notes(scores) if len(drawn_scores) < len(scores) else []
 
 
 def _share_panel(scores: Sequence[Score], data: Mapping[str, DataFacts]) -> bool:
@@ -197,56 +185,137 @@ def _share_panel(scores: Sequence[Score], data: Mapping[str, DataFacts]) -> bool
     return 1 < len(layers) <= _TOGETHER and len(group_by_network(layers, data)) == 1
 
 
-def _select_scores(scores: Sequence[Score]) -> tuple[list[Score], list[str]]:
-    """The scores to draw, those of unreduced layers if there would be too many panels; and a note on the rest."""
-    panels = {(score.run, score.ranked.reduction, score.ranked.similarity) for score in scores}
-    drawn_scores = list(scores) if len(panels) <= _PANELS else select_unreduced(scores)
-    return drawn_scores, omission_notes(scores) if len(drawn_scores) < len(scores) else []
+def _panels(
+    scores: Sequence[Score], data: Mapping[str, DataFacts]
+) -> tuple[list[Score], ShownKind, dict[str, _RunLayers]]:
+    """The scores under the names of their panels, the kind of their intervals, and the panels by name."""
+    metric_scores = scores_of_metric(scores)
+    named_scores = add_search_to_run(metric_scores)
+    run_of = {named.run: score.run for score, named in zip(metric_scores, named_scores, strict=True)}
+    last_epochs = {name: max(score.epoch for score in named_scores if score.run == name) for name in run_of}
+    named_scores, kind = keep_one_kind(
+        named_scores, lambda score: score.epoch == last_epochs[score.run] and score.split in _SPLITS
+    )
+    unknown = DataFacts("", {})
+    return (
+        named_scores,
+        kind,
+        {
+            name: _RunLayers(run_of[name], series, last_epochs[name], data.get(run_of[name], unknown))
+            for name, series in group_by_run(named_scores).items()
+        },
+    )
+
+
+def _stars_on(panels: Mapping[P, _RunLayers], selected: Mapping[str, Selected]) -> dict[P, Star]:
+    """Panel -> the star on it: on the panel of the candidate's reduction, else on the first one that has its layer.
+
+    Args:
+        selected: run -> its selected candidate.
+    """
+    stars: dict[str, tuple[P, Star]] = {}
+    for exact in (True, False):
+        for name, panel in panels.items():
+            if panel.run not in selected or panel.run in stars:
+                continue
+            candidate = selected[panel.run].score.ranked
+            layers = list(map(ranked_of, panel.series.values()))
+            rows = [i for i, x in enumerate(layers) if (x == candidate if exact else x.layer == candidate.layer)]
+            if rows:
+                stars[panel.run] = (name, star_of(selected[panel.run], rows[0], panel.epoch))
+    return dict(stars.values())
 
 
 def _limits(
-    points: Sequence[Point], splits: Sequence[str], floors: Mapping[str, float], stars: Iterable[Star]
+    scores: Iterable[Score], splits: Sequence[str], floors: Mapping[str, float], stars: Mapping[P, Star]
 ) -> tuple[float, float]:
-    values = drawn_percents(points, splits) + [height for star in stars for height in star.heights]
+    values = drawn_percents(scores, splits) + [height for star in stars.values() for height in star.heights]
     return fig.limits(values or [0.0, 100.0], min(floors.values(), default=None))
 
 
-def _start_label(split: str, start: str) -> str:
-    return f"{split}, {start}"
+def _indistinguishable_notes(
+    panels: Mapping[str, _RunLayers], scores: Sequence[Score], indistinguishable: Indistinguishable
+) -> list[str]:
+    """A note for each panel that names the layers indistinguishable from the best, where known."""
+    lines = []
+    for name, panel in panels.items():
+        best, _ = panel.best
+        # With several reductions or similarities, `add_search_to_run` has named the panels.
+        panel_scores = [s for s in scores if s.epoch == panel.epoch and name in (s.run, search_name(s))]
+        near = indistinguishable(panel_scores, metric_of(scores)) if best else None
+        if best and near is not None:
+            names = [label for label, layer in panel.at_epoch.items() if layer and ranked_of(layer) in near]
+            count = [f"{len(names)} of the {len(panel.series) - 1} others"]
+            text = apart_text(best, names if len(names) <= _NAMED else count)
+            lines.append(f"{name}: " * (len(panels) > 1) + f"best: {list(panel.series)[best.place]}; {text}")
+    return lines
 
 
-def _draw_splits(axes: Axes, series: Series, last_epoch: int, start: str | None, train_text: str) -> list[fig.Label]:
-    """Draw the lines and the gap; returns the lines' labels.
+def _sizes(panels: Sequence[Sequence[str]]) -> tuple[float, float, bool]:
+    """Inches of width, and from the axes to a legend, and whether the names of the layers stand upright."""
+    widest = fig.width_of([name for names in panels for name in names], "bold")  # as that of the best layer is
+    count = max(map(len, panels))
+    width = min(max(_WIDTHS[0], _LAYER * count), _WIDTHS[1])
+    upright = widest + 0.1 > width / count
+    return width, (widest if upright else 0.15) + 0.2, upright
 
-    Args:
-        start: the network of epoch 0; None where that is no training's start.
+
+def _title(name: str, panel: _RunLayers, metric: str) -> str:
+    """What is compared is in its name where there are several searches."""
+    subtitle = f"{metric} by layer, {epoch_text(panel.epoch, panel.facts)}"
+    several = f"{name}\n{subtitle}"
+    title = f"{name}: {subtitle}, {comparison_text(panel.series)}" if name == panel.run else several
+    return f"{title}\n{panel.best_text}"
+
+
+def _set_axes(axes: Axes, y_limits: tuple[float, float], layers: Sequence[str], metric: str, *, upright: bool) -> None:
+    axes.set_ylim(y_limits)
+    fig.show_percent(axes, "y")
+    axes.set_ylabel(metric, fontsize=fig.FONT + 1)
+    axes.set_xlim(-0.5, len(layers) - 0.5)
+    fig.name_layers(axes, layers, upright=upright)
+
+
+def _tracks(series: Series) -> list[fig.Track]:
+    """The lines through the layers: one for each reduction, and for each pool where layers have several.
+
+    A layer with one pool, such as a vector among maps, is on every line of its reduction. Each `A+B` is on its own, as
+    it is no step of the network.
     """
-    lines = tracks(series)
+    layers = list(map(ranked_of, series.values()))
+    joint = [i for i, ranked in enumerate(layers) if "+" in ranked.layer.layer]
+    lines: list[fig.Track] = []
+    for reduction in dict.fromkeys(ranked.reduction for ranked in layers):
+        rows = [i for i, ranked in enumerate(layers) if ranked.reduction == reduction and i not in joint]
+        lines += fig.pool_tracks({i: layers[i].layer for i in rows})
+    return lines + [fig.Track([i]) for i in joint]
+
+
+def _draw_splits(axes: Axes, panel: _RunLayers) -> list[fig.Label]:
+    """Draw the lines and the gap; returns the lines' labels."""
+    lines = _tracks(panel.series)
     labels = []
-    for epoch in sorted({0, last_epoch}):
-        light, begins = epoch != last_epoch, start if epoch == 0 else None
-        layers = points_at_epoch(series, epoch)
-        for split in _SPLITS if epoch == last_epoch else _GAP:
-            values = heights(layers, split)
-            valid = [i for i in range(len(series)) if np.isfinite(values[i])]
+    for epoch in sorted({0, panel.epoch}):
+        light, begins = epoch != panel.epoch, epoch == 0 and not panel.facts.weights
+        for split in _SPLITS if epoch == panel.epoch else _GAP:
+            values = panel.heights(split, epoch)
+            valid = [i for i, value in enumerate(values) if np.isfinite(value)]
             if not valid:
                 continue
-            text = train_text if split == "train" else split
-            name = text if begins is None else _start_label(text, begins)
+            text = panel.train if split == "train" else split
+            name = f"{text}, {panel.facts.start}" if begins else text
             for number, track in enumerate(lines):
                 line_values = [values[i] for i in track.positions]
                 (line,) = axes.plot(track.positions, line_values, color=_COLOURS[split], marker=_MARKERS[split])
-                line.set(linestyle=(0, (2, 2)) if begins is not None and not track.pool else track.dashes)
+                line.set(linestyle=(0, (2, 2)) if begins and not track.pool else track.dashes)
                 line.set(linewidth=0.9 if light else 1.6, markersize=3 if light else 5, alpha=0.6 if light else 1)
                 line.set_label(f"_{name}" if number else name)
-                if begins is not None:
+                if begins:
                     line.set(markerfacecolor="white")
             labels.append(fig.Label(name, valid[-1], values[valid[-1]], _COLOURS[split]))
-    layers = points_at_epoch(series, last_epoch)
-    rows = [(i, layer[0]) for i, layer in enumerate(layers.values()) if layer]
-    intervals = {split: [(i, ends) for i, point in rows if (ends := point.ends(split))] for split in _SPLITS}
+    intervals = {split: _intervals(panel, split, list(panel.series)) for split in _SPLITS}
     _draw_bars(axes, {split: ends for split, ends in intervals.items() if ends}, _COLOURS)
-    train, test = (np.array(heights(layers, split)) for split in _GAP)
+    train, test = (np.array(panel.heights(split)) for split in _GAP)
     for positions in (list(track.positions) for track in lines):
         axes.fill_between(
             positions, train[positions], test[positions], color="0.5", alpha=0.13, linewidth=0, label="_gap", zorder=0.5
@@ -254,15 +323,19 @@ def _draw_splits(axes: Axes, series: Series, last_epoch: int, start: str | None,
     return labels
 
 
-def _draw_bars(
-    axes: Axes,
-    intervals: Mapping[str, Sequence[tuple[int, tuple[float, float]]]],
-    colours: Mapping[str, fig.Colour | str],
-) -> None:
+Ends = list[tuple[int, tuple[float, float]]]  # place of a layer with an interval, and its ends in percent
+
+
+def _intervals(panel: _RunLayers, split: str, names: Sequence[str]) -> Ends:
+    scores = {name: layer.get((panel.epoch, split)) for name, layer in panel.series.items()}
+    return [(names.index(name), x.interval.percent) for name, x in scores.items() if x and x.interval]
+
+
+def _draw_bars(axes: Axes, intervals: Mapping[str, Ends], colours: Mapping[str, fig.Colour | str]) -> None:
     """Draw a bar for each interval; those of the splits, or of the runs, are side by side.
 
     Args:
-        intervals: split or run -> the places of layers with an interval, and its ends in percent.
+        intervals: by split or run.
     """
     x_min, x_max = axes.get_xlim()
     step = _BAR / 72 * (x_max - x_min) / fig.size_of(axes)[0]
@@ -273,9 +346,15 @@ def _draw_bars(
             bars.set(color=colours[name], linewidth=_BAR * 0.8, alpha=0.4, zorder=1.5, label=f"_interval {name}")
 
 
-def _best_text(layers: Series) -> str:
-    best, values = best_of(layers)
-    return best_text(best, list(layers), values) if best else ""
+def _mark_best(axes: Axes, panel: _RunLayers, names: Sequence[str], colour: fig.Colour | str = "black") -> None:
+    """Draw a ring around the best layer, at its test value, or at the one it was chosen by."""
+    best, values = panel.best
+    if best:
+        position, on_test = names.index(list(panel.series)[best.place]), values["test"][best.place]
+        height = on_test if on_test is not None else values[best.split][best.place]
+        (ring,) = axes.plot(position, 100 * (height or 0), marker="o", markersize=12, linestyle="none")
+        ring.set(markerfacecolor="none", markeredgecolor=colour, markeredgewidth=1.3, zorder=4, label="_best")
+        axes.get_xticklabels()[position].set(weight="bold")
 
 
 def layers_csv(
@@ -283,26 +362,26 @@ def layers_csv(
     data: Mapping[str, DataFacts] | None = None,
     selected: Mapping[str, Selected] | None = None,
 ) -> str:
-    """`points_csv` of the epochs, splits and layers that are drawn, and of selected candidates."""
+    """`layers_by_epoch_csv` of the epochs, splits and layers that are drawn, and of selected candidates."""
     drawn_scores, _ = _select_scores(scores)
     metric = metric_of(drawn_scores)
     together = _share_panel(drawn_scores, data or {})
-    # As for the figure: by run where each has one panel, else by panel.
+
+    def panel_key(score: Score) -> object:
+        # As for the figure: by run where each has one panel, else by panel.
+        return score.run if together else (score.run, score.ranked.reduction, score.ranked.similarity)
+
     last_epochs: dict[object, int] = {}
     for score in drawn_scores:
         if score.metric == metric:
-            last_epochs[_panel_key(score, together)] = max(score.epoch, last_epochs.get(_panel_key(score, together), 0))
+            last_epochs[panel_key(score)] = max(score.epoch, last_epochs.get(panel_key(score), 0))
     csv_scores = [
         score
         for score in drawn_scores
-        if score.epoch == last_epochs.get(_panel_key(score, together))
+        if score.epoch == last_epochs.get(panel_key(score))
         or (score.epoch == 0 and not together and score.split in _GAP)
     ]
-    return points_csv(add_selected(csv_scores, (selected or {}).values()))
-
-
-def _panel_key(score: Score, together: bool) -> object:
-    return score.run if together else (score.run, score.ranked.reduction, score.ranked.similarity)
+    return layers_by_epoch_csv(add_selected(csv_scores, (selected or {}).values()))
 
 
 def _draw_together(
@@ -320,131 +399,98 @@ def _draw_together(
         data: run -> the data its scores were measured on.
         indistinguishable: gives the layers indistinguishable from the best of some scores; None where unknown.
     """
-    points = make_points(scores, data)
-    runs = dict.fromkeys(point.run for point in points)
-    last_epochs = {run: max(point.epoch for point in points if point.run == run) for run in runs}
-    points, kind = keep_one_kind(
-        [point for point in points if point.epoch == last_epochs[point.run]], lambda _, split: split == "test"
+    metric_scores = scores_of_metric(scores)
+    runs = dict.fromkeys(score.run for score in metric_scores)
+    last_epochs = {run: max(score.epoch for score in metric_scores if score.run == run) for run in runs}
+    metric_scores, kind = keep_one_kind(
+        [score for score in metric_scores if score.epoch == last_epochs[score.run]],
+        lambda score: score.split == "test",
     )
-    styles, texts = fig.styles(list(last_epochs)), {split: split_text(split, data.values()) for split in _GAP}
-    searches = list(dict.fromkeys((point.ranked.reduction, point.ranked.similarity) for point in points))
-    panels = [
-        group_by_run([p for p in points if (p.ranked.reduction, p.ranked.similarity) == search]) for search in searches
-    ]
+    styles, texts = fig.styles(list(runs)), {split: split_text(split, data.values()) for split in _GAP}
+    panels = _panels_together(metric_scores, last_epochs, data)
     floors = {split: 100 * value for split, value in common_chance(data.values()).items() if split in _GAP}
-    stars = _stars_together(panels, selected, last_epochs)
-    y_limits = _limits(points, _GAP, floors, stars.values())
-    named_layers = _name_series(panels)
-    notes = run_lines(data, _GAP) + common_lines(named_layers)
-    notes += [f"{name}: {text}" for name, series in named_layers.items() if (text := _best_text(series))]
+    stars = _stars_on({(i, run): layers for i, panel in enumerate(panels) for run, layers in panel.items()}, selected)
+    y_limits = _limits(metric_scores, _GAP, floors, stars)
+    # In the notes the name of the run, or with several panels that of the search.
+    named = {
+        run if len(panels) == 1 else search_name(scores_in(layers.series)[0]): layers
+        for panel in panels
+        for run, layers in panel.items()
+    }
+    series = {name: layers.series for name, layers in named.items()}
+    notes = run_lines(data, _GAP) + common_lines(series)
+    notes += [f"{name}: {text}" for name, layers in named.items() if (text := layers.best_text)]
     if indistinguishable is not None and not kind.mixed:
-        notes += indistinguishable_notes(named_layers, scores, indistinguishable)
-    notes += missing_lines(named_layers, _GAP) + list(kind.lines("Bars"))
+        notes += _indistinguishable_notes(named, scores, indistinguishable)
+    notes += missing_lines(series, _GAP) + list(kind.lines("Bars"))
     notes += [*remarks, *fold_lines(star.selected for star in stars.values())]
-    merged: list[Series] = [{name: [] for name in names_in_order(panel)} for panel in panels]
-    sizes = sizes_of({str(i): names for i, names in enumerate(merged)})
-    pools = pool_kinds(track for panel in panels for series in panel.values() for track in tracks(series))
-    under, right = sizes.names + 0.2, fig.width_of(list(texts.values())) + 0.3
-    below = under + 0.17 * (len(last_epochs) + len(pools) + len(stars)) + 0.2
-    layout = fig.Layout(max(sizes.width, _TOGETHER_WIDTH), _HEIGHT, right, below=below, columns=2, notes=notes)
-    figure, all_axes = fig.make_panels([_title_together(panel, last_epochs, data) for panel in panels], layout)
+    merged = [names_in_order({run: layers.series for run, layers in panel.items()}) for panel in panels]
+    width, under, upright = _sizes(merged)
+    pools = fig.pool_kinds(track for layers in named.values() for track in _tracks(layers.series))
+    below = under + 0.17 * (len(runs) + len(pools) + len(stars)) + 0.2
+    right = fig.width_of(list(texts.values())) + 0.3
+    layout = fig.Layout(max(width, _TOGETHER_WIDTH), _HEIGHT, right, below=below, columns=2, notes=notes)
+    figure, all_axes = fig.make_panels([_title_together(panel) for panel in panels], layout)
     for i, (axes, panel, names) in enumerate(zip(all_axes, panels, merged, strict=True)):
-        axes.set_ylim(y_limits)
-        fig.show_percent(axes, "y")
-        axes.set_ylabel(points[0].metric, fontsize=fig.FONT + 1)
-        name_layers(axes, list(names), upright=sizes.upright)
-        labels = _draw_runs(axes, panel, list(names), styles, texts)
+        _set_axes(axes, y_limits, names, metric_scores[0].metric, upright=upright)
+        labels = [
+            replace(label, text=texts[label.text])
+            for layers in panel.values()
+            for label in _draw_run(axes, layers, names, styles[layers.run])
+        ]
+        intervals = {run: _intervals(layers, "test", names) for run, layers in panel.items()}
+        _draw_bars(axes, intervals, {run: styles[run].colour for run in panel})
         fig.draw_chance(axes, {texts[split]: level for split, level in floors.items()})
         fig.label_right(axes, labels)
-        panel_stars = {run: stars[i, run] for run in panel if (i, run) in stars}
-        kinds = [_run_kind(run, styles[run]) for run in panel] + _draw_stars(
-            axes, panel, list(names), panel_stars, styles
-        )
+        kinds = [_line_look("test", styles[run]) | {"label": visible(run)} for run in panel]
+        for run in panel:
+            if (i, run) in stars:
+                star = replace(stars[i, run], text=f"{run}, {stars[i, run].text}", edge=styles[run].colour)
+                star.draw(axes, names.index(list(panel[run].series)[int(star.position)]))
+                kinds.append(star.kind)
         fig.add_legend(axes, [*kinds, *pools], columns=1, under=under)
     return figure
 
 
-def _stars_together(
-    panels: Sequence[Mapping[str, Series]], selected: Mapping[str, Selected], last_epochs: Mapping[str, int]
-) -> dict[tuple[int, str], Star]:
-    """Panel and run -> its star: a panel has several runs, and a run several panels."""
-    cells = {(i, run): series for i, panel in enumerate(panels) for run, series in panel.items()}
-    runs, epochs = {cell: cell[1] for cell in cells}, {cell: last_epochs[cell[1]] for cell in cells}
-    return stars_on(cells, runs, selected, epochs)
-
-
-def _name_series(panels: Sequence[Mapping[str, Series]]) -> dict[str, Series]:
-    """Name in the notes -> layers: the name of the run, or with several panels that of the search."""
-    return {
-        run if len(panels) == 1 else search_name(next(iter(series.values()))[0]): series
-        for panel in panels
-        for run, series in panel.items()
-    }
-
-
-def _draw_runs(
-    axes: Axes,
-    panel: Mapping[str, Series],
-    names: Sequence[str],
-    styles: Mapping[str, fig.Style],
-    texts: Mapping[str, str],
-) -> list[fig.Label]:
-    """Draw the lines and intervals of the runs of a panel; returns the labels of the lines.
-
-    Args:
-        texts: split -> what it is called.
-    """
-    labels = [
-        replace(label, text=texts[label.text])
-        for run, layers in panel.items()
-        for label in _draw_run(axes, run, layers, names, styles[run])
+def _panels_together(
+    scores: Sequence[Score], last_epochs: Mapping[str, int], data: Mapping[str, DataFacts]
+) -> list[dict[str, _RunLayers]]:
+    """The runs of each panel: one for each reduction and similarity."""
+    searches: dict[tuple[str, str], list[Score]] = {}
+    for score in scores:
+        searches.setdefault((score.ranked.reduction, score.ranked.similarity), []).append(score)
+    unknown = DataFacts("", {})
+    return [
+        {
+            run: _RunLayers(run, series, last_epochs[run], data.get(run, unknown))
+            for run, series in group_by_run(search_scores).items()
+        }
+        for search_scores in searches.values()
     ]
-    intervals = {
-        run: [(names.index(name), ends) for name, layer in layers.items() if (ends := layer[0].ends("test"))]
-        for run, layers in panel.items()
-    }
-    _draw_bars(axes, intervals, {run: styles[run].colour for run in panel})
-    return labels
 
 
-def _draw_stars(
-    axes: Axes,
-    panel: Mapping[str, Series],
-    names: Sequence[str],
-    stars: Mapping[str, Star],
-    styles: Mapping[str, fig.Style],
-) -> list[dict[str, object]]:
-    """Draw the star of each run of a panel that has one; returns their legend entries."""
-    kinds = []
-    for run, star in stars.items():
-        run_star = replace(star, text=f"{run}, {star.text}", edge=styles[run].colour)
-        run_star.draw(axes, names.index(list(panel[run])[int(star.position)]))
-        kinds.append(run_star.kind)
-    return kinds
-
-
-def _title_together(panel: Mapping[str, Series], last_epochs: Mapping[str, int], data: Mapping[str, DataFacts]) -> str:
-    every = {f"{run} {name}": layer for run, series in panel.items() for name, layer in series.items()}
-    epochs = {epoch_text(last_epochs[run], data.get(run)) for run in panel}
+def _title_together(panel: Mapping[str, _RunLayers]) -> str:
+    every = {f"{run} {name}": layer for run, layers in panel.items() for name, layer in layers.series.items()}
+    epochs = {epoch_text(layers.epoch, layers.facts) for layers in panel.values()}
     when = epochs.pop() if len(epochs) == 1 else "last epochs"
-    return f"{next(iter(every.values()))[0].metric} by layer, {when}, {comparison_text(every)}"
+    return f"{scores_in(every)[0].metric} by layer, {when}, {comparison_text(every)}"
 
 
-def _draw_run(axes: Axes, run: str, layers: Series, names: Sequence[str], style: fig.Style) -> list[fig.Label]:
-    """Draw the lines of a run; returns their labels."""
+def _draw_run(axes: Axes, layers: _RunLayers, names: Sequence[str], style: fig.Style) -> list[fig.Label]:
+    """Draw the lines of a run; returns their labels, which are the splits."""
     labels = []
-    xs = [names.index(name) for name in layers]
+    xs = [names.index(name) for name in layers.series]
     for split in _GAP:
-        values = heights(layers, split)
-        valid = [i for i, layer in enumerate(layers.values()) if layer[0].percent(split) is not None]
+        values = layers.heights(split)
+        valid = [i for i, value in enumerate(values) if np.isfinite(value)]
         if not valid:
             continue
-        for number, track in enumerate(tracks(layers)):
+        for number, track in enumerate(_tracks(layers.series)):
             (line,) = axes.plot([xs[i] for i in track.positions], [values[i] for i in track.positions])
             line.set(**_line_look(split, style) | ({"linestyle": track.dashes} if track.pool else {}))
-            line.set_label(f"{'_' * bool(number)}{run} {split}")
+            line.set_label(f"{'_' * bool(number)}{layers.run} {split}")
         labels.append(fig.Label(split, xs[valid[-1]], values[valid[-1]], style.text))
-    mark_best(axes, layers, names, style.text)
+    _mark_best(axes, layers, names, style.text)
     return labels
 
 
@@ -452,10 +498,6 @@ def _line_look(split: str, style: fig.Style) -> dict[str, object]:
     seen = {"linewidth": 1.0, "linestyle": (0, (5, 2)), "markerfacecolor": "white", "markersize": style.size * 0.55}
     new = {"linewidth": 1.7, "linestyle": "-", "markersize": style.size * 0.7}
     return {"color": style.colour, "marker": style.marker} | (seen if split == "train" else new)
-
-
-def _run_kind(run: str, style: fig.Style) -> dict[str, object]:
-    return _line_look("test", style) | {"label": visible(run)}
 
 
 def draw_by_layer(source: PlotSource, options: PlotOptions, remarks: Sequence[str] = ()) -> Drawing:

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from layerprobe.plots import figure as fig
-from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
-from layerprobe.plots.values import merge_lines
+from layerprobe.plots.drawn_scores import merge_lines
+from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource, csv_text
 from layerprobe.values.facts import DataFacts, run_lines
 from layerprobe.values.intervals import ShownKind
 from layerprobe.values.scores import Score, note_text, shared_notes
@@ -159,7 +159,7 @@ def scores_csv(scores: Sequence[Score]) -> str:
         rows.append(
             [score.run, score.epoch, score.split, name, score.metric, score.value, *ends, note_text(score.all_notes)]
         )
-    return fig.csv_text(rows)
+    return csv_text(rows)
 
 
 def plot_loss(source: PlotSource, _: PlotOptions) -> Drawing:

@@ -16,7 +16,7 @@ from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
 from layerprobe.plots import figure as fig
-from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource, ReadImage
+from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource, ReadImage, csv_text
 from layerprobe.plots.selected import label_layers
 from layerprobe.system.wording import visible
 from layerprobe.values.facts import DataFacts, epoch_text, run_lines
@@ -211,7 +211,7 @@ def neighbours_csv(neighbours: Sequence[Neighbours], selected: Mapping[str, Sele
         for rank, neighbour in enumerate(nearest.found, start=1):
             cells = [rank, neighbour.item.id, neighbour.item.name, neighbour.similarity, str(neighbour.right).lower()]
             rows.append([*key, *cells, note_text((*nearest.notes, *label.csv_notes))])
-    return fig.csv_text(rows)
+    return csv_text(rows)
 
 
 def shorten(name: str, width: float, size: float) -> str:

@@ -6,6 +6,8 @@ A module of `plots` ends in its `Plot(plot)`, where `plot` takes its values from
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -100,6 +102,16 @@ class PlotSource(Protocol):
 
     def error_rates(self, options: PlotOptions) -> Sequence[ErrorRates]:
         """False accept and false reject rates, by layer."""
+
+
+def csv_text(rows: Iterable[Iterable[object]]) -> str:
+    """Rows as CSV; a text that a spreadsheet would take for a formula begins with a `'`."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(
+        [f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@")) else cell for cell in row]
+        for row in rows
+    )
+    return text.getvalue()
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from matplotlib.axes import Axes
 
 from layerprobe.plots.figure import Colour
-from layerprobe.plots.values import Series
 from layerprobe.values.layers import RankedLayer, names_by_layer
 from layerprobe.values.scores import Score
 from layerprobe.values.views import Selected
@@ -22,7 +21,6 @@ _FOLDED = (
     " to be compared with the other end of its dotted line alone: the embedding in the same fifths."
 )
 
-P = TypeVar("P", bound=Hashable)
 T = TypeVar("T", bound="LayerEntry")
 
 
@@ -102,29 +100,6 @@ def star_of(selected: Selected, position: float, epoch: int) -> Star:
     star = Star(position, selected, text)
     before = "" if star.embedding is None else f"{star.embedding:.1f} → "
     return replace(star, text=f"{text}, {before}{star.height:.1f} %")
-
-
-def stars_on(
-    panels: Mapping[P, Series], run_of: Mapping[P, str], selected: Mapping[str, Selected], last_epochs: Mapping[P, int]
-) -> dict[P, Star]:
-    """Panel -> the star on it: on the panel of the candidate's reduction, else on the first one that has its layer.
-
-    Args:
-        panels: panel -> its layers.
-        run_of: panel -> the run that it shows.
-        selected: run -> its selected candidate.
-        last_epochs: panel -> the epoch that it shows.
-    """
-    positions: dict[str, tuple[P, int]] = {}
-    for exact in (True, False):
-        for panel, series in panels.items():
-            run, layers = run_of[panel], [layer[0].ranked for layer in series.values()]
-            if run in selected and run not in positions:
-                candidate = selected[run].score.ranked
-                rows = [i for i, x in enumerate(layers) if (x == candidate if exact else x.layer == candidate.layer)]
-                if rows:
-                    positions[run] = (panel, rows[0])
-    return {panel: star_of(selected[run], i, last_epochs[panel]) for run, (panel, i) in positions.items()}
 
 
 class LayerEntry(Protocol):

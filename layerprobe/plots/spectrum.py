@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from layerprobe.plots import figure as fig
-from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
+from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource, csv_text
 from layerprobe.values.facts import DataFacts, epoch_text, image_lines, split_text
 from layerprobe.values.layers import RankedLayer, names_by_layer
 from layerprobe.values.scores import note_text, shared_notes
@@ -158,7 +158,7 @@ def spectra_csv(curves: Sequence[Curve]) -> str:
         key = [curve.run, curve.epoch, curve.split, layer.layer, layer.pool, curve.ranked.reduction]
         end = [rank, curve.n, note_text(curve.notes)]
         rows += [[*key, dim, value, *end] for dim, value in zip(curve.places, curve.values, strict=True)]
-    return fig.csv_text(rows)
+    return csv_text(rows)
 
 
 def plot(source: PlotSource, options: PlotOptions) -> Drawing:

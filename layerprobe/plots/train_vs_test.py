@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -16,21 +16,27 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
 from layerprobe.plots import figure as fig
-from layerprobe.plots.drawn_layers import default_layers, match_layers, omission_notes, select_unreduced
-from layerprobe.plots.placing import Samples
-from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
-from layerprobe.plots.values import (
-    Point,
+from layerprobe.plots.drawn_scores import (
+    Layer,
     Series,
     common_lines,
     comparison_text,
+    default_layers,
     drawn_percents,
     group_by_run,
     keep_one_kind,
-    make_points,
+    layers_by_epoch_csv,
+    match_layers,
     missing_lines,
-    points_csv,
+    omission_notes,
+    percent,
+    ranked_of,
+    scores_in,
+    scores_of_metric,
+    select_unreduced,
 )
+from layerprobe.plots.placing import Samples
+from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
 from layerprobe.values.facts import DataFacts, common_chance, common_start, level_text, run_lines, split_text
 from layerprobe.values.layers import RankedLayer
 from layerprobe.values.scores import Score
@@ -71,35 +77,33 @@ def draw(
         layers: those in colour; None for those of `default_layers`.
         embeddings: run -> its embedding layer, where that is known.
     """
-    points = make_points(select_unreduced(scores, layers))
-    runs = group_by_run(points)
-    last_epochs = {run: max(p.epoch for layer in series.values() for p in layer) for run, series in runs.items()}
-    data = data or {}
+    metric_scores = scores_of_metric(select_unreduced(scores, layers))
+    runs, data = group_by_run(metric_scores), data or {}
+    last_epochs = {run: max(score.epoch for score in scores_in(series)) for run, series in runs.items()}
     bright = default_layers(runs, embeddings or {}, data) if layers is None else layers
-    points, kind = keep_one_kind(
-        [_restrict_to_axes(point) for point in points],
-        lambda point, _: point.epoch == last_epochs[point.run] and point.ranked in bright,
+    metric_scores, kind = keep_one_kind(
+        metric_scores,
+        lambda score: score.split in _SPLITS and score.epoch == last_epochs[score.run] and score.ranked in bright,
     )
-    panels = _panels(group_by_run(points), bright)
-    drawn_points = [
-        point for panel in panels for series in panel.runs.values() for layer in series.values() for point in layer
-    ]
+    metric = metric_scores[0].metric
+    panels = _panels(group_by_run(metric_scores), bright)
+    drawn_scores = [score for panel in panels for series in panel.runs.values() for score in scores_in(series)]
     floors = {split: 100 * value for split, value in common_chance(data.values()).items()}
-    window = _window_of(drawn_points, floors)
-    scored = {split for point in drawn_points for split, value in point.values.items() if value is not None}
+    window = _window_of(drawn_scores, floors)
+    scored = {score.split for score in drawn_scores if score.value is not None} & {*_SPLITS}
     notes = run_lines(data, _SPLITS) + _notes(panels, data) + list(kind.lines("Bars"))
     notes += window.notes() if scored == set(_SPLITS) else ["Layers without a value on one axis are drawn at its edge."]
     notes += omission_notes(scores, layers)
     styles = fig.styles(list(dict.fromkeys(key for panel in panels for key in panel.in_colour)))
     together = max(len(panel.runs) for panel in panels) > 1
     below = fig.Layout.below + (len(styles) * fig.KEY_ROW if together else 0)
-    titles = [f"{panel.title}{points[0].metric} by layer, {comparison_text(panel.merged)}" for panel in panels]
+    titles = [f"{panel.title}{metric} by layer, {comparison_text(panel.merged)}" for panel in panels]
     figure, all_axes = fig.make_panels(titles, fig.Layout(_WIDTH, window.height, _BEYOND, below, notes=notes))
     for axes, panel in zip(all_axes, panels, strict=True):
-        _set_axes(axes, window, scored, points[0].metric, split_text("train", data.values()))
+        _set_axes(axes, window, scored, metric, split_text("train", data.values()))
         _draw_chance_levels(axes, floors, scored)
         _draw_paths(axes, panel.paths(last_epochs, window, styles, data), window, diagonal=scored == set(_SPLITS))
-        fig.add_legend(axes, _kinds(drawn_points, data))
+        fig.add_legend(axes, _kinds(drawn_scores, data))
         for row, (run, style) in enumerate(styles.items() if together else (), 1):
             look = {"marker": style.marker, "color": style.colour, "linestyle": fig.LINES[(row - 1) % len(fig.LINES)]}
             fig.add_legend(axes, [{"label": run, **look}], row=row)
@@ -117,7 +121,7 @@ class _Path:
 
     name: str
     text: str
-    points: Sequence[Point]
+    scores: Layer
     positions: Sequence[tuple[int, float, float]]
     ends: bool
     style: fig.Style | None
@@ -151,7 +155,7 @@ class _Panel:
         """The runs or layers that have a colour, in their order."""
         if len(self.runs) > 1:
             return list(self.runs)
-        layers = [(name, layer[0].ranked) for series in self.runs.values() for name, layer in series.items()]
+        layers = [(name, ranked_of(layer)) for series in self.runs.values() for name, layer in series.items()]
         return [name for name, ranked in layers if ranked in self.bright]
 
     def paths(
@@ -182,16 +186,20 @@ def _weights_of(run: str, data: Mapping[str, DataFacts]) -> str:
 
 def _notes(panels: Sequence[_Panel], data: Mapping[str, DataFacts]) -> list[str]:
     runs = {run: series for panel in panels for run, series in panel.runs.items()}
-    epochs = {point.epoch for series in runs.values() for layer in series.values() for point in layer}
+    epochs = {score.epoch for series in runs.values() for score in scores_in(series)}
     weights = ", ".join(dict.fromkeys(filter(None, (_weights_of(run, data) for run in runs))))
     alone = [f"One epoch only ({weights or min(epochs)}): no paths."] if len(epochs) == 1 else []
-    return [*common_lines(runs), *missing_lines(runs, _SPLITS), *alone]
+    on_axes = {
+        run: {name: {key: x for key, x in layer.items() if x.split in _SPLITS} for name, layer in series.items()}
+        for run, series in runs.items()
+    }
+    return [*common_lines(on_axes), *missing_lines(runs, _SPLITS), *alone]
 
 
 def _panels(runs: Mapping[str, Series], bright: Collection[RankedLayer]) -> list[_Panel]:
     """One panel without pale layers if the runs have few paths in all, else one for each run."""
     only = {
-        run: {name: layer for name, layer in series.items() if layer[0].ranked in bright}
+        run: {name: layer for name, layer in series.items() if ranked_of(layer) in bright}
         for run, series in runs.items()
     }
     if len(runs) > 1 and 0 < sum(map(len, only.values())) <= _TOGETHER:
@@ -199,31 +207,16 @@ def _panels(runs: Mapping[str, Series], bright: Collection[RankedLayer]) -> list
     return [_Panel({run: series}, f"{run}: ", bright) for run, series in runs.items()]
 
 
-def _restrict_to_axes(point: Point) -> Point:
-    """The point with only the splits of the axes."""
-    splits = [split for split in _SPLITS if split in point.values]
-    return replace(
-        point,
-        values={split: point.values[split] for split in splits},
-        notes={split: point.notes[split] for split in splits},
-        intervals={split: point.intervals[split] for split in splits if split in point.intervals},
-    )
-
-
-def _positions(layer: Sequence[Point], window: _Window) -> list[tuple[int, float, float]]:
+def _positions(layer: Layer, window: _Window) -> list[tuple[int, float, float]]:
     """(epoch, x, y) of the valid points; a layer that lacks a split is at the edge."""
-    x = [point.percent("train") for point in layer]
-    y = [point.percent("test") for point in layer]
-    if not any("train" in point.values for point in layer):
-        x = [window.x[0]] * len(layer)
-    if not any("test" in point.values for point in layer):
-        y = [window.y[0]] * len(layer)
-    epochs = [point.epoch for point in layer]
-    return [
-        (epoch, train, test)
-        for epoch, train, test in zip(epochs, x, y, strict=True)
-        if train is not None and test is not None
-    ]
+    positions = []
+    scored = {split for _, split in layer}
+    for epoch in dict.fromkeys(epoch for epoch, _ in layer):
+        x = percent(layer.get((epoch, "train"))) if "train" in scored else window.x[0]
+        y = percent(layer.get((epoch, "test"))) if "test" in scored else window.y[0]
+        if x is not None and y is not None:
+            positions.append((epoch, x, y))
+    return positions
 
 
 def _draw_paths(axes: Axes, paths: Sequence[_Path], window: _Window, *, diagonal: bool) -> None:
@@ -275,9 +268,10 @@ def _draw_path(axes: Axes, path: _Path, style: fig.Style) -> None:
 
 def _bars(path: _Path) -> list[list[fig.Position]]:
     """The intervals of the last point: horizontal for train, vertical for test."""
-    point, (x, y) = path.points[-1], path.line[-1]
-    across = [(end, y) for end in point.ends("train") or ()]
-    upright = [(x, end) for end in point.ends("test") or ()]
+    last_epoch, (x, y) = max(epoch for epoch, _ in path.scores), path.line[-1]
+    train, test = (path.scores.get((last_epoch, split)) for split in _SPLITS)
+    across = [(end, y) for end in train.interval.percent] if train and train.interval else []
+    upright = [(x, end) for end in test.interval.percent] if test and test.interval else []
     return [bar for bar in (across, upright) if bar]
 
 
@@ -297,22 +291,22 @@ def _numbers(axes: Axes, paths: Sequence[_Path]) -> list[fig.Label]:
     return labels
 
 
-def _kinds(points: Sequence[Point], data: Mapping[str, DataFacts]) -> list[dict[str, object]]:
+def _kinds(scores: Sequence[Score], data: Mapping[str, DataFacts]) -> list[dict[str, object]]:
     """Legend entries of the markers."""
-    weights = dict.fromkeys(filter(None, (_weights_of(point.run, data) for point in points)))
+    weights = dict.fromkeys(filter(None, (_weights_of(score.run, data) for score in scores)))
     kinds: list[dict[str, object]] = [
         {"label": text, "markersize": 6.5, "markeredgecolor": "black"} for text in weights
     ]
-    points = [point for point in points if not _weights_of(point.run, data)]
-    if not points:
+    scores = [score for score in scores if not _weights_of(score.run, data)]
+    if not scores:
         return kinds
-    epochs = sorted({point.epoch for point in points})
+    epochs = sorted({score.epoch for score in scores})
     if epochs[0] == 0:
         start = common_start(facts for facts in data.values() if not facts.weights)
         kinds.append({"label": start, "markersize": 5, "markerfacecolor": "white"})
     if len(epochs) > 1:
         kinds.append({"label": "epochs", "markersize": 3})
-    last_epochs = {max(point.epoch for point in points if point.run == run) for run in {point.run for point in points}}
+    last_epochs = {max(score.epoch for score in scores if score.run == run) for run in {score.run for score in scores}}
     if epochs[-1] > 0:
         which = f"epoch {epochs[-1]}" if len(last_epochs) == 1 else "last epoch"
         kinds.append({"label": which, "markersize": 6.5, "markeredgecolor": "black"})
@@ -326,14 +320,14 @@ def table(
     embeddings: Mapping[str, RankedLayer] | None = None,
     data: Mapping[str, DataFacts] | None = None,
 ) -> str:
-    """The points of all paths, as `points_csv` has them."""
+    """The points of all paths, as `layers_by_epoch_csv` has them."""
     drawn_scores = select_unreduced(scores, layers)
-    runs = group_by_run(make_points(drawn_scores))
+    runs = group_by_run(scores_of_metric(drawn_scores))
     bright = default_layers(runs, embeddings or {}, data or {}) if layers is None else layers
     panels = _panels(runs, bright)
-    drawn_layers = {(point.run, point.ranked) for panel in panels for layer in panel.merged.values() for point in layer}
+    drawn_layers = {(score.run, score.ranked) for panel in panels for score in scores_in(panel.merged)}
     drawn_scores = [score for score in drawn_scores if (score.run, score.ranked) in drawn_layers]
-    return points_csv([score for score in drawn_scores if score.split in _SPLITS] or drawn_scores)
+    return layers_by_epoch_csv([score for score in drawn_scores if score.split in _SPLITS] or drawn_scores)
 
 
 @dataclass(frozen=True)
@@ -360,17 +354,17 @@ class _Window:
         return lines
 
 
-def _window_of(points: Sequence[Point], floors: Mapping[str, float]) -> _Window:
+def _window_of(scores: Sequence[Score], floors: Mapping[str, float]) -> _Window:
     """The window that shows every point with its interval, and both chance levels if there is room.
 
     Args:
-        points: points, with the intervals that are drawn.
+        scores: with the intervals that are drawn.
         floors: split -> chance level in percent.
     """
-    x, y = _split_limits(points, "train", floors), _split_limits(points, "test", floors)
+    x, y = _split_limits(scores, "train", floors), _split_limits(scores, "test", floors)
     # A chance level on one axis only is not worth the room.
     if x and y and any(not low < floors.get(split, high) < high for split, (low, high) in (("train", x), ("test", y))):
-        x, y = _split_limits(points, "train", {}), _split_limits(points, "test", {})
+        x, y = _split_limits(scores, "train", {}), _split_limits(scores, "test", {})
     if x is None or y is None:
         both = x or y or (0.0, 100.0)
         return _Window(both, both, _HEIGHT)
@@ -383,8 +377,8 @@ def _window_of(points: Sequence[Point], floors: Mapping[str, float]) -> _Window:
     return _Window((x_min, x_max), (y_min, y_max), _WIDTH * (y_max - y_min) / (x_max - x_min), equal=True)
 
 
-def _split_limits(points: Sequence[Point], split: str, floors: Mapping[str, float]) -> Limits | None:
-    values = drawn_percents(points, [split])
+def _split_limits(scores: Sequence[Score], split: str, floors: Mapping[str, float]) -> Limits | None:
+    values = drawn_percents(scores, [split])
     return fig.limits(values, floors.get(split)) if values else None
 
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from layerprobe.plots import figure as fig
-from layerprobe.plots.plot import LOSS, Drawing, Plot, PlotOptions, PlotSource
+from layerprobe.plots.plot import LOSS, Drawing, Plot, PlotOptions, PlotSource, csv_text
 from layerprobe.system.wording import visible
 from layerprobe.values.facts import DataFacts, common_chance, run_lines, weights_or_epoch
 from layerprobe.values.scores import facts_over_seeds, is_fraction, note_text
@@ -171,7 +171,7 @@ def table(view: OverTrainings) -> str:
             for seed, value in point.each.items():
                 less = difference.each.get(seed) if difference else None
                 rows.append([*key, seed, value, None, None, less, None, None, 1, note])
-    return fig.csv_text(rows)
+    return csv_text(rows)
 
 
 def _numbers(point: Repeated | None) -> list[float | None]:

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from layerprobe.plots.cka import draw
+from layerprobe.plots.cka import draw, matrices_csv
 from layerprobe.values.facts import DataFacts, SplitFacts
 from layerprobe.values.scores import Matrix
 
@@ -170,3 +170,18 @@ def test_the_caption_has_the_images_that_are_compared() -> None:
     facts = DataFacts("glyphs", {"train": SplitFacts(9), "test": SplitFacts(1360, 68, chance=0.014)}, held_out=True)
     figure = draw([matrix([[1.0]])], data={"a": facts})
     assert figure.texts[-1].get_text() == "glyphs\ntest: 1,360 images of 68 classes not trained on"
+
+
+def test_a_table_of_matrices_has_a_line_for_each_cell() -> None:
+    facts = ("netA", "test", "linear CKA")
+    square = Matrix(*facts, "layers", "layer", "layer", ("a", "b"), ("a", "b"), ((1.0, None), (0.25, 1.0)), 9)
+    wide = Matrix(*facts, "epochs", "layer", "epoch", ("a",), ("0", "1"), ((0.5, 1.0),), 9, ("4 of 9 images",))
+    assert matrices_csv([square, wide]).splitlines() == [
+        "run,split,comparison,row,column,value,note",
+        "netA,test,layers,a,a,1.0,",
+        "netA,test,layers,a,b,,",
+        "netA,test,layers,b,a,0.25,",
+        "netA,test,layers,b,b,1.0,",
+        "netA,test,epochs,a,0,0.5,4 of 9 images",
+        "netA,test,epochs,a,1,1.0,4 of 9 images",
+    ]

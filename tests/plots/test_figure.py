@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from layerprobe.plots import figure as fig
-from layerprobe.plots.figure import FORMATS, csv_text, draw_chance, encode_figure
+from layerprobe.plots.figure import FORMATS, draw_chance, encode_figure
+from layerprobe.plots.plot import csv_text
 
 Overlaps = Callable[[Figure], list[tuple[str, str]]]
 

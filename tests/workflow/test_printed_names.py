@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from layerprobe.plots.drawn_layers import match_layers
+from layerprobe.plots.drawn_scores import match_layers
 from layerprobe.report.page import page_data
 from layerprobe.summary.table import summary_tables
 from layerprobe.system.wording import encoded

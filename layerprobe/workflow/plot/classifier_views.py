@@ -10,7 +10,7 @@ import torch
 
 from layerprobe.losses.vectors import LinearClassifier
 from layerprobe.measure.gradients import Classified, kinds_of
-from layerprobe.plots.drawn_layers import resolve_epoch
+from layerprobe.plots.drawn_scores import resolve_epoch
 from layerprobe.recipe.recipe import Recipe, recorded_recipe
 from layerprobe.registry import LOSSES, load
 from layerprobe.system.errors import DataError, NumericError, RecipeError

@@ -7,10 +7,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from layerprobe.plots.dims import MANY
-from layerprobe.plots.drawn_layers import match_layers
+from layerprobe.plots.drawn_scores import match_layers, metric_of
 from layerprobe.plots.plot import PlotOptions
 from layerprobe.plots.selected import selected_at
-from layerprobe.plots.values import metric_of
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.reductions.reduction import NotApplicableError
 from layerprobe.summary.reduced import PostProcessing, best_reductions

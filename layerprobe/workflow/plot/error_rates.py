@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from layerprobe.measure.pair_thresholds import error_rates, error_rates_within_folds
-from layerprobe.plots.drawn_layers import match_layers, resolve_epoch
+from layerprobe.plots.drawn_scores import match_layers, resolve_epoch
 from layerprobe.ranking.all_pairs import AllPairs, all_pairs
 from layerprobe.system.errors import DataError
 from layerprobe.values.facts import PAIRS_WITHIN_FOLDS

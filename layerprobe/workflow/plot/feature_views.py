@@ -9,7 +9,7 @@ from statistics import fmean
 import numpy as np
 
 from layerprobe.measure.distributions import Labelled, pair_histograms, spectrum
-from layerprobe.plots.drawn_layers import match_layers, resolve_epoch
+from layerprobe.plots.drawn_scores import match_layers, resolve_epoch
 from layerprobe.plots.plot import PlotOptions
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.values.facts import PAIRS_WITHIN_FOLDS

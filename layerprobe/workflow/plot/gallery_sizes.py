@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from layerprobe.measure.analysis import ItemCounts
 from layerprobe.metrics.recall import positives_and_negatives, thinned_hits
-from layerprobe.plots.drawn_layers import match_layers
+from layerprobe.plots.drawn_scores import match_layers
 from layerprobe.recipe.recipe import recorded_recipe
 from layerprobe.statistics.units import intervals, unit_sums
 from layerprobe.store import StoredRanks

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any
 
-from layerprobe.plots.drawn_layers import match_layers, resolve_epoch
+from layerprobe.plots.drawn_scores import match_layers, resolve_epoch
 from layerprobe.plots.plot import LOSS, PlotOptions
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.values.intervals import Interval

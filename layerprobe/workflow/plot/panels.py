@@ -9,7 +9,7 @@ import numpy as np
 import PIL.Image
 from numpy.typing import NDArray
 
-from layerprobe.plots.drawn_layers import match_layers
+from layerprobe.plots.drawn_scores import match_layers
 from layerprobe.plots.plot import PlotOptions, ReadImage
 from layerprobe.plots.selected import selected_at, selected_text
 from layerprobe.system.errors import DataError, LayerprobeError, NumericError, RecipeError

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from layerprobe import registry
-from layerprobe.plots.drawn_layers import scores_of_layers, scores_until_epoch
+from layerprobe.plots.drawn_scores import metric_of, scores_of_layers, scores_until_epoch
 from layerprobe.plots.figure import FORMATS, add_note, encode_figure
 from layerprobe.plots.plot import LOSS, Drawing, Plot, PlotOptions, ReadImage
 from layerprobe.plots.selected import selected_text
-from layerprobe.plots.values import metric_of
 from layerprobe.system.errors import DataError, LayerprobeError, RecipeError, UnknownNameError
 from layerprobe.values.facts import DataFacts
 from layerprobe.values.layers import NO_POOL, RankedLayer, spoken_name

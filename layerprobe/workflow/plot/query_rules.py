@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.plots.drawn_layers import match_layers
+from layerprobe.plots.drawn_scores import match_layers
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.values.layers import RankedLayer, layer_names
 from layerprobe.values.retrieval import Ranks

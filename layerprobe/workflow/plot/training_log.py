@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
-from layerprobe.plots.values import metric_of
+from layerprobe.plots.drawn_scores import metric_of
 from layerprobe.recipe.recipe import recorded_recipe
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.system.files import require_file
