@@ -43,6 +43,11 @@ def draw(matrices: Sequence[Matrix], *, data: Mapping[str, DataFacts] | None = N
     layers = max(len(matrix.rows) for matrix in matrices)
     side = max(_SIDE, _LINE * layers, min(_CELL * layers, _ROOMY))
     widest = fig.width_of([name for matrix in matrices for name in (*matrix.rows, *matrix.columns)])
+    common = shared_notes(matrix.notes for matrix in matrices)
+    has_several_runs = len({matrix.run for matrix in matrices}) > 1
+    single = [(matrix.run, note) for matrix in matrices for note in matrix.notes if note not in common]
+    notes = [*image_lines(data or {}, {matrix.split for matrix in matrices}), *common]
+    notes += [f"{run}: " * has_several_runs + note for run, note in dict.fromkeys(single)]
     layout = fig.Layout(
         side,
         side,
@@ -50,7 +55,7 @@ def draw(matrices: Sequence[Matrix], *, data: Mapping[str, DataFacts] | None = N
         max(_BAR, widest + 0.1),
         below=widest + 0.5,
         columns=columns,
-        notes=image_lines(data or {}, {matrix.split for matrix in matrices}) + _notes(matrices),
+        notes=notes,
     )
     figure, panels = fig.make_panels([f"{matrix.run}, {matrix.split}:\n{matrix.title}" for matrix in matrices], layout)
     for position, (axes, matrix) in enumerate(zip(panels, matrices, strict=True)):
@@ -59,14 +64,6 @@ def draw(matrices: Sequence[Matrix], *, data: Mapping[str, DataFacts] | None = N
         if (position + 1) % columns == 0 or position == len(panels) - 1:
             _draw_bar(axes, image, matrix.measure)
     return figure
-
-
-def _notes(matrices: Sequence[Matrix]) -> list[str]:
-    """The notes that all matrices share, then the others, each once for a run."""
-    common = shared_notes(matrix.notes for matrix in matrices)
-    has_several_runs = len({matrix.run for matrix in matrices}) > 1
-    notes = [(matrix.run, note) for matrix in matrices for note in matrix.notes if note not in common]
-    return [*common, *(f"{run}: " * has_several_runs + note for run, note in dict.fromkeys(notes))]
 
 
 def _draw_cells(axes: Axes, matrix: Matrix, side: float) -> AxesImage:

@@ -114,8 +114,7 @@ def draw(
     notes += remarks
 
     valid = {score.split for score in metric_scores if score.value is not None}
-    splits = [split for split in _SPLITS if split in valid] or ["test"]
-    panels = _panels(runs, splits)
+    panels = _panels(runs, [split for split in _SPLITS if split in valid] or ["test"])
     labels = [_labels(panel, data) for panel in panels]
     keys = [_key(panel, data) for panel in panels]
     layout = fig.Layout(

@@ -9,10 +9,11 @@ from matplotlib.figure import Figure
 from scipy.special import ndtri
 
 from layerprobe.plots import figure as fig
+from layerprobe.plots.drawn_scores import shared_then_single
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource, csv_text
-from layerprobe.plots.selected import LayerLabel, label_layers, star_look
+from layerprobe.plots.selected import label_layers, star_look
 from layerprobe.values.facts import DataFacts, chosen_on_text, epoch_text, image_lines
-from layerprobe.values.scores import note_text, shared_notes
+from layerprobe.values.scores import note_text
 from layerprobe.values.views import ErrorRates, Selected, SetThreshold
 
 _WIDTH, _HEIGHT = 2.5, 2.9  # inches
@@ -45,7 +46,8 @@ def draw(
         selected: run -> the selected candidate of its choice, whose line is black with a star.
     """
     names = label_layers(error_rates, selected or {})
-    styles = _styles(names)
+    layer_names = list(dict.fromkeys(layer.name for layer in names if not layer.selected))
+    styles = fig.styles(layer_names) | {layer.name: _SELECTED for layer in names if layer.selected}
     runs: dict[str, dict[str, ErrorRates]] = {}
     for rates, layer in zip(error_rates, names, strict=True):
         runs.setdefault(rates.run, {})[layer.name] = rates
@@ -55,26 +57,26 @@ def draw(
     labels = [_labels(layers, styles, stars) for layers in runs.values()]
     room = fig.width_of([label.text for panel in labels for label in panel]) + 0.25
     rows = fig.KEY_ROW * any(map(_marks, runs.values())) * bool(stars)
-    layout = fig.Layout(
-        _WIDTH, _HEIGHT, max(room, 0.3), below=0.85 + rows, columns=2, notes=_notes(error_rates, names, data or {})
+    notes = [_HOW, *image_lines(data or {}, {rates.split for rates in error_rates})]
+    notes += shared_then_single(
+        [(f"{rates.run}, {layer.name}", rates.notes) for rates, layer in zip(error_rates, names, strict=True)]
     )
+    layout = fig.Layout(_WIDTH, _HEIGHT, max(room, 0.3), below=0.85 + rows, columns=2, notes=notes)
     figure, panels = fig.make_panels(titles, layout)
     for axes, layers, panel_labels in zip(panels, runs.values(), labels, strict=True):
         _set_axes(axes, [rates for panel in runs.values() for rates in panel.values()])
         _draw_layers(axes, layers, styles, stars)
         bottom, top = axes.get_ylim()
         fig.label_right(axes, [fig.Label(x.text, x.x, min(max(x.y, bottom), top), x.colour) for x in panel_labels])
-        if set_on := dict.fromkeys(rates.set_on for rates in layers.values() if rates.set_on and _marks(layers)):
-            fig.add_legend(axes, _key(layers, ", ".join(map(chosen_on_text, set_on))))
+        marks = _marks(layers)
+        if set_on := dict.fromkeys(rates.set_on for rates in layers.values() if rates.set_on and marks):
+            texts = [f"{100 * rate:g} %" for rate in marks]
+            texts[0] = f"threshold set on {', '.join(map(chosen_on_text, set_on))} at {texts[0]}"
+            look = zip(texts, marks.values(), strict=True)
+            fig.add_legend(axes, [{"label": text, "marker": x, "markerfacecolor": "white"} for text, x in look])
         if kinds := [{"label": name, **stars[name], "markersize": 9} for name in layers if name in stars]:
             fig.add_legend(axes, kinds, row=bool(set_on))
     return figure
-
-
-def _styles(names: Sequence[LayerLabel]) -> dict[str, fig.Style]:
-    """The styles of layers in network order, and of selected candidates."""
-    layers = list(dict.fromkeys(layer.name for layer in names if not layer.selected))
-    return fig.styles(layers) | {layer.name: _SELECTED for layer in names if layer.selected}
 
 
 def _labels(
@@ -91,16 +93,12 @@ def _labels(
 
 def _points(rates: ErrorRates) -> list[fig.Position]:
     """The points of a line in normal deviates, most false accepts first."""
-    both = zip(rates.false_accepts, rates.false_rejects, strict=True)
+    most = min(_MOST, max(0.5, rates.equal_error_rate or 0.5))
     return [
         (float(ndtri(accepts)), float(ndtri(rejects)))
-        for accepts, rejects in both
-        if _LEAST <= accepts <= _MOST and _LEAST <= rejects <= _MOST and accepts <= _max_false_accepts(rates)
+        for accepts, rejects in zip(rates.false_accepts, rates.false_rejects, strict=True)
+        if _LEAST <= accepts <= most and _LEAST <= rejects <= _MOST
     ]
-
-
-def _max_false_accepts(rates: ErrorRates) -> float:
-    return max(0.5, rates.equal_error_rate or 0.5)
 
 
 def _set_axes(axes: Axes, error_rates: Sequence[ErrorRates]) -> None:
@@ -126,13 +124,6 @@ def _marks(layers: Mapping[str, ErrorRates]) -> dict[float, str]:
         {threshold.asked for rates in layers.values() for threshold in rates.thresholds if _is_inside(threshold)}
     )
     return dict(zip(set_rates, _MARKERS, strict=False))
-
-
-def _key(layers: Mapping[str, ErrorRates], set_on: str) -> list[dict[str, object]]:
-    texts = [f"{100 * rate:g} %" for rate in _marks(layers)]
-    texts[0] = f"threshold set on {set_on} at {texts[0]}"
-    marks = zip(texts, _marks(layers).values(), strict=True)
-    return [{"label": text, "marker": marker, "markerfacecolor": "white"} for text, marker in marks]
 
 
 def _draw_layers(
@@ -161,14 +152,6 @@ def _draw_layers(
                 )
 
 
-def _notes(error_rates: Sequence[ErrorRates], names: Sequence[LayerLabel], data: Mapping[str, DataFacts]) -> list[str]:
-    common, both = shared_notes(rates.notes for rates in error_rates), zip(error_rates, names, strict=True)
-    lines = [
-        f"{rates.run}, {layer.name}: {note}" for rates, layer in both for note in rates.notes if note not in common
-    ]
-    return [_HOW, *image_lines(data, {rates.split for rates in error_rates}), *common, *lines]
-
-
 def error_rates_csv(error_rates: Sequence[ErrorRates], selected: Mapping[str, Selected] | None = None) -> str:
     """A line for each point of a layer's line, and for each threshold, with the rate it was set at."""
     head = ["run", "epoch", "split", "layer", "pool", "reduction", "similarity"]
@@ -177,11 +160,8 @@ def error_rates_csv(error_rates: Sequence[ErrorRates], selected: Mapping[str, Se
         key = [rates.run, rates.epoch, rates.split, *rates.ranked.as_columns().values()]
         end = [rates.equal_error_rate, rates.n, note_text((*rates.notes, *layer.csv_notes))]
         points = zip(rates.false_accepts, rates.false_rejects, strict=True)
-        of_line: list[list[object]] = [[*point, None] for point in points] or [[None, None, None]]
-        of_line += [
-            [threshold.false_accepts, threshold.false_rejects, threshold.asked] for threshold in rates.thresholds
-        ]
-        rows += [[*key, *cells, *end] for cells in of_line]
+        rows += [[*key, *point, None, *end] for point in points] or [[*key, None, None, None, *end]]
+        rows += [[*key, x.false_accepts, x.false_rejects, x.asked, *end] for x in rates.thresholds]
     return csv_text(rows)
 
 

@@ -15,7 +15,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from layerprobe.plots import figure as fig
 from layerprobe.plots.drawn_scores import merge_lines
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource, csv_text
-from layerprobe.plots.selected import Star, add_selected, fold_lines, selected_at, star_of
+from layerprobe.plots.selected import Star, add_selected, fold_lines, selected_at, stars_on
 from layerprobe.system.wording import visible
 from layerprobe.values.facts import DataFacts, epoch_text, run_lines
 from layerprobe.values.intervals import ShownKind
@@ -56,7 +56,11 @@ def draw(
     names = reducer_names(reductions)
     kind = ShownKind.of(sized.score.kind for sized in _values(reductions) if sized.score.interval)
     if kind.kind is None:
-        reductions = [replace(of_run, values=tuple(map(_drop_interval, of_run.values))) for of_run in reductions]
+        without = [
+            tuple(replace(sized, score=replace(sized.score, interval=None)) for sized in of_run.values)
+            for of_run in reductions
+        ]
+        reductions = [replace(of_run, values=values) for of_run, values in zip(reductions, without, strict=True)]
     by_size = len(equal_dimensions(reductions)) >= MANY
     notes = run_lines(data or {}, {of_run.split for of_run in reductions})
     notes += ["; ".join(_chains(reductions, names)), *_signs(reductions, by_size=by_size)]
@@ -99,10 +103,6 @@ def _add_selected(reductions: Reductions, selected: Selected | None) -> list[Siz
     scores = add_selected(list(by_score), [selected])
     drawn_values = [*by_score.values(), Sized(selected.score, selected.dim, False)][: len(scores)]
     return [replace(sized, score=score) for sized, score in zip(drawn_values, scores, strict=True)]
-
-
-def _drop_interval(sized: Sized) -> Sized:
-    return replace(sized, score=replace(sized.score, interval=None))
 
 
 def _signs(reductions: Sequence[Reductions], *, by_size: bool) -> list[str]:
@@ -166,7 +166,14 @@ def _draw_by_layer(
     titles = [f"{_run_and_epoch(of_run, data)}\nat {dim:,} dimensions" for of_run, dim in cells]
     panels = [_restrict_to_dim(of_run, dim) for of_run, dim in cells]
     layers = [_layers(panel) for panel in panels]
-    stars = _stars_by_layer(panels, [dim for _, dim in cells], names, selected)
+
+    def position(i: int, candidate: Selected, exact: bool) -> float | None:
+        layer = candidate.score.ranked.layer
+        if layer not in layers[i] or (exact and candidate.dim != cells[i][1]):
+            return None
+        return layers[i].index(layer) + _shift(Sized(candidate.score, candidate.dim, exact), names)
+
+    stars = stars_on({i: (panel.run, panel.epoch) for i, panel in enumerate(panels)}, selected, position)
     lines = [fig.pool_tracks({i: key for i, key in enumerate(keys) if "+" not in key.layer}) for keys in layers]
     pools = list(map(fig.pool_kinds, lines))
     texts = {layer: str(layer) for keys in layers for layer in keys}
@@ -209,23 +216,6 @@ def _set_y_axis(axes: Axes, reductions: Reductions, y_limits: tuple[float, float
     axes.set_ylim(y_limits)
     fig.show_percent(axes, "y")
     axes.set_ylabel(f"{reductions.values[0].score.metric} on {reductions.split}", fontsize=fig.FONT + 1)
-
-
-def _stars_by_layer(
-    panels: Sequence[Reductions], dims: Sequence[int], names: Mapping[Reducer, str], selected: Mapping[str, Selected]
-) -> dict[int, Star]:
-    """Panel -> the star on it."""
-    run_stars: dict[str, tuple[int, Star]] = {}
-    for exact in (True, False):
-        for i, (panel, dim) in enumerate(zip(panels, dims, strict=True)):
-            candidate, layers = selected.get(panel.run), _layers(panel)
-            if candidate is None or panel.run in run_stars or candidate.score.ranked.layer not in layers:
-                continue
-            if candidate.dim == dim or not exact:
-                shift = _shift(Sized(candidate.score, candidate.dim, exact), names)
-                x = layers.index(candidate.score.ranked.layer) + shift
-                run_stars[panel.run] = (i, star_of(candidate, x, panel.epoch))
-    return dict(run_stars.values())
 
 
 def _shift(sized: Sized, names: Mapping[Reducer, str]) -> float:
@@ -320,11 +310,20 @@ def _draw_by_size(
         for reducer in names
         if any(sized.equal and reducer_of(sized) == reducer for sized in of_run.values)
     ]
-    stars = _stars_by_size(cells, selected)
+
+    def position(i: int, candidate: Selected, exact: bool) -> float | None:
+        of_panel = reducer_of(Sized(candidate.score, candidate.dim, True)) == cells[i][1]
+        return candidate.dim if of_panel or not exact else None
+
+    stars = stars_on({i: (of_run.run, of_run.epoch) for i, (of_run, _) in enumerate(cells)}, selected, position)
     dims = [sized.dim for sized in _values(reductions) if sized.dim is not None]
     dims = sorted({*dims, *(star.selected.dim for star in stars.values())})
     ends = dims[0] / (dims[-1] / dims[0]) ** 0.03, dims[-1] * (dims[-1] / dims[0]) ** 0.03
-    labels = [_size_labels(of_run, reducer, texts, styles, ends) for of_run, reducer in cells]
+    lines = [
+        {text: values for layer, text in texts.items() if (values := _reduced_values(of_run, reducer, layer))}
+        for of_run, reducer in cells
+    ]
+    labels = [[_label(text, line[-1], styles[text]) for text, line in panel_lines.items()] for panel_lines in lines]
     right = fig.width_of([label.text for panel_labels in labels for label in panel_labels]) + 0.25
     width = _FIGURE - _LEFT - right if len(cells) == 1 else _SIZE_WIDTH
     layout = fig.Layout(width, _SIZE_HEIGHT, right, below=0.6 + fig.KEY_ROW * bool(stars), columns=2, notes=notes)
@@ -339,9 +338,8 @@ def _draw_by_size(
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         axes.set_xlabel("bits" if reducer.similarity == "hamming" else "dimensions", fontsize=fig.FONT + 1)
-        for layer, label in texts.items():
-            if reduced := _reduced_values(of_run, reducer, layer):
-                _draw_layer(axes, reduced, _unreduced_value(of_run, layer), styles[label], label)
+        for text, reduced in lines[i].items():
+            _draw_layer(axes, reduced, _unreduced_value(of_run, reduced[0].score.ranked.layer), styles[text], text)
         fig.label_right(axes, panel_labels)
         if i in stars:
             stars[i].draw(axes)
@@ -349,17 +347,8 @@ def _draw_by_size(
     return figure
 
 
-def _stars_by_size(cells: Sequence[tuple[Reductions, Reducer]], selected: Mapping[str, Selected]) -> dict[int, Star]:
-    """Panel -> the star on it."""
-    run_stars: dict[str, tuple[int, Star]] = {}
-    for exact in (True, False):
-        for i, (of_run, reducer) in enumerate(cells):
-            candidate = selected.get(of_run.run)
-            if candidate is None or of_run.run in run_stars:
-                continue
-            if not exact or reducer_of(Sized(candidate.score, candidate.dim, True)) == reducer:
-                run_stars[of_run.run] = (i, star_of(candidate, candidate.dim, of_run.epoch))
-    return dict(run_stars.values())
+def _label(text: str, last: Sized, style: fig.Style) -> fig.Label:
+    return fig.Label(f"{text} {last.percent:.1f} %", last.dim or 1, last.percent, style.text)
 
 
 def _ticks(dims: Sequence[int], ends: tuple[float, float], inches: float) -> list[int]:
@@ -394,54 +383,22 @@ def _unreduced_value(reductions: Reductions, layer: LayerKey) -> Sized | None:
     return None
 
 
-def _size_labels(
-    reductions: Reductions,
-    reducer: Reducer,
-    texts: Mapping[LayerKey, str],
-    styles: Mapping[str, fig.Style],
-    ends: tuple[float, float],
-) -> list[fig.Label]:
-    labels = []
-    for layer, text in texts.items():
-        values = _reduced_values(reductions, reducer, layer)
-        if values:
-            value = 100 * (values[-1].score.value or 0.0)
-            # `label_right` takes an axis whose equal steps are equal differences.
-            along = math.log((values[-1].dim or 1) / ends[0]) / math.log(ends[1] / ends[0])
-            x = ends[0] + along * (ends[1] - ends[0])
-            labels.append(fig.Label(f"{text} {value:.1f} %", x, value, styles[text].text))
-    return labels
-
-
-def _x_position(sized: Sized) -> float:
-    """Its place on the axis; NaN, which is not drawn, where its dimensions are unknown."""
-    return math.nan if sized.dim is None else sized.dim
-
-
 def _draw_layer(axes: Axes, reduced: Sequence[Sized], unreduced: Sized | None, style: fig.Style, label: str) -> None:
     """Draw a layer's values after a reducer, by dimension, and the unreduced layer."""
-    dims, values = list(map(_x_position, reduced)), [100 * (s.score.value or 0.0) for s in reduced]
+    dims, values = [s.dim or 1 for s in reduced], [s.percent for s in reduced]
     (line,) = axes.plot(dims, values, color=style.colour, marker=style.marker, label=label)
     line.set(markersize=style.size * 0.55, linewidth=1.5, clip_on=False)
-    band = [(_x_position(sized), *sized.score.interval.percent) for sized in reduced if sized.score.interval]
+    band = [(sized.dim or 1, *sized.score.interval.percent) for sized in reduced if sized.score.interval]
     if band:
         along, lows, highs = (list(column) for column in zip(*band, strict=True))
         area = axes.fill_between(along, lows, highs, color=style.colour, alpha=_BAND)
         area.set(linewidth=0, zorder=0.5, label=f"_interval of {label}")
     if unreduced:
-        (mark,) = axes.plot([_x_position(unreduced)], [100 * (unreduced.score.value or 0.0)], color=style.colour)
-        mark.set(
-            linestyle="none",
-            marker=style.marker,
-            markersize=style.size * 0.55,
-            markerfacecolor="white",
-            clip_on=False,
-            zorder=3,
-        )
+        (mark,) = axes.plot([unreduced.dim or 1], [unreduced.percent], color=style.colour, linestyle="none")
+        mark.set(marker=style.marker, markersize=style.size * 0.55, markerfacecolor="white", clip_on=False, zorder=3)
         mark.set_label(f"_{label} unreduced")
     best = [s for s in [*reduced, *([unreduced] if unreduced else [])] if s.chosen]
-    heights = [100 * (s.score.value or 0.0) for s in best]
-    (ring,) = axes.plot(list(map(_x_position, best)), heights, linestyle="none")
+    (ring,) = axes.plot([s.dim or 1 for s in best], [s.percent for s in best], linestyle="none")
     ring.set(marker="o", markersize=10, markerfacecolor="none", markeredgecolor="black", zorder=4, clip_on=False)
     ring.set_label("_best")
 
@@ -472,7 +429,11 @@ def reducer_names(reductions: Sequence[Reductions]) -> dict[Reducer, str]:
     `none` is first, the others are sorted by chain, so that a reducer has the same colour in most figures.
     """
     reducers = sorted(
-        {reducer_of(sized) for sized in _values(reductions) if _is_drawn(sized)},
+        {
+            reducer_of(sized)
+            for sized in _values(reductions)
+            if sized.equal or sized.score.ranked.reduction == NO_REDUCTION
+        },
         key=lambda reducer: (reducer.chain != NO_REDUCTION, reducer.chain, reducer.similarity),
     )
     names = {reducer: _chain_name(reducer.chain) for reducer in reducers}
@@ -482,10 +443,6 @@ def reducer_names(reductions: Sequence[Reductions]) -> dict[Reducer, str]:
         parts += [reducer.similarity] if len({other.similarity for other in namesakes}) > 1 else []
         names[reducer] = ", ".join(parts)
     return names
-
-
-def _is_drawn(sized: Sized) -> bool:
-    return sized.equal or sized.score.ranked.reduction == NO_REDUCTION
 
 
 def _chain_name(chain: str) -> str:

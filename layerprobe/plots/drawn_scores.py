@@ -297,6 +297,17 @@ def merge_lines(lines: Mapping[str, Sequence[str]]) -> list[str]:
     return common + [f"{run}: {line}" for run, run_lines in lines.items() for line in run_lines if line not in common]
 
 
+def shared_then_single(notes: Sequence[tuple[str, tuple[str, ...]]]) -> list[str]:
+    """The notes that all values share, then the others after what they are of.
+
+    Args:
+        notes: what each value is of, and its notes.
+    """
+    common = shared_notes(value_notes for _, value_notes in notes)
+    single = [f"{name}: {note}" for name, value_notes in notes for note in value_notes if note not in common]
+    return [*common, *dict.fromkeys(single)]
+
+
 def missing_lines(runs: Mapping[str, Series], splits: Sequence[str]) -> list[str]:
     """Notes on splits without scores, and on invalid values."""
     lines = []

@@ -11,11 +11,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from layerprobe.plots import figure as fig
+from layerprobe.plots.drawn_scores import shared_then_single
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource, csv_text
 from layerprobe.system.wording import visible
 from layerprobe.values.facts import DataFacts, epoch_text, image_lines, split_text
 from layerprobe.values.layers import names_by_layer
-from layerprobe.values.scores import note_text, shared_notes
+from layerprobe.values.scores import note_text
 from layerprobe.values.views import PlaneFeatures
 
 _SIDE, _GAP = 1.75, 0.55  # inches
@@ -30,8 +31,6 @@ _RAYS = (
     "rays are in proportion to the weights'. They begin at the feature that the classifier takes for 0."
 )
 
-Key = tuple[str, str]  # run and layer
-
 
 def draw(features: Sequence[PlaneFeatures], *, data: Mapping[str, DataFacts] | None = None) -> Figure:
     """Draw a row of panels for each run and layer, with a panel for each split, both on the same axes.
@@ -42,15 +41,25 @@ def draw(features: Sequence[PlaneFeatures], *, data: Mapping[str, DataFacts] | N
         data: run -> the data it was measured on.
     """
     names = names_by_layer(layer_features.ranked for layer_features in features)
-    rows: dict[Key, dict[str, PlaneFeatures]] = {}
+    rows: dict[tuple[str, str], dict[str, PlaneFeatures]] = {}  # run and layer
     for layer_features in features:
         rows.setdefault((layer_features.run, names[layer_features.ranked]), {})[layer_features.split] = layer_features
     splits = list(dict.fromkeys(layer_features.split for layer_features in features))
     cells = [(by_split, split) for by_split in rows.values() for split in splits]
-    titles = [_title(by_split, split, key, data or {}) for key, by_split in rows.items() for split in splits]
-    layout = fig.Layout(
-        _SIDE, _SIDE, 0.12, below=0.45, left=_GAP, columns=len(splits), notes=_notes(features, data or {})
-    )
+    titles = []
+    for (run, layer), by_split in rows.items():
+        for split in splits:
+            name = split_text(split, [data[run]] if data and run in data else [])
+            titles.append(f"{run}, {layer}\n{'' if split in by_split else 'no '}{name}")
+    epochs = dict.fromkeys((layer_features.run, layer_features.epoch) for layer_features in features)
+    notes = ["; ".join(f"{run}, {epoch_text(epoch, (data or {}).get(run))}" for run, epoch in epochs)]
+    notes[0] += ". A colour is a class."
+    notes += [_RAYS] if any(layer_features.weights for layer_features in features) else []
+    if any(len(set(layer_features.classes)) > _NAMED for layer_features in features):
+        notes.append(f"Above {_NAMED} classes none is named.")
+    notes += image_lines(data or {}, set(splits))
+    notes += shared_then_single([(f"{x.run}, {x.split}", x.notes) for x in features])
+    layout = fig.Layout(_SIDE, _SIDE, 0.12, below=0.45, left=_GAP, columns=len(splits), notes=notes)
     figure, panels = fig.make_panels(titles, layout)
     for axes, (by_split, split) in zip(panels, cells, strict=True):
         _set_axes(axes, list(by_split.values()))
@@ -60,19 +69,9 @@ def draw(features: Sequence[PlaneFeatures], *, data: Mapping[str, DataFacts] | N
     return figure
 
 
-def _title(by_split: Mapping[str, PlaneFeatures], split: str, key: Key, data: Mapping[str, DataFacts]) -> str:
-    run, layer = key
-    name = split_text(split, [data[run]] if run in data else [])
-    return f"{run}, {layer}\n{name}" if split in by_split else f"{run}, {layer}\nno {name}"
-
-
 def _set_axes(axes: Axes, features: Sequence[PlaneFeatures]) -> None:
-    places = np.concatenate(
-        [
-            np.array([*split_features.points, *(end for _, ray in _rays(split_features) for end in ray)])
-            for split_features in features
-        ]
-    )
+    ends = [end for split_features in features for _, ray in _rays(split_features) for end in ray]
+    places = np.array([*(point for split_features in features for point in split_features.points), *ends])
     low, high = places.min(0), places.max(0)
     half = (0.5 + _MARGIN) * float((high - low).max()) or 1.0
     for which, middle in zip("xy", (low + high) / 2, strict=True):
@@ -119,56 +118,22 @@ def _draw_points(axes: Axes, features: PlaneFeatures, rays: Sequence[tuple[str, 
         for number, name in enumerate(names):
             middle = np.median(points[classes == name], 0)
             colour = fig.Style(_COLOURS[number % len(_COLOURS)], "o").text
-            labels.append(fig.Label(_shorten(name), float(middle[0]), float(middle[1]), colour, fig.FONT - 1))
+            shown = visible(name)
+            short = shown if len(shown) <= _NAME else f"…{shown[1 - _NAME :]}"
+            labels.append(fig.Label(short, float(middle[0]), float(middle[1]), colour, fig.FONT - 1))
     fig.label_points(axes, labels, [ray for _, ray in rays], [ray[-1] for _, ray in rays])
-
-
-def _shorten(name: str) -> str:
-    name = visible(name)
-    return name if len(name) <= _NAME else f"…{name[1 - _NAME :]}"
-
-
-def _notes(features: Sequence[PlaneFeatures], data: Mapping[str, DataFacts]) -> list[str]:
-    common = shared_notes(layer_features.notes for layer_features in features)
-    epochs = dict.fromkeys((layer_features.run, layer_features.epoch) for layer_features in features)
-    lines = [
-        f"{layer_features.run}, {layer_features.split}: {note}"
-        for layer_features in features
-        for note in layer_features.notes
-        if note not in common
-    ]
-    has_unnamed_classes = any(len(set(layer_features.classes)) > _NAMED for layer_features in features)
-    return [
-        "; ".join(f"{run}, {epoch_text(epoch, data.get(run))}" for run, epoch in epochs) + ". A colour is a class.",
-        *([_RAYS] if any(layer_features.weights for layer_features in features) else []),
-        *([f"Above {_NAMED} classes none is named."] if has_unnamed_classes else []),
-        *image_lines(data, {layer_features.split for layer_features in features}),
-        *common,
-        *dict.fromkeys(lines),
-    ]
 
 
 def plane_csv(features: Sequence[PlaneFeatures]) -> str:
     """A line for each image, and for each weight of the classifier."""
     head = ["run", "epoch", "split", "layer", "pool", "reduction", "kind", "class", "x", "y", "note"]
     rows: list[list[object]] = [[*head]]
-    for layer_features in features:
-        layer = layer_features.ranked.layer
-        key = [
-            layer_features.run,
-            layer_features.epoch,
-            layer_features.split,
-            layer.layer,
-            layer.pool,
-            layer_features.ranked.reduction,
-        ]
-        end = note_text(layer_features.notes)
-        rows += [
-            [*key, "image", name, *point, end]
-            for name, point in zip(layer_features.classes, layer_features.points, strict=True)
-        ]
-        rows += [[*key, "weight", name, *weight, end] for name, weight in layer_features.weights]
-        rows += [[*key, "origin", "", *layer_features.origin, end]] if layer_features.weights else []
+    for x in features:
+        layer, end = x.ranked.layer, note_text(x.notes)
+        key = [x.run, x.epoch, x.split, layer.layer, layer.pool, x.ranked.reduction]
+        rows += [[*key, "image", name, *point, end] for name, point in zip(x.classes, x.points, strict=True)]
+        rows += [[*key, "weight", name, *weight, end] for name, weight in x.weights]
+        rows += [[*key, "origin", "", *x.origin, end]] if x.weights else []
     return csv_text(rows)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 import textwrap
 from collections import Counter
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib import colormaps, rc_context
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
@@ -203,8 +205,7 @@ def label_right(axes: Axes, labels: Sequence[Label]) -> None:
     """
     # Heights in points, as the font has: so the gap is right at any resolution.
     height = size_of(axes)[1] * 72
-    (x_min, x_max), (y_min, y_max) = axes.get_xlim(), axes.get_ylim()
-    points = [((label.x - x_min) / (x_max - x_min), (label.y - y_min) / (y_max - y_min)) for label in labels]
+    points = [(_place_on(axes.xaxis, label.x), _place_on(axes.yaxis, label.y)) for label in labels]
     heights = [y / height for y in spread([y * height for _, y in points], FONT * _LINE, 0, height)]
     for label, y in zip(labels, heights, strict=True):
         text = axes.text(_COLUMN, y, visible(label.text), color=label.colour, fontsize=FONT, va="center")
@@ -214,6 +215,14 @@ def label_right(axes: Axes, labels: Sequence[Label]) -> None:
     lines = LineCollection([[point, (end, y)] for point, y in zip(points, heights, strict=True)], clip_on=False)
     lines.set(transform=axes.transAxes, color="0.72", linewidth=0.7, capstyle="round", zorder=1.5)
     axes.add_collection(lines, autolim=False)
+
+
+def _place_on(axis: Axis, value: float) -> float:
+    """Where a value lies on an axis, from 0 to 1."""
+    low, high = axis.get_view_interval()
+    if axis.get_scale() == "log":
+        return math.log(value / low) / math.log(high / low)
+    return float((value - low) / (high - low))
 
 
 def label_points(

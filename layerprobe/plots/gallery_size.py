@@ -44,21 +44,29 @@ def draw(curves: Sequence[Curve], *, data: Mapping[str, DataFacts] | None = None
         runs.setdefault(curve.run, []).append(curve)
     names = names_by_layer(curve.ranked for curve in curves)
     styles = fig.styles(list(dict.fromkeys(names.values())))
-    x_limits = _limits([size for curve in curves for size in curve.places])
-    labels = {run: _labels(run_curves, names, styles, x_limits[1]) for run, run_curves in runs.items()}
-    right = fig.width_of([label.text for run_curves in labels.values() for label in run_curves]) + 0.25
+    sizes = [size for curve in curves for size in curve.places]
+    margin = (max(sizes) / min(sizes)) ** 0.02 if max(sizes) > min(sizes) else 2.0
+    x_limits = min(sizes) / margin, max(sizes) * margin
+    labels, titles = [], []
+    for run, run_curves in runs.items():
+        valid = [(names[curve.ranked], 100 * end) for curve in run_curves if (end := curve.values[-1]) is not None]
+        labels.append([fig.Label(f"{name} {y:.1f} %", x_limits[1], y, styles[name].text) for name, y in valid])
+        similarities = dict.fromkeys(curve.ranked.similarity for curve in run_curves)
+        when = epoch_text(run_curves[0].epoch, (data or {}).get(run))
+        titles.append(f"{run}\n{', '.join([run_curves[0].split, when, *similarities])}")
+    right = fig.width_of([label.text for run_labels in labels for label in run_labels]) + 0.25
     width = max(_LEAST, _FIGURE - _LEFT - right)
-    titles = [f"{run}\n{_facts(run_curves, data or {})}" for run, run_curves in runs.items()]
     notes = [*run_lines(data or {}, {curve.split for curve in curves}), _HOW, *kind.lines("Bands")]
     notes += merge_lines({run: _remarks(run_curves, names) for run, run_curves in runs.items()})
     layout = fig.Layout(width, _HEIGHT, right, below=0.6, columns=2, notes=notes)
     figure, panels = fig.make_panels(titles, layout)
-    y_limits = fig.limits(_heights(curves) or [0.0, 100.0])
-    for axes, (run, run_curves) in zip(panels, runs.items(), strict=True):
+    shares = [share for curve in curves for share in (*curve.values, *curve.low, *curve.high) if share is not None]
+    y_limits = fig.limits([100 * share for share in shares] or [0.0, 100.0])
+    for axes, run_curves, run_labels in zip(panels, runs.values(), labels, strict=True):
         _set_axes(axes, x_limits, y_limits, run_curves[0].measure)
         for curve in run_curves:
             _draw_curve(axes, curve, styles[names[curve.ranked]], names[curve.ranked])
-        fig.label_right(axes, labels[run])
+        fig.label_right(axes, run_labels)
     return figure
 
 
@@ -74,12 +82,6 @@ def table(curves: Iterable[Curve]) -> str:
     return csv_text(rows)
 
 
-def _facts(curves: Sequence[Curve], data: Mapping[str, DataFacts]) -> str:
-    """Split, epoch and similarities."""
-    similarities = dict.fromkeys(curve.ranked.similarity for curve in curves)
-    return ", ".join([curves[0].split, epoch_text(curves[0].epoch, data.get(curves[0].run)), *similarities])
-
-
 def _remarks(curves: Sequence[Curve], names: Mapping[RankedLayer, str]) -> list[str]:
     """The notes of a run's curves: those that all have, and those of single layers."""
     common = shared_notes(curve.remarks for curve in curves)
@@ -89,27 +91,6 @@ def _remarks(curves: Sequence[Curve], names: Mapping[RankedLayer, str]) -> list[
         text = note_text(note for note in curve.remarks if note not in common)
         remarks += [f"{fault}{names[curve.ranked]}: {text}"] if text or fault else []
     return remarks
-
-
-def _heights(curves: Sequence[Curve]) -> list[float]:
-    return [100 * value for c in curves for value in (*c.values, *c.low, *c.high) if value is not None]
-
-
-def _labels(
-    curves: Sequence[Curve], names: Mapping[RankedLayer, str], styles: Mapping[str, fig.Style], x: float
-) -> list[fig.Label]:
-    """The labels of the lines, which end at `x`."""
-    return [
-        fig.Label(f"{names[curve.ranked]} {100 * recall:.1f} %", x, 100 * recall, styles[names[curve.ranked]].text)
-        for curve in curves
-        if (recall := curve.values[-1]) is not None
-    ]
-
-
-def _limits(places: Sequence[float]) -> tuple[float, float]:
-    low, high = min(places), max(places)
-    margin = (high / low) ** 0.02 if high > low else 2.0
-    return low / margin, high * margin
 
 
 def _set_axes(axes: Axes, ends: tuple[float, float], y_limits: tuple[float, float], measure: str) -> None:

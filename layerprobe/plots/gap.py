@@ -94,7 +94,11 @@ def draw(
     titles = [f"{run}: gap of {metric}, {comparison_text(series)}" for run, series in runs.items()]
     figure, panels = fig.make_panels(titles, layout)
     for axes, (run, series) in zip(panels, runs.items(), strict=True):
-        image = _draw_cells(axes, series, most)
+        image = axes.imshow(_gaps(series), cmap=_COLOURS, norm=Normalize(-most, most), aspect="auto", origin="lower")
+        image.set(interpolation="none", zorder=0, label="_gaps")
+        axes.grid(visible=False)
+        axes.spines[:].set_visible(False)
+        axes.tick_params(length=0)
         _name_axes(axes, series, data[run].weights if run in data else "")
         if not _write_numbers(axes, series, most):
             _write_last_gaps(axes, series)
@@ -146,15 +150,6 @@ def _gaps(series: Series) -> NDArray[np.float64]:
     epochs = _epochs(series)
     gaps = [[_gap(layer, epoch) for epoch in epochs] for layer in series.values()]
     return np.array([[math.nan if gap is None else gap for gap in row] for row in gaps])
-
-
-def _draw_cells(axes: Axes, series: Series, most: float) -> AxesImage:
-    image = axes.imshow(_gaps(series), cmap=_COLOURS, norm=Normalize(-most, most), aspect="auto", origin="lower")
-    image.set(interpolation="none", zorder=0, label="_gaps")
-    axes.grid(visible=False)
-    axes.spines[:].set_visible(False)
-    axes.tick_params(length=0)
-    return image
 
 
 def _write_numbers(axes: Axes, series: Series, most: float) -> bool:

@@ -9,9 +9,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from layerprobe.plots import figure as fig
+from layerprobe.plots.drawn_scores import shared_then_single
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource, csv_text
 from layerprobe.values.facts import DataFacts, epoch_text, image_lines
-from layerprobe.values.scores import note_text, shared_notes
+from layerprobe.values.scores import note_text
 from layerprobe.values.views import GradientSizes
 
 _WIDTH, _HEIGHT = 1.6, 1.9  # inches
@@ -41,14 +42,26 @@ def draw(gradients: Sequence[GradientSizes], *, data: Mapping[str, DataFacts] | 
     """
     runs = list(dict.fromkeys(gradient.run for gradient in gradients))
     cells = [(run, axis) for run in runs for axis in _AXES]
-    layout = fig.Layout(
-        _WIDTH, _HEIGHT, 0.1, below=0.5, left=0.6, columns=len(_AXES), key=0.75, notes=_notes(gradients, data or {})
-    )
+    counts: dict[str, list[str]] = {}
+    for gradient in gradients:
+        layer = f"{gradient.run}, {gradient.ranked.layer.layer}"
+        name = f"{layer}, {epoch_text(gradient.epoch, (data or {}).get(gradient.run))}"
+        counts.setdefault(name, []).append(f"{gradient.n:,} {gradient.samples}")
+    notes = [_HOW, *image_lines(data or {}, {"train"})]
+    notes += [f"{name}: {', '.join(dict.fromkeys(texts))}" for name, texts in counts.items()]
+    notes += shared_then_single([(gradient.run, gradient.notes) for gradient in gradients])
+    layout = fig.Layout(_WIDTH, _HEIGHT, 0.1, below=0.5, left=0.6, columns=len(_AXES), key=0.75, notes=notes)
     figure, panels = fig.make_panels([f"{run}\nby {axis}" for run, axis in cells], layout)
     for axes, (run, axis) in zip(panels, cells, strict=True):
         panel_gradients = [gradient for gradient in gradients if (gradient.run, gradient.axis) == (run, axis)]
         _set_axes(axes, panel_gradients)
-        _draw_lines(axes, panel_gradients)
+        axes.axvline(panel_gradients[0].own, color=fig.GREY, linewidth=0.9, linestyle=":", zorder=1, label="_trained")
+        for gradient in panel_gradients:
+            style = _KINDS[gradient.samples]
+            (line,) = axes.plot(gradient.places, gradient.values)
+            line.set(**style, label=gradient.samples)
+            band = axes.fill_between(gradient.places, gradient.low, gradient.high, color=style["color"], alpha=_BAND)
+            band.set(linewidth=0, zorder=0.5, label=f"_middle half of {gradient.samples}")
     kinds = [kind for kind in _KINDS if any(gradient.samples == kind for gradient in gradients)]
     fig.add_legend(panels[-len(_AXES)], [_KINDS[kind] | {"label": kind, "marker": ""} for kind in kinds], columns=1)
     return figure
@@ -68,52 +81,14 @@ def _set_axes(axes: Axes, gradients: Sequence[GradientSizes]) -> None:
         axes.set_ylabel("length of the gradient", fontsize=fig.FONT)
 
 
-def _draw_lines(axes: Axes, gradients: Sequence[GradientSizes]) -> None:
-    axes.axvline(gradients[0].own, color=fig.GREY, linewidth=0.9, linestyle=":", zorder=1, label="_trained")
-    for gradient in gradients:
-        style = _KINDS[gradient.samples]
-        (line,) = axes.plot(gradient.places, gradient.values)
-        line.set(**style, label=gradient.samples)
-        band = axes.fill_between(gradient.places, gradient.low, gradient.high, color=style["color"], alpha=_BAND)
-        band.set(linewidth=0, zorder=0.5, label=f"_middle half of {gradient.samples}")
-
-
-def _notes(gradients: Sequence[GradientSizes], data: Mapping[str, DataFacts]) -> list[str]:
-    common = shared_notes(gradient.notes for gradient in gradients)
-    counts: dict[str, dict[str, int]] = {}
-    for gradient in gradients:
-        layer_text = (
-            f"{gradient.run}, {gradient.ranked.layer.layer}, {epoch_text(gradient.epoch, data.get(gradient.run))}"
-        )
-        counts.setdefault(layer_text, {})[gradient.samples] = gradient.n
-    lines = [
-        f"{run}: " + ", ".join(f"{n:,} {kind}" for kind, n in class_counts.items())
-        for run, class_counts in counts.items()
-    ]
-    single_notes = dict.fromkeys(
-        f"{gradient.run}: {note}" for gradient in gradients for note in gradient.notes if note not in common
-    )
-    return [_HOW, *image_lines(data, {"train"}), *lines, *common, *single_notes]
-
-
 def gradients_csv(gradients: Sequence[GradientSizes]) -> str:
     """A line for each place of each line; `own` as in `GradientSizes`."""
     head = ["run", "epoch", "layer", "pool", "samples", "n", "axis", "own", "place", "median", "low", "high", "note"]
     rows: list[list[object]] = [[*head]]
-    for gradient in gradients:
-        layer = gradient.ranked.layer
-        key = [
-            gradient.run,
-            gradient.epoch,
-            layer.layer,
-            layer.pool,
-            gradient.samples,
-            gradient.n,
-            gradient.axis,
-            gradient.own,
-        ]
-        lines = zip(gradient.places, gradient.values, gradient.low, gradient.high, strict=True)
-        rows += [[*key, *cells, note_text(gradient.notes)] for cells in lines]
+    for x in gradients:
+        layer = x.ranked.layer
+        key = [x.run, x.epoch, layer.layer, layer.pool, x.samples, x.n, x.axis, x.own]
+        rows += [[*key, *cells, note_text(x.notes)] for cells in zip(x.places, x.values, x.low, x.high, strict=True)]
     return csv_text(rows)
 
 

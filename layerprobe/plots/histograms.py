@@ -13,10 +13,11 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
 from layerprobe.plots import figure as fig
+from layerprobe.plots.drawn_scores import shared_then_single
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource, csv_text
 from layerprobe.plots.selected import label_layers
 from layerprobe.values.facts import DataFacts, epoch_text, image_lines, level_text
-from layerprobe.values.scores import note_text, shared_notes
+from layerprobe.values.scores import note_text
 from layerprobe.values.views import Histogram, Selected
 
 _WIDTH, _ALONE, _HEIGHT = 1.75, 3.5, 0.62  # inches; a panel alone in its row is wider
@@ -69,6 +70,12 @@ def draw(
     head = {run: f"{run}\n" if len(runs) > 1 else "" for run in runs}
     # The last line of a title is left empty for the number.
     titles = [f"{head[run]}{name}, {split}\n " for name, run in rows for split in splits]
+    epochs = {histogram.run: histogram.epoch for histogram in reversed(histograms)}
+    whose = "; ".join(f"{run}, {epoch_text(epochs[run], (data or {}).get(run))}" for run in runs)
+    notes = [f"{whose}.", _HOW, *image_lines(data or {}, set(splits))]
+    notes += shared_then_single(
+        [(f"{x.run}, {name}, {x.split}", x.notes) for x, name in zip(histograms, names, strict=True)]
+    )
     layout = fig.Layout(
         _WIDTH if len(splits) > 1 else _ALONE,
         _HEIGHT,
@@ -78,7 +85,7 @@ def draw(
         above=_ABOVE,
         columns=len(splits),
         key=_FOOT,
-        notes=_notes(histograms, names, data or {}),
+        notes=notes,
     )
     figure, panels = fig.make_panels(titles, layout)
     for axes, (row, split) in zip(panels, product(rows, splits), strict=True):
@@ -86,19 +93,15 @@ def draw(
         if split in by_row[row]:
             _draw_panel(axes, by_row[row][split])
         else:
-            _leave_blank(axes)
+            # Not set_visible(False): the name of the axis and the key stand under the last panel of the first column.
+            axes.set_title("", loc="left")
+            axes.spines[:].set_visible(False)
+            axes.grid(visible=False)
+            axes.set(xticks=[], yticks=[])
     corner = panels[len(panels) - len(splits)]
     corner.set_xlabel(_AXIS, fontsize=fig.FONT, loc="left")
     fig.add_legend(corner, _KEY)
     return figure
-
-
-def _leave_blank(axes: Axes) -> None:
-    # Not set_visible(False): the name of the axis and the key stand under the last panel of the first column.
-    axes.set_title("", loc="left")
-    axes.spines[:].set_visible(False)
-    axes.grid(visible=False)
-    axes.set(xticks=[], yticks=[])
 
 
 def _draw_panel(axes: Axes, histograms: Sequence[Histogram]) -> None:
@@ -107,8 +110,11 @@ def _draw_panel(axes: Axes, histograms: Sequence[Histogram]) -> None:
     axes.grid(visible=False)
     axes.xaxis.set_major_locator(MaxNLocator(_TICKS))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    heights = {histogram.pairs: _density(histogram) for histogram in histograms}
-    top = max((float(histogram.max()) for histogram in heights.values()), default=0) or 1
+    heights: dict[str, NDArray[np.float64]] = {}
+    for histogram in histograms:
+        counts = np.array(histogram.counts, float)
+        heights[histogram.pairs] = counts / (max(counts.sum(), 1) * np.diff(histogram.edges))
+    top = max((float(densities.max()) for densities in heights.values()), default=0) or 1
     axes.set_ylim(0, 1.05 * top)
     for histogram in histograms:
         same = histogram.pairs == _SAME
@@ -132,12 +138,6 @@ def _draw_panel(axes: Axes, histograms: Sequence[Histogram]) -> None:
             axes.set_title(title, loc="left", fontsize=fig.FONT + 1.5, pad=_PAD + 1.4 * fig.FONT, parse_math=False)
 
 
-def _density(histogram: Histogram) -> NDArray[np.float64]:
-    counts, edges = np.array(histogram.counts, float), np.array(histogram.edges)
-    density: NDArray[np.float64] = counts / (max(counts.sum(), 1) * np.diff(edges))
-    return density
-
-
 def _limits(histograms: Sequence[Histogram]) -> tuple[float, float]:
     """Ends of the axis: few pairs of any histogram lie outside."""
     lows, highs = [], []
@@ -149,41 +149,13 @@ def _limits(histograms: Sequence[Histogram]) -> tuple[float, float]:
     return (min(lows), max(highs)) if lows else (-1.0, 1.0)
 
 
-def _notes(histograms: Sequence[Histogram], names: Sequence[str], data: Mapping[str, DataFacts]) -> list[str]:
-    epochs: dict[str, int] = {}
-    for histogram in histograms:
-        epochs.setdefault(histogram.run, histogram.epoch)
-    common = shared_notes(histogram.notes for histogram in histograms)
-    lines = dict.fromkeys(
-        f"{histogram.run}, {name}, {histogram.split}: {note}"
-        for histogram, name in zip(histograms, names, strict=True)
-        for note in histogram.notes
-        if note not in common
-    )
-    return [
-        "; ".join(f"{run}, {epoch_text(epoch, data.get(run))}" for run, epoch in epochs.items()) + ".",
-        _HOW,
-        *image_lines(data, {histogram.split for histogram in histograms}),
-        *common,
-        *lines,
-    ]
-
-
 def histograms_csv(histograms: Sequence[Histogram], selected: Mapping[str, Selected] | None = None) -> str:
     """A line for each bin: its ends and its number of pairs; `median` and `above` as in `Histogram`."""
     facts = ["run", "epoch", "split", "layer", "pool", "reduction", "pairs"]
     rows: list[list[object]] = [[*facts, "low", "high", "count", "median", "above", "note"]]
     for histogram, label in zip(histograms, label_layers(histograms, selected or {}), strict=True):
-        ranked = histogram.ranked
-        head = [
-            histogram.run,
-            histogram.epoch,
-            histogram.split,
-            ranked.layer.layer,
-            ranked.layer.pool,
-            ranked.reduction,
-            histogram.pairs,
-        ]
+        layer, reduction = histogram.ranked.layer, histogram.ranked.reduction
+        head = [histogram.run, histogram.epoch, histogram.split, layer.layer, layer.pool, reduction, histogram.pairs]
         end = [histogram.median, histogram.above, note_text((*histogram.notes, *label.csv_notes))]
         bins = zip(histogram.edges[:-1], histogram.edges[1:], histogram.counts, strict=True)
         rows += [[*head, low, high, count, *end] for low, high, count in bins]

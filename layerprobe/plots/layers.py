@@ -34,7 +34,7 @@ from layerprobe.plots.drawn_scores import (
     select_unreduced,
 )
 from layerprobe.plots.plot import Drawing, Indistinguishable, Plot, PlotOptions, PlotSource
-from layerprobe.plots.selected import Star, add_selected, fold_lines, selected_at, star_of
+from layerprobe.plots.selected import Star, add_selected, fold_lines, selected_at, stars_on
 from layerprobe.system.wording import visible
 from layerprobe.values.best import Best, apart_text, best_layer, best_text, worse_text
 from layerprobe.values.facts import DataFacts, common_chance, epoch_text, run_lines, split_text
@@ -138,16 +138,15 @@ def draw(
     floors = {split: 100 * level for split, level in common_chance(data.values()).items() if split in _GAP}
     stars = _stars_on(panels, selected)
     y_limits = _limits([s for s in metric_scores if s.epoch in (0, panels[s.run].epoch)], _SPLITS, floors, stars)
+    metric, worse = metric_of(drawn_scores), []
+    for name, panel in panels.items():
+        before, trained = panel.fractions("test", 0), panel.fractions("test")
+        if text := worse_text(list(panel.series), before, trained, metric, panel.facts.start):
+            worse.append(f"{name}: " * (len(panels) > 1) + text)
     layers = {name: panel.at_epoch for name, panel in panels.items()}
     notes = run_lines(data) + common_lines(layers)
-    if indistinguishable is not None and not kind.mixed:
-        notes += _indistinguishable_notes(panels, drawn_scores, indistinguishable)
-    metric = metric_of(drawn_scores)
-    for name, panel in panels.items():
-        start, before, trained = panel.facts.start, panel.fractions("test", 0), panel.fractions("test")
-        if text := worse_text(list(panel.series), before, trained, metric, start):
-            notes.append(f"{name}: " * (len(panels) > 1) + text)
-    notes += missing_lines(layers, _GAP) + list(kind.lines("Bars"))
+    notes += _indistinguishable_notes(panels, drawn_scores, kind, indistinguishable)
+    notes += [*worse, *missing_lines(layers, _GAP), *kind.lines("Bars")]
     notes += [*remarks, *fold_lines(star.selected for star in stars.values())]
     width, under, upright = _sizes([list(panel.series) for panel in panels.values()])
     pools = {name: fig.pool_kinds(_tracks(panel.series)) for name, panel in panels.items()}
@@ -208,22 +207,14 @@ def _panels(
 
 
 def _stars_on(panels: Mapping[P, _RunLayers], selected: Mapping[str, Selected]) -> dict[P, Star]:
-    """Panel -> the star on it: on the panel of the candidate's reduction, else on the first one that has its layer.
+    """Panel -> the star on it: on the panel of the candidate's reduction, else on the first one that has its layer."""
 
-    Args:
-        selected: run -> its selected candidate.
-    """
-    stars: dict[str, tuple[P, Star]] = {}
-    for exact in (True, False):
-        for name, panel in panels.items():
-            if panel.run not in selected or panel.run in stars:
-                continue
-            candidate = selected[panel.run].score.ranked
-            layers = list(map(ranked_of, panel.series.values()))
-            rows = [i for i, x in enumerate(layers) if (x == candidate if exact else x.layer == candidate.layer)]
-            if rows:
-                stars[panel.run] = (name, star_of(selected[panel.run], rows[0], panel.epoch))
-    return dict(stars.values())
+    def position(name: P, candidate: Selected, exact: bool) -> int | None:
+        ranked, layers = candidate.score.ranked, map(ranked_of, panels[name].series.values())
+        rows = [i for i, x in enumerate(layers) if (x == ranked if exact else x.layer == ranked.layer)]
+        return rows[0] if rows else None
+
+    return stars_on({name: (panel.run, panel.epoch) for name, panel in panels.items()}, selected, position)
 
 
 def _limits(
@@ -234,9 +225,14 @@ def _limits(
 
 
 def _indistinguishable_notes(
-    panels: Mapping[str, _RunLayers], scores: Sequence[Score], indistinguishable: Indistinguishable
+    panels: Mapping[str, _RunLayers],
+    scores: Sequence[Score],
+    kind: ShownKind,
+    indistinguishable: Indistinguishable | None,
 ) -> list[str]:
     """A note for each panel that names the layers indistinguishable from the best, where known."""
+    if indistinguishable is None or kind.mixed:
+        return []
     lines = []
     for name, panel in panels.items():
         best, _ = panel.best
@@ -420,9 +416,8 @@ def _draw_together(
     series = {name: layers.series for name, layers in named.items()}
     notes = run_lines(data, _GAP) + common_lines(series)
     notes += [f"{name}: {text}" for name, layers in named.items() if (text := layers.best_text)]
-    if indistinguishable is not None and not kind.mixed:
-        notes += _indistinguishable_notes(named, scores, indistinguishable)
-    notes += missing_lines(series, _GAP) + list(kind.lines("Bars"))
+    notes += _indistinguishable_notes(named, scores, kind, indistinguishable)
+    notes += [*missing_lines(series, _GAP), *kind.lines("Bars")]
     notes += [*remarks, *fold_lines(star.selected for star in stars.values())]
     merged = [names_in_order({run: layers.series for run, layers in panel.items()}) for panel in panels]
     width, under, upright = _sizes(merged)
@@ -433,11 +428,7 @@ def _draw_together(
     figure, all_axes = fig.make_panels([_title_together(panel) for panel in panels], layout)
     for i, (axes, panel, names) in enumerate(zip(all_axes, panels, merged, strict=True)):
         _set_axes(axes, y_limits, names, metric_scores[0].metric, upright=upright)
-        labels = [
-            replace(label, text=texts[label.text])
-            for layers in panel.values()
-            for label in _draw_run(axes, layers, names, styles[layers.run])
-        ]
+        labels = [x for run, layers in panel.items() for x in _draw_run(axes, layers, names, styles[run], texts)]
         intervals = {run: _intervals(layers, "test", names) for run, layers in panel.items()}
         _draw_bars(axes, intervals, {run: styles[run].colour for run in panel})
         fig.draw_chance(axes, {texts[split]: level for split, level in floors.items()})
@@ -476,8 +467,14 @@ def _title_together(panel: Mapping[str, _RunLayers]) -> str:
     return f"{scores_in(every)[0].metric} by layer, {when}, {comparison_text(every)}"
 
 
-def _draw_run(axes: Axes, layers: _RunLayers, names: Sequence[str], style: fig.Style) -> list[fig.Label]:
-    """Draw the lines of a run; returns their labels, which are the splits."""
+def _draw_run(
+    axes: Axes, layers: _RunLayers, names: Sequence[str], style: fig.Style, texts: Mapping[str, str]
+) -> list[fig.Label]:
+    """Draw the lines of a run; returns their labels.
+
+    Args:
+        texts: split -> what it is called.
+    """
     labels = []
     xs = [names.index(name) for name in layers.series]
     for split in _GAP:
@@ -489,7 +486,7 @@ def _draw_run(axes: Axes, layers: _RunLayers, names: Sequence[str], style: fig.S
             (line,) = axes.plot([xs[i] for i in track.positions], [values[i] for i in track.positions])
             line.set(**_line_look(split, style) | ({"linestyle": track.dashes} if track.pool else {}))
             line.set_label(f"{'_' * bool(number)}{layers.run} {split}")
-        labels.append(fig.Label(split, xs[valid[-1]], values[valid[-1]], style.text))
+        labels.append(fig.Label(texts[split], xs[valid[-1]], values[valid[-1]], style.text))
     _mark_best(axes, layers, names, style.text)
     return labels
 

@@ -52,20 +52,24 @@ def draw(scores: Sequence[Score], *, data: Mapping[str, DataFacts] | None = None
     labels = {metric: _labels(lines, styles) for metric, lines in metrics.items()}
     room = fig.width_of([label.text for metric_labels in labels.values() for label in metric_labels]) + 0.25
     height = max(_HEIGHT, _LABEL * max(map(len, labels.values())))
-    layout = fig.Layout(_WIDTH, height, room, below=0.6, above=0.45, columns=1, notes=_notes(scores, data or {}, how))
-    titles = [_title(metric, metrics[metric]) for metric in order]
+    remarks: dict[str, list[tuple[str, ...]]] = {}
+    for score in scores:
+        remarks.setdefault(score.run, []).append(score.remarks)
+    notes = [how, *run_lines(data or {}, ("test",))]
+    notes += merge_lines({run: shared_notes(run_remarks) for run, run_remarks in remarks.items()})
+    notes += ShownKind.of(score.kind for score in scores if _ends(score)).lines("Bands")
+    layout = fig.Layout(_WIDTH, height, room, below=0.6, above=0.45, columns=1, notes=list(filter(None, notes)))
+    titles = []
+    for metric in order:
+        of_test = all(score.split == "test" for run_scores in metrics[metric].values() for score in run_scores)
+        titles.append(f"{metric} of the embedding on test" if of_test else metric)
     figure, panels = fig.make_panels(titles, layout)
     epochs = [score.epoch for score in scores]
     for axes, metric in zip(panels, order, strict=True):
         _set_axes(axes, (min(epochs), max(epochs)), metrics[metric])
         _draw_lines(axes, metrics[metric], styles)
-        fig.label_right(axes, [_to_linear_axis(axes, label) for label in labels[metric]])
+        fig.label_right(axes, labels[metric])
     return figure
-
-
-def _title(metric: str, lines: Lines) -> str:
-    of_test = all(score.split == "test" for run_scores in lines.values() for score in run_scores)
-    return f"{metric} of the embedding on test" if of_test else metric
 
 
 def _factor(score: Score) -> float:
@@ -89,15 +93,6 @@ def _labels(lines: Lines, styles: Mapping[str, fig.Style]) -> list[fig.Label]:
             value = f"{points[-1][1]:.1f}" if scores[0].split == "test" else f"{points[-1][1]:.3g}"
             labels.append(fig.Label(f"{run} {value}", *points[-1], styles[run].text))
     return labels
-
-
-def _to_linear_axis(axes: Axes, label: fig.Label) -> fig.Label:
-    """The label in the linear coordinates of `label_right`, which knows no logarithmic axis."""
-    if axes.get_yscale() != "log":
-        return label
-    bottom, top = axes.get_ylim()
-    share = float(axes.transAxes.inverted().transform(axes.transData.transform((label.x, label.y)))[1])
-    return fig.Label(label.text, label.x, bottom + share * (top - bottom), label.colour)
 
 
 def _set_axes(axes: Axes, epochs: tuple[int, int], lines: Lines) -> None:
@@ -139,15 +134,6 @@ def _draw_lines(axes: Axes, lines: Lines, styles: Mapping[str, fig.Style]) -> No
             epochs, low, high = zip(*bands, strict=True)
             band = axes.fill_between(epochs, low, high, color=style.colour, alpha=_BAND)
             band.set(linewidth=0, zorder=0.5, label=f"_range of {run}")
-
-
-def _notes(scores: Sequence[Score], data: Mapping[str, DataFacts], how: str) -> list[str]:
-    kind = ShownKind.of(score.kind for score in scores if _ends(score))
-    by_run: dict[str, list[tuple[str, ...]]] = {}
-    for score in scores:
-        by_run.setdefault(score.run, []).append(score.remarks)
-    lines = merge_lines({run: shared_notes(notes) for run, notes in by_run.items()})
-    return [*([how] if how else []), *run_lines(data, ("test",)), *lines, *kind.lines("Bands")]
 
 
 def scores_csv(scores: Sequence[Score]) -> str:

@@ -81,7 +81,12 @@ def draw(
     height = sum(heights) + (len(blocks) - 1) * _BETWEEN
     # Room at the right is for lines of text, which the figure would else divide well before their end.
     layout = fig.Layout(_WIDTH, height, 0.3, below=0.05, columns=1, notes=_notes(neighbours, data or {}))
-    figure, (axes,) = fig.make_panels([_title(neighbours, data or {})], layout)
+    # A selected candidate may be of another epoch.
+    epochs = {nearest.run: nearest.epoch for nearest in reversed(neighbours)}
+    whose = [next(iter(epochs)) if len(epochs) == 1 else "several runs"]
+    if len(set(epochs.values())) == 1:
+        whose.append(epoch_text(neighbours[0].epoch, (data or {}).get(neighbours[0].run)))
+    figure, (axes,) = fig.make_panels([f"{', '.join(whose)}: nearest {neighbours[0].split} images"], layout)
     axes.set_axis_off()
     classes = dict.fromkeys(neighbour.item.name for nearest in neighbours for neighbour in nearest.found)
     names = shorten_distinctly(classes, side - 0.12, _NAMES)
@@ -89,24 +94,17 @@ def draw(
     for block, block_height in zip(blocks, heights, strict=True):
         if top:
             axes.plot([0, _WIDTH], [top - _BETWEEN / 2] * 2, color="0.8", linewidth=0.8)
-        _draw_query(axes, block[0], image, top, block_height)
+        query, below = block[0].query, top + block_height
+        bottom = draw_picture(axes, image(block[0].run, query.id), (0, top + _TEXT, _QUERY), NEUTRAL)
+        lines = wrap_name(query.name, _QUERY, _NAMES, int((below - bottom - 0.04) / _TEXT))
+        text = axes.text(0, bottom + 0.05, "\n".join(lines), fontsize=_NAMES, va="top", linespacing=1.1)
+        text.set_parse_math(False)
         for i, nearest in enumerate(block):
             title = row_names[nearest.run, nearest.epoch, nearest.ranked]
             _draw_row(axes, nearest, image, (top + i * row, side), title=title, names=names)
         top += block_height + _BETWEEN
     axes.set(xlim=(0, _WIDTH), ylim=(height, 0))
     return figure
-
-
-def _title(neighbours: Sequence[Neighbours], data: Mapping[str, DataFacts]) -> str:
-    # A selected candidate may be of another epoch.
-    epoch_of_run = {nearest.run: nearest.epoch for nearest in reversed(neighbours)}
-    runs, epochs = set(epoch_of_run), set(epoch_of_run.values())
-    whose = [
-        *(runs if len(runs) == 1 else ["several runs"]),
-        *(epoch_text(epoch, data.get(neighbours[0].run)) for epoch in epochs if len(epochs) == 1),
-    ]
-    return f"{', '.join(whose)}: nearest {neighbours[0].split} images"
 
 
 def _notes(neighbours: Sequence[Neighbours], data: Mapping[str, DataFacts]) -> list[str]:
@@ -132,15 +130,6 @@ def _row_names(
     return names
 
 
-def _draw_query(axes: Axes, nearest: Neighbours, image: ReadImage, top: float, height: float) -> None:
-    """Draw the query's picture with the name of its class below."""
-    bottom = draw_picture(axes, image(nearest.run, nearest.query.id), (0, top + _TEXT, _QUERY), NEUTRAL)
-    room = int((top + height - bottom - 0.04) / _TEXT)
-    lines = wrap_name(nearest.query.name, _QUERY, _NAMES, room)
-    text = axes.text(0, bottom + 0.05, "\n".join(lines), fontsize=_NAMES, va="top", linespacing=1.1)
-    text.set_parse_math(False)
-
-
 def _draw_row(  # noqa: PLR0913 - where, what, and its texts
     axes: Axes,
     nearest: Neighbours,
@@ -153,14 +142,8 @@ def _draw_row(  # noqa: PLR0913 - where, what, and its texts
     """Draw the neighbours by one layer: their pictures and signs, and the shortened name of the class of wrong ones."""
     top, side = top_and_side
     x = _QUERY + _BESIDE
-    axes.text(
-        x,
-        top + _TEXT / 2,
-        shorten(title, _WIDTH - x, fig.FONT),
-        fontsize=fig.FONT,
-        va="center",
-        parse_math=False,
-    )
+    short_title = shorten(title, _WIDTH - x, fig.FONT)
+    axes.text(x, top + _TEXT / 2, short_title, fontsize=fig.FONT, va="center", parse_math=False)
     for neighbour in nearest.found:
         frame = RIGHT if neighbour.right else WRONG
         draw_picture(axes, image(nearest.run, neighbour.item.id), (x, top + _TEXT, side), frame)
@@ -243,7 +226,11 @@ def shorten_distinctly(names: Iterable[str], width: float, size: float) -> dict[
     """
     begins = dict.fromkeys(names, 0)
     while True:
-        texts = {name: _shorten_from(name, begin, width, size) for name, begin in begins.items()}
+        rest = width - _width(_ELLIPSIS, size)
+        texts = {
+            name: _ELLIPSIS + shorten(name[begin:], rest, size) if begin else shorten(name, width, size)
+            for name, begin in begins.items()
+        }
         groups: dict[str, list[str]] = {}
         for name, text in texts.items():
             groups.setdefault(text, []).append(name)
@@ -263,12 +250,6 @@ def shorten_distinctly(names: Iterable[str], width: float, size: float) -> dict[
 def _common_prefix_length(names: Iterable[str]) -> int:
     """Number of characters with which all names begin."""
     return sum(1 for _ in takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False)))
-
-
-def _shorten_from(name: str, begin: int, width: float, size: float) -> str:
-    if not begin:
-        return shorten(name, width, size)
-    return _ELLIPSIS + shorten(name[begin:], width - _width(_ELLIPSIS, size), size)
 
 
 def wrap_name(name: str, width: float, size: float, count: int) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
@@ -21,6 +21,7 @@ _FOLDED = (
     " to be compared with the other end of its dotted line alone: the embedding in the same fifths."
 )
 
+P = TypeVar("P", bound=Hashable)
 T = TypeVar("T", bound="LayerEntry")
 
 
@@ -100,6 +101,29 @@ def star_of(selected: Selected, position: float, epoch: int) -> Star:
     star = Star(position, selected, text)
     before = "" if star.embedding is None else f"{star.embedding:.1f} → "
     return replace(star, text=f"{text}, {before}{star.height:.1f} %")
+
+
+def stars_on(
+    panels: Mapping[P, tuple[str, int]],
+    selected: Mapping[str, Selected],
+    position: Callable[[P, Selected, bool], float | None],
+) -> dict[P, Star]:
+    """Panel -> the star on it: for each run the first panel of exactly its candidate, else the first with a place.
+
+    Args:
+        panels: panel -> the run and the epoch that it shows.
+        selected: run -> its selected candidate.
+        position: of a candidate on the axis of a panel, which shows exactly it (True) or anything like it (False); None
+            if the panel does not.
+    """
+    stars: dict[str, tuple[P, Star]] = {}
+    for exact in (True, False):
+        for panel, (run, epoch) in panels.items():
+            if run in selected and run not in stars:
+                x = position(panel, selected[run], exact)
+                if x is not None:
+                    stars[run] = panel, star_of(selected[run], x, epoch)
+    return dict(stars.values())
 
 
 class LayerEntry(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -11,10 +11,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from layerprobe.plots import figure as fig
+from layerprobe.plots.drawn_scores import shared_then_single
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource, csv_text
 from layerprobe.values.facts import DataFacts, epoch_text, image_lines, split_text
-from layerprobe.values.layers import RankedLayer, names_by_layer
-from layerprobe.values.scores import note_text, shared_notes
+from layerprobe.values.layers import names_by_layer
+from layerprobe.values.scores import note_text
 from layerprobe.values.views import Curve
 
 _WIDTH, _HEIGHT = 3.75, 3.4  # inches
@@ -47,12 +48,16 @@ def draw(curves: Sequence[Curve], *, data: Mapping[str, DataFacts] | None = None
     epochs = {curve.run: curve.epoch for curve in curves}
     runs: dict[str, dict[str, BySplit]] = {run: {} for run in epochs}
     for curve in curves:
-        if _is_valid(curve):
+        if None not in curve.values:
             runs[curve.run].setdefault(names[curve.ranked], {})[curve.split] = curve
     widest = fig.width_of([_text(name, splits) for layers in runs.values() for name, splits in layers.items()])
     titles = [f"{run}, {epoch_text(epoch, (data or {}).get(run))}" for run, epoch in epochs.items()]
     width = max(_WIDTH, _ROOM * widest)
-    layout = fig.Layout(width, _HEIGHT, 0.1, columns=2, notes=_notes(curves, names, data or {}))
+    notes = [_HOW, *image_lines(data or {}, {curve.split for curve in curves})]
+    notes += shared_then_single(
+        [(f"{curve.run}, {names[curve.ranked]}, {curve.split}", curve.notes) for curve in curves]
+    )
+    layout = fig.Layout(width, _HEIGHT, 0.1, columns=2, notes=notes)
     figure, panels = fig.make_panels(titles, layout)
     for axes, (run, layers) in zip(panels, runs.items(), strict=True):
         _set_axes(axes, curves)
@@ -75,14 +80,10 @@ def effective_rank(curve: Curve) -> float | None:
     return math.exp(-sum(value / total * math.log(value / total) for value in values)) if values else None
 
 
-def _is_valid(curve: Curve) -> bool:
-    return None not in curve.values
-
-
 def _set_axes(axes: Axes, curves: Sequence[Curve]) -> None:
-    valid = [curve for curve in curves if _is_valid(curve)]
-    least = max(min((value for curve in valid for _, value in _points(curve)), default=_LEAST), _LEAST)
-    longest = max((dim for curve in valid for dim, value in _points(curve) if value >= least), default=10)
+    points = [point for curve in curves if None not in curve.values for point in _points(curve)]
+    least = max(min((value for _, value in points), default=_LEAST), _LEAST)
+    longest = max((dim for dim, value in points if value >= least), default=10)
     axes.set(xscale="log", yscale="log")
     axes.set_xlim(0.9, 1.12 * longest)
     axes.set_ylim(0.6 * least, 1.5)
@@ -98,12 +99,16 @@ def _draw_curves(axes: Axes, layers: Mapping[str, BySplit], styles: Mapping[str,
             points = _points(curve)
             (line,) = axes.plot(*zip(*points, strict=True), color=styles[name].colour, **_LINES[split])
             line.set(label=f"_{name}, {split}", marker="." if len(curve.places) == 1 else "")
-            paths.append(_thin(points))
+            # The points of a line that labels keep clear of, at most a few for each factor of e.
+            paths.append(list({round(_STEPS * math.log(x)): (x, y) for x, y in points}.values()))
     labelled_curves = {name: splits.get("test") or next(iter(splits.values())) for name, splits in layers.items()}
+    farthest, lowest = axes.get_xlim()[1] ** _LABELLED, axes.get_ylim()[0]
     labels = []
     for name, curve in labelled_curves.items():
         other_lines = [dict(_points(other)) for label, other in labelled_curves.items() if label != name]
-        point = max(_label_candidates(_points(curve), axes), key=lambda at: _distance(at, other_lines))
+        points = _points(curve)
+        candidates = [(x, y) for x, y in points if x <= farthest and y > 2 * lowest] or points[:1]
+        point = max(candidates, key=lambda candidate: _distance(candidate, other_lines))
         labels.append(fig.Label(_text(name, layers[name]), *point, styles[name].text))
     fig.label_points(axes, labels, paths)
 
@@ -112,19 +117,7 @@ def _points(curve: Curve) -> list[fig.Position]:
     return [(dim, value) for dim, value in zip(curve.places, curve.values, strict=True) if value is not None]
 
 
-def _thin(points: Sequence[fig.Position]) -> list[fig.Position]:
-    """The points of a line, at most a few for each factor of e."""
-    steps = {round(_STEPS * math.log(x)): (x, y) for x, y in points}
-    return list(steps.values())
-
-
-def _label_candidates(points: Sequence[fig.Position], axes: Axes) -> Sequence[fig.Position]:
-    """The points of a line at which its label may be."""
-    farthest, least = axes.get_xlim()[1] ** _LABELLED, axes.get_ylim()[0]
-    return [(x, y) for x, y in points if x <= farthest and y > 2 * least] or points[:1]
-
-
-def _distance(point: fig.Position, lines: Iterable[Mapping[float, float]]) -> float:
+def _distance(point: fig.Position, lines: Sequence[Mapping[float, float]]) -> float:
     """Vertical distance from a point to the nearest other line, on the logarithmic axis."""
     return min((abs(math.log(point[1] / line[point[0]])) for line in lines if point[0] in line), default=math.inf)
 
@@ -135,18 +128,6 @@ def _text(name: str, splits: BySplit) -> str:
     if "test" not in ranks:
         return " ".join([name, *(f"{rank} ({split})" for split, rank in ranks.items())])
     return f"{name} {ranks['test']}" + (f" (train {ranks['train']})" if "train" in ranks else "")
-
-
-def _notes(curves: Sequence[Curve], names: Mapping[RankedLayer, str], data: Mapping[str, DataFacts]) -> list[str]:
-    splits = {curve.split for curve in curves}
-    common = shared_notes(curve.notes for curve in curves)
-    lines = [
-        f"{curve.run}, {names[curve.ranked]}, {curve.split}: {note}"
-        for curve in curves
-        for note in curve.notes
-        if note not in common
-    ]
-    return [_HOW, *image_lines(data, splits), *common, *lines]
 
 
 def spectra_csv(curves: Sequence[Curve]) -> str:

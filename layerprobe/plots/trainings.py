@@ -197,7 +197,9 @@ def _panels(view: OverTrainings) -> list[_Panel]:
     scale = 100 if percent else 1
     measure = "training loss" if view.measure == LOSS else view.measure
     common = [texts[0] for texts in (names, layers) if len(texts) == 1 and texts[0]]
-    facts = [*common, *([view.split] if view.measure != LOSS else []), _epochs(view)]
+    low, high = view.epochs[0], view.epochs[-1]
+    epochs = weights_or_epoch(view.weights, low) if low == high else f"last epoch of each, {low} to {high}"
+    facts = [*common, *([view.split] if view.measure != LOSS else []), epochs]
     title = f"{measure} over {view.axis}\n{', '.join(facts)}"
     if len(view.runs) == 1:
         title = f"{view.runs[0]}: {title}"
@@ -217,11 +219,6 @@ def _panels(view: OverTrainings) -> list[_Panel]:
 def _format_plainly(value: float) -> str:
     """Three significant digits: `3.00`, `21.1`, `1,234`."""
     return f"{value:#.3g}" if abs(value) < 99.95 else f"{value:,.0f}"
-
-
-def _epochs(view: OverTrainings) -> str:
-    low, high = view.epochs[0], view.epochs[-1]
-    return weights_or_epoch(view.weights, low) if low == high else f"last epoch of each, {low} to {high}"
 
 
 def _labels(panel: _Panel, axis: ValueAxis) -> list[fig.Label]:

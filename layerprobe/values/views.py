@@ -213,9 +213,14 @@ class Sized:
     chosen: bool = False
 
     @property
+    def percent(self) -> float:
+        """The value in percent; 0 without a valid one."""
+        return 100 * (self.score.value or 0.0)
+
+    @property
     def heights(self) -> tuple[float, ...]:
         """The value and the ends of its interval, in percent."""
-        value = () if self.score.value is None else (100 * self.score.value,)
+        value = () if self.score.value is None else (self.percent,)
         return (*value, *(self.score.interval.percent if self.score.interval else ()))
 
 
