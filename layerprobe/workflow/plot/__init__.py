@@ -5,5 +5,5 @@ training losses, what a loss has learnt, features in two dimensions, gradients; 
 recipes, with means over trainings; panels with rules for queries, neighbours and shrunk images.
 
 Types and words: `PlotRequest`, `StoredRuns`, `PlottedRun`, `TrainingScores`, `RunLayers`, `LayerSelection`,
-`SelectionSplit`, `ChosenQueries`, `WorstQueries`, `RandomQueries`.
+`ChosenQueries`, `WorstQueries`, `RandomQueries`.
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from layerprobe.plots.dims import MANY
 from layerprobe.plots.drawn_scores import match_layers, metric_of
@@ -12,7 +12,7 @@ from layerprobe.plots.plot import PlotOptions
 from layerprobe.plots.selected import selected_at
 from layerprobe.reductions.chain import parse_chain
 from layerprobe.reductions.reduction import NotApplicableError
-from layerprobe.summary.reduced import PostProcessing, best_reductions
+from layerprobe.summary.reduced import best_reductions
 from layerprobe.system.errors import BusyError, DataError, LayerprobeError, RecipeError
 from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer, headline_layers, members_of
 from layerprobe.values.scores import Score, over_seeds, trainings
@@ -22,19 +22,6 @@ from layerprobe.workflow.summary.reduced import post_processing_split, processin
 
 _SHOWN = ("test", "validation", "train")  # the first measured at an equal dimension is shown
 _NO_BEST = "no best post-processing"
-
-
-@dataclass(frozen=True)
-class SelectionSplit:
-    """The split on which the best post-processing is chosen.
-
-    Args:
-        split: None if none can be chosen.
-        note: why, or a caveat of the choice; may be empty.
-    """
-
-    split: str | None
-    note: str = ""
 
 
 def stored_reductions(
@@ -74,7 +61,7 @@ def stored_reductions(
         if not values:
             message = f"no layer of epoch {epoch_shown} is stored at an equal dimension"
             raise DataError(message, file=run.folder, fix=_fix(run, epoch_shown, dims))
-        reductions.append(reductions_of(values, dims, _choice(run, values)))
+        reductions.append(reductions_of(values, dims, *_selection_split(run, values)))
     return select_reductions(reductions, merged, options.layers, embeddings, chosen)
 
 
@@ -95,31 +82,25 @@ def _reductions_of_selected(
     return Reductions(score.run, score.epoch, score.split, (*raw, Sized(score, selected.dim, True)))
 
 
-def _choice(run: Run, values: Sequence[Score]) -> SelectionSplit:
+def _selection_split(run: Run, values: Sequence[Score]) -> tuple[str | None, str]:
+    """The split on which the best post-processing is chosen, None if none can be; and why, or a caveat, if any."""
     try:
         split, note = post_processing_split(run, values[0].epoch)
     except DataError as error:  # without a record the values can still be shown
-        return SelectionSplit(None, f"{_NO_BEST}: {error.message}")
+        return None, f"{_NO_BEST}: {error.message}"
     if split is None:  # why, and what to do, takes half a page
-        return SelectionSplit(
-            None, f"{_NO_BEST}: only test is left to choose it on; {run.command('summary')} says more"
-        )
+        return None, f"{_NO_BEST}: only test is left to choose it on; {run.command('summary')} says more"
     if not any(score.split == split and score.ranked.reduction != NO_REDUCTION for score in values):
-        return SelectionSplit(None, f"{_NO_BEST}: {unmeasured_text(run, split)}")
-    return SelectionSplit(split, note)
+        return None, f"{_NO_BEST}: {unmeasured_text(run, split)}"
+    return split, note
 
 
 def _fix(run: Run, epoch: int, dims: Mapping[LayerKey, int]) -> str:
+    dim = usual_dimension(dims.values())
     with contextlib.suppress(DataError):
         if run.read().from_python:  # no command does it
-            return python_fix(dims)
-    dim = str(usual_dimension(dims.values()))
-    return f"Run {run.command('probe', '--epochs', str(epoch), '--equal-dim', dim)}"
-
-
-def python_fix(dims: Mapping[LayerKey, int]) -> str:
-    """How to reduce layers of some dimensions to an equal one in Python."""
-    return f'Probe with reduce=("none", "l2+pca:{usual_dimension(dims.values())}+l2")'
+            return f'Probe with reduce=("none", "l2+pca:{dim}+l2")'
+    return f"Run {run.command('probe', '--epochs', str(epoch), '--equal-dim', str(dim))}"
 
 
 def _stored_dims(run: Run, epoch: int, scores: Iterable[Score]) -> dict[LayerKey, int]:
@@ -158,18 +139,26 @@ def at_equal_dimensions(scores: Sequence[Score], epoch: int | None = None) -> li
     return [score for score in metric_scores if score.epoch == (max(epochs) if epoch is None else epoch)]
 
 
-def reductions_of(scores: Sequence[Score], dims: Mapping[LayerKey, int], choice: SelectionSplit) -> Reductions:
+def reductions_of(
+    scores: Sequence[Score], dims: Mapping[LayerKey, int], selection_split: str | None, note: str = ""
+) -> Reductions:
     """Recall of layers with their dimensions, and the best post-processing of each.
 
     Args:
         scores: as `at_equal_dimensions` gives them; at least one.
         dims: layer -> its number of dimensions without reduction, where known.
+        selection_split: on which the best post-processing is chosen; None if none can be.
+        note: why, or a caveat of the choice, if any.
     """
     processings = {
         (processing.reduction, processing.similarity): processing
         for processing in processings_of(score.ranked for score in scores)
     }
-    best = _best_reductions(scores, processings.values(), choice.split)
+    of_selection = [score for score in scores if score.split == selection_split]
+    reduced = {score.ranked.layer for score in of_selection if score.ranked.reduction != NO_REDUCTION}
+    recalls = {score.ranked: score.value for score in of_selection if score.value is not None}
+    best_of_layers = best_reductions(recalls, processings.values())
+    best = {ranked for layer, ranked in best_of_layers.items() if layer in reduced}
     split = next(
         split
         for split in _SHOWN
@@ -182,30 +171,13 @@ def reductions_of(scores: Sequence[Score], dims: Mapping[LayerKey, int], choice:
         processing, ranked = processings[score.ranked.reduction, score.ranked.similarity], score.ranked
         raw = score.ranked.reduction == NO_REDUCTION
         if score.split == split and (raw or processing.dim is not None or ranked in best):
-            dim = _dim(processing, dims.get(score.ranked.layer))
+            dim, raw_dim = processing.dim, dims.get(ranked.layer)
+            if dim is None and raw_dim is not None:
+                with contextlib.suppress(LayerprobeError, NotApplicableError):
+                    dim = parse_chain(processing.reduction).dim(raw_dim)
             values.append(Sized(score, dim, processing.dim is not None, ranked in best))
-    chosen_on = choice.split if best else None
-    return Reductions(
-        scores[0].run, scores[0].epoch, split, tuple(values), chosen_on, (choice.note,) * bool(choice.note)
-    )
-
-
-def _dim(processing: PostProcessing, raw: int | None) -> int | None:
-    if processing.dim is not None or raw is None:
-        return processing.dim
-    with contextlib.suppress(LayerprobeError, NotApplicableError):
-        return parse_chain(processing.reduction).dim(raw)
-    return None
-
-
-def _best_reductions(
-    scores: Sequence[Score], processings: Iterable[PostProcessing], split: str | None
-) -> set[RankedLayer]:
-    """The best reduction of each layer that is reduced."""
-    scores = [score for score in scores if score.split == split]
-    reduced = {score.ranked.layer for score in scores if score.ranked.reduction != NO_REDUCTION}
-    values = {score.ranked: score.value for score in scores if score.value is not None}
-    return {ranked for layer, ranked in best_reductions(values, processings).items() if layer in reduced}
+    chosen_on = selection_split if best else None
+    return Reductions(scores[0].run, scores[0].epoch, split, tuple(values), chosen_on, (note,) * bool(note))
 
 
 def select_reductions(

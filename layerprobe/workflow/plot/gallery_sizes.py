@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,20 +31,6 @@ _STEPS = (1, 1.5, 2, 3, 4, 5, 7)  # of each power of ten: as even on a logarithm
 _ROUNDING = 1e-6  # allowed difference of Recall@1 by the ranks from the score
 
 
-@dataclass(frozen=True, eq=False)
-class QueriesSearched:
-    """The queries of a run at an epoch.
-
-    Args:
-        labels: (Q,) their classes, the units of the intervals.
-        probe: the command, or function, that ranks them again.
-    """
-
-    labels: NDArray[np.integer]
-    items: ItemCounts
-    probe: str
-
-
 def last_scores(scores: Sequence[Score]) -> list[Score]:
     """The scores of the last epoch with Recall@1 on test; empty without such an epoch."""
     epoch = max((score.epoch for score in scores if (score.split, score.metric) == (SPLIT, RECALL)), default=0)
@@ -62,25 +48,17 @@ def layers_shown(
     Returns:
         Empty for a run without Recall@1 on test.
     """
-    measured = [[s.ranked for s in layers if (s.split, s.metric) == (SPLIT, RECALL)] for layers in runs]
+    measured = [[s.ranked for s in scores if (s.split, s.metric) == (SPLIT, RECALL)] for scores in runs]
     all_layers = [ranked for layers in measured for ranked in layers]
     requested = match_layers(names, all_layers) if all_layers else None
     if requested is None:
-        requested = [
-            ranked
-            for layers, run_scores in zip(measured, runs, strict=True)
-            for ranked in _headline_layers(layers, run_scores, embeddings)
-        ]
+        requested = []
+        for layers, scores in zip(measured, runs, strict=True):
+            raw = [ranked for ranked in layers if ranked.reduction == NO_REDUCTION] or layers
+            validation = [s for s in scores if (s.split, s.metric) == ("validation", RECALL) and s.ranked in raw]
+            values = {s.ranked: s.value for s in validation if s.value is not None}
+            requested += headline_layers(raw, values, embeddings.get(scores[0].run) if scores else None)
     return [[ranked for ranked in layers if ranked in requested] for layers in measured]
-
-
-def _headline_layers(
-    layers: Sequence[RankedLayer], scores: Sequence[Score], embeddings: Mapping[str, RankedLayer]
-) -> list[RankedLayer]:
-    raw = [ranked for ranked in layers if ranked.reduction == NO_REDUCTION] or layers
-    validation = [s for s in scores if (s.split, s.metric) == ("validation", RECALL) and s.ranked in raw]
-    values = {s.ranked: s.value for s in validation if s.value is not None}
-    return headline_layers(raw, values, embeddings.get(scores[0].run) if scores else None)
 
 
 def stored_curves(
@@ -137,20 +115,51 @@ def curves_over_seeds(name: str, runs: Sequence[Sequence[Curve]]) -> list[Curve]
 
 
 def _run_curves(run: Run, scores: Sequence[Score], layers: Sequence[RankedLayer]) -> list[Curve]:
-    if not any((score.split, score.metric) == (SPLIT, RECALL) for score in scores):
+    """Recall@1 of some layers by the number of items searched, with intervals over classes.
+
+    Each number is the expectation of `thinned_hits`. The sizes include those scored as `R@1(G=N)`.
+
+    Args:
+        scores: of the epoch.
+    """
+    layer_scores = {score.ranked: score for score in scores if (score.split, score.metric) == (SPLIT, RECALL)}
+    if not layer_scores:
         fix = f"Run {run.command('probe', '--splits', SPLIT, '--k', '1')}"
         raise DataError(f"no {RECALL} on the {SPLIT} split", file=run.folder, fix=fix)
     epoch = scores[0].epoch
-    path = run.rank_file(epoch, SPLIT)
     probe = run.command("probe", "--epochs", str(epoch), "--splits", SPLIT)
     stored = run.ranks(epoch, SPLIT).stored
-    ranks: dict[RankedLayer, list[Ranks]] = {}
+    ranks: dict[RankedLayer, list[Ranks]] = {}  # for a mean over draws those of each draw; empty if invalid
     for ranked in layers:
         members = ranked_as(ranked, stored.ranks)
         if not members and ranked not in stored.invalid:
-            raise DataError(f"no ranks of {ranked.layer}", file=path, fix=f"Run {probe}")
+            raise DataError(f"no ranks of {ranked.layer}", file=run.rank_file(epoch, SPLIT), fix=f"Run {probe}")
         ranks[ranked] = [stored.ranks[member] for member in members]
-    return curves_of(QueriesSearched(stored.labels, _items(run, epoch, stored), probe), ranks, scores)
+    items = _items(run, epoch, stored)
+    sizes = _sizes(items, [score for score in scores if score.split == SPLIT])
+    curves = []
+    for ranked, layer_ranks in ranks.items():
+        score = layer_scores[ranked]
+        if any(draw.open().any() for draw in layer_ranks):
+            fix = f"Run {probe} --layers {ranked.layer} --gallery-size {_largest(items)}"
+            raise DataError(f"the stored ranks of {ranked.layer} are exact only up to its K", fix=fix)
+        recall = float(np.mean([draw.recall(1) for draw in layer_ranks])) if layer_ranks else None
+        if recall is not None and (score.value is None or abs(recall - score.value) > _ROUNDING):
+            raise DataError(f"the stored ranks of {ranked.layer} do not agree with its scores", fix=f"Run {probe}")
+        curve = Curve(
+            run=score.run,
+            epoch=epoch,
+            split=SPLIT,
+            ranked=ranked,
+            measure=RECALL,
+            axis=AXIS,
+            places=tuple(map(float, sizes)),
+            values=(None,) * len(sizes),
+            n=len(stored.labels),
+            notes=score.notes,
+        )
+        curves.append(_add_recalls(curve, layer_ranks, items, stored.labels) if layer_ranks else curve)
+    return curves
 
 
 def _items(run: Run, epoch: int, stored: StoredRanks) -> ItemCounts:
@@ -169,61 +178,19 @@ def _items(run: Run, epoch: int, stored: StoredRanks) -> ItemCounts:
     return positives_and_negatives(stored.labels, labels, ids=stored.ids, gallery_ids=ids)
 
 
-def curves_of(
-    searched: QueriesSearched, ranks: Mapping[RankedLayer, Sequence[Ranks]], scores: Sequence[Score]
-) -> list[Curve]:
-    """Recall@1 of some layers by the number of items searched, with intervals over classes.
-
-    Each number is the expectation of `thinned_hits`. The sizes include those scored as `R@1(G=N)`.
-
-    Args:
-        ranks: layer -> its ranks, for a mean over draws those of each draw; empty if invalid.
-    """
-    scores = [score for score in scores if score.split == SPLIT]
-    sizes = _sizes(searched.items, scores)
-    curves = []
-    for ranked, layer_ranks in ranks.items():
-        layer_scores = {score.metric: score for score in scores if score.ranked == ranked}
-        _require_exact(searched, ranked, layer_ranks, layer_scores[RECALL].value)
-        curve = Curve(
-            layer_scores[RECALL].run,
-            layer_scores[RECALL].epoch,
-            SPLIT,
-            ranked,
-            RECALL,
-            AXIS,
-            tuple(map(float, sizes)),
-            (None,) * len(sizes),
-            n=len(searched.labels),
-            notes=layer_scores[RECALL].notes,
-        )
-        curves.append(_add_recalls(curve, searched, layer_ranks, sizes) if layer_ranks else curve)
-    return curves
-
-
-def _add_recalls(curve: Curve, searched: QueriesSearched, ranks: Sequence[Ranks], sizes: Sequence[int]) -> Curve:
+def _add_recalls(curve: Curve, ranks: Sequence[Ranks], items: ItemCounts, labels: NDArray[np.integer]) -> Curve:
     """The curve with the expected Recall@1 at each size, and its intervals over classes."""
-    hits = np.stack([np.mean([thinned_hits(draw, 1, n, *searched.items) for draw in ranks], axis=0) for n in sizes])
-    ends = intervals(unit_sums(hits, searched.labels))
+    sizes = map(int, curve.places)
+    hits = np.stack([np.mean([thinned_hits(draw, 1, size, *items) for draw in ranks], axis=0) for size in sizes])
+    ends = intervals(unit_sums(hits, labels))
     return replace(
         curve,
         # over the queries, as scores are; not of the sums of classes
         values=tuple(hits.mean(1).tolist()),
         low=tuple(None if interval is None else interval.low for interval in ends),
         high=tuple(None if interval is None else interval.high for interval in ends),
-        units=SamplingUnits(IntervalKind(), len(np.unique(searched.labels))),
+        units=SamplingUnits(IntervalKind(), len(np.unique(labels))),
     )
-
-
-def _require_exact(searched: QueriesSearched, ranked: RankedLayer, ranks: Sequence[Ranks], value: float | None) -> None:
-    """Check that the ranks are exact for every K, and agree with the layer's score."""
-    if any(draw.open().any() for draw in ranks):
-        size = _largest(searched.items)
-        fix = f"Run {searched.probe} --layers {ranked.layer} --gallery-size {size}"
-        raise DataError(f"the stored ranks of {ranked.layer} are exact only up to its K", fix=fix)
-    recall = float(np.mean([draw.recall(1) for draw in ranks])) if ranks else None
-    if recall is not None and (value is None or abs(recall - value) > _ROUNDING):
-        raise DataError(f"the stored ranks of {ranked.layer} do not agree with its scores", fix=f"Run {searched.probe}")
 
 
 def _sizes(items: ItemCounts, scores: Sequence[Score]) -> list[int]:

@@ -85,22 +85,21 @@ def matrices_of(runs: Sequence[RunLayers]) -> list[Matrix]:
     """
     matrices = [matrix for layers in runs for matrix in _run_matrices(layers)]
     images = [layers.images(layers.last) for layers in runs]
-    for (first_run, first_images), (second_run, second_images) in combinations(zip(runs, images, strict=True), 2):
-        if first_images == second_images and not _have_other_images(first_run.run, second_run.run):
-            matrices.append(_compare_runs(first_run, second_run))
-        else:
-            note = f"not compared with {second_run.run.name}, which has other {COMPARED} images"
+    for (first, first_images), (second, second_images) in combinations(zip(runs, images, strict=True), 2):
+        others = first_images != second_images
+        with contextlib.suppress(DataError):  # without a record nothing is known
+            others = others or have_other_images(first.run.read(), second.run.read(), COMPARED)
+        if others:
+            note = f"not compared with {second.run.name}, which has other {COMPARED} images"
             matrices = [
-                replace(matrix, notes=(*matrix.notes, note)) if matrix.run == first_run.run.name else matrix
+                replace(matrix, notes=(*matrix.notes, note)) if matrix.run == first.run.name else matrix
                 for matrix in matrices
             ]
+        else:
+            matrix = run_cka(first.at_last, second.at_last, split=COMPARED)
+            shared = (note for note in first.notes if note in second.notes)
+            matrices.append(replace(matrix, notes=(*shared, *matrix.notes)))
     return matrices
-
-
-def _have_other_images(run: Run, other: Run) -> bool:
-    with contextlib.suppress(DataError):  # without a record nothing is known
-        return have_other_images(run.read(), other.read(), COMPARED)
-    return False
 
 
 def _run_matrices(run_layers: RunLayers) -> list[Matrix]:
@@ -118,8 +117,3 @@ def _run_matrices(run_layers: RunLayers) -> list[Matrix]:
     if len(stored) > 1:  # else each layer would only be compared with itself
         matrices.append(epoch_cka(stored, run_layers.read, run=run_layers.run.name, split=COMPARED))
     return [replace(matrix, notes=(*run_layers.notes, *matrix.notes)) for matrix in matrices]
-
-
-def _compare_runs(run: RunLayers, other: RunLayers) -> Matrix:
-    matrix = run_cka(run.at_last, other.at_last, split=COMPARED)
-    return replace(matrix, notes=(*(note for note in run.notes if note in other.notes), *matrix.notes))

@@ -13,7 +13,6 @@ from typing import Any
 from layerprobe.plots.drawn_scores import match_layers, resolve_epoch
 from layerprobe.plots.plot import LOSS, PlotOptions
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
-from layerprobe.values.intervals import Interval
 from layerprobe.values.layers import NO_REDUCTION, RankedLayer, headline_layers, names_by_layer
 from layerprobe.values.records import RunRecord
 from layerprobe.values.scores import Score, is_recall, note_text, recall_of, shared_notes
@@ -84,7 +83,12 @@ def place_runs(
         PlottedRun(run.name, records[run], lines[run.name], None if key is None else place_of(recipes[run][key]))
         for run in runs_with_key
     ]
-    _require_distinct(plotted)
+    runs_by_position: dict[tuple[object, ...], PlottedRun] = {}
+    for run in plotted:
+        other = runs_by_position.setdefault((run.line, run.place, run.seed), run)
+        if other is not run:
+            message = f"{other.name} and {run.name} have the same recipe and seed"
+            raise RecipeError(message, fix="Leave one of them out")
     return plotted, tuple(notes)
 
 
@@ -142,15 +146,6 @@ def _find_differing_keys(recipes: Sequence[Mapping[str, Any]]) -> list[str]:
     names = dict.fromkeys(name for recipe in recipes for name in recipe)
     varying = [name for name in names if len({_encode(recipe, name) for recipe in recipes}) > 1]
     return [name for name in varying if any(recipe.get(name) != recipe.get(_SEED) for recipe in recipes)]
-
-
-def _require_distinct(runs: Sequence[PlottedRun]) -> None:
-    runs_by_position: dict[tuple[object, ...], PlottedRun] = {}
-    for run in runs:
-        other = runs_by_position.setdefault((run.line, run.place, run.seed), run)
-        if other is not run:
-            message = f"{other.name} and {run.name} have the same recipe and seed"
-            raise RecipeError(message, fix="Leave one of them out")
 
 
 def _read_record(run: Run) -> RunRecord | None:
@@ -311,36 +306,28 @@ def _build_view(values: Sequence[_RunValue], measure: str, axis: str, notes: Ite
         {value.run.record.contents.get(SPLIT) for value in by_seed.values() if value.run.record} for by_seed in points
     ]
     first_line = next(iter(cells.values()))
+    lines = []
+    for (name, layer), line_cells in cells.items():
+        repeated = []
+        for position in (position for position in positions.values() if position in line_cells):
+            by_seed = line_cells[position]
+            numbers = {seed: value.value for seed, value in sorted(by_seed.items()) if value.value is not None}
+            repeated.append(_summarize(position, numbers, is_complete=len(numbers) == len(by_seed)))
+        differences = [] if line_cells is first_line else _differences(line_cells, first_line, positions.values())
+        lines.append(RepeatedLine(name, layer, tuple(repeated), tuple(differences)))
     weights = {weights_text(value.run.record) if value.run.record else "" for value in values}
     return OverTrainings(
-        measure,
-        SPLIT,
-        axis,
-        tuple(positions.values()),
-        tuple(
-            RepeatedLine(
-                name,
-                layer,
-                tuple(
-                    _repeat_point(position, line_cells[position])
-                    for position in positions.values()
-                    if position in line_cells
-                ),
-                tuple(_differences(line_cells, first_line, positions.values())) if line_cells is not first_line else (),
-            )
-            for (name, layer), line_cells in cells.items()
-        ),
-        tuple(sorted({value.epoch for value in values})),
-        tuple(dict.fromkeys(value.run.name for value in values)),
-        any(len(hashes - {None}) > 1 for hashes in tested),
-        (*notes, *_notes(values), *_note_unequal_epochs(points)),
-        weights.pop() if len(weights) == 1 else "",
+        measure=measure,
+        split=SPLIT,
+        axis=axis,
+        places=tuple(positions.values()),
+        lines=tuple(lines),
+        epochs=tuple(sorted({value.epoch for value in values})),
+        runs=tuple(dict.fromkeys(value.run.name for value in values)),
+        own_classes=any(len(hashes - {None}) > 1 for hashes in tested),
+        notes=(*notes, *_notes(values), *_note_unequal_epochs(points)),
+        weights=weights.pop() if len(weights) == 1 else "",
     )
-
-
-def _repeat_point(position: Place, by_seed: Mapping[int, _RunValue]) -> Repeated:
-    numbers = {seed: value.value for seed, value in sorted(by_seed.items()) if value.value is not None}
-    return _summarize(position, numbers, is_complete=len(numbers) == len(by_seed))
 
 
 def _differences(
@@ -353,37 +340,27 @@ def _differences(
         differences = {}
         for seed, value in sorted(line.get(position, {}).items()):
             first_value = first_line.get(position, {}).get(seed)
-            if (
-                first_value is None
-                or value.value is None
-                or first_value.value is None
-                or _differ_in_images(value.run, first_value.run)
-            ):
+            if first_value is None or value.value is None or first_value.value is None:
                 continue
-            differences[seed] = value.value - first_value.value
+            record, first_record = value.run.record, first_value.run.record
+            if not (record and first_record and have_other_images(record, first_record, SPLIT)):
+                differences[seed] = value.value - first_value.value
         if differences:
             yield _summarize(position, differences)
-
-
-def _differ_in_images(run: PlottedRun, other: PlottedRun) -> bool:
-    return bool(run.record and other.record and have_other_images(run.record, other.record, SPLIT))
 
 
 def _summarize(position: Place, values: Mapping[int, float], *, is_complete: bool = True) -> Repeated:
     """The mean of the numbers by seed, with its interval; neither where a training has no valid number."""
     if not is_complete:
         return Repeated(position, values, None)
-    return Repeated(
-        position, values, fmean(values.values()), _interval(list(values.values())) if len(values) > 1 else None
-    )
+    interval = None
+    if len(values) > 1:
+        import numpy as np
 
+        from layerprobe.statistics.seeds import mean_interval  # it imports scipy, which figures of one training omit
 
-def _interval(values: Sequence[float]) -> Interval | None:
-    import numpy as np
-
-    from layerprobe.statistics.seeds import mean_interval  # it imports scipy, which figures of one training do without
-
-    return mean_interval(np.array(values))
+        interval = mean_interval(np.array(list(values.values())))
+    return Repeated(position, values, fmean(values.values()), interval)
 
 
 def _notes(values: Sequence[_RunValue]) -> list[str]:

@@ -211,8 +211,14 @@ def _find_run_neighbours(
     nearest = neighbours_of(opened, ranked_split.epoch, panel_run.layers, rows, _NEIGHBOURS)
     layers = [(ranked, ranked_split.epoch) for ranked in panel_run.layers]
     by_layer = [
-        _label_neighbours(opened, layer, rows, nearest.of_layer(i), (*notes, *_score_notes(opened, layer)))
-        for i, layer in enumerate(layers)
+        _label_neighbours(
+            opened,
+            (ranked, epoch),
+            rows,
+            nearest.of_layer(i),
+            (*notes, *opened.searches.subject(epoch, opened.split, ranked).notes),
+        )
+        for i, (ranked, epoch) in enumerate(layers)
     ]
     if selected is not None and (layer := (selected.score.ranked, selected.score.epoch)) not in layers:
         try:
@@ -226,10 +232,6 @@ def _find_run_neighbours(
                 for of_layer in by_layer
             ]
     return [list(of_query) for of_query in zip(*by_layer, strict=True)]
-
-
-def _score_notes(opened: RunGallery, layer: tuple[RankedLayer, int]) -> tuple[str, ...]:
-    return opened.searches.subject(layer[1], opened.split, layer[0]).notes
 
 
 def _label_neighbours(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 from layerprobe import registry
 from layerprobe.plots.drawn_scores import metric_of, scores_of_layers, scores_until_epoch
@@ -212,14 +212,6 @@ def of_metric(scores: Sequence[Score], metric: str, fix: str, *, any_metric: boo
     return metric_scores
 
 
-def _missing_key(runs: Sequence[Run]) -> NoReturn:
-    names = differing_keys(runs)
-    fix = (
-        f"Add --key KEY; the runs differ in {', '.join(names)}" if names else "Name runs that differ, and add --key KEY"
-    )
-    raise RecipeError("plot over-key needs a key of the recipe", fix=fix)
-
-
 @dataclass(frozen=True, eq=False)
 class StoredRuns:
     """The values of runs from their files; a `layerprobe.plots.plot.PlotSource`."""
@@ -294,7 +286,11 @@ class StoredRuns:
 
     def over_key(self, options: PlotOptions) -> OverTrainings:
         """A metric, or the training loss, over a key of the recipe."""
-        key = options.key or _missing_key(self.runs)
+        key = options.key
+        if not key:
+            names = ", ".join(differing_keys(self.runs))
+            fix = f"Add --key KEY; the runs differ in {names}" if names else "Name runs that differ, and add --key KEY"
+            raise RecipeError("plot over-key needs a key of the recipe", fix=fix)
         training_scores = self._training_scores(key)
         if options.metric == LOSS:
             return losses_over_key(training_scores, {run.name: run for run in self.runs}, options, key)
@@ -333,28 +329,26 @@ class StoredRuns:
         """The features of layers of two dimensions, those of a layer one after another."""
         from layerprobe.workflow.plot.classifier_views import stored_plane_features  # likewise
 
-        runs = [(run, scores) for run in self.runs if (scores := self._scores_of_run(run))]
-        selection = select_layers([scores for _, scores in runs], options, self.embeddings())
-        return [
-            layer_features for run, scores in runs for layer_features in stored_plane_features(run, scores, selection)
-        ]
+        selection = select_layers([scores for _, scores in self._scored_runs], options, self.embeddings())
+        return [x for run, scores in self._scored_runs for x in stored_plane_features(run, scores, selection)]
 
     def gradients(self, options: PlotOptions) -> Sequence[GradientSizes]:
         """Gradients with respect to the feature, by alpha and by norm, those of a run one after another."""
         from layerprobe.workflow.plot.classifier_views import stored_gradients  # likewise
 
-        runs = [
-            (run, scores, self.embeddings().get(run.name)) for run in self.runs if (scores := self._scores_of_run(run))
+        embeddings = self.embeddings()
+        return [
+            sizes
+            for run, scores in self._scored_runs
+            for sizes in stored_gradients(run, scores, options.epoch, embeddings.get(run.name))
         ]
-        return [sizes for run, scores, layer in runs for sizes in stored_gradients(run, scores, options.epoch, layer)]
 
     def error_rates(self, options: PlotOptions) -> Sequence[ErrorRates]:
         """False accept and false reject rates on test classes, by layer."""
         from layerprobe.workflow.plot.error_rates import selected_error_rates, stored_error_rates  # likewise
 
-        runs = [(run, scores) for run in self.runs if (scores := self._scores_of_run(run))]
-        layers = select_layers([scores for _, scores in runs], options, self.embeddings())
-        all_rates = [rates for run, scores in runs for rates in stored_error_rates(run, scores, layers)]
+        layers = select_layers([scores for _, scores in self._scored_runs], options, self.embeddings())
+        all_rates = [rates for run, scores in self._scored_runs for rates in stored_error_rates(run, scores, layers)]
         return add_selected(all_rates, options, self._selected_runs, selected_error_rates)
 
     def _training_scores(self, key: str | None) -> TrainingScores:
@@ -362,7 +356,7 @@ class StoredRuns:
         return TrainingScores(plotted, self.scores_of_runs, notes, self.embeddings())
 
     def _features(self, options: PlotOptions) -> list[tuple[list[Score], ReadFeatures, LayerSelection]]:
-        runs = [open_stored(run, scores, options.epoch) for run in self.runs if (scores := self._scores_of_run(run))]
+        runs = [open_stored(run, scores, options.epoch) for run, scores in self._scored_runs]
         layers = select_layers([scores for scores, _ in runs], options, self.embeddings())
         return [(*features, layers) for features in runs]
 
@@ -373,6 +367,11 @@ class StoredRuns:
             for run in self.runs
             if run.name in self.selected()
         ]
+
+    @property
+    def _scored_runs(self) -> list[tuple[Run, list[Score]]]:
+        """The runs that have scores, with these."""
+        return [(run, scores) for run in self.runs if (scores := self._scores_of_run(run))]
 
     def _scores_of_run(self, run: Run) -> list[Score]:
         return [score for score in self.scores_of_runs if score.run == run.name]

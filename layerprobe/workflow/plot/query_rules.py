@@ -141,7 +141,9 @@ def _satisfying_queries(rule: Rule, ranked_split: RankedSplit, class_names: Sequ
         case QueriesByOutcome(outcomes):
             for layer, right in outcomes:
                 ranks = _ranks_exact_for_first(ranked_split, layer)
-                satisfied &= _is_right(ranks) if right else _is_wrong(ranks)
+                # Pessimistic and optimistic counts of ties differ where a right item ties with a wrong one.
+                is_right, may_be_right = ranks.hits(1, "pessimistic") == 1, ranks.hits(1, "optimistic") == 1
+                satisfied &= is_right if right else ~may_be_right & (ranks.tied_positives > 0)
         case QueriesOfClass(name):
             names = [class_names[label] for label in np.unique(labels)]
             _require_name("class", name, names, ranked_split.split)
@@ -150,17 +152,6 @@ def _satisfying_queries(rule: Rule, ranked_split: RankedSplit, class_names: Sequ
             _require_name("image", name, ids, ranked_split.split)
             satisfied = np.array([image_id == name for image_id in ids])
     return satisfied
-
-
-def _is_right(ranks: Ranks) -> NDArray[np.bool_]:
-    # Pessimistic and optimistic counts of ties differ where a right item ties with a wrong one.
-    right: NDArray[np.bool_] = ranks.hits(1, "pessimistic") == 1
-    return right
-
-
-def _is_wrong(ranks: Ranks) -> NDArray[np.bool_]:
-    wrong: NDArray[np.bool_] = (ranks.hits(1, "optimistic") == 0) & (ranks.tied_positives > 0)
-    return wrong
 
 
 def _expected_ranks(ranks: Ranks) -> NDArray[np.float64]:

@@ -13,7 +13,7 @@ from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.scores import Score
 from layerprobe.values.views import Reductions
-from layerprobe.workflow.plot.dims import SelectionSplit, at_equal_dimensions, reductions_of, stored_reductions
+from layerprobe.workflow.plot.dims import at_equal_dimensions, reductions_of, stored_reductions
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.summary.summary import stored_summary
 from tests.records import recorded
@@ -42,11 +42,11 @@ def test_the_last_epoch_at_an_equal_dimension_is_shown() -> None:
 
 def test_each_value_has_its_dimensions() -> None:
     scores = [score(FC6, name, 0.5) for name in ("none", PCA, RANDOM, "l2+pca:8+binary")]
-    found = reductions_of(scores, {FC6.layer: 512}, SelectionSplit(None))
+    found = reductions_of(scores, {FC6.layer: 512}, None)
     assert [(s.score.ranked.reduction, s.dim, s.equal) for s in found.values] == [
         ("none", 512, False), (PCA, 8, True), (RANDOM, 8, True), ("l2+pca:8+binary", 8, True),
     ]  # fmt: skip
-    assert reductions_of(scores, {}, SelectionSplit(None)).values[0].dim is None
+    assert reductions_of(scores, {}, None).values[0].dim is None
 
 
 def test_the_best_post_processing_is_chosen_on_validation_and_draws_take_no_part() -> None:
@@ -57,12 +57,12 @@ def test_the_best_post_processing_is_chosen_on_validation_and_draws_take_no_part
         for split, test in zip(("validation", "test"), two, strict=True)
     ]
     scores += [score(POOL5, "none", 0.5, split) for split in ("validation", "test")]
-    found = reductions_of(scores, {}, SelectionSplit("validation"))
+    found = reductions_of(scores, {}, "validation")
     # of equals the first, and of a layer without a reduction none
     assert chosen(found) == {"fc6": PCA}
     assert found.chosen_on == "validation"
-    assert chosen(reductions_of(scores, {}, SelectionSplit(None, "why"))) == {}
-    assert reductions_of(scores, {}, SelectionSplit(None, "why")).notes == ("why",)
+    assert chosen(reductions_of(scores, {}, None, "why")) == {}
+    assert reductions_of(scores, {}, None, "why").notes == ("why",)
 
 
 def test_the_best_post_processing_is_shown_whatever_it_leaves() -> None:
@@ -71,7 +71,7 @@ def test_the_best_post_processing_is_shown_whatever_it_leaves() -> None:
         for name, value in (("none", 0.5), (PCA, 0.4), ("l2", 0.3), (SHIFT, 0.6))
         for split in ("validation", "test")
     ]
-    found = reductions_of(scores, {FC6.layer: 512}, SelectionSplit("validation"))
+    found = reductions_of(scores, {FC6.layer: 512}, "validation")
     assert [(s.score.ranked.reduction, s.dim) for s in found.values] == [("none", 512), (PCA, 8), (SHIFT, 512)]
 
 
