@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 if shutil.which("nvidia-smi") is None:  # no GPU: Triton, once imported, runs its kernels in NumPy
     os.environ.setdefault("TRITON_INTERPRET", "1")
+# Processes that tests start import layerprobe: each would compile it again where no bytecode is kept.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+# Ten thousand tests and what their modules import live as long as the process: while they are collected nothing becomes
+# garbage, and after that no search for garbage visits them again (`pytest_collection_finish`).
+gc.disable()
 os.environ.pop("LAYERPROBE_CACHE", None)  # whoever runs the tests may have set it for runs of their own
 os.environ.pop("LAYERPROBE_NAMED_MODELS", None)
 
@@ -38,6 +46,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason="slow: run with --slow"))
         if "gpu" in item.keywords and not _has_gpu():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def _has_gpu() -> bool:
