@@ -14,7 +14,7 @@ import torch
 from layerprobe.measure.choosing_folds import QueryValues
 from layerprobe.reductions.applying import Blocks
 from layerprobe.reductions.chain import parse_chain
-from layerprobe.reductions.pca import half_whitening
+from layerprobe.reductions.pca import HalfWhitening, half_whitening
 from layerprobe.reductions.reduction import NotApplicableError
 from layerprobe.statistics.choice import Finer, folds_of_queries
 from layerprobe.statistics.units import UnitSums, stack_means, unit_sums
