@@ -57,7 +57,11 @@ def class_batches(  # noqa: PLR0913 - the rules in which the papers' samplers di
     """
     _require_enough(labels, batch_size)
     least = 1 if singletons else 2
-    _require_between(least, images_per_class, batch_size)
+    if not least <= images_per_class <= batch_size:
+        raise RecipeError(
+            f"train.images_per_class = {images_per_class}: must be from {least} to train.batch_size = {batch_size}",
+            fix="Change one of the two",
+        )
     _, inverse, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     members = np.split(np.argsort(inverse, kind="stable"), np.cumsum(sizes)[:-1])
     count = batch_size // images_per_class
@@ -96,14 +100,6 @@ def shuffled_batches(labels: LabelArray, *, batch_size: int, seed: int, epoch: i
     _require_enough(labels, batch_size)
     order = np.random.default_rng([seed, epoch]).permutation(len(labels))
     return list(order[: len(labels) // batch_size * batch_size].reshape(-1, batch_size))
-
-
-def _require_between(least: int, images_per_class: int, batch_size: int) -> None:
-    if not least <= images_per_class <= batch_size:
-        raise RecipeError(
-            f"train.images_per_class = {images_per_class}: must be from {least} to train.batch_size = {batch_size}",
-            fix="Change one of the two",
-        )
 
 
 def _require_enough(labels: LabelArray, batch_size: int) -> None:
@@ -243,6 +239,10 @@ def in_order(
         for indices in batches:
             yield read(indices)
         return
+    method = start_method()
+    if method == "forkserver":
+        # It has imported torch and has no threads; a fork of it starts as quickly as a fork of this process.
+        multiprocessing.set_forkserver_preload([__name__])
     loader: DataLoader[Batch | LayerprobeError] = DataLoader(
         _Served(read),
         batch_size=None,  # an item is a batch already
@@ -252,7 +252,7 @@ def in_order(
         worker_init_fn=_begin,
         # Otherwise each epoch would draw from the global generator and change what dropout draws.
         generator=torch.Generator(),
-        multiprocessing_context=_start_method(),
+        multiprocessing_context=method,
     )
     loaded = iter(loader)
     try:
@@ -275,14 +275,6 @@ def _next(loaded: Iterator[Batch | LayerprobeError], workers: int) -> Batch | La
             raise
         # Returned, not raised: this error's traceback would keep the iterator alive, and with it the other workers.
         return EnvironmentFault("a data worker was killed (memory?)", fix=f"Use --workers {0 if workers == 1 else 1}")
-
-
-def _start_method() -> str:
-    # The fork server has imported torch and has no threads; a fork of it starts as quickly as a fork of this process.
-    method = start_method()
-    if method == "forkserver":
-        multiprocessing.set_forkserver_preload([__name__])
-    return method
 
 
 def _begin(worker: int) -> None:  # noqa: ARG001 - torch passes the worker's number

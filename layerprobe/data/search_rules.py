@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import csv
 import unicodedata
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -74,36 +73,32 @@ def with_search_rules(dataset: Dataset, searching: Searching) -> Dataset:
     """The data set with the rules of its searches, as rows of its splits."""
     if searching == Searching() and dataset.label_sets is None:
         return dataset
-    rules, notes = {}, {}
+    all_rules, all_notes = {}, {}
     for name in dataset.searched:
-        queries, gallery = dataset.splits[name], dataset.search_in.get(name, name)
-        split_rules = _rules_of(queries, None if gallery == name else dataset.splits[gallery], searching)
-        split_rules = replace(split_rules, label_sets=dataset.label_sets)
-        if new := _notes(split_rules, searching):
-            rules[name], notes[name] = split_rules, new
-    return replace(dataset, search_rules=rules, search_notes=notes)
+        queries, gallery = dataset.splits[name], dataset.splits[dataset.search_in.get(name, name)]
+        rules = replace(_rules_of(queries, gallery, searching), label_sets=dataset.label_sets)
+        notes = [] if rules.groups is None else [f"group: {searching.group}"]
+        if rules.positives is not None and searching.positives:
+            notes.append(f"positives: {searching.positives.name}")
+        if rules.ignored is not None and searching.ignored:
+            notes.append(f"ignore: {searching.ignored.name}")
+        if rules.label_sets is not None:
+            notes.append(NOTE)
+        if notes:
+            all_rules[name], all_notes[name] = rules, tuple(notes)
+    return replace(dataset, search_rules=all_rules, search_notes=all_notes)
 
 
-def _notes(rules: SearchRules, searching: Searching) -> tuple[str, ...]:
-    """The notes of results under some rules; empty without rules."""
-    notes = [] if rules.groups is None else [f"group: {searching.group}"]
-    if rules.positives is not None and searching.positives:
-        notes.append(f"positives: {searching.positives.name}")
-    if rules.ignored is not None and searching.ignored:
-        notes.append(f"ignore: {searching.ignored.name}")
-    if rules.label_sets is not None:
-        notes.append(NOTE)
-    return tuple(notes)
-
-
-def _rules_of(queries: Split, gallery: Split | None, searching: Searching) -> SearchRules:
+def _rules_of(queries: Split, gallery: Split, searching: Searching) -> SearchRules:
     groups = gallery_groups = None
     if searching.group is not None:
         texts = queries.columns[searching.group]
-        numbers = _numbers(texts if gallery is None else [*texts, *gallery.columns[searching.group]])
-        groups, gallery_groups = numbers[: len(queries)], None if gallery is None else numbers[len(queries) :]
-    items = queries if gallery is None else gallery
-    places = [{name: row for row, name in enumerate(split.ids)} for split in (queries, items)]
+        if gallery is queries:
+            groups = _numbers(texts)
+        else:
+            numbers = _numbers([*texts, *gallery.columns[searching.group]])
+            groups, gallery_groups = numbers[: len(queries)], numbers[len(queries) :]
+    places = [{name: row for row, name in enumerate(split.ids)} for split in (queries, gallery)]
     ignored, positives = (_rows(listed, *places) for listed in (searching.ignored, searching.positives))
     return SearchRules(groups, gallery_groups, ignored, positives)
 
@@ -125,45 +120,37 @@ def _rows(listed: PairList | None, queries: Mapping[str, int], items: Mapping[st
 def _read(file: Path, dataset: Dataset) -> PairList:
     pairs: dict[tuple[str, str], None] = {}
     ids_by_split = {name: set(split.ids) for name, split in dataset.splits.items()}
+    ids = set().union(*ids_by_split.values())
+    # Those in which accents can be written otherwise.
+    named = (name for split in dataset.splits.values() for name in split.ids if not name.isascii())
+    composed = {unicodedata.normalize("NFC", name): name for name in named}
     roots = {split.image.root for split in dataset.splits.values() if isinstance(split.image, Files)}
     folders = [name for root in roots for name in spellings(root)]
-    spelled = partial(
-        _match_spelling,
-        ids=set().union(*ids_by_split.values()),
-        folders=folders,
-        composed=_names_by_composition(dataset),
-    )
-    for line, query, item in _lines(file):
-        query, item = spelled(query), spelled(item)
+
+    def id_of(text: str) -> str:
+        """An id, where need be from another spelling of its path, as csv tables are read."""
+        if text in ids:
+            return text
+        path = relative(text, folders)
+        return path if path in ids else composed.get(unicodedata.normalize("NFC", path), path)
+
+    def bad(line: int, problem: str, splits: Iterable[str]) -> DataError:
+        example = next((dataset.splits[name].ids[0] for name in splits if dataset.splits[name].ids), "")
+        fix = f"Write an image's id, such as {example!r}, or leave the row out"
+        return DataError(problem, file=f"{file}:{line}", fix=fix)
+
+    for line, query_text, item_text in _lines(file):
+        query, item = id_of(query_text), id_of(item_text)
         splits = [name for name in dataset.searched if query in ids_by_split[name]]
         if len(splits) != 1:
             why = f"is in {' and '.join(splits)}" if splits else "is no image that is searched for"
-            raise DataError(f"query {query!r} {why}", file=f"{file}:{line}", fix=_fix(dataset, dataset.searched))
+            raise bad(line, f"query {query!r} {why}", dataset.searched)
         gallery = dataset.search_in.get(splits[0], splits[0])
         if item not in ids_by_split[gallery]:
             problem = f"item {item!r} is not among the {gallery} images, in which {splits[0]} is searched"
-            raise DataError(problem, file=f"{file}:{line}", fix=_fix(dataset, [gallery]))
+            raise bad(line, problem, [gallery])
         pairs[query, item] = None
     return PairList(file.name, tuple(pairs))
-
-
-def _fix(dataset: Dataset, splits: Iterable[str]) -> str:
-    example = next((dataset.splits[name].ids[0] for name in splits if dataset.splits[name].ids), "")
-    return f"Write an image's id, such as {example!r}, or leave the row out"
-
-
-def _names_by_composition(dataset: Dataset) -> dict[str, str]:
-    """Ids by their composed form in Unicode, those in which accents can be written otherwise."""
-    ids = (name for split in dataset.splits.values() for name in split.ids if not name.isascii())
-    return {unicodedata.normalize("NFC", name): name for name in ids}
-
-
-def _match_spelling(text: str, ids: Collection[str], folders: Sequence[str], composed: Mapping[str, str]) -> str:
-    """An id, where need be from another spelling of its path, as csv tables are read."""
-    if text in ids:
-        return text
-    path = relative(text, folders)
-    return path if path in ids else composed.get(unicodedata.normalize("NFC", path), path)
 
 
 def _lines(file: Path) -> Iterator[tuple[int, str, str]]:

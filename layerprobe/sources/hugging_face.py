@@ -204,10 +204,11 @@ def _as_input(processor: Any) -> OwnInput | None:
     if len(mean) != 3 or len(std) != 3:
         return None
     exact = squeezed and size == side
+    resample = setting("resample")  # PIL's number of a filter, or torchvision's name
     return OwnInput(
         size=size,
         resized=None if exact else side,
-        filter=_FILTERS[_pil_number(setting("resample"))],
+        filter=resample.value if isinstance(getattr(resample, "value", None), str) else _FILTERS[int(resample)],
         mean=mean,
         std=std,
         crop_rounding="down",
@@ -227,13 +228,6 @@ def _resize_sizes(sizes: dict[str, int], crop_share: float | None) -> tuple[Imag
     if crop_share is None:
         return side, False, None
     return (side, True, side) if side >= 384 else (int(side / crop_share), False, side)
-
-
-def _pil_number(resample: Any) -> int:
-    """PIL's number of a filter, which a processor states as such or as torchvision's name."""
-    if hasattr(resample, "value") and isinstance(resample.value, str):
-        return next(number for number, name in _FILTERS.items() if name == resample.value)
-    return int(resample)
 
 
 def _model(name: str, *, pretrained: bool, image_size: ImageSize | None) -> Foreign:
@@ -300,13 +294,13 @@ def _vision_model(name: str, model: Any, config: Any, image_size: ImageSize | No
     positions = any("position_embedding" in key for key, _ in model.named_parameters())
     if own_size is not None and image_size not in (None, own_size):
         if "interpolate_pos_encoding" in parameters:
-            model.register_forward_pre_hook(_interpolating, with_kwargs=True)
+            model.register_forward_pre_hook(_interpolate, with_kwargs=True)
         if positions and pretrained:
             notes.append(interpolation_note(f"hf:{name}", own_size, image_size or own_size))
     return Foreign(model, own_input, image_size or own_size, _FINAL_NORMS, notes=tuple(notes))
 
 
-def _interpolating(_module: nn.Module, images: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+def _interpolate(_module: nn.Module, images: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     return images, {**options, "interpolate_pos_encoding": True}
 
 
