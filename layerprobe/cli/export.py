@@ -42,23 +42,23 @@ def export(
         raise RecipeError("export: no folder is named", fix="Add --out DIR")
     exporting = request(out)
     exporting.require_ready()
-    if files := feature_files([name] if name else [], labels):
+    files = feature_files([name] if name else [], labels)
+    run = None if files else find_run(cache, name)
+    if run is not None and name is None:
+        terminal.say(f"run {run.name}")
+
+    # All that imports torch comes after what can be refused without it.
+    from layerprobe.workflow.export.writing import export_lines
+
+    if run is not None:
+        from layerprobe.workflow.export.export_run import export_run, layer_to_export
+
+        written = export_run(layer_to_export(run, exporting, terminal), exporting, terminal)
+    else:
         from layerprobe.workflow.choose.feature_files import read_user_features
         from layerprobe.workflow.export.export_features import export_features, ranked_to_export
-        from layerprobe.workflow.export.writing import export_lines
 
         features = read_user_features(*files, labels=labels)
         ranked = ranked_to_export(features, exporting, terminal)
         written = export_features(features, ranked, exporting, terminal, seen=True, seed=0)
-        terminal.result(written, *export_lines(written))
-        return
-    run = find_run(cache, name)
-    if name is None:
-        terminal.say(f"run {run.name}")
-
-    # All that imports torch comes after what can be refused without it.
-    from layerprobe.workflow.export.export_run import export_run, layer_to_export
-    from layerprobe.workflow.export.writing import export_lines
-
-    written = export_run(layer_to_export(run, exporting, terminal), exporting, terminal)
     terminal.result(written, *export_lines(written))

@@ -27,10 +27,6 @@ from layerprobe.values.choice import Choice, advice_text
 from layerprobe.values.layers import NO_REDUCTION, RankedLayer, members_of
 from layerprobe.values.network_input import OwnInput, height_width
 from layerprobe.values.records import RunRecord
-from layerprobe.workflow.choose.choose import choose_runs
-from layerprobe.workflow.choose.choose_once import choose_once, half_whitened_of
-from layerprobe.workflow.choose.indexed_layer import read_searched
-from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.export.request import ExportRequest
 from layerprobe.workflow.export.writing import (
     CHECKED,
@@ -44,7 +40,7 @@ from layerprobe.workflow.probe.classifiers import classifier_of
 from layerprobe.workflow.probe.probed_run import ProbedRun, open_for_probing
 from layerprobe.workflow.probe.reduced_features import are_stored, stored_features
 from layerprobe.workflow.probe.reducing import FITTED_ON
-from layerprobe.workflow.probe.selection import ProbeRequest
+from layerprobe.workflow.probe.request import ProbeRequest
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.epoch_weights import load_net
 from layerprobe.workflow.run.experiments import require_same_images
@@ -182,6 +178,11 @@ def _find_choice(run: Run, epoch: int | None, listener: Listener) -> Choice:
     if stored is not None and epoch in (None, stored.choice.ship.epoch):
         listener.say(taken_text(run, stored.choice, "the stored choice"))
         return stored.choice
+    # Imported here, as a stored choice needs none of it.
+    from layerprobe.workflow.choose.choose import choose_runs
+    from layerprobe.workflow.choose.choose_once import choose_once, half_whitened_of
+    from layerprobe.workflow.choose.request import ChooseRequest
+
     if epoch is None:
         choice = choose_once([run], ChooseRequest(), listener)
         listener.say(taken_text(run, choice, f"as {run.command('choose')} says"))
@@ -221,6 +222,8 @@ def export_run(layer: LayerOfRun, request: ExportRequest, listener: Listener) ->
     _require_stored(layer, record)
     searched = None
     if request.index is not None:
+        from layerprobe.workflow.choose.indexed_layer import read_searched
+
         trained_on = "test"
         with contextlib.suppress(RecipeError):
             trained_on = split_to_choose_on(run, record, [epoch])

@@ -29,6 +29,7 @@ from layerprobe.system.wording import as_size
 from layerprobe.values.layers import RankedLayer
 from layerprobe.workflow.export.request import NPZ, ONNX, PT2, ExportRequest
 
+Encode = Callable[[NDArray[Any]], NDArray[Any]]
 CHECKED = 64  # images
 _MEGABYTE = 1_000_000
 _EXAMPLE = "example.py"
@@ -142,9 +143,6 @@ def write(exported: Exported, request: ExportRequest, listener: Listener) -> Wri
         exported.samples.name,
         check,
     )
-
-
-Encode = Callable[[NDArray[Any]], NDArray[Any]]
 
 
 def _write_encoders(
