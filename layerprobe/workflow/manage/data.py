@@ -6,12 +6,11 @@ import contextlib
 import inspect
 import secrets
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from layerprobe import registry
 from layerprobe.data import check
@@ -93,15 +92,17 @@ def check_data(data: str, listener: Listener, *, settings: Sequence[str] = (), w
     findings: dict[str, dict[int, tuple[Finding, ...]]] = {name: {} for name in dataset.splits}
     workers = default_workers() if workers is None else workers
     signal_number, largest = None, 0
-    with stoppable() as stop, listener.task(f"check {data}", images, "images") as task:
+    with (
+        stoppable() as stop,
+        listener.task(f"check {data}", images, "images") as task,
+        contextlib.closing(_examine(dataset, workers)) as results,
+    ):
         try:
-            for name, split in dataset.splits.items():
-                with contextlib.closing(check.examine(split, workers=workers)) as results:
-                    for result in stop.between(results, "interrupted"):
-                        pixels[name][result.index] = result.pixels
-                        findings[name][result.index] = result.findings
-                        largest = max(largest, result.largest)
-                        task.advance()
+            for name, result in stop.between(results, "interrupted"):
+                pixels[name][result.index] = result.pixels
+                findings[name][result.index] = result.findings
+                largest = max(largest, result.largest)
+                task.advance()
         except (InterruptedRun, KeyboardInterrupt):  # the latter: a signal ended a wait
             signal_number = stop.signal_number
     for name, split in dataset.splits.items():
@@ -122,20 +123,24 @@ def check_data(data: str, listener: Listener, *, settings: Sequence[str] = (), w
     )
 
 
+def _examine(dataset: Dataset, workers: int) -> Generator[tuple[str, check.Examined], None, None]:
+    for name, split in dataset.splits.items():
+        with contextlib.closing(check.examine(split, workers=workers)) as results:
+            yield from ((name, result) for result in results)
+
+
 def _of_searches(dataset: Dataset, pixels: Mapping[str, Sequence[bytes | None]]) -> Iterator[str]:
     """Notes on queries without a right item, and with an identical image in what they search."""
-    hashed = {name: replace(split, digests=_digests(pixels[name])) for name, split in dataset.splits.items()}
+    hashed = {}
+    for name, split in dataset.splits.items():  # an image that cannot be read is like no other
+        digests = b"".join(digest or secrets.token_bytes(16) for digest in pixels[name])
+        hashed[name] = replace(split, digests=np.frombuffer(digests, np.int64).reshape(-1, 2))
     for name in dataset.searched:
         if why := why_no_right_item(dataset, name):
             yield why
         identical = identical_images(replace(dataset, splits=hashed), name)
         if identical is not None and (count := int(identical.sum())):
             yield f"{name}: {count:,} of {len(identical):,} queries have an identical image in what they search"
-
-
-def _digests(pixels: Sequence[bytes | None]) -> NDArray[np.int64]:
-    """(N, 2) the hash of each image; one that cannot be read is like no other."""
-    return np.frombuffer(b"".join(digest or secrets.token_bytes(16) for digest in pixels), np.int64).reshape(-1, 2)
 
 
 def _dataset(data: str, settings: tuple[str, ...]) -> tuple[Dataset, list[Finding]]:

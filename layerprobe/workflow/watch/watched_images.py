@@ -20,6 +20,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, Tenso
 from layerprobe.values.intervals import FEWEST_UNITS
 from layerprobe.workflow.python.loaders import BATCH_SIZE, Batch, BatchOf, read_batches
 
+Label = int | str  # of a class
+
 
 @contextlib.contextmanager
 def keep_random_state() -> Iterator[None]:
@@ -43,9 +45,6 @@ def seed_transforms(seed: int) -> None:
     torch.default_generator.manual_seed(seed)
     np.random.seed(seed)  # noqa: NPY002 - transforms draw from the global generator
     random.seed(seed)
-
-
-Label = int | str  # of a class
 
 
 @dataclass(frozen=True, eq=False)

@@ -81,10 +81,9 @@ def forget_from(run: Run, epoch: int) -> None:
             earlier_scores = [score for score in scores if score.epoch < epoch]
             ScoreTable(earlier_scores, layer_order=run.read().layer_order, stored=scores).write(run.scores_file)
         for split in SPLITS:
-            for ranked_epoch in run.ranked_epochs(split):
-                if ranked_epoch >= epoch:
-                    run.rank_file(ranked_epoch, split).unlink(missing_ok=True)
-                    run.feature_file(ranked_epoch, split).unlink(missing_ok=True)
+            for ranked_epoch in [number for number in run.ranked_epochs(split) if number >= epoch]:
+                run.rank_file(ranked_epoch, split).unlink(missing_ok=True)
+                run.feature_file(ranked_epoch, split).unlink(missing_ok=True)
 
 
 def remove_features(run: Run, splits: Sequence[str], epoch: int) -> None:
