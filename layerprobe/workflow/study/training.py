@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 from layerprobe.system.computing import serve, start_method
 from layerprobe.system.errors import BusyError, EnvironmentFault, LayerprobeError, NumericError
 from layerprobe.system.memory import keep_freed_memory, memory_faults_told
-from layerprobe.system.progress import Listener, Silent, Stop, Task, stoppable
+from layerprobe.system.progress import Listener, Silent, Task, stoppable
 from layerprobe.workflow.run.runs import named_run, require_free
 from layerprobe.workflow.study.plan import StudyTraining
 from layerprobe.workflow.train.train import train
@@ -46,9 +46,14 @@ def train_all(
             while crew.goes_on() and not stop:
                 crew.start()
                 crew.listen()
-            crew.end(stop)
-        finally:
-            crew.kill()
+            if stop:  # let the processes end at their next step
+                for _, process in crew.running.values():
+                    process.terminate()
+                for _, process in crew.running.values():
+                    process.join()
+        finally:  # stored files are complete
+            for _, process in crew.running.values():
+                process.kill()
         stop.raise_if_asked(f"study {name}: stopped; the same command resumes")
     if crew.errors:
         raise crew.errors[0]
@@ -100,6 +105,9 @@ class _Crew:
 
     def start(self) -> None:
         """Begin those that wait and that nobody holds, as far as there are jobs for them."""
+        if start_method() == "forkserver":
+            multiprocessing.set_forkserver_preload([__name__])  # torch is imported once
+        context = multiprocessing.get_context(start_method())
         for training in [*self.waiting]:
             if len(self.running) >= self.jobs:
                 return
@@ -112,7 +120,11 @@ class _Crew:
             if self.is_finished(training):
                 self._done(training)
                 continue
-            self._begin(training)
+            ours, theirs = context.Pipe(duplex=False)
+            process = context.Process(target=_serve, args=(training, theirs), name=training.run)  # type: ignore[attr-defined] # of every start method
+            process.start()
+            theirs.close()
+            self.running[ours] = training, process
 
     def listen(self) -> None:
         """Hear what the processes say, for a moment."""
@@ -135,29 +147,6 @@ class _Crew:
             process.join()
             del self.running[connection]
             self._ended(training, message)
-
-    def end(self, stop: Stop) -> None:
-        """After a signal: let the processes end at their next step."""
-        if stop:
-            for _, process in self.running.values():
-                process.terminate()
-            for _, process in self.running.values():
-                process.join()
-
-    def kill(self) -> None:
-        """End what still runs; stored files are complete."""
-        for _, process in self.running.values():
-            process.kill()
-
-    def _begin(self, training: StudyTraining) -> None:
-        if start_method() == "forkserver":
-            multiprocessing.set_forkserver_preload([__name__])  # torch is imported once
-        context = multiprocessing.get_context(start_method())
-        ours, theirs = context.Pipe(duplex=False)
-        process = context.Process(target=_serve, args=(training, theirs), name=training.run)  # type: ignore[attr-defined] # of every start method
-        process.start()
-        theirs.close()
-        self.running[ours] = training, process
 
     def _ended(self, training: StudyTraining, error: LayerprobeError | None) -> None:
         if isinstance(error, BusyError):

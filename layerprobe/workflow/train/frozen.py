@@ -24,7 +24,7 @@ from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.epoch_weights import LoadedFile, last_weights, load_file
 from layerprobe.workflow.run.experiments import require_same_images
 from layerprobe.workflow.run.images import Decoding
-from layerprobe.workflow.run.run_network import new_record, require_same_files
+from layerprobe.workflow.run.run_network import new_record, require_unchanged_files
 from layerprobe.workflow.run.runs import Run, command_line, find_run, locked, named_run
 from layerprobe.workflow.train.frozen_request import FrozenRequest, require_weights
 
@@ -66,7 +66,7 @@ def _make_run(request: FrozenRequest, epoch_files: _EpochFiles, listener: Listen
     if not epoch_files:
         if run.exists():
             fix = f"Restore it. {_NEW_RUN} that measures it as it is now"
-            require_same_files(run, run.read(), recipe, fix=fix)
+            require_unchanged_files(run, run.read(), recipe, fix=fix)
         if is_done(run, recipe):
             keep_probing(run, recipe, listener)
         else:
@@ -96,13 +96,6 @@ def _list_epoch_files(request: FrozenRequest) -> _EpochFiles:
     if request.weights.startswith("run:"):
         return {0: last_weights(find_run(request.cache, request.weights.removeprefix("run:")))}
     return {epoch: (path.absolute(), part_name) for epoch, (path, part_name) in expand_epochs(request.weights).items()}
-
-
-def _list_files(request: FrozenRequest) -> list[tuple[Path, str | None]]:
-    """The files that a pattern matches, those without an epoch, too."""
-    if not request.has_files or request.weights.startswith("run:"):
-        return []
-    return [(path.absolute(), part_name) for path, part_name in expand(request.weights)]
 
 
 def _say_epochs(epoch_files: _EpochFiles, listener: Listener) -> None:
@@ -192,10 +185,11 @@ def _explain_missing_weights(net: Net, loaded: Mapping[WeightsFile, LoadedFile])
 
 def _explain_left_out(net: Net, request: FrozenRequest, files: Sequence[WeightsFile]) -> list[str]:
     """Lines on the files of a pattern that are no epochs: copies of an epoch's weights, and files without a number."""
-    epoch_files = [(Path(file.path), file.part) for file in files]
-    spare = [file for file in _list_files(request) if file not in epoch_files]
-    if not spare:
+    if not request.has_files or request.weights.startswith("run:"):
         return []
+    epoch_files = [(Path(file.path), file.part) for file in files]
+    matched = [(path.absolute(), part_name) for path, part_name in expand(request.weights)]
+    spare = [file for file in matched if file not in epoch_files]
     states = {path: _load_state(net, request.model, path, part_name) for path, part_name in spare}
     lines = []
     for (path, part_name), file in zip(epoch_files, files, strict=True):

@@ -87,21 +87,15 @@ class FrozenRequest:
         sections = apply_overrides(sections, self._overrides, SECTIONS)
         return {**sections, "data": {"transform": "model", **sections["data"]}}
 
-    def _data(self) -> Data:
-        problems: list[Problem] = []
-        data = validate_section("data", self._sections()["data"], problems)
-        problems += data_problems(data) if isinstance(data, Data) else []
-        require_none(problems, f"--model {self.model}", self._overrides)
-        if not isinstance(data, Data):
-            raise ValueError("a section without problems is read")
-        return data
-
     def require_ready(self) -> None:
         """Refuse what is wrong without the model being built: flags, paths, permissions, a run in use.
 
         No torch is needed. `recipe`, `frozen_run` and `probe` check the same where they need it.
         """
-        data = self._data()
+        problems: list[Problem] = []
+        data = validate_section("data", self._sections()["data"], problems)
+        problems += data_problems(data) if isinstance(data, Data) else []
+        require_none(problems, f"--model {self.model}", self._overrides)
         require_writable(self.cache)
         if self.run is not None:
             require_free(named_run(self.cache, self.run))
@@ -110,7 +104,8 @@ class FrozenRequest:
         elif self.has_files:
             for path, _ in expand(self.weights):
                 require_weights(path)
-        if self.find_repeated_run() is None:  # else no model is built before probing lists them
+        # Where the run is there, no model is built before probing lists the data.
+        if isinstance(data, Data) and self.find_repeated_run() is None:
             listed(data)
 
     def target(self, recipe: Recipe) -> Run:
