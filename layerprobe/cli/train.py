@@ -38,7 +38,7 @@ def train(
     loaded = load_recipe(recipe, overrides, model)
 
     from layerprobe.workflow.train.building import rates_apart
-    from layerprobe.workflow.train.ensemble import estimate_training_of, train_any
+    from layerprobe.workflow.train.train import estimate_training, train_any
 
     terminal = output.terminal()
     if overrides.flags("train", ("learning_rate",)):
@@ -46,7 +46,7 @@ def train(
             terminal.say(f"note: {text}")
     training = request(recipe=loaded, overridden=bool(overrides) and is_changed(recipe, loaded), cache=cache)
     if dry_run:
-        terminal.estimate(training.target().name, estimate_training_of(training))
+        terminal.estimate(training.target().name, estimate_training(training))
         return
     trained = train_any(training, terminal)
     record = trained.read()

@@ -39,7 +39,7 @@ from layerprobe.workflow.study.plan import (
 from layerprobe.workflow.study.request import StudyRequest as StudyRequest
 from layerprobe.workflow.study.study_file import OVER_KEY, Study
 from layerprobe.workflow.study.training import as_in_training, train_all
-from layerprobe.workflow.train.ensemble import estimate_training_of
+from layerprobe.workflow.train.train import estimate_training
 
 _SPLIT = "data.class_seed"
 
@@ -135,8 +135,7 @@ def table_values(table: StudyTable) -> dict[str, Any]:
     study, layers = table.study, table.study.layers or ()
     cells = [
         {
-            **({"variant": row.cell.variant} if study.has_variants else {}),
-            "values": row.cell.values,
+            **_cell_values(study, row.cell),
             "epoch": row.epoch,
             "runs": [training.run for training in row.cell.trainings],
             "layers": [
@@ -155,8 +154,7 @@ def table_values(table: StudyTable) -> dict[str, Any]:
     ]
     compared = [
         {
-            **({"variant": verdict.cell.variant} if study.has_variants else {}),
-            "values": verdict.cell.values,
+            **_cell_values(study, verdict.cell),
             "epoch": verdict.epoch,
             "layers": [verdict.first, verdict.second],
             "difference": verdict.difference,
@@ -168,6 +166,10 @@ def table_values(table: StudyTable) -> dict[str, Any]:
     ends = {"small": study.is_small, "metric": study.end.table, "seeds": study.runs.seeds}
     about = {"study": study.name, **study.about.model_dump()}
     return {**about, **ends, "cells": cells, "verdicts": compared}
+
+
+def _cell_values(study: Study, cell: Cell) -> dict[str, Any]:
+    return {**({"variant": cell.variant} if study.has_variants else {}), "values": cell.values}
 
 
 def text_table(table: StudyTable) -> TextTable:
@@ -226,15 +228,8 @@ def _verdict_text(verdict: Verdict, study: Study) -> str:
 
 def plan_values(study: Study, cells: Sequence[Cell], lacking: Sequence[str]) -> dict[str, Any]:
     """As JSON has it: the trainings of a study whose data are not there."""
-    cell_values = [
-        {
-            **({"variant": cell.variant} if study.has_variants else {}),
-            "values": cell.values,
-            "runs": [training.run for training in cell.trainings],
-        }
-        for cell in cells
-    ]
-    return {"run": study.name, "estimate": None, "missing_data": lacking, "cells": cell_values}
+    values = [{**_cell_values(study, cell), "runs": [training.run for training in cell.trainings]} for cell in cells]
+    return {"run": study.name, "estimate": None, "missing_data": lacking, "cells": values}
 
 
 def plan_table(study: Study, cells: Sequence[Cell], lacking: Sequence[str]) -> TextTable:
@@ -254,11 +249,9 @@ def _key_columns(study: Study) -> tuple[str, ...]:
 
 
 def _key_values(study: Study, cell: Cell) -> tuple[str, ...]:
-    return (*([cell.variant] * study.has_variants), *(_shown(cell.values[key]) for key in study.grid))
-
-
-def _shown(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    values = [cell.values[key] for key in study.grid]
+    texts = [value if isinstance(value, str) else json.dumps(value) for value in values]
+    return (*([cell.variant] * study.has_variants), *texts)
 
 
 def _number(over: Over | None, metric: str) -> str:
@@ -343,7 +336,7 @@ def estimate_study(request: StudyRequest, listener: Listener) -> Estimate:
             missing_trainings = [training for training in cell.trainings if training in missing]
             if not missing_trainings:
                 continue
-            estimate = estimate_training_of(missing_trainings[0].request())
+            estimate = estimate_training(missing_trainings[0].request())
             total = replace(
                 total,
                 seconds=total.seconds + estimate.seconds * len(missing_trainings) / at_once,

@@ -1,4 +1,4 @@
-"""Ensembles (DREML): the members are ordinary runs, and a further run concatenates their embeddings."""
+"""Probing an ensemble (DREML): the members are ordinary runs, and a further run concatenates their embeddings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.system.progress import Listener
 from layerprobe.taps import Tap
 from layerprobe.values.costs import Estimate
-from layerprobe.values.records import RunRecord
 from layerprobe.values.scores import Score
 from layerprobe.workflow.probe import probe as single
 from layerprobe.workflow.probe.classifiers import drop_accuracy
@@ -26,70 +25,16 @@ from layerprobe.workflow.probe.scoring import Scorer, Searches
 from layerprobe.workflow.probe.selection import select
 from layerprobe.workflow.run.experiments import require_same_images
 from layerprobe.workflow.run.features import Missing, RunFeatures, features_of
-from layerprobe.workflow.run.run_network import embedding_tap, network_facts, record_of
-from layerprobe.workflow.run.runs import Run, find_run, locked, named_run, set_aside
+from layerprobe.workflow.run.run_network import embedding_tap, network_facts
+from layerprobe.workflow.run.runs import Run, find_run, locked, named_run
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from layerprobe.workflow.probe.probed_run import Tell
-    from layerprobe.workflow.train.building import TrainRequest
 
 _ROWS = 512
 _NO_CLASSIFIER = "an ensemble has no classifier"
-
-
-def train_any(request: TrainRequest, listener: Listener) -> Run:
-    """Train a run, or the members of an ensemble one after the other: NAME.1, NAME.2 ...
-
-    The same command again goes on with the member that it stopped in.
-    """
-    from layerprobe.workflow.train.train import train
-
-    ensemble = request.recipe.ensemble
-    if ensemble is None:
-        return train(request, listener)
-    if request.probe is not None:
-        raise RecipeError("--probe is for a single run", fix="Probe the ensemble when its members are trained")
-    run = request.target()
-    if request.fresh and run.exists():
-        with locked(run):
-            listener.say(f"{run.name}: the old run is now {set_aside(run).name}")
-    # Whether training can continue with more epochs, each member checks for itself.
-    changes = request.recipe.changes_since(run.read()) if run.exists() else []
-    changes = [change for change in changes if (change.section, change.key) != ("train", "epochs")]
-    if changes:
-        raise RecipeError(
-            f"was trained with another recipe: {', '.join(map(str, changes))}",
-            file=run.folder,
-            fix="Use the old values, or use --run NAME for a new run, or --fresh to move the old one aside",
-        )
-    members = []
-    for number in range(1, ensemble.members + 1):
-        listener.say(f"{run.name}: member {number} of {ensemble.members}")
-        members.append(train(member_request(request, number), listener))
-    with locked(run):
-        layer_order = run.read().layer_order if run.exists() else ()
-        run.write(replace(_record(request, members), layer_order=layer_order))
-    return run
-
-
-def member_request(request: TrainRequest, number: int) -> TrainRequest:
-    """What trains a member, counted from 1."""
-    return replace(request, recipe=request.recipe.member(number), run=f"{request.target().name}.{number}")
-
-
-def _record(request: TrainRequest, members: Sequence[Run]) -> RunRecord:
-    record = members[0].read()
-    shared = ("versions", "device", "threads", "transform", "manifests", "contents")
-    return record_of(
-        request.recipe,
-        state="finished",
-        members=tuple(member.name for member in members),
-        epochs_done=min(member.read().epochs_done for member in members),
-        network=record.network and replace(record.network, cuts={}),
-        **{name: getattr(record, name) for name in shared},
-    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,7 +114,10 @@ def prepare_ensemble(
     request = drop_accuracy(request, recipe, lambda: _NO_CLASSIFIER, listener)
     dataset = opened.dataset
     members = []
-    for member in (_open_member(run, name, request) for name in opened.record.members):
+    for name in opened.record.members:
+        if not named_run(run.folder.parent, name).exists():
+            raise DataError("no such run", file=run.folder.with_name(name), fix="Train the ensemble again")
+        member = open_for_probing(find_run(run.folder.parent, name), request)
         features = features_of(member.run, member.recipe, dataset)
         members.append(Member(embedding, features, RunExtractor(features, member, opened)))
     side_by_side = replace(embedding, dim=embedding.dim * len(members))
@@ -197,28 +145,9 @@ def prepare_ensemble(
     return Probing(selection, features, extractor, scorer, table, network)
 
 
-def _open_member(run: Run, name: str, request: ProbeRequest) -> ProbedRun:
-    if not named_run(run.folder.parent, name).exists():
-        raise DataError("no such run", file=run.folder.with_name(name), fix="Train the ensemble again")
-    return open_for_probing(find_run(run.folder.parent, name), request)
-
-
 def probe_any(run: Run, request: ProbeRequest, listener: Listener) -> list[Score]:
     """Measure a run or an ensemble; see `probe.probe`."""
     return single.probe(run, request, listener, prepare_ensemble if run.read().members else single.prepare)
-
-
-def estimate_training_of(request: TrainRequest) -> Estimate:
-    """As `estimate_training`; of an ensemble from its first member."""
-    from layerprobe.workflow.train.building import build
-    from layerprobe.workflow.train.train import estimate_training
-
-    ensemble = request.recipe.ensemble
-    run_request = request if ensemble is None else member_request(request, 1)
-    keep = run_request.recipe.train.keep
-    estimate = estimate_training(run_request.target(), build(run_request), keep, fresh=request.fresh)
-    members = 1 if ensemble is None else ensemble.members
-    return replace(estimate, seconds=estimate.seconds * members, disk=estimate.disk * members)
 
 
 def estimate_probe_of(run: Run, request: ProbeRequest) -> Estimate:

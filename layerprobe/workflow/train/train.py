@@ -22,13 +22,13 @@ from layerprobe.values.records import RunRecord
 from layerprobe.values.sections import SEARCH_KEYS, Keep
 from layerprobe.workflow.probe.measures import why_no_right_item
 from layerprobe.workflow.probe.probe import drop_damaged, find_missing, measure, prepare
-from layerprobe.workflow.probe.selection import ProbeRequest
+from layerprobe.workflow.probe.request import ProbeRequest
 from layerprobe.workflow.run import from_recipe
 from layerprobe.workflow.run.epoch_weights import load_state, load_weights, save_state, save_weights
 from layerprobe.workflow.run.experiments import require_same_images, settled_splits
 from layerprobe.workflow.run.features import damaged_epochs, require_measured
 from layerprobe.workflow.run.images import Decoding, with_contents
-from layerprobe.workflow.run.run_network import new_record
+from layerprobe.workflow.run.run_network import new_record, record_of
 from layerprobe.workflow.run.runs import (
     Run,
     command_line,
@@ -60,8 +60,7 @@ _OTHER_RUN = "Use --run NAME for a new run, or --fresh to move the old one aside
 def require_space(run: Run, built: Built, keep: Keep, *, fresh: bool) -> None:
     """Check that the disk has room for a run before anything is written."""
     require_writable(run.folder)
-    count = _count_checkpoints(_remaining_epochs(run, built.trainer, fresh), keep)
-    needed, free = _disk_bytes(run, built, keep, fresh), free_bytes(run.folder)
+    (count, needed), free = _disk_needs(run, built, keep, fresh), free_bytes(run.folder)
     if needed > free:
         checkpoints = [f"{count} checkpoints"] if count else []
         contents = " and ".join([*checkpoints, *(["the features of the layers to probe"] if built.features else [])])
@@ -72,48 +71,16 @@ def require_space(run: Run, built: Built, keep: Keep, *, fresh: bool) -> None:
         )
 
 
-def estimate_training(run: Run, built: Built, keep: Keep, *, fresh: bool) -> Estimate:
-    """Time up to three training steps and extrapolate to the epochs left; the trainer cannot be used afterwards."""
-    require_writable(run.folder)
-    trainer = built.trainer
-    marks: list[float] = []
+def _disk_needs(run: Run, built: Built, keep: Keep, fresh: bool) -> tuple[int, int]:
+    """The checkpoints to be written that are on disk at once, and the bytes of all that is to be written.
 
-    def a_few_steps(loss: float) -> bool:  # noqa: ARG001 - the trainer's callback
-        marks.append(time.perf_counter())
-        return len(marks) < 4 and marks[-1] - marks[0] < _LONG_ENOUGH
-
-    for _ in trainer.epochs(after_step=a_few_steps):
-        pass
-    # The first step is skipped: it includes the setup.
-    step = (marks[-1] - marks[0]) / max(1, len(marks) - 1) if marks else 0.0
-    epochs = _remaining_epochs(run, trainer, fresh)
-    steps = sum(len(trainer.plan.batches(epoch)) for epoch in epochs if epoch > 0)
-    return Estimate(
-        step * steps, peak_memory(trainer.device), _disk_bytes(run, built, keep, fresh), free_bytes(run.folder)
-    )
-
-
-def _remaining_epochs(run: Run, trainer: Trainer, fresh: bool) -> list[int]:
-    epochs = range(trainer.plan.epochs + 1)
-    if fresh or not run.exists():
-        return [*epochs]
-    record = run.read()
-    removed = {*range(record.epochs_done + 1)} - {*kept_epochs(run, record)}
-    return [epoch for epoch in epochs if epoch not in removed and not run.checkpoint_file(epoch).exists()]
-
-
-def _count_checkpoints(epochs: Sequence[int], keep: Keep) -> int:
-    """The most checkpoints on disk at once: those that `keep` retains, and two that go when the next is written."""
-    permanent = wanted_epochs(keep, epochs[-1]) if epochs else set()
-    return min(len(epochs), len(permanent.intersection(epochs)) + 2)
-
-
-def _disk_bytes(run: Run, built: Built, keep: Keep, fresh: bool) -> int:
-    """Bytes that are still to be written: checkpoints, states to resume from, and the features of `--probe`.
-
-    Two states are kept while a third is written; each holds the optimiser's memory of every trained number.
+    That is checkpoints, states to resume from, and the features of `--probe`. Beside those that `keep` retains, two
+    checkpoints go when the next is written. Two states are kept while a third is written; each holds the optimiser's
+    memory of every trained number.
     """
     trainer, epochs = built.trainer, _remaining_epochs(run, built.trainer, fresh)
+    permanent = wanted_epochs(keep, epochs[-1]) if epochs else set()
+    checkpoints = min(len(epochs), len(permanent.intersection(epochs)) + 2)
     tensors: list[torch.Tensor] = [*trainer.net.module.state_dict().values(), *trainer.loss.state_dict().values()]
     weights: int = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     momentum = 1 if trainer.plan.momentum else 0
@@ -127,7 +94,89 @@ def _disk_bytes(run: Run, built: Built, keep: Keep, fresh: bool) -> int:
         for split, size in built.features.items()
         if fresh or not run.has_features(epoch, split)
     )
-    return weights * (_count_checkpoints(epochs, keep) + states * numbers_per_weight) + features
+    return checkpoints, weights * (checkpoints + states * numbers_per_weight) + features
+
+
+def _remaining_epochs(run: Run, trainer: Trainer, fresh: bool) -> list[int]:
+    epochs = range(trainer.plan.epochs + 1)
+    if fresh or not run.exists():
+        return [*epochs]
+    record = run.read()
+    removed = {*range(record.epochs_done + 1)} - {*kept_epochs(run, record)}
+    return [epoch for epoch in epochs if epoch not in removed and not run.checkpoint_file(epoch).exists()]
+
+
+def estimate_training(request: TrainRequest) -> Estimate:
+    """Time up to three training steps and extrapolate to the epochs left; of an ensemble from its first member."""
+    ensemble = request.recipe.ensemble
+    if ensemble is not None:
+        member = estimate_training(member_request(request, 1))
+        return replace(member, seconds=member.seconds * ensemble.members, disk=member.disk * ensemble.members)
+    run, built = request.target(), build(request)
+    require_writable(run.folder)
+    trainer = built.trainer
+    marks: list[float] = []
+
+    def a_few_steps(loss: float) -> bool:  # noqa: ARG001 - the trainer's callback
+        marks.append(time.perf_counter())
+        return len(marks) < 4 and marks[-1] - marks[0] < _LONG_ENOUGH
+
+    for _ in trainer.epochs(after_step=a_few_steps):
+        pass
+    # The first step is skipped: it includes the setup.
+    step = (marks[-1] - marks[0]) / max(1, len(marks) - 1) if marks else 0.0
+    epochs = _remaining_epochs(run, trainer, request.fresh)
+    steps = sum(len(trainer.plan.batches(epoch)) for epoch in epochs if epoch > 0)
+    _, needed = _disk_needs(run, built, request.recipe.train.keep, request.fresh)
+    return Estimate(step * steps, peak_memory(trainer.device), needed, free_bytes(run.folder))
+
+
+def train_any(request: TrainRequest, listener: Listener) -> Run:
+    """Train a run, or the members of an ensemble one after the other: NAME.1, NAME.2 ...
+
+    The same command again goes on with the member that it stopped in.
+    """
+    ensemble = request.recipe.ensemble
+    if ensemble is None:
+        return train(request, listener)
+    if request.probe is not None:
+        raise RecipeError("--probe is for a single run", fix="Probe the ensemble when its members are trained")
+    run = request.target()
+    if request.fresh and run.exists():
+        with locked(run):
+            listener.say(f"{run.name}: the old run is now {set_aside(run).name}")
+    # Whether training can continue with more epochs, each member checks for itself.
+    changes = request.recipe.changes_since(run.read()) if run.exists() else []
+    changes = [change for change in changes if (change.section, change.key) != ("train", "epochs")]
+    if changes:
+        raise RecipeError(
+            f"was trained with another recipe: {', '.join(map(str, changes))}",
+            file=run.folder,
+            fix="Use the old values, or use --run NAME for a new run, or --fresh to move the old one aside",
+        )
+    members = []
+    for number in range(1, ensemble.members + 1):
+        listener.say(f"{run.name}: member {number} of {ensemble.members}")
+        members.append(train(member_request(request, number), listener))
+    first = members[0].read()
+    shared = ("versions", "device", "threads", "transform", "manifests", "contents")
+    record = record_of(
+        request.recipe,
+        state="finished",
+        members=tuple(member.name for member in members),
+        epochs_done=min(member.read().epochs_done for member in members),
+        network=first.network and replace(first.network, cuts={}),
+        **{name: getattr(first, name) for name in shared},
+    )
+    with locked(run):
+        layer_order = run.read().layer_order if run.exists() else ()
+        run.write(replace(record, layer_order=layer_order))
+    return run
+
+
+def member_request(request: TrainRequest, number: int) -> TrainRequest:
+    """What trains a member, counted from 1."""
+    return replace(request, recipe=request.recipe.member(number), run=f"{request.target().name}.{number}")
 
 
 def train(request: TrainRequest, listener: Listener) -> Run:
@@ -374,15 +423,14 @@ def _restore(built: Built, state: dict[str, Any], file: Path) -> None:
 
 
 def _train_epochs(run: Run, request: TrainRequest, built: Built, listener: Listener, stop: Stop) -> None:
-    """Train the epochs that are left, and store, probe and tidy after each."""
+    """Train the epochs that are left; store, measure and tidy after each."""
     trainer, keep, probing = built.trainer, request.recipe.train.keep, None
     if request.probe is not None:
         probe_request = ProbeRequest(layers=request.probe, device=request.device, workers=request.workers)
         probing = prepare(run, probe_request, built.dataset, listener)
 
     def measure_and_tidy(epochs: Sequence[int], *, earlier: bool = False) -> None:
-        # No checkpoint goes before it is measured.
-        if probing is not None:
+        if probing is not None:  # no checkpoint goes before it is measured
             missing = find_missing(probing, epochs)
             measure(probing, drop_damaged(probing, missing, listener) if earlier else missing, listener, stop)
         finished = trainer.epoch >= trainer.plan.epochs

@@ -17,7 +17,8 @@ from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run.experiments import experiments_of
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.train.building import TrainRequest
-from layerprobe.workflow.train.ensemble import estimate_probe_of, estimate_training_of, probe_any, train_any
+from layerprobe.workflow.train.ensemble import estimate_probe_of, probe_any
+from layerprobe.workflow.train.train import estimate_training, train_any
 from tests.workflow.conftest import RECIPES, Silent
 
 FC6 = LayerKey("fc6", "none")
@@ -154,7 +155,7 @@ def test_a_member_that_is_gone_is_named(request_for: Make) -> None:
 def test_an_estimate_is_the_first_members_times_the_members(request_for: Make) -> None:
     ensemble = request_for()
     single = replace(ensemble, recipe=ensemble.recipe.member(1), run="pair.1")
-    assert estimate_training_of(ensemble).disk == 2 * estimate_training_of(single).disk
+    assert estimate_training(ensemble).disk == 2 * estimate_training(single).disk
     run = train_any(ensemble, Silent())
     with pytest.raises(RecipeError, match="Estimate a member: pair.1"):
         estimate_probe_of(run, request())

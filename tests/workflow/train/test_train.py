@@ -529,7 +529,7 @@ def test_a_probe_of_other_splits_keeps_the_record_of_the_training_images(
 
 
 def disk(request: TrainRequest) -> int:
-    return estimate_training(request.target(), build(request), request.recipe.train.keep, fresh=request.fresh).disk
+    return estimate_training(request).disk
 
 
 @pytest.mark.parametrize(
