@@ -175,11 +175,6 @@ def test_without_a_layer_choose_says_which(probed: Run, export: Export) -> None:
     assert export(None).name.endswith(f":{selected.name}")
 
 
-def test_a_mean_over_draws_is_refused_with_the_reason(export: Export) -> None:
-    with pytest.raises(LayerprobeError, match="random:4x2 is a mean over 2 random draws.*such as random:4"):
-        export("c3/random:4x2")
-
-
 @pytest.mark.parametrize(
     ("change", "reason"),
     [({"from_python": True}, "measured from Python, and its network is not stored"), ({"members": ("a",)}, "ensemble")],
@@ -249,20 +244,24 @@ def test_an_export_is_replaced_only_by_force(export: Export) -> None:
     assert load_encoder(export("c1", force=True).folder).export["layer"] == "c1"
 
 
-def test_a_layer_of_another_run_is_refused(export: Export) -> None:
-    with pytest.raises(LayerprobeError, match="--layer other:c3: the run is tiny. Name other as the run"):
-        export("other:c3")
+@pytest.mark.parametrize(
+    ("name", "epoch", "message"),
+    [
+        ("c3/random:4x2", None, "random:4x2 is a mean over 2 random draws.*such as random:4"),
+        ("other:c3", None, "--layer other:c3: the run is tiny. Name other as the run"),
+        ("tiny#0:c3", 1, "--layer tiny#0:c3 and --epoch 1 name two epochs"),
+        ("c?", None, "names 2 layers. Name one, such as c1@max"),
+    ],
+)
+def test_a_name_of_no_single_layer_of_the_run_is_refused(
+    export: Export, name: str, epoch: int | None, message: str
+) -> None:
+    with pytest.raises(LayerprobeError, match=message):
+        export(name, epoch=epoch)
 
 
-def test_two_epochs_are_refused(export: Export) -> None:
-    with pytest.raises(LayerprobeError, match="--layer tiny#0:c3 and --epoch 1 name two epochs"):
-        export("tiny#0:c3", epoch=1)
+def test_an_epoch_may_be_named_twice(export: Export) -> None:
     assert export("tiny#1:c3", epoch=1).name == "tiny#1:c3@max"
-
-
-def test_several_layers_are_refused(export: Export) -> None:
-    with pytest.raises(LayerprobeError, match="names 2 layers. Name one, such as c1@max"):
-        export("c?")
 
 
 def test_images_are_read_as_the_probe_reads_them(exported: Written, tmp_path: Path) -> None:

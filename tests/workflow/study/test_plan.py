@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -45,19 +46,29 @@ def test_a_runs_name_is_the_studys_the_recipes_identity_and_the_seed(file_of: Fi
     assert first[0].run != second[0].run
 
 
-def test_cells_that_train_the_same_are_refused(file_of: FileOf, tmp_path: Path) -> None:
-    study = load_study(file_of(('"net.fc" = [[8], [16]]', '"probe.k" = [[1], [1, 2]]')))
-    with pytest.raises(RecipeError, match=r"\[grid\]: probe.k = \[1\] and probe.k = \[1, 2\] train the same"):
-        plan(study, tmp_path, "cpu")
-
-
 @pytest.mark.parametrize(
-    ("metric", "fix"), [("R@3", r'"probe.k" = \[1, 2, 3, 4, 8\]'), ("MAP@R", r'"probe.metrics" = \["MAP@R"\]')]
+    ("old", "new", "problem"),
+    [
+        (
+            '"net.fc" = [[8], [16]]',
+            '"probe.k" = [[1], [1, 2]]',
+            "[grid]: probe.k = [1] and probe.k = [1, 2] train the same",
+        ),
+        ('"R@1"', '"R@3"', 'R@3 is not measured. Add "probe.k" = [1, 2, 3, 4, 8] to'),
+        ('"R@1"', '"MAP@R"', 'MAP@R is not measured. Add "probe.metrics" = ["MAP@R"] to'),
+        (
+            'layers = ["fc6"',
+            'layers = ["fc6/l2"',
+            'fc6/l2 is not measured. Add "probe.reduce" = ["none", "l2"] to [runs.set',
+        ),
+        ("[end]", "[end]\nepochs = [0, 3]", "epoch 3 of 2 epochs"),
+    ],
 )
-def test_a_metric_that_is_not_measured_is_refused(file_of: FileOf, tmp_path: Path, metric: str, fix: str) -> None:
-    study = load_study(file_of(('"R@1"', f'"{metric}"')))
-    with pytest.raises(RecipeError, match=f"{metric} is not measured. Add {fix} to"):
-        plan(study, tmp_path, "cpu")
+def test_what_cannot_be_trained_or_is_not_measured_is_refused(
+    file_of: FileOf, tmp_path: Path, old: str, new: str, problem: str
+) -> None:
+    with pytest.raises(RecipeError, match=re.escape(problem)):
+        plan(load_study(file_of((old, new))), tmp_path, "cpu")
 
 
 def test_an_ensemble_is_refused(file_of: FileOf, tmp_path: Path) -> None:
@@ -98,14 +109,6 @@ def test_each_variant_is_trained_at_each_cell_of_the_grid(file_of: FileOf, tmp_p
 def test_a_reduced_layer_is_measured_by_its_layer(file_of: FileOf, tmp_path: Path) -> None:
     cell, *_ = plan(load_study(file_of(("[grid]", VARIANTS))), tmp_path, "cpu")
     assert cell.trainings[0].request().probe == ("pool5",)
-
-
-def test_a_reduction_that_is_not_measured_is_refused(file_of: FileOf, tmp_path: Path) -> None:
-    study = load_study(file_of(('layers = ["fc6"', 'layers = ["fc6/l2"')))
-    with pytest.raises(
-        RecipeError, match=r'fc6/l2 is not measured. Add "probe.reduce" = \["none", "l2"\] to \[runs.set'
-    ):
-        plan(study, tmp_path, "cpu")
 
 
 PAPER = ('recipe = "quick"', 'recipe = "netA-cub200"'), ('seeded = ["data.class_seed"]', "")
@@ -214,9 +217,3 @@ def test_all_runs_on_other_images_are_listed_at_once(copied: StudyRequest) -> No
     with pytest.raises(DataError, match="2 runs of the study have other images .*Restore the images") as caught:
         require_images(copied.study, trainings, copied.cache, Silent())
     assert all(name in str(caught.value) for name in changed)
-
-
-def test_an_epoch_after_the_last_is_refused(file_of: Callable[..., str], tmp_path: Path) -> None:
-    study = load_study(file_of(("[end]", "[end]\nepochs = [0, 3]")))
-    with pytest.raises(RecipeError, match="epoch 3 of 2 epochs"):
-        plan(study, tmp_path, "cpu")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -596,19 +597,19 @@ def test_an_estimate_finds_the_run_whose_weights_are_measured(asked: Requests) -
     assert name == "second"
 
 
-def test_an_unknown_source_is_told_with_the_known(asked: Requests) -> None:
-    with pytest.raises(UnknownNameError, match="unknown source in --model 'tim'. Did you mean 'timm'?"):
-        replace(asked(), model="tim:resnet50").recipe()
-
-
-def test_a_model_without_its_source_is_told_how_to_write_it(asked: Requests) -> None:
-    with pytest.raises(RecipeError, match="--model resnet50: not a source and a model. Write it like timm:NAME"):
-        replace(asked(), model="resnet50").recipe()
-
-
-def test_only_keys_of_data_are_set(asked: Requests) -> None:
-    with pytest.raises(RecipeError, match="--set train.epochs=3: a model is only measured"):
-        asked(settings=("train.epochs=3",)).recipe()
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"model": "tim:resnet50"}, UnknownNameError, "unknown source in --model 'tim'. Did you mean 'timm'?"),
+        ({"model": "resnet50"}, RecipeError, "--model resnet50: not a source and a model. Write it like timm:NAME"),
+        ({"settings": ("train.epochs=3",)}, RecipeError, "--set train.epochs=3: a model is only measured"),
+    ],
+)
+def test_a_request_that_names_no_model_or_sets_another_key_is_refused(
+    asked: Requests, changes: dict[str, object], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=re.escape(message)):
+        replace(asked(), **changes).recipe()  # type: ignore[arg-type] # one field each
 
 
 class Payload:
