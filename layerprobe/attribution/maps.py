@@ -175,13 +175,13 @@ def maps_before(layer: Layer, measured: Measured) -> list[MapCall]:
         call.order: MapCall(name, path, number, call.layout)
         for path, name in names.items()
         for number, call in enumerate(measured.calls.get(path, ()), start=1)
-        if call.order <= max(calls) and isinstance(call.layout, Layout) and _is_spatial(call.layout)
+        if call.order <= max(calls)
+        and isinstance(call.layout, Layout)
+        and call.layout.kind != "vector"
+        and call.layout.in_rows
+        and prod(call.layout.grid) > 1
     }
     return [maps[order] for order in sorted(maps, reverse=True)]
-
-
-def _is_spatial(layout: Layout) -> bool:
-    return layout.kind != "vector" and layout.in_rows and prod(layout.grid) > 1
 
 
 @contextlib.contextmanager

@@ -61,7 +61,10 @@ def pair_histograms(splits: Mapping[str, Labelled], *, run: str, epoch: int, ran
     notes = {split: labelled.notes for split, labelled in splits.items()}
     for split, labelled in splits.items():
         try:
-            counted[split] = _count_by_fold(labelled)
+            units = unit_rows(labelled.features)
+            folds = np.zeros(len(units)) if labelled.folds is None else labelled.folds
+            parts = [count_pairs(units[folds == fold], labelled.labels[folds == fold]) for fold in np.unique(folds)]
+            counted[split] = {pairs: np.sum([part[pairs] for part in parts], axis=0) for pairs in (SAME, DIFFERENT)}
         except NumericError as error:
             notes[split] = (*notes[split], error.message)
     steps = _edges([counts for split_counts in counted.values() for counts in split_counts.values()])
@@ -71,9 +74,10 @@ def pair_histograms(splits: Mapping[str, Labelled], *, run: str, epoch: int, ran
         split_counts = counted.get(split, {})
         middle = _middle(split_counts[SAME]) if split_counts else None
         for pairs in (SAME, DIFFERENT):
-            counts = [0] * (len(steps) - 1)
+            counts, own_middle = [0] * (len(steps) - 1), None
             if split_counts:
                 counts = [int(split_counts[pairs][low:high].sum()) for low, high in pairwise(steps)]
+                own_middle = _middle(split_counts[pairs])
             histograms.append(
                 Histogram(
                     run=run,
@@ -84,22 +88,12 @@ def pair_histograms(splits: Mapping[str, Labelled], *, run: str, epoch: int, ran
                     edges=edges,
                     counts=tuple(counts),
                     n=len(labelled.labels),
-                    median=_median(split_counts[pairs]) if split_counts else None,
+                    median=None if own_middle is None else (sum(own_middle) + 1 - 2 * STEPS) / (2 * STEPS),
                     above=_above(split_counts[pairs], middle) if split_counts else None,
                     notes=notes[split],
                 )
             )
     return histograms
-
-
-def _count_by_fold(split: Labelled) -> Counts:
-    """The pairs of a split, each within its fold."""
-    units = unit_rows(split.features)
-    if split.folds is None:
-        return count_pairs(units, split.labels)
-    folds = [split.folds == fold for fold in np.unique(split.folds)]
-    parts = [count_pairs(units[rows], split.labels[rows]) for rows in folds]
-    return {pairs: np.sum([fold_counts[pairs] for fold_counts in parts], axis=0) for pairs in (SAME, DIFFERENT)}
 
 
 def count_pairs(units: FloatArray, labels: NDArray[np.integer]) -> Counts:
@@ -152,11 +146,6 @@ def _middle(counts: NDArray[np.int64]) -> tuple[int, int] | None:
         return None
     lower, upper = np.searchsorted(below, [(total - 1) // 2, total // 2], side="right")
     return int(lower), int(upper)
-
-
-def _median(counts: NDArray[np.int64]) -> float | None:
-    middle = _middle(counts)
-    return None if middle is None else (sum(middle) + 1 - 2 * STEPS) / (2 * STEPS)
 
 
 def _above(counts: NDArray[np.int64], middle: tuple[int, int] | None) -> float | None:

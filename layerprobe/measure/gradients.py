@@ -120,9 +120,9 @@ def kinds_of(margins: FloatArray) -> dict[str, IntArray]:
     correct = order[len(wrong) :]
     count = max(1, round(_SHARE * len(correct)))
     rows_by_kind = {CENTROID: correct[-count:], BOUNDARY: correct[: min(count, len(correct) - 1)], INCORRECT: wrong}
-    return {kind: _thin(rows) for kind, rows in rows_by_kind.items() if len(rows)}
-
-
-def _thin(rows: IntArray) -> IntArray:
-    places = np.linspace(0, len(rows) - 1, min(len(rows), _MOST)).round().astype(int)
-    return np.asarray(rows[places], np.int64)
+    thinned = {}
+    for kind, rows in rows_by_kind.items():
+        if len(rows):
+            places = np.linspace(0, len(rows) - 1, min(len(rows), _MOST)).round().astype(int)
+            thinned[kind] = np.asarray(rows[places], np.int64)
+    return thinned

@@ -36,7 +36,6 @@ def draw(matrices: Sequence[Matrix], *, data: Mapping[str, DataFacts] | None = N
 
     Args:
         matrices: at least one; those of a run follow one another.
-        data: run -> the data it was measured on.
     """
     # The two of a single run stand below each other, so that they can be read in a column of a paper.
     columns = 1 if len(matrices) <= 2 else 2

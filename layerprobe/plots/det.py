@@ -42,7 +42,6 @@ def draw(
     kinds of pairs make straight lines.
 
     Args:
-        data: run -> the data it was measured on.
         selected: run -> the selected candidate of its choice, whose line is black with a star.
     """
     names = label_layers(error_rates, selected or {})

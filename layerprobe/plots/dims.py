@@ -49,8 +49,6 @@ def draw(
 
     Args:
         reductions: at least one layer is at an equal dimension.
-        data: run -> the data it was measured on.
-        selected: run -> the selected candidate of its choice.
     """
     selected = selected or {}
     names = reducer_names(reductions)
@@ -72,11 +70,7 @@ def draw(
 
 
 def table(reductions: Iterable[Reductions], selected: Mapping[str, Selected] | None = None) -> str:
-    """The numbers drawn as CSV, with the split on which the best post-processing of a layer was chosen.
-
-    Args:
-        selected: run -> the selected candidate of its choice.
-    """
+    """The numbers drawn as CSV, with the split on which the best post-processing of a layer was chosen."""
     reductions = list(reductions)
     metric = reductions[0].values[0].score.metric
     numbers = ["dimensions", metric, "low", "high", "n", "best post-processing, chosen on", "note"]
@@ -158,7 +152,6 @@ def _draw_by_layer(
     """Draw a panel for each run and dimension: a line for each reducer, through the layers in network order.
 
     Args:
-        data: run -> the data its scores were measured on.
         selected: run -> the selected candidate: a star in the panel of its dimension, else in its layer's first.
     """
     dims = [sorted({sized.dim or 0 for sized in of_run.values if sized.equal}) for of_run in reductions]
@@ -298,7 +291,6 @@ def _draw_by_size(
     """Draw a panel for each run and reducer, with a line for each layer that is labelled with its last value.
 
     Args:
-        data: run -> the data its scores were measured on.
         selected: run -> the selected candidate: a star at its dimensions, in the panel of its reducer, else in the
             run's first.
     """

@@ -36,9 +36,6 @@ def draw(features: Sequence[PlaneFeatures], *, data: Mapping[str, DataFacts] | N
     """Draw a row of panels for each run and layer, with a panel for each split, both on the same axes.
 
     The classes have a colour each, and a name at their median; above 10 classes colours repeat with other markers.
-
-    Args:
-        data: run -> the data it was measured on.
     """
     names = names_by_layer(layer_features.ranked for layer_features in features)
     rows: dict[tuple[str, str], dict[str, PlaneFeatures]] = {}  # run and layer

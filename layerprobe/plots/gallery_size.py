@@ -32,9 +32,6 @@ def draw(curves: Sequence[Curve], *, data: Mapping[str, DataFacts] | None = None
     """Draw a panel for each run, with a line for each layer, labelled with its last value.
 
     A band around a line is its interval over classes, or the range over trainings.
-
-    Args:
-        data: run -> the data it was measured on.
     """
     kind = ShownKind.of(curve.kind for curve in curves if any(end is not None for end in curve.low))
     if kind.kind is None:

@@ -61,7 +61,6 @@ def draw(
     unreduced one.
 
     Args:
-        data: run -> the data its scores were measured on.
         layers: those to draw; None for the unreduced ones.
     """
     drawn_scores = _select_scores(scores, layers)
@@ -213,7 +212,7 @@ def gap_csv(scores: Sequence[Score], *, layers: Collection[RankedLayer] | None =
     rows.append([*key, f"{metric} gap", *(f"{s} {metric}" for s in splits), *(f"{s} note" for s in splits)])
     for by_split in scores_by_split(scores_of_metric(_select_scores(scores, layers))):
         score, both = next(iter(by_split.values())), list(map(by_split.get, splits))
-        seen, unseen = (x and x.value for x in both)
+        seen, unseen = (None if x is None else x.value for x in both)
         gap = None if seen is None or unseen is None else seen - unseen
         notes = [note_text(x.all_notes if x else ()) for x in both]
         rows.append([score.run, *score.ranked.as_columns().values(), score.epoch, gap, seen, unseen, *notes])

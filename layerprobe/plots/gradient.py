@@ -35,11 +35,7 @@ _HOW = (
 
 
 def draw(gradients: Sequence[GradientSizes], *, data: Mapping[str, DataFacts] | None = None) -> Figure:
-    """Draw a row for each run, by alpha and by norm, on logarithmic axes.
-
-    Args:
-        data: run -> the data it was measured on.
-    """
+    """Draw a row for each run, by alpha and by norm, on logarithmic axes."""
     runs = list(dict.fromkeys(gradient.run for gradient in gradients))
     cells = [(run, axis) for run in runs for axis in _AXES]
     counts: dict[str, list[str]] = {}

@@ -55,10 +55,6 @@ def draw(
 
     The dotted line is the median of the same-class pairs; the number is the share of different-class pairs beyond it.
     The panels of a layer share an axis.
-
-    Args:
-        data: run -> the data it was measured on.
-        selected: run -> the selected candidate of its choice.
     """
     names = [layer.name for layer in label_layers(histograms, selected or {})]
     runs = list(dict.fromkeys(histogram.run for histogram in histograms))

@@ -392,7 +392,6 @@ def _draw_together(
     Each reduction and similarity has a panel, and selected candidates a star.
 
     Args:
-        data: run -> the data its scores were measured on.
         indistinguishable: gives the layers indistinguishable from the best of some scores; None where unknown.
     """
     metric_scores = scores_of_metric(scores)

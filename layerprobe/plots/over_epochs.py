@@ -41,7 +41,6 @@ def draw(scores: Sequence[Score], *, data: Mapping[str, DataFacts] | None = None
 
     Args:
         scores: of one split for each metric; at least one with a value.
-        data: run -> the data its scores were measured on.
         how: what the numbers are, for the caption.
     """
     metrics: dict[str, Lines] = {}

@@ -69,8 +69,6 @@ def draw(
     Args:
         neighbours: at least one; those of a query follow one another.
         image: run and id of an item -> its pixels, uint8 (H, W, 3).
-        data: run -> the data it was measured on.
-        selected: run -> the selected candidate of its choice.
     """
     row_names = _row_names(neighbours, selected or {})
     blocks = [list(block) for _, block in groupby(neighbours, key=lambda nearest: nearest.query)]

@@ -142,7 +142,7 @@ def _boxes_around(point: FloatArray, size: FloatArray) -> FloatArray:
 def _cost_alone(boxes: FloatArray, i: int, points: FloatArray, obstacles: Obstacles, samples: Samples) -> FloatArray:
     """How bad each of the boxes (C, 4) of label `i` is, whatever the other labels do."""
     point = points[i]
-    distance = _distance(boxes, point)
+    distance = _distance_to_nearest(boxes, point[None])
     outside = np.maximum(-boxes[:, :2], boxes[:, 2:] - obstacles.area).max(1)
     marks, other_points = (positions[~_is_same(positions, point)] for positions in (obstacles.marks, points))
     # A path through the point is its own.
@@ -170,11 +170,6 @@ def _cost_beside(boxes: FloatArray, i: int, points: FloatArray, label_boxes: dic
             struck = _contains(box[None], _points_along(points[i], ends).reshape(-1, 2)).reshape(len(boxes), -1).any(1)
             cost += _STRUCK * (struck | _contains(boxes, _points_along(points[j], end[None])[0]).any(1))
     return cost
-
-
-def _distance(boxes: FloatArray, point: FloatArray) -> FloatArray:
-    """(C,) from a point to the nearest place of each box."""
-    return np.asarray(np.hypot(*(point - np.clip(point, boxes[:, :2], boxes[:, 2:])).T))
 
 
 def _distance_to_nearest(boxes: FloatArray, points: FloatArray) -> FloatArray:

@@ -39,9 +39,6 @@ def draw(curves: Sequence[Curve], *, data: Mapping[str, DataFacts] | None = None
     """Draw a panel for each run with a line for each layer and split, on logarithmic axes.
 
     A label names a layer and its effective rank on test, and on train in brackets.
-
-    Args:
-        data: run -> the data it was measured on.
     """
     names = names_by_layer(curve.ranked for curve in curves)
     styles = fig.styles(list(names.values()))

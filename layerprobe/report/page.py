@@ -129,6 +129,8 @@ def _table(
 
 
 def _gallery(gallery: Gallery, run_index: int, runs: Sequence[RunPage]) -> dict[str, Any]:
+    if len(gallery.items) > np.iinfo(np.int16).max:
+        raise ValueError(f"a gallery shows at most 32,767 items, got {len(gallery.items)}")
     layers = list(runs[run_index].layers)
     return {
         "run": run_index,
@@ -143,16 +145,10 @@ def _gallery(gallery: Gallery, run_index: int, runs: Sequence[RunPage]) -> dict[
             {"item": query.item, "rules": [visible(rule) for rule in query.rules]} for query in gallery.queries
         ],
         "k": gallery.found.shape[-1],
-        "found": _base64(_as_int16(gallery).tobytes()),
+        "found": _base64(gallery.found.astype("<i2").tobytes()),
         "right": _base64(gallery.right.astype(np.uint8).tobytes()),
         "notes": [visible(note) for note in gallery.notes],
     }
-
-
-def _as_int16(gallery: Gallery) -> np.ndarray[Any, np.dtype[np.int16]]:
-    if len(gallery.items) > np.iinfo(np.int16).max:
-        raise ValueError(f"a gallery shows at most 32,767 items, got {len(gallery.items)}")
-    return gallery.found.astype("<i2")
 
 
 def _data_url(picture: bytes) -> str:

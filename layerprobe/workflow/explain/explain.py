@@ -21,7 +21,7 @@ from layerprobe.plots.plot import PlotOptions
 from layerprobe.recipe.recipe import Recipe, recorded_recipe
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.system.progress import Listener
-from layerprobe.taps import Layer, Measured, find_layers, measure_layers
+from layerprobe.taps import find_layers, measure_layers
 from layerprobe.values.explanations import ExplainedNeighbour, ExplainedQuery
 from layerprobe.values.layers import NO_REDUCTION, RankedLayer
 from layerprobe.values.records import RunRecord
@@ -121,7 +121,6 @@ def _explain_layers(
     random, doubt = _random_net(run, record, recipe, net)
     load_net(run, epoch, net)
     measured = measure_layers(net, recipe.data.image_size)
-    layers = {nearest.ranked: _find_layer(nearest.ranked, measured) for nearest in neighbours_by_layer}
     for module in (net.module, random):
         if module is not None:
             module.to(device)
@@ -133,18 +132,14 @@ def _explain_layers(
             image = _read_pixels(opened.items, nearest.found[0].item.id)
             query_input, item_input = (normalise(pixels.to(device)) for pixels in (query, image))
             reduce = opened.searches.reduced.map_of(epoch, split, nearest.ranked)
-            scored = ScoredLayer(layers[nearest.ranked], nearest.ranked, reduce)
+            (layer,) = find_layers([str(nearest.ranked.layer)], measured)
+            scored = ScoredLayer(layer, nearest.ranked, reduce)
             explanation = explain_pair(measured, scored, (query_input, item_input), random=random)
             neighbours.append(ExplainedNeighbour(nearest.found[0], image[0].numpy(), explanation))
             task.advance()
     notes = dict.fromkeys((_BASELINE, *doubt, *(note for nearest in neighbours_by_layer for note in nearest.notes)))
     values = (neighbours_by_layer[0].query, query[0].numpy(), tuple(neighbours), tuple(notes))
     return ExplainedQuery(run.name, epoch, split, *values, weights=weights_text(record))
-
-
-def _find_layer(ranked: RankedLayer, measured: Measured) -> Layer:
-    (layer,) = find_layers([str(ranked.layer)], measured)
-    return layer
 
 
 def _read_pixels(split: Split, name: str) -> Tensor:

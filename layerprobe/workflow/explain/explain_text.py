@@ -44,16 +44,13 @@ def explanation_table(explained: ExplainedQuery) -> TextTable:
         layer, item = names[explanation.ranked], neighbour.found.item.id
         heading.append(f"{layer}: similarity {explanation.similarity:.3f} with {item}{places}")
         for side, attribution in explanation.sides:
-            rows.append((layer if side == "query" else "", side, *_cells(attribution)))
+            error = f"{100 * attribution.error:.2f}" if math.isfinite(attribution.error) else "-"
+            numbers = f"{attribution.difference:+.3f}", error, str(attribution.steps)
+            maps = *_pair(attribution.random_pixels), *_pair(attribution.random_places)
+            rows.append((layer if side == "query" else "", side, *numbers, *maps))
     notes = [note for neighbour in explained.neighbours for note in neighbour.explanation.notes]
     below = tuple(dict.fromkeys((*_KEY, *explained.notes, *notes)))
     return TextTable(_COLUMNS, tuple(rows), frozenset(range(2, len(_COLUMNS))), tuple(heading), below)
-
-
-def _cells(attribution: Attribution) -> tuple[str, ...]:
-    error = f"{100 * attribution.error:.2f}" if math.isfinite(attribution.error) else "-"
-    numbers = f"{attribution.difference:+.3f}", error, str(attribution.steps)
-    return *numbers, *_pair(attribution.random_pixels), *_pair(attribution.random_places)
 
 
 def _pair(agreement: RankCorrelation | None) -> tuple[str, str]:

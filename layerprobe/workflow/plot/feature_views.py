@@ -1,4 +1,4 @@
-"""Histograms and spectra of features: their layers and splits, and the stored values."""
+"""Histograms, spectra and error rates of features: their layers and splits, and the stored values."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from layerprobe.plots.plot import PlotOptions
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.values.facts import PAIRS_WITHIN_FOLDS
 from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer, headline_layers
-from layerprobe.values.scores import Score, shared_notes
-from layerprobe.values.views import Curve, Histogram, Selected
+from layerprobe.values.scores import Score, Subject, shared_notes
+from layerprobe.values.views import Curve, ErrorRates, Histogram, Selected
 from layerprobe.workflow.run.opened_run import read_layer
 from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.run.seen import has_seen_train
 
 SPLITS = ("train", "test")  # seen and unseen classes
+TESTED = "test"  # whose error rates are shown
 
 ReadFeatures = Callable[[str, RankedLayer], Labelled]  # split and layer -> its features
 
@@ -193,3 +195,76 @@ def _require_vectors(ranked: RankedLayer) -> None:
     )  # fmt: skip
     if reason:
         raise RecipeError(f"{ranked.layer} after {ranked.reduction}: {reason}", fix="Ask for the unreduced layer")
+
+
+def _tested_layers(scores: Sequence[Score], selection: LayerSelection) -> list[Subject]:
+    """The layers of a run to show, as measured on test classes.
+
+    Args:
+        scores: of one run, at least one.
+    """
+    epoch = resolve_epoch(scores, selection.options.epoch)
+    epoch_scores = [score for score in scores if (score.epoch, score.split) == (epoch, TESTED)]
+    if not epoch_scores:
+        message = f"{scores[0].run}: no layer was probed on the {TESTED} split at epoch {epoch}"
+        raise DataError(message, fix=f"Run layerprobe probe --epochs {epoch} --splits {TESTED}")
+    layers = list(dict.fromkeys(score.ranked for score in epoch_scores))
+    requested = match_layers(selection.options.layers, layers)
+    layers_drawn = (
+        few_layers(layers, scores[0].run, selection) if requested is None else [x for x in layers if x in requested]
+    )
+    notes = shared_notes(score.notes for score in epoch_scores)
+    score = epoch_scores[0]
+    return [Subject(score.run, score.experiment, score.seed, epoch, TESTED, ranked, notes) for ranked in layers_drawn]
+
+
+def stored_error_rates(run: Run, scores: Sequence[Score], selection: LayerSelection) -> list[ErrorRates]:
+    """The error rates of a run's layers on test, with thresholds set on other classes unseen by the network, if any.
+
+    Args:
+        scores: of this run, at least one.
+    """
+    return [_error_rates(run, scores, subject) for subject in _tested_layers(scores, selection)]
+
+
+def selected_error_rates(run: Run, scores: Sequence[Score], selected: Selected) -> list[ErrorRates]:
+    """The error rates of a run's selected candidate at its epoch; within folds of test if its score is of folds."""
+    score = selected.score
+    ranked, epoch = score.ranked, score.epoch
+    notes = [s.notes for s in scores if (s.epoch, s.split, s.ranked.layer) == (epoch, TESTED, score.ranked.layer)]
+    subject = Subject(run.name, score.experiment, score.seed, epoch, TESTED, ranked, shared_notes(notes or [()]))
+    if not selected.within_folds:
+        return [_error_rates(run, scores, subject)]
+    import torch
+
+    from layerprobe.measure.pair_thresholds import error_rates_within_folds
+    from layerprobe.ranking.all_pairs import AllPairs, all_pairs
+    from layerprobe.workflow.probe.rerank import StoredSearch  # likewise
+
+    search = StoredSearch(run, epoch, TESTED, torch.device("cpu"))
+
+    def folds() -> list[AllPairs]:
+        features_of_folds = search.in_folds(ranked, int(run.read().seed))
+        return [all_pairs(fold.values, fold.labels, similarity=ranked.similarity) for fold in features_of_folds]  # type: ignore[arg-type] # text, checked there
+
+    return [error_rates_within_folds(replace(subject, notes=(*subject.notes, PAIRS_WITHIN_FOLDS)), folds)]
+
+
+def _error_rates(run: Run, scores: Sequence[Score], subject: Subject) -> ErrorRates:
+    import torch
+
+    from layerprobe.measure.pair_thresholds import error_rates
+    from layerprobe.workflow.choose.features_run import require_one_map
+    from layerprobe.workflow.probe.rerank import StoredSearch
+    from layerprobe.workflow.threshold.threshold import layer_pairs  # likewise
+
+    ranked, epoch, record = subject.ranked, subject.epoch, run.read()
+    require_one_map(ranked)
+    seen = any(has_seen_train(record, other_epoch) for other_epoch in range(record.epochs_done + 1))
+    splits = (TESTED, "validation", *([] if seen else ["train"]))
+    searches = {split: StoredSearch(run, epoch, split, torch.device("cpu")) for split in splits}
+    of_epoch = [score for score in scores if score.epoch == epoch]
+    measured = {score.split for score in of_epoch if score.ranked == ranked}
+    measured = measured or {score.split for score in of_epoch if score.ranked.layer == ranked.layer}
+    unseen = [split for split in searches if split in measured and split != TESTED]
+    return error_rates(subject, lambda split: layer_pairs(searches[split], ranked), unseen[0] if unseen else None)

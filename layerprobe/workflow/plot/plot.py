@@ -45,20 +45,23 @@ from layerprobe.workflow.plot.feature_views import (
     histograms_of,
     open_stored,
     select_layers,
+    selected_error_rates,
     selected_histograms,
     spectra_of,
+    stored_error_rates,
 )
 from layerprobe.workflow.plot.gallery_sizes import stored_curves
 from layerprobe.workflow.plot.matrices import COMPARED, comparable_scores, layers_of, matrices_of
 from layerprobe.workflow.plot.over_trainings import (
     TrainingScores,
     differing_keys,
+    learnt_parameters,
     losses_over_key,
     place_runs,
     recall_at_k,
     scores_over_key,
+    training_losses,
 )
-from layerprobe.workflow.plot.training_log import training_losses
 from layerprobe.workflow.run.experiments import scores_of
 from layerprobe.workflow.run.facts import data_facts, find_indistinguishable, searches_of
 from layerprobe.workflow.run.metric_values import metric_flags
@@ -321,8 +324,6 @@ class StoredRuns:
 
     def learnt(self) -> Sequence[Score]:
         """The parameters of the loss other than class weights, by epoch."""
-        from layerprobe.workflow.plot.training_log import learnt_parameters  # likewise
-
         return over_seeds(learnt_parameters(self.runs))
 
     def plane_features(self, options: PlotOptions) -> Sequence[PlaneFeatures]:
@@ -345,8 +346,6 @@ class StoredRuns:
 
     def error_rates(self, options: PlotOptions) -> Sequence[ErrorRates]:
         """False accept and false reject rates on test classes, by layer."""
-        from layerprobe.workflow.plot.error_rates import selected_error_rates, stored_error_rates  # likewise
-
         layers = select_layers([scores for _, scores in self._scored_runs], options, self.embeddings())
         all_rates = [rates for run, scores in self._scored_runs for rates in stored_error_rates(run, scores, layers)]
         return add_selected(all_rates, options, self._selected_runs, selected_error_rates)

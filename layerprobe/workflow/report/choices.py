@@ -12,7 +12,6 @@ from layerprobe.system.errors import LayerprobeError
 from layerprobe.system.progress import Silent
 from layerprobe.values.choice import Choice, advice_text, certainty_text, choice_table, verdict_text
 from layerprobe.values.layers import RankedLayer, spoken_name
-from layerprobe.values.scores import Score
 from layerprobe.workflow.choose.choose import choose_runs
 from layerprobe.workflow.choose.request import ChooseRequest
 from layerprobe.workflow.run.experiments import experiments_of
@@ -57,7 +56,17 @@ def describe_choice(runs: Sequence[str], choose: Callable[[], Choice]) -> Choice
         choice = choose()
     except LayerprobeError as error:
         return Choices(missing=(f"{names}: no layer is chosen: {error}",))
-    return Choices((_show_choice(names, choice),), dict.fromkeys(runs, choice.chosen.ranked))
+    head, *rows = map(tuple, choice_table(choice))
+    text = f"{names}: {advice_text(choice)} {verdict_text(choice)} {certainty_text(choice)}"
+    notes = choice.notes
+    if (best := choice.best_on_test) is not None:  # which nobody may choose
+        value = "no valid number" if best.value is None else f"{100 * best.value:.1f} %"
+        if best.value is not None and best.interval is not None:
+            value += " [{:.1f}, {:.1f}]".format(*best.interval.percent)
+        likewise = " (likewise in fifths)" * choice.within_folds
+        notes = (f"Best on test, chosen by looking: {spoken_name(best.ranked)}, {value}{likewise}", *notes)
+    shown = ShownChoice(text, head, tuple(rows), notes)
+    return Choices((shown,), dict.fromkeys(runs, choice.chosen.ranked))
 
 
 def _choices_of_group(group: Sequence[Run], request: ChooseRequest) -> Choices:
@@ -94,17 +103,13 @@ def _make_choice(group: Sequence[Run], request: ChooseRequest) -> Choices:
     except LayerprobeError as error:
         advice = f"{first_run.command('choose')} says what helps"
         return Choices(missing=(f"{', '.join(names)}: no layer is chosen: {error.message}; {advice}",))
-    if _is_long(group):
+    # Layers after reductions that are fitted on train would be ranked anew.
+    if "validation" not in record.manifests and any(
+        parse_chain(score.ranked.reduction).fits_on_train for run in group for score in run.scores()
+    ):
         command = first_run.command("choose")
         return Choices(missing=(f"{', '.join(names)}: no choice is stored, and it takes a while; {command} makes one",))
     return describe_choice(names, lambda: choose_runs(group, request, Silent()))
-
-
-def _is_long(group: Sequence[Run]) -> bool:
-    """Whether choosing would rank layers anew."""
-    if "validation" in group[0].read().manifests:
-        return False
-    return any(parse_chain(score.ranked.reduction).fits_on_train for run in group for score in run.scores())
 
 
 def _join(results: Sequence[Choices]) -> Choices:
@@ -113,27 +118,3 @@ def _join(results: Sequence[Choices]) -> Choices:
         {run: layer for result in results for run, layer in result.selected.items()},
         tuple(line for result in results for line in result.missing),
     )
-
-
-def _show_choice(names: str, choice: Choice) -> ShownChoice:
-    """A choice with the table of the current embedding and what is selected, or the candidate that is not."""
-    head, *rows = map(tuple, choice_table(choice))
-    text = f"{names}: {advice_text(choice)} {verdict_text(choice)} {certainty_text(choice)}"
-    return ShownChoice(text, head, tuple(rows), _notes(choice))
-
-
-def _notes(choice: Choice) -> tuple[str, ...]:
-    """The best on test, which nobody may choose, and what the numbers are conditional on."""
-    best = choice.best_on_test
-    if best is None:
-        return choice.notes
-    likewise = " (likewise in fifths)" * choice.within_folds
-    line = f"Best on test, chosen by looking: {spoken_name(best.ranked)}, {_value(best)}{likewise}"
-    return (line, *choice.notes)
-
-
-def _value(score: Score) -> str:
-    if score.value is None:
-        return "no valid number"
-    ends = "" if score.interval is None else " [{:.1f}, {:.1f}]".format(*score.interval.percent)
-    return f"{100 * score.value:.1f} %{ends}"

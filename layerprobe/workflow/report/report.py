@@ -97,7 +97,7 @@ def build_report(
         galleries = galleries_of(list(zip(runs, pages, strict=True)))
     return Report(
         title=_title(pages),
-        findings=(*(choice.text for choice in chosen.shown), *run_findings.sentences),
+        findings=(*chosen.sentences, *run_findings.sentences),
         choices=chosen.shown,
         runs=tuple(pages),
         galleries=galleries.galleries,
@@ -203,7 +203,9 @@ def run_provenance(run: Run, *, is_kept: bool = True) -> Provenance:
         "recipe": f"{record.recipe_name}, {experiment}seed {record.seed}",
         "recipe in full": "\n".join(recipe),
         "versions": ", ".join(f"{name} {version}" for name, version in record.versions.items()),
-        "device": ", ".join(filter(None, (record.device, record.threads and _count_text(record.threads, "thread")))),
+        "device": ", ".join(
+            filter(None, (record.device, _count_text(record.threads, "thread") if record.threads else ""))
+        ),
         "input": record.transform,
         "weights": _weights(run, record),
         "images": _hashes(record.contents),
