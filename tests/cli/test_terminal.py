@@ -32,15 +32,23 @@ LONG = "L" * 5000
 # What rich writes for colours and progress bars.
 OWN = re.compile(r"\x1b\[[0-9;]*m|\x1b\[\d*A|\x1b\[2K|\x1b\[\?25[lh]")
 SMALL = ("net.name=lenet", "data.image_size=28", "net.fc=[8]", "train.batch_size=4", "train.images_per_class=2")
-TAMPER = ["tamper"]
+TAMPER, INTO_PIPE = ["tamper"], ["into a pipe"]
+# What is not a command: the run is tampered with; from then on stdout and stderr are a pipe in the place of a terminal.
 DRIVER = """
-import json, sys
+import json, os, sys
 from pathlib import Path
 from layerprobe.cli import main
+pipe = int(sys.argv[1])
 for words in json.load(open("commands.json")):
     if words == ["tamper"]:
         from tests.cli.test_terminal import tampered
         tampered(Path())
+        continue
+    if words == ["into a pipe"]:
+        sys.stdout.flush()
+        sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
+        for number in (1, 2):
+            os.dup2(pipe, number)
         continue
     print("::", ascii(words)[:300], flush=True)
     sys.argv = ["layerprobe", *words]
@@ -170,38 +178,41 @@ def commands() -> tuple[list[list[str]], list[list[str]]]:
     ]
 
 
-def on_terminal(lines: Sequence[Sequence[str]], folder: Path) -> str:
-    """What a terminal is sent by a process that runs the commands."""
+def printed_by(lines: Sequence[Sequence[str]], folder: Path) -> tuple[str, str]:
+    """What a terminal, and then a pipe, is sent by a process that runs the commands."""
     (folder / "commands.json").write_text(json.dumps(lines))
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "TERM": "xterm-256color", "COLUMNS": "99"}
     ours, its = pty.openpty()
-    sent: list[bytes] = []
+    reader, writer = os.pipe()
+    sent: dict[int, list[bytes]] = {ours: [], reader: []}
 
-    def listen() -> None:
+    def listen(stream: int) -> None:
         while True:
             try:
-                sent.append(os.read(ours, 65536))
-            except OSError:  # the other end is closed
+                data = os.read(stream, 65536)
+            except OSError:  # the other end of the terminal is closed
                 return
+            if not data:  # that of the pipe
+                return
+            sent[stream].append(data)
 
-    listener = threading.Thread(target=listen)
-    listener.start()
-    command = [sys.executable, "-c", DRIVER]
-    with subprocess.Popen(command, stdin=its, stdout=its, stderr=its, cwd=folder, env=environment) as process:
+    listeners = [threading.Thread(target=listen, args=(stream,)) for stream in sent]
+    command = [sys.executable, "-c", DRIVER, str(writer)]
+    with subprocess.Popen(
+        command, stdin=its, stdout=its, stderr=its, cwd=folder, env=environment, pass_fds=[writer]
+    ) as process:
         os.close(its)
+        os.close(writer)
+        for listener in listeners:
+            listener.start()
         os.write(ours, b"n\n" * 9)  # to what is asked
-    assert process.returncode == 0, b"".join(sent)[-3000:]
-    listener.join()
-    os.close(ours)
-    return b"".join(sent).decode()
-
-
-def into_pipe(lines: Sequence[Sequence[str]], folder: Path) -> str:
-    (folder / "commands.json").write_text(json.dumps(lines))
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    command = [sys.executable, "-c", DRIVER]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, check=True)
-    return done.stdout.decode() + done.stderr.decode()
+    for listener in listeners:
+        listener.join()
+    shown, piped = (b"".join(parts) for parts in sent.values())
+    for stream in sent:
+        os.close(stream)
+    assert process.returncode == 0, (shown + piped)[-3000:]
+    return shown.decode(), piped.decode()
 
 
 @pytest.fixture(scope="module")
@@ -219,9 +230,10 @@ def forbidden(text: str) -> list[str]:
 
 def test_no_control_character_of_a_name_reaches_a_terminal_or_a_pipe(folder: Path) -> None:
     first, further = commands()
-    shown = on_terminal([*first, TAMPER, *further], folder)
+    again = [words for words in further if words[0] not in ("train", "probe", "plot", "report")]
+    shown, piped = printed_by([*first, TAMPER, *further, INTO_PIPE, *again], folder)
     log = (folder / "log.txt").read_text()
-    piped = into_pipe([words for words in further if words[0] not in ("train", "probe", "plot", "report")], folder)
+    assert piped.count("::") > len(again)
     text = OWN.sub("", shown).replace("\r", "")  # of a terminal's line ends, and of progress bars
     assert forbidden(text) == []
     assert forbidden(piped) == []
