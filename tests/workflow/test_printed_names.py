@@ -20,7 +20,8 @@ from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.scores import Subject
 from layerprobe.workflow.choose.choose import choose_runs
 from layerprobe.workflow.choose.request import ChooseRequest
-from layerprobe.workflow.compare.compare import CompareRequest, compare
+from layerprobe.workflow.compare.compare import compare
+from layerprobe.workflow.compare.request import CompareRequest
 from layerprobe.workflow.report.report import build_report
 from layerprobe.workflow.run.facts import score_tables
 from layerprobe.workflow.run.runs import Run

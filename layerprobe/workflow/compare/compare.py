@@ -1,26 +1,37 @@
-"""compare: the difference of two layers on the same queries, and what training adds to it."""
+"""compare: the difference of two layers on the same queries, in one training or several, and what training adds."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.measure.analysis import layer_notes
+from layerprobe.measure.redraw import groups_of
 from layerprobe.reductions.chain import parse_chain
-from layerprobe.statistics.bootstrap import holm
+from layerprobe.statistics.bootstrap import differences, holm
+from layerprobe.statistics.jackknife import jackknife, jackknife_over_seeds
+from layerprobe.statistics.seeds import over_seeds
+from layerprobe.statistics.units import UnitSums, unit_sums
 from layerprobe.system.errors import DataError, NumericError, RecipeError
 from layerprobe.values.facts import EPOCH_0
-from layerprobe.values.intervals import IntervalKind
-from layerprobe.values.layers import LayerKey, RankedLayer, members_of, unlike_text
-from layerprobe.workflow.compare.comparison import ComparedLayer, Comparison, ComparisonData, inputs_text
-from layerprobe.workflow.compare.evidence import Evidence, Measure, gather, query_units
+from layerprobe.values.intervals import Difference, IntervalKind, OverSeeds
+from layerprobe.values.layers import RankedLayer, members_of, unlike_text
+from layerprobe.values.retrieval import FloatArray
+from layerprobe.workflow.compare.comparison import (
+    ComparedLayer,
+    Comparison,
+    ComparisonData,
+    OverTrainings,
+    PairedTraining,
+    inputs_text,
+)
+from layerprobe.workflow.compare.request import CompareRequest
 from layerprobe.workflow.probe.reducing import TRANSDUCTIVE
-from layerprobe.workflow.run.facts import data_facts, start_of
-from layerprobe.workflow.run.metric_values import metric_flags
+from layerprobe.workflow.run.experiments import Trainings, pair_trainings
+from layerprobe.workflow.run.metric_values import metric_flags, metric_values_of, require_mean_over_queries
 from layerprobe.workflow.run.opened_run import equal_layers
 from layerprobe.workflow.run.references import (
     RankedSplit,
@@ -29,162 +40,114 @@ from layerprobe.workflow.run.references import (
     find_reference,
     open_ranked_split,
     probe_layers_fix,
+    reference_text,
     require_any_right_item,
     require_same_queries,
 )
 from layerprobe.workflow.run.runs import Run
-from layerprobe.workflow.run.seen import trains_on_train, weights_text
-from layerprobe.workflow.run.units import folders_note_of_run
+from layerprobe.workflow.run.seen import start_of, trains_on_train, weights_text
+from layerprobe.workflow.run.units import folders_note_of_run, units_of_run
 
 Pair = tuple[RankedLayer, RankedLayer]
-SplitPair = tuple[RankedSplit, RankedSplit]
-
-
-def before_training(
-    trainings: Sequence[SplitPair],
-    evidence: Sequence[Evidence],
-    pairs: Sequence[Pair],
-    measure: Measure,
-    units: NDArray[np.int64],
-) -> dict[Pair, tuple[list[Evidence], list[Evidence]]]:
-    """Pair -> by training, its difference at epoch 0, and the change from there to the compared epochs.
-
-    Pairs that are not measured at epoch 0 of every training are missing.
-
-    Args:
-        evidence: of the pairs, in each training.
-        units: (Q,) the unit of each query.
-    """
-    starts = [(at_start(a), at_start(b)) for a, b in trainings]
-    split_pairs = [(a, b) for a, b in starts if a is not None and b is not None]
-    if len(split_pairs) < len(starts):
-        return {}
-    measured = [
-        pair for pair in pairs if all(_is_measured(a, pair[0]) and _is_measured(b, pair[1]) for a, b in split_pairs)
-    ]
-    if not measured:
-        return {}
-    try:
-        start_evidence = [gather(a, b, measured, measure, units) for a, b in split_pairs]
-    except (DataError, RecipeError):  # the metric, or the features to draw classes anew, are not stored at epoch 0
-        return {}
-    indices = [pairs.index(pair) for pair in measured]
-    effects = [later.rows(indices).minus(start) for later, start in zip(evidence, start_evidence, strict=True)]
-    return {
-        pair: (
-            [pair_evidence.rows([index]) for pair_evidence in start_evidence],
-            [pair_evidence.rows([index]) for pair_evidence in effects],
-        )
-        for index, pair in enumerate(measured)
-    }
-
-
-def at_start(ranked_split: RankedSplit) -> RankedSplit | None:
-    """The same split at epoch 0; None for epoch 0 itself, and where that is not ranked on the same images."""
-    if ranked_split.epoch == 0 or 0 not in ranked_split.run.ranked_epochs(ranked_split.split):
-        return None
-    start = open_ranked_split(ranked_split.run, 0, ranked_split.split)
-    try:
-        require_same_queries(ranked_split, start)
-    except RecipeError:
-        return None
-    return start
-
-
-def missing_note(layers: Sequence[tuple[RankedSplit, RankedLayer]], metric: str) -> list[str]:
-    """The commands that measure layers before training; none for networks that have no such epoch."""
-    for split, _ in layers:
-        if split.epoch == 0 or split.record.from_python or data_facts(split.run, ()).start == EPOCH_0:
-            return []
-    starts = [(at_start(split), split, ranked) for split, ranked in layers]
-    absent = [(split, ranked) for start, split, ranked in starts if start is None or not _is_measured(start, ranked)]
-    flags = [] if metric == "R@1" else metric_flags(metric)
-    fix = probe_layers_fix(absent or layers, *flags, epoch=0)
-    return [f"the difference before training is not stored: {fix[0].lower()}{fix[1:]}"]
-
-
-def _is_measured(ranked_split: RankedSplit, ranked: RankedLayer) -> bool:
-    draws = ranked_split.ranked_as(ranked)
-    return bool(draws) and all(draw in ranked_split.stored.ranks for draw in draws)
-
-
-@dataclass(frozen=True)
-class CompareRequest:
-    """A call of `layerprobe compare`.
-
-    Args:
-        a: [RUN[#epoch]:]LAYER[@pool][/reduction][~similarity] or RUN[#epoch]; the layer may be a glob.
-    """
-
-    cache: Path
-    a: str
-    b: str
-    split: str = "test"
-    measure: Measure = field(default_factory=Measure)
+SplitPair = tuple[RankedSplit, RankedSplit]  # of one training, or of two
 
 
 def compare(request: CompareRequest) -> list[Comparison]:
-    """Compare the layers of A with those of B; the pairs of globs are corrected together."""
-    (run, first_reference), (other, second_reference) = (
-        find_reference(request.cache, text) for text in (request.a, request.b)
-    )
-    a, b = (
-        open_ranked_split(run, first_reference.epoch, request.split),
-        open_ranked_split(other, second_reference.epoch, request.split),
-    )
+    """Compare the layers of A with those of B, with `seeds` in every training of their experiments.
+
+    The pairs of globs are corrected together.
+    """
+    require_mean_over_queries(request.metric)
+    (run_a, reference_a), (run_b, reference_b) = (find_reference(request.cache, x) for x in (request.a, request.b))
+    kind, split = request.kind, request.split
+    a, b = open_ranked_split(run_a, reference_a.epoch, split), open_ranked_split(run_b, reference_b.epoch, split)
     require_same_queries(require_any_right_item(a), b)
-    return compare_pairs(a, b, pair_layers((a, first_reference), (b, second_reference)), request.measure)
+    if not request.seeds:
+        return compare_layers([(a, b)], pair_layers((a, reference_a), (b, reference_b)), request.metric, kind)
+    trainings = pair_trainings(request.cache, run_a, run_b, (reference_a.epoch, reference_b.epoch))
+    splits = [(open_ranked_split(x, a.epoch, split), open_ranked_split(y, b.epoch, split)) for x, y in trainings.pairs]
+    for split_a, split_b in splits:
+        require_same_queries(splits[0][0], split_a)
+        require_same_queries(split_a, split_b)
+    pairs = pair_layers((a, reference_a), (b, reference_b))
+    layers = [(x[side], ranked) for x in splits for side in (0, 1) for ranked in dict.fromkeys(p[side] for p in pairs)]
+    if absent := [(training, ranked) for training, ranked in layers if not training.ranked_as(ranked)]:
+        name = reference_text(absent[0][0].subject(absent[0][1]))
+        raise RecipeError(f"{name} is not ranked on the {split} split", fix=probe_layers_fix(absent))
+    return compare_layers(splits, pairs, request.metric, kind, named=(a, b), trainings=trainings)
 
 
-def compare_pairs(a: RankedSplit, b: RankedSplit, pairs: Sequence[Pair], measure: Measure) -> list[Comparison]:
-    """Compare layers of one split with layers of another; at least one pair."""
-    invalid = {(x, y): invalid_reason(a, x) or invalid_reason(b, y) for x, y in pairs}
-    valid = [pair for pair in pairs if not invalid[pair]]
+def compare_layers(  # noqa: PLR0913 - the layers, the measure and the names
+    splits: Sequence[SplitPair],
+    pairs: Sequence[Pair],
+    metric: str,
+    kind: IntervalKind = IntervalKind(),  # noqa: B008 - it is frozen
+    *,
+    named: SplitPair | None = None,
+    trainings: Trainings | None = None,
+) -> list[Comparison]:
+    """Compare layers of one split with layers of another, on the mean over trainings if there are several.
+
+    Args:
+        splits: of each training, on the same queries.
+        pairs: at least one.
+        named: the splits by which the layers are named; None for those of the first training.
+        trainings: None for those of one experiment, none of them skipped.
+    """
+    a, b = named or splits[0]
+    reasons = {pair: _invalid_reason(splits, pair) for pair in pairs}
+    valid = [pair for pair in pairs if not reasons[pair]]
     if not valid:
-        raise NumericError(invalid[pairs[0]], fix="Choose a layer whose features are finite")
-    units = query_units(a, measure.kind)
-    evidence = gather(a, b, valid, measure, units)
-    start_evidence = before_training([(a, b)], [evidence], valid, measure, units)
-    differences = evidence.differences()
-    corrected = [
-        replace(difference, p=p)
-        for difference, p in zip(differences, holm([difference.p for difference in differences]), strict=True)
-    ]
-    numbers = dict(zip(valid, zip(evidence.values.tolist(), corrected, strict=True), strict=True))
-    data = comparison_data(a, measure, evidence.units, len(valid))
-    inputs = [*input_notes(a, b), *cluster_notes(a, measure.kind)]
+        raise NumericError(reasons[pairs[0]], fix="Choose a layer whose features are finite")
+    stored = splits[0][0].stored
+    units = units_of_run(splits[0][0].run, {a.split: (stored.labels, stored.ids)}, kind.cluster)[a.split]
+    evidence = [gather(split_pair, valid, metric, kind, units) for split_pair in splits]
+    measured = dict(zip(valid, _correct_p(differences_of(evidence)), strict=True))
+    starts = [(at_start(x), at_start(y)) for x, y in splits]
+    before = _before_training(starts, evidence, valid, metric, kind, units)
+    data = ComparisonData(
+        metric, kind, len(stored.labels), len(np.unique(stored.labels)), evidence[0].sums.units, len(valid)
+    )
+    notes_of_all = _notes_of_all(splits, kind, trainings)
     comparisons = []
-    for first_layer, second_layer in pairs:
-        sides = side_of(a, first_layer), side_of(b, second_layer)
-        if reason := invalid[first_layer, second_layer]:
-            comparisons.append(Comparison(*sides, data, values=None, difference=None, notes=(reason,)))
-            continue
-        (before, after), difference = numbers[first_layer, second_layer]
-        unlike = tuple(unlike_notes((a, first_layer), (b, second_layer)))
-        notes = [
-            *unlike,
-            *layer_notes_of(a, first_layer),
-            *layer_notes_of(b, second_layer),
-            *inputs,
-        ]
-        start = effect = None
-        if (first_layer, second_layer) in start_evidence:
-            (start,), (effect,) = (
-                evidence_of_pair[0].differences() for evidence_of_pair in start_evidence[first_layer, second_layer]
+    for pair in pairs:
+        side_a, side_b = (
+            ComparedLayer(
+                x.subject(y), x.name(y), start_of(x.record), trains_on_train(x.record), weights_text(x.record)
             )
-        elif a.epoch and b.epoch:
-            notes += missing_note([(a, first_layer), (b, second_layer)], measure.metric)
-        distinct_notes = tuple(dict.fromkeys(notes))
+            for x, y in zip((a, b), pair, strict=True)
+        )
+        if reason := reasons[pair]:
+            seeds = _over_trainings(splits, [], None, trainings)
+            comparisons.append(
+                Comparison(side_a, side_b, data, values=None, difference=None, notes=(reason,), seeds=seeds)
+            )
+            continue
+        difference, over = measured[pair]
+        values = [x.values[valid.index(pair)].tolist() for x in evidence]
+        value_a, value_b = (sum(of_layer) / len(of_layer) for of_layer in zip(*values, strict=True))
+        seeds = _over_trainings(splits, values, over, trainings)
+        layers = [(split_pair[side], pair[side]) for split_pair in splits for side in (0, 1)]
+        prefixes = [f"{split.run.name}, " if seeds else "" for split, _ in layers]
+        of_layers = [
+            f"{run}{note}" for run, layer in zip(prefixes, layers, strict=True) for note in layer_notes_of(*layer)
+        ]
+        start, effect = before.get(pair, (None, None))
+        missing = missing_note(layers, metric) if a.epoch and b.epoch and start is None else []
+        unlike = unlike_notes((a, pair[0]), (b, pair[1]))
+        notes = [*unlike, *of_layers, *(missing + notes_of_all if seeds else notes_of_all + missing)]
         comparisons.append(
             Comparison(
-                *sides,
+                side_a,
+                side_b,
                 data,
-                values=(before, after),
+                values=(value_a, value_b),
                 difference=difference,
-                notes=distinct_notes,
+                notes=tuple(dict.fromkeys(notes)),
                 before=start,
                 effect=effect,
-                unlike=unlike,
+                unlike=tuple(unlike),
+                seeds=seeds,
             )
         )
     return comparisons
@@ -220,30 +183,124 @@ def pair_layers(a: tuple[RankedSplit, Reference], b: tuple[RankedSplit, Referenc
     return pairs
 
 
-def comparison_data(ranked_split: RankedSplit, measure: Measure, units: int, comparisons: int) -> ComparisonData:
-    """The data of comparisons on a split's queries."""
-    labels = ranked_split.stored.labels
-    return ComparisonData(measure.metric, measure.kind, len(labels), len(np.unique(labels)), units, comparisons)
+def _invalid_reason(splits: Sequence[SplitPair], pair: Pair) -> str:
+    """Why one of two layers has no ranks in a training; empty if both have them in all."""
+    for split, ranked in ((split_pair[side], pair[side]) for split_pair in splits for side in (0, 1)):
+        for draw in split.ranked_as(ranked):
+            if reason := split.stored.invalid.get(draw):
+                return f"{split.run.name}, {split.name(ranked)}: {reason}"
+    return ""
 
 
-def side_of(ranked_split: RankedSplit, ranked: RankedLayer) -> ComparedLayer:
-    """A layer of a comparison."""
-    record = ranked_split.record
-    subject, name = ranked_split.subject(ranked), ranked_split.name(ranked)
-    return ComparedLayer(subject, name, start_of(record), trains_on_train(record), weights_text(record))
+def _over_trainings(
+    splits: Sequence[SplitPair],
+    values: Sequence[tuple[float, float]],
+    over: OverSeeds | None,
+    trainings: Trainings | None,
+) -> OverTrainings | None:
+    """What several trainings say; None for a single one."""
+    if len(splits) == 1:
+        return None
+    # Seeds draw images of classes at most (`data.share`): folds alone change the training classes.
+    folds = [{split_pair[side].record.data.get("validation_fold", 0) for split_pair in splits} for side in (0, 1)]
+    of_seeds = [
+        PairedTraining(x.record.seed, (x.run.name, y.run.name), (value_a, value_b))
+        for (x, y), (value_a, value_b) in zip(splits, values, strict=False)
+    ]
+    has_same_classes = all(len(numbers) == 1 for numbers in folds)
+    return OverTrainings(tuple(of_seeds), over, trainings is None or trainings.one, has_same_classes)
 
 
-def invalid_reason(ranked_split: RankedSplit, ranked: RankedLayer) -> str:
-    """Why a layer has no ranks; empty if it has them."""
-    reason = next(
-        (
-            draw_reason
-            for draw in ranked_split.ranked_as(ranked)
-            if (draw_reason := ranked_split.stored.invalid.get(draw, ""))
-        ),
-        "",
-    )
-    return f"{ranked_split.run.name}, {ranked_split.name(ranked)}: {reason}" if reason else ""
+def _correct_p(measured: Sequence[tuple[Difference, OverSeeds | None]]) -> list[tuple[Difference, OverSeeds | None]]:
+    """Correct the p values by Holm, and over trainings those for these networks."""
+    p_values = holm([difference.p for difference, _ in measured])
+    p_of_networks = holm([over.classes.p if over else None for _, over in measured])
+    corrected = []
+    for (difference, over), p, q in zip(measured, p_values, p_of_networks, strict=True):
+        new = replace(difference, p=p)
+        corrected.append((new, over and replace(over, classes=replace(over.classes, p=q), trainings=new)))
+    return corrected
+
+
+def at_start(ranked_split: RankedSplit) -> RankedSplit | None:
+    """The same split at epoch 0; None for epoch 0 itself, and where that is not ranked on the same images."""
+    if ranked_split.epoch == 0 or 0 not in ranked_split.run.ranked_epochs(ranked_split.split):
+        return None
+    start = open_ranked_split(ranked_split.run, 0, ranked_split.split)
+    try:
+        require_same_queries(ranked_split, start)
+    except RecipeError:
+        return None
+    return start
+
+
+def _is_measured(ranked_split: RankedSplit | None, ranked: RankedLayer) -> bool:
+    draws = ranked_split.ranked_as(ranked) if ranked_split else ()
+    return ranked_split is not None and bool(draws) and all(draw in ranked_split.stored.ranks for draw in draws)
+
+
+def _before_training(  # noqa: PLR0913 - the layers, the measure and the units
+    starts: Sequence[tuple[RankedSplit | None, RankedSplit | None]],
+    evidence: Sequence[Evidence],
+    pairs: Sequence[Pair],
+    metric: str,
+    kind: IntervalKind,
+    units: NDArray[np.int64],
+) -> dict[Pair, tuple[Difference, Difference]]:
+    """Pair -> its difference at epoch 0, and the change from there to the compared epochs.
+
+    Pairs that are not measured at epoch 0 of every training are missing.
+
+    Args:
+        starts: both splits at epoch 0, in each training.
+        evidence: of the pairs, in each training.
+        units: (Q,) the unit of each query.
+    """
+    splits = [(a, b) for a, b in starts if a and b]
+    measured = [
+        pair for pair in pairs if all(_is_measured(x, y) for start in starts for x, y in zip(start, pair, strict=True))
+    ]
+    if not measured:
+        return {}
+    try:
+        start_evidence = [gather(start, measured, metric, kind, units) for start in splits]
+    except (DataError, RecipeError):  # the metric, or the features to draw classes anew, are not stored at epoch 0
+        return {}
+    rows = [pairs.index(pair) for pair in measured]
+    effects = [later.rows(rows).minus(start) for later, start in zip(evidence, start_evidence, strict=True)]
+    of_pairs = {}
+    for row, pair in enumerate(measured):
+        (start, _), (effect, _) = (
+            differences_of([x.rows([row]) for x in part])[0] for part in (start_evidence, effects)
+        )
+        of_pairs[pair] = start, effect
+    return of_pairs
+
+
+def missing_note(layers: Sequence[tuple[RankedSplit, RankedLayer]], metric: str) -> list[str]:
+    """The commands that measure layers before training; none for networks that have no such epoch."""
+    if any(split.record.from_python or start_of(split.record) == EPOCH_0 for split, _ in layers):
+        return []
+    absent = [(split, ranked) for split, ranked in layers if not _is_measured(at_start(split), ranked)]
+    flags = [] if metric == "R@1" else metric_flags(metric)
+    fix = probe_layers_fix(absent or layers, *flags, epoch=0)
+    return [f"the difference before training is not stored: {fix[0].lower()}{fix[1:]}"]
+
+
+def _notes_of_all(splits: Sequence[SplitPair], kind: IntervalKind, trainings: Trainings | None) -> list[str]:
+    """The notes that all pairs share: on skipped trainings, on different input, and on clusters that are known."""
+    notes = list(trainings.left_out) if trainings else []
+    for a, b in splits:
+        names, transforms = (a.run.name, b.run.name), (a.stored.transform, b.stored.transform)
+        contents = [split.record.contents.get(split.split) for split in (a, b)]
+        if transforms[0] != transforms[1]:
+            notes.append(inputs_text(names, transforms))
+        elif None not in contents and contents[0] != contents[1]:
+            # They come from no files, as the tensors of a loader: `require_same_queries` refuses others.
+            notes.append(f"{names[0]} and {names[1]} were given other numbers: whether of the same images is not known")
+    first = splits[0][0]
+    folders = folders_note_of_run(first.run, first.epoch, first.split) if kind.cluster is None else None
+    return [*notes, *filter(None, [folders])]
 
 
 def layer_notes_of(ranked_split: RankedSplit, ranked: RankedLayer) -> list[str]:
@@ -257,44 +314,104 @@ def layer_notes_of(ranked_split: RankedSplit, ranked: RankedLayer) -> list[str]:
 
 def unlike_notes(layer: tuple[RankedSplit, RankedLayer], other: tuple[RankedSplit, RankedLayer]) -> list[str]:
     """A note on the differences of two layers in pool, dimensions or post-processing, if any."""
-    text = unlike_text(layer[1], other[1], (_dim(*layer), _dim(*other)))
+    dims = [stored_dim(split.run, split.epoch, split.split, ranked) for split, ranked in (layer, other)]
+    text = unlike_text(layer[1], other[1], (dims[0], dims[1]))
     return [f"{layer[0].name(layer[1])} and {other[0].name(other[1])}: {text}"] if text else []
-
-
-def _dim(ranked_split: RankedSplit, ranked: RankedLayer) -> int | None:
-    """The dimensions of a layer after its reduction; None where its features are gone."""
-    return stored_dim(ranked_split.run, ranked_split.epoch, ranked_split.split, ranked)
 
 
 def stored_dim(run: Run, epoch: int, split: str, ranked: RankedLayer) -> int | None:
     """The dimensions of a stored layer after its reduction; None where its features are gone."""
     try:
-        return dim_of(run.feature_head(epoch, split).dims, ranked)
+        dims = run.feature_head(epoch, split).dims
     except DataError:
         return None
-
-
-def dim_of(dims: Mapping[LayerKey, int], ranked: RankedLayer) -> int | None:
-    """The dimensions of a layer after its reduction, given those of the stored layers; None if it is not stored."""
     members = members_of(ranked.layer, dims)
     return parse_chain(ranked.reduction).dim(sum(dims[member] for member in members)) if members else None
 
 
-def cluster_notes(ranked_split: RankedSplit, kind: IntervalKind) -> list[str]:
-    """A note where classes are the units, and clusters of them are known, if any."""
-    if kind.cluster is not None:
-        return []
-    note = folders_note_of_run(ranked_split.run, ranked_split.epoch, ranked_split.split)
-    return [] if note is None else [note]
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """The values of C pairs of layers, by units.
+
+    Args:
+        values: (C, 2) the metric of both layers.
+        left_out: (C, U, U) contributions of the queries of each unit to the difference without each unit, for
+            intervals over new classes; None for those against this gallery.
+    """
+
+    values: FloatArray
+    sums: UnitSums
+    left_out: FloatArray | None = None
+
+    def rows(self, positions: Sequence[int]) -> Evidence:
+        """Some of the pairs."""
+        indices = list(positions)
+        sums = UnitSums(self.sums.sums[indices], self.sums.counts[indices])
+        return Evidence(self.values[indices], sums, None if self.left_out is None else self.left_out[indices])
+
+    def minus(self, other: Evidence) -> Evidence:
+        """The differences of these differences and others of the same queries.
+
+        Raises:
+            ValueError: other queries.
+        """
+        left_out = None if self.left_out is None or other.left_out is None else self.left_out - other.left_out
+        return Evidence(np.stack([self.gained, other.gained], axis=1), self.sums.minus(other.sums), left_out)
+
+    @property
+    def queries(self) -> FloatArray:
+        """(C, U) the number of queries of each unit of `left_out`, which may be a group of those of `sums`."""
+        counts = self.sums.counts
+        size = counts.shape[1] if self.left_out is None else self.left_out.shape[-1]
+        groups, _ = groups_of(np.arange(counts.shape[1]), None, size, seed=0)
+        return np.stack([np.bincount(groups, row, size) for row in counts])
+
+    @property
+    def gained(self) -> FloatArray:
+        """(C,) the differences."""
+        gained: FloatArray = self.values[:, 0] - self.values[:, 1]
+        return gained
 
 
-def input_notes(a: RankedSplit, b: RankedSplit) -> list[str]:
-    """A note on the differences between the inputs of two models, if any."""
-    names, transforms = (a.run.name, b.run.name), (a.stored.transform, b.stored.transform)
-    if transforms[0] != transforms[1]:
-        return [inputs_text(names, transforms)]
-    contents = [ranked_split.record.contents.get(ranked_split.split) for ranked_split in (a, b)]
-    if None in contents or contents[0] == contents[1]:
-        return []
-    # They come from no files, as the tensors of a loader: `require_same_queries` refuses others.
-    return [f"{names[0]} and {names[1]} were given other numbers: whether of the same images is not known"]
+def gather(
+    splits: SplitPair, pairs: Sequence[Pair], metric: str, kind: IntervalKind, units: NDArray[np.int64]
+) -> Evidence:
+    """The values of pairs of layers.
+
+    Args:
+        pairs: at least one, with finite features.
+        units: (Q,) the unit of each query.
+    """
+    layers = [(split, pair[side]) for side, split in enumerate(splits) for pair in pairs]
+    first_values, second_values = np.split(np.array(metric_values_of(layers, metric)), 2)
+    query_differences = first_values - second_values
+    shared = np.where(np.isnan(query_differences), np.nan, [first_values, second_values])
+    means = [unit_sums(values, units).means for values in shared]
+    left_out = None
+    if kind.estimand == "redraw":
+        from layerprobe.workflow.compare.redraw import left_out_differences  # it imports torch
+
+        left_out = left_out_differences(*splits, pairs, metric, kind.cluster)
+    return Evidence(np.stack(means, axis=1), unit_sums(query_differences, units), left_out)
+
+
+def differences_of(evidence: Sequence[Evidence]) -> list[tuple[Difference, OverSeeds | None]]:
+    """The difference of each pair; over several trainings, on the same queries, their mean and all that they say.
+
+    Args:
+        evidence: of each training; at least one.
+    """
+    first = evidence[0]
+    tables = [training.left_out for training in evidence if training.left_out is not None]
+    if len(evidence) == 1:
+        of_pairs = jackknife(first.gained, tables[0], first.queries) if tables else differences(first.sums)
+        return [(difference, None) for difference in of_pairs]
+    if tables:
+        gained = np.stack([training.gained for training in evidence], axis=1)  # (C, S)
+        left_out = np.stack(tables, axis=1)  # (C, S, U, U)
+        of_seeds = [jackknife_over_seeds(*cell) for cell in zip(gained, left_out, first.queries, strict=True)]
+    else:
+        sums = np.stack([training.sums.sums for training in evidence], axis=1)  # (C, S, U)
+        counts = np.stack([training.sums.counts for training in evidence], axis=1)
+        of_seeds = [over_seeds(UnitSums(*cell)) for cell in zip(sums, counts, strict=True)]
+    return [(over.trainings, over) for over in of_seeds]

@@ -7,9 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from layerprobe.statistics.seeds import FEWEST_TRAININGS
 from layerprobe.tables.tables import TextTable
 from layerprobe.values.facts import CHOOSING, DataFacts, weights_or_epoch
-from layerprobe.values.intervals import FEW_UNITS, FEWEST_UNITS, Difference, IntervalKind, OverSeeds, SamplingUnits
+from layerprobe.values.intervals import (
+    FEW_UNITS,
+    FEWEST_UNITS,
+    Difference,
+    Interval,
+    IntervalKind,
+    OverSeeds,
+    SamplingUnits,
+)
 from layerprobe.values.scores import Subject, is_fraction, note_text, recall_of
 from layerprobe.workflow.run.references import reference_text
 
@@ -51,16 +60,35 @@ class PairedTraining:
     values: tuple[float, float]
 
 
+@dataclass(frozen=True)
+class OverTrainings:
+    """What several trainings say besides their mean.
+
+    Args:
+        trainings: by seed; empty where a layer of one has no valid number.
+        over: a - b over the trainings, both p corrected for all comparisons; None likewise.
+        is_one_experiment: whether a and b belong to the same experiment.
+        same_training: whether the training classes were the same in all seeds.
+    """
+
+    trainings: tuple[PairedTraining, ...]
+    over: OverSeeds | None
+    is_one_experiment: bool = True
+    same_training: bool = True
+
+
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """Layer a against layer b; printed as the command does.
+    """Layer a against layer b, in one training or on the mean over several; printed as the command does.
 
     Args:
         values: the metric of both; None where one has no valid number, with the reason in `notes`.
-        difference: a - b, p corrected for all comparisons; None likewise.
+        difference: a - b, p corrected for all comparisons; over several trainings with the interval for other trainings
+            and classes; None likewise.
         before: a - b at epoch 0, p not corrected; None where that is not stored.
-        effect: what training adds: difference - before, paired by queries; None likewise.
+        effect: what training adds: difference - before, paired by queries and trainings; None likewise.
         unlike: those of the notes that say in what the layers differ besides their names.
+        seeds: None for a single training.
     """
 
     a: ComparedLayer
@@ -72,6 +100,7 @@ class Comparison:
     before: Difference | None = None
     effect: Difference | None = None
     unlike: tuple[str, ...] = ()
+    seeds: OverTrainings | None = None
 
     @property
     def claimed(self) -> bool:
@@ -80,61 +109,35 @@ class Comparison:
 
     def as_json(self) -> dict[str, Any]:
         """The fields in JSON; `note` states the kind of interval unless it is the default."""
-        row = _json_row(self.a, self.b, self.data, self.difference, self.notes)
-        return row | _training_fields(self.before, self.effect)
+        difference, data = self.difference, self.data
+        row: dict[str, Any] = {
+            "a": reference_text(self.a.subject),
+            "b": reference_text(self.b.subject),
+            "metric": data.metric,
+            "split": self.a.subject.split,
+            "difference": None if difference is None else difference.value,
+            "low": None if difference is None else difference.low,
+            "high": None if difference is None else difference.high,
+            "p": None if difference is None else difference.p,
+            "comparisons": data.comparisons,
+            "n": data.queries,
+            "classes": data.classes,
+            "note": note_text([*self.notes, *SamplingUnits(data.kind, data.units).notes]),
+        }
+        if self.seeds is not None:
+            over = self.seeds.over
+            row["sd"] = None if over is None else over.sd
+            row["networks"] = None if over is None else {x: getattr(over.classes, x) for x in ("low", "high", "p")}
+            row["one_further_training"] = {x: getattr(over, x, None) for x in ("same_classes", "other_classes")}
+            row["same_training_classes"] = self.seeds.same_training
+            row["seeds"] = [
+                {"seed": x.seed, "a": x.runs[0], "b": x.runs[1], "difference": x.values[0] - x.values[1]}
+                for x in self.seeds.trainings
+            ]
+        return row | {"before_training": self.before, "added_by_training": self.effect}
 
     def __repr__(self) -> str:
         return "\n".join([sentence(self), *self.notes])
-
-
-@dataclass(frozen=True)
-class SeedComparison:
-    """Layer a against layer b in several trainings.
-
-    Args:
-        trainings: by seed; empty where a layer of one has no valid number, with the reason in `notes`.
-        over: a - b over the trainings, both p corrected for all comparisons; None likewise.
-        is_one_experiment: whether a and b belong to the same experiment.
-        same_training: whether the training classes were the same in all seeds.
-        before: a - b at epoch 0 over the trainings; None where that is not stored.
-        effect: what training adds, paired by trainings and queries; None likewise.
-        unlike: as of a `Comparison`.
-    """
-
-    a: ComparedLayer
-    b: ComparedLayer
-    data: ComparisonData
-    trainings: tuple[PairedTraining, ...]
-    over: OverSeeds | None
-    notes: tuple[str, ...] = ()
-    is_one_experiment: bool = True
-    same_training: bool = True
-    before: OverSeeds | None = None
-    effect: OverSeeds | None = None
-    unlike: tuple[str, ...] = ()
-
-    def as_json(self) -> dict[str, Any]:
-        """The fields in JSON; low, high and p are of the mean over trainings."""
-        over = self.over
-        row = _json_row(self.a, self.b, self.data, None if over is None else over.trainings, self.notes)
-        networks = None if over is None else {x: getattr(over.classes, x) for x in ("low", "high", "p")}
-        seeds = [
-            {
-                "seed": training.seed,
-                "a": training.runs[0],
-                "b": training.runs[1],
-                "difference": training.values[0] - training.values[1],
-            }
-            for training in self.trainings
-        ]
-        further = {
-            "same_classes": None if over is None else over.same_classes,
-            "other_classes": None if over is None else over.other_classes,
-        }
-        spread = {"sd": None if over is None else over.sd, "networks": networks, "one_further_training": further}
-        start = None if self.before is None else self.before.trainings
-        added = _training_fields(start, None if self.effect is None else self.effect.trainings)
-        return row | spread | {"same_training_classes": self.same_training, "seeds": seeds} | added
 
 
 def is_significant(difference: Difference | None) -> bool:
@@ -142,69 +145,95 @@ def is_significant(difference: Difference | None) -> bool:
     return difference is not None and difference.p is not None and difference.p < 0.05
 
 
-def _training_fields(before: Difference | None, effect: Difference | None) -> dict[str, Any]:
-    return {"before_training": before, "added_by_training": effect}
-
-
-def _json_row(
-    a: ComparedLayer, b: ComparedLayer, data: ComparisonData, difference: Difference | None, notes: tuple[str, ...]
-) -> dict[str, Any]:
-    return {
-        "a": reference_text(a.subject),
-        "b": reference_text(b.subject),
-        "metric": data.metric,
-        "split": a.subject.split,
-        "difference": None if difference is None else difference.value,
-        "low": None if difference is None else difference.low,
-        "high": None if difference is None else difference.high,
-        "p": None if difference is None else difference.p,
-        "comparisons": data.comparisons,
-        "n": data.queries,
-        "classes": data.classes,
-        "note": note_text([*notes, *SamplingUnits(data.kind, data.units).notes]),
-    }
-
-
 def sentence(comparison: Comparison, names: tuple[str, str] | None = None) -> str:
-    """The difference with its interval, in a sentence or two.
+    """The difference with its interval, in a sentence or two; over trainings with its spread, in a few.
 
     `pool5.3 retrieves unseen classes better than fc6 in this trained network (netA, epoch 20): R@1 85.8 % against
     84.0 %, +1.8 points (95 % interval over 68 classes, against this gallery: +0.6 to +3.0; p = 0.004).`
 
+    The claim over trainings is about their mean, not only about these networks.
+
     Args:
         names: of the layers; None for the layers' names, with epoch and run where these differ.
     """
-    a, b, data = comparison.a, comparison.b, comparison.data
-    name_a, name_b = names or _layer_names(a, b)
-    classes, network = classes_text(a, b), network_text(a, b)
-    if comparison.values is None or comparison.difference is None:
+    a, b, data, difference, seeds = comparison.a, comparison.b, comparison.data, comparison.difference, comparison.seeds
+    name_a, name_b = names or _layer_names(comparison)
+    classes, network = classes_text(a, b), network_text(comparison)
+    if comparison.values is None or difference is None:
         return f"{name_a} and {name_b} cannot be compared on {classes} {network}: {'; '.join(comparison.notes)}."
-    if comparison.claimed:
-        better = "better" if comparison.difference.value > 0 else "worse"
-        claim = f"{name_a} retrieves {classes} {better} than {name_b} {network}"
-    elif comparison.difference.p is not None:
-        claim = f"{name_a} and {name_b} do not differ significantly on {classes} {network}"
-    else:
-        claim = f"{name_a} against {name_b} on {classes} {network}"
+    over = seeds.over if seeds else None
+    of_networks = over.classes if over else difference
+    claim = f"{name_a} retrieves {classes} {'better' if difference.value > 0 else 'worse'} than {name_b} {network}"
+    if not comparison.claimed:
+        if is_significant(of_networks):
+            claim += ", but not significantly for the mean over trainings"
+        elif of_networks.p is None:
+            claim = f"{name_a} against {name_b} on {classes} {network}"
+        else:
+            claim = f"{name_a} and {name_b} do not differ significantly on {classes} {network}"
     share = is_fraction(data.metric)
     level = " against ".join(value_text(value, share) for value in comparison.values)
-    gained = f"{difference_text(comparison.difference.value, share)}{' points' if share else ''}"
-    claim_text = (
-        f"{claim}: {metric_text(data.metric)} {level}, {gained} ({interval_text(comparison.difference, data)})."
-    )
-    warning = few_text(data) if comparison.difference.low is not None else ""
-    return " ".join(filter(None, [claim_text, warning, before_text(a, comparison.before, comparison.effect, share)]))
+    gained = f"{difference_text(difference.value, share)}{' points' if share else ''}"
+    before = before_text(a, comparison.before, comparison.effect, share)
+    claim = f"{claim}: {metric_text(data.metric)} {level}"
+    if seeds and over:
+        spread = "" if over.sd is None else f", standard deviation {number_text(over.sd, share)}"
+        by_seed = ", ".join(
+            f"seed {training.seed} {difference_text(training.values[0] - training.values[1], share)}"
+            for training in seeds.trainings
+        )
+        before = before and f"{before.removesuffix('.')} (of the means over trainings)."
+        return " ".join(
+            filter(
+                None, [f"{claim} on the mean, {gained}{spread} ({by_seed}).", *_seeds_texts(data, seeds, over), before]
+            )
+        )
+    warning = few_text(data) if difference.low is not None else ""
+    return " ".join(filter(None, [f"{claim}, {gained} ({interval_text(difference, data)}).", warning, before]))
+
+
+def _seeds_texts(data: ComparisonData, seeds: OverTrainings, over: OverSeeds) -> list[str]:
+    """Sentences on the intervals over trainings."""
+    if over.classes.low is None:
+        return [f"{no_interval_text(data).capitalize()}."]
+    share = is_fraction(data.metric)
+    networks = "networks" if seeds.is_one_experiment else "pairs of networks"
+    if over.other_classes is None:
+        further = f"One further training is not predicted from {over.n}: {FEWEST_TRAININGS} are needed."
+    else:
+        ends = range_text(over.other_classes.low, over.other_classes.high, share)
+        further = f"One further training on as many other classes: {ends} (95 % prediction interval)."
+    return [
+        f"{data.kind.over(data.units)}: for these {over.n} {networks} {_ends_and_p(over.classes, share)},"
+        f" for the mean over trainings {_ends_and_p(over.trainings, share)}{corrected_text(data)}.",
+        further,
+        f"{_training_classes(seeds).capitalize()}.",
+        few_text(data),
+    ]
+
+
+def _ends_and_p(difference: Difference, share: bool) -> str:
+    if difference.low is None or difference.high is None or difference.p is None:
+        return "none"
+    return f"{range_text(difference.low, difference.high, share)} (p {p_words(difference.p)})"
+
+
+def _training_classes(seeds: OverTrainings) -> str:
+    return f"the training classes {'are the same in all' if seeds.same_training else 'differ between'} seeds"
 
 
 def short_text(comparison: Comparison) -> str:
     """`pool5.3@max 82.1 % against fc6/l2 82.4 %, -0.3 points (95 % interval ...)`."""
-    if comparison.values is None or comparison.difference is None:
+    data, difference = comparison.data, comparison.difference
+    if comparison.values is None or difference is None:
         return "; ".join(comparison.notes)
-    share = is_fraction(comparison.data.metric)
+    share = is_fraction(data.metric)
     value_a, value_b = (value_text(value, share) for value in comparison.values)
-    gained = f"{difference_text(comparison.difference.value, share)}{' points' if share else ''}"
-    sides = f"{comparison.a.name} {value_a} against {comparison.b.name} {value_b}"
-    return f"{sides}, {gained} ({interval_text(comparison.difference, comparison.data)})"
+    gained = f"{difference_text(difference.value, share)}{' points' if share else ''}"
+    ends = interval_text(difference, data)
+    if comparison.seeds:
+        ends = f"mean over trainings {_ends_and_p(difference, share)}{corrected_text(data)}"
+    return f"{comparison.a.name} {value_a} against {comparison.b.name} {value_b}, {gained} ({ends})"
 
 
 def before_text(a: ComparedLayer, before: Difference | None, effect: Difference | None, share: bool) -> str:
@@ -225,72 +254,65 @@ def _ends_text(difference: Difference, share: bool, unit: str = "") -> str:
 
 
 def comparison_table(comparisons: Sequence[Comparison]) -> TextTable:
-    """A row for each comparison of a corrected family; at least one, all between the same two splits."""
-    a, b, data = comparisons[0].a, comparisons[0].b, comparisons[0].data
+    """A row for each comparison of a corrected family, all between the same two splits; at least one has a value."""
+    valid = [comparison for comparison in comparisons if comparison.values is not None]
+    a, b, data, seeds = valid[0].a, valid[0].b, valid[0].data, valid[0].seeds
     share = is_fraction(data.metric)
-    corrected = f"p is corrected by Holm for {data.comparisons} comparisons; the intervals are not"
-    warning = few_text(data)
+    measured = f"{metric_text(data.metric).rstrip(',')}{' in %' if share else ''} on {classes_text(a, b)}"
+    corrected = f"corrected by Holm for {data.comparisons} comparisons; the intervals are not"
+    columns: tuple[str, ...]
+    if seeds:
+        columns = ("a", "b", "a - b", "sd", "these\nnetworks", "mean over\ntrainings", "one further\ntraining", "p", "")
+        heading = f"{measured}, {data.queries:,} queries, {network_text(valid[0])}"
+        notes = [
+            f"p is of the mean over trainings, {corrected}",
+            "one further training on as many other classes: 95 % prediction interval, from 3 trainings on",
+            _training_classes(seeds),
+        ]
+    else:
+        columns = ("a", "b", f"a\n{data.metric}", f"b\n{data.metric}", "a - b", "interval", "p", "")
+        places = [f"{layer.subject.run}, {layer.when}" for layer in (a, b)]
+        place = places[0] if places[0] == places[1] else f"a = {places[0]}; b = {places[1]}"
+        heading, notes = f"{place}: {measured}, {data.queries:,} queries", [f"p is {corrected}"]
+    notes += filter(None, [few_text(data)])
+    notes += dict.fromkeys(note for comparison in valid for note in comparison.notes)
     return TextTable(
-        ("a", "b", f"a\n{data.metric}", f"b\n{data.metric}", "a - b", "interval", "p", ""),
-        tuple(_table_row(comparison, share) for comparison in comparisons),
-        numbers=frozenset(range(2, 7)),
-        heading=(
-            f"{_places_text(a, b)}: {metric_text(data.metric).rstrip(',')}{' in %' if share else ''} on"
-            f" {classes_text(a, b)}, {data.queries:,} queries",
-            data.kind.over(data.units),
-        ),
-        notes=(corrected, *([warning] if warning else []), *_shared_notes(comparisons)),
+        columns,
+        tuple(_table_row(comparison, len(columns), share) for comparison in comparisons),
+        numbers=frozenset(range(2, len(columns) - 1)),
+        heading=(heading, data.kind.over(data.units)),
+        notes=tuple(notes),
     )
 
 
-def _table_row(comparison: Comparison, share: bool) -> tuple[str, ...]:
-    if comparison.values is None or comparison.difference is None:
-        return (comparison.a.name, comparison.b.name, "-", "-", "-", "-", "-", "; ".join(comparison.notes))
-    difference = comparison.difference
-    values = (number_text(value, share) for value in comparison.values)
-    difference_cell = difference_text(difference.value, share)
-    return (
-        comparison.a.name,
-        comparison.b.name,
-        *values,
-        difference_cell,
-        ends_cell(difference, share),
-        *verdict_cells(difference),
-    )
-
-
-def ends_cell(difference: Difference, share: bool) -> str:
-    """The interval in a row."""
-    return "-" if (ends := difference.interval) is None else range_text(ends.low, ends.high, share)
-
-
-def verdict_cells(difference: Difference) -> tuple[str, str]:
-    """The p of a row, and which layer is significantly better."""
+def _table_row(comparison: Comparison, width: int, share: bool) -> tuple[str, ...]:
+    names, difference = (comparison.a.name, comparison.b.name), comparison.difference
+    if comparison.values is None or difference is None:
+        return (*names, *["-"] * (width - 3), "; ".join(comparison.notes))
     better = "a better" if difference.value > 0 else "b better"
-    verdict = better if is_significant(difference) else "not significant"
-    return "-" if difference.p is None else p_text(difference.p), verdict
+    verdict = better if comparison.claimed else "not significant"
+    gained, p = difference_text(difference.value, share), "-" if difference.p is None else p_text(difference.p)
+    if comparison.seeds and (over := comparison.seeds.over):
+        sd = "-" if over.sd is None else number_text(over.sd, share)
+        ends = (over.classes.interval, difference.interval, over.other_classes)
+        return (*names, gained, sd, *(_ends_cell(interval, share) for interval in ends), p, verdict)
+    values = (number_text(value, share) for value in comparison.values)
+    return (*names, *values, gained, _ends_cell(difference.interval, share), p, verdict)
 
 
-def _places_text(a: ComparedLayer, b: ComparedLayer) -> str:
-    """`netA, epoch 20`, or `a netA, epoch 20, b netB, epoch 20`."""
-    place_a, place_b = (f"{x.subject.run}, {x.when}" for x in (a, b))
-    return place_a if place_a == place_b else f"a = {place_a}; b = {place_b}"
+def _ends_cell(interval: Interval | None, share: bool) -> str:
+    return "-" if interval is None else range_text(interval.low, interval.high, share)
 
 
-def _shared_notes(comparisons: Sequence[Comparison]) -> list[str]:
-    """The notes of comparisons that have values, each once; the others are in their rows."""
-    return list(
-        dict.fromkeys(note for comparison in comparisons if comparison.values is not None for note in comparison.notes)
-    )
-
-
-def _layer_names(a: ComparedLayer, b: ComparedLayer) -> tuple[str, str]:
-    """The layers' names, with epoch and run where these differ."""
-    subject_a, subject_b = a.subject, b.subject
-    if subject_a.run != subject_b.run:
-        return f"{a.name} of {subject_a.run} ({a.when})", f"{b.name} of {subject_b.run} ({b.when})"
-    if subject_a.epoch != subject_b.epoch:
-        return f"{a.name} at epoch {subject_a.epoch}", f"{b.name} at epoch {subject_b.epoch}"
+def _layer_names(comparison: Comparison) -> tuple[str, str]:
+    """The layers' names, with epoch and run where these differ; over trainings, with the experiment's."""
+    a, b, seeds = comparison.a, comparison.b, comparison.seeds
+    if seeds and not seeds.is_one_experiment:
+        return f"{a.name} of {a.subject.run}'s experiment", f"{b.name} of {b.subject.run}'s experiment"
+    if not seeds and a.subject.run != b.subject.run:
+        return f"{a.name} of {a.subject.run} ({a.when})", f"{b.name} of {b.subject.run} ({b.when})"
+    if a.subject.epoch != b.subject.epoch:
+        return f"{a.name} at epoch {a.subject.epoch}", f"{b.name} at epoch {b.subject.epoch}"
     return a.name, b.name
 
 
@@ -307,9 +329,21 @@ def classes_text(a: ComparedLayer, b: ComparedLayer) -> str:
     return "unseen classes" if unseen else "the test classes"
 
 
-def network_text(a: ComparedLayer, b: ComparedLayer) -> str:
-    """`in this trained network (netA, epoch 20)`: one training is no evidence on another."""
+def network_text(comparison: Comparison) -> str:
+    """`in this trained network (netA, epoch 20)`: one training is no evidence on another.
+
+    Over trainings: `over 3 trainings (netA-s0, netA-s1, netA-s2; epoch 20)`.
+    """
+    a, b, seeds = comparison.a, comparison.b, comparison.seeds
     subject_a, subject_b = a.subject, b.subject
+    if seeds and not seeds.trainings:
+        return f"in the trainings of {subject_a.run}'s experiment"
+    if seeds:
+        epochs = list(dict.fromkeys((subject_a.epoch, subject_b.epoch)))
+        epochs_text = f"epoch {epochs[0]}" if len(epochs) == 1 else f"epochs {epochs[0]} and {epochs[1]}"
+        runs = [" and ".join(dict.fromkeys(training.runs)) for training in seeds.trainings]
+        pairs = "trainings" if seeds.is_one_experiment else "pairs of trainings"
+        return f"over {len(runs)} {pairs} ({', '.join(runs)}; {epochs_text})"
     trained = "trained " if subject_a.epoch > 0 and subject_b.epoch > 0 else ""
     if subject_a.run != subject_b.run:
         return f"in these two {trained}networks"

@@ -16,11 +16,9 @@ from layerprobe.values.best import best_layer, best_text, tied_text
 from layerprobe.values.facts import CHOOSING, chosen_on_text, epoch_text
 from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer
 from layerprobe.values.scores import Score
-from layerprobe.workflow.compare.compare import compare_pairs
-from layerprobe.workflow.compare.compare_seeds import compare_trainings, seeds_sentence, short_seeds_text
-from layerprobe.workflow.compare.comparison import Comparison, SeedComparison, sentence, short_text, value_text
-from layerprobe.workflow.compare.evidence import Measure
-from layerprobe.workflow.run.experiments import Trainings, experiments_of
+from layerprobe.workflow.compare.compare import compare_layers
+from layerprobe.workflow.compare.comparison import Comparison, sentence, short_text, value_text
+from layerprobe.workflow.run.experiments import experiments_of
 from layerprobe.workflow.run.facts import data_facts, find_indistinguishable, searches_of
 from layerprobe.workflow.run.opened_run import equal_layers
 from layerprobe.workflow.run.references import (
@@ -35,7 +33,6 @@ from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.seen import trains_on_train
 
 METRIC = "R@1"
-_PROCESSED = "Each at its best post-processing on validation"
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,21 +107,32 @@ def findings_of(
     raw = [(layer, inputs[0].layers.embedding) for layer, _ in named_layers]
     processed = [_post_process(inputs, pair) for pair in raw]
     all_pairs = list(dict.fromkeys([*raw, *(pair for pair in processed if pair is not None)]))
-    comparisons = dict(
-        zip(all_pairs, _compare_pairs([run_inputs.test for run_inputs in inputs], all_pairs, metric), strict=True)
-    )
+    test_splits = [run_inputs.test for run_inputs in inputs]
+    comparisons = dict(zip(all_pairs, _compare(test_splits, all_pairs, metric), strict=True))
     train_splits = [run_inputs.train for run_inputs in inputs if run_inputs.train is not None]
-    on_train = [None] * len(raw) if len(train_splits) < len(inputs) else _compare_pairs(train_splits, raw, metric)
+    on_train = [None] * len(raw) if len(train_splits) < len(inputs) else _compare(train_splits, raw, metric)
     trained = any(trains_on_train(ranked_split.record) for ranked_split in train_splits)
     classes, sentences = "training classes" if trained else CHOOSING, []
     for (_, name), pair, processed_pair, seen_comparison in zip(named_layers, raw, processed, on_train, strict=True):
-        text = _sentence(comparisons[pair], (name, f"the embedding {comparisons[pair].b.name}"))
-        text += _levels_text(seen_comparison, classes)
+        text = sentence(comparisons[pair], (name, f"the embedding {comparisons[pair].b.name}"))
+        if seen_comparison is not None and seen_comparison.values is not None:
+            before, embedding = (value_text(value, share=True) for value in seen_comparison.values)
+            on_the_mean = " on the mean" if seen_comparison.seeds else ""
+            text += f" On the {classes} they reach {before} against {embedding}{on_the_mean}."
         text += "".join(f" {note}." for note in comparisons[pair].unlike)
-        sentences.append(
-            text if processed_pair is None else f"{text} {_PROCESSED}: {_short_text(comparisons[processed_pair])}."
-        )
+        if processed_pair is not None:
+            text += f" Each at its best post-processing on validation: {short_text(comparisons[processed_pair])}."
+        sentences.append(text)
     return sentences
+
+
+def _compare(
+    splits: Sequence[RankedSplit], pairs: Sequence[tuple[RankedLayer, RankedLayer]], metric: str
+) -> list[Comparison]:
+    """Compare pairs of layers in a run, or over several trainings."""
+    for ranked_split in splits[1:]:
+        require_same_queries(splits[0], ranked_split)
+    return compare_layers([(ranked_split, ranked_split) for ranked_split in splits], pairs, metric)
 
 
 @dataclass(frozen=True)
@@ -181,26 +189,6 @@ def _choose_layer(run_inputs: FindingInputs, chosen: BestOnValidation | None) ->
     return chosen.layer, f"{name}, the best of {chosen.among} layers on {chosen_on_text(chosen.split)},{tie_text}"
 
 
-def _sentence(comparison: Comparison | SeedComparison, names: tuple[str, str]) -> str:
-    return sentence(comparison, names) if isinstance(comparison, Comparison) else seeds_sentence(comparison, names)
-
-
-def _short_text(comparison: Comparison | SeedComparison) -> str:
-    return short_text(comparison) if isinstance(comparison, Comparison) else short_seeds_text(comparison)
-
-
-def _levels_text(comparison: Comparison | SeedComparison | None, classes: str) -> str:
-    """The two levels on the training or choosing classes, on the mean of several trainings."""
-    if comparison is None:
-        return ""
-    is_over_trainings = isinstance(comparison, SeedComparison)
-    values = _means(comparison) if isinstance(comparison, SeedComparison) else comparison.values
-    if values is None:
-        return ""
-    before, embedding = (value_text(value, share=True) for value in values)
-    return f" On the {classes} they reach {before} against {embedding}{' on the mean' if is_over_trainings else ''}."
-
-
 def _post_process(
     inputs: Sequence[FindingInputs], pair: tuple[RankedLayer, RankedLayer]
 ) -> tuple[RankedLayer, RankedLayer] | None:
@@ -224,27 +212,6 @@ def _post_process(
         best.append(max(processed, key=lambda ranked: sum(ranks[ranked].recall(1) for ranks in validation)))
     processed_pair = (best[0], best[1])
     return None if processed_pair == pair else processed_pair
-
-
-def _compare_pairs(
-    ranked_splits: Sequence[RankedSplit], pairs: Sequence[tuple[RankedLayer, RankedLayer]], metric: str
-) -> Sequence[Comparison | SeedComparison]:
-    """Compare pairs of layers in a run, or over several trainings."""
-    if len(ranked_splits) == 1:
-        return compare_pairs(ranked_splits[0], ranked_splits[0], pairs, Measure(metric))
-    for ranked_split in ranked_splits[1:]:
-        require_same_queries(ranked_splits[0], ranked_split)
-    seeds = tuple(ranked_split.record.seed for ranked_split in ranked_splits)
-    trainings = Trainings(seeds, tuple((ranked_split.run, ranked_split.run) for ranked_split in ranked_splits), ())
-    split_pairs = [(ranked_split, ranked_split) for ranked_split in ranked_splits]
-    return compare_trainings(split_pairs[0], split_pairs, pairs, trainings, Measure(metric))
-
-
-def _means(comparison: SeedComparison) -> tuple[float, float] | None:
-    if not comparison.trainings:
-        return None
-    before, embedding = zip(*(training.values for training in comparison.trainings), strict=True)
-    return sum(before) / len(before), sum(embedding) / len(embedding)
 
 
 def best_on_validation(run: Run, scores: Sequence[Score], labels: Mapping[Any, str]) -> str:

@@ -23,9 +23,8 @@ from layerprobe.workflow.choose.choose_features import choose
 from layerprobe.workflow.choose.choose_once import request_of
 from layerprobe.workflow.choose.request import WITHIN, ChooseRequest
 from layerprobe.workflow.choose.user_features import UserFeatures, check_features
-from layerprobe.workflow.compare.compare import compare_pairs
+from layerprobe.workflow.compare.compare import compare_layers
 from layerprobe.workflow.compare.comparison import Comparison
-from layerprobe.workflow.compare.evidence import Measure
 from layerprobe.workflow.plot.plot import StoredRuns, of_metric, require_options
 from layerprobe.workflow.python.loaders import EPOCH, SEED
 from layerprobe.workflow.python.stored_probe import MemoryProbe
@@ -218,7 +217,7 @@ class Probed:
             of_metric(self.scores, metric, _suggest_probe(metric))
         ranked_split = open_ranked_split(self.measurement.run, None, split)
         pair = _find_layer(ranked_split, a), _find_layer(ranked_split, b)
-        return compare_pairs(ranked_split, ranked_split, [pair], Measure(metric))[0]
+        return compare_layers([(ranked_split, ranked_split)], [pair], metric)[0]
 
     def report(self, path: str | Path, *, metric: str = "R@1", seen: bool = True) -> None:
         """Write the page of `layerprobe report`: findings, choice, tables and plots, without images.

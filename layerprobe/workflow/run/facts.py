@@ -19,16 +19,15 @@ from layerprobe.statistics.units import unit_sums
 from layerprobe.system.errors import BusyError, DataError, LayerprobeError
 from layerprobe.tables.tables import TextTable, layer_table, metric_table, overview_table, remarks_of
 from layerprobe.values.best import best_layer
-from layerprobe.values.facts import EPOCH_0, START, DataFacts, IdenticalImages, SplitFacts
+from layerprobe.values.facts import EPOCH_0, DataFacts, IdenticalImages, SplitFacts
 from layerprobe.values.intervals import ShownKind
 from layerprobe.values.layers import NO_REDUCTION, RankedLayer
-from layerprobe.values.records import RunRecord
 from layerprobe.values.retrieval import Ranks
 from layerprobe.values.scores import SPLITS, Score, is_recall
 from layerprobe.values.sections import SEARCH_KEYS
 from layerprobe.workflow.run.references import embedding_among, mean_of_queries, ranked_as
 from layerprobe.workflow.run.runs import Run
-from layerprobe.workflow.run.seen import trains_on_train, unverified_weights, weights_text
+from layerprobe.workflow.run.seen import start_of, trains_on_train, unverified_weights, weights_text
 from layerprobe.workflow.run.stored_choice import selected_line
 from layerprobe.workflow.run.units import units_of_run
 
@@ -125,16 +124,6 @@ def data_facts(run: Run, scores: Sequence[Score]) -> DataFacts:
     held_out &= data.get("protocol") != "classification"  # there test has the training classes
     facts = {split: _split_facts(run, data, split, run_scores) for split in splits}
     return DataFacts(name, facts, start, held_out, seen, network, layers, weights, unverified)
-
-
-def start_of(record: RunRecord) -> str:
-    """The network of epoch 0, as in `DataFacts`."""
-    # Only the user knows what their own function returns.
-    if not record.untrained or str(record.net.get("name")).startswith("python:"):
-        return EPOCH_0
-    if record.from_python:
-        return START
-    return "untrained" if record.net.get("weights", "none") == "none" else "pretrained"
 
 
 def _data_name(data: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.values.epochs import named_epochs
-from layerprobe.values.facts import AS_GIVEN, cross_fitted_text
+from layerprobe.values.facts import AS_GIVEN, EPOCH_0, START, cross_fitted_text
 from layerprobe.values.records import RunRecord
 from layerprobe.workflow.run.runs import Run, command_line, locked
 
@@ -44,6 +44,16 @@ def trains_on_train(record: RunRecord) -> bool:
     """Whether a network of the run is, or may have been, trained on the training classes."""
     epochs = record.recipe.get("train", {}).get("epochs", 0)
     return epochs > 0 or any(has_seen_train(record, epoch) for epoch in record.epochs)
+
+
+def start_of(record: RunRecord) -> str:
+    """The network of epoch 0, as in `DataFacts`."""
+    # Only the user knows what their own function returns.
+    if not record.untrained or str(record.net.get("name")).startswith("python:"):
+        return EPOCH_0
+    if record.from_python:
+        return START
+    return "untrained" if record.net.get("weights", "none") == "none" else "pretrained"
 
 
 def state_seen(run: Run, seen: bool) -> None:

@@ -9,12 +9,13 @@ import pytest
 
 from layerprobe import store
 from layerprobe.statistics.bootstrap import differences
-from layerprobe.statistics.units import unit_sums
+from layerprobe.statistics.seeds import over_seeds
+from layerprobe.statistics.units import UnitSums, unit_sums
 from layerprobe.system.errors import DataError, LayerprobeError, NumericError, RecipeError
-from layerprobe.values.intervals import IntervalKind
-from layerprobe.workflow.compare.compare import CompareRequest, compare
-from layerprobe.workflow.compare.comparison import Comparison, sentence
-from layerprobe.workflow.compare.evidence import Measure
+from layerprobe.values.intervals import OverSeeds
+from layerprobe.workflow.compare.compare import compare
+from layerprobe.workflow.compare.comparison import Comparison, comparison_table, sentence
+from layerprobe.workflow.compare.request import CompareRequest
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run.runs import Run
@@ -25,7 +26,6 @@ from tests.workflow.stored_ranks import INPUT, ranked, store_ranks, write_run
 
 C1, C2, FC6 = ranked("c1@max"), ranked("c2@max"), ranked("fc6@none")
 
-KIND = IntervalKind()
 UNTRAINED = (
     "the difference before training is not stored:"
     " run layerprobe probe netA --epochs 0 --splits test --layers {} --cache {}"
@@ -44,8 +44,8 @@ def run(tmp_path: Path) -> Run:
     return found
 
 
-def compared(cache: Path, a: str, b: str, metric: str = "R@1", kind: IntervalKind = KIND) -> list[Comparison]:
-    return compare(CompareRequest(cache, a, b, measure=Measure(metric, kind)))
+def compared(cache: Path, a: str, b: str, metric: str = "R@1", cluster: str | None = None) -> list[Comparison]:
+    return compare(CompareRequest(cache, a, b, metric, cluster=cluster))
 
 
 def test_the_difference_is_that_of_the_means_of_the_same_queries(run: Run, tmp_path: Path) -> None:
@@ -261,8 +261,7 @@ def test_a_probed_run_is_compared_by_its_scores_and_in_clusters(
     probed = train(request_for("train.epochs=0"), Silent())
     scores = probe(probed, ProbeRequest(splits=("test",), ks=(1,)), Silent())
     values = {score.ranked.layer.layer: score.value for score in scores}
-    kind = IntervalKind("gallery", "parent")
-    (found,) = compared(probed.folder.parent, "tiny:pool5.3", "tiny", kind=kind)
+    (found,) = compared(probed.folder.parent, "tiny:pool5.3", "tiny", cluster="parent")
     assert list(found.values or ()) == pytest.approx([values["pool5.3"], values["fc6"]])
     assert found.b.name == "fc6"
     assert (found.data.units, found.data.classes) == (2, 4)
@@ -275,3 +274,132 @@ def test_a_note_says_that_classes_lie_in_folders(run: Run, tmp_path: Path, monke
     monkeypatch.setattr(Run, "feature_head", lambda *_: store.FeatureHead(DataError("not read"), {}, {}, names))
     (found,) = compared(tmp_path, "netA:c1", "netA:fc6")
     assert found.notes[-2].startswith("classes lie in 20 folders (0, 1, 10, 11, 12 and 15 more): if those of a folder")
+
+
+# c1 hits all, and misses 2, 4 and 6 images by seed; fc6 misses one image of 10, 12 and 17 classes.
+HITS_OF_SEEDS = {
+    seed: {C1: np.arange(80) >= 2 * seed + 2, C2: 1 - ODD, FC6: 1 - ODD * (missed > LABELS)}
+    for seed, missed in enumerate((10, 12, 17))
+}
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    for seed, hits in HITS_OF_SEEDS.items():
+        store_ranks(write_run(tmp_path, f"s{seed}", seed=seed, contents={"test": "a"}), hits, LABELS)
+    return tmp_path
+
+
+def over_trainings(cache: Path, a: str, b: str) -> list[Comparison]:
+    return compare(CompareRequest(cache, a, b, seeds=True))
+
+
+def over(found: Comparison) -> OverSeeds:
+    assert found.seeds is not None
+    assert found.seeds.over is not None
+    return found.seeds.over
+
+
+def test_the_mean_is_that_of_each_seeds_difference(cache: Path) -> None:
+    (found,) = over_trainings(cache, "s0:c1", "s0:fc6")
+    assert found.seeds is not None
+    assert [one.values for one in found.seeds.trainings] == [(78 / 80, 70 / 80), (76 / 80, 68 / 80), (74 / 80, 63 / 80)]
+    sums = [unit_sums(hits[C1].astype(float) - hits[FC6], LABELS) for hits in HITS_OF_SEEDS.values()]
+    cells = UnitSums(np.concatenate([x.sums for x in sums]), np.concatenate([x.counts for x in sums]))
+    assert over(found) == over_seeds(cells)
+    row = found.as_json()
+    assert row["difference"] == pytest.approx((8 + 8 + 11) / 240)
+    assert (row["low"], row["p"]) == (over(found).trainings.low, over(found).trainings.p)
+    assert row["networks"]["low"] == over(found).classes.low
+    assert [(one["seed"], one["a"], one["b"]) for one in row["seeds"]] == [
+        (0, "s0", "s0"),
+        (1, "s1", "s1"),
+        (2, "s2", "s2"),
+    ]
+
+
+def test_swapped_layers_give_the_mirrored_difference_over_trainings(cache: Path) -> None:
+    (one,), (other,) = over_trainings(cache, "s0:c1", "s0:fc6"), over_trainings(cache, "s0:fc6", "s0:c1")
+    first, second = over(one), over(other)
+    assert first.trainings.low is not None
+    assert second.trainings.high == pytest.approx(-first.trainings.low)
+    assert (second.mean, second.sd) == (-first.mean, first.sd)
+
+
+def test_holm_corrects_both_intervals_p(cache: Path) -> None:
+    found = over_trainings(cache, "s0:c*", "s0:fc6")
+    alone = [over(over_trainings(cache, f"s0:{name}", "s0:fc6")[0]) for name in ("c1", "c2")]
+    for kind in ("classes", "trainings"):
+        p = [getattr(one, kind).p for one in alone]
+        corrected = [getattr(over(one), kind).p for one in found]
+        assert min(corrected) == 2 * min(p)
+        assert max(corrected) == max(2 * min(p), max(p))
+
+
+def test_what_one_seed_lacks_is_told(cache: Path) -> None:
+    store_ranks(write_run(cache, "s3", seed=3), {C1: HITS_OF_SEEDS[0][C1]}, LABELS)
+    with pytest.raises(RecipeError, match="s3#2:fc6~cosine is not ranked .* layerprobe probe s3 .* --layers fc6"):
+        over_trainings(cache, "s0:c1", "s0:fc6")
+
+
+def test_other_images_of_a_seed_are_refused(cache: Path) -> None:
+    store_ranks(write_run(cache, "s3", seed=3), HITS_OF_SEEDS[0], LABELS, ids=[f"{i}.jpg" for i in range(80)])
+    with pytest.raises(RecipeError, match="s0 and s3 have 80 and 80 images of the test split, 0 in both"):
+        over_trainings(cache, "s0:c1", "s0:fc6")
+
+
+def test_experiments_on_other_images_are_refused_by_these(cache: Path) -> None:
+    store_ranks(write_run(cache, "other", contents={"test": "b"}), HITS_OF_SEEDS[0], LABELS)
+    with pytest.raises(RecipeError, match="s0 and other have test images with the same names and other contents"):
+        over_trainings(cache, "s0:c1", "other:fc6")
+
+
+def test_a_layer_that_one_seed_has_no_ranks_of_is_left_out(cache: Path) -> None:
+    store_ranks(write_run(cache, "s3", seed=3), HITS_OF_SEEDS[0] | {C1: None}, LABELS)
+    with pytest.raises(NumericError, match="s3, c1@max: NaN"):
+        over_trainings(cache, "s0:c1", "s0:fc6")
+    first, second = over_trainings(cache, "s0:c*", "s0:fc6")
+    assert (first.difference, first.notes) == (None, ("s3, c1@max: NaN (3 rows)",))
+    assert over(second) == over(over_trainings(cache, "s0:c2", "s0:fc6")[0])
+    assert comparison_table([first, second]).rows[0][-1] == "s3, c1@max: NaN (3 rows)"
+
+
+def test_two_trainings_predict_no_further_one_and_say_so(cache: Path) -> None:
+    (cache / "s2" / "run.json").unlink()
+    (found,) = over_trainings(cache, "s0:c1", "s0:fc6")
+    assert "One further training is not predicted from 2: 3 are needed." in sentence(found)
+    assert found.as_json()["one_further_training"] == {"same_classes": None, "other_classes": None}
+
+
+def test_what_training_adds_is_paired_by_trainings(cache: Path) -> None:
+    untrained = {C1: np.ones(80), FC6: 1 - ODD}
+    for seed in HITS_OF_SEEDS:
+        store_ranks(Run(cache / f"s{seed}"), untrained, LABELS, epoch=0)
+    (found,) = over_trainings(cache, "s0:c1", "s0:fc6")
+    sums = [unit_sums(hits[C1].astype(float) - hits[FC6] - ODD, LABELS) for hits in HITS_OF_SEEDS.values()]
+    cells = UnitSums(np.concatenate([x.sums for x in sums]), np.concatenate([x.counts for x in sums]))
+    assert found.effect == over_seeds(cells).trainings
+    assert found.before is not None
+    assert found.before.value == 0.5
+    assert "Before training the difference is +50.0 points" in sentence(found)
+
+
+def test_folds_have_other_training_classes_and_seeds_that_draw_images_have_not(tmp_path: Path) -> None:
+    for name in ("fold", "share"):
+        for seed in (0, 1):
+            recipe = {"data": {"share": 0.5, "validation_fold": seed if name == "fold" else 0}}
+            manifests = {"train": f"images {seed}", "test": "x"}
+            run = write_run(tmp_path, f"{name}{seed}", experiment=name, seed=seed, recipe=recipe, manifests=manifests)
+            store_ranks(run, HITS_OF_SEEDS[seed], LABELS)
+    (folds,), (shares,) = (over_trainings(tmp_path, f"{name}0:c1", f"{name}0:fc6") for name in ("fold", "share"))
+    assert (folds.as_json()["same_training_classes"], shares.as_json()["same_training_classes"]) == (False, True)
+    assert sentence(folds).endswith("The training classes differ between seeds.")
+    assert "the training classes are the same in all seeds" in comparison_table([shares]).notes
+
+
+def test_the_table_has_the_prediction_beside_the_mean(cache: Path) -> None:
+    found = over_trainings(cache, "s0:c*", "s0:fc6")
+    table = comparison_table(found)
+    predicted = over(found[0]).other_classes
+    assert predicted is not None
+    assert table.rows[0][6] == f"{100 * predicted.low:+.1f} to {100 * predicted.high:+.1f}"

@@ -4,9 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from layerprobe.values.intervals import Difference, IntervalKind
+from layerprobe.values.intervals import Difference, Interval, IntervalKind, OverSeeds
 from layerprobe.values.scores import Subject
-from layerprobe.workflow.compare.comparison import ComparedLayer, Comparison, ComparisonData, comparison_table, sentence
+from layerprobe.workflow.compare.comparison import (
+    ComparedLayer,
+    Comparison,
+    ComparisonData,
+    OverTrainings,
+    PairedTraining,
+    comparison_table,
+    sentence,
+)
 from tests.workflow.stored_ranks import ranked
 
 DATA = ComparisonData("R@1", IntervalKind(), queries=1360, classes=68, units=68)
@@ -105,3 +113,49 @@ def test_a_table_has_a_row_for_each_and_says_what_was_corrected() -> None:
     )
     assert table.heading[0] == "netA, epoch 20: R@1 in % on unseen classes, 1,360 queries"
     assert table.notes == ("p is corrected by Holm for 2 comparisons; the intervals are not",)
+
+
+TOLD, OPEN = Difference(0.012, 0.004, 0.02, 0.003), Difference(0.012, -0.004, 0.03, 0.09)
+
+
+@pytest.mark.parametrize(
+    ("classes", "training", "claim"),
+    [
+        (
+            TOLD,
+            replace(TOLD, p=0.04),
+            "pool5.3 retrieves unseen classes better than fc6 over 3 trainings (s0, s1, s4; epoch 20): R@1",
+        ),
+        (
+            TOLD,
+            OPEN,
+            "better than fc6 over 3 trainings (s0, s1, s4; epoch 20), but not significantly for the mean over"
+            " trainings: R@1",
+        ),
+        (
+            OPEN,
+            OPEN,
+            "pool5.3 and fc6 do not differ significantly on unseen classes over 3 trainings "
+            "(s0, s1, s4; epoch 20): R@1",
+        ),
+    ],
+)
+def test_the_claim_is_about_the_mean_over_trainings(classes: Difference, training: Difference, claim: str) -> None:
+    a, b = side(run="s0"), side("fc6", "s0")
+    each = tuple(PairedTraining(seed, (f"s{seed}",) * 2, (0.85, 0.838)) for seed in (0, 1, 4))
+    over = OverSeeds(0.012, 0.004, 3, classes, training, Interval(0.001, 0.023), Interval(-0.011, 0.035))
+    said = sentence(Comparison(a, b, DATA, (0.85, 0.838), training, seeds=OverTrainings(each, over)))
+    assert claim in said
+    assert (
+        "R@1 85.0 % against 83.8 % on the mean, +1.2 points, standard deviation 0.4 (seed 0 +1.2, seed 1 +1.2, " in said
+    )
+    assert said.startswith("pool5.3 ")
+    if classes == TOLD:
+        assert (
+            "95 % interval over 68 classes, against this gallery: for these 3 networks +0.4 to +2.0 (p = 0.003),"
+            in said
+        )
+        assert said.endswith(
+            "One further training on as many other classes: -1.1 to +3.5 (95 % prediction interval). The training"
+            " classes are the same in all seeds."
+        )

@@ -11,7 +11,8 @@ from sklearn.decomposition import PCA
 import layerprobe
 from layerprobe.store import read_feature_head, read_rank_file
 from layerprobe.system.errors import RecipeError, UnknownNameError
-from layerprobe.workflow.compare.compare import CompareRequest, compare
+from layerprobe.workflow.compare.compare import compare
+from layerprobe.workflow.compare.request import CompareRequest
 from layerprobe.workflow.python.probed import Probed
 from layerprobe.workflow.run.runs import Run
 from tests.workflow.python.test_probe_model import TEST, TRAIN, nearest_has_the_class, number, small_model

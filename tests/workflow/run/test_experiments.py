@@ -13,7 +13,8 @@ from PIL import Image
 
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.values.scores import over_seeds
-from layerprobe.workflow.compare.compare import CompareRequest, compare
+from layerprobe.workflow.compare.compare import compare
+from layerprobe.workflow.compare.request import CompareRequest
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run.experiments import Conditions, difference, experiments_of, pair_trainings, scores_of

@@ -12,11 +12,10 @@ from PIL import Image
 import layerprobe
 from layerprobe import store
 from layerprobe.system.errors import DataError, UnknownNameError
-from layerprobe.values.intervals import IntervalKind
 from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.scores import Score
-from layerprobe.workflow.compare.compare import CompareRequest, compare
-from layerprobe.workflow.compare.evidence import Measure
+from layerprobe.workflow.compare.compare import compare
+from layerprobe.workflow.compare.request import CompareRequest
 from layerprobe.workflow.plot.plot import draw_plot
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest
@@ -133,7 +132,7 @@ def test_it_is_compared_summed_up_and_plotted_beside_its_layers(untrained: Run) 
     request = CompareRequest(untrained.folder.parent, "tiny:fc6+pool5.3", "tiny:fc6")
     (found,) = compare(request)
     assert (found.a.name, found.a.subject.ranked) == ("pool5.3+fc6@max", ranked)
-    (again,) = compare(replace(request, measure=Measure(kind=IntervalKind("redraw"))))
+    (again,) = compare(replace(request, interval="redraw"))
     assert found.values is not None
     assert again.values == found.values
     summed = stored_summary(untrained)

@@ -14,11 +14,10 @@ from layerprobe.statistics.jackknife import jackknife
 from layerprobe.statistics.units import UnitSums
 from layerprobe.store import read_feature_head, read_features
 from layerprobe.system.errors import DataError, RecipeError
-from layerprobe.values.intervals import IntervalKind
-from layerprobe.workflow.compare.compare import CompareRequest, compare
-from layerprobe.workflow.compare.compare_seeds import compare_seeds
+from layerprobe.workflow.compare.compare import Evidence, compare
 from layerprobe.workflow.compare.comparison import Comparison
-from layerprobe.workflow.compare.evidence import Evidence, LeftOutMetrics, Measure
+from layerprobe.workflow.compare.redraw import LeftOutMetrics
+from layerprobe.workflow.compare.request import CompareRequest
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run.references import find_layers, open_ranked_split, parse_reference
@@ -50,8 +49,7 @@ def probed(request_for: Callable[..., TrainRequest]) -> Run:
 
 
 def compared(run: Run, a: str, b: str, metric: str = "R@1") -> Comparison:
-    kind = IntervalKind("redraw")
-    (found,) = compare(CompareRequest(run.folder.parent, a, b, measure=Measure(metric, kind)))
+    (found,) = compare(CompareRequest(run.folder.parent, a, b, metric, interval="redraw"))
     return found
 
 
@@ -88,12 +86,13 @@ def test_the_interval_comes_from_leaving_each_class_out_of_queries_and_gallery(p
 def test_two_trainings_share_the_units(probed: Run, request_for: Callable[..., TrainRequest]) -> None:
     other = train(request_for("train.epochs=0", "train.seed=1", run="other"), Silent())
     probe(other, ProbeRequest(layers=("pool5.3", "fc6"), splits=("test",), ks=(1,)), Silent())
-    measure = Measure("R@1", IntervalKind("redraw"))
-    (found,) = compare_seeds(CompareRequest(probed.folder.parent, "tiny:pool5.3", "tiny:fc6", measure=measure))
+    request = CompareRequest(probed.folder.parent, "tiny:pool5.3", "tiny:fc6", interval="redraw", seeds=True)
+    (found,) = compare(request)
     each = [compared(run, f"{run.name}:pool5.3", f"{run.name}:fc6").difference for run in (probed, other)]
-    assert found.over is not None
-    assert found.over.mean == pytest.approx(np.mean([one.value for one in each if one]))
-    assert found.over.classes.low is not None
+    assert found.seeds is not None
+    assert found.seeds.over is not None
+    assert found.seeds.over.mean == pytest.approx(np.mean([one.value for one in each if one]))
+    assert found.seeds.over.classes.low is not None
 
 
 def test_features_that_the_ranks_were_not_made_from_are_refused(probed: Run) -> None:
