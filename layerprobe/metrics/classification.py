@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from layerprobe.metrics.metric import Metric, QueryMetric
-from layerprobe.ranking.neighbours import nearest_neighbours
 from layerprobe.ranking.vectors import TIE_WINDOW, comparable
 from layerprobe.system.errors import DataError, NumericError
 from layerprobe.values.retrieval import FloatArray, IntArray, Retrieval, Similarity
@@ -91,6 +90,8 @@ class WeightedVotes(QueryMetric):
                 items or sets of labels.
             NumericError: a row holds NaN or Inf.
         """
+        from layerprobe.ranking.neighbours import nearest_neighbours  # which imports torch
+
         searched, gallery = retrieval.searched_labels, retrieval.gallery
         if self.k >= len(searched):
             raise DataError(f"K = {self.k} is not below the {len(searched)} images searched", fix="Choose a smaller K")

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from layerprobe.metrics.kmeans import kmeans
 from layerprobe.metrics.metric import Metric
 from layerprobe.ranking.items import items_of
 from layerprobe.ranking.vectors import form_of
@@ -75,6 +74,8 @@ class ClusterAgreement(Metric):
             DataError: a single class, or no class of two queries: every clustering is right, or none can be.
             NotFiniteError: a query holds NaN or Inf; with the number of rows.
         """
+        from layerprobe.metrics.kmeans import kmeans  # which imports torch
+
         classes = len(np.unique(retrieval.labels))
         if classes == 1:
             raise DataError("NMI needs two classes, there is one", fix="Measure a split of several classes")

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.metrics.metric import Metric
-from layerprobe.ranking.neighbours import nearest_neighbours
 from layerprobe.ranking.relevance import relevance_of
 from layerprobe.ranking.vectors import TIE_WINDOW, comparable, similarity_blocks
 from layerprobe.system.errors import DataError, NumericError
@@ -253,6 +252,8 @@ class TwoNN(Metric):
             DataError: packed bits, or fewer than 10 different items.
             NumericError: a row holds NaN or Inf, or each item's two nearest are equally far.
         """
+        from layerprobe.ranking.neighbours import nearest_neighbours  # which imports torch
+
         vectors = unit_vectors(retrieval).cpu().numpy()
         _, representative_rows = np.unique(vectors.round(_DIGITS) + 0.0, axis=0, return_index=True)  # + 0.0: -0 is 0
         different = vectors[np.sort(representative_rows)]

@@ -14,19 +14,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
 
 from layerprobe.ranking.items import BLOCK_ROWS
 from layerprobe.ranking.products import Product, float32
 from layerprobe.ranking.vectors import tensor_of
 from layerprobe.system.computing import full_precision
 from layerprobe.system.errors import NotFiniteError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 # Squared distances that differ by no more, relative to the smaller, are tied.
 TIE_WINDOW = 1e-12
@@ -73,8 +71,6 @@ class Points:
 
         A score is x . c - |c|^2 / 2: half of |x|^2 - |x - c|^2.
         """
-        import torch
-
         moved = (centroids - self.centre) * self.scale
         squares = moved.square().sum(2)
         low = torch.cat([moved, -squares[..., None] / 2], 2).to(self.low.dtype)
@@ -94,8 +90,6 @@ class Points:
         Returns:
             (B, R)
         """
-        import torch
-
         # D + 1 sums, and the rounding of both factors, of the bias and of the threshold.
         error = 1.01 * (self.low.shape[1] + 4) * self.product.unit
         squares = ((1 + 8 * error) * lengths.square() - 2 * best) / (1 - 8 * error)
@@ -105,8 +99,6 @@ class Points:
 
 def points_of(rows: Tensor) -> Points:
     """Prepare finite rows (N, D) of any real type, where they lie."""
-    import torch
-
     blocks = rows.split(BLOCK_ROWS)
     mean = torch.stack([block.double().sum(0) for block in blocks]).sum(0) / len(rows)
     far = torch.cat([(block.double() - mean).norm(dim=1) for block in blocks])
@@ -137,8 +129,6 @@ class Search:
     """
 
     def __init__(self, points: Points, sets: int, k: int) -> None:
-        import torch
-
         self.points = points
         self.size = points.side**2 // min(sets * k, points.side)  # rows in a block
         self.centroids = points.centre.new_full((sets, k, len(points.centre)), torch.nan)  # equal to nothing
@@ -159,8 +149,6 @@ class Search:
         Returns:
             (N, R) int64.
         """
-        import torch
-
         self.changed = (centroids != self.centroids).any(2).flatten().nonzero().flatten()
         self.centroids = centroids
         self.low, self.longest = self.points.factors(centroids)
@@ -168,8 +156,6 @@ class Search:
 
     def _block(self, start: int) -> Tensor:
         """(B, R) nearest of some rows."""
-        import torch
-
         lengths = self.points.lengths[start : start + self.size]
         best = lengths.new_full((len(lengths), len(self.low)), -torch.inf)
         count, column_sum = torch.zeros_like(best), torch.zeros_like(best)
@@ -216,8 +202,6 @@ class Search:
 
     def _settle(self, rows: Tensor, sets: Tensor, candidates: Tensor) -> Tensor:
         """(P,) nearest of some candidates (P, k) of P rows in a set each, by distances in float64."""
-        import torch
-
         pair, cluster = candidates.nonzero().T
         at_once = max(1, _GATHERED // self.low.shape[2])
         distances = torch.cat([
@@ -274,8 +258,6 @@ def kmeans(
         NotFiniteError: a row holds NaN or Inf; with the number of rows.
         ValueError: shapes, k, seeds or iterations out of range.
     """
-    import torch
-
     rows = _check_rows(features, k)
     if iterations < 1:
         raise ValueError(f"iterations = {iterations}: must be at least 1")
@@ -334,8 +316,6 @@ class _Restarts:
     """
 
     def __init__(self, points: Points, firsts: Tensor) -> None:
-        import torch
-
         self.points = points
         self.search = Search(points, *firsts.shape)
         self.centroids = points.rows[firsts].double()  # (R, k, D)
@@ -385,8 +365,6 @@ class _Restarts:
 
     def move(self, block: slice, changed: Tensor, nearest: Tensor) -> None:
         """Take a block's rows (B, R) out of the sums and counts of their old clusters and into their new ones."""
-        import torch
-
         row, restart = changed.nonzero().T
         if not len(row):
             return
@@ -411,8 +389,6 @@ class _Restarts:
 
     def fill(self, restart: int) -> None:
         """Give each empty cluster of a restart the row farthest from its mean."""
-        import torch
-
         rows, labels = self.points.rows, self.labels[:, restart]
         sums, counts = self.sums[restart], self.counts[restart]
         means = sums / counts.clamp(min=1)[:, None]

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from layerprobe.ranking.items import BLOCK_ROWS, Items, find_self_indices, items_of
+from layerprobe.ranking.items import BLOCK_ROWS, Items, cuts, find_self_indices, items_of
 from layerprobe.ranking.relevance import Pairs, Relevance, relevance_of
-from layerprobe.ranking.tiles import cuts
 from layerprobe.ranking.vectors import Form, form_of
 from layerprobe.system.computing import full_precision
 from layerprobe.values.retrieval import SearchRules, Similarity

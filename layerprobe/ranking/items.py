@@ -110,6 +110,15 @@ def block_rows(device: torch.device, dim: int) -> int:
     return BLOCK_ROWS if device.type == "cpu" else max(BLOCK_ROWS, _NUMBERS_OF_A_GPU_BLOCK // dim)
 
 
+def cuts(count: int, size: int) -> list[slice]:
+    """Slices of at most `size` that cover `count` rows, as even as possible."""
+    number = -(-count // size)
+    # Multiples of 256 are counted faster; the last slice takes the rest.
+    step = -(-count // number)
+    step += -step % 256 if size % 256 == 0 else 0
+    return [slice(start, min(start + step, count)) for start in range(0, count, step)]
+
+
 def items_of(features: ArrayLike | Tensor | Table, labels: Any, name: str, similarity: Similarity) -> Items:
     """Features and labels, their shapes and types checked.
 
@@ -134,6 +143,11 @@ def items_of(features: ArrayLike | Tensor | Table, labels: Any, name: str, simil
     if similarity == "hamming" and str(rows.dtype).removeprefix("torch.") != "uint8":
         raise ValueError(f"{name}: hamming needs packed bits of uint8, got {rows.dtype}")
     return Items(rows, label_array(labels, len(rows), name))
+
+
+def unlabelled_items(features: ArrayLike | Tensor, name: str, similarity: Similarity) -> Items:
+    """As `items_of`, where no label matters."""
+    return items_of(features, np.zeros(np.shape(features)[:1], np.int64), name, similarity)
 
 
 def label_array(labels: ArrayLike | Tensor | None, count: int, name: str) -> NDArray[np.int64]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -152,20 +152,22 @@ def left_out_means(  # noqa: PLR0913 - as left_out_recall
         raise ValueError("gallery_units need a gallery")
     self_indices = find_self_indices(len(classes), ids, None if gallery is None else len(items.gallery), gallery_ids)
     relevance = relevance_of(classes, searched_classes, self_indices, rules)
+    searched_units = members if searched_members is None else searched_members
     divided = find_divided_class(
-        np.concatenate([classes, relevance.gallery_labels]),
-        np.concatenate([members, members if searched_members is None else searched_members]),
+        np.concatenate([classes, relevance.gallery_labels]), np.concatenate([members, searched_units])
     )
     if divided is not None:
         raise ValueError(f"class {divided} is in two units")
     counted = counted_queries(relevance.counts()[0] > 0, lone)
     names, places = np.unique(members, return_inverse=True)
-    layout = _Layout.of(names, members if searched_members is None else searched_members)
+    by_unit = np.argsort(searched_units, kind="stable")
+    by_unit = by_unit[np.isin(searched_units[by_unit], names)]  # items of units with queries, unit by unit
+    ends = np.searchsorted(searched_units[by_unit], names, "right")  # (U,) of each unit, which may have no item
     sums: list[FloatArray] = []
     changes: list[FloatArray] = []
     with full_precision(items.queries.device):
         for block, similarities in similarity_blocks(items, relevance):
-            counts = _counts(similarities, relevance[block], items.windows[block], layout)
+            counts = _counts(similarities, relevance[block], items.windows[block], by_unit, ends)
             for m, row in enumerate(values(counts.ranks) * counted[block]):
                 if m == len(sums):
                     sums.append(np.zeros(len(names)))
@@ -200,26 +202,6 @@ def find_divided_class(labels: IntArray, units: IntArray) -> int | None:
 
 
 @dataclass(frozen=True, eq=False)
-class _Layout:
-    """The gallery sorted by unit.
-
-    Args:
-        order: (G',) items of units with queries, unit by unit.
-        ends: (U,) where each unit ends among them; a unit may have no item.
-    """
-
-    order: NDArray[np.intp]
-    ends: IntArray
-
-    @classmethod
-    def of(cls, names: IntArray, units: IntArray) -> _Layout:
-        """Of a gallery's units (G,) and the names (U,) of those with queries."""
-        order = np.argsort(units, kind="stable")
-        order = order[np.isin(units[order], names)]
-        return cls(order, np.searchsorted(units[order], names, "right"))
-
-
-@dataclass(frozen=True, eq=False)
 class _Counts:
     """Ranks of a block of B queries, and the negatives of each unit that stand before or beside the nearest positive.
 
@@ -238,8 +220,18 @@ class _Counts:
     tied: IntArray
 
 
-def _counts(similarities: Tensor, relevance: Relevance, windows: Tensor, layout: _Layout) -> _Counts:
-    """Count the negatives of queries by unit, from similarities (B, G) with excluded items at -inf."""
+def _counts(
+    similarities: Tensor, relevance: Relevance, windows: Tensor, by_unit: NDArray[np.intp], ends: IntArray
+) -> _Counts:
+    """Count the negatives of queries by unit.
+
+    Args:
+        similarities: (B, G), excluded items at -inf.
+        relevance: of the queries.
+        windows: (B,) tie windows.
+        by_unit: (G',) items of units with queries, unit by unit.
+        ends: (U,) where each unit ends among them.
+    """
     import torch
 
     device = similarities.device
@@ -250,24 +242,18 @@ def _counts(similarities: Tensor, relevance: Relevance, windows: Tensor, layout:
     positives = ((similarities >= low) & right & paired).sum(1)
     negatives = similarities.masked_fill_(right, -torch.inf)  # -inf is beyond every bound of a query with a positive
     closer, through = (negatives > high) & (negatives > -torch.inf), (negatives >= low) & paired
-    order, ends = torch.from_numpy(layout.order).to(device), torch.from_numpy(layout.ends).to(device)
-    by_unit = [_by_unit(mask, order, ends) for mask in (closer, through & ~closer)]
+    order, unit_ends = torch.from_numpy(by_unit).to(device), torch.from_numpy(ends).to(device)
+    counts_of_units = []  # (B, U) int64 of closer and of tied negatives
+    for mask in (closer, through & ~closer):
+        until = mask[:, order].cumsum(1, dtype=torch.int32)
+        until = torch.cat([torch.zeros_like(until[:, :1]), until], 1)[:, unit_ends]
+        counts_of_units.append(until.diff(dim=1, prepend=torch.zeros_like(until[:, :1])).long())
     # A lone query misses whichever unit is left out.
-    rows, units = torch.nonzero((by_unit[0] + by_unit[1] > 0) & paired, as_tuple=True)
-    entries = [tensor[rows, units] for tensor in by_unit]
-    before, tied = closer.sum(1), (through & ~closer).sum(1)
-    closer_counts, beside, right_ones = (_array(tensor).astype(np.int32) for tensor in (before, tied, positives))
-    ranks = Ranks(closer_counts, closer_counts, beside, right_ones)
-    return _Counts(ranks, *(_array(tensor) for tensor in (rows, units, *entries)))
-
-
-def _by_unit(mask: Tensor, order: Tensor, ends: Tensor) -> Tensor:
-    """(B, U) int64 how many of each unit's items a mask (B, G) marks."""
-    import torch
-
-    until = mask[:, order].cumsum(1, dtype=torch.int32)
-    until = torch.cat([torch.zeros_like(until[:, :1]), until], 1)[:, ends]
-    return until.diff(dim=1, prepend=torch.zeros_like(until[:, :1])).long()
+    rows, units = torch.nonzero((counts_of_units[0] + counts_of_units[1] > 0) & paired, as_tuple=True)
+    sums = closer.sum(1), (through & ~closer).sum(1), positives
+    before, beside, right_ones = (tensor.cpu().numpy().astype(np.int32) for tensor in sums)
+    entries = (rows, units, *(counts[rows, units] for counts in counts_of_units))
+    return _Counts(Ranks(before, before, beside, right_ones), *(tensor.cpu().numpy() for tensor in entries))
 
 
 def _changes(
@@ -297,14 +283,7 @@ def _changes(
     before = values(counts.ranks)
     if not len(rows):
         return (rows, rows), before[:, :0]
-    closer, tied = (
-        remaining[contributing].astype(np.int32),
-        counts.ranks.tied_negatives[rows] - counts.tied[contributing],
-    )
+    closer = remaining[contributing].astype(np.int32)
+    tied = counts.ranks.tied_negatives[rows] - counts.tied[contributing]
     without = Ranks(closer, closer, tied.astype(np.int32), counts.ranks.tied_positives[rows])
     return (counts.units[contributing], places[rows]), values(without) - before[:, rows]
-
-
-def _array(values: Tensor) -> NDArray[Any]:
-    array: NDArray[Any] = values.cpu().numpy()
-    return array

@@ -10,25 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
 
 from layerprobe.ranking.faiss_search import Finder, faiss_finder, import_faiss
-from layerprobe.ranking.items import BLOCK_ROWS, Items, find_self_indices, items_of, label_array
+from layerprobe.ranking.items import BLOCK_ROWS, Items, cuts, find_self_indices, label_array, unlabelled_items
 from layerprobe.ranking.products import Product, float32
 from layerprobe.ranking.relevance import Relevance, relevance_of
 from layerprobe.ranking.rounded import Rounded
-from layerprobe.ranking.tiles import cuts
 from layerprobe.ranking.vectors import Form, form_of
 from layerprobe.system.computing import full_precision
 from layerprobe.system.errors import EnvironmentFault
 from layerprobe.values.retrieval import Neighbours, SearchRules, Similarity
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
 
 Backend = Literal["auto", "torch", "faiss"]
 
@@ -94,18 +91,25 @@ def nearest_neighbours(  # noqa: PLR0913 - the public signature; a gallery's par
         ValueError: shapes, types, ids or rules that do not fit together, a k out of range, an unknown similarity or
             backend.
     """
-    queries = _items(features, "features", similarity)
-    searched = queries if gallery is None else _items(gallery, "gallery", similarity)
+    queries = unlabelled_items(features, "features", similarity)
+    searched = queries if gallery is None else unlabelled_items(gallery, "gallery", similarity)
     self_indices = find_self_indices(len(queries), ids, None if gallery is None else len(searched), gallery_ids)
     if not 1 <= k < len(searched):
         raise ValueError(f"k = {k}: must be at least 1 and below the gallery's size, {len(searched)}")
-    relevance = _relevance(
-        queries, None if gallery is None else searched, self_indices, rules, (labels, gallery_labels)
-    )
+    classes, searched_classes = queries.labels, None if gallery is None else searched.labels
+    if rules is not None and rules.groups is not None:
+        classes = label_array(labels, len(queries), "features")
+        searched_classes = None if gallery is None else label_array(gallery_labels, len(searched), "gallery")
+    elif rules is not None:  # the classes matter to groups alone
+        rules = replace(rules, label_sets=None)
+    relevance = relevance_of(classes, searched_classes, self_indices, rules)
     faiss = _library(backend, searched.device)
     with full_precision(queries.device):
         form = form_of(queries, searched, similarity)
-        spare = _SPARE + (1 if rules is None else _often_taken_out(relevance))
+        spare = _SPARE + 1
+        if rules is not None:
+            # So many candidates nine queries in ten lose to the rules; the others are compared with the whole gallery.
+            spare = _SPARE + int(np.quantile(relevance.excluded_counts(), 0.9, method="higher"))
         search = NeighbourSearch.of(searched, form, k, spare, faiss)
         indices = np.empty((len(queries), k), np.int64)
         similarities = np.empty((len(queries), k))
@@ -113,31 +117,6 @@ def nearest_neighbours(  # noqa: PLR0913 - the public signature; a gallery's par
             nearest = search.nearest(form.vectors(queries.take(rows)), relevance[rows])
             indices[rows], similarities[rows] = (tensor.cpu().numpy() for tensor in nearest)
     return Neighbours(indices, similarities, similarity, "torch" if faiss is None else "faiss")
-
-
-def _relevance(
-    queries: Items,
-    gallery: Items | None,
-    self_indices: NDArray[np.intp],
-    rules: SearchRules | None,
-    labels: tuple[ArrayLike | Tensor | None, ArrayLike | Tensor | None],
-) -> Relevance:
-    """What is taken out; the classes matter to groups alone."""
-    if rules is None or rules.groups is None:
-        rules = None if rules is None else replace(rules, label_sets=None)
-        return relevance_of(queries.labels, None if gallery is None else gallery.labels, self_indices, rules)
-    classes = label_array(labels[0], len(queries), "features")
-    searched = None if gallery is None else label_array(labels[1], len(gallery), "gallery")
-    return relevance_of(classes, searched, self_indices, rules)
-
-
-def _often_taken_out(relevance: Relevance) -> int:
-    """How many candidates nine queries in ten lose to the rules; the others are compared with the whole gallery."""
-    return int(np.quantile(relevance.excluded_counts(), 0.9, method="higher"))
-
-
-def _items(features: ArrayLike | Tensor, name: str, similarity: Similarity) -> Items:
-    return items_of(features, np.zeros(np.shape(features)[:1], np.int64), name, similarity)
 
 
 def _library(backend: Backend, device: torch.device) -> Any:
@@ -156,8 +135,6 @@ def _library(backend: Backend, device: torch.device) -> Any:
 
 
 def _torch_finder(product: Product, gallery: Tensor, count: int) -> Finder:
-    import torch
-
     def find(queries: Tensor) -> tuple[Tensor, Tensor]:
         blocks = queries.split(max(1, _CELLS // len(gallery)))
         nearest = [product.multiply(block, gallery).topk(count, sorted=False) for block in blocks]
@@ -202,8 +179,6 @@ class NeighbourSearch:
 
     def nearest(self, queries: Tensor, relevance: Relevance) -> tuple[Tensor, Tensor]:
         """Indices and similarities (B, k) of the neighbours of queries (B, D); `relevance` is that of the queries."""
-        import torch
-
         windows = self.form.windows(queries)
         scores, candidates, constants, tolerance = self.candidates(queries)
         candidates = candidates.sort(1).values
@@ -242,8 +217,6 @@ class NeighbourSearch:
 
     def of_pairs(self, queries: Tensor, candidates: Tensor) -> Tensor:
         """(B, C) float64 similarities of queries with the items at `candidates` (B, C)."""
-        import torch
-
         similarities = []
         for rows in cuts(len(queries), max(1, _CELLS // (candidates.shape[1] * self.form.dim))):
             some = queries[rows].repeat_interleave(candidates.shape[1], 0)
@@ -252,8 +225,6 @@ class NeighbourSearch:
 
     def _of_all(self, queries: Tensor) -> Tensor:
         """(B, G) float64 similarities of queries with the whole gallery."""
-        import torch
-
         form = self.form
         return torch.cat([form.similarities(queries, form.vectors(block)) for block in self.gallery.blocks()], 1)
 
@@ -262,8 +233,6 @@ class NeighbourSearch:
 
     def _in_user_units(self, queries: Tensor, indices: Tensor, similarities: Tensor) -> Tensor:
         """(B, k) similarities in the units that users get."""
-        import torch
-
         form = self.form
         if form.similarity == "cosine":
             return similarities.clamp(-1, 1)
@@ -288,8 +257,6 @@ def _closest(similarities: Tensor, windows: Tensor, k: int) -> Tensor:
         windows: (B,) how much two may differ and be tied.
         k: at most C.
     """
-    import torch
-
     top = similarities.topk(k).values
     # For each of the k closest items the head of its group of ties: the group's closest item.
     heads = top.clone()

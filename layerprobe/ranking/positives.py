@@ -5,24 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from layerprobe.ranking.items import BLOCK_ROWS, Items, block_rows
-from layerprobe.ranking.products import float32
-from layerprobe.ranking.relevance import Pairs
+from layerprobe.ranking.items import BLOCK_ROWS, Items, block_rows, cuts
+from layerprobe.ranking.products import Product, float32
+from layerprobe.ranking.relevance import Pairs, Relevance
 from layerprobe.ranking.rounded import Rounded
-from layerprobe.ranking.tiles import cuts
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
-    from layerprobe.ranking.products import Product
-    from layerprobe.ranking.relevance import Relevance
-    from layerprobe.ranking.vectors import Form
+from layerprobe.ranking.vectors import Form
 
 # Similarities held at once: 16 MiB.
 _CELLS = 2**21
@@ -83,24 +77,16 @@ class _Classes:
         most = np.maximum(_CELLS // (self.gallery_ends - self.gallery_starts), 1)
         parts = -(-(self.query_ends - self.query_starts) // most)
         which = np.repeat(np.arange(len(parts)), parts)
-        starts = (
-            self.query_starts[which]
-            + (np.arange(len(which)) - np.repeat(np.cumsum(parts) - parts, parts)) * most[which]
-        )
-        return _Classes(
-            starts,
-            np.minimum(starts + most[which], self.query_ends[which]),
-            self.gallery_starts[which],
-            self.gallery_ends[which],
-        )
+        part = np.arange(len(which)) - np.repeat(np.cumsum(parts) - parts, parts)
+        starts = self.query_starts[which] + part * most[which]
+        ends = np.minimum(starts + most[which], self.query_ends[which])
+        return _Classes(starts, ends, self.gallery_starts[which], self.gallery_ends[which])
 
     def chunks(self, dim: int, device: torch.device) -> Iterator[tuple[_Classes, int, int]]:
         """Classes of about equal size, with the largest number of queries and items; each chunk fits into memory."""
         numbers, steps = (_NUMBERS, 4) if device.type == "cpu" else (_NUMBERS_OF_A_GPU, 1)
-        height, width = (
-            _rounded_up(self.query_ends - self.query_starts, steps),
-            _rounded_up(self.gallery_ends - self.gallery_starts, steps),
-        )
+        height = _rounded_up(self.query_ends - self.query_starts, steps)
+        width = _rounded_up(self.gallery_ends - self.gallery_starts, steps)
         sizes = height << 32 | width
         for size in sorted(set(sizes.tolist())):
             some, (rows, columns) = np.flatnonzero(sizes == size), divmod(size, 2**32)
@@ -122,8 +108,14 @@ def _rounded_up(sizes: NDArray[np.intp], steps: int) -> NDArray[np.intp]:
     return up
 
 
-def positive_similarities(
-    queries: Chosen, gallery: Chosen, relevance: Relevance, form: Form, share: slice
+def positive_similarities(  # noqa: PLR0913 - what is compared, how, and the share of it
+    queries: Chosen,
+    gallery: Chosen,
+    relevance: Relevance,
+    form: Form,
+    share: slice = slice(None),
+    *,
+    classes: _Classes | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Each query with the items of its class, in blocks.
 
@@ -133,28 +125,19 @@ def positive_similarities(
         relevance: of the queries, by their index, in the gallery's set; without listed positives.
         form: of the vectors.
         share: which of the blocks to take.
+        classes: only these; None for all that queries and gallery share.
 
     Yields:
         Places (B,) of queries and their similarities (B, C); padding and what is taken out at -inf. Every query whose
         class is in the gallery comes once, with all items of its class.
     """
-    classes = _Classes.of(queries, gallery)
-    yield from _pad_chunks(queries, gallery, relevance, form, classes, share)
-
-
-def _pad_chunks(  # noqa: PLR0913 - as positive_similarities
-    queries: Chosen, gallery: Chosen, relevance: Relevance, form: Form, classes: _Classes, share: slice
-) -> Iterator[tuple[Tensor, Tensor]]:
-    import torch
-
+    classes = _Classes.of(queries, gallery) if classes is None else classes
     chunks = classes.cut().chunks(form.dim, form.origin.device)
     for some, height, width in islice(chunks, share.start, share.stop, share.step):
         rows, columns = some.query_starts[:, None] + np.arange(height), some.gallery_starts[:, None] + np.arange(width)
         here, there = rows < some.query_ends[:, None], columns < some.gallery_ends[:, None]
-        rows, columns = (
-            np.minimum(rows, some.query_ends[:, None] - 1),
-            np.minimum(columns, some.gallery_ends[:, None] - 1),
-        )
+        rows = np.minimum(rows, some.query_ends[:, None] - 1)
+        columns = np.minimum(columns, some.gallery_ends[:, None] - 1)
         searched = gallery.vectors(columns.ravel()).view(len(columns), width, -1)
         same = queries is gallery and np.array_equal(rows, columns)
         query_vectors = searched if same else queries.vectors(rows.ravel()).view(len(rows), height, -1)
@@ -164,11 +147,8 @@ def _pad_chunks(  # noqa: PLR0913 - as positive_similarities
             return torch.from_numpy(values).to(device)
 
         if relevance.groups is None and not len(relevance.ignored):  # the query alone is taken out
-            self_indices, items = (
-                to_device(relevance.self_indices[queries.index[rows]]),
-                to_device(gallery.index[columns]),
-            )
-            excluded = self_indices[:, :, None] == items[:, None]
+            self_indices = to_device(relevance.self_indices[queries.index[rows]])
+            excluded = self_indices[:, :, None] == to_device(gallery.index[columns])[:, None]
         else:
             every = np.zeros(similarities.shape, bool)
             item_places = columns[:, None, :].repeat(height, 1)[here]
@@ -198,15 +178,13 @@ def nearest_positives(  # noqa: PLR0913 - what is compared, how, and the share o
     """
     classes = _Classes.of(queries, gallery)
     large = classes.gallery_ends - classes.gallery_starts > _SCREENED_FROM
-    for rows, similarities in _pad_chunks(queries, gallery, relevance, form, classes[~large], share):
+    for rows, similarities in positive_similarities(queries, gallery, relevance, form, share, classes=classes[~large]):
         yield rows, *_nearest(similarities, windows[rows])
     for number in np.flatnonzero(large)[share]:
         yield from _screen_class(queries, gallery, relevance, form, windows, classes[number : number + 1])
 
 
 def _nearest(similarities: Tensor, windows: Tensor) -> tuple[Tensor, Tensor]:
-    import torch
-
     nearest = similarities.amax(1)
     # What is taken out is at -inf, where a lone query's nearest is too.
     lowest = (nearest - windows).clamp_(min=torch.finfo(similarities.dtype).min)
@@ -217,13 +195,9 @@ def _screen_class(  # noqa: PLR0913 - as nearest_positives
     queries: Chosen, gallery: Chosen, relevance: Relevance, form: Form, windows: Tensor, large_class: _Classes
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """One large class: float32 finds the items that may be the nearest, and float64 computes these."""
-    import torch
-
     product = float32(form.origin.device)
-    rows, columns = (
-        slice(int(large_class.query_starts[0]), int(large_class.query_ends[0])),
-        slice(int(large_class.gallery_starts[0]), int(large_class.gallery_ends[0])),
-    )
+    rows = slice(int(large_class.query_starts[0]), int(large_class.query_ends[0]))
+    columns = slice(int(large_class.gallery_starts[0]), int(large_class.gallery_ends[0]))
     searched = _round_vectors(gallery, columns, form, product)
     rounded_queries = _round_vectors(queries, rows, form, product)
     rounded_queries.swap()
@@ -287,8 +261,6 @@ def _class_exclusions(
     relevance: Relevance, rows: NDArray[np.intp], gallery: Chosen, places: NDArray[np.intp], device: torch.device
 ) -> Any:
     """What is taken out of one class's items at places (C,), as an index of (B, C)."""
-    import torch
-
     if relevance.groups is not None or len(relevance.ignored):
         every = np.broadcast_to(places, (len(rows), len(places)))
         return torch.from_numpy(_exclusions(relevance, rows, gallery, every)).to(device)
@@ -316,8 +288,6 @@ def pair_similarities(queries: Chosen, gallery: Items, pairs: Pairs, form: Form,
     Returns:
         (S,) places of queries among `queries` and (S,) float64 similarities.
     """
-    import torch
-
     places = np.empty(len(queries.index), np.intp)
     places[queries.index] = np.arange(len(places))
     of_pairs = places[pairs.queries]

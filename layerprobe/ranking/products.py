@@ -7,12 +7,9 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
+import torch
+from torch import Tensor
 
 # A product that takes about a millisecond and is large enough to reach its speed.
 _TIMED_ROWS, _TIMED_NUMBERS = 256, 512
@@ -55,8 +52,6 @@ class Product:
 
 def float32(device: torch.device) -> Product:
     """float32, on a CPU by MKL or oneDNN, whichever is faster: MKL has no AVX-512 for other processors than Intel's."""
-    import torch
-
     if device.type != "cpu":
         return Product("float32", torch.float32, torch.float32, 2.0**-23, 1, _TILE_OF_A_GPU, _mm)
     return _fastest_float32()
@@ -68,8 +63,6 @@ def half_precision(device: torch.device, dim: int) -> Product | None:
     Args:
         dim: numbers of a vector, whose largest is about 1.
     """
-    import torch
-
     if device.type == "cpu":
         return _fast_bfloat16()
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < _FAST_HALVES:
@@ -82,8 +75,6 @@ def half_precision(device: torch.device, dim: int) -> Product | None:
 @cache
 def seconds_per_number(product: Product) -> float:
     """CPU time of one number of one pair, measured: flags do not tell what an environment variable has switched off."""
-    import torch
-
     factor = torch.ones(_TIMED_ROWS, _TIMED_NUMBERS, dtype=product.dtype)
     seconds = []
     for _ in range(4):  # the first sets things up
@@ -95,8 +86,6 @@ def seconds_per_number(product: Product) -> float:
 
 @cache
 def _fastest_float32() -> Product:
-    import torch
-
     mkl = Product("float32", torch.float32, torch.float32, 2.0**-24, 1, 1024, _mm)
     if not _one_dnn_works():
         return mkl
@@ -107,8 +96,6 @@ def _fastest_float32() -> Product:
 
 @cache
 def _fast_bfloat16() -> Product | None:
-    import torch
-
     if not _cpu_sums_bfloat16_in_float32():
         return None
     product = Product("bfloat16", torch.bfloat16, torch.bfloat16, 2.0**-23, 3, 1024, _mm)
@@ -116,13 +103,10 @@ def _fast_bfloat16() -> Product | None:
 
 
 def _mm(queries: Tensor, gallery: Tensor, memory: Tensor | None = None) -> Tensor:
-    import torch
-
     return torch.mm(queries, gallery.T, out=memory)
 
 
 def _mm_wide(queries: Tensor, gallery: Tensor) -> Tensor:
-    import torch
     from torch.nn.functional import pad
 
     columns = len(gallery)  # rows of the result that are not aligned are twice as slow
@@ -130,8 +114,6 @@ def _mm_wide(queries: Tensor, gallery: Tensor) -> Tensor:
 
 
 def _one_dnn(queries: Tensor, gallery: Tensor, _memory: Tensor | None = None) -> Tensor:
-    import torch
-
     product: Tensor = torch.ops.mkldnn._linear_pointwise(queries, gallery, None, "none", [], "")
     return product
 
@@ -139,8 +121,6 @@ def _one_dnn(queries: Tensor, gallery: Tensor, _memory: Tensor | None = None) ->
 @cache
 def _one_dnn_works() -> bool:
     """Whether the private operator exists and multiplies."""
-    import torch
-
     factor = torch.arange(64.0 * 64).reshape(64, 64) / 4096
     try:
         product = _one_dnn(factor, factor)
@@ -152,8 +132,6 @@ def _one_dnn_works() -> bool:
 @cache
 def _cpu_sums_bfloat16_in_float32() -> bool:
     """Whether the processor has bfloat16 instructions, and torch's products with them sum in float32."""
-    import torch
-
     # Private, and absent where torch was built for another processor.
     tests = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
     if not any(getattr(torch.cpu, test, bool)() for test in tests):
@@ -174,8 +152,6 @@ def pair_products(queries: Tensor, gallery: Tensor, rows: Tensor, columns: Tenso
     Returns:
         (P,) of the matrices' type, summed in any order.
     """
-    import torch
-
     if queries.device.type != "cpu":
         return (queries[rows] * gallery[columns]).sum(1)
     if not len(rows) or not _sampled_products_work():
@@ -186,8 +162,6 @@ def pair_products(queries: Tensor, gallery: Tensor, rows: Tensor, columns: Tenso
 
 def _sample_products(queries: Tensor, gallery: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """By one call that copies no row: several times as fast."""
-    import torch
-
     ends = torch.searchsorted(rows, torch.arange(len(queries) + 1))
     places = torch.sparse_csr_tensor(
         ends, columns, queries.new_zeros(len(rows)), (len(queries), len(gallery)), check_invariants=False
@@ -199,8 +173,6 @@ def _sample_products(queries: Tensor, gallery: Tensor, rows: Tensor, columns: Te
 @cache
 def _sampled_products_work() -> bool:
     """Whether torch has them for this processor."""
-    import torch
-
     factor = torch.arange(12.0).reshape(4, 3)
     rows, columns = torch.tensor([0, 2, 2]), torch.tensor([3, 1, 2])
     with warnings.catch_warnings():

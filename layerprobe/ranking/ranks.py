@@ -23,7 +23,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from layerprobe.ranking.items import BLOCK_ROWS, Items, Table, find_self_indices, items_of, label_array
 from layerprobe.ranking.relevance import relevance_of
-from layerprobe.ranking.search import Search, Team
 from layerprobe.ranking.vectors import form_of
 from layerprobe.system.computing import full_precision
 from layerprobe.values.retrieval import Lone, Ranks, Retrieval, SearchRules, Similarity, Ties
@@ -31,6 +30,8 @@ from layerprobe.values.retrieval import Lone, Ranks, Retrieval, SearchRules, Sim
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed import ProcessGroup
+
+    from layerprobe.ranking.search import Search
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,8 @@ def nearest_positive_ranks(  # noqa: PLR0913 - the public signature; a gallery's
         NotFiniteError: a row holds NaN or Inf; with the number of rows.
         ValueError: shapes, labels, ids or rules that do not fit together, a K below 1, or an unknown similarity.
     """
+    from layerprobe.ranking.search import Search, Team  # which import torch
+
     queries = items_of(features, labels, "features", similarity)
     if gallery is None:
         if gallery_labels is not None:
@@ -197,13 +200,9 @@ def _complete_ranks(search: Search, previous_ranks: Ranks, ks: frozenset[int] | 
     open_ = np.flatnonzero(previous_ranks.open(ks))
     if not len(open_):
         return previous_ranks
-    old = (
-        previous_ranks.closer,
-        previous_ranks.closer_high,
-        previous_ranks.tied_negatives,
-        previous_ranks.tied_positives,
-    )
-    merged = np.stack(old).astype(np.int64)
+    old = previous_ranks
+    counts = old.closer, old.closer_high, old.tied_negatives, old.tied_positives
+    merged = np.stack(counts).astype(np.int64)
     size = _rows_at_once(search, memory)
     in_order = search.gallery.on_disk or size < len(search.gallery)
     for start in range(0, len(open_), size):

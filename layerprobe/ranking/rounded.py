@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from torch import Tensor
+import torch
+from torch import Tensor
 
-    from layerprobe.ranking.products import Product
-    from layerprobe.ranking.vectors import Form
+from layerprobe.ranking.products import Product
+from layerprobe.ranking.vectors import Form
 
 # Rows that tell whether the spectrum is flat.
 _ROWS_OF_SPECTRUM = 256
@@ -54,8 +53,6 @@ class Leading:
             centred: (N, D) a sample, at least `count` rows.
             count: P.
         """
-        import torch
-
         peak = centred.abs().max()
         if not float(peak) > 0:
             return None
@@ -128,8 +125,6 @@ class Rounded:
         cls, blocks: Iterable[Tensor], count: int, form: Form, product: Product, directions: Sequence[Leading | None]
     ) -> list[Rounded]:
         """Round vectors as `of`, once for each of the directions; None stands for all dimensions."""
-        import torch
-
         start, stages = 0, [cls._empty(count, form, product, leading) for leading in directions]
         memory = form.offset.new_empty(0)
         for vectors in blocks:
@@ -147,8 +142,6 @@ class Rounded:
 
     @classmethod
     def _empty(cls, count: int, form: Form, product: Product, leading: Leading | None) -> Rounded:
-        import torch
-
         dim = leading.count if leading else form.dim
         width = dim + 2 * product.parts + (leading is not None)
         values = torch.empty((count, width + -width % _ALIGNED), dtype=product.dtype, device=form.offset.device)
@@ -170,8 +163,6 @@ class Rounded:
     def _fill(  # noqa: PLR0913 - what all stages share of the vectors
         self, rows: slice, centred: Tensor, numbers: Tensor, norms: Tensor, biases: Tensor, leading: Leading | None
     ) -> None:
-        import torch
-
         dim, parts, values = self.dim, self.parts, self.values[rows]
         self.biases[rows] = biases
         if leading:

@@ -8,22 +8,20 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from layerprobe.ranking.items import Items, block_rows
+from layerprobe.ranking.items import Items, block_rows, cuts
 from layerprobe.ranking.positives import Chosen, nearest_positives, pair_similarities, positive_similarities
-from layerprobe.ranking.products import float32, half_precision
+from layerprobe.ranking.products import Product, float32, half_precision, seconds_per_number
 from layerprobe.ranking.relevance import Pairs, Relevance
-from layerprobe.ranking.sweep import Targets, Way, count_blocks, count_symmetric, works_in_one_pass
-from layerprobe.ranking.tiles import cuts
-from layerprobe.ranking.ways import FEW_UNCLEAR, Sample, cheapest
+from layerprobe.ranking.rounded import Leading
+from layerprobe.ranking.sweep import FEW, Targets, Way, count_blocks, count_symmetric, works_in_one_pass
+from layerprobe.ranking.vectors import Form
 
 if TYPE_CHECKING:
-    from torch import Tensor
-    from torch.distributed import ProcessGroup
-
-    from layerprobe.ranking.products import Product
-    from layerprobe.ranking.vectors import Form
+    from torch.distributed import ProcessGroup  # which not every torch has
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,11 +71,6 @@ def _spread(size: int, count: int) -> NDArray[np.intp]:
     return np.linspace(0, size - 1, min(count, size)).astype(np.intp)
 
 
-def _on_cpu(index: Any) -> Any:
-    """A slice or an index, as NumPy takes it."""
-    return index.cpu().numpy() if hasattr(index, "cpu") else index
-
-
 @dataclass(frozen=True, eq=False)
 class Search:
     """Queries in memory against a gallery.
@@ -109,15 +102,15 @@ class Search:
         Returns:
             int64 (4, Q): closer, closer_high, tied_negatives and tied_positives, as in `Ranks`.
         """
-        import torch
-
         if self.relevance.held_labels is not None:
             return self._counts_of_pairs()
         order = self.queries.by_class
         chosen = self._sorted_gallery if self._itself else self._chosen(self.queries, order)
         windows = self._windows(chosen)
         if self._all_tie(chosen, windows):
-            return self._tied_counts()
+            right, wrong = (torch.from_numpy(some).to(self.queries.device) for some in self.relevance.counts())
+            lone = wrong.where(right == 0, 0)
+            return torch.stack([lone, lone, wrong - lone, right])
         nearest, tied_positives = self._positives(chosen, windows)
         targets = Targets(chosen, nearest, windows)
         removed = self._removed_counts(targets)
@@ -129,7 +122,7 @@ class Search:
         unresolved = (low != high if ks is None else unresolved) & nearest.isfinite()
         exact = float32(unresolved.device)
         fast = self._fast or exact
-        few_unclear = high - low <= FEW_UNCLEAR
+        few_unclear = high - low <= _FEW_UNCLEAR
         for product, which in ((fast, unresolved & few_unclear), (exact, unresolved & ~few_unclear)):
             for start in range(0, int(which.sum()), _QUERIES_AT_ONCE):
                 rows = torch.nonzero(which)[start : start + _QUERIES_AT_ONCE, 0]
@@ -145,8 +138,6 @@ class Search:
 
     def _counts_of_pairs(self) -> Tensor:
         """The counts from every pair in float64: rows that are sorted by class do not have the right items together."""
-        import torch
-
         held = None if self.in_order else [self.form.vectors(block) for block in self.gallery.blocks()]
         counts = np.zeros((4, len(self.queries)), np.int64)
         for rows in cuts(len(self.queries), max(1, _CELLS // len(self.gallery)))[self.team.share]:
@@ -166,10 +157,10 @@ class Search:
 
     def _chosen(self, items: Items, order: NDArray[np.intp]) -> Chosen:
         """Items in memory in the given order."""
-        import torch
 
         def vectors_at(index: Any) -> Tensor:
-            return self.form.vectors(items.take(order[_on_cpu(index)]))
+            index = index.cpu().numpy() if hasattr(index, "cpu") else index
+            return self.form.vectors(items.take(order[index]))
 
         if items.device.type == "cpu" or len(order) * self.form.dim > _NUMBERS_HELD_ON_A_GPU:
             return Chosen(vectors_at, items.labels[order], order)
@@ -181,8 +172,6 @@ class Search:
         return self._chosen(self.gallery, self.gallery.by_class)
 
     def _windows(self, queries: Chosen) -> Tensor:
-        import torch
-
         if self.form.window is None:
             blocks = cuts(len(queries.labels), block_rows(self.queries.device, self.form.dim))
             return torch.cat([self.form.windows(queries.vectors(rows)) for rows in blocks])
@@ -219,15 +208,6 @@ class Search:
                 return False
         return True
 
-    def _tied_counts(self) -> Tensor:
-        """The counts where all items tie."""
-        import torch
-
-        right, wrong = (torch.from_numpy(some).to(self.queries.device) for some in self.relevance.counts())
-        none = torch.zeros_like(right)
-        lone = wrong.where(right == 0, none)
-        return torch.stack([lone, lone, wrong - lone, right])
-
     @property
     def _itself(self) -> bool:
         return self.gallery is self.queries and not self.in_order
@@ -250,8 +230,6 @@ class Search:
 
     def _positives(self, queries: Chosen, windows: Tensor) -> tuple[Tensor, Tensor]:
         """Similarity to the nearest positive, -inf without one, and how many positives tie there."""
-        import torch
-
         nearest = torch.full_like(windows, -torch.inf)
         tied = torch.zeros_like(windows, dtype=torch.int64)
         if self.relevance.positives is not None:
@@ -266,20 +244,16 @@ class Search:
             ):
                 nearest[rows], tied[rows] = best, ties
             return self.team.maximum(nearest), self.team.total(tied)
-        all_rows = slice(None)
         for block in self._blocks():
-            for rows, similarities in positive_similarities(queries, block, self.relevance, self.form, all_rows):
+            for rows, similarities in positive_similarities(queries, block, self.relevance, self.form):
                 nearest[rows] = torch.maximum(nearest[rows], similarities.amax(1))
         self.team.maximum(nearest)
         for block in self._blocks():
-            for rows, similarities in positive_similarities(queries, block, self.relevance, self.form, all_rows):
-                tied[rows] += self._at(similarities, nearest[rows], windows[rows])
+            for rows, similarities in positive_similarities(queries, block, self.relevance, self.form):
+                # The query itself and other classes are at -inf, where a lone query's nearest is too.
+                beside = similarities >= (nearest[rows] - windows[rows])[:, None]
+                tied[rows] += (beside & similarities.isfinite()).sum(1)
         return nearest, self.team.total(tied)
-
-    @staticmethod
-    def _at(similarities: Tensor, nearest: Tensor, windows: Tensor) -> Tensor:
-        # The query itself and other classes are at -inf, where a lone query's nearest is too.
-        return ((similarities >= (nearest - windows)[:, None]) & similarities.isfinite()).sum(1)
 
     def _of_pairs(self, queries: Chosen, pairs: Pairs) -> tuple[Tensor, Tensor]:
         return pair_similarities(queries, self.gallery, pairs, self.form, self.team.share)
@@ -288,8 +262,6 @@ class Search:
         self, targets: Targets, ks: frozenset[int] | None, removed: Tensor, negatives: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The lowest and highest possible count of closer negatives, and the ties where the two are equal."""
-        import torch
-
         pairs = len(self.queries) * len(self.gallery)
         if pairs >= _PAIRS_FOR_A_SAMPLE and works_in_one_pass(removed.device):
             way = Way(self._fast or float32(removed.device), fused=True)
@@ -349,8 +321,6 @@ class Search:
 
     def _removed_counts(self, targets: Targets) -> Tensor:
         """int64 (2, Q): items of other marks that are no negatives: closer than the nearest positive, and tied."""
-        import torch
-
         removed = torch.zeros(2, len(targets.nearest), dtype=torch.int64, device=targets.nearest.device)
         pairs = self.relevance.no_negatives()
         pairs = pairs.where(self.queries.labels[pairs.queries] != self.gallery.labels[pairs.items])
@@ -362,3 +332,165 @@ class Search:
         removed[0].index_add_(0, places, closer.long())
         removed[1].index_add_(0, places, ((above >= -targets.windows[places]) & ~closer).long())
         return self.team.total(removed)
+
+
+# A query with no more unclear negatives is counted again in 16 bits: computing those in float64 is cheaper than a
+# count in float32.
+_FEW_UNCLEAR = 64
+# With more pairs, many of them unclear, it is faster to count again only the queries that a K leaves open.
+_PAIRS_FOR_INTERVALS = 10**8
+# What takes as long as so many numbers of a product in float32: to compare a pair with thresholds and count it, or only
+# with one of them; to list one that may be closer; to compute a number of one in float32, and one in float64; the
+# product of a vector's number with a direction, in float64, and the rest of the rounding of a number; for the basis of
+# P directions of D numbers P^2 D times the last.
+_NUMBERS_OF_A_COUNT = 50
+_NUMBERS_OF_A_COMPARISON = 18
+_NUMBERS_OF_A_LISTED_PAIR = 1000
+_NUMBERS_OF_AN_UNCLEAR_NUMBER = 13
+_NUMBERS_OF_A_PAIR = 10**5
+_NUMBERS_OF_A_FLOAT64 = 2.5
+_NUMBERS_OF_A_ROW = 80
+_NUMBERS_OF_A_BASIS = 50
+# The basis is limited to this share of the time of the whole product.
+_SHARE_OF_A_BASIS = 0.015
+# Rows and columns of a tile whose pairs are listed, and how many such tiles a row must have at least.
+_TILE_OF_LISTS, _TILES_OF_LISTS = 1536, 16
+# Dimensions that are tried before all.
+_DIRECTIONS = (32, 64, 96, 128, 192, 256)
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Some of the pairs of a search.
+
+    Args:
+        some: queries.
+        block: items.
+        form: of the vectors.
+        queries: how many the search has.
+        gallery: how many items.
+        itself: each pair is computed once for both of its queries.
+        enough: closer negatives after which a query is listed no further; None without a limit.
+    """
+
+    some: Targets
+    block: Chosen
+    form: Form
+    queries: int
+    gallery: int
+    itself: bool
+    enough: int | None = None
+
+    def cost(self, numbers: float, beside: float = 0, count: float = _NUMBERS_OF_A_COUNT) -> float:
+        """Of a computed pair, in numbers of its product in float32.
+
+        Args:
+            numbers: of the product.
+            beside: what else each query of the pair costs.
+            count: what it costs to compare it.
+        """
+        return numbers + (2 if self.itself else 1) * (count + beside)
+
+    def half_precision_ways(self, fast: Product, exact: Product, ks: frozenset[int] | None) -> list[tuple[float, Way]]:
+        """Ways that count in 16 bits, with their costs.
+
+        Args:
+            fast: of 16 bits.
+            exact: float32.
+            ks: K of Recall@K whose counts must be exact; None for all counts.
+        """
+        dim, counts = self.form.dim, count_blocks(self.some, [self.block], self.form, Way(fast, exactly=False))
+        low, high, _ = counts.double() * (self.gallery / len(self.block.labels))
+        unclear, ratio = float((high - low).mean()) / self.gallery, 0.5
+        if counts.device.type == "cpu":
+            ratio = seconds_per_number(fast) / seconds_per_number(exact)
+        ways = [(self.cost(dim * ratio, unclear * _NUMBERS_OF_A_PAIR), Way(fast))]
+        if ks is not None and self.queries * self.gallery >= _PAIRS_FOR_INTERVALS:
+            unresolved = torch.zeros_like(low, dtype=torch.bool)
+            for k in ks:
+                unresolved |= (low < k) & (k <= high)
+            recounted_share = float((unresolved & (high - low > _FEW_UNCLEAR)).double().mean())
+            in_16_bits = float(unresolved.double().mean()) - recounted_share
+            recount_numbers = recounted_share * dim + in_16_bits * dim * ratio
+            ways.append((self.cost(dim * ratio, recount_numbers), Way(fast, exactly=False)))
+        return ways
+
+    def listing_ways(self, product: Product, *, leading: bool) -> list[tuple[float, Way]]:
+        """Ways that list the pairs that may be closer, with their costs.
+
+        Args:
+            product: float32.
+            leading: count fewer dimensions first, too.
+        """
+        if self.gallery >= _TILES_OF_LISTS * _TILE_OF_LISTS:
+            product = replace(product, tile=_TILE_OF_LISTS)
+        low, high, _ = count_blocks(self.some, [self.block], self.form, Way(product, exactly=False)).double()
+        compared_share = torch.ones_like(low)
+        if self.enough is not None:  # a query is listed up to the end of the tile that has the last of these
+            compared_share = self.enough * len(self.block.labels) / (low * self.gallery) + product.tile / self.gallery
+        compared_share = compared_share.clamp(max=1)
+        beside = self._listing(high / len(self.block.labels), compared_share, 0)
+        beside += float(((high - low) * compared_share).mean()) / len(self.block.labels) * _NUMBERS_OF_A_PAIR
+        ways = [(self.cost(self.form.dim, beside, _NUMBERS_OF_A_COMPARISON), Way(product, listed=True))]
+        return ways + (self._leading(product, compared_share) if leading else [])
+
+    def _listing(self, possible: Tensor, compared_share: Tensor, recount_numbers: float) -> float:
+        """What it costs each query of a pair to list those that may be closer.
+
+        Args:
+            possible: (Q,) their share.
+            compared_share: (Q,) the share of the items that each query is compared with.
+            recount_numbers: cost, for one query of the pair, of computing it again where a list is too long.
+        """
+        cost = float((possible * compared_share).mean()) * _NUMBERS_OF_A_LISTED_PAIR
+        if float(possible.mean()) * (2 if self.itself else 1) < 1 / FEW:
+            return cost
+        return cost + float(compared_share.mean()) * (recount_numbers + _NUMBERS_OF_A_COUNT)
+
+    def _leading(self, product: Product, compared_share: Tensor) -> list[tuple[float, Way]]:
+        """Ways that count fewer dimensions first, with their costs.
+
+        Args:
+            product: float32.
+            compared_share: (Q,) the share of the items that each query is compared with.
+        """
+        dim, some, block = self.form.dim, self.some, self.block
+        computed = self.queries * self.gallery / (2 if self.itself else 1)
+        rows = self.gallery + (0 if self.itself else self.queries)
+        most = min(dim // 2, len(block.labels) // 2, int((_SHARE_OF_A_BASIS * computed / _NUMBERS_OF_A_BASIS) ** 0.5))
+        counts = [count for count in _DIRECTIONS if count <= most]
+        centred = block.vectors(slice(None)) - self.form.offset
+        leading = Leading.of(centred, counts[-1]) if counts else None
+        if leading is None:
+            return []
+        queries = some.queries.vectors(slice(None))
+        biases = self.form.biases(queries)
+        gaps = self.form.biases(block.vectors(slice(None))) + biases[:, None]
+        gaps += (self.form.constants(biases) - some.nearest)[:, None]
+        queries -= self.form.offset
+        negatives = some.nearest.isfinite()[:, None] & torch.from_numpy(some.queries.labels[:, None] != block.labels)
+        query_residuals, gallery_residuals = queries.square().sum(1), centred.square().sum(1)
+        ways, start = [], 0
+        for count in counts:
+            directions = leading.directions[:, start:count]
+            mine, theirs = queries @ directions, centred @ directions
+            gaps += mine @ theirs.T
+            query_residuals = query_residuals - mine.square().sum(1)
+            gallery_residuals = gallery_residuals - theirs.square().sum(1)
+            bounds = query_residuals.clamp(min=0).sqrt()[:, None] * gallery_residuals.clamp(min=0).sqrt()
+            possible, unclear = (
+                (which & negatives).double().mean(1) for which in (gaps >= -bounds, gaps.abs() <= bounds)
+            )
+            beside = self._listing(possible, compared_share, dim / 2 if self.itself else dim)
+            pair_numbers = _NUMBERS_OF_A_LISTED_PAIR + _NUMBERS_OF_AN_UNCLEAR_NUMBER * dim
+            beside += float((unclear * compared_share).mean()) * pair_numbers
+            turned = rows * dim * (_NUMBERS_OF_A_FLOAT64 * count + _NUMBERS_OF_A_ROW) / computed
+            way = Way(product, leading.take(count), listed=True)
+            ways.append((self.cost(count + turned, beside, _NUMBERS_OF_A_COMPARISON), way))
+            start = count
+        return ways
+
+
+def cheapest(ways: list[tuple[float, Way]]) -> Way:
+    """The way of the lowest cost."""
+    return min(ways, key=lambda way: way[0])[1]

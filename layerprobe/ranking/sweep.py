@@ -6,32 +6,25 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from layerprobe.ranking.items import block_rows
+from layerprobe.ranking.items import block_rows, cuts
 from layerprobe.ranking.positives import Chosen
-from layerprobe.ranking.products import pair_products
-from layerprobe.ranking.rounded import Rounded
+from layerprobe.ranking.products import Product, pair_products
+from layerprobe.ranking.rounded import Leading, Rounded
 from layerprobe.ranking.tiles import (
     Thresholds,
     count_columns,
     count_rows,
-    cuts,
     mask_classes,
     of_one_class,
     places_between,
 )
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
-    from layerprobe.ranking.products import Product
-    from layerprobe.ranking.rounded import Leading
-    from layerprobe.ranking.vectors import Form
+from layerprobe.ranking.vectors import Form
 
 _PAIRS_AT_ONCE = 2**12
 # Of the vectors of such pairs on a GPU, 512 MiB in float64.
@@ -155,8 +148,6 @@ def count_blocks(
 @cache
 def works_in_one_pass(device: torch.device) -> bool:
     """Whether a way may be `fused` there: on a GPU, with Triton and a compiler that Triton can use."""
-    import torch
-
     if device.type != "cuda":
         return False
     similarities, (low, high) = torch.tensor([[[0, 2.0], [1.0, 0]], [[0.5, 0.5], [1.5, 1.5]]], device=device)
@@ -185,8 +176,6 @@ class _Counts:
     """
 
     def __init__(self, targets: Targets, form: Form, way: Way, enough: Tensor | None) -> None:
-        import torch
-
         self.targets, self.form, self.way, self.enough = targets, form, way, enough
         self.nearest = targets.nearest.where(targets.nearest.isfinite(), torch.inf)  # nothing reaches a lone query's
         count, device = len(targets.nearest), targets.nearest.device
@@ -217,8 +206,6 @@ class _Counts:
 
     def search(self, queries: list[Rounded], gallery: list[Rounded], items: Chosen) -> None:
         """Take up the stages of a gallery's items: the whole vectors, and their leading directions."""
-        import torch
-
         self.queries, self.gallery = queries, gallery
         if self.way.fused:
             itself = items is self.targets.queries
@@ -293,7 +280,9 @@ class _Counts:
             if len(which):
                 unclear_similarities = similarities.index_select(side, which)
                 unclear_similarities = unclear_similarities.T.contiguous() if side else unclear_similarities
-                self._settle(which + queries.start, rows if side else columns, unclear_similarities, gallery)
+                queries_there = which + queries.start
+                near, items = places_between(unclear_similarities, self.thresholds[0][queries_there])
+                self._wait(torch.stack([queries_there[near], items + (rows if side else columns).start]), gallery)
 
     def _add_in_one_pass(self, queries: slice, items: slice, similarities: Tensor) -> None:
         from layerprobe.ranking.fused import count_in_one_pass
@@ -320,8 +309,6 @@ class _Counts:
             self._count_unclear(columns, similarities.T, turned)
 
     def _count_unclear(self, queries: slice, similarities: Tensor, exact: Tensor) -> None:
-        import torch
-
         bounds = self.thresholds[0][queries]
         clear = (similarities < bounds.low[:, None]) | (similarities > bounds.high[:, None])
         places = torch.arange(queries.start, queries.stop, device=exact.device)
@@ -366,8 +353,6 @@ class _Counts:
 
         In NumPy, whose operations on such lists take a fraction of the time of torch's.
         """
-        import torch
-
         width = columns.stop - columns.start
         row_indices = places // width
         column_indices = places - row_indices * width
@@ -400,13 +385,6 @@ class _Counts:
                 self._wait(torch.from_numpy(np.stack(near[::-1] if side else near)), gallery)
             self._stop(queries)
 
-    def _settle(self, queries: Tensor, columns: slice, similarities: Tensor, gallery: Chosen) -> None:
-        """Compute the unclear pairs among similarities (R, B) of the queries at places (R,), now or later."""
-        import torch
-
-        rows, item_columns = places_between(similarities, self.thresholds[0][queries])
-        self._wait(torch.stack([queries[rows], item_columns + columns.start]), gallery)
-
     def _wait(self, pairs: Tensor, gallery: Chosen) -> None:
         self.waiting.append(pairs)
         self.number += pairs.shape[1]
@@ -415,8 +393,6 @@ class _Counts:
 
     def finish(self, gallery: Chosen) -> None:
         """Compute the pairs that waited for items of this gallery."""
-        import torch
-
         if self.way.fused and self.lists:
             number = int(self.between)
             self.too_many |= number > self.pairs.shape[1]
@@ -436,24 +412,15 @@ class _Counts:
             queries, items = (torch.unique(places, return_inverse=True) for places in pairs)
             order = queries[1].argsort()
             mine = pairs[0][order]
-            exact = self.form.of_places(
-                self._vectors(queries[0]),
-                gallery.vectors(items[0].cpu().numpy()),
-                queries[1][order],
-                items[1][order],
-            )
+            vectors = self.targets.queries.vectors(queries[0].cpu().numpy()), gallery.vectors(items[0].cpu().numpy())
+            exact = self.form.of_places(*vectors, queries[1][order], items[1][order])
             self._count(mine, exact[:, None])
 
     def counts(self) -> Tensor:
         """The fewest and the most negatives that are closer, and the ties where these are equal."""
-        import torch
-
         if self.form.similarity == "hamming":  # a whole number between two thresholds is a tie
             return torch.stack([self.closer, self.closer, self.unclear]).long()
         return torch.stack([self.closer, self.closer + self.unclear, self.tied]).long()
-
-    def _vectors(self, queries: Tensor) -> Tensor:
-        return self.targets.queries.vectors(queries.cpu().numpy())
 
     def _count(self, queries: Tensor, similarities: Tensor) -> None:
         """Add exact similarities (R, B) of the queries at places (R,), which may repeat."""

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from layerprobe.ranking.products import Product
+from layerprobe.ranking.products import Product
 
 # bfloat16 is exact for whole numbers up to this.
 _EXACT_IN_BFLOAT16 = 256
@@ -57,15 +56,6 @@ class Thresholds:
         return Thresholds(self.low[rows], self.high[rows])
 
 
-def cuts(count: int, size: int) -> list[slice]:
-    """Slices of at most `size` that cover `count` rows, as even as possible."""
-    number = -(-count // size)
-    # Multiples of 256 are counted faster; the last slice takes the rest.
-    step = -(-count // number)
-    step += -step % _EXACT_IN_BFLOAT16 if size % _EXACT_IN_BFLOAT16 == 0 else 0
-    return [slice(start, min(start + step, count)) for start in range(0, count, step)]
-
-
 def of_one_class(rows: NDArray[np.int64], columns: NDArray[np.int64]) -> bool:
     """Whether all pairs of a tile are of one class, so that nothing is to be counted; the labels are sorted."""
     return bool(rows[0] == rows[-1] == columns[0] == columns[-1])
@@ -73,8 +63,6 @@ def of_one_class(rows: NDArray[np.int64], columns: NDArray[np.int64]) -> bool:
 
 def mask_classes(similarities: Tensor, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> None:
     """Put the pairs of one class at -inf; the labels are sorted."""
-    import torch
-
     if rows[-1] < columns[0] or columns[-1] < rows[0]:
         return
     starts = np.flatnonzero(np.append(True, rows[1:] != rows[:-1]))
@@ -100,8 +88,6 @@ def mask_classes(similarities: Tensor, rows: NDArray[np.int64], columns: NDArray
 
 def count_rows(similarities: Tensor, thresholds: Thresholds) -> Tensor:
     """int64 (2, A): how many of each row's similarities (A, B) are at least `low` (A,), and above `high`."""
-    import torch
-
     # Marks of the similarities' own type: Booleans take several times as long to make and to sum.
     marks, counts = torch.empty_like(similarities), []
     for compare, bound in ((torch.ge, thresholds.low), (torch.gt, thresholds.high)):
@@ -116,8 +102,6 @@ def count_rows(similarities: Tensor, thresholds: Thresholds) -> Tensor:
 
 def count_columns(similarities: Tensor, thresholds: Thresholds) -> Tensor:
     """int64 (2, B): how many of each column's similarities (A, B) are at least `low` (B,), and above `high`."""
-    import torch
-
     marks, counts = torch.empty_like(similarities), []
     for compare, bound in ((torch.ge, thresholds.low), (torch.gt, thresholds.high)):
         compare(similarities, bound, out=marks)
@@ -133,8 +117,6 @@ def count_columns(similarities: Tensor, thresholds: Thresholds) -> Tensor:
 
 def places_between(similarities: Tensor, thresholds: Thresholds) -> tuple[Tensor, Tensor]:
     """Rows and columns of the similarities (A, B) that are neither below `low` (A,) nor above `high`."""
-    import torch
-
     # New memory, row by row: a transposed tile of one column might lie otherwise.
     inside, under = similarities.new_empty((2, *similarities.shape))
     torch.ge(similarities, thresholds.low[:, None], out=inside)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from layerprobe.ranking.items import Items, items_of
-from layerprobe.ranking.products import pair_products
+from layerprobe.ranking.items import Items, unlabelled_items
 from layerprobe.system.errors import NotFiniteError
 from layerprobe.values.retrieval import SIMILARITIES, Similarity
 
@@ -92,6 +91,8 @@ class Form:
 
     def of_places(self, queries: Tensor, gallery: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
         """(P,) float64 of the queries (A, D) at rows (P,), ascending, with the items (B, D) at columns (P,)."""
+        from layerprobe.ranking.products import pair_products  # which imports torch
+
         products = pair_products(queries, gallery, rows, columns)
         return products - (gallery.square().sum(1) / 2)[columns] if self.similarity == "euclidean" else products
 
@@ -206,8 +207,8 @@ def comparable(
     """
     import torch
 
-    query_items = _unlabelled_items(features, "features", similarity)
-    gallery_items = query_items if gallery is None else _unlabelled_items(gallery, "gallery", similarity)
+    query_items = unlabelled_items(tensor_of(features), "features", similarity)
+    gallery_items = query_items if gallery is None else unlabelled_items(tensor_of(gallery), "gallery", similarity)
     form = form_of(query_items, gallery_items, similarity)
     queries = torch.cat([form.vectors(block) for block in query_items.blocks()])
     searched = (
@@ -221,11 +222,6 @@ def comparable(
         queries = torch.cat([queries, torch.ones_like(queries[:, :1])], 1)
         searched = torch.cat([searched, halves], 1)
     return Comparable(queries, searched, windows)
-
-
-def _unlabelled_items(features: ArrayLike | Tensor, name: str, similarity: Similarity) -> Items:
-    rows = tensor_of(features)
-    return items_of(rows, np.zeros(len(rows) if rows.dim() else 0, np.int64), name, similarity)
 
 
 def tensor_of(values: ArrayLike | Tensor) -> Tensor:

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from layerprobe import nearest_positive_ranks
-from layerprobe.ranking.items import Items
+from layerprobe.ranking.items import Items, cuts
 from tests.ranking.conftest import counts
 from tests.ranking.test_search import Table
 
@@ -28,3 +28,8 @@ def test_a_table_that_has_a_device_is_read_in_slices() -> None:
     features, labels = rng.normal(size=(50, 3)), rng.integers(7, size=50)
     expected = counts(nearest_positive_ranks(features, labels))
     assert counts(nearest_positive_ranks(TableWithADevice(features), labels)) == expected
+
+
+def test_cuts_cover_all_rows_once() -> None:
+    for count in (1, 767, 768, 769, 5924):
+        assert [i for part in cuts(count, 768) for i in range(part.start, part.stop)] == list(range(count))

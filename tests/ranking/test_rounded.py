@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 
-from layerprobe.ranking import nearest_positive_ranks, rounded, search, ways
+from layerprobe.ranking import nearest_positive_ranks, rounded, search
 from layerprobe.ranking.items import Items
 from layerprobe.ranking.products import float32
 from layerprobe.ranking.rounded import Leading, Rounded
@@ -131,8 +131,8 @@ def test_directions_that_lapack_does_not_find_are_none(monkeypatch: pytest.Monke
 
 
 def test_few_dimensions_are_counted_first_where_few_lead(monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen, cheapest = [], ways.cheapest
-    monkeypatch.setattr(ways, "_SHARE_OF_A_BASIS", 1)
+    chosen, cheapest = [], search.cheapest
+    monkeypatch.setattr(search, "_SHARE_OF_A_BASIS", 1)
 
     def noted(found: list[tuple[float, Way]]) -> Way:
         chosen.append(cheapest(found).leading is not None)

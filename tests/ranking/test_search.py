@@ -16,7 +16,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from layerprobe.ranking import items, nearest_positive_ranks, positives, products, ranks, rounded, search, sweep, ways
+from layerprobe.ranking import items, nearest_positive_ranks, positives, products, ranks, rounded, search, sweep
 from layerprobe.ranking.products import Product
 from layerprobe.ranking.ranks import RecallAlone
 from layerprobe.ranking.search import Team
@@ -75,9 +75,9 @@ def tiled(monkeypatch: pytest.MonkeyPatch) -> None:
 def choose_ways(monkeypatch: pytest.MonkeyPatch, suits: Callable[[Way], bool]) -> None:
     """Whatever the size and the cost, count in the first way that suits; in float32 where none does."""
     monkeypatch.setattr(search, "_PAIRS_FOR_A_SAMPLE", 0)
-    monkeypatch.setattr(ways, "_PAIRS_FOR_INTERVALS", 0)
-    monkeypatch.setattr(ways, "_SHARE_OF_A_BASIS", 1e9)
-    monkeypatch.setattr(ways, "_DIRECTIONS", (1, 2, 5))
+    monkeypatch.setattr(search, "_PAIRS_FOR_INTERVALS", 0)
+    monkeypatch.setattr(search, "_SHARE_OF_A_BASIS", 1e9)
+    monkeypatch.setattr(search, "_DIRECTIONS", (1, 2, 5))
     monkeypatch.setattr(rounded, "_FLAT", 1e9)
     monkeypatch.setattr(search, "cheapest", lambda found: next((way for _, way in found if suits(way)), found[0][1]))
 
@@ -428,7 +428,7 @@ def test_processes_agree_on_exactness_and_tiles(monkeypatch: pytest.MonkeyPatch)
         return symmetric(targets, form, way, *others)
 
     monkeypatch.setattr(search, "count_symmetric", noted)
-    monkeypatch.setattr(ranks, "Team", lambda group: Another(group))
+    monkeypatch.setattr(search, "Team", lambda group: Another(group))
     nearest_positive_ranks(features, labels, resolve=(1,))
     nearest_positive_ranks(features, labels, resolve=(1,), group=object())  # type: ignore[arg-type] # only told apart
     assert seen == [(False, 16), (True, 48)]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from layerprobe.ranking.tiles import Thresholds, count_columns, count_rows, cuts, mask_classes
+from layerprobe.ranking.tiles import Thresholds, count_columns, count_rows, mask_classes
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -16,11 +16,6 @@ def test_more_marks_than_bfloat16_holds_are_counted(dtype: torch.dtype, size: in
     bounds = Thresholds(half, half)
     assert count_rows(similarities, bounds).tolist() == [[size - 3] * size] * 2
     assert count_columns(similarities, bounds).tolist() == [[0] * 3 + [size] * (size - 3)] * 2
-
-
-def test_cuts_cover_all_rows_once() -> None:
-    for count in (1, 767, 768, 769, 5924):
-        assert [i for part in cuts(count, 768) for i in range(part.start, part.stop)] == list(range(count))
 
 
 @pytest.mark.parametrize("classes", [1, 3, 40, 600])
