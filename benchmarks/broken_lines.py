@@ -101,9 +101,9 @@ def broken_statements(statement: ast.stmt) -> Iterator[ast.stmt]:
     if isinstance(statement, ast.Return) and statement.value is not None:
         yield ast.Return(ast.Constant(None))
     if isinstance(statement, ast.If):
-        broken = copy.deepcopy(statement)
-        broken.test = ast.UnaryOp(ast.Not(), broken.test)
-        yield broken
+        negated = copy.deepcopy(statement)
+        negated.test = ast.UnaryOp(ast.Not(), negated.test)
+        yield negated
     if not isinstance(statement, ast.If | ast.While | ast.Return | ast.Assign | ast.AugAssign | ast.AnnAssign):
         return
     part = "test" if isinstance(statement, ast.If | ast.While) else "value"
@@ -202,9 +202,9 @@ def tests_by_line(lines: list[tuple[Line, ast.stmt, ast.stmt]]) -> list[list[str
         print(pytest(tree, ["-n", "auto"], BROKEN_LINES=str(log)).stdout.splitlines()[-1], flush=True)
         reached: list[list[str]] = [[] for _ in lines]
         for entry in dict.fromkeys(log.read_text().splitlines()):
-            number, _, test = entry.partition("\t")
+            place, _, test = entry.partition("\t")
             if test:
-                reached[int(number)].append(test)
+                reached[int(place)].append(test)
         return reached
 
 

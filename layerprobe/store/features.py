@@ -407,7 +407,11 @@ def _write_columns(
     group: h5py.Group, count: int, columns: Columns, batches: Iterable[Mapping[LayerKey, FeatureArray]]
 ) -> None:
     """Create the layers' data sets and fill them chunk by chunk."""
-    attributes = {"compute": columns.compute, "device": columns.device, "batch_size": columns.batch_size}
+    attributes: dict[str, str | int] = {
+        "compute": columns.compute,
+        "device": columns.device,
+        "batch_size": columns.batch_size,
+    }
     size = min(CHUNK_ROWS, count)
     datasets, buffers = {}, {}
     for layer, dim in columns.dims.items():

@@ -149,9 +149,9 @@ def write_ranks(
         if identical is not None and identical.any():
             write_values(file, _IDENTICAL, identical)
         for ranked, entry in entries.items():
-            for counted in (*([] if entry.ranks is None else [entry.ranks]), *entry.values.values()):
-                if len(counted) != len(rows.ids):
-                    raise ValueError(f"{ranked.layer}: ranks of {len(counted)} queries, not {len(rows.ids)}")
+            for count in (*([] if entry.ranks is None else [len(entry.ranks)]), *map(len, entry.values.values())):
+                if count != len(rows.ids):
+                    raise ValueError(f"{ranked.layer}: ranks of {count} queries, not {len(rows.ids)}")
             group = file.create_group(f"{ranked.layer.stored}/{ranked.reduction}/{ranked.similarity}")
             set_attributes(group, {**entry.key.facts(), "invalid": entry.invalid})
             if entry.ranks is not None:

@@ -103,10 +103,10 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
             Image.fromarray(pixels.astype(np.uint8)).save(root / "images" / f"class{label:02}" / f"{i}.png")
     (root / "net.py").write_text(MODEL)
     broken = root / "broken"
-    for label in ("a", "b", "c", "d"):
-        (broken / label).mkdir(parents=True)
+    for name in ("a", "b", "c", "d"):
+        (broken / name).mkdir(parents=True)
         for i in range(3):
-            Image.fromarray(rng.integers(0, 256, (16, 16, 3), np.uint8)).save(broken / label / f"{i}.png")
+            Image.fromarray(rng.integers(0, 256, (16, 16, 3), np.uint8)).save(broken / name / f"{i}.png")
     (broken / "a" / "0.png").write_bytes((broken / "a" / "1.png").read_bytes()[:99])
     (broken / "b" / "0.png").write_bytes((broken / "c" / "0.png").read_bytes())
     cache = root / "cache"

@@ -247,8 +247,8 @@ def _select_eligible(candidate_set: CandidateSet, seed: int) -> tuple[CandidateS
     """The distinct candidates above chance with valid numbers, and notes on the others."""
     competing = [place for place in range(len(candidate_set.candidates)) if place not in candidate_set.only_compared]
     both = np.hstack([candidate_set.choosing.sums, candidate_set.above_chance.sums])
-    has_numbers: NDArray[np.bool_] = np.isfinite(both).all(1)
-    valid = [place for place in competing if has_numbers[place]]
+    with_numbers = set(np.flatnonzero(np.isfinite(both).all(1)).tolist())
+    valid = [place for place in competing if place in with_numbers]
     if not valid:
         raise NumericError("no candidate has a valid number", fix="Probe layers and epochs whose features are finite")
     notes = []

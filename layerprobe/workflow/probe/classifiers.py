@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from layerprobe.recipe.recipe import Recipe, recorded_recipe
 from layerprobe.reductions.applying import Blocks, Rows
 from layerprobe.reductions.chain import Chain
-from layerprobe.reductions.reduction import Reduce
+from layerprobe.reductions.reduction import Reduce, Reduction
 from layerprobe.registry import LOSSES, load
 from layerprobe.system.errors import RecipeError
 from layerprobe.system.progress import Listener
@@ -114,15 +114,8 @@ def fit_chain(  # noqa: PLR0913 - what, on what, and of which epoch and layer
     return chain.fit(blocks, dim, seed=seed, classifier_weight=weight)
 
 
-class _Relu:
+class _Relu(Reduction):
     """A loss's own ReLU, before the classifier whose weights a reduction takes."""
-
-    fits = draws = needs_classifier = False
-    similarity: str | None = None
-    members: tuple[str, ...] = ()
-
-    def dim(self, dim: int) -> int:
-        return dim
 
     def fit(self, batches: Iterable[Tensor], dim: int, *, seed: int, classifier_weight: Tensor | None) -> Reduce:  # noqa: ARG002 - nothing is learnt
         import torch

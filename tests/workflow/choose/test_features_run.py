@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from layerprobe.reductions.applying import Blocks
 from layerprobe.reductions.chain import parse_chain
@@ -97,7 +99,7 @@ def test_ranking_advances_by_each_layer_that_is_done(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float64, np.int64])
 def test_half_whitening_within_folds_is_the_chain_on_the_same_rows_whatever_their_type(dtype: type) -> None:
-    values = (10 * np.random.default_rng(0).normal(size=(160, 6))).astype(dtype)
+    values: NDArray[Any] = (10 * np.random.default_rng(0).normal(size=(160, 6))).astype(dtype)
     run = run_of_features(check_features({"a": values}, LABELS), seen=True, seed=0)
     folds, layer, cpu = LABELS % 5, LayerKey("a", "none"), torch.device("cpu")
     fitted = fold_half_whitening(run, 0, "test", layer, folds, cpu)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -32,7 +32,7 @@ SUBJECT = Subject("run", "experiment", 0, 1, "test", RANKED, ("of the subject",)
 REQUEST = ProbeRequest(layers=("fc6",), epochs="last", ks=(1,), metrics=("MAP@R", "NMI"), device="cpu", workers=0)
 
 
-def scored(classes: int, **values: np.ndarray) -> tuple[Callable[[Sequence[Scored]], list[Score]], Scored]:
+def scored(classes: int, **values: np.ndarray) -> tuple[Callable[..., list[Score]], Scored]:
     """What gives scores of two queries of each class their intervals, and scores that are the means of these values."""
     labels = np.repeat(np.arange(classes), 2)
     scores = [SUBJECT.score(name, float(np.nanmean(found)), len(labels)) for name, found in values.items()]
