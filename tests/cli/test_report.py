@@ -97,23 +97,14 @@ def test_the_report_of_a_run_lies_in_its_folder(report: Command) -> None:
         assert report("--out", "cache/one/report.html")[:2] == (0, "cache/one/report.html\n")
 
 
-def test_stdout_gets_the_page_and_nothing_else(report: Command) -> None:
+@pytest.mark.parametrize("stream", ["-", "/dev/fd/3"])
+def test_a_stream_gets_the_page_and_nothing_else(report: Command, stream: str) -> None:
     del report  # its folder
-    result = bash(f"{LAYERPROBE} report --out - > page", Path())
+    place = "> page" if stream == "-" else "3> page > printed"
+    result = bash(f"{LAYERPROBE} report --out {stream} {place}", Path())
     assert result.returncode == 0, result.stderr
-    assert_a_page_alone()
-    assert result.stderr.splitlines()[-1] == b"-"
-
-
-def test_another_stream_gets_the_page_and_nothing_else(report: Command) -> None:
-    with Path("page").open("wb") as stream:
-        path = f"/dev/fd/{stream.fileno()}"
-        code, out, _ = report("--out", path)
-    assert (code, out) == (0, f"{path}\n")
-    assert_a_page_alone()
-
-
-def assert_a_page_alone() -> None:
     page = Path("page").read_text(encoding="utf-8")
     assert (page[:15], page[-8:]) == ("<!doctype html>", "</html>\n")
+    printed = result.stderr if stream == "-" else Path("printed").read_bytes()
+    assert printed.splitlines()[-1] == stream.encode()
     assert not {Path("-"), Path("report.html")} & set(Path().iterdir())
