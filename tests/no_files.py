@@ -30,3 +30,9 @@ NO_FILES: Mapping[str, Callable[[Path], None]] = {
     "a socket": _socket,
     "a device": _device,
 }
+
+
+def identity(path: Path) -> tuple[int, ...]:
+    """What a path is, without the time of its last access: looking at a link may change that."""
+    found = path.lstat()
+    return found.st_mode, found.st_ino, found.st_dev, found.st_size, found.st_mtime_ns

@@ -11,7 +11,7 @@ import pytest
 from layerprobe.cli import main
 from layerprobe.workflow.run.runs import Run
 from tests.cli.test_streams import LAYERPROBE, bash
-from tests.no_files import NO_FILES
+from tests.no_files import NO_FILES, identity
 from tests.workflow.rank_files import FC6, POOL5, first_hit, stored, written
 
 Command = Callable[..., tuple[int, str, str]]
@@ -39,10 +39,10 @@ def plot(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tm
 def test_a_figure_and_its_numbers_take_the_place_of_files_alone(plot: Command, kind: str, words: Sequence[str]) -> None:
     path = Path(words[1])
     NO_FILES[kind](path)
-    before = path.lstat()
+    before = identity(path)
     code, out, err = plot(*words)
     assert (code, out, err.splitlines()) == (2, "", ["run one", f"error: {path}: {kind}, not a file. Name a file."])
-    assert path.lstat() == before
+    assert identity(path) == before
     assert sorted(each.name for each in Path().iterdir()) == ["cache", path.name]
     assert not Path("cache/one/plots").exists()
 

@@ -12,7 +12,7 @@ import pytest
 from layerprobe.system.errors import EnvironmentFault, LayerprobeError
 from layerprobe.workflow.run.outputs import require_output, stream_of, write_output
 from layerprobe.workflow.run.runs import Run
-from tests.no_files import NO_FILES
+from tests.no_files import NO_FILES, identity
 
 FORMATS = ("html", "csv", "png")
 
@@ -33,11 +33,11 @@ def test_what_is_no_file_is_refused_before_the_work_and_after(
 ) -> None:
     path = tmp_path / "x.csv"
     NO_FILES[kind](path)
-    before = path.lstat()
+    before = identity(path)
     with pytest.raises(LayerprobeError, match=f"/x.csv: {kind}, not a file") as caught:
         write(path)
     assert caught.value.exit_code == 2
-    assert path.lstat() == before
+    assert identity(path) == before
     assert [each.name for each in tmp_path.iterdir()] == ["x.csv"]
 
 
