@@ -86,8 +86,8 @@ def choose(
     else:
         model.require_absent(seed=not files)
         if files and request.epochs != "all":
-            what = f"--epochs {request.epochs}: {files[0]} has one epoch only"
-            raise RecipeError(what, fix="Leave it out, or name a run")
+            problem = f"--epochs {request.epochs}: {files[0]} has one epoch only"
+            raise RecipeError(problem, fix="Leave it out, or name a run")
         if not files:
             runs = [find_run(cache, name) for name in dict.fromkeys(names)] if names else [find_run(cache, None)]
         for run in runs:

@@ -267,14 +267,14 @@ def divide_rows(roles: Sequence[Role]) -> tuple[dict[str, list[int]], Mapping[st
 
     Where no row is of the split test, those of the split validation are.
     """
-    members = {name: [place for place, role in enumerate(roles) if role[0] == name] for name in SPLITS}
+    members = {name: [row for row, role in enumerate(roles) if role[0] == name] for name in SPLITS}
     notes: tuple[str, ...] = ()
     if members["validation"] and not members["test"]:
         members = members | {"validation": [], "test": members["validation"]}
         notes = ("the rows of the split validation are the test images",)
     test = members["test"]
-    if all(roles[place][1:] == (True, True) for place in test):
+    if all(roles[row][1:] == (True, True) for row in test):
         return members, {}, notes
-    members["gallery"] = [place for place in test if roles[place][2]]
-    members["test"] = [place for place in test if roles[place][1]]
+    members["gallery"] = [row for row in test if roles[row][2]]
+    members["test"] = [row for row in test if roles[row][1]]
     return members, IN_GALLERY, notes

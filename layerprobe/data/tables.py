@@ -161,7 +161,7 @@ def _divide_by_class(
     members = {}
     for name, side in zip(("train", "test"), divide_classes(len(class_names), count, class_seed), strict=True):
         of_side = {class_names[label] for label in side}
-        members[name] = [place for place, label in enumerate(labels) if label in of_side]
+        members[name] = [row for row, label in enumerate(labels) if label in of_side]
     return members
 
 
@@ -260,7 +260,7 @@ def _role(table: Table, row: int, name: str) -> Role:
 
 
 def _require_divided(root: Path, roles: Sequence[Role], members: Mapping[str, Sequence[int]]) -> None:
-    if any(roles[place][1:] != (True, True) for place in members["validation"]):
+    if any(roles[row][1:] != (True, True) for row in members["validation"]):
         problem = "only test rows are divided into queries and gallery, and validation rows are"
         raise DataError(problem, file=root, fix="If their classes are what you test on, call their split test")
     empty = {"test": "no row is a query of the split test", "gallery": "no row is in the gallery"}

@@ -94,7 +94,7 @@ def fit_galleries(
             break
         cut.pictures |= items
         cut.queries += 1
-        places |= {picture: place for place, picture in enumerate(new, start=len(places))}
+        places |= {picture: index for index, picture in enumerate(new, start=len(places))}
     return tuple(_cut_gallery(cut, places, limit) for cut in cuts), tuple(places)
 
 

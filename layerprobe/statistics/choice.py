@@ -173,7 +173,7 @@ def _order_by_preference(
     valid = np.flatnonzero(np.isfinite(cells.sums).all(1)).tolist()
     if not valid:
         raise NumericError("no candidate has a valid number", fix="Probe layers and epochs whose features are finite")
-    order = np.array(sorted(valid, key=lambda place: (not raw[place], costs[place])), np.int64)
+    order = np.array(sorted(valid, key=lambda index: (not raw[index], costs[index])), np.int64)
     return order, cells[order][:, (cells.counts > 0).any(0)]
 
 

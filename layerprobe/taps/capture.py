@@ -288,12 +288,12 @@ def pooled_dim(name: str, layout: Layout, pool: str, *, negative: bool) -> int:
     if layout.kind == "vector":
         return layout.dim
     choices = ", ".join([*(TOKEN_POOLS if layout.class_token else ()), *POOLS])
-    what = f"{'a map' if layout.kind == 'map' else layout.kind} {layout.shape}"
+    output = f"{'a map' if layout.kind == 'map' else layout.kind} {layout.shape}"
     if pool == NO_POOL:
-        problem = f"{name} is {what} and needs a pool"
+        problem = f"{name} is {output} and needs a pool"
         raise RecipeError(problem, fix=f"Choose {choices} or grid:s")
     if pool in TOKEN_POOLS and not layout.class_token:
-        problem = f"{name}@{pool}: {what} has no class token"
+        problem = f"{name}@{pool}: {output} has no class token"
         raise RecipeError(problem, fix=f"Choose {choices} or grid:s")
     if pool == "gem" and negative:
         problem = f"{name}@gem: {_NEGATIVE}"

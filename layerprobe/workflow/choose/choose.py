@@ -161,7 +161,7 @@ def candidate_set_of(
             for group in groups
             if (baseline := _find_baseline(group, described[group])) is not None
         },
-        only_compared=frozenset(place for place, (group, key) in enumerate(rows) if key in group.embeddings),
+        only_compared=frozenset(index for index, (group, key) in enumerate(rows) if key in group.embeddings),
         cluster=request.cluster,
         within_folds=folded,
         metric=request.metric,

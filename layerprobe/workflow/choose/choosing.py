@@ -172,24 +172,24 @@ def choose_among(
     costs, raw, means, growth = eligible.costs, eligible.raw, choosing.means, eligible.growth
     judge_by = partial(judge, within=within / 100, growth=growth or 1.0, seed=seed)
 
-    place = pick(choosing, costs, raw, eligible.finer)
-    preferred, judged = candidates[place], judge_by(choosing, place)
-    layer, post_processing = _judge_layer(eligible, place, judge_by)
+    index = pick(choosing, costs, raw, eligible.finer)
+    preferred, judged = candidates[index], judge_by(choosing, index)
+    layer, post_processing = _judge_layer(eligible, index, judge_by)
     expected_loss, shares = resample_choice(choosing, costs, raw, seed=seed)
 
     # On test; if cross-fitted, each fold by the choice on the others.
     fold_places: tuple[int, ...] = ()
-    row = None if on_test is None else on_test[[place]]
+    row = None if on_test is None else on_test[[index]]
     if eligible.folds is not None:
         fold_places, row = _cross_fit(eligible, eligible.folds)
     crossed = (f"cross-fitted, {len(fold_places)} folds",) if fold_places else ()
     preferred_test = None if row is None else candidate_set.score(preferred, "test", row, crossed)
-    embedding, advised, kept = _compare_with_embedding(
+    embedding, advised, baseline = _compare_with_embedding(
         candidate_set, preferred, row, within=within / 100, seed=seed, enough=judged.at_most is not None
     )
     selected, test = preferred, preferred_test
-    if kept is not None:
-        selected, test = kept.candidate, candidate_set.score(kept.candidate, "test", kept.test)
+    if baseline is not None:
+        selected, test = baseline.candidate, candidate_set.score(baseline.candidate, "test", baseline.test)
     position = candidate_set.candidates.index(selected) if selected in candidate_set.candidates else None
     chosen_row = None if position is None else candidate_set.choosing[[position]]
     chosen = candidate_set.score(selected, candidate_set.split, chosen_row, crossed)
@@ -221,7 +221,7 @@ def choose_among(
         post_processing=post_processing,
         runner_up=None if judged.runner_up is None else names[judged.runner_up],
         lead=judged.lead,
-        ties=int((means >= means[place] - EQUAL).sum()) - 1 if means[place] >= means.max() - EQUAL else 0,
+        ties=int((means >= means[index] - EQUAL).sum()) - 1 if means[index] >= means.max() - EQUAL else 0,
         equivalent=tuple(names[other] for other in sorted(judged.equivalent, key=costs.__getitem__)),
         candidates=len(candidates),
         classes=choosing.units,
@@ -245,10 +245,10 @@ def choose_among(
 
 def _select_eligible(candidate_set: CandidateSet, seed: int) -> tuple[CandidateSet, list[str]]:
     """The distinct candidates above chance with valid numbers, and notes on the others."""
-    competing = [place for place in range(len(candidate_set.candidates)) if place not in candidate_set.only_compared]
+    competing = [index for index in range(len(candidate_set.candidates)) if index not in candidate_set.only_compared]
     both = np.hstack([candidate_set.choosing.sums, candidate_set.above_chance.sums])
     with_numbers = set(np.flatnonzero(np.isfinite(both).all(1)).tolist())
-    valid = [place for place in competing if place in with_numbers]
+    valid = [index for index in competing if index in with_numbers]
     if not valid:
         raise NumericError("no candidate has a valid number", fix="Probe layers and epochs whose features are finite")
     notes = []
@@ -256,7 +256,7 @@ def _select_eligible(candidate_set: CandidateSet, seed: int) -> tuple[CandidateS
         notes.append(f"skipped: {invalid:,} of the candidates without a valid number")
 
     def names_of(places: Sequence[int]) -> list[str]:
-        candidates, every = ([candidate_set.candidates[place] for place in some] for some in (places, competing))
+        candidates, every = ([candidate_set.candidates[index] for index in some] for some in (places, competing))
         return candidate_names(candidates, candidate_set.subject_of(every[0], candidate_set.split).run, every)
 
     split, names = chosen_on_text(candidate_set.split), names_of(valid)
@@ -268,10 +268,10 @@ def _select_eligible(candidate_set: CandidateSet, seed: int) -> tuple[CandidateS
     if not all(is_above):
         at_chance = [name for name, better in zip(names, is_above, strict=True) if not better]
         notes.append(f"skipped: not above chance on {split}: {list_names(at_chance)}")
-        valid = [place for place, better in zip(valid, is_above, strict=True) if better]
+        valid = [index for index, better in zip(valid, is_above, strict=True) if better]
     distinct = _find_distinct(candidate_set, valid)
     if duplicates := len(valid) - len(distinct):
-        duplicate_names = [name for place, name in zip(valid, names_of(valid), strict=True) if place not in distinct]
+        duplicate_names = [name for index, name in zip(valid, names_of(valid), strict=True) if index not in distinct]
         verb = "ranks" if duplicates == 1 else "rank"
         notes.append(f"counted once: {list_names(duplicate_names)} {verb} every query like another candidate")
     return candidate_set.select(distinct), notes
@@ -282,18 +282,18 @@ def _find_distinct(candidate_set: CandidateSet, places: Sequence[int]) -> list[i
     embeddings = {baseline.candidate for baseline in candidate_set.baselines.values()}
     layers = {(candidate.run, candidate.ranked.layer) for candidate in embeddings}
 
-    def order(place: int) -> tuple[bool, bool, tuple[int, ...]]:
-        candidate = candidate_set.candidates[place]
+    def order(index: int) -> tuple[bool, bool, tuple[int, ...]]:
+        candidate = candidate_set.candidates[index]
         return candidate not in embeddings, (candidate.run, candidate.ranked.layer) not in layers, candidate.cost
 
     distinct: dict[Hashable, int] = {}
-    for place in sorted(places, key=order):
-        distinct.setdefault(candidate_set.identities[place], place)
+    for index in sorted(places, key=order):
+        distinct.setdefault(candidate_set.identities[index], index)
     return sorted(distinct.values())
 
 
 def _judge_layer(
-    candidate_set: CandidateSet, place: int, judge_by: Callable[[UnitSums, int], Judged]
+    candidate_set: CandidateSet, index: int, judge_by: Callable[[UnitSums, int], Judged]
 ) -> tuple[Certainty, Certainty | None]:
     """How sure a layer is, by its own best post-processing, and how sure its post-processing is; None for a single one.
 
@@ -301,16 +301,16 @@ def _judge_layer(
     """
     cells = candidate_set.choosing
     layers = [(candidate.run, candidate.ranked.layer.layer) for candidate in candidate_set.candidates]
-    of_layer = [other for other, layer in enumerate(layers) if layer == layers[place]]
+    of_layer = [other for other, layer in enumerate(layers) if layer == layers[index]]
     best = max(of_layer, key=cells.means.__getitem__)
 
-    def certainty(places: list[int], place: int, others: int) -> Certainty:
-        judged = judge_by(cells[places], places.index(place))
+    def certainty(places: list[int], index: int, others: int) -> Certainty:
+        judged = judge_by(cells[places], places.index(index))
         at_most = None if judged.at_most is None else 100 * judged.at_most
         return Certainty(judged.verdict, at_most, others, judged.lead)
 
-    rivals = [other for other, layer in enumerate(layers) if layer != layers[place]]
-    post_processing = certainty(of_layer, place, len(of_layer) - 1) if len(of_layer) > 1 else None
+    rivals = [other for other, layer in enumerate(layers) if layer != layers[index]]
+    post_processing = certainty(of_layer, index, len(of_layer) - 1) if len(of_layer) > 1 else None
     return certainty([best, *rivals], best, len(set(layers)) - 1), post_processing
 
 
@@ -373,14 +373,14 @@ def _score_embedding(
     if preferred.ranked.layer == current.ranked.layer or candidate_set.on_test is None:
         return embedding
     reduction = _strip_dimensions(preferred.ranked.reduction)
-    for place, candidate in enumerate(candidate_set.candidates):
+    for index, candidate in enumerate(candidate_set.candidates):
         if (
             (candidate.run, candidate.epoch) == (preferred.run, preferred.epoch)
             and candidate.ranked.layer == current.ranked.layer
             and _strip_dimensions(candidate.ranked.reduction) == reduction
             and (candidate.epoch, candidate.ranked) != (current.epoch, current.ranked)
         ):
-            test = candidate_set.on_test[[place]]
+            test = candidate_set.on_test[[index]]
             (gain,) = gains(row.minus(test), seed=seed)
             return replace(embedding, alike=candidate_set.score(candidate, "test", test), gain=gain)
     return embedding
@@ -395,7 +395,7 @@ def _note_disagreement(places: Sequence[int], names: Sequence[str]) -> tuple[str
     """The note on folds that choose different candidates."""
     if len(set(places)) <= 1:
         return ()
-    chosen = ", ".join(f"{names[place]} in {places.count(place)}" for place in sorted(set(places)))
+    chosen = ", ".join(f"{names[index]} in {places.count(index)}" for index in sorted(set(places)))
     return (f"the folds choose {chosen}: the value and the gain on test are of the procedure, not of one candidate",)
 
 

@@ -195,14 +195,14 @@ class Refits:
 
         def finer(places: Sequence[int]) -> UnitSums | None:
             try:
-                for place in places:
-                    if place not in measured:
-                        group, key = candidates[place]
-                        measured[place] = group.by_fold(partial(sums_of, key=key))
+                for index in places:
+                    if index not in measured:
+                        group, key = candidates[index]
+                        measured[index] = group.by_fold(partial(sums_of, key=key))
             except (DataError, NotApplicableError, NumericError) as error:
                 notes.append(f"near ties are decided by the mean alone, without {NEAR_METRIC}: {error.message}")
                 return None
-            return stack_means([measured[place] for place in places])
+            return stack_means([measured[index] for index in places])
 
         return finer
 

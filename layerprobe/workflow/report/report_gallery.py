@@ -248,7 +248,7 @@ def _fill_gallery(
         items=items,
         pictures=(),
         queries=tuple(GalleryQuery(first_query + row, tuple(row_rules)) for row, row_rules in rules.items()),
-        found=np.stack([found for found, _, _ in by_epoch]),
+        found=np.stack([rows for rows, _, _ in by_epoch]),
         right=np.stack([right for _, right, _ in by_epoch]),
         notes=(
             *notes,
@@ -266,12 +266,12 @@ def _find_neighbours(gallery_run: _GalleryRun, epoch: int, rows: NDArray[np.int6
         return nearest.rows.astype(np.int32), nearest.right, []
     # The features of some layers are not stored, or not finite.
     shape = len(layers), len(rows), min(NEIGHBOURS, len(opened.items) - 1)
-    found, right, absent = np.full(shape, -1, np.int32), np.zeros(shape, bool), list[RankedLayer]()
+    neighbours, right, absent = np.full(shape, -1, np.int32), np.zeros(shape, bool), list[RankedLayer]()
     for i, layer in enumerate(layers):
         try:
             nearest = neighbours_of(opened, epoch, [layer], rows, NEIGHBOURS)
         except (DataError, NumericError):
             absent.append(layer)
         else:
-            found[i], right[i] = nearest.rows[0], nearest.right[0]
-    return found, right, absent
+            neighbours[i], right[i] = nearest.rows[0], nearest.right[0]
+    return neighbours, right, absent

@@ -132,7 +132,7 @@ def read_images(  # noqa: PLR0913 - a loader, how it is read, and how much of it
     images = WatchedImages(
         torch.stack([image for _, image, _ in held]),
         np.array([label for _, _, label in held]),
-        np.array([place for place, _, _ in held], np.int64),
+        np.array([position for position, _, _ in held], np.int64),
         _batch_size_of(loader),
         seen,
     )
@@ -196,11 +196,11 @@ def _hold_images(
     held_bytes = 0
     places = itertools.count() if rows is None else iter(rows)
     for batch in batches:
-        for image, label, place in zip(batch.images, batch.labels.tolist(), places, strict=False):
+        for image, label, position in zip(batch.images, batch.labels.tolist(), places, strict=False):
             seen[label] += 1
             is_watched = classes is None or str(label) in classes
-            if is_watched and _draw_order(label) < class_bar and _draw_order(place) < image_bar:
-                held.append((place, image.detach().cpu().clone(), label))
+            if is_watched and _draw_order(label) < class_bar and _draw_order(position) < image_bar:
+                held.append((position, image.detach().cpu().clone(), label))
                 held_bytes += image.nbytes
         while held_bytes > memory:
             labels = {label for _, _, label in held}
