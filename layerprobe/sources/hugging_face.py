@@ -44,6 +44,7 @@ _FILTERS: dict[int, Filter] = {
     4: "box",
     5: "hamming",
 }  # PIL's numbers
+_NAMED_FILTERS = {name: number for number, name in _FILTERS.items()}  # as torchvision names them
 _FINAL_NORMS = (
     "layernorm", "norm", "post_layernorm", "vision_model.post_layernorm", "vision_model.vision_model.post_layernorm",
     "encoder.layernorm", "encoder.norm",
@@ -204,11 +205,15 @@ def _as_input(processor: Any) -> OwnInput | None:
     if len(mean) != 3 or len(std) != 3:
         return None
     exact = squeezed and size == side
-    resample = setting("resample")  # PIL's number of a filter, or torchvision's name
+    resample = setting("resample")
+    resample = getattr(resample, "value", resample)  # of an enumeration
+    number = _NAMED_FILTERS.get(resample, resample)
+    if number not in _FILTERS:
+        return None
     return OwnInput(
         size=size,
         resized=None if exact else side,
-        filter=resample.value if isinstance(getattr(resample, "value", None), str) else _FILTERS[int(resample)],
+        filter=_FILTERS[number],
         mean=mean,
         std=std,
         crop_rounding="down",

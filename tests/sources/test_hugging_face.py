@@ -274,6 +274,12 @@ def test_a_model_with_code_of_its_own_is_refused_and_nothing_runs(saved: Save, t
             OwnInput((56, 24), 64, "bicubic", HALF, (0.26862954, 0.26130258, 0.27577711), "down"),
         ),
         ("ViTImageProcessor", {"size": {"height": 32, "width": 32}, "do_rescale": False}, None),
+        ("ViTImageProcessor", {"size": {"height": 32, "width": 32}, "resample": "nearest-exact"}, None),
+        (
+            "ViTImageProcessor",
+            {"size": {"height": 32, "width": 32}, "resample": "bicubic"},
+            OwnInput(32, None, "bicubic", HALF, HALF, "down"),
+        ),
     ],
 )
 def test_the_models_own_input_is_its_processors(
