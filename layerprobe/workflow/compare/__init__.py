@@ -3,6 +3,6 @@
 Two layers on the same queries: pairs, evidence, trainings, corrected p values, sentences and tables; findings, such
 as the best on validation or the layer before the embedding against the embedding; a run beside a paper's table.
 
-Types and words: `CompareRequest`, `Comparison`, `OverTrainings`, `ComparedLayer`, `ComparisonData`, `Evidence`,
+Types and words: `CompareRequest`, `Comparison`, `ComparedTrainings`, `ComparedLayer`, `ComparisonData`, `Evidence`,
 `FindingInputs`, `Findings`, `PaperComparison`.
 """

@@ -22,9 +22,9 @@ from layerprobe.values.layers import RankedLayer, members_of, unlike_text
 from layerprobe.values.retrieval import FloatArray
 from layerprobe.workflow.compare.comparison import (
     ComparedLayer,
+    ComparedTrainings,
     Comparison,
     ComparisonData,
-    OverTrainings,
     PairedTraining,
     inputs_text,
 )
@@ -197,7 +197,7 @@ def _over_trainings(
     values: Sequence[tuple[float, float]],
     over: OverSeeds | None,
     trainings: Trainings | None,
-) -> OverTrainings | None:
+) -> ComparedTrainings | None:
     """What several trainings say; None for a single one."""
     if len(splits) == 1:
         return None
@@ -208,7 +208,7 @@ def _over_trainings(
         for (x, y), (value_a, value_b) in zip(splits, values, strict=False)
     ]
     has_same_classes = all(len(numbers) == 1 for numbers in folds)
-    return OverTrainings(tuple(of_seeds), over, trainings is None or trainings.one, has_same_classes)
+    return ComparedTrainings(tuple(of_seeds), over, trainings is None or trainings.one, has_same_classes)
 
 
 def _correct_p(measured: Sequence[tuple[Difference, OverSeeds | None]]) -> list[tuple[Difference, OverSeeds | None]]:

@@ -61,7 +61,7 @@ class PairedTraining:
 
 
 @dataclass(frozen=True)
-class OverTrainings:
+class ComparedTrainings:
     """What several trainings say besides their mean.
 
     Args:
@@ -100,7 +100,7 @@ class Comparison:
     before: Difference | None = None
     effect: Difference | None = None
     unlike: tuple[str, ...] = ()
-    seeds: OverTrainings | None = None
+    seeds: ComparedTrainings | None = None
 
     @property
     def claimed(self) -> bool:
@@ -192,7 +192,7 @@ def sentence(comparison: Comparison, names: tuple[str, str] | None = None) -> st
     return " ".join(filter(None, [f"{claim}, {gained} ({interval_text(difference, data)}).", warning, before]))
 
 
-def _seeds_texts(data: ComparisonData, seeds: OverTrainings, over: OverSeeds) -> list[str]:
+def _seeds_texts(data: ComparisonData, seeds: ComparedTrainings, over: OverSeeds) -> list[str]:
     """Sentences on the intervals over trainings."""
     if over.classes.low is None:
         return [f"{no_interval_text(data).capitalize()}."]
@@ -218,7 +218,7 @@ def _ends_and_p(difference: Difference, share: bool) -> str:
     return f"{range_text(difference.low, difference.high, share)} (p {p_words(difference.p)})"
 
 
-def _training_classes(seeds: OverTrainings) -> str:
+def _training_classes(seeds: ComparedTrainings) -> str:
     return f"the training classes {'are the same in all' if seeds.same_training else 'differ between'} seeds"
 
 

@@ -8,9 +8,9 @@ from layerprobe.values.intervals import Difference, Interval, IntervalKind, Over
 from layerprobe.values.scores import Subject
 from layerprobe.workflow.compare.comparison import (
     ComparedLayer,
+    ComparedTrainings,
     Comparison,
     ComparisonData,
-    OverTrainings,
     PairedTraining,
     comparison_table,
     sentence,
@@ -144,7 +144,7 @@ def test_the_claim_is_about_the_mean_over_trainings(classes: Difference, trainin
     a, b = side(run="s0"), side("fc6", "s0")
     each = tuple(PairedTraining(seed, (f"s{seed}",) * 2, (0.85, 0.838)) for seed in (0, 1, 4))
     over = OverSeeds(0.012, 0.004, 3, classes, training, Interval(0.001, 0.023), Interval(-0.011, 0.035))
-    said = sentence(Comparison(a, b, DATA, (0.85, 0.838), training, seeds=OverTrainings(each, over)))
+    said = sentence(Comparison(a, b, DATA, (0.85, 0.838), training, seeds=ComparedTrainings(each, over)))
     assert claim in said
     assert (
         "R@1 85.0 % against 83.8 % on the mean, +1.2 points, standard deviation 0.4 (seed 0 +1.2, seed 1 +1.2, " in said
