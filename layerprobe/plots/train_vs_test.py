@@ -37,6 +37,7 @@ from layerprobe.plots.drawn_scores import (
 )
 from layerprobe.plots.placing import Samples
 from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
+from layerprobe.system.errors import DataError
 from layerprobe.values.facts import DataFacts, common_chance, common_start, level_text, run_lines, split_text
 from layerprobe.values.layers import RankedLayer
 from layerprobe.values.scores import Score
@@ -77,20 +78,23 @@ def draw(
         layers: those in colour; None for those of `default_layers`.
         embeddings: run -> its embedding layer, where that is known.
     """
-    metric_scores = scores_of_metric(select_unreduced(scores, layers))
+    metric_scores = [x for x in scores_of_metric(select_unreduced(scores, layers)) if x.split in _SPLITS]
+    if not metric_scores:
+        metric, fix = scores[0].metric, f"Run layerprobe probe --splits {','.join(_SPLITS)}"
+        raise DataError(f"no layer has {metric} on train or test", fix=fix)
     runs, data = group_by_run(metric_scores), data or {}
     last_epochs = {run: max(score.epoch for score in scores_in(series)) for run, series in runs.items()}
     bright = default_layers(runs, embeddings or {}, data) if layers is None else layers
     metric_scores, kind = keep_one_kind(
         metric_scores,
-        lambda score: score.split in _SPLITS and score.epoch == last_epochs[score.run] and score.ranked in bright,
+        lambda score: score.epoch == last_epochs[score.run] and score.ranked in bright,
     )
     metric = metric_scores[0].metric
     panels = _panels(group_by_run(metric_scores), bright)
     drawn_scores = [score for panel in panels for series in panel.runs.values() for score in scores_in(series)]
     floors = {split: 100 * value for split, value in common_chance(data.values()).items()}
     window = _window_of(drawn_scores, floors)
-    scored = {score.split for score in drawn_scores if score.value is not None} & {*_SPLITS}
+    scored = {score.split for score in drawn_scores if score.value is not None}
     notes = run_lines(data, _SPLITS) + _notes(panels, data) + list(kind.lines("Bars"))
     notes += window.notes() if scored == set(_SPLITS) else ["Layers without a value on one axis are drawn at its edge."]
     notes += omission_notes(scores, layers)

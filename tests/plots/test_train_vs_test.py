@@ -14,6 +14,7 @@ from matplotlib.text import Text
 from numpy.typing import NDArray
 
 from layerprobe.plots.train_vs_test import draw, table
+from layerprobe.system.errors import DataError
 from layerprobe.values.facts import DataFacts
 from layerprobe.values.scores import Score
 from tests.plots.conftest import VGG, sure, with_chance
@@ -289,6 +290,17 @@ def test_a_missing_split_is_said_and_the_other_drawn(
     assert f"no {absent} scores" in texts(figure)
     assert not has(axes, f"_chance {absent}")
     assert not has(axes, "_diagonal")
+
+
+def test_scores_of_validation_alone_are_refused(make_scores: MakeScores) -> None:
+    with pytest.raises(DataError, match=r"no layer has R@1 on train or test\. Run .*--splits train,test"):
+        draw(make_scores(DEEP, splits=("validation",)))
+
+
+def test_a_layer_of_validation_alone_is_not_drawn(make_scores: MakeScores) -> None:
+    figure = draw([*make_scores(["fc6"]), *make_scores(["pool5.1"], splits=("validation",))])
+    assert has(figure.axes[0], "fc6")
+    assert not has(figure.axes[0], "pool5.1")
 
 
 def test_one_epoch_is_drawn_and_said(make_scores: MakeScores) -> None:
