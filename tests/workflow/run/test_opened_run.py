@@ -13,6 +13,8 @@ from layerprobe.system.errors import DataError, EnvironmentFault, RecipeError, U
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run.runs import Run
+from tests.records import recorded
+from tests.workflow import rank_files
 from tests.workflow.conftest import Silent
 
 
@@ -59,3 +61,12 @@ def test_a_frame_without_pandas_says_how_to_get_it(probed: Run, monkeypatch: pyt
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(EnvironmentFault, match="needs pandas, which is not installed. Install it: pip install pandas"):
         layerprobe.open_run(probed.folder).scores()
+
+
+def test_a_run_with_a_link_to_the_features_of_another_is_not_opened(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    run = Run(tmp_path / "netA")
+    run.write(recorded(rank_files.RECORD))
+    (run.folder / "features").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(DataError, match="a link below a run's folder is not followed"):
+        layerprobe.open_run(run.folder)
