@@ -4,6 +4,6 @@ Data sets: annotation files, csv tables and lists, splits and which classes and 
 that are read, class subsets, tables of images (parquet, Arrow), drawn glyphs, digits, hashes of images, decoding and
 the pixel cache and its readers, transforms, framing, resizing, batches, worker processes.
 
-Types and words: `Dataset`, `Split`, `DatasetSpec`, `Annotations`, `Table`, `TableImage`, `OfficialSet`,
+Types and words: `Dataset`, `Split`, `DatasetSpec`, `Annotations`, `ImageTable`, `TableImage`, `OfficialSet`,
 `UnreadFiles`, `Files`, `DecodedPixels`, `PairList`, `Normalise`; root, folder, box, PIL, pixels, digest, fingerprint.
 """

@@ -131,7 +131,7 @@ def load_batches(  # noqa: PLR0913 - what to read, and the three keys of the aug
     """
     if augment not in AUGMENTATIONS:
         raise UnknownNameError("augmentation", augment, AUGMENTATIONS)
-    loaded = in_order(_Reader(split, augment, seed, epoch), batches, workers)
+    loaded = in_order(_BatchReader(split, augment, seed, epoch), batches, workers)
     return ((pixels, indices) for pixels, indices in zip(loaded, batches, strict=True))
 
 
@@ -155,11 +155,11 @@ def plain_batches(split: Split, *, batch_size: int, workers: int) -> Generator[T
 
 def batches_of(split: Split, batches: Sequence[Indices], *, workers: int) -> Generator[Tensor, None, None]:
     """As `plain_batches`, of images with these indices."""
-    return in_order(_Reader(split, "none", seed=0, epoch=0), batches, workers)
+    return in_order(_BatchReader(split, "none", seed=0, epoch=0), batches, workers)
 
 
 @dataclass(frozen=True, eq=False)
-class _Reader:
+class _BatchReader:
     """Indices of a batch -> its pixels; a copy is sent to every worker."""
 
     split: Split

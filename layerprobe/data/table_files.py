@@ -219,7 +219,7 @@ _PATHS = ("image", "path", "image_path", "file", "file_path", "file_name", "file
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class ImageTable:
     """The rows of some files that have the same columns.
 
     Args:
@@ -257,7 +257,7 @@ class Table:
         return f"{self.files[file].path}: row {row_index - ends[file] + self.counts[file]}"
 
 
-def read_table(root: Path, files: Sequence[TableFile], *, image: str, label: str) -> Table:
+def read_table(root: Path, files: Sequence[TableFile], *, image: str, label: str) -> ImageTable:
     """The table of some files; no image is read.
 
     Args:
@@ -285,7 +285,7 @@ def read_table(root: Path, files: Sequence[TableFile], *, image: str, label: str
     has_bytes = image not in parts[0] or (
         not _is_text(of_images) and any(_some_bytes(file.path, image) for file in files)
     )
-    return Table(
+    return ImageTable(
         files,
         counts=[len(file_cells[label]) for file_cells in parts],
         image=image,

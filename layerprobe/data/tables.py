@@ -23,7 +23,7 @@ from layerprobe.data.image_files import (
 from layerprobe.data.spec import DatasetSpec
 from layerprobe.data.splits import Dataset, Role, divide_rows
 from layerprobe.data.subsets import count_train_classes, divide_classes
-from layerprobe.data.table_files import Table, read_table, table_files
+from layerprobe.data.table_files import ImageTable, read_table, table_files
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 
 _SPLIT, _DIVIDING = "split", ("is_query", "is_gallery")
@@ -165,7 +165,7 @@ def _divide_by_class(
     return members
 
 
-def _require_text(table: Table, row: int, column: str, content: str) -> str:
+def _require_text(table: ImageTable, row: int, column: str, content: str) -> str:
     """The text of a cell that must not be empty."""
     cell = table.cells[column][row]
     if cell is None or cell == "":
@@ -174,7 +174,7 @@ def _require_text(table: Table, row: int, column: str, content: str) -> str:
 
 
 def _list_images(
-    folder: Path, table: Table, rows: Sequence[int], names: Sequence[str], selection: _Selection
+    folder: Path, table: ImageTable, rows: Sequence[int], names: Sequence[str], selection: _Selection
 ) -> tuple[ListedImages, str]:
     """The images in the rows that are used, and the fingerprint of their files.
 
@@ -213,7 +213,7 @@ def _list_images(
     return ListedImages(files, ids, labels, columns), fingerprint([size or 0 for size in sizes])
 
 
-def _label(table: Table, row: int) -> str:
+def _label(table: ImageTable, row: int) -> str:
     text = _require_text(table, row, table.label, "label")
     if not table.class_names:
         return text
@@ -225,7 +225,7 @@ def _label(table: Table, row: int) -> str:
     return table.class_names[number]
 
 
-def _at_paths(folder: Path, table: Table, rows: Sequence[int]) -> Files:
+def _at_paths(folder: Path, table: ImageTable, rows: Sequence[int]) -> Files:
     """Images at the paths of a column, which are relative to the folder of their table."""
     names = [_require_text(table, row, table.image, "image") for row in rows]
     if table.of_structs and all(map(os.path.isabs, names)):  # as the cache of `datasets` has local files
@@ -241,7 +241,7 @@ def _at_paths(folder: Path, table: Table, rows: Sequence[int]) -> Files:
     return Files(folder, names)
 
 
-def _role(table: Table, row: int, name: str) -> Role:
+def _role(table: ImageTable, row: int, name: str) -> Role:
     """The split of a row of a table that is divided into splits, and its part in a search."""
     if name not in _MEANS and name:
         fix = f"Known: {', '.join(_MEANS)}. {_USE_ONE}"

@@ -27,7 +27,7 @@ class _File(BaseModel, strict=True):
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
-class _Input(BaseModel, strict=True):
+class _ImageInput(BaseModel, strict=True):
     """The images that the encoder takes; how a file becomes one is read by example.py alone."""
 
     size: tuple[_Side, _Side]
@@ -45,7 +45,7 @@ class _Manifest(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow")
     name: str
     dim: _Size
-    input: _Input | None
+    input: _ImageInput | None
     map: _Map | None
     files: dict[str, _File]
 

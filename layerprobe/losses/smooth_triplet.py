@@ -92,7 +92,7 @@ class SmoothTriplet(Loss):
         """
         same = labels[:, None] == labels
         sizes: list[int] = same.sum(1).tolist()  # the one transfer: it refuses a batch and sizes the chunks
-        classes = _Classes(same, sizes, sum([(size - 1) * (len(sizes) - size) for size in sizes]))
+        classes = _BatchClasses(same, sizes, sum([(size - 1) * (len(sizes) - size) for size in sizes]))
         if not classes.triplets:
             raise ValueError("a batch without triplets: it needs two classes and one of them twice")
         if self.triplet_type == 0 and self.margin is None and not self.distance_weighting:
@@ -150,7 +150,7 @@ class SmoothTriplet(Loss):
 
 
 @dataclass(frozen=True)
-class _Classes:
+class _BatchClasses:
     same: Tensor  # (B, B) whether two images are of one class
     sizes: list[int]  # (B,) of the class of each
     triplets: int
@@ -160,7 +160,7 @@ class _BatchAll(torch.autograd.Function):
     """(B, D) embeddings -> mean of log(1 + exp(d(a, p) - d(a, n))) over every triplet; scale None: not normalised."""
 
     @staticmethod
-    def forward(ctx: Any, embeddings: Tensor, scale: Tensor | None, classes: _Classes, dot: bool) -> Tensor:
+    def forward(ctx: Any, embeddings: Tensor, scale: Tensor | None, classes: _BatchClasses, dot: bool) -> Tensor:
         x, stretch, factor = embeddings, None, 1 if dot else 2
         if scale is not None:
             lengths = torch.linalg.vector_norm(x, dim=1, keepdim=True)
@@ -213,7 +213,7 @@ def _distances(x: Tensor, scale: Tensor | None, dot: bool) -> tuple[Tensor, bool
     return distances.sub_((low + high) / 2), bool((high - low).max() <= 2 * reach)
 
 
-def _softplus_sum(distances: Tensor, near: bool, classes: _Classes) -> tuple[Tensor, Tensor]:
+def _softplus_sum(distances: Tensor, near: bool, classes: _BatchClasses) -> tuple[Tensor, Tensor]:
     """Sum of log(1 + exp(d(a, p) - d(a, n))) over the triplets, and its gradient.
 
     Args:

@@ -27,7 +27,7 @@ _ONE_BIN = (0, 2 * STEPS)
 
 
 @dataclass(frozen=True, eq=False)
-class Labelled:
+class LabelledFeatures:
     """The features of a split.
 
     Args:
@@ -44,7 +44,9 @@ class Labelled:
 Counts = dict[str, NDArray[np.int64]]  # kind of pairs -> how many have a cosine in each step from -1 to 1
 
 
-def pair_histograms(splits: Mapping[str, Labelled], *, run: str, epoch: int, ranked: RankedLayer) -> list[Histogram]:
+def pair_histograms(
+    splits: Mapping[str, LabelledFeatures], *, run: str, epoch: int, ranked: RankedLayer
+) -> list[Histogram]:
     """Two histograms for each split, of same-class and different-class pairs; all of a layer have the same bins.
 
     Zhang et al., Heated-Up Softmax Embedding (2018), Fig. 4. Every two images of a split are a pair, each counted once.

@@ -110,7 +110,7 @@ def _rows(retrieval: Retrieval) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Agreement:
+class LabelAgreement:
     """How well clusters agree with classes.
 
     Args:
@@ -126,7 +126,7 @@ class Agreement:
     chance: float
 
 
-def agreement(classes: ArrayLike, clusters: ArrayLike) -> Agreement:
+def agreement(classes: ArrayLike, clusters: ArrayLike) -> LabelAgreement:
     """Compare two labellings; the order of the two, and what their labels are called, changes nothing.
 
     Args:
@@ -144,13 +144,13 @@ def agreement(classes: ArrayLike, clusters: ArrayLike) -> Agreement:
     class_entropy, cluster_entropy = (-float((share * np.log(share)).sum()) for share in shares)
     mean, root = (class_entropy + cluster_entropy) / 2, math.sqrt(class_entropy * cluster_entropy)
     if mean == 0:
-        return Agreement(1.0, 1.0, 1.0, 1.0)
+        return LabelAgreement(1.0, 1.0, 1.0, 1.0)
     shared, expected = float(mutual_info_score(classes, clusters)), expected_information(*sizes)
     nmi, chance = min(1.0, shared / mean), expected / mean
     geometric = min(1.0, shared / root) if root else 0.0
     # Chance reaches 1 only where both give every item a label of its own: no other clustering is possible.
     ami = (nmi - chance) / (1 - chance) if 1 - chance > 1e-12 else 1.0
-    return Agreement(nmi, geometric, ami, chance)
+    return LabelAgreement(nmi, geometric, ami, chance)
 
 
 def expected_information(row_sizes: NDArray[np.int64], column_sizes: NDArray[np.int64]) -> float:

@@ -52,7 +52,7 @@ class IntraInter(Metric):
             DataError: a single class, or no class of two items.
             NumericError: all centres within 1e-12 of each other: collapsed.
         """
-        classes = _Classes(retrieval)
+        classes = _ClassScatter(retrieval)
         paired = classes.paired("intra-inter")
         if len(classes.counts) < 2:
             raise DataError("intra-inter needs two classes, there is one", fix="Measure a split of several classes")
@@ -82,7 +82,7 @@ class Alignment(Metric):
         Raises:
             DataError: no class of two items.
         """
-        classes = _Classes(retrieval)
+        classes = _ClassScatter(retrieval)
         paired = classes.paired("alignment")
         counts, scatter = classes.counts[paired], classes.scatter[paired]
         # n items have n (n - 1) ordered pairs, whose squared distances add up to 2 n times their scatter.
@@ -168,7 +168,7 @@ class EffectiveRank(Metric):
         return {"effective-rank": math.exp(-float((shares * np.log(shares)).sum()))}
 
 
-class _Classes:
+class _ClassScatter:
     """Count (C,), mean (C, D) and scatter (C,), the summed squared distance from the mean, of each class."""
 
     def __init__(self, retrieval: Retrieval) -> None:

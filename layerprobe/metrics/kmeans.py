@@ -119,7 +119,7 @@ def points_of(rows: Tensor) -> Points:
     return Points(rows, low, lengths.to(product.dtype), centre, scale, scatter, product)
 
 
-class Search:
+class CentroidSearch:
     """Nearest centroids of points, again and again.
 
     Args:
@@ -317,7 +317,7 @@ class _Restarts:
 
     def __init__(self, points: Points, firsts: Tensor) -> None:
         self.points = points
-        self.search = Search(points, *firsts.shape)
+        self.search = CentroidSearch(points, *firsts.shape)
         self.centroids = points.rows[firsts].double()  # (R, k, D)
         self.sums = torch.zeros_like(self.centroids)
         self.counts = torch.zeros_like(firsts)

@@ -49,7 +49,7 @@ _DAMAGED = (
 )  # fmt: skip
 
 
-class _StandIn:
+class _OpaqueObject:
     """An object of no importance: a path, a layout."""
 
     def __new__(cls, *_: object) -> Self:
@@ -77,7 +77,7 @@ class _Unpickler(pickle.Unpickler):
         self.classes: dict[str, Any] = {
             **{name: type(kind.__name__, (kind,), {}) for name, kind in _DATACLASSES.items()},
             f"{metadata.__name__}.TensorProperties": type("Properties", (_Properties,), {}),
-            **dict.fromkeys(_NOT_NEEDED, type("StandIn", (_StandIn,), {})),
+            **dict.fromkeys(_NOT_NEEDED, type("StandIn", (_OpaqueObject,), {})),
         }
 
     def find_class(self, module: str, name: str) -> Any:
@@ -86,14 +86,14 @@ class _Unpickler(pickle.Unpickler):
         if full in _VALUES:
             return _VALUES[full]
         if module.partition(".")[0] == "pathlib":
-            return type("StandIn", (_StandIn,), {})
+            return type("StandIn", (_OpaqueObject,), {})
         if full not in self.classes:
             problem = f"holds Python code ({full}); layerprobe does not run it"
             raise DataError(problem, file=self.path, fix="Save it again by torch.distributed.checkpoint.save")
         return self.classes[full]
 
 
-class _Reader(FileSystemReader):
+class _TensorReader(FileSystemReader):
     """torch's reader of a folder, with its metadata read by `_metadata`."""
 
     def read_metadata(self, *_: Any, **__: Any) -> Metadata:
@@ -112,7 +112,7 @@ def read_distributed(folder: Path) -> dict[str, Tensor]:
         require_memory(2 * sum(size.numel() * dtype.itemsize for size, dtype in sizes.values()), folder)
         with memory_faults_told(folder), warnings.catch_warnings(action="ignore"):  # that there is one process
             tensors = {name: torch.empty(size, dtype=dtype) for name, (size, dtype) in sizes.items()}
-            load(tensors, storage_reader=_Reader(folder), no_dist=True)
+            load(tensors, storage_reader=_TensorReader(folder), no_dist=True)
     except _DAMAGED as error:
         problem = "a damaged folder of torch.distributed.checkpoint"
         raise DataError(problem, file=folder, fix="Copy or download it again") from error

@@ -47,7 +47,7 @@ def draw(matrices: Sequence[Matrix], *, data: Mapping[str, DataFacts] | None = N
     single = [(matrix.run, note) for matrix in matrices for note in matrix.notes if note not in common]
     notes = [*image_lines(data or {}, {matrix.split for matrix in matrices}), *common]
     notes += [f"{run}: " * has_several_runs + note for run, note in dict.fromkeys(single)]
-    layout = fig.Layout(
+    layout = fig.PanelLayout(
         side,
         side,
         # Between two panels there must be room for the names beside the right one.

@@ -47,7 +47,7 @@ _BANDS = 0.45  # how opaque overlapping bands are together, at most
 
 
 @dataclass(frozen=True)
-class _Panel:
+class _CurvePanel:
     """The curves of one panel.
 
     Args:
@@ -117,7 +117,7 @@ def draw(
     panels = _panels(runs, [split for split in _SPLITS if split in valid] or ["test"])
     labels = [_labels(panel, data) for panel in panels]
     keys = [_key(panel, data) for panel in panels]
-    layout = fig.Layout(
+    layout = fig.PanelLayout(
         _WIDTH,
         max(_HEIGHT, _LABEL * max(map(len, labels))),
         fig.width_of([label.text for panel in labels for label in panel]) + 0.25,
@@ -153,17 +153,17 @@ def _select_scores(
     return [score for score in layer_scores if score.split in _SPLITS] or layer_scores
 
 
-def _panels(runs: Mapping[str, Series], splits: Sequence[str]) -> list[_Panel]:
+def _panels(runs: Mapping[str, Series], splits: Sequence[str]) -> list[_CurvePanel]:
     names = names_in_order(runs)
     of_layer = fig.styles(names)
     if len(runs) > 1 and sum(map(len, runs.values())) <= _TOGETHER:
         of_run = fig.styles(list(runs))
         styles = {(run, name): fig.Style(of_run[run].colour, of_layer[name].marker) for run in runs for name in names}
         every = {f"{run} {name}": layer for run, series in runs.items() for name, layer in series.items()}
-        return [_Panel(runs, splits, f"{_measure(runs, splits)}, {comparison_text(every)}", styles)]
+        return [_CurvePanel(runs, splits, f"{_measure(runs, splits)}, {comparison_text(every)}", styles)]
     groups = [splits] if max(map(len, runs.values())) <= _TOGETHER else [[split] for split in splits]
     return [
-        _Panel(
+        _CurvePanel(
             {run: series},
             group,
             f"{run}: {_measure(runs, group)}, {comparison_text(series)}",
@@ -185,7 +185,7 @@ def _valid_values(scores: Sequence[Score]) -> tuple[list[int], list[float]]:
     return [epoch for epoch, _ in valid], [value for _, value in valid]
 
 
-def _labels(panel: _Panel, data: Mapping[str, DataFacts]) -> list[fig.Label]:
+def _labels(panel: _CurvePanel, data: Mapping[str, DataFacts]) -> list[fig.Label]:
     labels = []
     for run, name, split, scores in panel.curves:
         last_epoch = max(score.epoch for score in scores_in(panel.runs[run]))
@@ -197,7 +197,7 @@ def _labels(panel: _Panel, data: Mapping[str, DataFacts]) -> list[fig.Label]:
     return labels
 
 
-def _key(panel: _Panel, data: Mapping[str, DataFacts]) -> list[dict[str, object]]:
+def _key(panel: _CurvePanel, data: Mapping[str, DataFacts]) -> list[dict[str, object]]:
     """Legend entries for splits and runs, which the labels do not name."""
     # A single split is in the title.
     splits = {split: split_text(split, data.values()) for split in panel.splits if len(panel.splits) > 1}
@@ -225,7 +225,7 @@ def _set_axes(axes: Axes, epochs: Sequence[int], y_limits: tuple[float, float], 
     axes.set_ylabel(metric, fontsize=fig.FONT + 1)
 
 
-def _draw_curves(axes: Axes, panel: _Panel) -> None:
+def _draw_curves(axes: Axes, panel: _CurvePanel) -> None:
     for split in panel.splits:
         _draw_bands(axes, panel, split)
     for i, (run, name, split, scores) in enumerate(panel.curves):
@@ -237,7 +237,7 @@ def _draw_curves(axes: Axes, panel: _Panel) -> None:
         curve.set(markevery=(i % step, step), clip_on=False, label=panel.label(run, name, split))
 
 
-def _draw_bands(axes: Axes, panel: _Panel, split: str) -> None:
+def _draw_bands(axes: Axes, panel: _CurvePanel, split: str) -> None:
     """Shade the intervals of the curves; a band breaks at an epoch without one."""
     bands: dict[tuple[str, str], list[tuple[int, float, float]]] = {}
     by_epoch: dict[int, list[tuple[float, float]]] = {}

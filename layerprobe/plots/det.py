@@ -60,7 +60,7 @@ def draw(
     notes += shared_then_single(
         [(f"{rates.run}, {layer.name}", rates.notes) for rates, layer in zip(error_rates, names, strict=True)]
     )
-    layout = fig.Layout(_WIDTH, _HEIGHT, max(room, 0.3), below=0.85 + rows, columns=2, notes=notes)
+    layout = fig.PanelLayout(_WIDTH, _HEIGHT, max(room, 0.3), below=0.85 + rows, columns=2, notes=notes)
     figure, panels = fig.make_panels(titles, layout)
     for axes, layers, panel_labels in zip(panels, runs.values(), labels, strict=True):
         _set_axes(axes, [rates for panel in runs.values() for rates in panel.values()])

@@ -176,7 +176,7 @@ def _draw_by_layer(
     upright = widest + 0.1 > width / count
     below = widest if upright else 0.15  # the names of the layers
     legends = fig.KEY_ROW * (any(pools) + bool(stars))
-    layout = fig.Layout(width, _LAYER_HEIGHT, right, below=below + 0.33 + legends, columns=2, notes=notes)
+    layout = fig.PanelLayout(width, _LAYER_HEIGHT, right, below=below + 0.33 + legends, columns=2, notes=notes)
     figure, all_axes = fig.make_panels(titles, layout)
     y_limits = _y_limits(panels, stars.values())
     for i, (axes, panel, keys) in enumerate(zip(all_axes, panels, layers, strict=True)):
@@ -318,7 +318,7 @@ def _draw_by_size(
     labels = [[_label(text, line[-1], styles[text]) for text, line in panel_lines.items()] for panel_lines in lines]
     right = fig.width_of([label.text for panel_labels in labels for label in panel_labels]) + 0.25
     width = _FIGURE - _LEFT - right if len(cells) == 1 else _SIZE_WIDTH
-    layout = fig.Layout(width, _SIZE_HEIGHT, right, below=0.6 + fig.KEY_ROW * bool(stars), columns=2, notes=notes)
+    layout = fig.PanelLayout(width, _SIZE_HEIGHT, right, below=0.6 + fig.KEY_ROW * bool(stars), columns=2, notes=notes)
     titles = [f"{_run_and_epoch(of_run, data)}\n{names[reducer]}" for of_run, reducer in cells]
     figure, all_axes = fig.make_panels(titles, layout)
     y_limits = _y_limits(reductions, stars.values())

@@ -43,7 +43,7 @@ def draw(explained: ExplainedQuery) -> Figure:
     height = count * row + (count - 1) * _BETWEEN
     notes = [*explained.notes, _KEY]
     notes += [note for neighbour in explained.neighbours for note in neighbour.explanation.notes]
-    layout = fig.Layout(_WIDTH, height, 0.3, below=0.05, columns=1, notes=tuple(dict.fromkeys(notes)))
+    layout = fig.PanelLayout(_WIDTH, height, 0.3, below=0.05, columns=1, notes=tuple(dict.fromkeys(notes)))
     title = f"{explained.run}, {explained.when}: why two {explained.split} images are similar"
     figure, (axes,) = fig.make_panels([title], layout)
     axes.set_axis_off()

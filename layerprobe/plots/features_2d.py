@@ -56,7 +56,7 @@ def draw(features: Sequence[PlaneFeatures], *, data: Mapping[str, DataFacts] | N
         notes.append(f"Above {_NAMED} classes none is named.")
     notes += image_lines(data or {}, set(splits))
     notes += shared_then_single([(f"{x.run}, {x.split}", x.notes) for x in features])
-    layout = fig.Layout(_SIDE, _SIDE, 0.12, below=0.45, left=_GAP, columns=len(splits), notes=notes)
+    layout = fig.PanelLayout(_SIDE, _SIDE, 0.12, below=0.45, left=_GAP, columns=len(splits), notes=notes)
     figure, panels = fig.make_panels(titles, layout)
     for axes, (by_split, split) in zip(panels, cells, strict=True):
         _set_axes(axes, list(by_split.values()))

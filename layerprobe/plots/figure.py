@@ -86,7 +86,7 @@ class Label:
 
 
 @dataclass(frozen=True)
-class Layout:
+class PanelLayout:
     """Sizes of a figure of equal panels, in inches."""
 
     width: float
@@ -125,7 +125,7 @@ def styles(names: Sequence[str]) -> dict[str, Style]:
     }
 
 
-def make_panels(titles: Sequence[str], layout: Layout) -> tuple[Figure, list[Axes]]:
+def make_panels(titles: Sequence[str], layout: PanelLayout) -> tuple[Figure, list[Axes]]:
     """A figure with a panel for each title, in rows, and the notes below."""
     columns = min(len(titles), layout.columns)
     rows = -(-len(titles) // columns)

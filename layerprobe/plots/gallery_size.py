@@ -55,7 +55,7 @@ def draw(curves: Sequence[Curve], *, data: Mapping[str, DataFacts] | None = None
     width = max(_LEAST, _FIGURE - _LEFT - right)
     notes = [*run_lines(data or {}, {curve.split for curve in curves}), _HOW, *kind.lines("Bands")]
     notes += merge_lines({run: _remarks(run_curves, names) for run, run_curves in runs.items()})
-    layout = fig.Layout(width, _HEIGHT, right, below=0.6, columns=2, notes=notes)
+    layout = fig.PanelLayout(width, _HEIGHT, right, below=0.6, columns=2, notes=notes)
     figure, panels = fig.make_panels(titles, layout)
     shares = [share for curve in curves for share in (*curve.values, *curve.low, *curve.high) if share is not None]
     y_limits = fig.limits([100 * share for share in shares] or [0.0, 100.0])

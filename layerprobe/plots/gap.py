@@ -79,7 +79,7 @@ def draw(
     most = max(_LEAST, *map(abs, gaps))
     columns = max(len(_epochs(series)) for series in runs.values())
     rows = max(map(len, runs.values()))
-    layout = fig.Layout(
+    layout = fig.PanelLayout(
         min(max(_COLUMN * columns, _WIDTHS[0]), _WIDTHS[1]),
         min(max(_ROW * rows, _HEIGHTS[0]), _HEIGHTS[1]),
         # Between two panels there must be room for the names beside the right one.

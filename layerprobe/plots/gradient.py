@@ -46,7 +46,7 @@ def draw(gradients: Sequence[GradientSizes], *, data: Mapping[str, DataFacts] | 
     notes = [_HOW, *image_lines(data or {}, {"train"})]
     notes += [f"{name}: {', '.join(dict.fromkeys(texts))}" for name, texts in counts.items()]
     notes += shared_then_single([(gradient.run, gradient.notes) for gradient in gradients])
-    layout = fig.Layout(_WIDTH, _HEIGHT, 0.1, below=0.5, left=0.6, columns=len(_AXES), key=0.75, notes=notes)
+    layout = fig.PanelLayout(_WIDTH, _HEIGHT, 0.1, below=0.5, left=0.6, columns=len(_AXES), key=0.75, notes=notes)
     figure, panels = fig.make_panels([f"{run}\nby {axis}" for run, axis in cells], layout)
     for axes, (run, axis) in zip(panels, cells, strict=True):
         panel_gradients = [gradient for gradient in gradients if (gradient.run, gradient.axis) == (run, axis)]

@@ -72,7 +72,7 @@ def draw(
     notes += shared_then_single(
         [(f"{x.run}, {name}, {x.split}", x.notes) for x, name in zip(histograms, names, strict=True)]
     )
-    layout = fig.Layout(
+    layout = fig.PanelLayout(
         _WIDTH if len(splits) > 1 else _ALONE,
         _HEIGHT,
         _RIGHT,

@@ -152,7 +152,7 @@ def draw(
     pools = {name: fig.pool_kinds(_tracks(panel.series)) for name, panel in panels.items()}
     starts = [f"{panel.train}, {panel.facts.start}" for panel in panels.values()]
     below = under + 0.15 + fig.KEY_ROW * (any(pools.values()) + bool(stars))
-    layout = fig.Layout(width, _HEIGHT, fig.width_of([*starts, "validation"]) + 0.3, below, columns=2, notes=notes)
+    layout = fig.PanelLayout(width, _HEIGHT, fig.width_of([*starts, "validation"]) + 0.3, below, columns=2, notes=notes)
     titles = [_title(name, panel, metric) for name, panel in panels.items()]
     figure, all_axes = fig.make_panels(titles, layout)
     for axes, (name, panel) in zip(all_axes, panels.items(), strict=True):
@@ -423,7 +423,7 @@ def _draw_together(
     pools = fig.pool_kinds(track for layers in named.values() for track in _tracks(layers.series))
     below = under + 0.17 * (len(runs) + len(pools) + len(stars)) + 0.2
     right = fig.width_of(list(texts.values())) + 0.3
-    layout = fig.Layout(max(width, _TOGETHER_WIDTH), _HEIGHT, right, below=below, columns=2, notes=notes)
+    layout = fig.PanelLayout(max(width, _TOGETHER_WIDTH), _HEIGHT, right, below=below, columns=2, notes=notes)
     figure, all_axes = fig.make_panels([_title_together(panel) for panel in panels], layout)
     for i, (axes, panel, names) in enumerate(zip(all_axes, panels, merged, strict=True)):
         _set_axes(axes, y_limits, names, metric_scores[0].metric, upright=upright)

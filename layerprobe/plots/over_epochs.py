@@ -57,7 +57,7 @@ def draw(scores: Sequence[Score], *, data: Mapping[str, DataFacts] | None = None
     notes = [how, *run_lines(data or {}, ("test",))]
     notes += merge_lines({run: shared_notes(run_remarks) for run, run_remarks in remarks.items()})
     notes += ShownKind.of(score.kind for score in scores if _ends(score)).lines("Bands")
-    layout = fig.Layout(_WIDTH, height, room, below=0.6, above=0.45, columns=1, notes=list(filter(None, notes)))
+    layout = fig.PanelLayout(_WIDTH, height, room, below=0.6, above=0.45, columns=1, notes=list(filter(None, notes)))
     titles = []
     for metric in order:
         of_test = all(score.split == "test" for run_scores in metrics[metric].values() for score in run_scores)

@@ -22,7 +22,7 @@ from layerprobe.system.wording import visible
 from layerprobe.values.facts import DataFacts, epoch_text, run_lines
 from layerprobe.values.layers import RankedLayer
 from layerprobe.values.scores import note_text
-from layerprobe.values.views import Neighbours, Selected
+from layerprobe.values.views import QueryNeighbours, Selected
 
 # Inches.
 _WIDTH = 4.4
@@ -56,7 +56,7 @@ NEUTRAL = Frame("0.2", "-", "")
 
 
 def draw(
-    neighbours: Sequence[Neighbours],
+    neighbours: Sequence[QueryNeighbours],
     *,
     image: ReadImage,
     data: Mapping[str, DataFacts] | None = None,
@@ -78,7 +78,7 @@ def draw(
     heights = [max(len(block) * row, _QUERY + 3 * _TEXT + 0.05) for block in blocks]
     height = sum(heights) + (len(blocks) - 1) * _BETWEEN
     # Room at the right is for lines of text, which the figure would else divide well before their end.
-    layout = fig.Layout(_WIDTH, height, 0.3, below=0.05, columns=1, notes=_notes(neighbours, data or {}))
+    layout = fig.PanelLayout(_WIDTH, height, 0.3, below=0.05, columns=1, notes=_notes(neighbours, data or {}))
     # A selected candidate may be of another epoch.
     epochs = {nearest.run: nearest.epoch for nearest in reversed(neighbours)}
     whose = [next(iter(epochs)) if len(epochs) == 1 else "several runs"]
@@ -105,7 +105,7 @@ def draw(
     return figure
 
 
-def _notes(neighbours: Sequence[Neighbours], data: Mapping[str, DataFacts]) -> list[str]:
+def _notes(neighbours: Sequence[QueryNeighbours], data: Mapping[str, DataFacts]) -> list[str]:
     split = neighbours[0].split
     split_facts = {
         run: replace(facts, splits={split: facts.splits[split]}) for run, facts in data.items() if split in facts.splits
@@ -118,7 +118,7 @@ def _notes(neighbours: Sequence[Neighbours], data: Mapping[str, DataFacts]) -> l
 
 
 def _row_names(
-    neighbours: Sequence[Neighbours], selected: Mapping[str, Selected]
+    neighbours: Sequence[QueryNeighbours], selected: Mapping[str, Selected]
 ) -> dict[tuple[str, int, RankedLayer], str]:
     """The layer of each row, with run and epoch if there are several runs."""
     has_several_runs, names = len({nearest.run for nearest in neighbours}) > 1, {}
@@ -130,7 +130,7 @@ def _row_names(
 
 def _draw_row(  # noqa: PLR0913 - where, what, and its texts
     axes: Axes,
-    nearest: Neighbours,
+    nearest: QueryNeighbours,
     image: ReadImage,
     top_and_side: tuple[float, float],
     *,
@@ -181,7 +181,7 @@ def draw_picture(
     return y + height
 
 
-def neighbours_csv(neighbours: Sequence[Neighbours], selected: Mapping[str, Selected] | None = None) -> str:
+def neighbours_csv(neighbours: Sequence[QueryNeighbours], selected: Mapping[str, Selected] | None = None) -> str:
     """A line for each neighbour, with unabridged ids and class names."""
     head = ["run", "epoch", "split", "layer", "pool", "reduction", "similarity"]
     rows: list[list[object]] = []

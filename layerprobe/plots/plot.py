@@ -22,9 +22,9 @@ from layerprobe.values.views import (
     ErrorRates,
     GradientSizes,
     Histogram,
-    Neighbours,
     OverTrainings,
     PlaneFeatures,
+    QueryNeighbours,
     Reductions,
     Selected,
 )
@@ -79,7 +79,7 @@ class PlotSource(Protocol):
     def recall_at_k(self, options: PlotOptions) -> OverTrainings:
         """Recall@K over K."""
 
-    def neighbours(self, options: PlotOptions) -> tuple[Sequence[Neighbours], ReadImage]:
+    def neighbours(self, options: PlotOptions) -> tuple[Sequence[QueryNeighbours], ReadImage]:
         """The items nearest to some queries, those of a query one after another."""
 
     def histograms(self, options: PlotOptions) -> Sequence[Histogram]:

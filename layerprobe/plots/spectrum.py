@@ -54,7 +54,7 @@ def draw(curves: Sequence[Curve], *, data: Mapping[str, DataFacts] | None = None
     notes += shared_then_single(
         [(f"{curve.run}, {names[curve.ranked]}, {curve.split}", curve.notes) for curve in curves]
     )
-    layout = fig.Layout(width, _HEIGHT, 0.1, columns=2, notes=notes)
+    layout = fig.PanelLayout(width, _HEIGHT, 0.1, columns=2, notes=notes)
     figure, panels = fig.make_panels(titles, layout)
     for axes, (run, layers) in zip(panels, runs.items(), strict=True):
         _set_axes(axes, curves)

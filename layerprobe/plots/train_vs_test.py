@@ -100,9 +100,9 @@ def draw(
     notes += omission_notes(scores, layers)
     styles = fig.styles(list(dict.fromkeys(key for panel in panels for key in panel.in_colour)))
     together = max(len(panel.runs) for panel in panels) > 1
-    below = fig.Layout.below + (len(styles) * fig.KEY_ROW if together else 0)
+    below = fig.PanelLayout.below + (len(styles) * fig.KEY_ROW if together else 0)
     titles = [f"{panel.title}{metric} by layer, {comparison_text(panel.merged)}" for panel in panels]
-    figure, all_axes = fig.make_panels(titles, fig.Layout(_WIDTH, window.height, _BEYOND, below, notes=notes))
+    figure, all_axes = fig.make_panels(titles, fig.PanelLayout(_WIDTH, window.height, _BEYOND, below, notes=notes))
     for axes, panel in zip(all_axes, panels, strict=True):
         _set_axes(axes, window, scored, metric, split_text("train", data.values()))
         _draw_chance_levels(axes, floors, scored)
@@ -139,7 +139,7 @@ class _Path:
 
 
 @dataclass(frozen=True)
-class _Panel:
+class _RunPanel:
     """The runs of a panel, the beginning of its title, and the layers in colour.
 
     In a panel of several runs each run has a colour, else each of these layers.
@@ -188,7 +188,7 @@ def _weights_of(run: str, data: Mapping[str, DataFacts]) -> str:
     return data[run].weights if run in data else ""
 
 
-def _notes(panels: Sequence[_Panel], data: Mapping[str, DataFacts]) -> list[str]:
+def _notes(panels: Sequence[_RunPanel], data: Mapping[str, DataFacts]) -> list[str]:
     runs = {run: series for panel in panels for run, series in panel.runs.items()}
     epochs = {score.epoch for series in runs.values() for score in scores_in(series)}
     weights = ", ".join(dict.fromkeys(filter(None, (_weights_of(run, data) for run in runs))))
@@ -200,15 +200,15 @@ def _notes(panels: Sequence[_Panel], data: Mapping[str, DataFacts]) -> list[str]
     return [*common_lines(on_axes), *missing_lines(runs, _SPLITS), *alone]
 
 
-def _panels(runs: Mapping[str, Series], bright: Collection[RankedLayer]) -> list[_Panel]:
+def _panels(runs: Mapping[str, Series], bright: Collection[RankedLayer]) -> list[_RunPanel]:
     """One panel without pale layers if the runs have few paths in all, else one for each run."""
     only = {
         run: {name: layer for name, layer in series.items() if ranked_of(layer) in bright}
         for run, series in runs.items()
     }
     if len(runs) > 1 and 0 < sum(map(len, only.values())) <= _TOGETHER:
-        return [_Panel({run: series for run, series in only.items() if series}, "", bright)]
-    return [_Panel({run: series}, f"{run}: ", bright) for run, series in runs.items()]
+        return [_RunPanel({run: series for run, series in only.items() if series}, "", bright)]
+    return [_RunPanel({run: series}, f"{run}: ", bright) for run, series in runs.items()]
 
 
 def _positions(layer: Layer, window: _Window) -> list[tuple[int, float, float]]:

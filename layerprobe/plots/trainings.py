@@ -103,7 +103,7 @@ class _Line:
 
 
 @dataclass(frozen=True)
-class _Panel:
+class _LinePanel:
     """A panel's lines, and how its numbers are written.
 
     Args:
@@ -142,7 +142,7 @@ def draw(view: OverTrainings, *, data: Mapping[str, DataFacts] | None = None) ->
     width = max(_LEAST, _FIGURE - _LEFT - right)
     notes = [*_data_lines(view, facts), *_captions(view, joined=bool(axis.numbers)), *view.notes]
     height = max(_HEIGHT, _LABEL * max(map(len, labels)))
-    layout = fig.Layout(width, height, right, below=axis.height_below(width), columns=1, notes=notes)
+    layout = fig.PanelLayout(width, height, right, below=axis.height_below(width), columns=1, notes=notes)
     figure, all_axes = fig.make_panels([panel.title for panel in panels], layout)
     floor = common_chance(facts.values()).get(view.split) if view.measure == "R@1" else None
     for axes, panel, panel_labels in zip(all_axes, panels, labels, strict=True):
@@ -181,7 +181,7 @@ def _numbers(point: Repeated | None) -> list[float | None]:
     return [point.mean, ends.low if ends else None, ends.high if ends else None]
 
 
-def _panels(view: OverTrainings) -> list[_Panel]:
+def _panels(view: OverTrainings) -> list[_LinePanel]:
     names, layers = (list(dict.fromkeys(texts)) for texts in zip(*((x.name, x.layer) for x in view.lines), strict=True))
     of_name, of_layer = fig.styles(names), fig.styles(layers)
 
@@ -204,7 +204,7 @@ def _panels(view: OverTrainings) -> list[_Panel]:
     if len(view.runs) == 1:
         title = f"{view.runs[0]}: {title}"
     format_number = (lambda value: f"{value:.1f} %") if percent else _format_plainly
-    panels = [_Panel(title, measure, [make_line(x, x.points) for x in view.lines], scale, format_number)]
+    panels = [_LinePanel(title, measure, [make_line(x, x.points) for x in view.lines], scale, format_number)]
     if any(x.differences for x in view.lines):
         format_number = (
             (lambda value: f"{value:+.1f}") if percent else (lambda value: "+" * (value > 0) + _format_plainly(value))
@@ -212,7 +212,7 @@ def _panels(view: OverTrainings) -> list[_Panel]:
         differences = [make_line(x, x.differences) for x in view.lines if x.differences]
         title = f"Difference from {panels[0].lines[0].name}"
         unit = f"{measure}, difference in points" if percent else f"{measure}, difference"
-        panels.append(_Panel(title, unit, differences, scale, format_number))
+        panels.append(_LinePanel(title, unit, differences, scale, format_number))
     return panels
 
 
@@ -221,7 +221,7 @@ def _format_plainly(value: float) -> str:
     return f"{value:#.3g}" if abs(value) < 99.95 else f"{value:,.0f}"
 
 
-def _labels(panel: _Panel, axis: ValueAxis) -> list[fig.Label]:
+def _labels(panel: _LinePanel, axis: ValueAxis) -> list[fig.Label]:
     labels = []
     for i, line in enumerate(panel.lines):
         valid = [point for point in line.points if point.mean is not None]
@@ -233,7 +233,7 @@ def _labels(panel: _Panel, axis: ValueAxis) -> list[fig.Label]:
     return labels
 
 
-def _set_heights(axes: Axes, panel: _Panel, floor: float | None, *, is_first: bool) -> None:
+def _set_heights(axes: Axes, panel: _LinePanel, floor: float | None, *, is_first: bool) -> None:
     """Set the y axis: with the chance level in the first panel, with 0 in that of differences."""
     heights = panel.heights or [0.0, 1.0]
     if is_first and panel.scale == 100:

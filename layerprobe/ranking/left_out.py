@@ -202,7 +202,7 @@ def find_divided_class(labels: IntArray, units: IntArray) -> int | None:
 
 
 @dataclass(frozen=True, eq=False)
-class _Counts:
+class _UnitCounts:
     """Ranks of a block of B queries, and the negatives of each unit that stand before or beside the nearest positive.
 
     Args:
@@ -222,7 +222,7 @@ class _Counts:
 
 def _counts(
     similarities: Tensor, relevance: Relevance, windows: Tensor, by_unit: NDArray[np.intp], ends: IntArray
-) -> _Counts:
+) -> _UnitCounts:
     """Count the negatives of queries by unit.
 
     Args:
@@ -253,11 +253,11 @@ def _counts(
     sums = closer.sum(1), (through & ~closer).sum(1), positives
     before, beside, right_ones = (tensor.cpu().numpy().astype(np.int32) for tensor in sums)
     entries = (rows, units, *(counts[rows, units] for counts in counts_of_units))
-    return _Counts(Ranks(before, before, beside, right_ones), *(tensor.cpu().numpy() for tensor in entries))
+    return _UnitCounts(Ranks(before, before, beside, right_ones), *(tensor.cpu().numpy() for tensor in entries))
 
 
 def _changes(
-    counts: _Counts,
+    counts: _UnitCounts,
     places: IntArray,
     counted: NDArray[np.bool_],
     values: Callable[[Ranks], FloatArray],

@@ -49,7 +49,7 @@ class Chosen:
 
 
 @dataclass(frozen=True, eq=False)
-class _Classes:
+class _SharedClasses:
     """Classes that queries and gallery share: (C,) where each starts and ends among the sorted rows of both."""
 
     query_starts: NDArray[np.intp]
@@ -58,7 +58,7 @@ class _Classes:
     gallery_ends: NDArray[np.intp]
 
     @classmethod
-    def of(cls, queries: Chosen, gallery: Chosen) -> _Classes:
+    def of(cls, queries: Chosen, gallery: Chosen) -> _SharedClasses:
         query_starts, query_ends = _runs(queries.labels)
         gallery_starts, gallery_ends = _runs(gallery.labels)
         classes = queries.labels[query_starts], gallery.labels[gallery_starts]
@@ -67,12 +67,12 @@ class _Classes:
             query_starts[query_runs], query_ends[query_runs], gallery_starts[gallery_runs], gallery_ends[gallery_runs]
         )
 
-    def __getitem__(self, which: NDArray[Any] | slice) -> _Classes:
-        return _Classes(
+    def __getitem__(self, which: NDArray[Any] | slice) -> _SharedClasses:
+        return _SharedClasses(
             self.query_starts[which], self.query_ends[which], self.gallery_starts[which], self.gallery_ends[which]
         )
 
-    def cut(self) -> _Classes:
+    def cut(self) -> _SharedClasses:
         """The same with classes of many queries in parts, whose similarities fit into memory."""
         most = np.maximum(_CELLS // (self.gallery_ends - self.gallery_starts), 1)
         parts = -(-(self.query_ends - self.query_starts) // most)
@@ -80,9 +80,9 @@ class _Classes:
         part = np.arange(len(which)) - np.repeat(np.cumsum(parts) - parts, parts)
         starts = self.query_starts[which] + part * most[which]
         ends = np.minimum(starts + most[which], self.query_ends[which])
-        return _Classes(starts, ends, self.gallery_starts[which], self.gallery_ends[which])
+        return _SharedClasses(starts, ends, self.gallery_starts[which], self.gallery_ends[which])
 
-    def chunks(self, dim: int, device: torch.device) -> Iterator[tuple[_Classes, int, int]]:
+    def chunks(self, dim: int, device: torch.device) -> Iterator[tuple[_SharedClasses, int, int]]:
         """Classes of about equal size, with the largest number of queries and items; each chunk fits into memory."""
         numbers, steps = (_NUMBERS, 4) if device.type == "cpu" else (_NUMBERS_OF_A_GPU, 1)
         height = _rounded_up(self.query_ends - self.query_starts, steps)
@@ -115,7 +115,7 @@ def positive_similarities(  # noqa: PLR0913 - what is compared, how, and the sha
     form: Form,
     share: slice = slice(None),
     *,
-    classes: _Classes | None = None,
+    classes: _SharedClasses | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Each query with the items of its class, in blocks.
 
@@ -131,7 +131,7 @@ def positive_similarities(  # noqa: PLR0913 - what is compared, how, and the sha
         Places (B,) of queries and their similarities (B, C); padding and what is taken out at -inf. Every query whose
         class is in the gallery comes once, with all items of its class.
     """
-    classes = _Classes.of(queries, gallery) if classes is None else classes
+    classes = _SharedClasses.of(queries, gallery) if classes is None else classes
     chunks = classes.cut().chunks(form.dim, form.origin.device)
     for some, height, width in islice(chunks, share.start, share.stop, share.step):
         rows, columns = some.query_starts[:, None] + np.arange(height), some.gallery_starts[:, None] + np.arange(width)
@@ -176,7 +176,7 @@ def nearest_positives(  # noqa: PLR0913 - what is compared, how, and the share o
     Yields:
         Places (B,) of queries, their similarities to the nearest positive, -inf without one, and how many tie there.
     """
-    classes = _Classes.of(queries, gallery)
+    classes = _SharedClasses.of(queries, gallery)
     large = classes.gallery_ends - classes.gallery_starts > _SCREENED_FROM
     for rows, similarities in positive_similarities(queries, gallery, relevance, form, share, classes=classes[~large]):
         yield rows, *_nearest(similarities, windows[rows])
@@ -192,7 +192,7 @@ def _nearest(similarities: Tensor, windows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _screen_class(  # noqa: PLR0913 - as nearest_positives
-    queries: Chosen, gallery: Chosen, relevance: Relevance, form: Form, windows: Tensor, large_class: _Classes
+    queries: Chosen, gallery: Chosen, relevance: Relevance, form: Form, windows: Tensor, large_class: _SharedClasses
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """One large class: float32 finds the items that may be the nearest, and float64 computes these."""
     product = float32(form.origin.device)

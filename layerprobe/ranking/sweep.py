@@ -108,7 +108,7 @@ def count_symmetric(targets: Targets, form: Form, way: Way, share: slice, enough
         it where the two are equal.
     """
     stages, labels = targets.rounded(form, way), targets.queries.labels
-    counter = _Counts(targets, form, way, enough)
+    counter = _TileCounts(targets, form, way, enough)
     counter.search(stages, stages, targets.queries)
     tiles = cuts(len(labels), way.product.tile)
     pairs = [(i, j) for i in range(len(tiles)) for j in range(i, len(tiles))][share]
@@ -131,7 +131,7 @@ def count_blocks(
     stages, labels = targets.rounded(form, way), targets.queries.labels
     for stage in stages:
         stage.swap()
-    counter = _Counts(targets, form, way, enough)
+    counter = _TileCounts(targets, form, way, enough)
     for block in gallery:
         vectors = [block.vectors(slice(None))]
         counter.search(stages, Rounded.round_stages(vectors, len(block.labels), form, way.product, _stages(way)), block)
@@ -165,7 +165,7 @@ def works_in_one_pass(device: torch.device) -> bool:
         return False
 
 
-class _Counts:
+class _TileCounts:
     """What tiles have counted so far, and the unclear pairs that wait to be computed in float64.
 
     Args:

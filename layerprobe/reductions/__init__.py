@@ -3,6 +3,6 @@
 PCA, whitening, random projection, binary codes ... as chains fitted on training features a batch at a time, whose
 fits are steps that can be exported.
 
-Types and words: `Chain`, `Reduction`, `Moments`, `Spectrum`, `PCA`, `HalfWhitening`, `Projection`, `Rows`;
+Types and words: `Chain`, `Reduction`, `Moments`, `Spectrum`, `PCA`, `HalfWhitening`, `Projection`, `SlicedRows`;
 covariance, directions.
 """

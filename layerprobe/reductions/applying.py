@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _ROWS = 4096  # of a block: 64 MiB at 2,048 dimensions in float64
 
 
-class Rows(Protocol):
+class SlicedRows(Protocol):
     """Features that are read in slices: a tensor, an array, or a table on disk."""
 
     @property
@@ -40,7 +40,7 @@ class Blocks:
         device: of the blocks.
     """
 
-    rows: Rows
+    rows: SlicedRows
     device: torch.device
 
     def __iter__(self) -> Iterator[Tensor]:
@@ -60,7 +60,7 @@ class ReducedRows:
         device: where they are reduced.
     """
 
-    rows: Rows
+    rows: SlicedRows
     reduce: Reduce
     device: torch.device
 

@@ -31,7 +31,7 @@ _IMAGES = 2  # of a dry forward
 
 
 @dataclass(frozen=True)
-class Output:
+class ModelOutput:
     """What a model gives, as dry forwards showed it.
 
     Args:
@@ -52,7 +52,7 @@ def measure_output(  # noqa: PLR0913 - what a source knows of a model
     channels: Sequence[int] = (3, 1),
     final_norms: Sequence[str],
     prefix_tokens: int | None,
-) -> Output:
+) -> ModelOutput:
     """The output of a model; the forwards do not change it.
 
     Args:
@@ -88,7 +88,7 @@ def measure_output(  # noqa: PLR0913 - what a source knows of a model
     final = next((path for path in norms if path in ran), None)
     shape = () if tensor_path is None else tuple(tensor_at(value, tensor_path).shape)
     if tensor_path is not None and len(shape) == 2 and shape[0] == _IMAGES:
-        return Output(Layout("vector", tensor_path, 0, 1, shape[1:]), final, taken_channels)
+        return ModelOutput(Layout("vector", tensor_path, 0, 1, shape[1:]), final, taken_channels)
     net = Net(model, {}, 0, frozenset(), channels=taken_channels, prefix_tokens=prefix_tokens)
     layout = measure_layers(net, image_size).calls[""][-1].layout
     if isinstance(layout, Unclear):
@@ -96,7 +96,7 @@ def measure_output(  # noqa: PLR0913 - what a source knows of a model
             f"the output of {name} is {structure(value)}: {layout.reason}",
             fix="Give a model whose output is a vector, a map or tokens, such as one of your own by python:",
         )
-    return Output(layout, final, taken_channels)
+    return ModelOutput(layout, final, taken_channels)
 
 
 def _refusal(name: str, image_size: ImageSize, refused: Mapping[int, Exception]) -> RecipeError:

@@ -155,7 +155,7 @@ def find_layouts(seen: Sequence[Seen], model: Model) -> list[Layout | Unclear]:
     return [_layout(output, model, counts) for output in seen]
 
 
-def _layout(seen: Seen, model: Model, counts: _Counts) -> Layout | Unclear:
+def _layout(seen: Seen, model: Model, counts: _TokenCounts) -> Layout | Unclear:
     batch = _batch_axis(seen)
     if isinstance(batch, Unclear):
         return batch
@@ -209,7 +209,7 @@ def _batch_axis(seen: Seen) -> int | Unclear:
 
 
 @dataclass(frozen=True)
-class _Counts:
+class _TokenCounts:
     """Numbers of tokens that are known for certain.
 
     Args:
@@ -227,8 +227,8 @@ class _Counts:
     squares: set[int] = field(default_factory=set)
 
 
-def _token_counts(seen: Iterable[Seen], model: Model) -> _Counts:
-    counts = _Counts()
+def _token_counts(seen: Iterable[Seen], model: Model) -> _TokenCounts:
+    counts = _TokenCounts()
     for output in seen:
         if len(output.two) == 4:
             counts.maps.update((output.two[1:3], output.two[2:4]))
@@ -255,7 +255,7 @@ def _token_counts(seen: Iterable[Seen], model: Model) -> _Counts:
     return counts
 
 
-def _map_channels(item_shape: Shape, other: Shape | None, counts: _Counts, model: Model) -> int | Unclear:
+def _map_channels(item_shape: Shape, other: Shape | None, counts: _TokenCounts, model: Model) -> int | Unclear:
     """The axis of channels of a map's three: the one that another image size leaves."""
     if other is not None and other != item_shape:
         changed = [i for i in range(3) if item_shape[i] != other[i]]
@@ -276,7 +276,7 @@ def _map_channels(item_shape: Shape, other: Shape | None, counts: _Counts, model
     return Unclear("cannot determine the axes of a map from one image size")
 
 
-def _token_channels(item_shape: Shape, other: Shape | None, counts: _Counts) -> int | Unclear:
+def _token_channels(item_shape: Shape, other: Shape | None, counts: _TokenCounts) -> int | Unclear:
     """The axis of channels of two: the one that another image size leaves."""
     if other is not None and other != item_shape:
         if item_shape[0] != other[0] and item_shape[1] != other[1]:
@@ -294,7 +294,7 @@ def _token_channels(item_shape: Shape, other: Shape | None, counts: _Counts) -> 
     return Unclear("cannot determine the axis of tokens from one image size")
 
 
-def _prefix(tokens: int, other: int | None, model: Model, counts: _Counts) -> int | Unclear:
+def _prefix(tokens: int, other: int | None, model: Model, counts: _TokenCounts) -> int | Unclear:
     """How many tokens stand before those of a square of patches."""
     if other is not None and model.other is not None:
         prefixes = [p for p in range(min(tokens, other)) if _are_grids(tokens - p, other - p, model)]
@@ -317,7 +317,7 @@ def _prefix(tokens: int, other: int | None, model: Model, counts: _Counts) -> in
     return prefix
 
 
-def _oblong(tokens: int, other: int | None, model: Model, counts: _Counts) -> tuple[int | Unclear, Shape]:
+def _oblong(tokens: int, other: int | None, model: Model, counts: _TokenCounts) -> tuple[int | Unclear, Shape]:
     """How many tokens stand before those of patches that are no square, and their grid: that of a map, if any."""
     most = range(_MOST_PREFIX_TOKENS + 1) if model.prefix_tokens is None else (model.prefix_tokens,)
     candidates = [

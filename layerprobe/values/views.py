@@ -289,7 +289,7 @@ class FoundItem:
 
 
 @dataclass(frozen=True)
-class Neighbours:
+class QueryNeighbours:
     """The nearest items of a query by one layer, nearest first; without the query itself.
 
     Args:

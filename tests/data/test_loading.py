@@ -21,8 +21,8 @@ from torch import Tensor
 from layerprobe.data import folder, glyphs
 from layerprobe.data.loading import (
     Indices,
+    _BatchReader,
     _next,
-    _Reader,
     _Served,
     class_batches,
     in_order,
@@ -234,7 +234,7 @@ def test_full_shared_memory_is_named_with_the_way_out(split: Split, monkeypatch:
         raise RuntimeError("unable to allocate shared memory(shm)\nmore of torch's lines")
 
     monkeypatch.setattr(Tensor, "share_memory_", full)
-    error = _Served(_Reader(split, "none", seed=0, epoch=0))[np.array([0])]
+    error = _Served(_BatchReader(split, "none", seed=0, epoch=0))[np.array([0])]
     assert isinstance(error, EnvironmentFault)
     assert "shared memory is full (unable to allocate shared memory(shm)). Use --workers 0" in str(error)
 

@@ -13,7 +13,7 @@ import pandas as pd
 import pyarrow
 import pytest
 
-from layerprobe.data.table_files import Table, TableFile, read_table, table_files
+from layerprobe.data.table_files import ImageTable, TableFile, read_table, table_files
 from layerprobe.system.errors import DataError, EnvironmentFault, RecipeError, UnknownNameError
 from layerprobe.system.naming import name_model
 from tests.data.tabled import IMAGES, LABELS, PATHS, rows, write
@@ -161,7 +161,7 @@ def test_nothing_there_is_told_with_what_may_be(tmp_path: Path) -> None:
 STRUCTS = [{"bytes": content, "path": path} for content, path in zip(IMAGES, PATHS, strict=True)]
 
 
-def read(root: Path, columns: dict[str, Sequence[Any]], *, image: str = "", label: str = "") -> Table:
+def read(root: Path, columns: dict[str, Sequence[Any]], *, image: str = "", label: str = "") -> ImageTable:
     table = write(root / "t.parquet", columns)
     return read_table(table, [TableFile(table, "")], image=image, label=label)
 

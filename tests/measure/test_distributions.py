@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from layerprobe.measure.distributions import DIFFERENT, SAME, Labelled, pair_histograms, spectrum
+from layerprobe.measure.distributions import DIFFERENT, SAME, LabelledFeatures, pair_histograms, spectrum
 from layerprobe.metrics.geometry import EffectiveRank
 from layerprobe.plots.spectrum import effective_rank
 from layerprobe.ranking import retrieval
@@ -24,7 +24,7 @@ def on_circle(angles: tuple[float, ...], lengths: float = 1.0) -> NDArray[np.flo
 
 
 def of(features: NDArray[np.floating], labels: NDArray[np.integer] = LABELS) -> dict[str, Histogram]:
-    found = pair_histograms({"test": Labelled(features, labels)}, run="one", epoch=3, ranked=FC6)
+    found = pair_histograms({"test": LabelledFeatures(features, labels)}, run="one", epoch=3, ranked=FC6)
     return {histogram.pairs: histogram for histogram in found}
 
 
@@ -89,7 +89,10 @@ def test_bins_are_round_and_narrow_where_most_pairs_are() -> None:
 
 
 def test_all_splits_of_a_layer_have_the_same_bins() -> None:
-    splits = {"train": Labelled(on_circle((0, 1, 2, 3)), LABELS[:4]), "test": Labelled(on_circle(ANGLES), LABELS)}
+    splits = {
+        "train": LabelledFeatures(on_circle((0, 1, 2, 3)), LABELS[:4]),
+        "test": LabelledFeatures(on_circle(ANGLES), LABELS),
+    }
     found = pair_histograms(splits, run="one", epoch=3, ranked=FC6)
     assert [(histogram.split, histogram.pairs) for histogram in found] == [
         ("train", SAME), ("train", DIFFERENT), ("test", SAME), ("test", DIFFERENT),
@@ -107,7 +110,7 @@ def test_classes_of_one_image_have_no_pair() -> None:
 def test_a_split_with_nan_is_told_and_leaves_the_others() -> None:
     bad = on_circle(ANGLES)
     bad[1, 0] = np.nan
-    splits = {"train": Labelled(bad, LABELS, ("note",)), "test": Labelled(on_circle(ANGLES), LABELS)}
+    splits = {"train": LabelledFeatures(bad, LABELS, ("note",)), "test": LabelledFeatures(on_circle(ANGLES), LABELS)}
     train, _, test, _ = pair_histograms(splits, run="one", epoch=3, ranked=FC6)
     assert train.notes == ("note", "features: 1 of 6 feature rows hold NaN or Inf")
     assert (sum(train.counts), train.median) == (0, None)
@@ -122,7 +125,7 @@ def test_a_zero_vector_has_the_cosine_0() -> None:
 def test_images_of_different_folds_are_no_pair() -> None:
     rng, labels, folds = np.random.default_rng(4), np.repeat(np.arange(6), 3), np.repeat([0, 1, 2], 6)
     features = rng.normal(size=(18, 4))
-    split = Labelled(features, labels, folds=folds)
+    split = LabelledFeatures(features, labels, folds=folds)
     found = {one.pairs: sum(one.counts) for one in pair_histograms({"test": split}, run="a", epoch=0, ranked=FC6)}
     # in each fold two classes of three images: 2 x 3 pairs of one class, 9 of two
     assert found == {SAME: 3 * 6, DIFFERENT: 3 * 9}

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 
 from layerprobe.metrics import kmeans as module
-from layerprobe.metrics.kmeans import Clustering, Points, Search, initial_rows, kmeans, points_of
+from layerprobe.metrics.kmeans import CentroidSearch, Clustering, Points, initial_rows, kmeans, points_of
 from layerprobe.system.errors import NumericError
 
 
@@ -233,7 +233,7 @@ def brute_force(rows: NDArray[np.floating], centroids: NDArray[np.float64]) -> N
 
 
 def nearest(rows: NDArray[np.floating], centroids: NDArray[np.float64]) -> NDArray[np.int64]:
-    search = Search(points_of(torch.from_numpy(rows)), *centroids.shape[:2])
+    search = CentroidSearch(points_of(torch.from_numpy(rows)), *centroids.shape[:2])
     return search.nearest(torch.from_numpy(centroids)).numpy()
 
 
@@ -319,13 +319,13 @@ def test_nearest_beside_outliers_is_float64_brute_force(bulk: float) -> None:
 @pytest.mark.parametrize("bulk", [1e-1, 1e-3, 1e-5])
 def test_outliers_leave_little_to_float64(bulk: float, monkeypatch: pytest.MonkeyPatch) -> None:
     rows, centroids = with_outliers(bulk)
-    settle, settled = Search._settle, []
+    settle, settled = CentroidSearch._settle, []
 
-    def counted(search: Search, places: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
+    def counted(search: CentroidSearch, places: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
         settled.append(len(places))
         return settle(search, places, *rest)
 
-    monkeypatch.setattr(Search, "_settle", counted)
+    monkeypatch.setattr(CentroidSearch, "_settle", counted)
     nearest(rows, centroids)
     assert sum(settled) < 25
 
@@ -337,7 +337,7 @@ def test_a_search_goes_on_from_the_last(moving: int, kept: int, monkeypatch: pyt
     monkeypatch.setattr(module, "_KEPT", kept)
     monkeypatch.setattr(Points, "side", 16)
     rows, centroids = rng.standard_normal((90, 4)), rng.standard_normal((3, 8, 4))
-    search = Search(points_of(torch.from_numpy(rows)), 3, 8)
+    search = CentroidSearch(points_of(torch.from_numpy(rows)), 3, 8)
     assert bool(search.keeps) == bool(kept)
     for _ in range(3):
         found = search.nearest(torch.from_numpy(centroids)).numpy()
@@ -355,7 +355,7 @@ def test_only_centroids_that_moved_are_multiplied_again() -> None:
         widths.append(len(second))
         return first @ second.T
 
-    search = Search(replace(points, product=replace(points.product, multiply=multiply)), 2, 6)
+    search = CentroidSearch(replace(points, product=replace(points.product, multiply=multiply)), 2, 6)
     centroids = torch.from_numpy(rng.standard_normal((2, 6, 4)))
     search.nearest(centroids)
     moved = centroids.clone()
@@ -367,7 +367,7 @@ def test_only_centroids_that_moved_are_multiplied_again() -> None:
 def test_sets_can_leave_a_search() -> None:
     rng = np.random.default_rng(9)
     rows, centroids = rng.standard_normal((90, 4)), rng.standard_normal((3, 8, 4))
-    search = Search(points_of(torch.from_numpy(rows)), 3, 8)
+    search = CentroidSearch(points_of(torch.from_numpy(rows)), 3, 8)
     search.nearest(torch.from_numpy(centroids))
     search.keep([0, 2])
     centroids = centroids[[0, 2]]

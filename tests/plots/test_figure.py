@@ -19,7 +19,7 @@ Overlaps = Callable[[Figure], list[tuple[str, str]]]
 
 
 def one_panel(**options: object) -> tuple[Figure, Axes]:
-    layout = fig.Layout(4, 3, 1, **options)  # type: ignore[arg-type] # fields of a layout
+    layout = fig.PanelLayout(4, 3, 1, **options)  # type: ignore[arg-type] # fields of a layout
     figure, (axes,) = fig.make_panels(["title"], layout)
     axes.set(xlim=(0, 1), ylim=(0, 100))
     return figure, axes
@@ -108,7 +108,7 @@ def test_labels_may_stand_beyond_the_axes_where_there_is_room() -> None:
 
 
 def test_names_are_no_formulas_and_steer_nothing() -> None:
-    figure, (axes,) = fig.make_panels(["$t_1$\x1b"], fig.Layout(4, 3, 1, notes=["$n_1$\x1b"]))
+    figure, (axes,) = fig.make_panels(["$t_1$\x1b"], fig.PanelLayout(4, 3, 1, notes=["$n_1$\x1b"]))
     fig.label_right(axes, [fig.Label("$a_1$\x1b", 0.5, 25, "black")])
     fig.label_points(axes, [fig.Label("$b_1$\x1b", 0.5, 25, "black")])
     texts = [text for text in figure.findobj(Text) if isinstance(text, Text) and "_1" in text.get_text()]
@@ -125,7 +125,7 @@ def test_width_of_is_the_widest_text_in_inches() -> None:
 
 
 def test_panels_have_the_size_asked_for() -> None:
-    figure, panels = fig.make_panels(["a", "b", "c", "d"], fig.Layout(4, 3, 1, columns=2))
+    figure, panels = fig.make_panels(["a", "b", "c", "d"], fig.PanelLayout(4, 3, 1, columns=2))
     width, height = figure.get_size_inches()
     sizes = {(round(p.width * width, 6), round(p.height * height, 6)) for p in (a.get_position() for a in panels)}
     assert sizes == {(4, 3)}
@@ -157,7 +157,7 @@ def test_limits_of_one_value_have_a_width() -> None:
 
 
 def test_a_long_title_stays_clear_of_the_panel_above(overlaps: Overlaps) -> None:
-    layout = fig.Layout(4, 3, 1, below=0.5, columns=1)
+    layout = fig.PanelLayout(4, 3, 1, below=0.5, columns=1)
     figure, panels = fig.make_panels(["a\nb\nc\nd\ne", "f\ng\nh\ni\nj"], layout)
     for axes in panels:
         axes.set_xticks([0.0, 0.5], ["left", "right"])
@@ -173,7 +173,7 @@ def test_no_tick_is_more_than_all() -> None:
 
 
 def test_a_note_is_under_all_that_a_figure_has() -> None:
-    figure, _ = fig.make_panels(["title"], fig.Layout(2, 2, 0.5, notes=["a caption of one line"]))
+    figure, _ = fig.make_panels(["title"], fig.PanelLayout(2, 2, 0.5, notes=["a caption of one line"]))
     before = figure.get_tightbbox()
     fig.add_note(figure, "small version: mechanics only")
     note = figure.texts[-1]

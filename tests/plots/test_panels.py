@@ -24,7 +24,7 @@ from layerprobe.plots.panels import (
 )
 from layerprobe.values.facts import DataFacts, SplitFacts
 from layerprobe.values.layers import LayerKey, RankedLayer
-from layerprobe.values.views import FoundItem, Item, Neighbours
+from layerprobe.values.views import FoundItem, Item, QueryNeighbours
 
 FC6 = RankedLayer(LayerKey("fc6", "none"), "none", "cosine")
 BINARY = RankedLayer(LayerKey("fc6", "none"), "binary", "hamming")
@@ -45,10 +45,10 @@ def neighbours(
     run: str = "one",
     classes: str = "cat",
     epoch: int = 3,
-) -> Neighbours:
+) -> QueryNeighbours:
     other = f"not {classes}"
     found = [FoundItem(Item(f"{query}{i}", classes if hit else other), 1 - i / 10, hit) for i, hit in enumerate(right)]
-    return Neighbours(run, epoch, "test", ranked, Item(query, classes), tuple(found), ("Queries: random",))
+    return QueryNeighbours(run, epoch, "test", ranked, Item(query, classes), tuple(found), ("Queries: random",))
 
 
 def texts(figure: Figure) -> list[str]:

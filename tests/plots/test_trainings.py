@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from layerprobe.plots.figure import Layout, make_panels
+from layerprobe.plots.figure import PanelLayout, make_panels
 from layerprobe.plots.trainings import ValueAxis, draw, table
 from layerprobe.values.facts import DataFacts, SplitFacts
 from layerprobe.values.intervals import Interval
@@ -160,7 +160,7 @@ def test_the_weights_of_one_file_stand_in_the_title_instead_of_the_epoch() -> No
 def drawn(places: Sequence[float | str]) -> tuple[Figure, list[str]]:
     """A figure with the axis, 2.4 inches wide, and the texts at its ticks."""
     axis = ValueAxis(places)
-    figure, (axes,) = make_panels(["title"], Layout(2.4, 2, 0.5, below=axis.height_below(2.4)))
+    figure, (axes,) = make_panels(["title"], PanelLayout(2.4, 2, 0.5, below=axis.height_below(2.4)))
     axis.set(axes, "net.fc")
     return figure, [label.get_text() for label in axes.get_xticklabels()]
 

@@ -25,7 +25,7 @@ from layerprobe.taps import find_layers, measure_layers
 from layerprobe.values.explanations import ExplainedNeighbour, ExplainedQuery
 from layerprobe.values.layers import NO_REDUCTION, RankedLayer
 from layerprobe.values.records import RunRecord
-from layerprobe.values.views import Neighbours
+from layerprobe.values.views import QueryNeighbours
 from layerprobe.workflow.explain.explain_text import KIND
 from layerprobe.workflow.explain.request import ExplainRequest as ExplainRequest
 from layerprobe.workflow.plot.neighbours import RunGallery
@@ -59,7 +59,9 @@ def explain(request: ExplainRequest, listener: Listener) -> tuple[ExplainedQuery
     return explained, out
 
 
-def _find_neighbours(request: ExplainRequest, listener: Listener) -> tuple[Sequence[Neighbours], RunGallery, RunRecord]:
+def _find_neighbours(
+    request: ExplainRequest, listener: Listener
+) -> tuple[Sequence[QueryNeighbours], RunGallery, RunRecord]:
     """The neighbours of the query by each layer, and the opened images."""
     run, record = request.run, request.run.read()
     if record.members:
@@ -110,7 +112,7 @@ def _apply_stored_choice(
 def _explain_layers(
     request: ExplainRequest,
     record: RunRecord,
-    neighbours_by_layer: Sequence[Neighbours],
+    neighbours_by_layer: Sequence[QueryNeighbours],
     opened: RunGallery,
     listener: Listener,
 ) -> ExplainedQuery:

@@ -8,7 +8,7 @@ from statistics import fmean
 
 import numpy as np
 
-from layerprobe.measure.distributions import Labelled, pair_histograms, spectrum
+from layerprobe.measure.distributions import LabelledFeatures, pair_histograms, spectrum
 from layerprobe.plots.drawn_scores import match_layers, resolve_epoch
 from layerprobe.plots.plot import PlotOptions
 from layerprobe.system.errors import DataError, RecipeError
@@ -23,7 +23,7 @@ from layerprobe.workflow.run.seen import has_seen_train
 SPLITS = ("train", "test")  # seen and unseen classes
 TESTED = "test"  # whose error rates are shown
 
-ReadFeatures = Callable[[str, RankedLayer], Labelled]  # split and layer -> its features
+ReadFeatures = Callable[[str, RankedLayer], LabelledFeatures]  # split and layer -> its features
 
 
 @dataclass(frozen=True)
@@ -89,14 +89,14 @@ def selected_histograms(run: Run, scores: Sequence[Score], selected: Selected) -
     return pair_histograms(splits, run=run.name, epoch=epoch, ranked=ranked)
 
 
-def _read_folds(run: Run, epoch: int, split: str, ranked: RankedLayer) -> Labelled:
+def _read_folds(run: Run, epoch: int, split: str, ranked: RankedLayer) -> LabelledFeatures:
     """The features of a split; the map of each fold of classes is fitted on the other folds."""
     import torch
 
     from layerprobe.workflow.probe.rerank import StoredSearch  # it imports torch, which other plots do without
 
     folds = StoredSearch(run, epoch, split, torch.device("cpu")).in_folds(ranked, int(run.read().seed))
-    return Labelled(
+    return LabelledFeatures(
         np.concatenate([np.asarray(fold.values) for fold in folds]),
         np.concatenate([fold.labels for fold in folds]),
         (PAIRS_WITHIN_FOLDS,),
@@ -129,11 +129,11 @@ def open_stored(run: Run, scores: Sequence[Score], epoch: int | None) -> tuple[l
     missing = set() if missing == {*SPLITS} else missing
     missing_notes = [f"no features of {split} are stored" for split in SPLITS if split in missing]
 
-    def read(split: str, ranked: RankedLayer) -> Labelled:
+    def read(split: str, ranked: RankedLayer) -> LabelledFeatures:
         split_notes = shared_notes(score.notes for score in scores if (score.epoch, score.split) == (epoch_read, split))
         notes = (*split_notes, *missing_notes)
         if ranked.reduction == NO_REDUCTION:
-            return Labelled(
+            return LabelledFeatures(
                 read_layer(run, epoch_read, split, ranked.layer), run.feature_head(epoch_read, split).rows[0], notes
             )
         import torch
@@ -141,14 +141,14 @@ def open_stored(run: Run, scores: Sequence[Score], epoch: int | None) -> tuple[l
         from layerprobe.workflow.probe.rerank import StoredSearch  # it imports torch, which other plots do without
 
         features, _ = StoredSearch(run, epoch_read, split, torch.device("cpu")).features(ranked)
-        return Labelled(features.values.numpy(), features.labels, notes)  # type: ignore[union-attr] # in memory
+        return LabelledFeatures(features.values.numpy(), features.labels, notes)  # type: ignore[union-attr] # in memory
 
     return [score for score in scores if score.split not in missing], read
 
 
 def read_layers(
     scores: Sequence[Score], read: ReadFeatures, selection: LayerSelection
-) -> Iterator[tuple[RankedLayer, dict[str, Labelled]]]:
+) -> Iterator[tuple[RankedLayer, dict[str, LabelledFeatures]]]:
     """The layers to show with their features by split, read one after another.
 
     Reduced layers are shown if requested, or if there are no others.

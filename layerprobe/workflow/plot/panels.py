@@ -16,7 +16,7 @@ from layerprobe.system.errors import DataError, LayerprobeError, NumericError, R
 from layerprobe.values.facts import WITHIN_FOLDS
 from layerprobe.values.layers import NO_REDUCTION, RankedLayer, last_two_layers
 from layerprobe.values.scores import Score
-from layerprobe.values.views import FoundItem, Item, Neighbours, Selected
+from layerprobe.values.views import FoundItem, Item, QueryNeighbours, Selected
 from layerprobe.workflow.plot.neighbours import (
     NearestItems,
     Rows,
@@ -61,7 +61,7 @@ def panels_of(
     options: PlotOptions,
     embeddings: Mapping[str, RankedLayer],
     selected: Mapping[str, Selected] | None = None,
-) -> tuple[list[Neighbours], ReadImage]:
+) -> tuple[list[QueryNeighbours], ReadImage]:
     """The neighbours of some test queries by some layers of runs, and a function that reads the images.
 
     By default, the layers are the embedding, the one before it, and the selected candidate. The queries are those whose
@@ -86,7 +86,7 @@ def find_neighbours(
     options: PlotOptions,
     embeddings: Mapping[str, RankedLayer],
     selected: Mapping[str, Selected] | None = None,
-) -> tuple[list[Neighbours], dict[str, RunGallery]]:
+) -> tuple[list[QueryNeighbours], dict[str, RunGallery]]:
     """As `panels_of`, with the opened split of each run in place of the function."""
     if options.query is not None and (options.where is not None or options.queries is not None):
         flag = "--where" if options.where is not None else "--queries"
@@ -195,7 +195,7 @@ def _choose_queries(
 
 def _find_run_neighbours(
     panel_run: _PanelRun, names: Sequence[str], notes: tuple[str, ...], selected: Selected | None
-) -> list[list[Neighbours]]:
+) -> list[list[QueryNeighbours]]:
     """Query -> its neighbours by each layer of a run, and by its selected candidate."""
     ranked_split, opened = panel_run.ranked_split, panel_run.opened
     rows_of = {name: row for row, name in enumerate(opened.queries.ids)}
@@ -236,7 +236,7 @@ def _find_run_neighbours(
 
 def _label_neighbours(
     opened: RunGallery, layer: tuple[RankedLayer, int], rows: Rows, nearest: NearestItems, notes: tuple[str, ...]
-) -> list[Neighbours]:
+) -> list[QueryNeighbours]:
     """The neighbours of each query by one layer at an epoch.
 
     Args:
@@ -247,13 +247,13 @@ def _label_neighbours(
         split = opened.queries if of_queries else opened.items
         return Item(split.ids[split_row], opened.class_names[split.labels[split_row]])
 
-    def neighbours(query: int) -> Neighbours:
+    def neighbours(query: int) -> QueryNeighbours:
         columns = zip(nearest.rows[0, query], nearest.similarities[0, query], nearest.right[0, query], strict=True)
         items = tuple(
             FoundItem(item(int(row), False), float(value), bool(right)) for row, value, right in columns if row >= 0
         )
         ranked, epoch = layer
-        return Neighbours(opened.run.name, epoch, opened.split, ranked, item(int(rows[query]), True), items, notes)
+        return QueryNeighbours(opened.run.name, epoch, opened.split, ranked, item(int(rows[query]), True), items, notes)
 
     return [neighbours(query) for query in range(len(rows))]
 

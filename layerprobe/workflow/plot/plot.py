@@ -32,9 +32,9 @@ from layerprobe.values.views import (
     ErrorRates,
     GradientSizes,
     Histogram,
-    Neighbours,
     OverTrainings,
     PlaneFeatures,
+    QueryNeighbours,
     Reductions,
     Selected,
 )
@@ -303,7 +303,7 @@ class StoredRuns:
         """Recall@K over K."""
         return recall_at_k(self._training_scores(None), options)
 
-    def neighbours(self, options: PlotOptions) -> tuple[Sequence[Neighbours], ReadImage]:
+    def neighbours(self, options: PlotOptions) -> tuple[Sequence[QueryNeighbours], ReadImage]:
         """The items nearest to some test queries."""
         from layerprobe.workflow.plot.panels import panels_of  # it imports torch, which other plots do without
 

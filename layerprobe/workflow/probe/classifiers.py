@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerprobe.recipe.recipe import Recipe, recorded_recipe
-from layerprobe.reductions.applying import Blocks, Rows
+from layerprobe.reductions.applying import Blocks, SlicedRows
 from layerprobe.reductions.chain import Chain
 from layerprobe.reductions.reduction import Reduce, Reduction
 from layerprobe.registry import LOSSES, load
@@ -93,7 +93,7 @@ def classifier_of(
 
 def fit_chain(  # noqa: PLR0913 - what, on what, and of which epoch and layer
     chain: Chain,
-    rows: Rows,
+    rows: SlicedRows,
     device: torch.device,
     *,
     seed: int,

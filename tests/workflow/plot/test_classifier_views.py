@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 
-from layerprobe.measure.distributions import Labelled
+from layerprobe.measure.distributions import LabelledFeatures
 from layerprobe.plots.plot import PlotOptions
 from layerprobe.store import read_feature_head
 from layerprobe.system.errors import NumericError, RecipeError
@@ -75,7 +75,7 @@ def test_features_that_are_not_finite_are_refused(toy: Toy, tmp_path: Path) -> N
     run = toy("sm", *SM)
     scores = [score for score in run.scores() if score.ranked.layer.layer == "fc6"]
     which = LayerSelection(PlotOptions(), {}, {})
-    bad = Labelled(np.array([[np.nan, 0.0]], np.float32), np.array([0]))
+    bad = LabelledFeatures(np.array([[np.nan, 0.0]], np.float32), np.array([0]))
     with pytest.raises(NumericError, match="sm: NaN or Inf in the features of fc6 on train at epoch 2"):
         list(plane_features_of(scores, lambda *_: bad, which))
 

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from layerprobe import store
-from layerprobe.measure.distributions import Labelled
+from layerprobe.measure.distributions import LabelledFeatures
 from layerprobe.plots.plot import PlotOptions
 from layerprobe.system.errors import DataError, RecipeError, UnknownNameError
 from layerprobe.values.intervals import IntervalKind, SamplingUnits
@@ -36,9 +36,9 @@ def scores_of(
     return [replace(SCORE, ranked=ranked, split=split) for ranked in layers for split in splits]
 
 
-def read(split: str, ranked: RankedLayer) -> Labelled:
+def read(split: str, ranked: RankedLayer) -> LabelledFeatures:
     values = np.random.default_rng(len(split)).normal(size=(6, 3))
-    return Labelled(values, np.arange(6) % 2)
+    return LabelledFeatures(values, np.arange(6) % 2)
 
 
 def layers_shown(scores: Sequence[Score], layers: tuple[str, ...] | None = None, epoch: int | None = None) -> list[str]:

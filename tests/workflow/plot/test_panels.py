@@ -13,7 +13,7 @@ from layerprobe import store
 from layerprobe.plots.plot import PlotOptions
 from layerprobe.system.errors import DataError, NumericError, RecipeError
 from layerprobe.values.retrieval import Ranks
-from layerprobe.values.views import Neighbours
+from layerprobe.values.views import QueryNeighbours
 from layerprobe.workflow.plot.panels import panels_of
 from layerprobe.workflow.plot.plot import draw_plot
 from layerprobe.workflow.run.runs import Run
@@ -29,7 +29,7 @@ def probed(images: Path, tmp_path: Path) -> Run:
     return made(f"folder:{images}", tmp_path, layers=("c3", "fc6"), reduce=("none", "binary"))
 
 
-def shown(run: Run, options: PlotOptions) -> list[Neighbours]:
+def shown(run: Run, options: PlotOptions) -> list[QueryNeighbours]:
     return panels_of([run], run.scores(), options, {})[0]
 
 
