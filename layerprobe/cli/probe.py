@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from layerprobe.cli.options import DEFAULT_CACHE, Cache, DryRun, Format, ModelOptions, Output, RunName, Unseen
-from layerprobe.cli.output import error_values, show_error
+from layerprobe.cli.output import Terminal, error_values, show_error
 from layerprobe.cli.requests import with_options
 from layerprobe.system.options import Flag
 from layerprobe.workflow.probe.request import ProbeRequest
@@ -60,14 +60,8 @@ def probe(
             frozen.require_ready()
 
     # All that takes long to import comes after what can be refused without it.
-    from layerprobe.summary.table import summary_tables, summary_values
-    from layerprobe.values.best import agreements
-    from layerprobe.values.scores import is_recall
-    from layerprobe.workflow.run.facts import overview, score_tables
-    from layerprobe.workflow.run.features import PartlyMeasuredError, PartlyReducedError
     from layerprobe.workflow.run.seen import state_seen
-    from layerprobe.workflow.summary.summary import stored_summary
-    from layerprobe.workflow.train.ensemble import estimate_probe_of, probe_any
+    from layerprobe.workflow.train.ensemble import estimate_probe_of
 
     if frozen is not None:
         from layerprobe.workflow.train.frozen import estimate_frozen, frozen_run
@@ -83,6 +77,23 @@ def probe(
     if dry_run:
         terminal.estimate(run.name, estimate_probe_of(run, request))
         return
+    _measure_and_show(run, request, terminal, full=full)
+
+
+def _measure_and_show(run: Run, request: ProbeRequest, terminal: Terminal, *, full: bool) -> None:
+    """Measure a run and show its scores; those of the other epochs and reductions, too, where some cannot be measured.
+
+    Raises:
+        typer.Exit: some could not be measured, or a recall has no value.
+    """
+    from layerprobe.summary.table import summary_tables, summary_values
+    from layerprobe.values.best import agreements
+    from layerprobe.values.scores import is_recall
+    from layerprobe.workflow.run.facts import overview, score_tables
+    from layerprobe.workflow.run.features import PartlyMeasuredError, PartlyReducedError
+    from layerprobe.workflow.summary.summary import stored_summary
+    from layerprobe.workflow.train.ensemble import probe_any
+
     damaged: PartlyMeasuredError | PartlyReducedError | None = None
     try:
         scores = probe_any(run, request, terminal)
@@ -92,7 +103,7 @@ def probe(
             raise
     values: dict[str, object] = {"run": run.name, "scores": scores, "label_free": agreements(scores)}
     tables = score_tables(run, scores) if full else [overview(run, scores)]
-    if full or output.as_json:
+    if full or terminal.as_json:
         summary = stored_summary(run, request.cluster)
         values["summary"] = summary_values(summary)
         tables = [*tables, *(summary_tables(summary) if full else ())]
@@ -104,7 +115,7 @@ def probe(
     if without:
         terminal.say(f"without a value: {len(without)} of these; the notes say why")
     if damaged is not None:
-        if not output.as_json:
+        if not terminal.as_json:
             show_error(damaged, as_json=False)
         raise typer.Exit(damaged.exit_code)
     # A further metric may not be defined on features that are finite.

@@ -126,10 +126,7 @@ def store_probe(  # noqa: PLR0913 - what is stored, and of which epoch
         for split in features.splits:
             _write_features(features, epoch, split, str(searches.device()))
         for split, entries in results.entries.items():
-            stored = searches.read(epoch, split)
-            identical = identical_images(features.dataset, split)
-            file, rows = run.rank_file(epoch, split), _rows(features, split)
-            store.write_ranks(file, rows, _merge_entries(stored, entries), identical=identical)
+            searches.write(epoch, split, _merge_entries(searches.read(epoch, split), entries))
         table.add(results.scores)
         table.write(run.scores_file)
     _warn_of_lost(run, before, table.scores())
