@@ -8,6 +8,6 @@ defaults.
 
 Types and words: `RankedLayer`, `LayerKey`, `Score`, `RunRecord`, `Retrieval`, `SearchRules`, `DataFacts`, `Interval`,
 `IntervalKind`, `SamplingUnits`, `OverSeeds`, `Choice`, `Ship`, `Gain`, `Certainty`, `Price`, `Best`, `Agreement`,
-`Curve`, `PlaneFeatures`, `GradientSizes`, `Neighbours`, `Explanation`, `Threshold`, `IndexCosts`, `OwnInput`,
+`Curve`, `PlaneFeatures`, `GradientSizes`, `QueryNeighbours`, `Explanation`, `Threshold`, `IndexCosts`, `OwnInput`,
 `Problem`, `Section`.
 """
