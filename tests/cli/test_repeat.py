@@ -18,7 +18,7 @@ from layerprobe.cli import main
 from layerprobe.data.splits import Dataset
 from layerprobe.values.sections import Data
 from layerprobe.workflow.run import from_recipe
-from layerprobe.workflow.run.from_recipe import listed
+from layerprobe.workflow.run.from_recipe import load_dataset
 from layerprobe.workflow.train import frozen_request
 from tests.cli.test_main import Command, folder, train_words
 from tests.cli.test_main import layerprobe as layerprobe
@@ -127,11 +127,11 @@ def test_a_models_repeat_lists_its_images_once(
 
     def counted(data: Data) -> Dataset:
         listings.append(data)
-        return listed(data)
+        return load_dataset(data)
 
     layerprobe(*words)
     for module in (frozen_request, from_recipe):
-        monkeypatch.setattr(module, "listed", counted)
+        monkeypatch.setattr(module, "load_dataset", counted)
     assert layerprobe(*words)[0] == 0
     assert len(listings) == 1
 

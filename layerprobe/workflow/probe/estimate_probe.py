@@ -61,7 +61,7 @@ def estimate_new_probe(run: Run, recipe: Recipe, request: ProbeRequest, epochs: 
 
 def _without_images(opened: ProbedRun) -> tuple[ProbedRun, Sequence[Callable[[], object]]]:
     """The run with its data set, of which no image is read; and the calls that would hash the files not yet hashed."""
-    decoding, loaded = opened.decoding, from_recipe.load_dataset(opened.recipe)
+    decoding, loaded = opened.decoding, from_recipe.load_dataset(opened.recipe.data)
     to_hash = pending_reads(loaded, decoding.cache / FOLDER / CONTENTS)
     # Decoded images are known by the hashes of their files.
     dataset = from_recipe.build_dataset(opened.recipe, None if to_hash else decoding, loaded)

@@ -55,17 +55,12 @@ _READ_AS = {
 }
 
 
-def listed(data: Data) -> Dataset:
-    """The data set of a section; no image is read."""
+def load_dataset(data: Data) -> Dataset:
+    """The data set of [data] of a recipe, in original sizes; no image is read."""
     spec = registry.load("data set", registry.DATASETS, data.name)
     common = {"root": Path(data.root or ""), "image_size": max(height_width(data.image_size))}
     dataset: Dataset = spec.load(**spec.taken(common), **data.options())
     return dataset
-
-
-def load_dataset(recipe: Recipe) -> Dataset:
-    """The data set of a recipe, in original sizes; no image is read."""
-    return listed(recipe.data)
 
 
 def build_dataset(
@@ -78,7 +73,7 @@ def build_dataset(
             None: neither.
         decode: False: only hash the images, as nobody is going to read their pixels.
     """
-    data, dataset = recipe.data, loaded or load_dataset(recipe)
+    data, dataset = recipe.data, loaded or load_dataset(recipe.data)
     # A list that names a missing image is refused before any image is read.
     searching = read_searching(dataset, group=data.group, positives=data.positives, ignore=data.ignore)
     dataset = with_contents(dataset, decoding) if decoding else dataset

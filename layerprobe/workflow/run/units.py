@@ -80,7 +80,7 @@ def units_of_run(
         return stored
     from layerprobe.workflow.run.from_recipe import load_dataset  # it imports torch, which plots do not need
 
-    return units_of_splits(load_dataset(recorded_recipe(run.read(), run.record_file)), images, cluster)
+    return units_of_splits(load_dataset(recorded_recipe(run.read(), run.record_file).data), images, cluster)
 
 
 def units_of_splits(
@@ -137,7 +137,7 @@ def folders_note_of_run(run: Run, epoch: int, split: str) -> str | None:
         if note is None and run.read().data.get("name") == "csv":
             from layerprobe.workflow.run.from_recipe import load_dataset
 
-            dataset = load_dataset(recorded_recipe(run.read(), run.record_file))
+            dataset = load_dataset(recorded_recipe(run.read(), run.record_file).data)
             note = column_note(dataset, ids, labels.astype(np.int64))
     except LayerprobeError:  # nothing but a note is made of them
         return None

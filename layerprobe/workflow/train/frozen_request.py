@@ -21,7 +21,7 @@ from layerprobe.system.files import require_writable
 from layerprobe.system.naming import name_model
 from layerprobe.values.records import RunRecord
 from layerprobe.values.sections import SECTIONS, Data, Problem
-from layerprobe.workflow.run.from_recipe import listed, source_of
+from layerprobe.workflow.run.from_recipe import load_dataset, source_of
 from layerprobe.workflow.run.run_network import require_unchanged_files
 from layerprobe.workflow.run.runs import Run, find_run, named_run, recipe_run, require_free
 
@@ -106,7 +106,7 @@ class FrozenRequest:
                 require_weights(path)
         # Where the run is there, no model is built before probing lists the data.
         if isinstance(data, Data) and self.find_repeated_run() is None:
-            listed(data)
+            load_dataset(data)
 
     def target(self, recipe: Recipe) -> Run:
         """The run that this makes."""

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -117,7 +118,7 @@ def test_the_units_of_a_run_are_numbered_alike_in_all_splits(tmp_path: Path, mon
 
     images = {"train": (LABELS[[0]], IDS[:1]), "test": (LABELS[1:], IDS[1:])}
     run = write_run(tmp_path)
-    monkeypatch.setattr(units, "recorded_recipe", lambda *_: None)
+    monkeypatch.setattr(units, "recorded_recipe", lambda *_: SimpleNamespace(data=None))
     monkeypatch.setattr(from_recipe, "load_dataset", not_read)
     found = units_of_run(run, images, None)
     assert {split: numbers.tolist() for split, numbers in found.items()} == {"train": [0], "test": [1, 2, 2]}
@@ -170,6 +171,6 @@ def test_the_note_of_a_run_is_on_its_stored_classes_or_on_its_csv_table(
     labels, ids = run.ranks(1, "test").rows
     split = Split("test", labels.astype(np.int64), ids, lambda _: np.zeros((1, 1, 3), np.uint8))
     listed = replace(split, columns={"family": tuple(f"f{label // 3}" for label in labels)})
-    monkeypatch.setattr(units, "recorded_recipe", lambda *_: None)
+    monkeypatch.setattr(units, "recorded_recipe", lambda *_: SimpleNamespace(data=None))
     monkeypatch.setattr(from_recipe, "load_dataset", lambda _: Dataset({"test": listed}, names))
     assert str(folders_note_of_run(run, 1, "test")).startswith("classes share 4 values of column family")

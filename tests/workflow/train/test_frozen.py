@@ -142,7 +142,7 @@ def test_a_model_of_one_channel_gets_pils_grey_images_at_its_height_and_width(
     assert "the network takes grey images: colours are converted to luma (ITU-R 601)" in run.read().notes
     net = from_recipe.build_net(request.recipe()).module
     for split in ("train", "test"):
-        known = from_recipe.load_dataset(request.recipe()).splits[split]
+        known = from_recipe.load_dataset(request.recipe().data).splits[split]
         grey = [
             Image.open(images / name).resize((12, 24), Image.Resampling.BILINEAR).convert("L") for name in known.ids
         ]
