@@ -30,9 +30,10 @@ from layerprobe.data.image_files import (
 )
 from layerprobe.data.images import Box
 from layerprobe.data.spec import DatasetSpec
-from layerprobe.data.splits import SPLITS, Dataset, Role, divide_rows, separator_note, split_labels
+from layerprobe.data.splits import Dataset, Role, divide_rows, separator_note, split_labels
 from layerprobe.system.errors import DataError
 from layerprobe.system.files import require_file
+from layerprobe.values.scores import SPLITS
 
 if TYPE_CHECKING:
     from _csv import Reader

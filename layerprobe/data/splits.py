@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from layerprobe.system.errors import DataError
 from layerprobe.values.retrieval import SearchRules
+from layerprobe.values.scores import SPLITS
 
 # What tables put between the labels of an image.
 _SEPARATORS = ("|", ";", ",")
@@ -256,7 +257,6 @@ def distinct_names(names: Mapping[ClassId, str]) -> tuple[str, ...]:
     return tuple(name if times[name] == 1 else f"{name} ({class_id})" for class_id, name in names.items())
 
 
-SPLITS = ("train", "validation", "test")
 Role = tuple[
     str, bool, bool
 ]  # of SPLITS; of a test image, whether it is searched for, and whether it is searched among

@@ -34,11 +34,11 @@ from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
 from layerprobe.system.wording import visible
 from layerprobe.values.facts import DataFacts, common_chance, run_lines, split_text
 from layerprobe.values.layers import RankedLayer
-from layerprobe.values.scores import Score
+from layerprobe.values.scores import GAP_SPLITS, Score
 
 _WIDTH, _HEIGHT = 2.6, 3.1  # inches
 _LABEL = 0.165  # inches of height that a label needs
-_SPLITS = ("test", "train")
+_SPLITS = GAP_SPLITS[::-1]
 # Layers of all runs that share a panel, and both splits of a run.
 _TOGETHER = 6
 _MARKS = 8  # markers on a curve, about

@@ -35,9 +35,8 @@ from layerprobe.system.errors import DataError
 from layerprobe.system.wording import visible
 from layerprobe.values.facts import EPOCH_0, DataFacts, run_lines, split_text
 from layerprobe.values.layers import RankedLayer
-from layerprobe.values.scores import Score, note_text
+from layerprobe.values.scores import GAP_SPLITS, SEEN, UNSEEN, Score, note_text
 
-_SEEN, _UNSEEN = "train", "test"  # the gap is the first - the second
 _WIDTHS = (2.4, 3.2)  # inches of a panel's cells, least and most
 _COLUMN = 0.5  # inches of a column, at most, if the panel is not narrower then
 _ROW = 0.19  # inches of a row
@@ -70,10 +69,10 @@ def draw(
     gaps = [gap for series in runs.values() for gap in _gaps(series).flat if not math.isnan(gap)]
     if not gaps:
         raise DataError(
-            f"no layer has {metric} on both {_SEEN} and {_UNSEEN}",
-            fix=f"Run layerprobe probe --splits {_SEEN},{_UNSEEN}",
+            f"no layer has {metric} on both {SEEN} and {UNSEEN}",
+            fix=f"Run layerprobe probe --splits {SEEN},{UNSEEN}",
         )
-    notes = run_lines(data, (_SEEN, _UNSEEN)) + common_lines(runs) + missing_lines(runs, (_SEEN, _UNSEEN))
+    notes = run_lines(data, GAP_SPLITS) + common_lines(runs) + missing_lines(runs, GAP_SPLITS)
     notes += _size_notes(data)
     notes += _epoch_0_notes(runs, data) + ([] if layers else omission_notes(scores))
     most = max(_LEAST, *map(abs, gaps))
@@ -101,7 +100,7 @@ def draw(
         _name_axes(axes, series, data[run].weights if run in data else "")
         if not _write_numbers(axes, series, most):
             _write_last_gaps(axes, series)
-        _draw_bar(axes, image, f"{split_text(_SEEN, data.values())} - {_UNSEEN} {metric}, percentage points")
+        _draw_bar(axes, image, f"{split_text(SEEN, data.values())} - {UNSEEN} {metric}, percentage points")
     return figure
 
 
@@ -109,12 +108,12 @@ def _select_scores(scores: Sequence[Score], layers: Collection[RankedLayer] | No
     """The scores of the two splits, of the unreduced layers or of the requested ones."""
     drawn_scores = select_unreduced(scores) if layers is None else [score for score in scores if score.ranked in layers]
     # All of them where neither split is there, for the error message.
-    return [score for score in drawn_scores if score.split in (_SEEN, _UNSEEN)] or drawn_scores
+    return [score for score in drawn_scores if score.split in GAP_SPLITS] or drawn_scores
 
 
 def _gap(layer: Layer, epoch: int) -> float | None:
     """In percentage points; None where a split has no valid value."""
-    seen, unseen = percent(layer.get((epoch, _SEEN))), percent(layer.get((epoch, _UNSEEN)))
+    seen, unseen = percent(layer.get((epoch, SEEN))), percent(layer.get((epoch, UNSEEN)))
     return None if seen is None or unseen is None else seen - unseen
 
 
@@ -125,7 +124,7 @@ def _epochs(series: Series) -> list[int]:
 def _size_notes(data: Mapping[str, DataFacts]) -> list[str]:
     """A note if the splits differ in size: recall falls with the number of classes."""
     for facts in data.values():
-        seen, unseen = facts.splits.get(_SEEN), facts.splits.get(_UNSEEN)
+        seen, unseen = facts.splits.get(SEEN), facts.splits.get(UNSEEN)
         if seen and unseen and seen.queries != unseen.queries:
             advice = "layerprobe summary compares them in galleries of one size."
             return [f"The splits differ in size and so in difficulty; {advice}"]
@@ -206,7 +205,7 @@ def _draw_bar(axes: Axes, image: AxesImage, label: str) -> None:
 def gap_csv(scores: Sequence[Score], *, layers: Collection[RankedLayer] | None = None) -> str:
     """The gaps as CSV, a line for each run, layer and epoch, with the two recalls, as fractions."""
     key = ("run", "layer", "pool", "reduction", "similarity", "epoch")
-    splits = (_SEEN, _UNSEEN)
+    splits = GAP_SPLITS
     rows: list[list[object]] = []
     metric = metric_of(scores)
     rows.append([*key, f"{metric} gap", *(f"{s} {metric}" for s in splits), *(f"{s} note" for s in splits)])

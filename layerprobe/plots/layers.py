@@ -39,7 +39,7 @@ from layerprobe.system.wording import visible
 from layerprobe.values.best import Best, apart_text, best_layer, best_text, worse_text
 from layerprobe.values.facts import DataFacts, common_chance, epoch_text, run_lines, split_text
 from layerprobe.values.intervals import ShownKind
-from layerprobe.values.scores import Score
+from layerprobe.values.scores import GAP_SPLITS, SPLITS, Score
 from layerprobe.values.views import Selected
 
 _HEIGHT = 3.2  # inches
@@ -50,8 +50,6 @@ _TOGETHER_WIDTH = 3.1  # inches, at least, of a panel of several runs
 _BAR = 3.0  # points from the bar of one split, or run, to that of the next
 _PANELS = 6  # with more, only unreduced layers are drawn
 _NAMED = 10  # of more indistinguishable layers a caption gives the number
-_SPLITS = ("train", "validation", "test")
-_GAP = ("train", "test")
 # Vermilion and blue of Okabe and Ito: distinct for every kind of colour blindness, and in grey.
 _COLOURS = {"train": "#d55e00", "validation": "#767676", "test": "#0072b2"}
 _MARKERS = {"train": "s", "validation": "^", "test": "o"}
@@ -135,9 +133,9 @@ def draw(
     if _share_panel(drawn_scores, data):
         return _draw_together(drawn_scores, data, indistinguishable, remarks, selected)
     metric_scores, kind, panels = _panels(drawn_scores, data)
-    floors = {split: 100 * level for split, level in common_chance(data.values()).items() if split in _GAP}
+    floors = {split: 100 * level for split, level in common_chance(data.values()).items() if split in GAP_SPLITS}
     stars = _stars_on(panels, selected)
-    y_limits = _limits([s for s in metric_scores if s.epoch in (0, panels[s.run].epoch)], _SPLITS, floors, stars)
+    y_limits = _limits([s for s in metric_scores if s.epoch in (0, panels[s.run].epoch)], SPLITS, floors, stars)
     metric, worse = metric_of(drawn_scores), []
     for name, panel in panels.items():
         before, trained = panel.fractions("test", 0), panel.fractions("test")
@@ -146,7 +144,7 @@ def draw(
     layers = {name: panel.at_epoch for name, panel in panels.items()}
     notes = run_lines(data) + common_lines(layers)
     notes += _indistinguishable_notes(panels, drawn_scores, kind, indistinguishable)
-    notes += [*worse, *missing_lines(layers, _GAP), *kind.lines("Bars")]
+    notes += [*worse, *missing_lines(layers, GAP_SPLITS), *kind.lines("Bars")]
     notes += [*remarks, *fold_lines(star.selected for star in stars.values())]
     width, under, upright = _sizes([list(panel.series) for panel in panels.values()])
     pools = {name: fig.pool_kinds(_tracks(panel.series)) for name, panel in panels.items()}
@@ -193,7 +191,7 @@ def _panels(
     run_of = {named.run: score.run for score, named in zip(metric_scores, named_scores, strict=True)}
     last_epochs = {name: max(score.epoch for score in named_scores if score.run == name) for name in run_of}
     named_scores, kind = keep_one_kind(
-        named_scores, lambda score: score.epoch == last_epochs[score.run] and score.split in _SPLITS
+        named_scores, lambda score: score.epoch == last_epochs[score.run] and score.split in SPLITS
     )
     unknown = DataFacts("", {})
     return (
@@ -293,7 +291,7 @@ def _draw_splits(axes: Axes, panel: _RunLayers) -> list[fig.Label]:
     labels = []
     for epoch in sorted({0, panel.epoch}):
         light, begins = epoch != panel.epoch, epoch == 0 and not panel.facts.weights
-        for split in _SPLITS if epoch == panel.epoch else _GAP:
+        for split in SPLITS if epoch == panel.epoch else GAP_SPLITS:
             values = panel.heights(split, epoch)
             valid = [i for i, value in enumerate(values) if np.isfinite(value)]
             if not valid:
@@ -309,9 +307,9 @@ def _draw_splits(axes: Axes, panel: _RunLayers) -> list[fig.Label]:
                 if begins:
                     line.set(markerfacecolor="white")
             labels.append(fig.Label(name, valid[-1], values[valid[-1]], _COLOURS[split]))
-    intervals = {split: _intervals(panel, split, list(panel.series)) for split in _SPLITS}
+    intervals = {split: _intervals(panel, split, list(panel.series)) for split in SPLITS}
     _draw_bars(axes, {split: ends for split, ends in intervals.items() if ends}, _COLOURS)
-    train, test = (np.array(panel.heights(split)) for split in _GAP)
+    train, test = (np.array(panel.heights(split)) for split in GAP_SPLITS)
     for positions in (list(track.positions) for track in lines):
         axes.fill_between(
             positions, train[positions], test[positions], color="0.5", alpha=0.13, linewidth=0, label="_gap", zorder=0.5
@@ -375,7 +373,7 @@ def layers_csv(
         score
         for score in drawn_scores
         if score.epoch == last_epochs.get(panel_key(score))
-        or (score.epoch == 0 and not together and score.split in _GAP)
+        or (score.epoch == 0 and not together and score.split in GAP_SPLITS)
     ]
     return layers_by_epoch_csv(add_selected(csv_scores, (selected or {}).values()))
 
@@ -401,11 +399,11 @@ def _draw_together(
         [score for score in metric_scores if score.epoch == last_epochs[score.run]],
         lambda score: score.split == "test",
     )
-    styles, texts = fig.styles(list(runs)), {split: split_text(split, data.values()) for split in _GAP}
+    styles, texts = fig.styles(list(runs)), {split: split_text(split, data.values()) for split in GAP_SPLITS}
     panels = _panels_together(metric_scores, last_epochs, data)
-    floors = {split: 100 * value for split, value in common_chance(data.values()).items() if split in _GAP}
+    floors = {split: 100 * value for split, value in common_chance(data.values()).items() if split in GAP_SPLITS}
     stars = _stars_on({(i, run): layers for i, panel in enumerate(panels) for run, layers in panel.items()}, selected)
-    y_limits = _limits(metric_scores, _GAP, floors, stars)
+    y_limits = _limits(metric_scores, GAP_SPLITS, floors, stars)
     # In the notes the name of the run, or with several panels that of the search.
     named = {
         run if len(panels) == 1 else search_name(scores_in(layers.series)[0]): layers
@@ -413,10 +411,10 @@ def _draw_together(
         for run, layers in panel.items()
     }
     series = {name: layers.series for name, layers in named.items()}
-    notes = run_lines(data, _GAP) + common_lines(series)
+    notes = run_lines(data, GAP_SPLITS) + common_lines(series)
     notes += [f"{name}: {text}" for name, layers in named.items() if (text := layers.best_text)]
     notes += _indistinguishable_notes(named, scores, kind, indistinguishable)
-    notes += [*missing_lines(series, _GAP), *kind.lines("Bars")]
+    notes += [*missing_lines(series, GAP_SPLITS), *kind.lines("Bars")]
     notes += [*remarks, *fold_lines(star.selected for star in stars.values())]
     merged = [names_in_order({run: layers.series for run, layers in panel.items()}) for panel in panels]
     width, under, upright = _sizes(merged)
@@ -476,7 +474,7 @@ def _draw_run(
     """
     labels = []
     xs = [names.index(name) for name in layers.series]
-    for split in _GAP:
+    for split in GAP_SPLITS:
         values = layers.heights(split)
         valid = [i for i, value in enumerate(values) if np.isfinite(value)]
         if not valid:

@@ -40,10 +40,9 @@ from layerprobe.plots.plot import Drawing, Plot, PlotOptions, PlotSource
 from layerprobe.system.errors import DataError
 from layerprobe.values.facts import DataFacts, common_chance, common_start, level_text, run_lines, split_text
 from layerprobe.values.layers import RankedLayer
-from layerprobe.values.scores import Score
+from layerprobe.values.scores import GAP_SPLITS, Score
 
 _TOGETHER = 6  # as many layers of several runs share a panel
-_SPLITS = ("train", "test")
 _PALE, _PALE_TEXT = "0.75", "0.5"
 _SMALL = fig.FONT - 2  # size of numbers of epochs and of pale names
 _NAMED = 60  # with more pale layers there is no room for a name
@@ -78,9 +77,9 @@ def draw(
         layers: those in colour; None for those of `default_layers`.
         embeddings: run -> its embedding layer, where that is known.
     """
-    metric_scores = [x for x in scores_of_metric(select_unreduced(scores, layers)) if x.split in _SPLITS]
+    metric_scores = [x for x in scores_of_metric(select_unreduced(scores, layers)) if x.split in GAP_SPLITS]
     if not metric_scores:
-        metric, fix = scores[0].metric, f"Run layerprobe probe --splits {','.join(_SPLITS)}"
+        metric, fix = scores[0].metric, f"Run layerprobe probe --splits {','.join(GAP_SPLITS)}"
         raise DataError(f"no layer has {metric} on train or test", fix=fix)
     runs, data = group_by_run(metric_scores), data or {}
     last_epochs = {run: max(score.epoch for score in scores_in(series)) for run, series in runs.items()}
@@ -95,8 +94,10 @@ def draw(
     floors = {split: 100 * value for split, value in common_chance(data.values()).items()}
     window = _window_of(drawn_scores, floors)
     scored = {score.split for score in drawn_scores if score.value is not None}
-    notes = run_lines(data, _SPLITS) + _notes(panels, data) + list(kind.lines("Bars"))
-    notes += window.notes() if scored == set(_SPLITS) else ["Layers without a value on one axis are drawn at its edge."]
+    notes = run_lines(data, GAP_SPLITS) + _notes(panels, data) + list(kind.lines("Bars"))
+    notes += (
+        window.notes() if scored == set(GAP_SPLITS) else ["Layers without a value on one axis are drawn at its edge."]
+    )
     notes += omission_notes(scores, layers)
     styles = fig.styles(list(dict.fromkeys(key for panel in panels for key in panel.in_colour)))
     together = max(len(panel.runs) for panel in panels) > 1
@@ -106,7 +107,7 @@ def draw(
     for axes, panel in zip(all_axes, panels, strict=True):
         _set_axes(axes, window, scored, metric, split_text("train", data.values()))
         _draw_chance_levels(axes, floors, scored)
-        _draw_paths(axes, panel.paths(last_epochs, window, styles, data), window, diagonal=scored == set(_SPLITS))
+        _draw_paths(axes, panel.paths(last_epochs, window, styles, data), window, diagonal=scored == set(GAP_SPLITS))
         fig.add_legend(axes, _kinds(drawn_scores, data))
         for row, (run, style) in enumerate(styles.items() if together else (), 1):
             look = {"marker": style.marker, "color": style.colour, "linestyle": fig.LINES[(row - 1) % len(fig.LINES)]}
@@ -194,10 +195,10 @@ def _notes(panels: Sequence[_RunPanel], data: Mapping[str, DataFacts]) -> list[s
     weights = ", ".join(dict.fromkeys(filter(None, (_weights_of(run, data) for run in runs))))
     alone = [f"One epoch only ({weights or min(epochs)}): no paths."] if len(epochs) == 1 else []
     on_axes = {
-        run: {name: {key: x for key, x in layer.items() if x.split in _SPLITS} for name, layer in series.items()}
+        run: {name: {key: x for key, x in layer.items() if x.split in GAP_SPLITS} for name, layer in series.items()}
         for run, series in runs.items()
     }
-    return [*common_lines(on_axes), *missing_lines(runs, _SPLITS), *alone]
+    return [*common_lines(on_axes), *missing_lines(runs, GAP_SPLITS), *alone]
 
 
 def _panels(runs: Mapping[str, Series], bright: Collection[RankedLayer]) -> list[_RunPanel]:
@@ -273,7 +274,7 @@ def _draw_path(axes: Axes, path: _Path, style: fig.Style) -> None:
 def _bars(path: _Path) -> list[list[fig.Position]]:
     """The intervals of the last point: horizontal for train, vertical for test."""
     last_epoch, (x, y) = max(epoch for epoch, _ in path.scores), path.line[-1]
-    train, test = (path.scores.get((last_epoch, split)) for split in _SPLITS)
+    train, test = (path.scores.get((last_epoch, split)) for split in GAP_SPLITS)
     across = [(end, y) for end in train.interval.percent] if train and train.interval else []
     upright = [(x, end) for end in test.interval.percent] if test and test.interval else []
     return [bar for bar in (across, upright) if bar]
@@ -331,7 +332,7 @@ def table(
     panels = _panels(runs, bright)
     drawn_layers = {(score.run, score.ranked) for panel in panels for score in scores_in(panel.merged)}
     drawn_scores = [score for score in drawn_scores if (score.run, score.ranked) in drawn_layers]
-    return layers_by_epoch_csv([score for score in drawn_scores if score.split in _SPLITS] or drawn_scores)
+    return layers_by_epoch_csv([score for score in drawn_scores if score.split in GAP_SPLITS] or drawn_scores)
 
 
 @dataclass(frozen=True)

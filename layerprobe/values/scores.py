@@ -58,6 +58,7 @@ def is_fraction(metric: str) -> bool:
 
 
 SPLITS = ("train", "validation", "test")  # of queries, in the order of rows and columns
+SEEN, UNSEEN = GAP_SPLITS = "train", "test"  # the gap is the first less the second
 _BETWEEN_NOTES = "; "
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _LAST_EPOCH = 10**9 - 1  # weights files may be numbered by their steps or dates

@@ -14,13 +14,12 @@ from layerprobe.plots.plot import PlotOptions
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.values.facts import PAIRS_WITHIN_FOLDS
 from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer, headline_layers
-from layerprobe.values.scores import Score, Subject, shared_notes
+from layerprobe.values.scores import GAP_SPLITS, Score, Subject, shared_notes
 from layerprobe.values.views import Curve, ErrorRates, Histogram, Selected
 from layerprobe.workflow.run.opened_run import read_layer
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.seen import has_seen_train
 
-SPLITS = ("train", "test")  # seen and unseen classes
 TESTED = "test"  # whose error rates are shown
 
 ReadFeatures = Callable[[str, RankedLayer], LabelledFeatures]  # split and layer -> its features
@@ -83,7 +82,7 @@ def selected_histograms(run: Run, scores: Sequence[Score], selected: Selected) -
         measured = {
             score.split for score in stored_scores if (score.epoch, score.ranked.layer) == (epoch, ranked.layer)
         }
-        splits = {split: read(split, ranked) for split in SPLITS if split in measured}
+        splits = {split: read(split, ranked) for split in GAP_SPLITS if split in measured}
     if not splits:
         raise DataError(f"no scores of {ranked.layer} at epoch {epoch} are stored")
     return pair_histograms(splits, run=run.name, epoch=epoch, ranked=ranked)
@@ -125,9 +124,9 @@ def open_stored(run: Run, scores: Sequence[Score], epoch: int | None) -> tuple[l
         scores: of this run, at least one.
     """
     epoch_read = resolve_epoch(scores, epoch)
-    missing = {score.split for score in scores if not run.has_features(epoch_read, score.split)} & {*SPLITS}
-    missing = set() if missing == {*SPLITS} else missing
-    missing_notes = [f"no features of {split} are stored" for split in SPLITS if split in missing]
+    missing = {score.split for score in scores if not run.has_features(epoch_read, score.split)} & {*GAP_SPLITS}
+    missing = set() if missing == {*GAP_SPLITS} else missing
+    missing_notes = [f"no features of {split} are stored" for split in GAP_SPLITS if split in missing]
 
     def read(split: str, ranked: RankedLayer) -> LabelledFeatures:
         split_notes = shared_notes(score.notes for score in scores if (score.epoch, score.split) == (epoch_read, split))
@@ -158,7 +157,7 @@ def read_layers(
     first_ranked: dict[tuple[LayerKey, str], RankedLayer] = {}
     splits: dict[RankedLayer, list[str]] = {}
     for score in scores:
-        if score.epoch == epoch and score.split in SPLITS:
+        if score.epoch == epoch and score.split in GAP_SPLITS:
             ranked = first_ranked.setdefault((score.ranked.layer, score.ranked.reduction), score.ranked)
             splits.setdefault(ranked, []).append(score.split)
     layers = list(splits)
@@ -171,7 +170,7 @@ def read_layers(
     for ranked in layers:
         if ranked in requested:
             _require_vectors(ranked)
-            yield ranked, {split: read(split, ranked) for split in SPLITS if split in splits[ranked]}
+            yield ranked, {split: read(split, ranked) for split in GAP_SPLITS if split in splits[ranked]}
 
 
 def few_layers(layers: Sequence[RankedLayer], run: str, selection: LayerSelection) -> list[RankedLayer]:
