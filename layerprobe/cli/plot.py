@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -12,7 +12,7 @@ from layerprobe.cli.requests import with_options
 from layerprobe.cli.streams import printed_apart
 from layerprobe.plots.options import PlotOptions
 from layerprobe.registry import PLOTS
-from layerprobe.system.options import Flag
+from layerprobe.workflow.plot.request import PlotRequest
 
 
 def register(app: typer.Typer) -> None:
@@ -25,8 +25,7 @@ def plot(
     kind: Annotated[str, typer.Argument(metavar="KIND", help=f"Plot to draw: {', '.join(PLOTS)}.")],
     names: RunNames = None,
     options: PlotOptions,
-    out: Annotated[Path | None, Flag("Write the figure to this .png, .pdf or .svg file, or to - (stdout).")] = None,
-    csv: Annotated[Path | None, Flag("Also write the drawn numbers to this .csv file, or to - (stdout).")] = None,
+    request: partial[PlotRequest],
     cache: Cache = DEFAULT_CACHE,
     output: Output,
 ) -> None:
@@ -39,12 +38,13 @@ def plot(
     terminal = output.terminal()
     runs = [find_run(cache, name) for name in names] if names else [find_run(cache, None)]
 
-    from layerprobe.workflow.plot.plot import PlotRequest
     from layerprobe.workflow.plot.plot import plot as draw
 
     if not names:
         terminal.say(f"run {runs[0].name}")
-    path = draw(PlotRequest(kind, runs, out, csv, options))
-    values = {"runs": [run.name for run in runs], "plot": kind, "file": str(path), "csv": str(csv) if csv else None}
-    with printed_apart(out, csv):
+    drawing = request(kind, runs, options=options)
+    path = draw(drawing)
+    csv = str(drawing.csv) if drawing.csv else None
+    values = {"runs": [run.name for run in runs], "plot": kind, "file": str(path), "csv": csv}
+    with printed_apart(drawing.out, drawing.csv):
         terminal.result(values, str(path))

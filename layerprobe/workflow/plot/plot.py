@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
@@ -62,6 +62,7 @@ from layerprobe.workflow.plot.over_trainings import (
     scores_over_key,
     training_losses,
 )
+from layerprobe.workflow.plot.request import PlotRequest
 from layerprobe.workflow.run.experiments import scores_of
 from layerprobe.workflow.run.facts import data_facts, find_indistinguishable, searches_of
 from layerprobe.workflow.run.metric_values import metric_flags
@@ -133,27 +134,6 @@ def add_selected(
 
 
 _DEFAULTS = PlotOptions()
-
-
-@dataclass(frozen=True)
-class PlotRequest:
-    """A call of `layerprobe plot`.
-
-    Args:
-        runs: at least one.
-        out: .png, .pdf or .svg file, or a stream for a PNG; None: in the folder of the first run.
-        csv: .csv file or stream for the numbers drawn; None writes none.
-        lines: run -> the name of its line in figures over trainings; None: by the keys of the recipes.
-        note: a line under the figure; empty for none.
-    """
-
-    kind: str
-    runs: Sequence[Run]
-    out: Path | None = None
-    csv: Path | None = None
-    options: PlotOptions = field(default_factory=PlotOptions)
-    lines: Mapping[str, str] | None = None
-    note: str = ""
 
 
 def plot(request: PlotRequest) -> Path:

@@ -22,7 +22,8 @@ from layerprobe.values.costs import Estimate
 from layerprobe.values.intervals import Interval
 from layerprobe.values.scores import Score, is_fraction, note_text
 from layerprobe.workflow.plot.over_trainings import line_name
-from layerprobe.workflow.plot.plot import PlotRequest, plot, require_options
+from layerprobe.workflow.plot.plot import plot, require_options
+from layerprobe.workflow.plot.request import PlotRequest
 from layerprobe.workflow.run.outputs import require_output
 from layerprobe.workflow.run.runs import find_run
 from layerprobe.workflow.study.plan import (

@@ -21,14 +21,15 @@ from layerprobe.values.facts import DataFacts, common_chance
 from layerprobe.values.intervals import Interval, IntervalKind, SamplingUnits
 from layerprobe.values.layers import LayerKey, RankedLayer
 from layerprobe.values.scores import Matrix, Score, ScoreTable, read_scores
-from layerprobe.workflow.plot.plot import PlotRequest, StoredRuns, draw_plot, plot
+from layerprobe.workflow.plot.plot import StoredRuns, draw_plot, plot
+from layerprobe.workflow.plot.request import PlotRequest
 from layerprobe.workflow.run.experiments import scores_of
 from layerprobe.workflow.run.runs import Run
 from tests.metrics.oracles import direct_cka
 from tests.records import recorded
 from tests.scores import with_layer
 from tests.workflow.rank_files import FC6 as FC6_RANKED
-from tests.workflow.rank_files import POOL5, ranks_of, stored
+from tests.workflow.rank_files import POOL5, ranks_of, stored, written
 
 FC6 = LayerKey("fc6", "none")
 # Panels need a run whose images can be read (test_panels.py), and others one that was trained (conftest.py).
@@ -458,7 +459,7 @@ def test_a_plot_that_names_the_best_layer_names_those_not_told_apart_from_it(tmp
     run = Run(tmp_path / "one")
     hits = [float(query != 3) for query in range(24)]
     scores = stored(run, 1, "test", {POOL5: ranks_of([*hits[:-1], 0.0]), FC6_RANKED: ranks_of(hits)})
-    write_scores(run.scores_file, [replace(score, interval=Interval(0.5, 1.0)) for score in scores])
+    written(run, [replace(score, interval=Interval(0.5, 1.0)) for score in scores])
     texts = [text.get_text() for text in draw_plot("layers", [run]).figure.texts]
     assert "best: fc6; not significantly different: pool5" in texts[0]
 

@@ -20,7 +20,8 @@ from scipy import stats
 from layerprobe.system.errors import DataError, LayerprobeError, NumericError, RecipeError, UnknownNameError
 from layerprobe.values.intervals import Interval
 from layerprobe.values.scores import read_scores
-from layerprobe.workflow.plot.plot import PlotRequest, plot
+from layerprobe.workflow.plot.plot import plot
+from layerprobe.workflow.plot.request import PlotRequest
 from layerprobe.workflow.run.runs import Run, locked, require_free
 from layerprobe.workflow.study.plan import Cell, all_of, is_finished, plan
 from layerprobe.workflow.study.study import (

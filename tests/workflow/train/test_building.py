@@ -19,7 +19,8 @@ from layerprobe.recipe.recipe import load_recipe
 from layerprobe.registry import LOSSES, PLOTS
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.training.loop import Trainer
-from layerprobe.workflow.plot.plot import PlotRequest, plot
+from layerprobe.workflow.plot.plot import plot
+from layerprobe.workflow.plot.request import PlotRequest
 from layerprobe.workflow.probe.probe import probe
 from layerprobe.workflow.probe.selection import ProbeRequest
 from layerprobe.workflow.run import from_recipe
