@@ -111,7 +111,8 @@ class StoredRanks:
         search_sha256: hash of what decides which items each query may find; empty where nothing is ranked.
         transform: every step from an image file to the network's input; empty likewise.
         ranks: layer -> its ranks; those without any because features were not finite are in `invalid`.
-        values: layer -> metric -> (N,) its value for each query, NaN where it leaves a query out.
+        values: layer, with ranks or without -> metric -> (N,) its value for each query, NaN where it leaves a query
+            out.
         invalid: layer -> why it has no ranks.
     """
 

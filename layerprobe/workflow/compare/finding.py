@@ -19,7 +19,7 @@ from layerprobe.values.scores import Score
 from layerprobe.workflow.compare.compare import compare_layers
 from layerprobe.workflow.compare.comparison import Comparison, sentence, short_text, value_text
 from layerprobe.workflow.run.experiments import experiments_of
-from layerprobe.workflow.run.facts import data_facts, find_indistinguishable, searches_of
+from layerprobe.workflow.run.facts import data_facts, find_indistinguishable
 from layerprobe.workflow.run.opened_run import equal_layers
 from layerprobe.workflow.run.references import (
     LastTwo,
@@ -224,7 +224,7 @@ def best_on_validation(run: Run, scores: Sequence[Score], labels: Mapping[Any, s
     best = best_layer(values)
     if epoch is None or best is None or best.split == "test":
         return ""
-    indistinguishable = find_indistinguishable(epoch_scores, METRIC, searches_of(run), data)
+    indistinguishable = find_indistinguishable(run, epoch_scores, METRIC, data)
     near_labels = (
         None if indistinguishable is None else [labels[layer] for layer in layers if layer in indistinguishable]
     )

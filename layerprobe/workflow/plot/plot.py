@@ -64,7 +64,7 @@ from layerprobe.workflow.plot.over_trainings import (
 )
 from layerprobe.workflow.plot.request import PlotRequest
 from layerprobe.workflow.run.experiments import scores_of
-from layerprobe.workflow.run.facts import data_facts, find_indistinguishable, searches_of
+from layerprobe.workflow.run.facts import data_facts, find_indistinguishable
 from layerprobe.workflow.run.metric_values import metric_flags
 from layerprobe.workflow.run.outputs import require_output, write_output
 from layerprobe.workflow.run.references import embedding_among
@@ -243,9 +243,7 @@ class StoredRuns:
         """The layers indistinguishable from the best of one run and epoch; None where unknown."""
         runs_by_name = {run.name: run for run in self.runs}
         run = runs_by_name.get(scores[0].run)  # the folder of a run may have been renamed
-        return (
-            None if run is None else find_indistinguishable(scores, metric, searches_of(run), data_facts(run, scores))
-        )
+        return None if run is None else find_indistinguishable(run, scores, metric, data_facts(run, scores))
 
     def matrices(self, options: PlotOptions) -> Sequence[Matrix]:
         """CKA of every two layers of each run, of each layer with its earlier epochs, and of every two runs' layers."""

@@ -31,7 +31,7 @@ from layerprobe.workflow.python.stored_probe import MemoryProbe
 from layerprobe.workflow.report.choices import describe_choice
 from layerprobe.workflow.report.report import ResultPage, write_report
 from layerprobe.workflow.report.request import ReportRequest
-from layerprobe.workflow.run.facts import data_facts, epoch_tables, searches_of
+from layerprobe.workflow.run.facts import data_facts, epoch_tables
 from layerprobe.workflow.run.metric_values import require_mean_over_queries
 from layerprobe.workflow.run.opened_run import score_frame
 from layerprobe.workflow.run.outputs import require_output
@@ -147,7 +147,7 @@ class Probed:
     def table(self) -> PrintedTables:
         """The tables of `layerprobe probe`: text if printed, HTML in a notebook."""
         run = self.measurement.run
-        table, *further_tables = epoch_tables(self.scores, data_facts(run, self.scores), searches_of(run))
+        table, *further_tables = epoch_tables(run, self.scores, data_facts(run, self.scores))
         return PrintedTables((replace(table, notes=(*table.notes, *self.measurement.notes)), *further_tables))
 
     def frame(self) -> DataFrame:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cache
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from layerprobe.measure.analysis import query_values
 from layerprobe.metrics.recall import chance_recall
 from layerprobe.statistics.bootstrap import indistinguishable_from_best
 from layerprobe.statistics.units import unit_sums
@@ -25,7 +23,8 @@ from layerprobe.values.layers import NO_REDUCTION, RankedLayer
 from layerprobe.values.retrieval import Ranks
 from layerprobe.values.scores import SPLITS, Score, is_recall
 from layerprobe.values.sections import SEARCH_KEYS
-from layerprobe.workflow.run.references import embedding_among, mean_of_queries, ranked_as
+from layerprobe.workflow.run.metric_values import metric_values_of
+from layerprobe.workflow.run.references import embedding_among, open_ranked_split
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.seen import start_of, trains_on_train, unverified_weights, weights_text
 from layerprobe.workflow.run.stored_choice import selected_line
@@ -34,41 +33,16 @@ from layerprobe.workflow.run.units import units_of_run
 _ROUNDING = 1e-6  # largest difference between a score and the mean hits of its ranks
 
 
-@dataclass(frozen=True, eq=False)
-class QueryRanks:
-    """The ranks and values of Q queries by layer, and their resampled units: (Q,) classes or clusters."""
-
-    units: NDArray[np.integer]
-    ranks: Mapping[RankedLayer, Ranks]
-    values: Mapping[RankedLayer, Mapping[str, NDArray[np.float64]]] = field(default_factory=dict)
-
-
-# Epoch, split and column of the clusters -> the queries; None if they are unavailable.
-Searches = Callable[[int, str, str | None], QueryRanks | None]
-
-
-def searches_of(run: Run) -> Searches:
-    """The stored queries of a run."""
-
-    @cache  # tables of several reductions ask for the same queries
-    def searched(epoch: int, split: str, cluster: str | None) -> QueryRanks | None:
-        try:
-            stored = run.ranks(epoch, split).stored
-            units = units_of_run(run, {split: (stored.labels, stored.ids)}, cluster)
-            return QueryRanks(units[split], stored.ranks, stored.values)
-        except LayerprobeError:  # tables are shown without it
-            return None
-
-    return searched
-
-
 def find_indistinguishable(
-    scores: Sequence[Score], metric: str, searches: Searches, data: DataFacts
+    run: Run, scores: Sequence[Score], metric: str, data: DataFacts
 ) -> tuple[RankedLayer, ...] | None:
     """The layers that do not differ significantly from the best one, on the split that chooses it.
 
     None if unknown: the scores' intervals are of several kinds, or generalise to new classes; the ranks are missing or
     not those of the scores; or `indistinguishable_from_best` returns None.
+
+    Args:
+        scores: of one epoch of the run.
     """
     layers = list(dict.fromkeys(score.ranked for score in scores))
     metric_scores = {(score.split, score.ranked): score for score in scores if score.metric == metric}
@@ -85,25 +59,19 @@ def find_indistinguishable(
     ).kind
     if kind is None or kind.estimand != "gallery":
         return None
-    searched = searches(scores[0].epoch, best.split, kind.cluster)
-    if searched is None:
-        return None
-    ranks = searched.ranks
-    draws = [ranked_as(layer, ranks) for layer in rivals]
-    if not all(draws):
-        return None
-
-    def of_draw(ranked: RankedLayer) -> NDArray[np.float64]:
-        return query_values(ranks[ranked], searched.values.get(ranked, {}), metric)
-
     try:
-        hits = np.stack([mean_of_queries(layer_draws, of_draw) for layer_draws in draws])
-    except DataError:
+        ranked_split = open_ranked_split(run, scores[0].epoch, best.split)
+        if not all(map(ranked_split.has_ranks, rivals)):
+            return None
+        hits = np.stack(metric_values_of([(ranked_split, layer) for layer in rivals], metric))
+        images = {best.split: (ranked_split.stored.labels, ranked_split.stored.ids)}
+        units = units_of_run(run, images, kind.cluster)[best.split]
+    except LayerprobeError:  # tables are shown without it
         return None
     if np.abs(hits.mean(1) - list(rivals.values())).max() > _ROUNDING:
         return None
     names = list(rivals)
-    places = indistinguishable_from_best(unit_sums(hits, searched.units), names.index(layers[best.place]))
+    places = indistinguishable_from_best(unit_sums(hits, units), names.index(layers[best.place]))
     return None if places is None else tuple(names[index] for index in places)
 
 
@@ -208,7 +176,7 @@ def split_facts(
 def score_tables(run: Run, scores: Sequence[Score]) -> list[TextTable]:
     """The tables of the last epoch of a run's scores, of which at least one is Recall@K."""
     last_scores, untrained = _last_epoch(run, scores)
-    return epoch_tables(last_scores, data_facts(run, last_scores), searches_of(run), untrained)
+    return epoch_tables(run, last_scores, data_facts(run, last_scores), untrained)
 
 
 def overview(run: Run, scores: Sequence[Score]) -> TextTable:
@@ -220,7 +188,7 @@ def overview(run: Run, scores: Sequence[Score]) -> TextTable:
         [*last_scores, *(untrained if data.starts_training else ())],
         metric=metric,
         data=data,
-        indistinguishable=find_indistinguishable(unreduced, metric, searches_of(run), data),
+        indistinguishable=find_indistinguishable(run, unreduced, metric, data),
         embedding=embedding_among(run.read(), dict.fromkeys(score.ranked for score in last_scores)),
     )
     rows = list(dict.fromkeys(score.ranked for score in unreduced))
@@ -242,12 +210,12 @@ def _first_recall(scores: Sequence[Score]) -> str:
 
 
 def epoch_tables(
-    scores: Sequence[Score], data: DataFacts, searches: Searches, untrained: Sequence[Score] = ()
+    run: Run, scores: Sequence[Score], data: DataFacts, untrained: Sequence[Score] = ()
 ) -> list[TextTable]:
     """The tables of an epoch, without a reduction and after each: Recall by layer, and further metrics if any.
 
     Args:
-        scores: of one run and epoch, in network order; at least one is Recall@K.
+        scores: of one epoch, in network order; at least one is Recall@K.
         untrained: scores of epoch 0, for a later epoch.
     """
     metric = _first_recall(scores)
@@ -259,7 +227,7 @@ def epoch_tables(
         printed_remarks = raw_remarks if reduction != NO_REDUCTION else set()
         before = [score for score in untrained if score.ranked.reduction == reduction]
         facts = replace(data, splits={}) if tables else data
-        indistinguishable = find_indistinguishable(reduction_scores, metric, searches, data)
+        indistinguishable = find_indistinguishable(run, reduction_scores, metric, data)
         tables.append(
             layer_table(
                 reduction_scores,

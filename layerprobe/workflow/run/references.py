@@ -209,7 +209,12 @@ class RankedSplit:
 
     def ranked_as(self, ranked: RankedLayer) -> tuple[RankedLayer, ...]:
         """The stored layers whose mean a layer is: itself, or all its draws; empty if one is missing."""
-        return ranked_as(ranked, [*self.stored.ranks, *self.stored.invalid])
+        return ranked_as(ranked, self.stored.values)
+
+    def has_ranks(self, ranked: RankedLayer) -> bool:
+        """Whether a layer, or all its draws, are ranked on features that were finite."""
+        draws = self.ranked_as(ranked)
+        return bool(draws) and all(draw in self.stored.ranks for draw in draws)
 
     def subject(self, ranked: RankedLayer) -> Subject:
         """The subject of a layer's values."""

@@ -19,7 +19,7 @@ from layerprobe.workflow.run.seen import weights_text
 from tests.records import recorded
 from tests.scores import CLUSTERS, with_layer
 from tests.workflow.rank_files import FC6 as FC6_RANKED
-from tests.workflow.rank_files import POOL5, ranks_of
+from tests.workflow.rank_files import POOL5, ranks_of, written
 from tests.workflow.rank_files import stored as stored_ranks
 
 FC6 = LayerKey("fc6", "none")
@@ -217,7 +217,7 @@ def test_the_table_names_the_layers_that_are_not_told_apart_from_the_best(tmp_pa
     hits = [float(query != 3) for query in range(24)]
     scores = stored_ranks(run, 1, "test", {POOL5: ranks_of([*hits[:-1], 0.0]), FC6_RANKED: ranks_of(hits)})
     sure = [replace(score, interval=Interval(0.5, 1.0)) for score in scores]
-    ScoreTable(sure).write(run.scores_file)
+    written(run, sure)
     (table,) = score_tables(run, sure)
     # 23 of 24 queries
     assert table.notes[0] == "* best on test (chosen on test): fc6, 95.8 %; not significantly different: pool5@max"
