@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,16 +75,15 @@ def compare(request: CompareRequest) -> list[Comparison]:
     if absent := [(training, ranked) for training, ranked in layers if not training.ranked_as(ranked)]:
         name = reference_text(absent[0][0].subject(absent[0][1]))
         raise RecipeError(f"{name} is not ranked on the {split} split", fix=probe_layers_fix(absent))
-    return compare_layers(splits, pairs, request.metric, kind, named=(a, b), trainings=trainings)
+    return compare_layers(splits, pairs, request.metric, kind, trainings=trainings)
 
 
-def compare_layers(  # noqa: PLR0913 - the layers, the measure and the names
+def compare_layers(
     splits: Sequence[SplitPair],
     pairs: Sequence[Pair],
     metric: str,
     kind: IntervalKind = IntervalKind(),  # noqa: B008 - it is frozen
     *,
-    named: SplitPair | None = None,
     trainings: Trainings | None = None,
 ) -> list[Comparison]:
     """Compare layers of one split with layers of another, on the mean over trainings if there are several.
@@ -91,59 +91,46 @@ def compare_layers(  # noqa: PLR0913 - the layers, the measure and the names
     Args:
         splits: of each training, on the same queries.
         pairs: at least one.
-        named: the splits by which the layers are named; None for those of the first training.
-        trainings: None for those of one experiment, none of them skipped.
+        trainings: None for those of one experiment, none of them skipped, with the layers named by the first.
     """
-    a, b = named or splits[0]
+    a, b = splits[0]
+    if trainings is not None:
+        a, b = (open_ranked_split(run, x.epoch, x.split) for run, x in zip(trainings.named, (a, b), strict=True))
     reasons = {pair: _invalid_reason(splits, pair) for pair in pairs}
     valid = [pair for pair in pairs if not reasons[pair]]
     if not valid:
         raise NumericError(reasons[pairs[0]], fix="Choose a layer whose features are finite")
     stored = splits[0][0].stored
     units = units_of_run(splits[0][0].run, {a.split: (stored.labels, stored.ids)}, kind.cluster)[a.split]
-    evidence = [gather(split_pair, valid, metric, kind, units) for split_pair in splits]
+    gather_pairs = partial(gather, metric=metric, kind=kind, units=units)
+    evidence = [gather_pairs(split_pair, valid) for split_pair in splits]
     measured = dict(zip(valid, _correct_p(differences_of(evidence)), strict=True))
-    starts = [(at_start(x), at_start(y)) for x, y in splits]
-    before = _before_training(starts, evidence, valid, metric, kind, units)
+    before = _before_training(splits, valid, evidence, gather_pairs)
     data = ComparisonData(
         metric, kind, len(stored.labels), len(np.unique(stored.labels)), evidence[0].sums.units, len(valid)
     )
     notes_of_all = _notes_of_all(splits, kind, trainings)
     comparisons = []
     for pair in pairs:
-        side_a, side_b = (
-            ComparedLayer(
-                x.subject(y), x.name(y), start_of(x.record), trains_on_train(x.record), weights_text(x.record)
-            )
-            for x, y in zip((a, b), pair, strict=True)
-        )
-        if reason := reasons[pair]:
-            seeds = _over_trainings(splits, [], None, trainings)
-            comparisons.append(
-                Comparison(side_a, side_b, data, values=None, difference=None, notes=(reason,), seeds=seeds)
-            )
-            continue
-        difference, over = measured[pair]
-        values = [x.values[valid.index(pair)].tolist() for x in evidence]
-        value_a, value_b = (sum(of_layer) / len(of_layer) for of_layer in zip(*values, strict=True))
+        sides = _compared_layer(a, pair[0]), _compared_layer(b, pair[1])
+        values = [x.values[valid.index(pair)].tolist() for x in evidence if pair in measured]
+        difference, over = measured.get(pair, (None, None))
         seeds = _over_trainings(splits, values, over, trainings)
-        layers = [(split_pair[side], pair[side]) for split_pair in splits for side in (0, 1)]
-        prefixes = [f"{split.run.name}, " if seeds else "" for split, _ in layers]
-        of_layers = [
-            f"{run}{note}" for run, layer in zip(prefixes, layers, strict=True) for note in layer_notes_of(*layer)
-        ]
+        if difference is None:
+            comparisons.append(Comparison(*sides, data, notes=(reasons[pair],), seeds=seeds))
+            continue
+        value_a, value_b = (sum(of_layer) / len(of_layer) for of_layer in zip(*values, strict=True))
         start, effect = before.get(pair, (None, None))
-        missing = missing_note(layers, metric) if a.epoch and b.epoch and start is None else []
+        missing = missing_note(_layers_of(splits, pair), metric) if a.epoch and b.epoch and start is None else []
         unlike = unlike_notes((a, pair[0]), (b, pair[1]))
-        notes = [*unlike, *of_layers, *(missing + notes_of_all if seeds else notes_of_all + missing)]
+        further = missing + notes_of_all if seeds else notes_of_all + missing
         comparisons.append(
             Comparison(
-                side_a,
-                side_b,
+                *sides,
                 data,
                 values=(value_a, value_b),
                 difference=difference,
-                notes=tuple(dict.fromkeys(notes)),
+                notes=tuple(dict.fromkeys([*unlike, *_layer_notes_of(splits, pair), *further])),
                 before=start,
                 effect=effect,
                 unlike=tuple(unlike),
@@ -151,6 +138,17 @@ def compare_layers(  # noqa: PLR0913 - the layers, the measure and the names
             )
         )
     return comparisons
+
+
+def _compared_layer(ranked_split: RankedSplit, ranked: RankedLayer) -> ComparedLayer:
+    record = ranked_split.record
+    return ComparedLayer(
+        ranked_split.subject(ranked),
+        ranked_split.name(ranked),
+        start_of(record),
+        trains_on_train(record),
+        weights_text(record),
+    )
 
 
 def pair_layers(a: tuple[RankedSplit, Reference], b: tuple[RankedSplit, Reference]) -> list[Pair]:
@@ -183,9 +181,14 @@ def pair_layers(a: tuple[RankedSplit, Reference], b: tuple[RankedSplit, Referenc
     return pairs
 
 
+def _layers_of(splits: Sequence[SplitPair], pair: Pair) -> list[tuple[RankedSplit, RankedLayer]]:
+    """Both layers of a pair, in each training."""
+    return [(split_pair[side], pair[side]) for split_pair in splits for side in (0, 1)]
+
+
 def _invalid_reason(splits: Sequence[SplitPair], pair: Pair) -> str:
     """Why one of two layers has no ranks in a training; empty if both have them in all."""
-    for split, ranked in ((split_pair[side], pair[side]) for split_pair in splits for side in (0, 1)):
+    for split, ranked in _layers_of(splits, pair):
         for draw in split.ranked_as(ranked):
             if reason := split.stored.invalid.get(draw):
                 return f"{split.run.name}, {split.name(ranked)}: {reason}"
@@ -208,7 +211,7 @@ def _over_trainings(
         for (x, y), (value_a, value_b) in zip(splits, values, strict=False)
     ]
     has_same_classes = all(len(numbers) == 1 for numbers in folds)
-    return ComparedTrainings(tuple(of_seeds), over, trainings is None or trainings.one, has_same_classes)
+    return ComparedTrainings(tuple(of_seeds), over, trainings is None or trainings.is_one_experiment, has_same_classes)
 
 
 def _correct_p(measured: Sequence[tuple[Difference, OverSeeds | None]]) -> list[tuple[Difference, OverSeeds | None]]:
@@ -234,36 +237,25 @@ def at_start(ranked_split: RankedSplit) -> RankedSplit | None:
     return start
 
 
-def _is_measured(ranked_split: RankedSplit | None, ranked: RankedLayer) -> bool:
-    draws = ranked_split.ranked_as(ranked) if ranked_split else ()
-    return ranked_split is not None and bool(draws) and all(draw in ranked_split.stored.ranks for draw in draws)
-
-
-def _before_training(  # noqa: PLR0913 - the layers, the measure and the units
-    starts: Sequence[tuple[RankedSplit | None, RankedSplit | None]],
-    evidence: Sequence[Evidence],
+def _before_training(
+    splits: Sequence[SplitPair],
     pairs: Sequence[Pair],
-    metric: str,
-    kind: IntervalKind,
-    units: NDArray[np.int64],
+    evidence: Sequence[Evidence],
+    gather_pairs: Callable[[SplitPair, Sequence[Pair]], Evidence],
 ) -> dict[Pair, tuple[Difference, Difference]]:
     """Pair -> its difference at epoch 0, and the change from there to the compared epochs.
 
     Pairs that are not measured at epoch 0 of every training are missing.
 
     Args:
-        starts: both splits at epoch 0, in each training.
         evidence: of the pairs, in each training.
-        units: (Q,) the unit of each query.
     """
-    splits = [(a, b) for a, b in starts if a and b]
-    measured = [
-        pair for pair in pairs if all(_is_measured(x, y) for start in starts for x, y in zip(start, pair, strict=True))
-    ]
-    if not measured:
+    starts = [(a, b) for x, y in splits if (a := at_start(x)) and (b := at_start(y))]
+    measured = [pair for pair in pairs if all(split.has_ranks(ranked) for split, ranked in _layers_of(starts, pair))]
+    if len(starts) < len(splits) or not measured:
         return {}
     try:
-        start_evidence = [gather(start, measured, metric, kind, units) for start in splits]
+        start_evidence = [gather_pairs(start, measured) for start in starts]
     except (DataError, RecipeError):  # the metric, or the features to draw classes anew, are not stored at epoch 0
         return {}
     rows = [pairs.index(pair) for pair in measured]
@@ -281,7 +273,8 @@ def missing_note(layers: Sequence[tuple[RankedSplit, RankedLayer]], metric: str)
     """The commands that measure layers before training; none for networks that have no such epoch."""
     if any(split.record.from_python or start_of(split.record) == EPOCH_0 for split, _ in layers):
         return []
-    absent = [(split, ranked) for split, ranked in layers if not _is_measured(at_start(split), ranked)]
+    starts = [at_start(split) for split, _ in layers]
+    absent = [layer for start, layer in zip(starts, layers, strict=True) if not (start and start.has_ranks(layer[1]))]
     flags = [] if metric == "R@1" else metric_flags(metric)
     fix = probe_layers_fix(absent or layers, *flags, epoch=0)
     return [f"the difference before training is not stored: {fix[0].lower()}{fix[1:]}"]
@@ -303,13 +296,17 @@ def _notes_of_all(splits: Sequence[SplitPair], kind: IntervalKind, trainings: Tr
     return [*notes, *filter(None, [folders])]
 
 
-def layer_notes_of(ranked_split: RankedSplit, ranked: RankedLayer) -> list[str]:
-    """The caveats on a layer: transductive, collapsed, zero vectors."""
-    notes = dict.fromkeys(
-        note for draw in ranked_split.ranked_as(ranked) for note in layer_notes(ranked_split.stored.ranks[draw])
-    )
-    fitted = [TRANSDUCTIVE] if parse_chain(ranked.reduction).on_gallery else []
-    return [f"{ranked_split.name(ranked)}: {note}" for note in (*fitted, *notes)]
+def _layer_notes_of(splits: Sequence[SplitPair], pair: Pair) -> list[str]:
+    """The caveats on both layers: transductive, collapsed, zero vectors; over several trainings with the run."""
+    lines = []
+    for split, ranked in _layers_of(splits, pair):
+        fitted = [TRANSDUCTIVE] if parse_chain(ranked.reduction).on_gallery else []
+        notes = dict.fromkeys(
+            note for draw in split.ranked_as(ranked) for note in layer_notes(split.stored.ranks[draw])
+        )
+        name = f"{split.run.name}, {split.name(ranked)}" if len(splits) > 1 else split.name(ranked)
+        lines += [f"{name}: {note}" for note in (*fitted, *notes)]
+    return lines
 
 
 def unlike_notes(layer: tuple[RankedSplit, RankedLayer], other: tuple[RankedSplit, RankedLayer]) -> list[str]:

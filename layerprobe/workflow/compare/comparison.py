@@ -94,8 +94,8 @@ class Comparison:
     a: ComparedLayer
     b: ComparedLayer
     data: ComparisonData
-    values: tuple[float, float] | None
-    difference: Difference | None
+    values: tuple[float, float] | None = None
+    difference: Difference | None = None
     notes: tuple[str, ...] = ()
     before: Difference | None = None
     effect: Difference | None = None

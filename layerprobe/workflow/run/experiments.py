@@ -164,15 +164,15 @@ class Trainings:
     """For each seed a run of both experiments, which may be the same.
 
     Args:
-        seeds: ascending, at least two.
+        named: the run of each experiment that was asked for.
+        pairs: by seed, at least two.
         left_out: a note on each skipped run.
-        one: whether both experiments are the same.
     """
 
-    seeds: tuple[int, ...]
+    named: tuple[Run, Run]
     pairs: tuple[tuple[Run, Run], ...]
     left_out: tuple[str, ...]
-    one: bool = True
+    is_one_experiment: bool = True
 
 
 def pair_trainings(cache: Path, a: Run, b: Run, epochs: tuple[int | None, int | None]) -> Trainings:
@@ -197,9 +197,7 @@ def pair_trainings(cache: Path, a: Run, b: Run, epochs: tuple[int | None, int | 
             "; ".join([f"--seeds: {subject} trained to that epoch with {count}, and it takes 2", *other_notes]),
             fix="Train and probe others, such as --seed 1 --run NAME, or leave --seeds out",
         )
-    return Trainings(
-        tuple(shared), tuple((runs_a[seed], runs_b[seed]) for seed in shared), tuple(notes), is_one_experiment
-    )
+    return Trainings((a, b), tuple((runs_a[seed], runs_b[seed]) for seed in shared), tuple(notes), is_one_experiment)
 
 
 def _by_seed(

@@ -212,7 +212,6 @@ def test_the_runs_of_two_experiments_are_paired_by_seed(tmp_path: Path) -> None:
     a = [write_run(tmp_path, f"a{seed}", experiment="a", seed=seed) for seed in (2, 0, 1)]
     b = [write_run(tmp_path, f"b{seed}", experiment="b", seed=seed) for seed in (0, 2, 5)]
     found = pair_trainings(tmp_path, a[0], b[0], (None, None))
-    assert found.seeds == (0, 2)
     assert found.pairs == ((a[1], b[0]), (a[0], b[1]))
     assert found.left_out == (
         "a1 left out: the other experiment has no training with seed 1",
@@ -234,15 +233,15 @@ def test_runs_on_other_images_are_no_seeds_of_the_experiment(tmp_path: Path) -> 
     a = [write_run(tmp_path, f"a{seed}", seed=seed, contents={"test": "x"}) for seed in (0, 1)]
     others = [write_run(tmp_path, f"b{seed}", seed=seed, contents={"test": "y"}) for seed in (1, 2)]
     found = pair_trainings(tmp_path, a[0], a[0], (None, None))
-    assert found.seeds == (0, 1)
+    assert found.pairs == ((a[0], a[0]), (a[1], a[1]))
     assert found.left_out == ("b1, b2 left out: other test images than a0 has",)
-    assert found.one
+    assert found.is_one_experiment
     with pytest.raises(
         RecipeError, match="with 1 seed, and it takes 2; b1, b2 left out: other test images than a1 has"
     ):
         pair_trainings(tmp_path, a[1], others[0], (None, None))
     write_run(tmp_path, "b0", seed=0, contents={"test": "y"})
-    assert not pair_trainings(tmp_path, a[1], others[0], (None, None)).one
+    assert not pair_trainings(tmp_path, a[1], others[0], (None, None)).is_one_experiment
 
 
 def test_a_single_seed_is_refused(tmp_path: Path) -> None:
