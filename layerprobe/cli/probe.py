@@ -91,6 +91,7 @@ def _measure_and_show(run: Run, request: ProbeRequest, terminal: Terminal, *, fu
     from layerprobe.values.scores import is_recall
     from layerprobe.workflow.run.facts import overview, score_tables
     from layerprobe.workflow.run.features import PartlyMeasuredError, PartlyReducedError
+    from layerprobe.workflow.summary.request import SummaryRequest
     from layerprobe.workflow.summary.summary import stored_summary
     from layerprobe.workflow.train.ensemble import probe_any
 
@@ -104,7 +105,7 @@ def _measure_and_show(run: Run, request: ProbeRequest, terminal: Terminal, *, fu
     values: dict[str, object] = {"run": run.name, "scores": scores, "label_free": agreements(scores)}
     tables = score_tables(run, scores) if full else [overview(run, scores)]
     if full or terminal.as_json:
-        summary = stored_summary(run, request.cluster)
+        summary = stored_summary(run, SummaryRequest(request.cluster))
         values["summary"] = summary_values(summary)
         tables = [*tables, *(summary_tables(summary) if full else ())]
     damage = {} if damaged is None else {"error": error_values(damaged)}

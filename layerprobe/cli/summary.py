@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
 from layerprobe.cli.options import DEFAULT_CACHE, Cache, Format, Output, RunName
 from layerprobe.cli.requests import with_options
-from layerprobe.system.options import Cluster, Flag
+from layerprobe.workflow.summary.request import SummaryRequest
 
 
 def register(app: typer.Typer) -> None:
@@ -19,8 +17,7 @@ def register(app: typer.Typer) -> None:
 def summary(
     *,
     name: RunName = None,
-    cluster: Cluster = None,
-    metric: Annotated[str, Flag("Mean over queries to show: R@1, R@10, MAP@R, mAP ...", metavar="NAME")] = "R@1",
+    request: SummaryRequest,
     form: Format = None,
     cache: Cache = DEFAULT_CACHE,
     output: Output,
@@ -29,12 +26,10 @@ def summary(
 
     Train and test are compared in galleries of one size: the larger one is thinned by image, from stored ranks.
     """
-    from layerprobe.workflow.run.metric_values import require_mean_over_queries
     from layerprobe.workflow.run.runs import find_run
 
     terminal = output.terminal(form)
     run = find_run(cache, name)
-    require_mean_over_queries(metric)
 
     # All that takes long to import comes after what can be refused without it.
     from layerprobe.summary.table import summary_tables, summary_values
@@ -42,5 +37,5 @@ def summary(
 
     if name is None:
         terminal.say(f"run {run.name}")
-    layers = stored_summary(run, cluster, metric)
+    layers = stored_summary(run, request)
     terminal.result(summary_values(layers), *summary_tables(layers))

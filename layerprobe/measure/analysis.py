@@ -45,7 +45,7 @@ class Labelled(Protocol):
     """Items with a class and a name each."""
 
     @property
-    def labels(self) -> NDArray[np.int64]:
+    def labels(self) -> NDArray[np.integer]:
         """(N,) class indices."""
 
     @property

@@ -13,6 +13,7 @@ from layerprobe.values.layers import RankedLayer
 from layerprobe.values.retrieval import Ranks
 
 LayerEpoch = tuple[RankedLayer, int]  # a layer at an epoch
+_INEXACT = "the ranks are not exact for K = 1"
 
 
 @dataclass(frozen=True)
@@ -31,10 +32,19 @@ class Faults:
     invalid: str = ""
 
 
-def faults_of(ranks: Ranks) -> Faults:
-    """The faults that follow from ranks; `invalid` where they are not exact for K = 1."""
-    invalid = "the ranks are not exact for K = 1" if ranks.open([1]).any() else ""
-    return Faults(ranks.tied_share if ranks.collapsed else 0.0, ranks.zeros, ranks.lone, invalid)
+def faults_of(draws: Sequence[Ranks | str]) -> Faults:
+    """The worst faults of the draws that a layer is the mean of: of the ranks of each, or the reason why it has none.
+
+    The ranks must be exact for K = 1.
+    """
+    ranks = [draw for draw in draws if isinstance(draw, Ranks)]
+    reasons = (draw if isinstance(draw, str) else _INEXACT if draw.open([1]).any() else "" for draw in draws)
+    return Faults(
+        max((draw.tied_share for draw in ranks if draw.collapsed), default=0.0),
+        max((draw.zeros for draw in ranks), default=0),
+        max((draw.lone for draw in ranks), default=0),
+        next(filter(None, reasons), ""),
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,16 +107,16 @@ class SplitCells:
 
     Args:
         raw: Recall@1 of all its queries in its whole gallery.
-        thinned: the same in a gallery of the other split's size; None where it is not thinned.
+        thinned: the same in a gallery of the other split's size; empty where it is not thinned.
         faults: layer and epoch -> caveats on it, also where it has no value.
     """
 
     raw: Cells
-    thinned: Cells | None
+    thinned: Cells
     faults: Mapping[LayerEpoch, Faults]
     units: frozenset[int]
 
     @property
     def compared(self) -> Cells:
         """The values that a gap is made of."""
-        return self.raw if self.thinned is None else self.thinned
+        return self.thinned if self.thinned.rows else self.raw

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from layerprobe.statistics.bootstrap import RESAMPLES, between, indistinguishable_from_best
 from layerprobe.statistics.units import intervals
@@ -120,7 +120,7 @@ def layer_summaries(
     """
     last_epochs = {ranked: max(_epochs(ranked, splits)) for ranked in layers}
     levels = {split: _levels(cells, last_epochs) for split, cells in splits.items()}
-    gaps = _gaps(splits, last_epochs, from_start=from_start)
+    gaps, over_start, openings = _gaps(splits, last_epochs, from_start=from_start)
     summaries = []
     for ranked in layers:
         key = ranked, last_epochs[ranked]
@@ -128,9 +128,9 @@ def layer_summaries(
             LayerSummary(
                 ranked,
                 {split: split_levels[ranked] for split, split_levels in levels.items() if ranked in split_levels},
-                gaps.at_end.get(key),
-                gaps.over_start.get(key),
-                gaps.opening(*key),
+                gaps.get(key),
+                over_start.get(key),
+                openings.get(ranked),
                 {split: best for split, cells in splits.items() if (best := best_epoch(cells.raw, ranked)) is not None},
                 len(_epochs(ranked, splits)),
                 {split: cells.faults[key] for split, cells in splits.items() if key in cells.faults},
@@ -176,7 +176,7 @@ def _epochs(ranked: RankedLayer, splits: Mapping[str, SplitCells]) -> set[int]:
 
 
 def _levels(cells: SplitCells, last_epochs: Mapping[RankedLayer, int]) -> dict[RankedLayer, Level]:
-    raw, thinned = _ends(cells.raw, last_epochs), _ends(cells.thinned or Cells(), last_epochs)
+    raw, thinned = _ends(cells.raw, last_epochs), _ends(cells.thinned, last_epochs)
     return {
         key[0]: Level(key[1], *raw.get(key, (None, None)), *thinned.get(key, (None, None)))
         for key in last_epochs.items()
@@ -201,41 +201,28 @@ def _count_broken_epochs(cells: SplitCells, last_key: LayerEpoch) -> int:
     return sum(bool(fault.invalid or fault.tied) for fault in earlier)
 
 
-@dataclass(frozen=True)
-class _Gaps:
-    """Gaps by layer and epoch.
-
-    Args:
-        over_start: of each layer at every later epoch than 0, minus the gap of epoch 0.
-        later: the layers and epochs that have one, in whichever gallery.
-    """
-
-    at_end: Mapping[LayerEpoch, Difference] = field(default_factory=dict)
-    over_start: Mapping[LayerEpoch, Difference] = field(default_factory=dict)
-    later: Collection[LayerEpoch] = ()
-
-    def opening(self, ranked: RankedLayer, last_epoch: int) -> GapOnset | None:
-        """The onset of a layer's gap; None where it is unknown for its last epoch, or a difference is missing."""
-        epochs = [epoch for layer, epoch in self.later if layer == ranked]
-        curve = {epoch: self.over_start[ranked, epoch] for epoch in epochs if (ranked, epoch) in self.over_start}
-        if last_epoch not in curve or curve[last_epoch].interval is None or len(curve) < len(epochs):
-            return None
-        return GapOnset(opens_at(curve))
-
-
-def _gaps(splits: Mapping[str, SplitCells], last_epochs: Mapping[RankedLayer, int], *, from_start: bool) -> _Gaps:
+def _gaps(
+    splits: Mapping[str, SplitCells], last_epochs: Mapping[RankedLayer, int], *, from_start: bool
+) -> tuple[dict[LayerEpoch, Difference], dict[LayerEpoch, Difference], dict[RankedLayer, GapOnset]]:
+    """The gaps at the last epochs; those at every later epoch than 0, minus the gap of epoch 0; the known onsets."""
     seen, unseen = splits.get(SEEN), splits.get(UNSEEN)
     if seen is None or unseen is None:
-        return _Gaps()
+        return {}, {}, {}
     seen_cells, unseen_cells, is_independent = seen.compared, unseen.compared, not seen.units & unseen.units
     ends = [key for key in last_epochs.items() if key in seen_cells and key in unseen_cells]
     later = _later_epochs(seen_cells, unseen_cells) if from_start else []
     over_start = _differences(
         _subtract_start(seen_cells, later), _subtract_start(unseen_cells, later), later, is_independent
     )
-    return _Gaps(
-        _differences(seen_cells, unseen_cells, ends, is_independent), over_start, _later_epochs(seen.raw, unseen.raw)
-    )
+    openings = {}
+    comparable = _later_epochs(seen.raw, unseen.raw)
+    for ranked, last_epoch in last_epochs.items():
+        epochs = [epoch for layer, epoch in comparable if layer == ranked]
+        curve = {epoch: over_start[ranked, epoch] for epoch in epochs if (ranked, epoch) in over_start}
+        # Unknown for the last epoch, or where the difference of an epoch is missing.
+        if last_epoch in curve and curve[last_epoch].interval is not None and len(curve) == len(epochs):
+            openings[ranked] = GapOnset(opens_at(curve))
+    return _differences(seen_cells, unseen_cells, ends, is_independent), over_start, openings
 
 
 def _later_epochs(seen_cells: Cells, unseen_cells: Cells) -> list[LayerEpoch]:

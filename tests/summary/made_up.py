@@ -32,5 +32,5 @@ def split_of(
 ) -> SplitCells:
     raw = cells_of(curves, first_class)
     units = frozenset(range(first_class, first_class + CLASSES))
-    of_thinned = None if thinned is None else cells_of(thinned, first_class)
+    of_thinned = cells_of(thinned or {}, first_class)
     return SplitCells(raw, of_thinned, dict.fromkeys(raw.rows, Faults()), units)

@@ -2,5 +2,5 @@
 
 A run's stored ranks -> the values of `summary/`: units, best epoch, the thinned gallery and why there is none.
 
-Types and words: `Thinning`, `SplitItems`.
+Types and words: `SummaryRequest`, `Thinning`.
 """

@@ -6,16 +6,11 @@ import contextlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
-from numpy.typing import NDArray
-
 from layerprobe.reductions.chain import equal_dim_of, parse_chain
-from layerprobe.store import StoredRanks
-from layerprobe.summary.cells import Cells, Faults, faults_of
+from layerprobe.summary.cells import Cells
 from layerprobe.summary.reduced import BestPostProcessing, PostProcessing, post_processing
 from layerprobe.system.errors import BusyError, DataError, LayerprobeError, RecipeError
 from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer
-from layerprobe.workflow.run.references import mean_of_queries, ranked_as
 from layerprobe.workflow.run.runs import Run
 from layerprobe.workflow.run.seen import split_to_choose_on
 
@@ -39,32 +34,6 @@ def _processing(reduction: str, similarity: str) -> PostProcessing:
     except LayerprobeError:  # registered by another version
         return PostProcessing(reduction, similarity)
     return PostProcessing(reduction, similarity, dim, len(chain.members()), chain.on_gallery)
-
-
-def hits_of(stored: StoredRanks, ranked: RankedLayer) -> NDArray[np.float64]:
-    """(Q,) contribution of each query to Recall@1 of a layer; for a mean of draws, the mean of the contributions."""
-    members = ranked_as(ranked, stored.ranks)
-    return mean_of_queries(members, lambda member: stored.ranks[member].hits(1))
-
-
-def faults_in(stored: StoredRanks, layers: Iterable[RankedLayer]) -> dict[RankedLayer, Faults]:
-    """The caveats on each stored layer; for a mean of draws, the worst."""
-    faults_by_layer: dict[RankedLayer, Faults] = {}
-    for ranked in layers:
-        member_faults = [
-            _faults(stored, member) for member in ranked_as(ranked, stored.ranks.keys() | stored.invalid.keys())
-        ]
-        if member_faults:
-            invalid = next((faults.invalid for faults in member_faults if faults.invalid), "")
-            tied, zeros, lone = (
-                max(getattr(faults, name) for faults in member_faults) for name in ("tied", "zeros", "lone")
-            )
-            faults_by_layer[ranked] = Faults(tied, zeros, lone, invalid)
-    return faults_by_layer
-
-
-def _faults(stored: StoredRanks, ranked: RankedLayer) -> Faults:
-    return faults_of(stored.ranks[ranked]) if ranked in stored.ranks else Faults(invalid=stored.invalid[ranked])
 
 
 def processed_layers(

@@ -22,7 +22,6 @@ from layerprobe.values.records import RunRecord
 from layerprobe.values.scores import SPLITS, Score, ScoreTable, read_scores
 from layerprobe.workflow.python.loaders import ProbeInputs
 from layerprobe.workflow.run.runs import WATCHED, Run, locked, set_aside
-from layerprobe.workflow.summary.reduced import hits_of
 
 COMMAND = "layerprobe.Watch"
 
@@ -147,7 +146,7 @@ class LayerEpochs:
     def with_stored(self, run: Run, epoch: int) -> LayerEpochs:
         """These epochs and one that a run has stored."""
         stored = {split: run.ranks(epoch, split).stored for split in self.units}
-        hits = {split: hits_of(ranks, self.ranked) for split, ranks in stored.items() if self.ranked in ranks.ranks}
+        hits = {split: x.ranks[self.ranked].hits(1) for split, x in stored.items() if self.ranked in x.ranks}
         return self._with(epoch, hits)
 
     def _with(self, epoch: int, hits: Mapping[str, NDArray[np.float64]]) -> LayerEpochs:
@@ -160,7 +159,9 @@ class LayerEpochs:
     def text(self, epoch: int) -> str:
         """`fc1 train 81.2 %, test 40.1 %, gap +41.1 (opens at epoch 1)`."""
         splits = {
-            split: SplitCells(cells, None, dict.fromkeys(cells.rows, Faults()), frozenset(self.units[split].tolist()))
+            split: SplitCells(
+                cells, Cells(), dict.fromkeys(cells.rows, Faults()), frozenset(self.units[split].tolist())
+            )
             for split, cells in self.cells.items()
             if (self.ranked, epoch) in cells
         }

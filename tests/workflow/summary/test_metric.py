@@ -9,6 +9,7 @@ from layerprobe.statistics.units import intervals, unit_sums
 from layerprobe.system.errors import DataError, RecipeError
 from layerprobe.values.scores import ScoreTable, Subject
 from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.summary.request import SummaryRequest
 from layerprobe.workflow.summary.summary import stored_summary
 from tests.workflow.stored_ranks import ranked, store_ranks, write_run
 
@@ -29,7 +30,7 @@ def run(tmp_path: Path) -> Run:
 
 
 def test_another_metric_has_its_mean_and_interval(run: Run) -> None:
-    found = stored_summary(run, metric="MAP@R")
+    found = stored_summary(run, SummaryRequest(metric="MAP@R"))
     level = found.layers[0].levels["test"]
     assert level.value == pytest.approx(VALUES.mean())
     assert level.interval == intervals(unit_sums(VALUES, LABELS))[0]
@@ -39,9 +40,9 @@ def test_another_metric_has_its_mean_and_interval(run: Run) -> None:
 
 def test_a_metric_that_is_not_stored_is_told_with_its_command(run: Run) -> None:
     with pytest.raises(DataError, match=r"no scores of mAP\. Run layerprobe probe a --metrics mAP"):
-        stored_summary(run, metric="mAP")
+        stored_summary(run, SummaryRequest(metric="mAP"))
 
 
-def test_a_metric_that_is_no_mean_over_queries_is_refused(run: Run) -> None:
+def test_a_metric_that_is_no_mean_over_queries_is_refused() -> None:
     with pytest.raises(RecipeError, match="NMI is not the mean of a value for each query"):
-        stored_summary(run, metric="NMI")
+        SummaryRequest(metric="NMI")

@@ -13,6 +13,7 @@ from layerprobe.summary.cells import Faults
 from layerprobe.system.errors import DataError
 from layerprobe.workflow.run import from_recipe, units
 from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.summary.request import SummaryRequest
 from layerprobe.workflow.summary.summary import stored_summary
 from tests.scores import with_layer
 from tests.workflow.drawn_run import write_run
@@ -187,7 +188,7 @@ def test_clusters_are_the_units_where_they_are_asked_for(tmp_path: Path, monkeyp
     }
     monkeypatch.setattr(units, "recorded_recipe", lambda *_: None)
     monkeypatch.setattr(from_recipe, "load_dataset", lambda _: Dataset(splits, names))
-    found = stored_summary(run, "parent")
+    found = stored_summary(run, SummaryRequest("parent"))
     assert found.units == {"train": 6, "test": 6}
     assert found.kind.cluster == "parent"
     assert found.layers[0].levels["test"].interval is None  # of 6 units

@@ -15,6 +15,7 @@ from layerprobe.values.layers import RankedLayer
 from layerprobe.values.retrieval import SearchRules
 from layerprobe.values.scores import ScoreTable, Subject
 from layerprobe.workflow.run.runs import Run
+from layerprobe.workflow.summary.request import SummaryRequest
 from layerprobe.workflow.summary.summary import stored_summary
 from tests.records import rewrite
 from tests.workflow.drawn_run import FC6, SEED, change_entry, features_of, labels_of, write_run
@@ -148,7 +149,7 @@ def test_recall_at_any_k_can_be_thinned_and_nothing_else(tmp_path: Path, metric:
     run = write_run(tmp_path, layers=[FC6], sizes=SIZES)
     subjects = [Subject(run.name, "e", SEED, 1, split, FC6) for split in SIZES]
     ScoreTable([*run.scores(), *(s.score("MAP@R", 0.0, 1) for s in subjects)], stored=[]).write(run.scores_file)
-    found = stored_summary(run, metric=metric)
+    found = stored_summary(run, SummaryRequest(metric=metric))
     assert found.gap_metric == gap
     assert ("no gap in galleries of one size: only Recall@K can be thinned" in found.notes) is (metric == "MAP@R")
 
