@@ -13,8 +13,7 @@ from layerprobe.values.best import Agreement, best_layer
 from layerprobe.values.facts import DataFacts
 from layerprobe.values.intervals import Difference, Interval, IntervalKind
 from layerprobe.values.layers import NO_REDUCTION, RankedLayer
-
-SEEN, UNSEEN = "train", "test"  # the gap is the first - the second
+from layerprobe.values.scores import SEEN, UNSEEN
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from layerprobe.values.best import agreement_lines, best_layer, best_text
 from layerprobe.values.facts import epoch_text, fact_lines, split_header, split_text
 from layerprobe.values.intervals import FEW_UNITS, FEWEST_UNITS, Difference, Interval, ShownKind
 from layerprobe.values.layers import layer_names
+from layerprobe.values.scores import SPLITS
 
 _ABSENT, _BEST, _NEVER = "-", "*", "never"
 
@@ -114,7 +115,7 @@ def _layer_values(summary: RunSummary, layer: LayerSummary) -> dict[str, Any]:
     opening = layer.opening
     return {
         **ranked_values(layer.ranked),
-        **{split: _level_values(summary, layer.levels.get(split)) for split in ("train", "validation", "test")},
+        **{split: _level_values(summary, layer.levels.get(split)) for split in SPLITS},
         "gap": _gap_values(summary, layer.gap),
         "gap_over_untrained": _gap_values(summary, layer.gap_over_start),
         "opens_at": opening.epoch if opening else None,

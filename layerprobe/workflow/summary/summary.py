@@ -13,8 +13,6 @@ from layerprobe.metrics.recall import positives_and_negatives, thinned_hits
 from layerprobe.store import RankFile
 from layerprobe.summary.cells import Cells, Faults, LayerEpoch, SplitCells, faults_of
 from layerprobe.summary.layers import (
-    SEEN,
-    UNSEEN,
     RunSummary,
     end_values,
     indistinguishable_layers,
@@ -28,7 +26,7 @@ from layerprobe.values.facts import assumed_lines
 from layerprobe.values.intervals import IntervalKind
 from layerprobe.values.layers import NO_POOL, RankedLayer
 from layerprobe.values.retrieval import Ranks
-from layerprobe.values.scores import SPLITS, Recall, Score, recall_of
+from layerprobe.values.scores import SEEN, SPLITS, UNSEEN, Recall, Score, recall_of
 from layerprobe.workflow.run.facts import data_facts
 from layerprobe.workflow.run.metric_values import metric_flags, metric_values
 from layerprobe.workflow.run.references import RankedSplit, mean_of_queries, open_ranked_split
