@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import h5py
@@ -186,7 +187,7 @@ def test_clusters_are_the_units_where_they_are_asked_for(tmp_path: Path, monkeyp
         split: Split(split, labels, tuple(f"{split}{i}" for i in range(len(labels))), no_image)
         for split, labels in LABELS.items()
     }
-    monkeypatch.setattr(units, "recorded_recipe", lambda *_: None)
+    monkeypatch.setattr(units, "recorded_recipe", lambda *_: SimpleNamespace(data=None))
     monkeypatch.setattr(from_recipe, "load_dataset", lambda _: Dataset(splits, names))
     found = stored_summary(run, SummaryRequest("parent"))
     assert found.units == {"train": 6, "test": 6}

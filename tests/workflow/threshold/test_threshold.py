@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -193,7 +194,7 @@ def nested(classes_of: int) -> Dataset:
 
 
 def clustered(cache: Path, monkeypatch: pytest.MonkeyPatch, classes_of: int, cluster: str) -> MeasuredThresholds:
-    monkeypatch.setattr(units, "recorded_recipe", lambda *_: None)
+    monkeypatch.setattr(units, "recorded_recipe", lambda *_: SimpleNamespace(data=None))
     monkeypatch.setattr(from_recipe, "load_dataset", lambda _: nested(classes_of))
     return threshold(run_of(cache), ThresholdRequest("fc6", (0.1,), cluster), Terminal(quiet=True))
 
