@@ -22,7 +22,7 @@ from layerprobe.reductions.applying import Blocks
 from layerprobe.reductions.chain import Chain, parse_chain
 from layerprobe.reductions.pca import HalfWhitening, half_whitening, is_half_whitening
 from layerprobe.reductions.reduction import Reduce
-from layerprobe.statistics.choice import folds_of
+from layerprobe.statistics.choice import folds_of_queries
 from layerprobe.system.errors import DataError, NotFiniteError
 from layerprobe.values.layers import NO_REDUCTION, LayerKey, RankedLayer
 from layerprobe.values.retrieval import Ranks, SearchRules
@@ -173,8 +173,7 @@ class StoredSearch:
 
     def _fold_search(self, ranked: RankedLayer, seed: int, units: NDArray[np.int64] | None) -> FoldSearch:
         queries, gallery = self.features(replace(ranked, reduction=NO_REDUCTION))
-        units = queries.labels if units is None else units
-        folds = folds_of(units, seed=seed)[np.unique(units, return_inverse=True)[1]]
+        folds = folds_of_queries(queries.labels if units is None else units, seed=seed)
         options = self.run.read().recipe.get("metrics", {})
         return FoldSearch(queries, gallery, folds, ranked.similarity, self.device, options=options)
 
