@@ -6,7 +6,7 @@ others. So a fold's queries are searched among the fold's own classes alone, non
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -147,13 +147,10 @@ class FoldSearch:
         Args:
             reduce_of: fold -> the reduction that was fitted without it.
         """
-        return self.join(self.of_fold(fold, reduce_of(fold)) for fold in np.unique(self.folds).tolist())
-
-    def join(self, folds: Iterable[tuple[NDArray[np.intp], QueryValues]]) -> QueryValues:
-        """(Q,) the values of all queries from those of each fold."""
         count, among_half = len(self.folds), np.full(len(self.folds), np.nan)
         joint = QueryValues(np.zeros(count), np.zeros(count), among_half)
-        for rows, fold_values in folds:
+        for fold in np.unique(self.folds).tolist():
+            rows, fold_values = self.of_fold(fold, reduce_of(fold))
             joint.values[rows], joint.above_chance[rows] = fold_values.values, fold_values.above_chance
             if fold_values.among_half is not None:
                 among_half[rows] = fold_values.among_half

@@ -48,15 +48,9 @@ class ChooseRequest:
     def __post_init__(self) -> None:
         from layerprobe.workflow.run.metric_values import require_mean_over_queries  # it imports numpy and h5py
 
-        require_points(self.within)
+        if not 0 <= self.within <= 100:
+            message = f"within {self.within:g}: not a number of points from 0 to 100"
+            raise RecipeError(message, fix=f"Leave it out for {WITHIN:g}")
         require_mean_over_queries(self.metric)
         require_epochs(self.epochs, ("all", "last"))
         require_device_name(self.device)
-
-
-def require_points(within: float) -> None:
-    """Check the points of the metric that do not matter."""
-    if not 0 <= within <= 100:
-        raise RecipeError(
-            f"within {within:g}: not a number of points from 0 to 100", fix=f"Leave it out for {WITHIN:g}"
-        )
