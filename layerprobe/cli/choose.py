@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -26,7 +26,9 @@ from layerprobe.workflow.choose.request import ChooseRequest
 
 if TYPE_CHECKING:
     from layerprobe.values.choice import Choice
+    from layerprobe.workflow.export.request import ExportRequest
     from layerprobe.workflow.export.writing import Written
+    from layerprobe.workflow.train.frozen_request import FrozenRequest
 
 
 def register(app: typer.Typer) -> None:
@@ -70,67 +72,91 @@ def choose(
     .h5 has `labels` (N,), optionally `split` and `group`, and an array (N, D) for each layer; a .npy is one layer.
     """
     from layerprobe.workflow.export.request import ExportRequest
-    from layerprobe.workflow.run.runs import find_run
-    from layerprobe.workflow.run.seen import epochs_to_choose_among, split_to_choose_on, state_seen
 
-    terminal = output.terminal()
-    to_export = None if export is None else ExportRequest(export)
+    terminal, to_export = output.terminal(), None if export is None else ExportRequest(export)
     if to_export is not None:
         to_export.require_ready()
-    files = feature_files(names or [], labels)
-    runs, frozen = [], None
-    if model.model is not None:
+    files, frozen = feature_files(names or [], labels), None
+    if model.model is None:
+        model.require_absent(seed=not files)
+    else:
         name = names[0] if names else None
         frozen = model.request(name, unseen=unseen, cache=cache, device=request.device, workers=workers)
         frozen.require_ready()
+    if files:
+        _choose_features(terminal, files, labels, request, to_export, seen=not unseen, seed=seed or 0, full=full)
     else:
-        model.require_absent(seed=not files)
-        if files and request.epochs != "all":
-            problem = f"--epochs {request.epochs}: {files[0]} has one epoch only"
-            raise RecipeError(problem, fix="Leave it out, or name a run")
-        if not files:
-            runs = [find_run(cache, name) for name in dict.fromkeys(names)] if names else [find_run(cache, None)]
-        for run in runs:
-            if unseen:
-                state_seen(run, seen=False)
-            record = run.read()
-            split_to_choose_on(run, record, epochs_to_choose_among(run, record, request.epochs))
+        _choose_runs(terminal, names or [], frozen, request, to_export, cache=cache, unseen=unseen, full=full)
 
+
+def _choose_features(
+    terminal: Terminal,
+    files: Sequence[Path],
+    labels: Path | None,
+    request: ChooseRequest,
+    to_export: ExportRequest | None,
+    *,
+    seen: bool,
+    seed: int,
+    full: bool,
+) -> None:
+    """Choose among the features of a file."""
+    if request.epochs != "all":
+        problem = f"--epochs {request.epochs}: {files[0]} has one epoch only"
+        raise RecipeError(problem, fix="Leave it out, or name a run")
+    _require_faiss(request)
+    from layerprobe.workflow.choose.choose_features import choose_file
+    from layerprobe.workflow.choose.feature_files import read_user_features
+
+    features = read_user_features(*files, labels=labels, cluster=request.cluster)
+    choice = choose_file(features, request, seen=seen, seed=seed, listener=terminal)
+    if to_export is None:
+        _show(terminal, choice, full=full)
+        return
+    from layerprobe.workflow.export.export_features import export_features
+
+    ranked = choice.chosen.ranked
+    map_of = partial(export_features, features, ranked, to_export, terminal, seen=seen, seed=seed)
+    _show(terminal, choice, map_of, full=full)
+
+
+def _choose_runs(
+    terminal: Terminal,
+    names: Sequence[str],
+    frozen: FrozenRequest | None,
+    request: ChooseRequest,
+    to_export: ExportRequest | None,
+    *,
+    cache: Path,
+    unseen: bool,
+    full: bool,
+) -> None:
+    """Choose among runs, or the layers of a model, and say what to do next."""
+    from layerprobe.workflow.run.runs import find_run
+    from layerprobe.workflow.run.seen import epochs_to_choose_among, split_to_choose_on, state_seen
+
+    runs = []
+    if frozen is None:
+        runs = [find_run(cache, name) for name in dict.fromkeys(names)] if names else [find_run(cache, None)]
+    for run in runs:
+        if unseen:
+            state_seen(run, seen=False)
+        record = run.read()
+        split_to_choose_on(run, record, epochs_to_choose_among(run, record, request.epochs))
+    _require_faiss(request)
     # All that imports torch comes after what can be refused without it.
-    from layerprobe.ranking.faiss_search import import_faiss
+    from layerprobe.workflow.choose.choose_once import choose_model, choose_once
     from layerprobe.workflow.choose.choose_text import next_step
 
-    if request.indexes:
-        import_faiss()  # fails before the work, not after it
-
-    if files:
-        from layerprobe.workflow.choose.choose_features import choose_file
-        from layerprobe.workflow.choose.feature_files import read_user_features
-
-        features = read_user_features(*files, labels=labels, cluster=request.cluster)
-        choice = choose_file(features, request, seen=not unseen, seed=seed or 0, listener=terminal)
-        if to_export is None:
-            _show(terminal, choice, full=full)
-            return
-        from layerprobe.workflow.export.export_features import export_features
-
-        ranked = choice.chosen.ranked
-        map_of = partial(export_features, features, ranked, to_export, terminal, seen=not unseen, seed=seed or 0)
-        _show(terminal, choice, map_of, full=full)
-        return
     if to_export is not None:
         from layerprobe.workflow.export.export_run import export_run, layer_of_choice, require_exportable
 
         for run in runs:
             require_exportable(run.read(), run, to_export)
     if frozen is not None:
-        from layerprobe.workflow.choose.choose_once import choose_model
-
-        run_of_model, choice = choose_model(frozen, request, terminal)
-        runs = [run_of_model]
+        run, choice = choose_model(frozen, request, terminal)
+        runs = [run]
     else:
-        from layerprobe.workflow.choose.choose_once import choose_once
-
         if not names:
             terminal.say(f"run {runs[0].name}")
         choice = choose_once(runs, request, terminal)
@@ -143,6 +169,14 @@ def choose(
         terminal.say(f"next: {chosen.command('summary')}")
     elif to_export is None:
         terminal.say(next_step(choice, chosen))
+
+
+def _require_faiss(request: ChooseRequest) -> None:
+    """Fail before the work, not after it, where indexes cannot be compared."""
+    if request.indexes:
+        from layerprobe.ranking.faiss_search import import_faiss
+
+        import_faiss()
 
 
 def _show(
